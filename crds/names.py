@@ -1,0 +1,37 @@
+"""The names the parts agree on: API group, labels, environment variables.
+
+Standard library only. The agent does not import this (it ships alone into training images): it spells
+the few variables it reads in `agent/environment.py`, and a test holds the two together.
+"""
+
+GROUP = "elastic.iml.github.io"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+
+LABEL_JOB = f"{GROUP}/job-name"
+LABEL_TYPE = f"{GROUP}/replica-type"
+LABEL_INDEX = f"{GROUP}/replica-index"
+LABEL_INCARNATION = f"{GROUP}/incarnation"
+LABEL_APP = "app.kubernetes.io/name"
+LABEL_MANAGED_BY = "app.kubernetes.io/managed-by"
+APP = "elasticjob"
+MANAGER = "dlr"
+
+WORKER = "worker"
+"""The replica type that trains; its indices are the node ranks."""
+
+MASTER_TYPES = ("dlrover-master", "master")
+"""DLRover's master replica types: accepted, ignored, and said so in a condition."""
+
+SERVICE_ACCOUNT = "dlr-worker"
+
+ENV_JOB_NAME = "DLR_JOB_NAME"
+ENV_NAMESPACE = "DLR_NAMESPACE"
+ENV_WORKER_NAME = "DLR_WORKER_NAME"
+ENV_WORKER_INDEX = "DLR_WORKER_INDEX"
+ENV_INCARNATION = "DLR_INCARNATION"
+ENV_POD_UID = "DLR_POD_UID"
+ENV_POD_IP = "POD_IP"
+ENV_NODE_NAME = "DLR_NODE_NAME"
+ENV_HEARTBEAT_SECONDS = "DLR_HEARTBEAT_SECONDS"
+ENV_GRACE_SECONDS = "DLR_TERMINATION_GRACE_SECONDS"
