@@ -1,0 +1,331 @@
+"""ElasticJob: what the user submits. DLRover's fields under DLRover's group, and ours beside them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field
+
+from crds.model import Conditions, Free, Index, Model, Name, ObjectMeta, Quantity, cel, rules
+
+REPLICA_TYPES = ("ps", "worker", "chief", "evaluator", "master", "dlrover-master")
+
+
+class DistributionStrategy(StrEnum):
+    LOCAL = "Local"
+    PARAMETER_SERVER = "ParameterServerStrategy"
+    ALLREDUCE = "AllreduceStrategy"
+    CUSTOM = "CustomStrategy"
+
+
+class OptimizeMode(StrEnum):
+    MANUAL = "manual"
+    SINGLE_JOB = "single-job"
+    CLUSTER = "cluster"
+
+
+class RestartPolicy(StrEnum):
+    ALWAYS = "Always"
+    ON_FAILURE = "OnFailure"
+    NEVER = "Never"
+    EXIT_CODE = "ExitCode"
+
+
+POD_TEMPLATE_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "x-kubernetes-preserve-unknown-fields": True,
+    "required": ["spec"],
+    "properties": {
+        "spec": {
+            "type": "object",
+            "x-kubernetes-preserve-unknown-fields": True,
+            "required": ["containers"],
+            "properties": {
+                "containers": {
+                    "type": "array",
+                    "minItems": 1,
+                    "maxItems": 64,
+                    "items": {
+                        "type": "object",
+                        "x-kubernetes-preserve-unknown-fields": True,
+                        "required": ["name"],
+                        "properties": {"name": {"type": "string", "minLength": 1, "maxLength": 63}},
+                    },
+                }
+            },
+        }
+    },
+}
+
+
+class ReplicaSpec(Model):
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            cel(
+                "!has(self.minReplicas) || !has(self.maxReplicas) || self.minReplicas <= self.maxReplicas",
+                "minReplicas must not be greater than maxReplicas",
+            ),
+            cel(
+                "!has(self.minReplicas) || self.minReplicas <= self.replicas",
+                "replicas must not be less than minReplicas",
+            ),
+            cel(
+                "!has(self.maxReplicas) || self.replicas <= self.maxReplicas",
+                "replicas must not be greater than maxReplicas",
+            ),
+        )
+    )
+
+    replicas: Annotated[int, Field(ge=0, le=10_000)] = 1
+    """How many Pods of this type are wanted."""
+    min_replicas: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    """Training goes on with as few workers as this; the default is `replicas`: no fewer."""
+    max_replicas: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    """`replicas` may not be set above this."""
+    template: Annotated[dict[str, Any], Field(json_schema_extra=POD_TEMPLATE_SCHEMA)]
+    """The Pod template, kept as it is: names, labels, owner, environment and service account are added."""
+    restart_policy: RestartPolicy | None = None
+    """DLRover's; the Pod's own restartPolicy in the template is what counts."""
+    restart_count: Annotated[int, Field(ge=0, le=1_000)] = 3
+    """How often one worker may fail by the user's own error before the job fails."""
+    auto_scale: bool | None = None
+    """Whether an automatic ScalePlan may change this type."""
+    restart_timeout: Annotated[int, Field(ge=0)] | None = None
+    """Seconds; DLRover's, accepted and not used."""
+    priority: Annotated[str, Field(max_length=32)] | None = None
+    """DLRover's: high, low, or the fraction that is high, such as "0.5"; accepted and not used."""
+
+
+class ElasticPolicy(Model):
+    node_unit: Annotated[int, Field(ge=1, le=1_000)] = 1
+    """The world always has a multiple of this many workers."""
+    last_call_seconds: Annotated[int, Field(ge=0, le=3_600)] = 30
+    """With at least minReplicas ready, wait this long after the last one joined for more to come."""
+    shrink_after_seconds: Annotated[int, Field(ge=0, le=86_400)] = 120
+    """Hold a broken world this long for a lost worker's replacement before going on without it."""
+    heartbeat_timeout_seconds: Annotated[int, Field(ge=5, le=3_600)] = 30
+    """A worker whose Lease is not renewed for this long is lost."""
+    hang_timeout_seconds: Annotated[int, Field(ge=10, le=86_400)] = 1_800
+    """Without step progress for this long, living processes count as hung."""
+
+
+class NodeCheckPolicy(Model):
+    enabled: bool = False
+    """Check the job's nodes before its first training and after failures that smell of hardware."""
+    straggler_ratio: Annotated[float, Field(gt=1.0, le=10.0)] = 1.5
+    """A node slower than this many times the median is a straggler at once."""
+    exclude_stragglers: bool = False
+    """Leave slow nodes out while enough others remain."""
+    cordon: bool = True
+    """Cordon nodes found faulty."""
+    timeout_seconds: Annotated[int, Field(ge=10, le=3_600)] = 300
+    """A node that has not answered a round by then has failed it."""
+
+
+class FailureAction(StrEnum):
+    RESTART = "Restart"
+    REPLACE = "Replace"
+    FAIL_JOB = "FailJob"
+    IGNORE = "Ignore"
+
+
+class ExitCodeOperator(StrEnum):
+    IN = "In"
+    NOT_IN = "NotIn"
+
+
+class OnExitCodes(Model):
+    container_name: Annotated[str, Field(max_length=63)] | None = None
+    operator: ExitCodeOperator
+    values: Annotated[
+        list[int], Field(min_length=1, max_length=255, json_schema_extra={"x-kubernetes-list-type": "set"})
+    ]
+
+
+class OnPodCondition(Model):
+    type: Annotated[str, Field(max_length=316)]
+    status: Annotated[str, Field(max_length=16)] = "True"
+
+
+class FailureRule(Model):
+    """In the manner of a Job's podFailurePolicy: the first rule that matches decides."""
+
+    action: FailureAction
+    on_exit_codes: OnExitCodes | None = None
+    on_pod_conditions: Annotated[
+        list[OnPodCondition], Field(max_length=20, json_schema_extra={"x-kubernetes-list-type": "atomic"})
+    ] = Field(default_factory=list)
+    on_message_pattern: Annotated[str, Field(max_length=1_024)] | None = None
+    """A regular expression, searched in the failure text."""
+
+
+class FailurePolicy(Model):
+    rules: Annotated[
+        list[FailureRule], Field(max_length=20, json_schema_extra={"x-kubernetes-list-type": "atomic"})
+    ] = Field(default_factory=list)
+
+
+class CleanPodPolicy(StrEnum):
+    NONE = "None"
+    RUNNING = "Running"
+    ALL = "All"
+
+
+class RunPolicy(Model):
+    clean_pod_policy: CleanPodPolicy = CleanPodPolicy.RUNNING
+    """Which Pods to delete when the job has finished: none, those still running, or all."""
+    ttl_seconds_after_finished: Annotated[int, Field(ge=0)] | None = None
+    """Delete the job itself this many seconds after it finished."""
+    active_deadline_seconds: Annotated[int, Field(ge=1)] | None = None
+    """Fail the job when it has not finished this many seconds after it started."""
+
+
+class ElasticJobSpec(Model):
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            cel(
+                "self.distributionStrategy == 'ParameterServerStrategy' || 'worker' in self.replicaSpecs",
+                "replicaSpecs must have an entry 'worker'",
+            ),
+            cel(
+                "!('worker' in self.replicaSpecs) || "
+                "self.replicaSpecs['worker'].replicas % self.elasticPolicy.nodeUnit == 0",
+                "replicaSpecs[worker].replicas must be a multiple of elasticPolicy.nodeUnit",
+            ),
+        )
+    )
+
+    distribution_strategy: DistributionStrategy = DistributionStrategy.ALLREDUCE
+    optimize_mode: OptimizeMode | None = None
+    """DLRover's; accepted and not used."""
+    brain_service: Annotated[str, Field(max_length=1_024)] | None = None
+    """DLRover's; accepted and not used."""
+    resource_limits: Annotated[dict[str, Quantity], Field(max_length=32)] = Field(default_factory=dict)
+    """The most that automatic scaling may take in all."""
+    envs: Free = Field(default_factory=dict)
+    """Environment variables for every container: a value, or an EnvVar."""
+    suspend: bool = False
+    """Hold the job: its Pods are deleted, its state is kept."""
+    replica_specs: Annotated[
+        dict[str, ReplicaSpec],
+        Field(
+            min_length=1,
+            max_length=6,
+            json_schema_extra=rules(
+                cel(
+                    f"self.all(t, t in {list(REPLICA_TYPES)})",
+                    f"replica types are {', '.join(REPLICA_TYPES)}",
+                )
+            ),
+        ),
+    ]
+    elastic_policy: ElasticPolicy = Field(default_factory=ElasticPolicy)
+    node_check: NodeCheckPolicy = Field(default_factory=NodeCheckPolicy)
+    failure_policy: FailurePolicy = Field(default_factory=FailurePolicy)
+    run_policy: RunPolicy = Field(default_factory=RunPolicy)
+
+
+class JobPhase(StrEnum):
+    CREATED = "Created"
+    PENDING = "Pending"
+    RUNNING = "Running"
+    SCALING = "Scaling"
+    RESTARTING = "Restarting"
+    SUSPENDED = "Suspended"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+    @property
+    def finished(self) -> bool:
+        return self in (JobPhase.SUCCEEDED, JobPhase.FAILED)
+
+
+class RendezvousPhase(StrEnum):
+    FORMING = "Forming"
+    FORMED = "Formed"
+    REFORMING = "Reforming"
+
+
+IndexList = Annotated[
+    list[Index], Field(max_length=10_000, json_schema_extra={"x-kubernetes-list-type": "atomic"})
+]
+
+
+class Rendezvous(Model):
+    """The desired world. One member list per round, for ever; agents converge to it."""
+
+    round: Annotated[int, Field(ge=0)] = 0
+    """Counts up with every world formed; 0 before the first."""
+    phase: RendezvousPhase = RendezvousPhase.FORMING
+    members: IndexList = Field(default_factory=list)
+    """Worker indices in rank order: the position is the node rank."""
+    incarnations: IndexList = Field(default_factory=list)
+    """The members' incarnations, parallel to `members`."""
+    world_size: Annotated[int, Field(ge=0)] = 0
+    """Processes in all."""
+    master_address: Annotated[str, Field(max_length=253)] = ""
+    """Rank 0's agent store."""
+    master_port: Annotated[int, Field(ge=0, le=65_535)] = 0
+    reason: Annotated[str, Field(max_length=1_024)] = ""
+    """Why this world was formed, or why the last one is being given up."""
+    formed_at: datetime | None = None
+
+
+class ReplicaStatus(Model):
+    desired: int = 0
+    pending: int = 0
+    active: int = 0
+    succeeded: int = 0
+    failed: int = 0
+
+
+class JobFailure(Model):
+    """The failure to look at first."""
+
+    worker: Name
+    rank: Index | None = None
+    exit_class: Annotated[str, Field(max_length=64)]
+    exit_code: int | None = None
+    message: Annotated[str, Field(max_length=8_192)] = ""
+    time: datetime
+
+
+class ElasticJobStatus(Model):
+    observed_generation: int | None = None
+    phase: JobPhase | None = None
+    conditions: Conditions = Field(default_factory=list)
+    replica_statuses: Annotated[dict[str, ReplicaStatus], Field(max_length=6)] = Field(default_factory=dict)
+    rendezvous: Rendezvous | None = None
+    scale_plan: Name | None = None
+    """The ScalePlan being carried out."""
+    replicas: int | None = None
+    """Worker Pods that exist, for the scale subresource."""
+    selector: Annotated[str, Field(max_length=1_024)] | None = None
+    """Selects the worker Pods, for the scale subresource."""
+    start_time: datetime | None = None
+    completion_time: datetime | None = None
+    last_failure: JobFailure | None = None
+
+
+class ElasticJob(Model):
+    """An elastic, self-healing training job."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            cel(
+                "self.spec.replicaSpecs.all(t, size(self.metadata.name) + size(t) <= 51)",
+                "metadata.name is too long: with a replica type's name it may have 51 characters, "
+                "so that the Pods' names stay within 63",
+            ),
+            cel(
+                "!self.metadata.name.contains('.')",
+                "metadata.name must not contain dots: Pods are named by it",
+            ),
+        )
+    )
+
+    metadata: ObjectMeta
+    spec: ElasticJobSpec
+    status: ElasticJobStatus = Field(default_factory=ElasticJobStatus)

@@ -1,0 +1,156 @@
+"""ElasticWorker: one slot of a job.
+
+`spec` and `status` are the controller's voice, `status.agent` is the agent's.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from crds.model import Conditions, Free, Index, Model, Name, ObjectMeta, ResourceRequirements
+
+Text = Annotated[str, Field(max_length=8_192)]
+
+
+class WorkerPhase(StrEnum):
+    PENDING = "Pending"
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+
+class AgentState(StrEnum):
+    READY = "Ready"
+    """Waits for a world newer than observedRound."""
+    RUNNING = "Running"
+    """Training processes of observedRound run."""
+    FAILED = "Failed"
+    """Training processes of observedRound failed; waits for a newer world."""
+    SUCCEEDED = "Succeeded"
+    """All training processes of observedRound ended well."""
+    STOPPED = "Stopped"
+    """The agent is leaving."""
+
+
+class ExitClass(StrEnum):
+    """Why a worker's processes or its Pod ended (design §5)."""
+
+    SUCCEEDED = "Succeeded"
+    USER_ERROR = "UserError"
+    OOM = "OOM"
+    KILLED = "Killed"
+    PREEMPTED = "Preempted"
+    NODE_LOST = "NodeLost"
+    HARDWARE_ERROR = "HardwareError"
+    CHECK_FAILED = "CheckFailed"
+    HANG = "Hang"
+    UNKNOWN = "Unknown"
+
+
+class ElasticWorkerSpec(Model):
+    job_name: Name
+    type: Annotated[str, Field(max_length=32)]
+    index: Index
+    """The stable node rank."""
+    incarnation: Annotated[int, Field(ge=1, le=99_999)] = 1
+    """Raised to relaunch: the Pod of incarnation n is named `<name>-<n>`."""
+    resources: ResourceRequirements | None = None
+    """Instead of the template's, for the first container."""
+    excluded_nodes: Annotated[
+        list[Name], Field(max_length=256, json_schema_extra={"x-kubernetes-list-type": "set"})
+    ] = Field(default_factory=list)
+    """Nodes that failed this slot for reasons of hardware."""
+
+
+class AgentFailure(Model):
+    """The last failure of the agent's training processes; it stays until the next."""
+
+    sequence: Annotated[int, Field(ge=1)]
+    """1, 2, … within the incarnation, so that none is counted twice or missed."""
+    round: Annotated[int, Field(ge=0)]
+    rank: Index | None = None
+    """The failed process's global rank."""
+    local_rank: Index = 0
+    exit_code: int | None = None
+    """As torch gives it: negative for a signal."""
+    signal: Annotated[str, Field(max_length=32)] | None = None
+    message: Text = ""
+    """The exception with the end of its traceback, from torch's error file."""
+    log_tail: Text = ""
+    time: datetime
+
+
+class StepProgress(Model):
+    step: Annotated[int, Field(ge=0)]
+    time: datetime
+
+
+class Accelerators(Model):
+    kind: Annotated[str, Field(max_length=32)]
+    count: Annotated[int, Field(ge=0)]
+    model: Annotated[str, Field(max_length=256)] = ""
+
+
+class AgentReport(Model):
+    """`status.agent`, written by the agent alone; stale unless incarnation and podUid are current."""
+
+    incarnation: Annotated[int, Field(ge=1)]
+    pod_uid: Annotated[str, Field(max_length=64)]
+    address: Annotated[str, Field(max_length=253)]
+    store_port: Annotated[int, Field(ge=1, le=65_535)]
+    """The agent's TCPStore, which the world uses when this agent is rank 0."""
+    local_world_size: Annotated[int, Field(ge=1)]
+    observed_round: Annotated[int, Field(ge=0)] = 0
+    """The highest round acted upon."""
+    state: AgentState
+    since: datetime
+    failure: AgentFailure | None = None
+    progress: StepProgress | None = None
+    accelerators: Accelerators | None = None
+    checks: Free = Field(default_factory=dict)
+    """Results of node checks, by check."""
+
+
+class WorkerExit(Model):
+    """How an incarnation, or its training processes, last ended."""
+
+    incarnation: Annotated[int, Field(ge=1)]
+    exit_class: ExitClass
+    reason: Annotated[str, Field(max_length=1_024)] = ""
+    exit_code: int | None = None
+    rank: Index | None = None
+    message: Text = ""
+    node_name: Name = ""
+    time: datetime
+
+
+class ElasticWorkerStatus(Model):
+    observed_incarnation: int | None = None
+    """The incarnation that phase, Pod and node speak of."""
+    phase: WorkerPhase | None = None
+    message: Text = ""
+    """Why the Pod is not running yet, or how it ended."""
+    pod_name: Name | None = None
+    pod_uid: Annotated[str, Field(max_length=64)] | None = None
+    node_name: Name | None = None
+    restarts: Annotated[dict[str, int], Field(max_length=16)] = Field(default_factory=dict)
+    """Times this slot was restarted, in place or by a new Pod, by cause (an exit class)."""
+    restart_count: int | None = None
+    """All of them."""
+    counted_failure: int | None = None
+    """The sequence number of the agent's failure that `restarts` last counted, in observedIncarnation."""
+    last_exit: WorkerExit | None = None
+    conditions: Conditions = Field(default_factory=list)
+    agent: AgentReport | None = None
+
+
+class ElasticWorker(Model):
+    """One slot of an ElasticJob, with a stable rank. Made by the controller; for people, a window."""
+
+    metadata: ObjectMeta
+    spec: ElasticWorkerSpec
+    status: ElasticWorkerStatus = Field(default_factory=ElasticWorkerStatus)

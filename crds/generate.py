@@ -1,0 +1,181 @@
+"""The CRD manifests, from the models. `python -m crds.generate` writes them to crds/yaml/."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from crds.elasticjob import ElasticJob
+from crds.elasticworker import ElasticWorker
+from crds.model import Model
+from crds.names import GROUP, VERSION
+from crds.nodecheck import NodeCheck
+from crds.scaleplan import ScalePlan
+from crds.schema import structural_schema
+
+YAML_FOLDER = Path(__file__).parent / "yaml"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A printer column of `kubectl get`; priority 1 shows with `-o wide` only."""
+
+    name: str
+    path: str
+    type: str = "string"
+    priority: int = 0
+
+
+@dataclass(frozen=True)
+class Definition:
+    model: type[Model]
+    plural: str
+    short_name: str
+    columns: tuple[Column, ...]
+    scale: dict[str, str] | None = None
+
+    @property
+    def kind(self) -> str:
+        return self.model.__name__
+
+    def manifest(self) -> dict[str, Any]:
+        """The CustomResourceDefinition object."""
+        subresources: dict[str, Any] = {"status": {}}
+        if self.scale:
+            subresources["scale"] = self.scale
+        return {
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": {"name": f"{self.plural}.{GROUP}"},
+            "spec": {
+                "group": GROUP,
+                "scope": "Namespaced",
+                "names": {
+                    "kind": self.kind,
+                    "listKind": f"{self.kind}List",
+                    "plural": self.plural,
+                    "singular": self.kind.lower(),
+                    "shortNames": [self.short_name],
+                    "categories": ["dlr"],
+                },
+                "versions": [
+                    {
+                        "name": VERSION,
+                        "served": True,
+                        "storage": True,
+                        "schema": {"openAPIV3Schema": self._schema()},
+                        "subresources": subresources,
+                        "additionalPrinterColumns": [_column(column) for column in self.columns],
+                    }
+                ],
+            },
+        }
+
+    def _schema(self) -> dict[str, Any]:
+        schema = structural_schema(self.model)
+        schema["properties"] = {
+            "apiVersion": {"type": "string"},
+            "kind": {"type": "string"},
+        } | schema["properties"]
+        # An empty status is no status: nothing may be defaulted into it before a controller has spoken.
+        schema["properties"]["status"] = _without_defaults(schema["properties"]["status"])
+        return schema
+
+
+def _without_defaults(schema: dict[str, Any]) -> dict[str, Any]:
+    result = {key: value for key, value in schema.items() if key != "default"}
+    if "properties" in result:
+        result["properties"] = {k: _without_defaults(v) for k, v in result["properties"].items()}
+    for inner in ("items", "additionalProperties"):
+        if inner in result:
+            result[inner] = _without_defaults(result[inner])
+    return result
+
+
+def _column(column: Column) -> dict[str, Any]:
+    result: dict[str, Any] = {"name": column.name, "type": column.type, "jsonPath": column.path}
+    if column.priority:
+        result["priority"] = column.priority
+    return result
+
+
+_AGE = Column("Age", ".metadata.creationTimestamp", "date")
+
+DEFINITIONS = (
+    Definition(
+        model=ElasticJob,
+        plural="elasticjobs",
+        short_name="ej",
+        columns=(
+            Column("Phase", ".status.phase"),
+            Column("Desired", ".status.replicaStatuses.worker.desired", "integer"),
+            Column("Active", ".status.replicaStatuses.worker.active", "integer"),
+            Column("Round", ".status.rendezvous.round", "integer"),
+            Column("World", ".status.rendezvous.worldSize", "integer", priority=1),
+            Column("Reason", ".status.rendezvous.reason", priority=1),
+            _AGE,
+        ),
+        scale={
+            "specReplicasPath": ".spec.replicaSpecs.worker.replicas",
+            "statusReplicasPath": ".status.replicas",
+            "labelSelectorPath": ".status.selector",
+        },
+    ),
+    Definition(
+        model=ElasticWorker,
+        plural="elasticworkers",
+        short_name="ew",
+        columns=(
+            Column("Rank", ".spec.index", "integer"),
+            Column("Pod", ".status.podName"),
+            Column("Node", ".status.nodeName"),
+            Column("Phase", ".status.phase"),
+            Column("State", ".status.agent.state"),
+            Column("Restarts", ".status.restartCount", "integer"),
+            Column("Step", ".status.agent.progress.step", "integer"),
+            Column("Message", ".status.message", priority=1),
+            _AGE,
+        ),
+    ),
+    Definition(
+        model=ScalePlan,
+        plural="scaleplans",
+        short_name="sp",
+        columns=(Column("Job", ".spec.ownerJob"), Column("Phase", ".status.phase"), _AGE),
+    ),
+    Definition(
+        model=NodeCheck,
+        plural="nodechecks",
+        short_name="nc",
+        columns=(
+            Column("Phase", ".status.phase"),
+            Column("Round", ".status.round", "integer"),
+            Column("Faulty", ".status.faultyNodes"),
+            Column("Stragglers", ".status.stragglers"),
+            _AGE,
+        ),
+    ),
+)
+
+
+def render(definition: Definition) -> str:
+    """The YAML file's text."""
+    header = "# Generated by `python -m crds.generate` from the models in crds/; do not edit.\n"
+    return header + yaml.safe_dump(definition.manifest(), sort_keys=False, width=110)
+
+
+def file_of(definition: Definition) -> Path:
+    return YAML_FOLDER / f"{definition.plural}.yaml"
+
+
+def main() -> None:
+    YAML_FOLDER.mkdir(exist_ok=True)
+    for definition in DEFINITIONS:
+        file_of(definition).write_text(render(definition))
+
+
+if __name__ == "__main__":
+    main()

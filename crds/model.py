@@ -1,0 +1,98 @@
+"""What every model of a resource is made of: camelCase on the wire, docstrings as field descriptions."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+
+class Model(BaseModel):
+    """A part of an object of ours, as the API server stores it.
+
+    Unknown fields are ignored: the API server has pruned or refused them already, and a newer CRD's fields
+    must not stop an older controller. The docstring under a field becomes its `kubectl explain` text.
+    """
+
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        populate_by_name=True,
+        use_attribute_docstrings=True,
+        extra="ignore",
+        frozen=True,
+    )
+
+    def to_wire(self) -> dict[str, Any]:
+        """The object as JSON-ready data, without the fields that are not set."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def cel(rule: str, message: str) -> dict[str, str]:
+    """One `x-kubernetes-validations` entry.
+
+    https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#validation-rules
+    """
+    return {"rule": rule, "message": message}
+
+
+def rules(*entries: dict[str, str], **more: Any) -> dict[str, Any]:
+    """The `json_schema_extra` of a field or model that carries CEL rules (and other schema keywords)."""
+    return {"x-kubernetes-validations": list(entries), **more}
+
+
+Free = Annotated[dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})]
+"""An object whose fields are not ours to say."""
+
+Name = Annotated[str, Field(max_length=253)]
+Index = Annotated[int, Field(ge=0, le=99_999)]
+Quantity = Annotated[str | int, Field(json_schema_extra={"x-kubernetes-int-or-string": True})]
+
+
+class ConditionStatus(StrEnum):
+    TRUE = "True"
+    FALSE = "False"
+    UNKNOWN = "Unknown"
+
+
+class Condition(Model):
+    """A metav1.Condition, so that `kubectl wait --for=condition=…` works."""
+
+    type: Annotated[str, Field(max_length=316)]
+    status: ConditionStatus
+    reason: Annotated[str, Field(max_length=1024)]
+    message: Annotated[str, Field(max_length=32_768)] = ""
+    last_transition_time: datetime
+    observed_generation: int | None = None
+
+
+Conditions = Annotated[
+    list[Condition],
+    Field(
+        max_length=32,
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+    ),
+]
+
+
+class ResourceRequirements(Model):
+    """Compute resources of the training container, as in a Pod."""
+
+    limits: Annotated[dict[str, Quantity], Field(max_length=32)] = Field(default_factory=dict)
+    requests: Annotated[dict[str, Quantity], Field(max_length=32)] = Field(default_factory=dict)
+
+
+class ObjectMeta(Model):
+    """The metadata that the reconcilers read."""
+
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    generation: int = 0
+    resource_version: str = ""
+    creation_timestamp: datetime | None = None
+    deletion_timestamp: datetime | None = None
+    labels: dict[str, str] = Field(default_factory=dict)
+    annotations: dict[str, str] = Field(default_factory=dict)

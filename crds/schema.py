@@ -1,0 +1,106 @@
+"""Structural OpenAPI v3 schemas, as Kubernetes wants them in a CRD, from pydantic models.
+
+https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#specifying-a-structural-schema
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+
+Schema = dict[str, Any]
+
+_KEPT = (
+    "type",
+    "format",
+    "description",
+    "enum",
+    "pattern",
+    "minimum",
+    "maximum",
+    "minLength",
+    "maxLength",
+    "minItems",
+    "maxItems",
+    "minProperties",
+    "maxProperties",
+    "required",
+)
+
+
+def structural_schema(model: type[BaseModel]) -> Schema:
+    """The model's schema without `$ref`, `anyOf`, titles or nulls, with a `type` on every node.
+
+    Raises:
+        TypeError: the model has something a structural schema cannot say (a union of kinds, say).
+    """
+    source = model.model_json_schema(by_alias=True)
+    schema = _node(source, source.get("$defs", {}), at=model.__name__)
+    schema["properties"]["metadata"] = {"type": "object"}
+    schema["required"] = ["spec"]
+    return schema
+
+
+def _node(source: Schema, definitions: dict[str, Schema], at: str) -> Schema:
+    source = _resolve(source, definitions, at)
+    if source.get("x-kubernetes-int-or-string"):
+        return {"x-kubernetes-int-or-string": True} | _described(source)
+    result: Schema = {key: source[key] for key in _KEPT if key in source}
+    for bound in ("Minimum", "Maximum"):
+        if f"exclusive{bound}" in source:
+            # Kubernetes keeps OpenAPI 3.0's boolean form.
+            result[bound.lower()] = source[f"exclusive{bound}"]
+            result[f"exclusive{bound}"] = True
+    result |= {key: value for key, value in source.items() if key.startswith("x-kubernetes-")}
+    if source.get("default") not in (None, [], {}):
+        result["default"] = source["default"]
+    if "properties" in source:
+        result["properties"] = {
+            name: _verbatim(value) if _is_verbatim(value) else _node(value, definitions, f"{at}.{name}")
+            for name, value in source["properties"].items()
+        }
+    elif isinstance(source.get("additionalProperties"), dict):
+        result["additionalProperties"] = _node(source["additionalProperties"], definitions, f"{at}[]")
+    if "items" in source:
+        result["items"] = _node(source["items"], definitions, f"{at}[]")
+    if "type" not in result:
+        raise TypeError(f"{at} has no single type, so it has no structural schema: {source}")
+    if result["type"] == "object" and _defaults_whole(result):
+        result.setdefault("default", {})
+    return result
+
+
+def _resolve(source: Schema, definitions: dict[str, Schema], at: str) -> Schema:
+    """Follow `$ref`, and take the one kind that is not null out of `anyOf`; outer keywords win."""
+    outer = {key: value for key, value in source.items() if key not in ("$ref", "anyOf", "title")}
+    if "x-kubernetes-int-or-string" in source:
+        return outer
+    if "$ref" in source:
+        target = _resolve(definitions[source["$ref"].rsplit("/", 1)[-1]], definitions, at)
+        return target | outer
+    if "anyOf" in source:
+        kinds = [kind for kind in source["anyOf"] if kind.get("type") != "null"]
+        if len(kinds) != 1:
+            raise TypeError(f"{at} is a union, which a structural schema cannot say")
+        return _resolve(kinds[0], definitions, at) | outer
+    return outer
+
+
+def _is_verbatim(source: Schema) -> bool:
+    """A node that is written out by hand in the model, such as the Pod template."""
+    return bool(source.get("x-kubernetes-preserve-unknown-fields")) and "properties" in source
+
+
+def _verbatim(source: Schema) -> Schema:
+    return {key: value for key, value in source.items() if key not in ("title", "additionalProperties")}
+
+
+def _described(source: Schema) -> Schema:
+    return {"description": source["description"]} if "description" in source else {}
+
+
+def _defaults_whole(schema: Schema) -> bool:
+    """Whether an absent object can stand as {}: it has defaults inside and requires nothing."""
+    properties: dict[str, Schema] = schema.get("properties", {})
+    return not schema.get("required") and any("default" in value for value in properties.values())
