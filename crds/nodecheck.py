@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from enum import StrEnum
 from typing import Annotated
 
 from pydantic import ConfigDict, Field
@@ -29,6 +30,31 @@ class NodeCheckSpec(Model):
     job_name: Name | None = None
     nodes: Annotated[NodeNames, Field(min_length=1)] | None = None
     node_selector: NodeSelector | None = None
+    cordon: bool = True
+    timeout_seconds: Annotated[int, Field(ge=10, le=3_600)] = 300
+
+
+class NodeCheckPhase(StrEnum):
+    PENDING = "Pending"
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+
+class CheckGroup(Model):
+    """Nodes that test each other in one round, in rank order."""
+
+    members: Annotated[
+        list[Name], Field(min_length=1, max_length=64, json_schema_extra={"x-kubernetes-list-type": "atomic"})
+    ]
+
+
+class CheckResult(Model):
+    """What one node measured in one round. Compute and network times are never summed."""
+
+    round: Annotated[int, Field(ge=1)]
+    passed: bool
+    compute_tflops: float | None = None
     network_gbps: float | None = None
     message: Annotated[str, Field(max_length=1_024)] = ""
 
