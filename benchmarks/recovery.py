@@ -1,0 +1,175 @@
+"""How long training stands still when a training process is killed: dlr beside stock torchrun.
+
+Two agents with one process each train a tiny DDP model over gloo. The process of rank 1 gets SIGKILL; the
+clock stops when every rank has ended a step in the next world. torchrun runs as its documentation says for
+two nodes (c10d rendezvous); dlr runs the same script in two Pods of the embedded cluster, so its figure
+includes the API server, the controller and the watch. A trial that passes its deadline counts as hung, and
+the job is started afresh.
+"""
+
+import argparse
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+SCRIPT = Path(__file__).with_name("tiny_ddp.py")
+REPORT = Path(__file__).parent.parent / "docs" / "recovery.md"
+WORLD_SIZE = 2
+VICTIM_RANK = 1
+STEPS_BEFORE_KILL = 20
+POLL_SECONDS = 0.05  # the ranks note their own times: this only bounds how soon we look
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step that one rank ended."""
+
+    world: int
+    pid: int
+    number: int
+    time: float
+
+
+class Timeline:
+    """What the ranks of one job wrote about their steps."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def steps(self, rank: int) -> list[Step]:
+        path = self._directory / f"rank-{rank}"
+        if not path.exists():
+            return []
+        whole_lines = path.read_text().rpartition("\n")[0].splitlines()
+        return [
+            Step(int(world), int(pid), int(number), float(at))
+            for world, pid, number, at in map(str.split, whole_lines)
+        ]
+
+    def victim(self) -> Step | None:
+        """The latest step of the rank to kill, once its world has trained for a while."""
+        steps = self.steps(VICTIM_RANK)
+        return steps[-1] if steps and steps[-1].number >= STEPS_BEFORE_KILL else None
+
+    def first_step_of_all_after(self, world: int) -> float | None:
+        """When the last rank ended its first step in any one world later than `world`."""
+        ranks = [self.steps(rank) for rank in range(WORLD_SIZE)]
+        later = {step.world for step in ranks[VICTIM_RANK] if step.world > world}
+        for candidate in sorted(later):
+            firsts = [next((s.time for s in steps if s.world == candidate), None) for steps in ranks]
+            ended = [at for at in firsts if at is not None]
+            if len(ended) == WORLD_SIZE:
+                return max(ended)
+        return None
+
+
+class Contender(ABC):
+    """Something that keeps two training processes running."""
+
+    name: str
+
+    @abstractmethod
+    def start(self, events: Path) -> None: ...
+
+    @abstractmethod
+    def stop(self) -> None: ...
+
+
+class Torchrun(Contender):
+    """Two stock agents on one machine, as on two nodes."""
+
+    name = "torchrun (c10d)"
+
+    def __init__(self) -> None:
+        self._agents: list[subprocess.Popen[bytes]] = []
+
+    def start(self, events: Path) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        command = [
+            *(sys.executable, "-m", "torch.distributed.run", f"--nnodes={WORLD_SIZE}", "--nproc-per-node=1"),
+            *("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", f"--rdzv-id=recovery-{port}"),
+            *("--max-restarts=1000", str(SCRIPT)),
+        ]
+        env = os.environ | {"EVENTS_DIR": str(events), "OMP_NUM_THREADS": "1"}
+        with (events / "log").open("wb") as log:
+            self._agents = [
+                subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
+                for _ in range(WORLD_SIZE)
+            ]
+
+    def stop(self) -> None:
+        for agent in self._agents:
+            agent.terminate()
+        for agent in self._agents:
+            try:
+                agent.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                os.killpg(agent.pid, signal.SIGKILL)
+                agent.wait()
+
+
+Answer = TypeVar("Answer")
+
+
+def wait_for(ask: Callable[[], Answer | None], deadline_seconds: float) -> Answer | None:
+    """What `ask` answers first that is not None; None when the deadline passes."""
+    deadline = time.monotonic() + deadline_seconds
+    while time.monotonic() < deadline:
+        if (answer := ask()) is not None:
+            return answer
+        time.sleep(POLL_SECONDS)
+    return None
+
+
+def one_trial(timeline: Timeline, deadline_seconds: float) -> float | None:
+    """Seconds from the kill to the next step by all; None when it hung."""
+    victim = wait_for(timeline.victim, deadline_seconds)
+    if victim is None:
+        return None
+    killed_at = time.monotonic()
+    os.kill(victim.pid, signal.SIGKILL)
+    recovered_at = wait_for(lambda: timeline.first_step_of_all_after(victim.world), deadline_seconds)
+    return None if recovered_at is None else recovered_at - killed_at
+
+
+def measure(contender: Contender, trials: int, deadline_seconds: float) -> list[float | None]:
+    """One entry a trial. The job goes on from trial to trial, and starts afresh after one that hung."""
+    results: list[float | None] = []
+    while len(results) < trials:
+        with tempfile.TemporaryDirectory(prefix="recovery-") as directory:
+            contender.start(Path(directory))
+            try:
+                while len(results) < trials:
+                    results.append(one_trial(Timeline(Path(directory)), deadline_seconds))
+                    shown = "hung" if results[-1] is None else f"{results[-1]:.2f} s"
+                    print(f"{contender.name}: trial {len(results)}: {shown}", flush=True)
+                    if results[-1] is None:
+                        break
+            finally:
+                contender.stop()
+    return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--trials", type=int, default=5)
+    parser.add_argument("--deadline-seconds", type=float, default=120)
+    args = parser.parse_args()
+    print(measure(Torchrun(), args.trials, args.deadline_seconds))
+
+
+if __name__ == "__main__":
+    main()
