@@ -1,0 +1,56 @@
+# `make demo` and `make test` need Python 3.11 or newer with venv, and make; they set up the rest in .venv/.
+
+# A release that is the same for everybody. On Linux the default wheel brings CUDA; for the CPU build:
+#   make demo TORCH_PIP_ARGS="--index-url <PyTorch's CPU index>"
+TORCH_VERSION ?= 2.13.0
+TORCH_PIP_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PACKAGES := $(wildcard agent controller crds deploy dlr e2e healthcheck localcluster reconcilers benchmarks)
+
+# The first interpreter that is new enough; PYTHON=… chooses another.
+PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# The venv's dlr, kubectl and torchrun are the ones that tests and demo find.
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+.PHONY: demo test lint types imports unit e2e clean
+.DELETE_ON_ERROR:
+
+demo: $(READY)
+	python -m e2e.demo
+
+test: lint types imports unit e2e
+
+lint: $(READY)
+	ruff check .
+	ruff format --check .
+
+types: $(READY)
+	mypy $(PACKAGES)
+
+imports: $(READY)
+	lint-imports
+
+unit: $(READY)
+	pytest tests
+
+e2e: $(READY)
+	pytest e2e
+
+$(READY): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "dlr needs Python 3.11 or newer, and found none on PATH; install one, or name it with PYTHON=/path/to/python3." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "dlr needs Python 3.11 or newer; $(PYTHON) is older or does not run; name another with PYTHON=/path/to/python3." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) has no venv module with pip; install it (Debian and Ubuntu: apt install python3-venv)." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet $(TORCH_PIP_ARGS) torch==$(TORCH_VERSION)
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
