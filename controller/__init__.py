@@ -1,0 +1,5 @@
+"""The controller runtime: what a Kubernetes controller needs besides its decisions.
+
+A reconciler's author meets three things: `Reconciler` and `Result` (reconciler.py) and
+`ControllerBuilder` (builder.py). Everything else here serves them.
+"""

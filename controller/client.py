@@ -1,0 +1,251 @@
+"""The API client: plain dicts in and out, every call bounded in time, every failure typed.
+
+Single calls are retried here only where that is safe: reads, and requests the server surely did not act
+on. Whatever else fails is the caller's to look at again, level-triggered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import tenacity
+
+from controller import calls
+from controller.calls import Call
+from controller.connection import Connection
+from controller.contact import Contact
+from controller.errors import ClientError, Gone, Unavailable
+from controller.resources import Object, Resource
+from controller.responses import Answer, complete_items, read_object
+from controller.transport import Transport, WatchStream
+
+CALL_TIMEOUT_SECONDS = 10.0
+LIST_PAGE_SIZE = 500
+_ATTEMPTS = 3
+_LONGEST_RETRY_AFTER_SECONDS = 5.0
+
+Observer = Callable[[str, int | None], None]
+"""Told the method and status (None: no answer) of every call."""
+
+
+class Client:
+    """One way to one API server, shared by everything in the process.
+
+    `guard`, where given, runs right before a write leaves and may raise to hold it back.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        contact: Contact | None = None,
+        call_timeout_seconds: float = CALL_TIMEOUT_SECONDS,
+    ) -> None:
+        self.connection = connection
+        self.contact = contact or Contact()
+        self.call_timeout_seconds = call_timeout_seconds
+        self.observers: list[Observer] = []
+        self._transport = Transport(connection)
+        self._guard: Callable[[], None] | None = None
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._transport.close()
+
+    def guarded(self, guard: Callable[[], None]) -> Client:
+        """This client, except that `guard` is asked before every write. Shares the connections."""
+        view = Client.__new__(Client)
+        view.__dict__.update(self.__dict__)
+        view._guard = guard
+        return view
+
+    async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Object:
+        return await self._object(calls.get(resource, name, namespace))
+
+    async def list(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+    ) -> Object:
+        """The whole list in one body: pages are followed, and read in one piece if a token expires."""
+        first: Object | None = None
+        items: list[Object] = []
+        page_size: int | None = LIST_PAGE_SIZE
+        token: str | None = None
+        while True:
+            try:
+                page = await self.list_page(
+                    resource,
+                    namespace,
+                    label_selector=label_selector,
+                    field_selector=field_selector,
+                    page_size=page_size,
+                    continue_token=token,
+                )
+            except Gone:
+                if page_size is None:
+                    raise
+                first, items, page_size, token = None, [], None, None
+                continue
+            first = first or page
+            items.extend(page["items"])
+            token = page.get("metadata", {}).get("continue")
+            if not token:
+                return {**first, "metadata": page.get("metadata", {}), "items": items}
+
+    async def list_page(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+        page_size: int | None = LIST_PAGE_SIZE,
+        continue_token: str | None = None,
+    ) -> Object:
+        call = calls.list_page(
+            resource,
+            namespace,
+            label_selector=label_selector,
+            field_selector=field_selector,
+            page_size=page_size,
+            continue_token=continue_token,
+        )
+        page = await self._object(call)
+        page["items"] = complete_items(page, resource)
+        return page
+
+    async def create(self, resource: Resource, obj: Object) -> Object:
+        return await self._object(calls.create(resource, obj))
+
+    async def replace(self, resource: Resource, obj: Object, *, subresource: str | None = None) -> Object:
+        """Optimistic: refused with Conflict unless `obj` carries the current resourceVersion."""
+        return await self._object(calls.replace(resource, obj, subresource))
+
+    async def patch(
+        self,
+        resource: Resource,
+        name: str,
+        patch: Object,
+        namespace: str | None = None,
+        *,
+        subresource: str | None = None,
+    ) -> Object:
+        """JSON merge patch; with `metadata.resourceVersion` in it, refused if the object changed."""
+        return await self._object(calls.patch(resource, name, patch, namespace, subresource))
+
+    async def delete(
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str | None = None,
+        *,
+        uid: str | None = None,
+        grace_period_seconds: int | None = None,
+        propagation: str = "Background",
+    ) -> None:
+        """Raises NotFound if it is gone already, Conflict if `uid` names another object."""
+        await self._object(
+            calls.delete(
+                resource,
+                name,
+                namespace,
+                uid=uid,
+                grace_period_seconds=grace_period_seconds,
+                propagation=propagation,
+            )
+        )
+
+    async def version(self) -> Object:
+        """Who answers: `{"gitVersion": …}`. The cheapest way to see whether anyone does."""
+        return await self._object(calls.version())
+
+    def watch(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        resource_version: str,
+        timeout_seconds: int,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+    ) -> AbstractAsyncContextManager[WatchStream]:
+        """One watch request, raw: an informer (cache.py) is what most callers want."""
+        call = calls.watch(
+            resource,
+            namespace,
+            resource_version=resource_version,
+            timeout_seconds=timeout_seconds,
+            label_selector=label_selector,
+            field_selector=field_selector,
+        )
+        return self._watch(call)
+
+    @asynccontextmanager
+    async def _watch(self, call: Call) -> AsyncIterator[WatchStream]:
+        async with self._transport.stream(call, self.call_timeout_seconds) as stream:
+            self._observe("WATCH", 200)
+            yield stream
+
+    async def _object(self, call: Call) -> Object:
+        return read_object(await self._send_retrying(call))
+
+    async def _send_retrying(self, call: Call) -> Answer:
+        """Bounded by the call's time-out in total, however many attempts fit into it."""
+        deadline = asyncio.get_running_loop().time() + self.call_timeout_seconds
+        async for attempt in tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception(lambda error: _is_safe_to_retry(call, error)),
+            wait=_wait,
+            stop=tenacity.stop_any(tenacity.stop_after_attempt(_ATTEMPTS), _stop_at(deadline)),
+            reraise=True,
+        ):
+            with attempt:
+                return await self._send(call, deadline - asyncio.get_running_loop().time())
+        raise AssertionError("tenacity returns or raises")
+
+    async def _send(self, call: Call, timeout_seconds: float) -> Answer:
+        if self._guard is not None and not call.is_read:
+            self._guard()
+        try:
+            answer = await self._transport.send(call, timeout_seconds)
+        except ClientError:
+            self._observe(call.method, None)
+            raise
+        self._observe(call.method, answer.status)
+        if answer.took_storage:
+            self.contact.answered()
+        if answer.status == 429 or answer.status >= 500:
+            read_object(answer)
+        return answer
+
+    def _observe(self, method: str, status: int | None) -> None:
+        for observer in self.observers:
+            observer(method, status)
+
+
+def _is_safe_to_retry(call: Call, error: BaseException) -> bool:
+    return isinstance(error, Unavailable) and (call.is_read or not error.processed)
+
+
+def _wait(state: tenacity.RetryCallState) -> float:
+    error = state.outcome.exception() if state.outcome else None
+    if isinstance(error, Unavailable) and error.retry_after_seconds is not None:
+        return min(error.retry_after_seconds, _LONGEST_RETRY_AFTER_SECONDS)
+    return float(tenacity.wait_random_exponential(multiplier=0.1, max=1.0)(state))
+
+
+def _stop_at(deadline: float) -> Callable[[tenacity.RetryCallState], bool]:
+    def stop(state: tenacity.RetryCallState) -> bool:
+        return asyncio.get_running_loop().time() + state.upcoming_sleep >= deadline
+
+    return stop

@@ -1,0 +1,53 @@
+"""Since when the API server has answered us without a gap.
+
+A worker's heartbeat is a Lease that only the API server can carry. When the server was away, or this
+process stood still, every Lease looks stale at once though every worker is well. So nobody is judged
+by a silence longer than our own unbroken contact: compare a Lease's age with `now - contact.since`.
+
+Only answers that took the server's storage to give count (the client decides): a server that greets
+but cannot reach its database carries no heartbeat.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+DEFAULT_GAP_SECONDS = 5.0
+"""A silence longer than this breaks the contact. The manager probes every second when nothing else is
+asked, so five missed answers; and short against any sensible heartbeat time-out."""
+
+
+class Contact:
+    """Fed by `answered()`; read by `since`, in seconds of the same monotonic clock."""
+
+    def __init__(
+        self, *, gap_seconds: float = DEFAULT_GAP_SECONDS, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._gap_seconds = gap_seconds
+        self._clock = clock
+        self._since: float | None = None
+        self._last_answer: float | None = None
+
+    @property
+    def last_answer(self) -> float | None:
+        """When the server last answered; None before the first answer."""
+        return self._last_answer
+
+    @property
+    def since(self) -> float:
+        """The start of the unbroken contact; `now` while there is none."""
+        now = self._clock()
+        if self._since is None or self._broken(now):
+            return now
+        return self._since
+
+    def answered(self) -> None:
+        """The API server answered just now."""
+        now = self._clock()
+        if self._since is None or self._broken(now):
+            self._since = now
+        self._last_answer = now
+
+    def _broken(self, now: float) -> bool:
+        return self._last_answer is None or now - self._last_answer > self._gap_seconds

@@ -1,0 +1,43 @@
+"""What a reconciler is, and nothing else.
+
+A reconciler gets a name, never an event: it must ask what is true now, compare it with what is wanted,
+and take one step closer. What it returns or raises says when it wants to be asked again.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Request:
+    """The object to look at. `namespace` is None for cluster-scoped resources."""
+
+    namespace: str | None
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+@dataclass(frozen=True)
+class Result:
+    """Done for now; `requeue_after_seconds` asks to be called again after that time at the latest."""
+
+    requeue_after_seconds: float | None = None
+
+
+class TerminalError(Exception):
+    """Trying again cannot help until the object changes: logged and counted, not retried."""
+
+
+class Reconciler(ABC):
+    """Brings one kind of object closer to what its spec says.
+
+    The runtime never calls `reconcile` for the same request twice at once. Raising anything but
+    `TerminalError` means: again, with per-request exponential back-off.
+    """
+
+    @abstractmethod
+    async def reconcile(self, request: Request) -> Result: ...

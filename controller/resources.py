@@ -1,0 +1,76 @@
+"""The API resources we talk about, and where each lives on the server.
+
+Objects travel as plain dicts: parsing them into typed models costs ten to twenty times the CPU, so only
+the edge of a reconciler does that, and only for our own kinds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+from urllib.parse import quote
+
+from crds import names
+
+Object: TypeAlias = dict[str, Any]
+"""One Kubernetes object (or any JSON object the server answers), as parsed JSON."""
+
+
+@dataclass(frozen=True)
+class Resource:
+    """One kind of object, as the API server serves it."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    namespaced: bool = True
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def group_resource(self) -> str:
+        """`elasticjobs.elastic.iml.github.io`, as kubectl and error messages name it."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    def path(
+        self, namespace: str | None = None, name: str | None = None, subresource: str | None = None
+    ) -> str:
+        """The URL path of one object, or of the collection when `name` is None.
+
+        A namespaced resource without a namespace is the collection of all namespaces.
+        """
+        parts = [f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"]
+        if self.namespaced and namespace is not None:
+            parts.append(f"namespaces/{quote(namespace, safe='')}")
+        elif self.namespaced and name is not None:
+            raise ValueError(f"{self.kind} {name!r} is namespaced: say in which namespace")
+        parts.append(self.plural)
+        if name is not None:
+            parts.append(quote(name, safe=""))
+        if subresource is not None:
+            parts.append(subresource)
+        return "/".join(parts)
+
+
+PODS = Resource("", "v1", "pods", "Pod")
+NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
+NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
+EVENTS = Resource("", "v1", "events", "Event")
+SERVICES = Resource("", "v1", "services", "Service")
+SERVICEACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount")
+CONFIGMAPS = Resource("", "v1", "configmaps", "ConfigMap")
+SECRETS = Resource("", "v1", "secrets", "Secret")
+LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
+ROLES = Resource("rbac.authorization.k8s.io", "v1", "roles", "Role")
+ROLEBINDINGS = Resource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding")
+CRDS = Resource(
+    "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
+)
+
+ELASTICJOBS = Resource(names.GROUP, names.VERSION, "elasticjobs", "ElasticJob")
+ELASTICWORKERS = Resource(names.GROUP, names.VERSION, "elasticworkers", "ElasticWorker")
+SCALEPLANS = Resource(names.GROUP, names.VERSION, "scaleplans", "ScalePlan")
+NODECHECKS = Resource(names.GROUP, names.VERSION, "nodechecks", "NodeCheck")
