@@ -1,0 +1,153 @@
+"""The scheduling decision, pure: one Pod, the nodes and what is on them, in; a node or the reasons, out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from localcluster.quantities import CPU, MEMORY, PODS, Amounts, add, amounts, pod_requests
+from localcluster.resource import JSON
+from localcluster.scheduler.colocation import (
+    Placed,
+    required_terms,
+    violates_affinity,
+    violates_anti_affinity,
+)
+from localcluster.scheduler.constraints import (
+    TaintEffect,
+    is_ready,
+    matches_node,
+    untolerated_taint,
+)
+
+FINISHED_PHASES = frozenset({"Succeeded", "Failed"})
+
+
+@dataclass
+class NodeState:
+    """A node and what the Pods on it ask for."""
+
+    node: JSON
+    allocatable: Amounts
+    used: Amounts = field(default_factory=dict)
+    pods: list[JSON] = field(default_factory=list)
+    repelling: list[JSON] = field(default_factory=list)
+    """Those of the Pods that refuse some neighbours."""
+
+    @classmethod
+    def of(cls, node: JSON) -> NodeState:
+        return cls(node, amounts(node.get("status", {}).get("allocatable")))
+
+    @property
+    def name(self) -> str:
+        name: str = self.node["metadata"]["name"]
+        return name
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return self.node["metadata"].get("labels") or {}
+
+    def take(self, pod: JSON) -> None:
+        """Count a Pod as running here."""
+        self.used = add(self.used, pod_requests(pod["spec"]))
+        self.pods.append(pod)
+        if required_terms(pod, "podAntiAffinity"):
+            self.repelling.append(pod)
+
+    def free(self, resource: str) -> int:
+        return self.allocatable.get(resource, 0) - self.used.get(resource, 0)
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A node, or why there is none."""
+
+    node: str | None
+    message: str = ""
+
+
+def occupies(pod: JSON) -> bool:
+    """Whether a Pod holds resources of a node."""
+    return bool(pod["spec"].get("nodeName")) and pod.get("status", {}).get("phase") not in FINISHED_PHASES
+
+
+def node_states(nodes: Iterable[JSON], pods: Iterable[JSON]) -> dict[str, NodeState]:
+    states = {state.name: state for state in map(NodeState.of, nodes)}
+    for pod in pods:
+        if occupies(pod) and (state := states.get(pod["spec"]["nodeName"])) is not None:
+            state.take(pod)
+    return states
+
+
+def obstacles(pod: JSON, requests: Amounts, state: NodeState, placed: Sequence[Placed]) -> list[str]:
+    """Why a Pod cannot run on a node, in Kubernetes' words; nothing where it can."""
+    spec = pod["spec"]
+    tolerations = spec.get("tolerations") or ()
+    taints = state.node["spec"].get("taints") or ()
+    if state.node["spec"].get("unschedulable") and not _tolerates_cordon(tolerations):
+        return ["node(s) were unschedulable"]
+    if (taint := untolerated_taint(taints, tolerations)) is not None:
+        return [f"node(s) had untolerated taint {{{taint['key']}: {taint.get('value', '')}}}"]
+    if not is_ready(state.node):
+        return ["node(s) were not ready"]
+    if not matches_node(spec, state.node):
+        return ["node(s) didn't match Pod's node affinity/selector"]
+    if short := _shortages(requests, state):
+        return short
+    if violates_affinity(pod, state.labels, placed):
+        return ["node(s) didn't match pod affinity rules"]
+    if violates_anti_affinity(pod, state.labels, placed):
+        return ["node(s) didn't match pod anti-affinity rules"]
+    return []
+
+
+def _tolerates_cordon(tolerations: Sequence[JSON]) -> bool:
+    cordon = {"key": "node.kubernetes.io/unschedulable", "effect": TaintEffect.NO_SCHEDULE.value}
+    return untolerated_taint([cordon], tolerations) is None
+
+
+def _shortages(requests: Amounts, state: NodeState) -> list[str]:
+    short = [name for name, needed in sorted(requests.items()) if needed > 0 and needed > state.free(name)]
+    return ["Too many pods" if name == PODS else f"Insufficient {name}" for name in short]
+
+
+def score(requests: Amounts, state: NodeState, pod: JSON) -> tuple[int, float, int]:
+    """Lower is better: unpreferred taints, then the share in use of the scarcest resource, then Pods."""
+    tolerations = pod["spec"].get("tolerations") or ()
+    avoid = frozenset({TaintEffect.PREFER_NO_SCHEDULE.value})
+    unpreferred = untolerated_taint(state.node["spec"].get("taints") or (), tolerations, avoid) is not None
+    after = add(state.used, requests)
+    counted = {CPU, MEMORY, *requests}
+    shares = (after.get(name, 0) / state.allocatable[name] for name in counted if state.allocatable.get(name))
+    return int(unpreferred), max(shares, default=0.0), len(state.pods)
+
+
+def _neighbours(pod: JSON, states: dict[str, NodeState]) -> list[Placed]:
+    """The placed Pods that may matter to this one: mostly none, which keeps large clusters fast."""
+    choosy = required_terms(pod, "podAffinity") or required_terms(pod, "podAntiAffinity")
+    return [
+        Placed(other, state.labels)
+        for state in states.values()
+        for other in (state.pods if choosy else state.repelling)
+    ]
+
+
+def place(pod: JSON, states: dict[str, NodeState]) -> Placement:
+    """The node on which the Pod leaves most room, ties by name."""
+    if not states:
+        return Placement(None, "no nodes available to schedule pods")
+    requests = pod_requests(pod["spec"])
+    placed = _neighbours(pod, states)
+    reasons: Counter[str] = Counter()
+    fitting: list[NodeState] = []
+    for state in states.values():
+        against = obstacles(pod, requests, state, placed)
+        reasons.update(against)
+        if not against:
+            fitting.append(state)
+    if not fitting:
+        listed = ", ".join(sorted(f"{count} {reason}" for reason, count in reasons.items()))
+        return Placement(None, f"0/{len(states)} nodes are available: {listed}.")
+    best = min(fitting, key=lambda state: (score(requests, state, pod), state.name))
+    return Placement(best.name)

@@ -1,0 +1,152 @@
+"""Binds Pods to nodes as soon as either changes; what does not fit is looked at again with each change."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+from localcluster.client.api import PODS, STRATEGIC_PATCH, ApiClient, ApiFailure, ApiUnavailable
+from localcluster.client.clock import timestamp, utc_now
+from localcluster.client.informer import Change, Informer
+from localcluster.client.recorder import Recorder
+from localcluster.resource import JSON
+from localcluster.scheduler.decision import FINISHED_PHASES, node_states, place
+
+SCHEDULER_NAME = "default-scheduler"
+RETRY_SECONDS = 1.0  # after a write that failed; changes of Pods and nodes are not waited for, they wake us
+
+log = logging.getLogger(__name__)
+
+
+def awaits_node(pod: JSON) -> bool:
+    """Whether it is ours to place now."""
+    return (
+        not pod["spec"].get("nodeName")
+        and not pod["spec"].get("schedulingGates")
+        and (pod["spec"].get("schedulerName") or SCHEDULER_NAME) == SCHEDULER_NAME
+        and "deletionTimestamp" not in pod["metadata"]
+        and pod.get("status", {}).get("phase") not in FINISHED_PHASES
+    )
+
+
+def queue_order(pod: JSON) -> tuple[int, str, str, str]:
+    """Highest priority first, then oldest."""
+    metadata = pod["metadata"]
+    created = metadata.get("creationTimestamp") or ""
+    return -(pod["spec"].get("priority") or 0), created, metadata["namespace"], metadata["name"]
+
+
+class Scheduler:
+    """Level-triggered: each round looks at all waiting Pods and all nodes."""
+
+    def __init__(self, client: ApiClient, pods: Informer, nodes: Informer, recorder: Recorder) -> None:
+        self._client = client
+        self._pods = pods
+        self._nodes = nodes
+        self._recorder = recorder
+        self._changed = asyncio.Event()
+        self._assumed: dict[str, str] = {}
+        """Pod uid to node: bound by us, not yet seen in the watch."""
+        self._told: dict[str, str] = {}
+        """Pod uid to why it does not fit, as last written."""
+        self._writes: set[asyncio.Task[None]] = set()
+        pods.add_handler(self._pod_changed)
+        nodes.add_handler(lambda _change, _node: self._changed.set())
+
+    async def run(self) -> None:
+        await asyncio.gather(self._pods.synced.wait(), self._nodes.synced.wait())
+        self._changed.set()
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            self.schedule_all()
+
+    def schedule_all(self) -> None:
+        """Decide for every waiting Pod; the writes go on beside."""
+        pods = self._pods.list()
+        waiting = [pod for pod in pods if awaits_node(pod) and pod["metadata"]["uid"] not in self._assumed]
+        if not waiting:
+            return
+        states = node_states(self._nodes.list(), map(self._with_assumed_node, pods))
+        for pod in sorted(waiting, key=queue_order):
+            placement = place(pod, states)
+            if placement.node is None:
+                self._write(self._report(pod, placement.message))
+                continue
+            states[placement.node].take(pod)
+            self._assumed[pod["metadata"]["uid"]] = placement.node
+            self._write(self._bind(pod, placement.node))
+
+    def _with_assumed_node(self, pod: JSON) -> JSON:
+        node = self._assumed.get(pod["metadata"]["uid"])
+        if node is None or pod["spec"].get("nodeName"):
+            return pod
+        return {**pod, "spec": {**pod["spec"], "nodeName": node}}
+
+    def _pod_changed(self, change: Change, pod: JSON) -> None:
+        uid = pod["metadata"]["uid"]
+        if change is Change.DELETED or pod["spec"].get("nodeName"):
+            self._assumed.pop(uid, None)
+            self._told.pop(uid, None)
+        if awaits_node(pod) or change is Change.DELETED or not _is_running(pod):
+            self._changed.set()
+
+    def _write(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._writes.add(task)
+        task.add_done_callback(self._writes.discard)
+
+    async def _bind(self, pod: JSON, node: str) -> None:
+        metadata = pod["metadata"]
+        namespace, name, uid = metadata["namespace"], metadata["name"], metadata["uid"]
+        binding = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": name, "namespace": namespace, "uid": uid},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+        }
+        try:
+            await self._client.create(PODS.path(namespace, name, "binding"), binding)
+        except (ApiFailure, ApiUnavailable) as failure:
+            log.warning("bind failed pod=%s/%s node=%s error=%s", namespace, name, node, failure)
+            await asyncio.sleep(RETRY_SECONDS)
+            self._assumed.pop(uid, None)
+            self._changed.set()
+            return
+        self._recorder.normal(pod, "Scheduled", f"Successfully assigned {namespace}/{name} to {node}")
+
+    async def _report(self, pod: JSON, message: str) -> None:
+        metadata = pod["metadata"]
+        uid = metadata["uid"]
+        if self._told.get(uid) == message:
+            return
+        self._told[uid] = message
+        condition = {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": message,
+            "lastTransitionTime": timestamp(utc_now()),
+        }
+        try:
+            await self._client.patch(
+                PODS.path(metadata["namespace"], metadata["name"], "status"),
+                {"metadata": {"uid": uid}, "status": {"conditions": [condition]}},
+                kind=STRATEGIC_PATCH,
+            )
+        except ApiFailure as failure:
+            if not failure.not_found:
+                log.warning("condition not written pod=%s error=%s", metadata["name"], failure)
+        except ApiUnavailable:
+            await asyncio.sleep(RETRY_SECONDS)
+            self._told.pop(uid, None)
+            self._changed.set()
+            return
+        self._recorder.warning(pod, "FailedScheduling", message)
+
+
+def _is_running(pod: JSON) -> bool:
+    """A change of a Pod that runs frees nothing, so nobody needs to be looked at again."""
+    return bool(pod["spec"].get("nodeName")) and pod.get("status", {}).get("phase") not in FINISHED_PHASES
