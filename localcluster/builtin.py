@@ -11,9 +11,9 @@ from functools import cache
 from pathlib import Path
 
 from localcluster.resource import ALL_VERBS, JSON, ResourceType
+from localcluster.schema_nodes import reference_to, referenced_component
 
 DATA_FILE = Path(__file__).with_name("builtin_schemas.json")
-REFERENCE_PREFIX = "#/components/schemas/"
 
 _META = "io.k8s.apimachinery.pkg.apis.meta.v1."
 _CORE = "io.k8s.api.core.v1."
@@ -63,7 +63,7 @@ def _type(
         categories=categories,
         namespaced=namespaced,
         subresources=subresources,
-        schema={"$ref": REFERENCE_PREFIX + component},
+        schema=reference_to(component),
         scale=scale,
         verbs=verbs,
     )
@@ -222,9 +222,10 @@ BUILTIN_TYPES: tuple[ResourceType, ...] = (
 
 def component_of(resource_type: ResourceType) -> str:
     """The component name of a built-in type."""
-    if resource_type.schema is None or "$ref" not in resource_type.schema:
+    component = referenced_component(resource_type.schema or {})
+    if component is None:
         raise LookupError(f"{resource_type.group_resource} is not a built-in type")
-    return str(resource_type.schema["$ref"]).removeprefix(REFERENCE_PREFIX)
+    return component
 
 
 ROOT_COMPONENTS: tuple[str, ...] = (

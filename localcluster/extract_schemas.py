@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from localcluster.builtin import DATA_FILE, ROOT_COMPONENTS
+from localcluster.schema_nodes import REFERENCE_PREFIX, reference_to
 
 DESCRIPTION_LIMIT = 240
-REFERENCE_PREFIX = "#/components/schemas/"
 
 _META = "io.k8s.apimachinery.pkg.apis.meta.v1."
 _EXTENSIONS = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1."
@@ -48,7 +48,7 @@ REPLACED: dict[str, dict[str, Any]] = {
         "description": "Any JSON value.",
         "x-kubernetes-preserve-unknown-fields": True,
     },
-    _EXTENSIONS + "JSONSchemaPropsOrArray": {"$ref": REFERENCE_PREFIX + _EXTENSIONS + "JSONSchemaProps"},
+    _EXTENSIONS + "JSONSchemaPropsOrArray": reference_to(_EXTENSIONS + "JSONSchemaProps"),
     _EXTENSIONS + "JSONSchemaPropsOrBool": {"x-kubernetes-preserve-unknown-fields": True},
     _EXTENSIONS + "JSONSchemaPropsOrStringArray": {"x-kubernetes-preserve-unknown-fields": True},
 }
@@ -81,7 +81,7 @@ def convert(node: dict[str, Any]) -> dict[str, Any]:
     if text := short_description(node.get("description", "")):
         result["description"] = text
     if "$ref" in node:
-        result["$ref"] = REFERENCE_PREFIX + node["$ref"].rsplit("/", 1)[1]
+        result |= reference_to(node["$ref"].rsplit("/", 1)[1])
     if "type" in node:
         kinds = node["type"] if isinstance(node["type"], list) else [node["type"]]
         result["type"] = next(kind for kind in kinds if kind != "null")

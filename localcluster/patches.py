@@ -1,0 +1,236 @@
+"""The patch types of the Kubernetes API: JSON patch, JSON merge patch and strategic merge patch.
+
+None of them changes its arguments: results share every part that the patch leaves alone, so that whoever
+comes next (pruning, validation, storage) can tell by identity what did not change.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jsonpatch
+
+from localcluster.resource import JSON
+from localcluster.schema_nodes import Components, resolve
+
+OPERATIONS_LIMIT = 10_000
+
+
+class PatchError(ValueError):
+    """A patch that cannot be used; the message says why."""
+
+
+class MalformedPatch(PatchError):
+    """The body is not a patch of its type (the API answers 400)."""
+
+
+class InapplicablePatch(PatchError):
+    """The patch is well formed, but does not fit this object (the API answers 422)."""
+
+
+def json_patch(obj: JSON, operations: Any) -> JSON:
+    """Apply an RFC 6902 patch."""
+    if not isinstance(operations, list):
+        raise MalformedPatch("a JSON patch is a list of operations")
+    if len(operations) > OPERATIONS_LIMIT:
+        raise MalformedPatch(f"the allowed maximum operations in a JSON patch is {OPERATIONS_LIMIT}")
+    try:
+        patched = jsonpatch.JsonPatch(operations).apply(obj)
+    except (jsonpatch.InvalidJsonPatch, KeyError, AttributeError) as error:
+        raise MalformedPatch(f"not a JSON patch: {error}") from None
+    except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException, TypeError) as error:
+        raise InapplicablePatch(f"the JSON patch cannot be applied: {error}") from None
+    if not isinstance(patched, dict):
+        raise InapplicablePatch("the JSON patch does not leave an object")
+    return patched
+
+
+def merge_patch(obj: JSON, patch: Any) -> JSON:
+    """Apply an RFC 7396 patch."""
+    if not isinstance(patch, dict):
+        raise MalformedPatch("a merge patch of an object is an object")
+    merged: JSON = _merge(obj, patch)
+    return merged
+
+
+def _merge(target: Any, patch: Any) -> Any:
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(target) if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        elif isinstance(value, dict):
+            result[key] = _merge(result.get(key), value)
+        else:
+            result[key] = value
+    return target if isinstance(target, dict) and _same_values(result, target) else result
+
+
+def _same_values(new: JSON, old: JSON) -> bool:
+    """Whether a shallow copy still is what it was copied from."""
+    return len(new) == len(old) and all(
+        key in old and (value is old[key] or _equal_scalars(value, old[key])) for key, value in new.items()
+    )
+
+
+def _equal_scalars(left: Any, right: Any) -> bool:
+    return type(left) is type(right) and not isinstance(left, (dict, list)) and bool(left == right)
+
+
+_DIRECTIVE = "$patch"
+_RETAIN_KEYS = "$retainKeys"
+_ELEMENT_ORDER = "$setElementOrder/"
+_DELETE_PRIMITIVES = "$deleteFromPrimitiveList/"
+_MERGE_KEY = "x-kubernetes-patch-merge-key"
+_STRATEGY = "x-kubernetes-patch-strategy"
+
+
+def strategic_merge_patch(obj: JSON, patch: Any, schema: JSON, components: Components) -> JSON:
+    """Apply a strategic merge patch, by the merge keys and strategies that the kind's schema names."""
+    if not isinstance(patch, dict):
+        raise MalformedPatch("a strategic merge patch of an object is an object")
+    return _StrategicMerge(components).maps(obj, patch, schema)
+
+
+class _StrategicMerge:
+    """One application of a strategic merge patch; holds what every level needs."""
+
+    def __init__(self, components: Components) -> None:
+        self._components = components
+
+    def maps(self, original: JSON, patch: JSON, schema: JSON | None) -> JSON:
+        """Merge two objects of one type."""
+        directive = patch.get(_DIRECTIVE)
+        if directive == "replace":
+            return {key: value for key, value in patch.items() if key != _DIRECTIVE}
+        if directive == "delete":
+            return {}
+        if directive not in (None, "merge"):
+            raise MalformedPatch(f"unknown $patch directive {directive!r}")
+        result = dict(original)
+        self._retain_keys(result, patch)
+        self._delete_primitives(result, patch)
+        orders = {
+            key.removeprefix(_ELEMENT_ORDER): value
+            for key, value in patch.items()
+            if key.startswith(_ELEMENT_ORDER)
+        }
+        for key, value in patch.items():
+            if not _is_directive(key):
+                self._merge_field(result, key, value, self._field_schema(schema, key))
+        for key, order in orders.items():
+            if isinstance(result.get(key), list):
+                merge_key = self._merge_key(self._field_schema(schema, key))
+                result[key] = _ordered(result[key], order, original.get(key) or [], merge_key)
+        return original if _same_values(result, original) else result
+
+    def _field_schema(self, schema: JSON | None, key: str) -> JSON | None:
+        if schema is None:
+            return None
+        node = resolve(schema, self._components)
+        found = (node.get("properties") or {}).get(key, node.get("additionalProperties"))
+        return found if isinstance(found, dict) else None
+
+    def _merge_field(self, result: JSON, key: str, value: Any, schema: JSON | None) -> None:
+        if value is None:
+            result.pop(key, None)
+            return
+        present = result.get(key)
+        strategies = _strategies(schema)
+        if isinstance(value, dict):
+            base = present if isinstance(present, dict) and "replace" not in strategies else {}
+            result[key] = self.maps(base, value, schema)
+        elif isinstance(value, list) and "merge" in strategies:
+            base_list = present if isinstance(present, list) else []
+            result[key] = self._lists(base_list, value, schema)
+        else:
+            result[key] = value
+
+    def _lists(self, original: list[Any], patch: list[Any], schema: JSON | None) -> list[Any]:
+        merge_key = self._merge_key(schema)
+        if merge_key is None:
+            merged = list(dict.fromkeys([*original, *patch]))
+            return _ordered(merged, patch, original, None)
+        if any(not isinstance(item, dict) for item in patch):
+            raise InapplicablePatch(f"the elements of a list merged by {merge_key!r} must be objects")
+        elements = [item for item in patch if item.get(_DIRECTIVE) in (None, "merge")]
+        if any(item.get(_DIRECTIVE) == "replace" for item in patch):
+            return elements
+        deleted = [item for item in patch if item.get(_DIRECTIVE) == "delete"]
+        item_schema = (schema or {}).get("items")
+        merged = [item for item in original if _find(deleted, item, merge_key) is None]
+        for element in elements:
+            if merge_key not in element:
+                raise InapplicablePatch(f"map: {element} does not contain declared merge key: {merge_key}")
+            position = _find(merged, element, merge_key)
+            if position is None:
+                merged.append(self.maps({}, element, item_schema))
+            else:
+                merged[position] = self.maps(merged[position], element, item_schema)
+        return _ordered(merged, elements, original, merge_key)
+
+    @staticmethod
+    def _merge_key(schema: JSON | None) -> str | None:
+        return (schema or {}).get(_MERGE_KEY)
+
+    @staticmethod
+    def _retain_keys(result: JSON, patch: JSON) -> None:
+        retained = patch.get(_RETAIN_KEYS)
+        if retained is None:
+            return
+        if not isinstance(retained, list):
+            raise MalformedPatch("$retainKeys must be a list of keys")
+        unknown = [key for key in patch if not _is_directive(key) and key not in retained]
+        if unknown:
+            raise MalformedPatch(f"$retainKeys must name every key of the patch; it lacks {unknown[0]!r}")
+        for key in [key for key in result if key not in retained]:
+            del result[key]
+
+    @staticmethod
+    def _delete_primitives(result: JSON, patch: JSON) -> None:
+        for key, removed in patch.items():
+            if key.startswith(_DELETE_PRIMITIVES):
+                field = key.removeprefix(_DELETE_PRIMITIVES)
+                if isinstance(result.get(field), list):
+                    result[field] = [item for item in result[field] if item not in removed]
+
+
+def _is_directive(key: str) -> bool:
+    return key in (_DIRECTIVE, _RETAIN_KEYS) or key.startswith((_ELEMENT_ORDER, _DELETE_PRIMITIVES))
+
+
+def _strategies(schema: JSON | None) -> list[str]:
+    return str((schema or {}).get(_STRATEGY, "")).split(",")
+
+
+def _find(items: list[Any], wanted: Any, merge_key: str | None) -> int | None:
+    """Where the element with the same key (or, of scalars, the same value) is."""
+    for position, item in enumerate(items):
+        if item == wanted if merge_key is None else item.get(merge_key) == wanted.get(merge_key):
+            return position
+    return None
+
+
+def _ordered(
+    merged: list[Any], patch_order: list[Any], server_order: list[Any], merge_key: str | None
+) -> list[Any]:
+    """Bring a merged list into order: the patch's elements as in the patch, the others as they were.
+
+    An element of the server's alone comes before one of the patch's only where it did before.
+    """
+    in_patch = [
+        merged[position]
+        for wanted in patch_order
+        if (position := _find(merged, wanted, merge_key)) is not None
+    ]
+    server_only = [item for item in merged if _find(in_patch, item, merge_key) is None]
+    result: list[Any] = []
+    while in_patch and server_only:
+        server_position = _find(server_order, server_only[0], merge_key)
+        patch_position = _find(server_order, in_patch[0], merge_key)
+        server_first = (
+            server_position is not None and patch_position is not None and server_position < patch_position
+        )
+        result.append((server_only if server_first else in_patch).pop(0))
+    return result + in_patch + server_only

@@ -1,0 +1,261 @@
+"""The three patch types, strategic merge by the schemas of the built-in kinds."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localcluster.builtin import BUILTIN_TYPES, components
+from localcluster.patches import (
+    InapplicablePatch,
+    MalformedPatch,
+    json_patch,
+    merge_patch,
+    strategic_merge_patch,
+)
+
+SCHEMAS = {resource_type.kind: resource_type.schema for resource_type in BUILTIN_TYPES}
+
+scalars = st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from(["", "a", "b"])
+keys = st.sampled_from(["a", "b", "c", "d"])
+json_values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3),
+    max_leaves=8,
+)
+objects = st.dictionaries(keys, json_values, max_size=4)
+
+
+def without_nulls(value):
+    """What can be written by a merge patch."""
+    if isinstance(value, dict):
+        return {key: without_nulls(child) for key, child in value.items() if child is not None}
+    return value
+
+
+def merge_diff(old: dict, new: dict) -> dict:
+    """The merge patch from one object to another."""
+    patch: dict = {key: None for key in old if key not in new}
+    for key, value in new.items():
+        if isinstance(value, dict) and isinstance(old.get(key), dict):
+            patch[key] = merge_diff(old[key], value)
+        elif key not in old or json.dumps(old[key]) != json.dumps(value):
+            patch[key] = value
+    return patch
+
+
+@given(old=objects, new=objects)
+def test_merge_patch_leads_from_any_object_to_any_other(old, new) -> None:
+    new = without_nulls(new)
+    assert json.dumps(merge_patch(old, merge_diff(old, new)), sort_keys=True) == json.dumps(
+        new, sort_keys=True
+    )
+
+
+@given(obj=objects, patch=objects)
+def test_merge_patch_is_idempotent_and_leaves_its_arguments_alone(obj, patch) -> None:
+    obj_before, patch_before = copy.deepcopy(obj), copy.deepcopy(patch)
+    once = merge_patch(obj, patch)
+    assert (obj, patch) == (obj_before, patch_before)
+    assert merge_patch(once, patch) == once
+    for key in obj.keys() - patch.keys():
+        assert once[key] is obj[key]
+
+
+@given(obj=objects)
+def test_patch_that_changes_nothing_returns_the_object_itself(obj) -> None:
+    assert merge_patch(obj, {}) is obj
+    scalars_only = {key: value for key, value in obj.items() if isinstance(value, (bool, int, str))}
+    assert merge_patch(obj, scalars_only) is obj
+
+
+# The examples of RFC 7396, appendix A, for objects.
+@pytest.mark.parametrize(
+    ("obj", "patch", "expected"),
+    [
+        ({"a": "b"}, {"a": "c"}, {"a": "c"}),
+        ({"a": "b"}, {"b": "c"}, {"a": "b", "b": "c"}),
+        ({"a": "b"}, {"a": None}, {}),
+        ({"a": "b", "b": "c"}, {"a": None}, {"b": "c"}),
+        ({"a": ["b"]}, {"a": "c"}, {"a": "c"}),
+        ({"a": "c"}, {"a": ["b"]}, {"a": ["b"]}),
+        ({"a": {"b": "c"}}, {"a": {"b": "d", "c": None}}, {"a": {"b": "d"}}),
+        ({"a": [{"b": "c"}]}, {"a": [1]}, {"a": [1]}),
+        ({"e": None}, {"a": 1}, {"e": None, "a": 1}),
+        ({}, {"a": {"bb": {"ccc": None}}}, {"a": {"bb": {}}}),
+        ({"a": 1}, {"a": True}, {"a": True}),
+    ],
+)
+def test_merge_patch_examples(obj, patch, expected) -> None:
+    assert json.dumps(merge_patch(obj, patch)) == json.dumps(expected)
+
+
+def test_json_patch_applies_its_operations() -> None:
+    obj = {"a": {"b": [1, 2]}}
+    patched = json_patch(
+        obj,
+        [
+            {"op": "test", "path": "/a/b/0", "value": 1},
+            {"op": "add", "path": "/a/b/-", "value": 3},
+            {"op": "replace", "path": "/a/b/0", "value": 0},
+        ],
+    )
+    assert patched == {"a": {"b": [0, 2, 3]}}
+    assert obj == {"a": {"b": [1, 2]}}
+
+
+@pytest.mark.parametrize(
+    "operations", [{}, [{"op": "jump", "path": "/a"}], [{"path": "/a"}], ["x"], [{"op": "remove"}]]
+)
+def test_malformed_json_patch_is_told_apart(operations) -> None:
+    with pytest.raises(MalformedPatch):
+        json_patch({"a": 1}, operations)
+
+
+@pytest.mark.parametrize(
+    "operations",
+    [
+        [{"op": "test", "path": "/a", "value": 2}],
+        [{"op": "remove", "path": "/b"}],
+        [{"op": "replace", "path": "/b/c", "value": 1}],
+        [{"op": "replace", "path": "", "value": 1}],
+    ],
+)
+def test_json_patch_that_does_not_fit_is_told_apart(operations) -> None:
+    with pytest.raises(InapplicablePatch):
+        json_patch({"a": 1}, operations)
+
+
+def strategic(kind: str, obj: dict, patch: dict) -> dict:
+    before = copy.deepcopy(obj)
+    result = strategic_merge_patch(obj, patch, SCHEMAS[kind], components())
+    assert obj == before
+    return result
+
+
+def pod(*containers: dict, **spec) -> dict:
+    return {"metadata": {"name": "a"}, "spec": {"containers": list(containers), **spec}}
+
+
+def test_containers_are_merged_by_name_and_new_ones_come_first() -> None:
+    result = strategic(
+        "Pod",
+        pod({"name": "a", "image": "x", "command": ["1", "2"]}, {"name": "b", "image": "x"}),
+        pod({"name": "c", "image": "z"}, {"name": "a", "image": "y", "command": ["3"]}),
+    )
+    assert result["spec"]["containers"] == [
+        {"name": "c", "image": "z"},
+        {"name": "a", "image": "y", "command": ["3"]},
+        {"name": "b", "image": "x"},
+    ]
+
+
+def test_ports_are_merged_by_container_port_in_pods_and_by_port_in_services() -> None:
+    result = strategic(
+        "Pod",
+        pod({"name": "a", "ports": [{"containerPort": 1, "name": "x"}]}),
+        pod({"name": "a", "ports": [{"containerPort": 1, "hostPort": 2}]}),
+    )
+    assert result["spec"]["containers"][0]["ports"] == [{"containerPort": 1, "name": "x", "hostPort": 2}]
+    service = strategic(
+        "Service",
+        {"spec": {"ports": [{"port": 80, "name": "web"}]}},
+        {"spec": {"ports": [{"port": 80, "targetPort": 8080}]}},
+    )
+    assert service["spec"]["ports"] == [{"port": 80, "name": "web", "targetPort": 8080}]
+
+
+def test_element_order_is_set_and_elements_are_deleted() -> None:
+    result = strategic(
+        "Pod",
+        pod({"name": "a"}, {"name": "b"}, {"name": "c"}),
+        {
+            "spec": {
+                "$setElementOrder/containers": [{"name": "c"}, {"name": "a"}],
+                "containers": [{"name": "b", "$patch": "delete"}, {"name": "a", "image": "y"}],
+            }
+        },
+    )
+    assert result["spec"]["containers"] == [{"name": "c"}, {"name": "a", "image": "y"}]
+
+
+def test_list_and_map_are_replaced_on_demand() -> None:
+    result = strategic(
+        "Pod",
+        pod({"name": "a"}, nodeSelector={"x": "1"}),
+        {
+            "spec": {
+                "containers": [{"$patch": "replace"}, {"name": "z"}],
+                "nodeSelector": {"$patch": "replace", "y": "2"},
+            }
+        },
+    )
+    assert result["spec"] == {"containers": [{"name": "z"}], "nodeSelector": {"y": "2"}}
+
+
+def test_conditions_taints_and_finalizers_follow_their_own_strategies() -> None:
+    node = {
+        "metadata": {"finalizers": ["a", "b"]},
+        "spec": {"taints": [{"key": "x", "effect": "NoSchedule"}]},
+        "status": {"conditions": [{"type": "Ready", "status": "True", "reason": "r"}]},
+    }
+    result = strategic(
+        "Node",
+        node,
+        {
+            "metadata": {"finalizers": ["c"], "$deleteFromPrimitiveList/finalizers": ["a"]},
+            "spec": {"taints": [{"key": "y", "effect": "NoExecute"}]},
+            "status": {
+                "conditions": [{"type": "Ready", "status": "False"}, {"type": "New", "status": "True"}]
+            },
+        },
+    )
+    assert sorted(result["metadata"]["finalizers"]) == ["b", "c"]
+    assert result["spec"]["taints"] == [{"key": "y", "effect": "NoExecute"}]
+    assert result["status"]["conditions"] == [
+        {"type": "Ready", "status": "False", "reason": "r"},
+        {"type": "New", "status": "True"},
+    ]
+
+
+def test_retained_keys_replace_a_union() -> None:
+    result = strategic(
+        "Deployment",
+        {"spec": {"strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1}}}},
+        {"spec": {"strategy": {"$retainKeys": ["type"], "type": "Recreate"}}},
+    )
+    assert result["spec"]["strategy"] == {"type": "Recreate"}
+
+
+def test_null_deletes_and_nulls_in_new_objects_vanish() -> None:
+    result = strategic(
+        "Pod",
+        {"metadata": {"labels": {"a": "1", "b": "2"}}},
+        {"metadata": {"labels": {"a": None}, "annotations": {"x": None, "y": "1"}}},
+    )
+    assert result == {"metadata": {"labels": {"b": "2"}, "annotations": {"y": "1"}}}
+
+
+def test_element_without_merge_key_and_unknown_directive_are_refused() -> None:
+    with pytest.raises(InapplicablePatch, match="merge key: name"):
+        strategic("Pod", pod({"name": "a"}), pod({"image": "x"}))
+    with pytest.raises(MalformedPatch, match="directive"):
+        strategic("Pod", pod(), {"spec": {"$patch": "explode"}})
+
+
+container_names = st.lists(st.sampled_from("abcde"), unique=True, max_size=5)
+
+
+@given(old=container_names, patch=container_names)
+def test_merged_lists_keep_every_element_once_and_the_order_of_the_patch(old, patch) -> None:
+    result = strategic(
+        "Pod", pod(*({"name": n} for n in old)), pod(*({"name": n, "image": "i"} for n in patch))
+    )
+    merged = [container["name"] for container in result["spec"]["containers"]]
+    assert sorted(merged) == sorted(set(old) | set(patch))
+    assert [name for name in merged if name in patch] == patch
+    assert [name for name in merged if name not in patch] == [name for name in old if name not in patch]
