@@ -206,7 +206,7 @@ class Client:
         async for attempt in tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception(lambda error: _is_safe_to_retry(call, error)),
             wait=_wait,
-            stop=tenacity.stop_any(tenacity.stop_after_attempt(_ATTEMPTS), _stop_at(deadline)),
+            stop=_stop_at(deadline),
             reraise=True,
         ):
             with attempt:
@@ -246,6 +246,9 @@ def _wait(state: tenacity.RetryCallState) -> float:
 
 def _stop_at(deadline: float) -> Callable[[tenacity.RetryCallState], bool]:
     def stop(state: tenacity.RetryCallState) -> bool:
-        return asyncio.get_running_loop().time() + state.upcoming_sleep >= deadline
+        return (
+            state.attempt_number >= _ATTEMPTS
+            or asyncio.get_running_loop().time() + state.upcoming_sleep >= deadline
+        )
 
     return stop

@@ -1,0 +1,89 @@
+"""The informers of one process: each resource is listed and watched once, however many read it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from controller.client import Client
+from controller.errors import Unavailable
+from controller.informer import Handler, Informer, WatchTiming
+from controller.resources import Resource
+from controller.store import IndexFunction, Store
+
+
+class Cache:
+    """Stores by resource. A resource asked for after the start is watched from then on.
+
+    `namespace` and `label_selectors` narrow what is watched, and so what it costs.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        namespace: str | None = None,
+        label_selectors: Mapping[Resource, str] | None = None,
+        timing: WatchTiming | None = None,
+    ) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._label_selectors = dict(label_selectors or {})
+        self._timing = timing
+        self._informers: dict[Resource, Informer] = {}
+        self._tasks: asyncio.TaskGroup | None = None
+
+    def store(self, resource: Resource) -> Store:
+        return self._informer(resource).store
+
+    def add_index(self, resource: Resource, index_name: str, function: IndexFunction) -> None:
+        self._informer(resource).store.add_index(index_name, function)
+
+    def add_handler(self, resource: Resource, handler: Handler) -> None:
+        """Tells `handler` of every object there is, then of every change."""
+        self._informer(resource).add_handler(handler)
+
+    async def run(self) -> None:
+        """Watches until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as self._tasks:
+                for informer in self._informers.values():
+                    self._tasks.create_task(informer.run(), name=_task_name(informer))
+                await asyncio.get_running_loop().create_future()
+        finally:
+            self._tasks = None
+
+    async def wait_synced(self, timeout_seconds: float | None = None) -> None:
+        """Until every collection was read once; Unavailable says which was not, and why."""
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                for informer in list(self._informers.values()):
+                    await informer.synced.wait()
+        except TimeoutError as error:
+            missing = [informer for informer in self._informers.values() if not informer.synced.is_set()]
+            resources = ", ".join(informer.resource.group_resource for informer in missing)
+            reason = next((str(i.last_error) for i in missing if i.last_error), "no answer yet")
+            raise Unavailable(f"could not list {resources} within {timeout_seconds:g} s: {reason}") from error
+
+    @property
+    def synced(self) -> bool:
+        return all(informer.synced.is_set() for informer in self._informers.values())
+
+    def _informer(self, resource: Resource) -> Informer:
+        informer = self._informers.get(resource)
+        if informer is None:
+            informer = Informer(
+                self._client,
+                resource,
+                namespace=self._namespace,
+                label_selector=self._label_selectors.get(resource),
+                timing=self._timing,
+            )
+            self._informers[resource] = informer
+            if self._tasks is not None:
+                self._tasks.create_task(informer.run(), name=_task_name(informer))
+        return informer
+
+
+def _task_name(informer: Informer) -> str:
+    return f"watch {informer.resource.group_resource}"

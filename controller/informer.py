@@ -1,0 +1,233 @@
+"""Drives one reflector: performs what it wants, keeps the store, tells the handlers, backs off.
+
+The only place that waits. Its body, `advance`, does one ask and can be tested; the endless loop around
+it is three lines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import random
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+import orjson
+
+from controller import reflector
+from controller.backoff import Backoff
+from controller.client import LIST_PAGE_SIZE, Client
+from controller.errors import ClientError
+from controller.reflector import (
+    Answer,
+    Broke,
+    Ended,
+    FetchPage,
+    Idled,
+    Opened,
+    OpenWatch,
+    Page,
+    ReadStream,
+    Streamed,
+)
+from controller.resources import Object, Resource
+from controller.store import Change, Store
+from controller.transport import WatchStream
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[Change], None]
+
+
+@dataclass(frozen=True)
+class WatchTiming:
+    """How long to trust a silent watch, and how long to wait after failures.
+
+    Bookmarks come about once a minute at best and are promised by nobody, so a quiet collection idles
+    out now and then: that costs one watch request from the last version, never a list.
+    """
+
+    idle_timeout_seconds: float = 45.0
+    server_timeout_seconds: int = 300
+    useful_stream_seconds: float = 5.0
+    backoff_base_seconds: float = 0.2
+    backoff_cap_seconds: float = 15.0
+
+
+class Informer:
+    """One resource's store, and those who want to hear of its changes. Shared by all controllers."""
+
+    def __init__(
+        self,
+        client: Client,
+        resource: Resource,
+        *,
+        namespace: str | None = None,
+        label_selector: str | None = None,
+        timing: WatchTiming | None = None,
+    ) -> None:
+        self.resource = resource
+        self.store = Store()
+        self.synced = asyncio.Event()
+        self.last_error: ClientError | None = None
+        self._client = client
+        self._namespace = namespace if resource.namespaced else None
+        self._label_selector = label_selector
+        self._timing = timing or WatchTiming()
+        self._handlers: list[Handler] = []
+        self._state: reflector.State = reflector.Empty()
+        self._stream: WatchStream | None = None
+        self._stream_useful = False
+        self._opened_at = -math.inf
+        self._stream_scope = AsyncExitStack()
+        self._backoff = Backoff(self._timing.backoff_base_seconds, self._timing.backoff_cap_seconds)
+
+    def add_handler(self, handler: Handler) -> None:
+        """From now on, every change; first, every object there is, as if it had just appeared."""
+        self._handlers.append(handler)
+        for obj in self.store.list():
+            self._tell(handler, Change(None, obj))
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        try:
+            while True:
+                wait_seconds = await self.advance()
+                await asyncio.sleep(wait_seconds)  # also when 0: a flood of events must not starve the loop
+        finally:
+            await self._close_stream()
+
+    async def advance(self) -> float:
+        """One ask and what follows from it; returns the seconds to wait before the next."""
+        wait = False
+        for answer in await self._ask(reflector.want(self._state)):
+            before = self._state
+            events, self._state = reflector.step(before, answer)
+            for event in events:
+                self._take(event)
+            wait = self._must_wait(before, events)
+            if not isinstance(self._state, reflector.Watching):
+                await self._close_stream()
+                break
+        return self._backoff.next_seconds() if wait else 0.0
+
+    def _must_wait(self, before: reflector.State, events: list[reflector.Event]) -> bool:
+        """After a failure; and after a stream of no use, or a server that ends every watch at once
+        would be asked in a tight loop."""
+        failed = any(isinstance(event, reflector.Failed) for event in events)
+        if isinstance(before, reflector.Empty | reflector.Paging):
+            return failed
+        if isinstance(self._state, reflector.Watching):
+            self._stream_useful = isinstance(before, reflector.Watching)
+            return False
+        lived_seconds = asyncio.get_running_loop().time() - self._opened_at
+        if self._stream_useful or lived_seconds >= self._timing.useful_stream_seconds:
+            self._backoff.reset()
+            self._stream_useful = False
+            return failed
+        return True
+
+    async def _ask(self, want: reflector.Want) -> list[Answer]:
+        try:
+            match want:
+                case FetchPage():
+                    return [await self._fetch(want)]
+                case OpenWatch(resource_version):
+                    return [await self._open(resource_version)]
+                case ReadStream():
+                    return await self._read()
+        except ClientError as error:
+            return [Broke(error)]
+
+    async def _fetch(self, want: FetchPage) -> Answer:
+        page = await self._client.list_page(
+            self.resource,
+            self._namespace,
+            label_selector=self._label_selector,
+            page_size=LIST_PAGE_SIZE if want.paged else None,
+            continue_token=want.continue_token,
+        )
+        metadata = page.get("metadata") or {}
+        version = str(metadata.get("resourceVersion") or "0")
+        return Page(tuple(page["items"]), version, metadata.get("continue") or None)
+
+    async def _open(self, resource_version: str) -> Answer:
+        # Spread, so that the watches of many processes do not all end together.
+        timeout_seconds = int(self._timing.server_timeout_seconds * random.uniform(0.8, 1.0))
+        self._stream = await self._stream_scope.enter_async_context(
+            self._client.watch(
+                self.resource,
+                self._namespace,
+                resource_version=resource_version,
+                timeout_seconds=timeout_seconds,
+                label_selector=self._label_selector,
+            )
+        )
+        self._opened_at = asyncio.get_running_loop().time()
+        return Opened()
+
+    async def _read(self) -> list[Answer]:
+        assert self._stream is not None
+        try:
+            lines = await self._stream.lines(self._timing.idle_timeout_seconds)
+        except TimeoutError:
+            return [Idled()]
+        if lines is None:
+            return [Ended()]
+        try:
+            return [Streamed(_parse(line)) for line in lines if line]
+        except ValueError as error:
+            return [Broke(reflector.UnexpectedAnswer(f"a watch line that is not JSON: {error}"))]
+
+    def _take(self, event: reflector.Event) -> None:
+        match event:
+            case reflector.Replaced(items):
+                for change in self.store.replace(items):
+                    self._tell_all(change)
+                self.synced.set()
+            case reflector.Applied(obj):
+                self._tell_all(self.store.apply(obj))
+            case reflector.Deleted(obj):
+                deleted = self.store.delete(obj)
+                if deleted is not None:
+                    self._tell_all(deleted)
+            case reflector.Failed(error):
+                self._note(error)
+                return
+        self.last_error = None
+
+    def _note(self, error: ClientError) -> None:
+        """The same failure again is no news."""
+        if str(self.last_error) != str(error):
+            log.warning("watch failed resource=%s error=%s", self.resource.group_resource, error)
+        self.last_error = error
+
+    def _tell_all(self, change: Change) -> None:
+        for handler in self._handlers:
+            self._tell(handler, change)
+
+    def _tell(self, handler: Handler, change: Change) -> None:
+        """A handler that fails must not cost the others their event, nor end the watch."""
+        try:
+            handler(change)
+        except Exception:
+            metadata = change.current.get("metadata", {})
+            log.exception(
+                "handler failed resource=%s object=%s/%s",
+                self.resource.group_resource,
+                metadata.get("namespace"),
+                metadata.get("name"),
+            )
+
+    async def _close_stream(self) -> None:
+        self._stream = None
+        await self._stream_scope.aclose()
+
+
+def _parse(line: bytes) -> Object:
+    parsed = orjson.loads(line)
+    if not isinstance(parsed, dict):
+        raise ValueError(f"a {type(parsed).__name__}")
+    return parsed

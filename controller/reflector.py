@@ -1,0 +1,231 @@
+"""Keeping up with one collection, as a state machine without I/O.
+
+`want(state)` says what to ask the server next; `step(state, answer)` takes what came and returns the
+events to tell plus the next state. The shell that performs the asking, and waits before asking again
+after a `Failed`, is informer.py: back-off is its business, recovery is this module's.
+
+    Empty ──page──▶ Paging ──last page──▶ Listed ──opened──▶ Watching ──╮
+      ▲               │                    ▲  │                 │       │ events, bookmarks
+      ╰──── 410 ──────┴──── 410 ───────────┼──┴───── 410 ───────┤ ◀─────╯
+                                           ╰── end, idle, broken ╯
+
+Recovery: when a stream ends, idles out or breaks, the watch goes on from the last resourceVersion, and
+nothing is missed. When the server has forgotten that version (HTTP 410, or 410 inside the stream), or
+does not know it yet (its storage was restored), everything is listed again and replaced at one stroke.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from controller.errors import ClientError, Gone, NotFound
+from controller.resources import Object
+from controller.responses import error_of_status, version_is_ahead
+
+# --- states
+
+
+@dataclass(frozen=True)
+class Empty:
+    """Nothing listed yet. `paged` is False after a page token expired: then ask for all in one piece."""
+
+    paged: bool = True
+
+
+@dataclass(frozen=True)
+class Paging:
+    """In the middle of a list."""
+
+    items: tuple[Object, ...]
+    continue_token: str
+
+
+@dataclass(frozen=True)
+class Listed:
+    """Complete up to `resource_version`; no watch open."""
+
+    resource_version: str
+
+
+@dataclass(frozen=True)
+class Watching:
+    """A watch is open, and complete up to `resource_version`."""
+
+    resource_version: str
+
+
+State: TypeAlias = Empty | Paging | Listed | Watching
+
+# --- what to ask next
+
+
+@dataclass(frozen=True)
+class FetchPage:
+    continue_token: str | None
+    paged: bool
+
+
+@dataclass(frozen=True)
+class OpenWatch:
+    resource_version: str
+
+
+@dataclass(frozen=True)
+class ReadStream:
+    pass
+
+
+Want: TypeAlias = FetchPage | OpenWatch | ReadStream
+
+# --- what came
+
+
+@dataclass(frozen=True)
+class Page:
+    items: tuple[Object, ...]
+    resource_version: str
+    continue_token: str | None = None
+
+
+@dataclass(frozen=True)
+class Opened:
+    pass
+
+
+@dataclass(frozen=True)
+class Streamed:
+    """One event of the stream, as the server wrote it: `{"type": …, "object": …}`."""
+
+    event: Object
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The stream ended in good order: the server does that every few minutes."""
+
+
+@dataclass(frozen=True)
+class Idled:
+    """Nothing came for so long that the connection may be dead."""
+
+
+@dataclass(frozen=True)
+class Broke:
+    """A call or the stream failed."""
+
+    error: ClientError
+
+
+Answer: TypeAlias = Page | Opened | Streamed | Ended | Idled | Broke
+
+# --- what to tell
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """The whole collection, to be swapped in at one stroke: what is not in it is gone."""
+
+    items: tuple[Object, ...]
+
+
+@dataclass(frozen=True)
+class Applied:
+    obj: Object
+
+
+@dataclass(frozen=True)
+class Deleted:
+    obj: Object
+
+
+@dataclass(frozen=True)
+class Failed:
+    """Something went wrong; wait a little before the next ask."""
+
+    error: ClientError
+
+
+Event: TypeAlias = Replaced | Applied | Deleted | Failed
+
+
+class UnexpectedAnswer(ClientError):
+    """The server sent something no watch should carry."""
+
+
+def want(state: State) -> Want:
+    match state:
+        case Empty(paged):
+            return FetchPage(None, paged)
+        case Paging(_, continue_token):
+            return FetchPage(continue_token, True)
+        case Listed(resource_version):
+            return OpenWatch(resource_version)
+        case Watching():
+            return ReadStream()
+
+
+def step(state: State, answer: Answer) -> tuple[list[Event], State]:
+    """What `answer`, given to what `want(state)` asked, means."""
+    match state, answer:
+        case ((Empty() | Paging()), Page()):
+            return _paged(state, answer)
+        case Empty(), Broke(error):
+            return [Failed(error)], state
+        case Paging(), Broke(Gone()):
+            return [], Empty(paged=False)
+        case Paging(), Broke(error):
+            return [Failed(error)], state
+        case Listed(resource_version), Opened():
+            return [], Watching(resource_version)
+        case Watching(), Streamed(event):
+            return _streamed(state, event)
+        case Watching(resource_version), Ended() | Idled():
+            return [], Listed(resource_version)
+        case ((Listed() | Watching()), Broke(error)):
+            return _broke(state.resource_version, error)
+    raise AssertionError(f"{type(answer).__name__} answers nothing asked in {type(state).__name__}")
+
+
+def _paged(state: Empty | Paging, page: Page) -> tuple[list[Event], State]:
+    earlier = state.items if isinstance(state, Paging) else ()
+    items = earlier + page.items
+    if page.continue_token:
+        return [], Paging(items, page.continue_token)
+    return [Replaced(items)], Listed(page.resource_version)
+
+
+def _streamed(state: Watching, event: Object) -> tuple[list[Event], State]:
+    obj = event.get("object")
+    if not isinstance(obj, dict):
+        return _broke(state.resource_version, UnexpectedAnswer(f"a watch event without object: {event}"))
+    match event.get("type"):
+        case "ERROR":
+            code = obj.get("code")
+            error = error_of_status(obj, http_status=code if isinstance(code, int) else 500)
+            return _broke(state.resource_version, error)
+        case "ADDED" | "MODIFIED":
+            return [Applied(obj)], _at_version_of(state, obj)
+        case "DELETED":
+            return [Deleted(obj)], _at_version_of(state, obj)
+        case "BOOKMARK":
+            return [], _at_version_of(state, obj)
+        case other:
+            return _broke(state.resource_version, UnexpectedAnswer(f"a watch event of type {other!r}"))
+
+
+def _at_version_of(state: Watching, obj: Object) -> Watching:
+    version = (obj.get("metadata") or {}).get("resourceVersion")
+    return replace(state, resource_version=version) if version else state
+
+
+def _broke(resource_version: str, error: ClientError) -> tuple[list[Event], State]:
+    """Go on from where we were, unless only a new list can help.
+
+    A watch that is 404 lost its CRD; when that comes back its objects are others.
+    """
+    if isinstance(error, Gone):
+        return [], Empty()
+    if isinstance(error, NotFound) or version_is_ahead(error):
+        return [Failed(error)], Empty()
+    return [Failed(error)], Listed(resource_version)

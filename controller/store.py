@@ -1,0 +1,135 @@
+"""The local copy of one collection, with indexes, and what changed in it.
+
+The objects are shared by everyone who reads them: never change one. Every mutation returns the changes
+it made, so that whoever was told of an object is also told when it vanished during a gap in the watch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from controller.resources import Object
+
+IndexFunction = Callable[[Object], Iterable[str]]
+Key = tuple[str | None, str]
+"""Namespace (None for cluster-scoped resources) and name."""
+Objects: TypeAlias = list[Object]
+
+
+@dataclass(frozen=True)
+class Change:
+    """An object appeared (`old` is None), changed, or went (`new` is None)."""
+
+    old: Object | None
+    new: Object | None
+
+    @property
+    def current(self) -> Object:
+        """The newest known state; the last one, of an object that is gone."""
+        obj = self.new if self.new is not None else self.old
+        assert obj is not None
+        return obj
+
+
+def key_of(obj: Object) -> Key:
+    metadata = obj["metadata"]
+    return metadata.get("namespace") or None, metadata["name"]
+
+
+Changes: TypeAlias = list[Change]
+
+
+class Store:
+    """Read by reconcilers; written only by the informer that owns it."""
+
+    def __init__(self) -> None:
+        self._objects: dict[Key, Object] = {}
+        self._functions: dict[str, IndexFunction] = {"namespace": _namespace_index}
+        self._indexes: dict[str, dict[str, dict[Key, Object]]] = {"namespace": {}}
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def get(self, namespace: str | None, name: str) -> Object | None:
+        return self._objects.get((namespace, name))
+
+    def list(self, namespace: str | None = None) -> Objects:
+        """All objects, or those of one namespace."""
+        if namespace is None:
+            return list(self._objects.values())
+        return self.by_index("namespace", namespace)
+
+    def by_index(self, index_name: str, key: str) -> Objects:
+        return list(self._indexes[index_name].get(key, {}).values())
+
+    def add_index(self, index_name: str, function: IndexFunction) -> None:
+        """`function` names the keys under which an object is to be found; it must be pure."""
+        if self._functions.get(index_name, function) is not function:
+            raise ValueError(f"there is another index called {index_name!r}")
+        self._functions[index_name] = function
+        self._indexes[index_name] = {}
+        for key, obj in self._objects.items():
+            self._index(index_name, key, obj)
+
+    def replace(self, items: Iterable[Object]) -> Changes:
+        """Swaps the whole content; what is not among `items` is gone. Unchanged objects are no change."""
+        fresh = {key_of(obj): obj for obj in items}
+        changes = [self._remove(key) for key in self._objects.keys() - fresh.keys()]
+        for key, obj in fresh.items():
+            old = self._objects.get(key)
+            if old is None or _version(old) != _version(obj):
+                changes.append(self._put(key, obj))
+        return changes
+
+    def apply(self, obj: Object) -> Change:
+        return self._put(key_of(obj), obj)
+
+    def delete(self, obj: Object) -> Change | None:
+        """None if the object was not known: then nobody was told of it either."""
+        key = key_of(obj)
+        if key not in self._objects:
+            return None
+        self._objects[key] = self._reindexed(key, obj)
+        return self._remove(key)
+
+    def _put(self, key: Key, obj: Object) -> Change:
+        old = self._objects.get(key)
+        self._objects[key] = self._reindexed(key, obj)
+        return Change(old, obj)
+
+    def _remove(self, key: Key) -> Change:
+        self._unindex(key)
+        return Change(self._objects.pop(key), None)
+
+    def _reindexed(self, key: Key, obj: Object) -> Object:
+        self._unindex(key)
+        for index_name in self._functions:
+            self._index(index_name, key, obj)
+        return obj
+
+    def _index(self, index_name: str, key: Key, obj: Object) -> None:
+        for index_key in self._functions[index_name](obj):
+            self._indexes[index_name].setdefault(index_key, {})[key] = obj
+
+    def _unindex(self, key: Key) -> None:
+        old = self._objects.get(key)
+        if old is None:
+            return
+        for index_name, function in self._functions.items():
+            index = self._indexes[index_name]
+            for index_key in function(old):
+                bucket = index.get(index_key)
+                if bucket is not None and bucket.pop(key, None) is not None and not bucket:
+                    del index[index_key]
+
+
+def _namespace_index(obj: Object) -> Iterable[str]:
+    namespace = obj["metadata"].get("namespace")
+    return (namespace,) if namespace else ()
+
+
+def _version(obj: Object) -> str | None:
+    version: str | None = obj["metadata"].get("resourceVersion")
+    return version
