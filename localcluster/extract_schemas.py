@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from localcluster.builtin import DATA_FILE, ROOT_COMPONENTS
-from localcluster.schema_nodes import REFERENCE_PREFIX, reference_to
+from localcluster.schema_nodes import reference_to, references
 
 DESCRIPTION_LIMIT = 240
 
@@ -95,19 +95,6 @@ def convert(node: dict[str, Any]) -> dict[str, Any]:
     if isinstance(node.get("additionalProperties"), dict):
         result["additionalProperties"] = convert(node["additionalProperties"])
     return result
-
-
-def references(node: Any) -> set[str]:
-    """The components that a schema names."""
-    if isinstance(node, dict):
-        found = {name for child in node.values() for name in references(child)}
-        reference = node.get("$ref")
-        if isinstance(reference, str):
-            found.add(reference.removeprefix(REFERENCE_PREFIX))
-        return found
-    if isinstance(node, list):
-        return {name for child in node for name in references(child)}
-    return set()
 
 
 def extract(definitions: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,165 @@
+"""What the API server tells clients about what it serves: aggregated discovery, and the older documents.
+
+kubectl asks for the aggregated form first; Python's dynamic client, pykube and kopf know only the older one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from localcluster.resource import JSON, Registry, ResourceType
+
+AggregatedVersion = Literal["v2", "v2beta1"]
+
+
+@dataclass(frozen=True)
+class _Subresource:
+    """A subresource: what it answers with (None: its parent's kind) and what one may do with it."""
+
+    verbs: tuple[str, ...]
+    kind: tuple[str, str, str] | None = None
+
+
+_SUBRESOURCES = {
+    "binding": _Subresource(("create",), ("", "v1", "Binding")),
+    "eviction": _Subresource(("create",), ("policy", "v1", "Eviction")),
+    "finalize": _Subresource(("update",)),
+    "log": _Subresource(("get",)),
+    "scale": _Subresource(("get", "patch", "update"), ("autoscaling", "v1", "Scale")),
+    "status": _Subresource(("get", "patch", "update")),
+    "token": _Subresource(("create",), ("authentication.k8s.io", "v1", "TokenRequest")),
+}
+
+
+def _subresources(resource_type: ResourceType) -> list[tuple[str, tuple[str, str, str], list[str]]]:
+    """Name, kind and verbs of each subresource."""
+    own_kind = (resource_type.group, resource_type.version, resource_type.kind)
+    described = [(name, _SUBRESOURCES[name]) for name in sorted(resource_type.subresources)]
+    return [(name, subresource.kind or own_kind, list(subresource.verbs)) for name, subresource in described]
+
+
+def _kind(group: str, version: str, kind: str) -> JSON:
+    return {"group": group, "version": version, "kind": kind}
+
+
+def _types(registry: Registry, group: str, version: str) -> list[ResourceType]:
+    found = [item for item in registry if item.group == group and item.version == version]
+    return sorted(found, key=lambda resource_type: resource_type.plural)
+
+
+def aggregated(registry: Registry, *, core: bool, version: AggregatedVersion = "v2") -> JSON:
+    """The aggregated answer of `/api` (the core group) or of `/apis` (all others)."""
+    return {
+        "kind": "APIGroupDiscoveryList",
+        "apiVersion": f"apidiscovery.k8s.io/{version}",
+        "metadata": {},
+        "items": [_aggregated_group(registry, group) for group in ([""] if core else registry.groups())],
+    }
+
+
+def _aggregated_group(registry: Registry, group: str) -> JSON:
+    return {
+        "metadata": {"name": group} if group else {},
+        "versions": [
+            {
+                "version": version,
+                "resources": [_aggregated_resource(item) for item in _types(registry, group, version)],
+                "freshness": "Current",
+            }
+            for version in registry.versions(group)
+        ],
+    }
+
+
+def _aggregated_resource(resource_type: ResourceType) -> JSON:
+    described: JSON = {
+        "resource": resource_type.plural,
+        "responseKind": _kind(resource_type.group, resource_type.version, resource_type.kind),
+        "scope": "Namespaced" if resource_type.namespaced else "Cluster",
+        "singularResource": resource_type.singular,
+        "verbs": list(resource_type.verbs),
+    }
+    if resource_type.short_names:
+        described["shortNames"] = list(resource_type.short_names)
+    if resource_type.categories:
+        described["categories"] = list(resource_type.categories)
+    subresources = _subresources(resource_type)
+    if subresources:
+        described["subresources"] = [
+            {"subresource": name, "responseKind": _kind(*kind), "verbs": verbs}
+            for name, kind, verbs in subresources
+        ]
+    return described
+
+
+def api_versions(server_address: str) -> JSON:
+    """The older answer of `/api`."""
+    return {
+        "kind": "APIVersions",
+        "versions": ["v1"],
+        "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": server_address}],
+    }
+
+
+def api_groups(registry: Registry) -> JSON:
+    """The older answer of `/apis`."""
+    return {
+        "kind": "APIGroupList",
+        "apiVersion": "v1",
+        "groups": [_group(registry, group) for group in registry.groups()],
+    }
+
+
+def api_group(registry: Registry, group: str) -> JSON | None:
+    """The answer of `/apis/<group>`, or None for a group that is not served."""
+    if group not in registry.groups():
+        return None
+    return {"kind": "APIGroup", "apiVersion": "v1", **_group(registry, group)}
+
+
+def _group(registry: Registry, group: str) -> JSON:
+    versions = [
+        {"groupVersion": f"{group}/{version}", "version": version} for version in registry.versions(group)
+    ]
+    return {"name": group, "versions": versions, "preferredVersion": versions[0]}
+
+
+def api_resources(registry: Registry, group: str, version: str) -> JSON | None:
+    """The answer of `/api/v1` and `/apis/<group>/<version>`, or None for what is not served."""
+    served = _types(registry, group, version)
+    if not served:
+        return None
+    return {
+        "kind": "APIResourceList",
+        "apiVersion": "v1",
+        "groupVersion": served[0].api_version,
+        "resources": [entry for resource_type in served for entry in _resource_entries(resource_type)],
+    }
+
+
+def _resource_entries(resource_type: ResourceType) -> list[JSON]:
+    main: JSON = {
+        "name": resource_type.plural,
+        "singularName": resource_type.singular,
+        "namespaced": resource_type.namespaced,
+        "kind": resource_type.kind,
+        "verbs": list(resource_type.verbs),
+    }
+    if resource_type.short_names:
+        main["shortNames"] = list(resource_type.short_names)
+    if resource_type.categories:
+        main["categories"] = list(resource_type.categories)
+    entries = [main]
+    for name, (group, version, kind), verbs in _subresources(resource_type):
+        entry: JSON = {
+            "name": f"{resource_type.plural}/{name}",
+            "singularName": "",
+            "namespaced": resource_type.namespaced,
+            "kind": kind,
+            "verbs": verbs,
+        }
+        if (group, version) != (resource_type.group, resource_type.version):
+            entry |= {"group": group, "version": version}
+        entries.append(entry)
+    return entries
