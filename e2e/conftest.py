@@ -1,0 +1,66 @@
+"""Chooses the backend (`pytest e2e --backend embedded|kind|kubeconfig`) and hands scenarios their cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e.cluster import Capability, Cluster, Unavailable, default_kubectl
+from e2e.embedded import EmbeddedCluster
+from e2e.kind import KindCluster
+from e2e.kubeconfig import KubeconfigCluster
+from e2e.observation import Observation
+
+SCENARIO_TIMEOUT_SECONDS = 300
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--backend", choices=("embedded", "kind", "kubeconfig"), default="embedded")
+    parser.addoption("--kubeconfig", type=Path, help="for --backend kubeconfig; the default is kubectl's")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        item.add_marker(pytest.mark.e2e)
+        item.add_marker(pytest.mark.timeout(SCENARIO_TIMEOUT_SECONDS))
+
+
+@pytest.fixture(scope="module")
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """One cluster a module: what a scenario breaks stays with its own kind."""
+    backends: dict[str, Callable[[], Cluster]] = {
+        "embedded": EmbeddedCluster,
+        "kind": KindCluster,
+        "kubeconfig": lambda: KubeconfigCluster(request.config.getoption("--kubeconfig")),
+    }
+    chosen = backends[request.config.getoption("--backend")]()
+    try:
+        default_kubectl()
+        chosen.start()
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    yield chosen
+    chosen.stop()
+
+
+@pytest.fixture(autouse=True)
+def _only_where_possible(request: pytest.FixtureRequest) -> None:
+    """Skips scenarios marked with a capability that the backend lacks, saying which."""
+    needed: list[Capability] = [
+        capability for mark in request.node.iter_markers("needs") for capability in mark.args
+    ]
+    if not needed:
+        return
+    cluster: Cluster = request.getfixturevalue("cluster")
+    for capability in needed:
+        if capability not in cluster.capabilities:
+            pytest.skip(f"the {cluster.name} backend has no {capability.value}")
+
+
+@pytest.fixture
+def observation(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Observation]:
+    """A namespace for this scenario alone, watched from its creation."""
+    with cluster.namespace("e2e") as watched:
+        yield watched

@@ -1,0 +1,146 @@
+"""`make demo`: an embedded cluster, real training on it, and two things killed while it trains.
+
+Ends with exit code 0 when the training came through and nothing is left running.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+from e2e import jobs
+from e2e.api import Object
+from e2e.cluster import Unavailable, default_kubectl
+from e2e.embedded import EmbeddedCluster
+from e2e.observation import Observation
+from e2e.screen import Screen, WorkerRow
+
+WORKERS = 3
+NODES = 4
+EPOCHS = 12
+STEPS_AN_EPOCH = 22
+STEP_DELAY_SECONDS = 0.08
+STEPS_BETWEEN_BLOWS = 30
+RECOVERY_SECONDS = 60
+REFRESH_SECONDS = 0.2
+NAMESPACE = "demo"
+TITLE = (
+    "Three worker Pods learn to read handwritten digits, on a small Kubernetes cluster on this machine,\n"
+    "while a training process and a whole Pod are killed under them."
+)
+
+
+def main() -> int:
+    try:
+        default_kubectl()
+        cluster = EmbeddedCluster(NODES)
+    except Unavailable as reason:
+        print(reason, file=sys.stderr)
+        return 1
+    with Screen(TITLE, EPOCHS * STEPS_AN_EPOCH) as screen:
+        try:
+            screen.say(f"starting a cluster of {NODES} virtual nodes: dlr up --nodes {NODES}")
+            cluster.start()
+            with cluster.namespace(NAMESPACE) as observation, drawn(screen, observation):
+                good = story(cluster, observation, screen)
+        except AssertionError as failure:
+            screen.say(str(failure), "red")
+            good = False
+        finally:
+            screen.say("taking the cluster down: dlr down")
+            cluster.stop()
+        screen.say("the cluster is gone, and none of its processes is left", "green")
+    return 0 if good else 1
+
+
+def story(cluster: EmbeddedCluster, observation: Observation, screen: Screen) -> bool:
+    """What is done to the job, and how it takes it; whether it came through."""
+    namespace = observation.namespace
+    manifest = jobs.digits(
+        cluster, namespace, workers=WORKERS, epochs=EPOCHS, step_delay_seconds=STEP_DELAY_SECONDS
+    )
+    cluster.apply(manifest, namespace)
+    screen.say(f"kubectl apply: ElasticJob digits with {WORKERS} workers, each a Pod with one process")
+    world = jobs.wait_until_training(observation, WORKERS, beyond_step=STEPS_BETWEEN_BLOWS)
+    screen.say("all three train together; the first of them saves a checkpoint every 10 steps", "green")
+
+    struck_at = datetime.now(UTC)
+    victim = cluster.kill_process(namespace, jobs.current_pods(observation)[1])
+    screen.say(f"kill -9 {victim.pid}: the training process in Pod digits-worker-1-1", "bold red")
+    world = tell_recovery(observation, screen, world, struck_at)
+
+    jobs.wait_until_training(
+        observation, WORKERS, beyond_step=max(jobs.steps(observation)) + STEPS_BETWEEN_BLOWS
+    )
+    struck_at = datetime.now(UTC)
+    cluster.delete_pod(namespace, "digits-worker-2-1")
+    screen.say("kubectl delete pod digits-worker-2-1", "bold red")
+    tell_recovery(observation, screen, world, struck_at)
+
+    jobs.wait_until_succeeded(observation)
+    accuracy = jobs.accuracy(cluster, observation)
+    good = accuracy >= jobs.GOOD_ACCURACY
+    screen.say(
+        f"job Succeeded: {accuracy:.1%} of the test digits are read correctly "
+        f"({jobs.GOOD_ACCURACY:.0%} were asked for)",
+        "bold green" if good else "bold red",
+    )
+    return good
+
+
+def tell_recovery(observation: Observation, screen: Screen, before: Object, struck_at: datetime) -> Object:
+    """Wait until every worker has ended a step in a later world, and say how long that took."""
+
+    def stepped_again() -> float | None:
+        times = []
+        for worker in observation.workers("digits"):
+            agent = worker.get("status", {}).get("agent") or {}
+            progress = agent.get("progress")
+            if progress is None or agent["observedRound"] <= before["round"]:
+                return None
+            times.append((datetime.fromisoformat(progress["time"]) - struck_at).total_seconds())
+        return max(times) if len(times) == WORKERS and min(times) > 0 else None
+
+    seconds = observation.wait_for("the next step of all workers", stepped_again, RECOVERY_SECONDS)
+    world = jobs.rendezvous(observation)
+    pods = ", ".join(pod["metadata"]["name"] for pod in jobs.current_pods(observation))
+    screen.say(f"{seconds:.1f} s later all three have trained their next step: {pods}", "green")
+    return world
+
+
+@contextmanager
+def drawn(screen: Screen, observation: Observation) -> Iterator[None]:
+    """Keeps the table on the screen up to date."""
+    done = threading.Event()
+
+    def draw() -> None:
+        while not done.wait(REFRESH_SECONDS):
+            screen.show(*rows(observation))
+
+    drawing = threading.Thread(target=draw, daemon=True)
+    drawing.start()
+    try:
+        yield
+    finally:
+        done.set()
+        drawing.join()
+
+
+def rows(observation: Observation) -> tuple[str, list[WorkerRow]]:
+    """The world and its workers in words."""
+    world = jobs.rendezvous(observation)
+    title = f"round {world['round']} {world['phase']}" if world else "waiting for the workers to join"
+    shown = []
+    for worker, step in zip(observation.workers("digits"), jobs.steps(observation), strict=True):
+        status = worker.get("status", {})
+        state = (status.get("agent") or {}).get("state") or status.get("phase", "Pending")
+        pod, node = status.get("podName") or "", status.get("nodeName") or ""
+        shown.append(WorkerRow(worker["spec"]["index"], pod, node, state, step))
+    return title, shown
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,125 @@
+"""The embedded cluster as a backend: `dlr up` in a folder of its own, and its processes at our mercy."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from e2e import processes
+from e2e.api import Kind, Object
+from e2e.cluster import REPOSITORY, Capability, Cluster, ControlPlaneProcess, Storage
+from e2e.processes import TrainingProcess
+from localcluster.paths import Home
+
+UP_SECONDS = 90.0
+DOWN_SECONDS = 60.0
+POWER_ANNOTATION = "localcluster.dlr.dev/power"
+SUPERVISOR, API_SERVER, NODES, CONTROLLER = "supervisor", "apiserver", "nodes", "controller"
+
+
+class LocalProcess(ControlPlaneProcess):
+    """A process of the embedded cluster, known by its pid file."""
+
+    def __init__(self, pidfile: Path) -> None:
+        self._pidfile = pidfile
+
+    def pid(self) -> int | None:
+        try:
+            pid = int(self._pidfile.read_text())
+            os.kill(pid, 0)
+        except (OSError, ValueError):
+            return None
+        return pid
+
+    def signal(self, number: int) -> None:
+        pid = self.pid()
+        if pid is None:
+            raise ProcessLookupError(f"no process for {self._pidfile.name}")
+        os.kill(pid, number)
+
+
+class EmbeddedCluster(Cluster):
+    name = "embedded"
+    capabilities = frozenset(Capability)
+    examples = str(REPOSITORY / "examples")
+
+    def __init__(self, nodes: int = 4) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="dlr-e2e-"))
+        self.home = Home(self._folder / "home")
+        self.kubeconfig = self.home.kubeconfig
+        self.node_names = tuple(f"node-{index}" for index in range(nodes))
+
+    def start(self) -> None:
+        self.dlr("up", "--nodes", str(len(self.node_names)), timeout_seconds=UP_SECONDS)
+
+    def stop(self) -> None:
+        self.dlr("down", timeout_seconds=DOWN_SECONDS)
+        left = self.processes_left()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        if left:
+            raise AssertionError(f"`dlr down` left processes running: {left}")
+
+    def dlr(self, *arguments: str, timeout_seconds: float = 60.0) -> str:
+        """The dlr command, as a person calls it."""
+        done = subprocess.run(
+            [str(Path(sys.executable).with_name("dlr")), *arguments],
+            env=self.environment(),
+            cwd=REPOSITORY,
+            capture_output=True,
+            text=True,
+            timeout=timeout_seconds,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise AssertionError(
+                f"dlr {' '.join(arguments)}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
+            )
+        return done.stdout
+
+    def environment(self) -> dict[str, str]:
+        return super().environment() | {"DLR_HOME": str(self.home.root)}
+
+    def storage(self, namespace: str) -> Storage:
+        path = self._folder / "storage" / namespace
+        path.mkdir(parents=True, exist_ok=True)
+        return Storage(str(path), volumes=[], mounts=[])  # Pods are processes: they see the disk as it is
+
+    def control_plane(self, name: str) -> LocalProcess:
+        return LocalProcess(self.home.pidfile(name))
+
+    def crash(self) -> None:
+        for name in (SUPERVISOR, CONTROLLER, NODES, API_SERVER):
+            self.control_plane(name).signal(signal.SIGKILL)
+        self.start()
+
+    def power_off(self, node: str) -> None:
+        self._set_power(node, "off")
+
+    def power_on(self, node: str) -> None:
+        self._set_power(node, None)
+
+    def _set_power(self, node: str, power: str | None) -> None:
+        api = self.api()
+        api.patch(Kind.NODE, node, {"metadata": {"annotations": {POWER_ANNOTATION: power}}})
+        api.close()
+
+    def training_processes(self, namespace: str, pod: Object) -> list[TrainingProcess]:
+        return processes.training_processes(pod["metadata"]["uid"])
+
+    def kill_process(self, namespace: str, pod: Object, local_rank: int = 0) -> TrainingProcess:
+        victim = self.training_processes(namespace, pod)[local_rank]
+        os.kill(victim.pid, signal.SIGKILL)
+        return victim
+
+    def processes_left(self, within_seconds: float = 5.0) -> dict[int, str]:
+        """Processes that still belong to this cluster, once those that are just ending had their time."""
+        deadline = time.monotonic() + within_seconds
+        while (found := processes.mentioning(str(self._folder))) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return found

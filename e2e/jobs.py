@@ -1,0 +1,158 @@
+"""Jobs that the scenarios and the demo submit, and the questions they ask about them."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import datetime
+from typing import Any
+
+from e2e.api import Kind, Object
+from e2e.cluster import Cluster
+from e2e.observation import Observation
+
+GOOD_ACCURACY = 0.95
+TRAINING_RESOURCES = {"requests": {"cpu": "100m", "memory": "256Mi"}}
+
+
+def job(name: str, template: Object, workers: int, **spec: Any) -> Object:
+    """An ElasticJob around a Pod template. Further arguments go to its spec."""
+    return {
+        "apiVersion": Kind.JOB.value.api_version,
+        "kind": "ElasticJob",
+        "metadata": {"name": name},
+        "spec": {"replicaSpecs": {"worker": {"replicas": workers, "template": template}}, **spec},
+    }
+
+
+def digits(
+    cluster: Cluster,
+    namespace: str,
+    *,
+    workers: int = 2,
+    epochs: int = 10,
+    step_delay_seconds: float = 0.05,
+    launcher: tuple[str, ...] = ("dlr", "run"),
+    **spec: Any,
+) -> Object:
+    """examples/digits as a job of this cluster: 22 steps an epoch, a checkpoint every 10 steps."""
+    storage = cluster.storage(namespace)
+    variables = {
+        "CHECKPOINT_DIR": storage.path,
+        "EPOCHS": str(epochs),
+        "STEP_DELAY_SECONDS": str(step_delay_seconds),
+        "OMP_NUM_THREADS": "1",
+    }
+    container = {
+        "name": "main",
+        "image": cluster.image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": [*launcher, f"{cluster.examples}/digits/train.py"],
+        "env": [{"name": key, "value": value} for key, value in variables.items()],
+        "resources": TRAINING_RESOURCES,
+        "volumeMounts": storage.mounts,
+    }
+    template = {
+        "spec": {
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 10,
+            "containers": [container],
+            "volumes": storage.volumes,
+        }
+    }
+    return job("digits", template, workers, **spec)
+
+
+def shell(cluster: Cluster, script: str, *, name: str = "shell", workers: int = 1, **spec: Any) -> Object:
+    """A job whose Pods run a shell script and know nothing of training."""
+    container = {"name": "main", "image": cluster.image, "command": ["/bin/sh", "-c", script]}
+    return job(name, {"spec": {"restartPolicy": "Never", "containers": [container]}}, workers, **spec)
+
+
+def phase(observation: Observation, name: str = "digits") -> str:
+    return str(observation.job(name).get("status", {}).get("phase", ""))
+
+
+def rendezvous(observation: Observation, name: str = "digits") -> Object:
+    found: Object = observation.job(name).get("status", {}).get("rendezvous") or {}
+    return found
+
+
+def condition(thing: Object, kind: str) -> Object:
+    """A condition of an object; empty where it is not there."""
+    conditions: list[Object] = thing.get("status", {}).get("conditions", [])
+    return next((entry for entry in conditions if entry["type"] == kind), {})
+
+
+def steps(observation: Observation, name: str = "digits") -> list[int]:
+    """The step that each worker last reported, by index; 0 for those that have not."""
+    agents = [worker.get("status", {}).get("agent") or {} for worker in observation.workers(name)]
+    return [int((agent.get("progress") or {}).get("step", 0)) for agent in agents]
+
+
+def current_pods(observation: Observation, name: str = "digits") -> list[Object]:
+    """The Pods of the workers' present incarnations, by index; those that do not exist are left out."""
+    pods = observation.pods()
+    names = [f"{w['metadata']['name']}-{w['spec']['incarnation']}" for w in observation.workers(name)]
+    return [pods[pod] for pod in names if pod in pods]
+
+
+def wait_until_training(
+    observation: Observation,
+    workers: int,
+    *,
+    beyond_step: int = 10,
+    name: str = "digits",
+    within_seconds: float = 60,
+) -> Object:
+    """Every worker has reported a step beyond the given one in a formed world; that world."""
+
+    def training() -> Object | None:
+        world = rendezvous(observation, name)
+        done = steps(observation, name)
+        formed = world.get("phase") == "Formed"
+        return world if formed and len(done) == workers and min(done) > beyond_step else None
+
+    return (
+        observation.wait_for(
+            f"{workers} workers to train beyond step {beyond_step}", training, within_seconds
+        )
+        or {}
+    )
+
+
+def wait_until_succeeded(observation: Observation, name: str = "digits", within_seconds: float = 90) -> None:
+    observation.wait_for(
+        f"job {name} to finish", lambda: phase(observation, name) in ("Succeeded", "Failed"), within_seconds
+    )
+    assert phase(observation, name) == "Succeeded", observation.describe()
+
+
+def accuracy(cluster: Cluster, observation: Observation, name: str = "digits") -> float:
+    """The accuracy that rank 0 printed at its end."""
+    pod = current_pods(observation, name)[0]["metadata"]["name"]
+    log = cluster.log(observation.namespace, pod)
+    printed = re.search(r"test accuracy ([\d.]+)%", log)
+    assert printed, f"no accuracy in the log of {pod}:\n{log[-2000:]}"
+    return float(printed.group(1)) / 100
+
+
+def worlds(observation: Observation, name: str = "digits") -> dict[int, set[str]]:
+    """Every world that was ever seen formed, by round; more than one for a round is a split brain."""
+    seen: dict[int, set[str]] = {}
+    for version in observation.history[Kind.JOB]:
+        world = version.get("status", {}).get("rendezvous") or {}
+        if version["metadata"]["name"] == name and world.get("phase") == "Formed":
+            key = ("members", "incarnations", "masterAddress", "masterPort", "worldSize")
+            seen.setdefault(world["round"], set()).add(json.dumps([world.get(field) for field in key]))
+    return seen
+
+
+def assert_one_world_a_round(observation: Observation, name: str = "digits") -> None:
+    split = {number: found for number, found in worlds(observation, name).items() if len(found) > 1}
+    assert not split, f"more than one world for a round: {split}"
+
+
+def seconds_between(earlier: str, later: str) -> float:
+    """Between two RFC 3339 times."""
+    return (datetime.fromisoformat(later) - datetime.fromisoformat(earlier)).total_seconds()

@@ -1,0 +1,153 @@
+"""What happened in one namespace: every version of its objects that the API server told us of.
+
+Scenarios wait for conditions on this instead of sleeping, and afterwards ask its history questions such as
+"was there ever a second world for one round?".
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import requests
+
+from e2e.api import Api, Kind, Object, Refused
+
+Answer = TypeVar("Answer")
+
+RECONNECT_SECONDS = 0.5
+LOOK_AGAIN_SECONDS = 1.0  # conditions may look at more than objects
+WATCHED = (Kind.JOB, Kind.WORKER, Kind.POD, Kind.EVENT)
+
+
+class Timeout(AssertionError):
+    """The condition did not come true in time; the message tells what was there instead."""
+
+
+class Observation:
+    """Watches jobs, workers, Pods and Events of a namespace from its creation until `close`."""
+
+    def __init__(self, kubeconfig: Path, namespace: str) -> None:
+        self.namespace = namespace
+        self.history: dict[Kind, list[Object]] = {kind: [] for kind in WATCHED}
+        self._current: dict[Kind, dict[str, Object]] = {kind: {} for kind in WATCHED}
+        self._changed = threading.Condition()
+        self._closed = threading.Event()
+        for kind in WATCHED:
+            threading.Thread(target=self._follow, args=(Api(kubeconfig), kind), daemon=True).start()
+
+    def close(self) -> None:
+        self._closed.set()
+
+    def objects(self, kind: Kind) -> dict[str, Object]:
+        """The present objects by name."""
+        with self._changed:
+            return dict(self._current[kind])
+
+    def job(self, name: str) -> Object:
+        """The job as last seen; empty while there is none."""
+        return self.objects(Kind.JOB).get(name, {})
+
+    def workers(self, job: str) -> list[Object]:
+        """The job's ElasticWorkers, by index."""
+        mine = [w for w in self.objects(Kind.WORKER).values() if w["spec"]["jobName"] == job]
+        return sorted(mine, key=lambda worker: int(worker["spec"]["index"]))
+
+    def pods(self) -> dict[str, Object]:
+        return self.objects(Kind.POD)
+
+    def events(self, *, reason: str | None = None, of: str | None = None) -> list[Object]:
+        """Events, perhaps only those of one reason or about the object of one name."""
+        return [
+            event
+            for event in self.objects(Kind.EVENT).values()
+            if (reason is None or event.get("reason") == reason)
+            and (of is None or event["involvedObject"].get("name") == of)
+        ]
+
+    def wait_for(self, what: str, condition: Callable[[], Answer], within_seconds: float) -> Answer:
+        """The first truthy answer of `condition`, asked again whenever an object of the namespace changed."""
+        deadline = time.monotonic() + within_seconds
+        with self._changed:
+            while not (answer := condition()):
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise Timeout(f"not within {within_seconds} s: {what}\n{self.describe()}")
+                self._changed.wait(
+                    min(left, 1.0)
+                )  # once a second too: conditions may look at more than objects
+            return answer
+
+    def describe(self) -> str:
+        """The namespace in a few lines, for messages of failed tests."""
+        lines = []
+        for name, job in self.objects(Kind.JOB).items():
+            status = job.get("status", {})
+            lines.append(f"job {name}: {status.get('phase')} rendezvous={status.get('rendezvous')}")
+            lines += [f"  {_condition(condition)}" for condition in status.get("conditions", [])]
+        for name, worker in sorted(self.objects(Kind.WORKER).items()):
+            status = worker.get("status", {})
+            agent = status.get("agent") or {}
+            shown = {key: agent.get(key) for key in ("state", "observedRound", "progress", "failure")}
+            lines.append(f"worker {name}: {status.get('phase')} {status.get('message', '')} agent={shown}")
+        for name, pod in sorted(self.objects(Kind.POD).items()):
+            status = pod.get("status", {})
+            lines.append(f"pod {name}: {status.get('phase')} on {pod['spec'].get('nodeName')}")
+        events = sorted(self.objects(Kind.EVENT).values(), key=lambda e: e.get("lastTimestamp") or "")
+        lines += [
+            f"event {e['involvedObject'].get('name')} {e.get('reason')}: {e.get('message')}"
+            for e in events[-15:]
+        ]
+        return "\n".join(lines)
+
+    def _follow(self, api: Api, kind: Kind) -> None:
+        """List, then watch from there; list again only when the server has forgotten the place."""
+        version: str | None = None
+        while not self._closed.is_set():
+            try:
+                if version is None:
+                    version = self._relist(api, kind)
+                for event in api.watch(kind, self.namespace, version):
+                    if self._closed.is_set():
+                        break
+                    if event["type"] == "ERROR":
+                        version = None
+                        break
+                    version = event["object"]["metadata"]["resourceVersion"]
+                    self._record(kind, event)
+            except Refused as error:
+                if error.status == requests.codes.gone:
+                    version = None
+                self._closed.wait(RECONNECT_SECONDS)
+            except (requests.RequestException, ValueError):
+                self._closed.wait(
+                    RECONNECT_SECONDS
+                )  # the API server may be down: that is what scenarios do to it
+        api.close()
+
+    def _relist(self, api: Api, kind: Kind) -> str:
+        answer = api.list(kind, self.namespace)
+        with self._changed:
+            self._current[kind] = {item["metadata"]["name"]: item for item in answer["items"]}
+            self.history[kind] += answer["items"]
+            self._changed.notify_all()
+        return str(answer["metadata"]["resourceVersion"])
+
+    def _record(self, kind: Kind, event: Object) -> None:
+        if event["type"] == "BOOKMARK":
+            return
+        name = event["object"]["metadata"]["name"]
+        with self._changed:
+            self.history[kind].append(event["object"])
+            if event["type"] == "DELETED":
+                self._current[kind].pop(name, None)
+            else:
+                self._current[kind][name] = event["object"]
+            self._changed.notify_all()
+
+
+def _condition(condition: Object) -> str:
+    return " ".join(str(condition.get(key, "")) for key in ("type", "status", "reason", "message"))

@@ -1,0 +1,89 @@
+"""Training processes of a Pod, found in /proc by the variables that the agent gives them.
+
+Standard library only: on the embedded cluster the harness calls it, elsewhere its source is piped into
+`kubectl exec POD -- python3 - POD_UID`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+PROC = Path("/proc")
+
+
+@dataclass(frozen=True)
+class TrainingProcess:
+    """`started` is in clock ticks since boot: with the pid it names one process for ever."""
+
+    pid: int
+    started: int
+    local_rank: int
+
+
+def environment(pid: int) -> dict[str, str]:
+    """The variables a process was started with; none when it is gone or not ours."""
+    try:
+        raw = (PROC / str(pid) / "environ").read_bytes()
+    except OSError:
+        return {}
+    pairs = (item.partition("=") for item in raw.decode(errors="replace").split("\0") if item)
+    return {name: value for name, _, value in pairs}
+
+
+def _stat(pid: int) -> tuple[str, int, int] | None:
+    """State, parent and start time."""
+    try:
+        fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return fields[0], int(fields[1]), int(fields[19])
+
+
+def all_pids() -> list[int]:
+    return [int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit()]
+
+
+def training_processes(pod_uid: str) -> list[TrainingProcess]:
+    """The Pod's living training processes by local rank, without children of their own."""
+    parents: dict[int, int] = {}
+    found: dict[int, TrainingProcess] = {}
+    for pid in all_pids():
+        variables = environment(pid)
+        stat = _stat(pid)
+        if stat is None or stat[0] == "Z" or variables.get("DLR_POD_UID") != pod_uid:
+            continue
+        if "LOCAL_RANK" in variables:
+            parents[pid] = stat[1]
+            found[pid] = TrainingProcess(pid, stat[2], int(variables["LOCAL_RANK"]))
+    tops = [process for pid, process in found.items() if parents[pid] not in found]
+    return sorted(tops, key=lambda process: process.local_rank)
+
+
+def mentioning(text: str) -> dict[int, str]:
+    """Command lines by pid of living processes that name `text` in it or in a variable; not ourselves."""
+    found = {}
+    for pid in all_pids():
+        stat = _stat(pid)
+        if pid == os.getpid() or stat is None or stat[0] == "Z":
+            continue
+        command = _command(pid)
+        if text in command or any(text in value for value in environment(pid).values()):
+            found[pid] = command
+    return found
+
+
+def _command(pid: int) -> str:
+    try:
+        return (
+            (PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        )
+    except OSError:
+        return ""
+
+
+if __name__ == "__main__":
+    print(json.dumps([asdict(process) for process in training_processes(sys.argv[1])]))

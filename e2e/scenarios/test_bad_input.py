@@ -1,0 +1,76 @@
+"""What cannot work is refused when it is applied, with the path of the field."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import yaml
+
+from e2e import jobs
+from e2e.api import Kind, Object
+from e2e.cluster import Cluster
+from e2e.observation import Observation
+
+
+def worker(manifest: Object) -> Object:
+    found: Object = manifest["spec"]["replicaSpecs"]["worker"]
+    return found
+
+
+BAD: dict[str, tuple[Callable[[Object], object], tuple[str, ...]]] = {
+    "an unknown field": (lambda job: worker(job).update(replica=3), ("spec.replicaSpecs.worker.replica",)),
+    "a misspelt policy": (lambda job: job["spec"].update(elasticPolcy={}), ("spec.elasticPolcy",)),
+    "a wrong type": (lambda job: worker(job).update(replicas="two"), ("spec.replicaSpecs.worker.replicas",)),
+    "negative replicas": (
+        lambda job: worker(job).update(replicas=-1),
+        ("spec.replicaSpecs.worker.replicas",),
+    ),
+    "min above max": (
+        lambda job: worker(job).update(minReplicas=3, maxReplicas=2),
+        ("spec.replicaSpecs.worker", "minReplicas must not be greater than maxReplicas"),
+    ),
+    "no template": (lambda job: worker(job).pop("template"), ("spec.replicaSpecs.worker.template",)),
+    "no containers": (
+        lambda job: worker(job)["template"]["spec"].update(containers=[]),
+        ("spec.replicaSpecs.worker.template.spec.containers",),
+    ),
+    "a container without a name": (
+        lambda job: worker(job)["template"]["spec"]["containers"][0].pop("name"),
+        ("spec.replicaSpecs.worker.template.spec.containers[0].name",),
+    ),
+    "an unknown replica type": (
+        lambda job: job["spec"]["replicaSpecs"].update(wroker=worker(job)),
+        ("spec.replicaSpecs", "replica types are"),
+    ),
+    "no worker": (
+        lambda job: job["spec"].update(replicaSpecs={"chief": worker(job)}),
+        ("spec", "must have an entry 'worker'"),
+    ),
+    "a name too long for Pods": (
+        lambda job: job["metadata"].update(name="a" * 60),
+        ("metadata.name is too long",),
+    ),
+    "an unknown enum value": (
+        lambda job: job["spec"].update(runPolicy={"cleanPodPolicy": "Most"}),
+        ("spec.runPolicy.cleanPodPolicy",),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_refused_with_the_path_of_the_field(
+    cluster: Cluster, observation: Observation, case: str
+) -> None:
+    spoil, expected = BAD[case]
+    manifest = copy.deepcopy(jobs.shell(cluster, "exit 0"))
+    spoil(manifest)
+
+    done = cluster.kubectl(
+        "apply", "-n", observation.namespace, "-f", "-", stdin=yaml.safe_dump(manifest), check=False
+    )
+    assert done.returncode != 0, f"{case} was accepted"
+    for text in expected:
+        assert text in done.stderr, done.stderr
+    assert not observation.objects(Kind.JOB), "nothing was made of it"

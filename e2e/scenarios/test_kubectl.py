@@ -1,0 +1,109 @@
+"""Plain kubectl is enough to see and steer jobs: with the newest release, and with an old one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from e2e import jobs
+from e2e.cluster import Cluster, Unavailable, every_kubectl
+from e2e.observation import Observation
+
+FIXTURES = Path(__file__).parent.parent / "fixtures"
+
+
+def installed_kubectls() -> list[str]:
+    try:
+        return every_kubectl()
+    except Unavailable:
+        return []
+
+
+@dataclass(frozen=True)
+class Kubectl:
+    """One kubectl, in the namespace of the scenario."""
+
+    cluster: Cluster
+    executable: str
+    namespace: str
+
+    def __call__(self, *arguments: str, stdin: str | None = None) -> str:
+        return self.cluster.kubectl(
+            "-n", self.namespace, *arguments, stdin=stdin, executable=self.executable
+        ).stdout
+
+
+@pytest.fixture(params=installed_kubectls(), ids=lambda path: Path(path).name)
+def kubectl(request: pytest.FixtureRequest, cluster: Cluster, observation: Observation) -> Iterator[Kubectl]:
+    yield Kubectl(cluster, request.param, observation.namespace)
+
+
+def test_a_job_seen_and_steered_with_kubectl(
+    cluster: Cluster, observation: Observation, kubectl: Kubectl
+) -> None:
+    manifest = jobs.digits(cluster, observation.namespace, epochs=5)
+    assert "elasticjob.elastic.iml.github.io/digits created" in kubectl(
+        "apply", "-f", "-", stdin=yaml.safe_dump(manifest)
+    )
+    assert "unchanged" in kubectl("apply", "-f", "-", stdin=yaml.safe_dump(manifest))
+    jobs.wait_until_training(observation, 2)
+    follow = subprocess.Popen(
+        [kubectl.executable, "-n", kubectl.namespace, "logs", "-f", "digits-worker-0-1"],
+        env=cluster.environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+    table = kubectl("get", "ej,ew")
+    for shown in ("digits", "digits-worker-0", "digits-worker-1", "RANK", "POD", "NODE", "PHASE", "STEP"):
+        assert shown in table, table
+    described = kubectl("describe", "ej", "digits")
+    for shown in ("Rendezvous", "Members", "Conditions", "Events"):
+        assert shown in described, described
+
+    assert "condition met" in kubectl("wait", "--for=condition=Succeeded", "ej/digits", "--timeout=55s")
+    followed, _ = follow.communicate(timeout=30)
+    assert "test accuracy" in followed, "logs -f follows to the end of the container and stops"
+    assert (
+        jobs.condition(json.loads(kubectl("get", "ej", "digits", "-o", "json")), "Succeeded")["status"]
+        == "True"
+    )
+
+    assert '"digits" deleted' in kubectl("delete", "ej", "digits")
+    observation.wait_for("its Pods to go", lambda: not observation.pods(), 30)
+
+
+def test_dlrovers_own_yaml_is_accepted_unchanged(cluster: Cluster, kubectl: Kubectl) -> None:
+    manifest = FIXTURES / "dlrover-elasticjob.yaml"
+    cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "dlrover"}})
+    try:
+        done = cluster.kubectl("apply", "-f", str(manifest), executable=kubectl.executable)
+        assert "elasticjob.elastic.iml.github.io/torch-nanogpt created" in done.stdout
+        assert "Warning" not in done.stderr
+        stored = json.loads(
+            cluster.kubectl("get", "ej", "torch-nanogpt", "-n", "dlrover", "-o", "json").stdout
+        )
+        asked = yaml.safe_load(manifest.read_text())["spec"]
+        assert (
+            stored["spec"]["replicaSpecs"]["worker"]["template"]
+            == asked["replicaSpecs"]["worker"]["template"]
+        )
+    finally:
+        cluster.kubectl("delete", "namespace", "dlrover", "--wait=true")
+
+
+def test_explain_tells_what_a_field_means(kubectl: Kubectl) -> None:
+    explained = kubectl("explain", "ej.spec.elasticPolicy")
+    for shown in (
+        "shrinkAfterSeconds",
+        "heartbeatTimeoutSeconds",
+        "nodeUnit",
+        "multiple of this many workers",
+    ):
+        assert shown in explained, explained

@@ -1,0 +1,86 @@
+"""The end of a job: what stays, what goes, and when."""
+
+from __future__ import annotations
+
+import pytest
+
+from e2e import jobs
+from e2e.api import Kind
+from e2e.cluster import Cluster
+from e2e.observation import Observation
+
+GONE_SECONDS = 60
+
+
+def everything(cluster: Cluster, observation: Observation) -> list[str]:
+    """What of the scenario's namespace is left, beside the namespace's own furniture."""
+    api = cluster.api()
+    kinds = (Kind.JOB, Kind.WORKER, Kind.POD, Kind.LEASE)
+    found = [
+        f"{kind.name} {item['metadata']['name']}"
+        for kind in kinds
+        for item in api.list(kind, observation.namespace)["items"]
+    ]
+    api.close()
+    return found
+
+
+def test_deleting_a_job_removes_everything_it_made(cluster: Cluster, observation: Observation) -> None:
+    namespace = observation.namespace
+    cluster.apply(jobs.digits(cluster, namespace, epochs=1000), namespace)
+    jobs.wait_until_training(observation, 2)
+    trained = [cluster.training_processes(namespace, pod) for pod in jobs.current_pods(observation)]
+    assert all(trained)
+    pods = jobs.current_pods(observation)
+
+    cluster.kubectl("delete", "ej", "digits", "-n", namespace)
+    observation.wait_for(
+        "workers, Pods and Leases to go", lambda: not everything(cluster, observation), GONE_SECONDS
+    )
+    if cluster.name == "embedded":
+        assert not any(cluster.training_processes(namespace, pod) for pod in pods)
+
+
+@pytest.mark.parametrize(
+    ("policy", "left"),
+    [
+        ("None", {"shell-worker-0-1", "shell-worker-1-1"}),
+        ("Running", {"shell-worker-0-1"}),
+        ("All", set()),
+    ],
+)
+def test_clean_pod_policy_of_a_failed_job(
+    cluster: Cluster, observation: Observation, policy: str, left: set[str]
+) -> None:
+    script = '[ "$WORKER_ID" = 0 ] && exit 7; sleep 600'
+    manifest = jobs.shell(cluster, script, workers=2, runPolicy={"cleanPodPolicy": policy})
+    manifest["spec"]["replicaSpecs"]["worker"]["restartCount"] = 0
+    cluster.apply(manifest, observation.namespace)
+
+    observation.wait_for(
+        "the job to fail", lambda: jobs.phase(observation, "shell") == "Failed", GONE_SECONDS
+    )
+    observation.wait_for(
+        f"just {left or 'no Pod'} to be left", lambda: set(observation.pods()) == left, GONE_SECONDS
+    )
+
+
+def test_a_finished_job_goes_after_its_time_to_live(cluster: Cluster, observation: Observation) -> None:
+    manifest = jobs.shell(cluster, "exit 0", runPolicy={"ttlSecondsAfterFinished": 2})
+    cluster.apply(manifest, observation.namespace)
+    observation.wait_for(
+        "the job to succeed",
+        lambda: any(v.get("status", {}).get("phase") == "Succeeded" for v in observation.history[Kind.JOB]),
+        GONE_SECONDS,
+    )
+    observation.wait_for("the job to go", lambda: not everything(cluster, observation), GONE_SECONDS)
+
+
+def test_a_job_fails_at_its_deadline(cluster: Cluster, observation: Observation) -> None:
+    manifest = jobs.shell(cluster, "sleep 600", runPolicy={"activeDeadlineSeconds": 3})
+    cluster.apply(manifest, observation.namespace)
+    observation.wait_for(
+        "the job to fail", lambda: jobs.phase(observation, "shell") == "Failed", GONE_SECONDS
+    )
+    assert jobs.condition(observation.job("shell"), "Failed")["reason"] == "DeadlineExceeded"
+    observation.wait_for("its Pod to go", lambda: not observation.pods(), GONE_SECONDS)

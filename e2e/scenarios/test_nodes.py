@@ -1,0 +1,90 @@
+"""Nodes: those that vanish, and those that a Pod can never go to."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from e2e import jobs
+from e2e.cluster import Capability, Cluster
+from e2e.observation import Observation
+
+HEARTBEAT_TIMEOUT_SECONDS = 15
+SCHEDULING_SECONDS = 30
+
+
+@pytest.mark.needs(Capability.POWER)
+def test_the_worker_of_a_dead_node_runs_elsewhere_within_the_heartbeat_timeout_and_5_seconds(
+    cluster: Cluster, observation: Observation
+) -> None:
+    namespace = observation.namespace
+    policy = {"heartbeatTimeoutSeconds": HEARTBEAT_TIMEOUT_SECONDS}
+    cluster.apply(jobs.digits(cluster, namespace, epochs=30, elasticPolicy=policy), namespace)
+    before = jobs.wait_until_training(observation, 2)
+    lost = jobs.current_pods(observation)[1]["spec"]["nodeName"]
+
+    cluster.power_off(lost)
+    off_since = time.monotonic()
+    try:
+        observation.wait_for(
+            "the worker to run on another node",
+            lambda: runs_elsewhere(observation, lost),
+            HEARTBEAT_TIMEOUT_SECONDS + 5,
+        )
+        print(f"worker runs elsewhere {time.monotonic() - off_since:.1f} s after its node lost power")
+        jobs.wait_until_succeeded(observation)
+    finally:
+        cluster.power_on(lost)
+    after = jobs.rendezvous(observation)
+    assert after["members"] == before["members"]
+    assert jobs.accuracy(cluster, observation) >= jobs.GOOD_ACCURACY
+    jobs.assert_one_world_a_round(observation)
+
+
+def runs_elsewhere(observation: Observation, lost_node: str) -> bool:
+    """Worker 1's present Pod runs, and not on the lost node."""
+    pods = jobs.current_pods(observation)
+    if len(pods) < 2:
+        return False
+    replacement = pods[1]
+    running: bool = replacement.get("status", {}).get("phase") == "Running"
+    return running and str(replacement["spec"].get("nodeName")) != lost_node
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"nodeSelector": {"no-such-label": "here"}}, "node"),
+        ({"resources": {"requests": {"cpu": "10k"}}}, "cpu"),
+        ({"resources": {"limits": {"nvidia.com/gpu": "64"}}}, "nvidia.com/gpu"),
+    ],
+    ids=["node selector", "too much CPU", "no such GPUs"],
+)
+def test_a_template_that_can_never_be_scheduled_says_why(
+    cluster: Cluster, observation: Observation, change: dict[str, object], reason: str
+) -> None:
+    manifest = jobs.shell(cluster, "exit 0")
+    pod = manifest["spec"]["replicaSpecs"]["worker"]["template"]["spec"]
+    if "resources" in change:
+        pod["containers"][0] |= change
+    else:
+        pod |= change
+    cluster.apply(manifest, observation.namespace)
+
+    observation.wait_for(
+        "a condition on the job that says why its Pod waits",
+        lambda: any(reason in str(c.get("message")) for c in conditions(observation)),
+        SCHEDULING_SECONDS,
+    )
+    observation.wait_for(
+        "an Event on the job",
+        lambda: any(reason in str(event.get("message")) for event in observation.events(of="shell")),
+        SCHEDULING_SECONDS,
+    )
+    assert jobs.phase(observation, "shell") == "Pending"
+
+
+def conditions(observation: Observation) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = observation.job("shell").get("status", {}).get("conditions", [])
+    return found
