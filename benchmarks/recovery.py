@@ -9,23 +9,34 @@ the job is started afresh.
 
 import argparse
 import os
+import platform
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import TypeVar
+
+import torch
+
+from e2e import jobs
+from e2e.embedded import EmbeddedCluster
+from e2e.observation import Observation
 
 SCRIPT = Path(__file__).with_name("tiny_ddp.py")
 REPORT = Path(__file__).parent.parent / "docs" / "recovery.md"
 WORLD_SIZE = 2
 VICTIM_RANK = 1
 STEPS_BEFORE_KILL = 20
+MOST_RESTARTS = 1000
 POLL_SECONDS = 0.05  # the ranks note their own times: this only bounds how soon we look
 
 
@@ -81,6 +92,10 @@ class Contender(ABC):
     def start(self, events: Path) -> None: ...
 
     @abstractmethod
+    def kill(self, victim: Step) -> None:
+        """SIGKILL the process that ended this step."""
+
+    @abstractmethod
     def stop(self) -> None: ...
 
 
@@ -99,7 +114,7 @@ class Torchrun(Contender):
         command = [
             *(sys.executable, "-m", "torch.distributed.run", f"--nnodes={WORLD_SIZE}", "--nproc-per-node=1"),
             *("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", f"--rdzv-id=recovery-{port}"),
-            *("--max-restarts=1000", str(SCRIPT)),
+            *(f"--max-restarts={MOST_RESTARTS}", str(SCRIPT)),
         ]
         env = os.environ | {"EVENTS_DIR": str(events), "OMP_NUM_THREADS": "1"}
         with (events / "log").open("wb") as log:
@@ -107,6 +122,9 @@ class Torchrun(Contender):
                 subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
                 for _ in range(WORLD_SIZE)
             ]
+
+    def kill(self, victim: Step) -> None:
+        os.kill(victim.pid, signal.SIGKILL)
 
     def stop(self) -> None:
         for agent in self._agents:
@@ -117,6 +135,42 @@ class Torchrun(Contender):
             except subprocess.TimeoutExpired:
                 os.killpg(agent.pid, signal.SIGKILL)
                 agent.wait()
+
+
+class Dlr(Contender):
+    """An ElasticJob with two workers on the embedded cluster."""
+
+    name = "dlr"
+
+    def __init__(self, cluster: EmbeddedCluster) -> None:
+        self._cluster = cluster
+        self._scope = ExitStack()
+        self._observation: Observation | None = None
+
+    def start(self, events: Path) -> None:
+        self._scope = ExitStack()
+        self._observation = self._scope.enter_context(self._cluster.namespace("recovery"))
+        variables = {"EVENTS_DIR": str(events), "OMP_NUM_THREADS": "1"}
+        container = {
+            "name": "main",
+            "image": self._cluster.image,
+            "command": ["dlr", "run", "--nproc-per-node=1", str(SCRIPT)],
+            "env": [{"name": name, "value": value} for name, value in variables.items()],
+        }
+        manifest = jobs.job(
+            "recovery", {"spec": {"restartPolicy": "Never", "containers": [container]}}, WORLD_SIZE
+        )
+        manifest["spec"]["replicaSpecs"]["worker"]["restartCount"] = MOST_RESTARTS
+        self._cluster.apply(manifest, self._observation.namespace)
+
+    def kill(self, victim: Step) -> None:
+        """By its Pod: inside it, pids are the Pod's own."""
+        assert self._observation is not None
+        pod = jobs.current_pods(self._observation, "recovery")[VICTIM_RANK]
+        self._cluster.kill_process(self._observation.namespace, pod)
+
+    def stop(self) -> None:
+        self._scope.close()
 
 
 Answer = TypeVar("Answer")
@@ -132,13 +186,13 @@ def wait_for(ask: Callable[[], Answer | None], deadline_seconds: float) -> Answe
     return None
 
 
-def one_trial(timeline: Timeline, deadline_seconds: float) -> float | None:
+def one_trial(contender: Contender, timeline: Timeline, deadline_seconds: float) -> float | None:
     """Seconds from the kill to the next step by all; None when it hung."""
     victim = wait_for(timeline.victim, deadline_seconds)
     if victim is None:
         return None
     killed_at = time.monotonic()
-    os.kill(victim.pid, signal.SIGKILL)
+    contender.kill(victim)
     recovered_at = wait_for(lambda: timeline.first_step_of_all_after(victim.world), deadline_seconds)
     return None if recovered_at is None else recovered_at - killed_at
 
@@ -151,7 +205,7 @@ def measure(contender: Contender, trials: int, deadline_seconds: float) -> list[
             contender.start(Path(directory))
             try:
                 while len(results) < trials:
-                    results.append(one_trial(Timeline(Path(directory)), deadline_seconds))
+                    results.append(one_trial(contender, Timeline(Path(directory)), deadline_seconds))
                     shown = "hung" if results[-1] is None else f"{results[-1]:.2f} s"
                     print(f"{contender.name}: trial {len(results)}: {shown}", flush=True)
                     if results[-1] is None:
@@ -161,14 +215,65 @@ def measure(contender: Contender, trials: int, deadline_seconds: float) -> list[
     return results
 
 
+def table(results: Mapping[str, Sequence[float | None]]) -> str:
+    lines = ["| | trials | median | worst | hung | each trial (s) |", "|---|---|---|---|---|---|"]
+    for name, trials in results.items():
+        seconds = [trial for trial in trials if trial is not None]
+        shown = ", ".join("hung" if trial is None else f"{trial:.2f}" for trial in trials)
+        median = f"{statistics.median(seconds):.2f} s" if seconds else "none"
+        worst = f"{max(seconds):.2f} s" if seconds else "none"
+        hung = len(trials) - len(seconds)
+        lines.append(f"| {name} | {len(trials)} | {median} | {worst} | {hung} | {shown} |")
+    return "\n".join(lines)
+
+
+def ratio(results: Mapping[str, Sequence[float | None]]) -> str:
+    """Of the medians of those trials that recovered."""
+    medians = {
+        name: statistics.median([trial for trial in trials if trial is not None])
+        for name, trials in results.items()
+        if any(trial is not None for trial in trials)
+    }
+    if len(medians) < len(results):
+        return "One side never recovered, so there is no ratio."
+    return f"Ratio of the medians, torchrun to dlr: {medians[Torchrun.name] / medians[Dlr.name]:.1f}."
+
+
+def report(results: Mapping[str, Sequence[float | None]], trials: int, deadline_seconds: float) -> str:
+    return f"""# Recovery from a killed training process
+
+Seconds from SIGKILL of one of two workers' training process until both have ended a step in the next
+world: two agents with one process each, gloo, a tiny DDP model, so that what is measured is detection,
+rendezvous and the start of processes (which is mostly `import torch`). A trial that took longer than
+{deadline_seconds:.0f} s counts as hung.
+
+{table(results)}
+
+{ratio(results)}
+
+Measured on {date.today()} with {os.cpu_count()} CPU cores, {platform.system()}, Python
+{platform.python_version()} and torch {torch.__version__}, both sides on the same machine, one after the
+other. To run it again:
+
+    python -m benchmarks.recovery --trials {trials}
+"""
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description="Seconds to recover from a killed training process.")
     parser.add_argument("--trials", type=int, default=5)
-    parser.add_argument("--deadline-seconds", type=float, default=120)
+    parser.add_argument("--deadline-seconds", type=float, default=60)
     args = parser.parse_args()
-    print(measure(Torchrun(), args.trials, args.deadline_seconds))
+    cluster = EmbeddedCluster(nodes=WORLD_SIZE)
+    try:
+        results = {Torchrun.name: measure(Torchrun(), args.trials, args.deadline_seconds)}
+        cluster.start()
+        results[Dlr.name] = measure(Dlr(cluster), args.trials, args.deadline_seconds)
+    finally:
+        cluster.stop()
+    REPORT.write_text(report(results, args.trials, args.deadline_seconds))
+    print(table(results))
+    print(ratio(results))
 
 
 if __name__ == "__main__":

@@ -76,9 +76,7 @@ class Observation:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise Timeout(f"not within {within_seconds} s: {what}\n{self.describe()}")
-                self._changed.wait(
-                    min(left, 1.0)
-                )  # once a second too: conditions may look at more than objects
+                self._changed.wait(min(left, LOOK_AGAIN_SECONDS))
             return answer
 
     def describe(self) -> str:
