@@ -271,6 +271,8 @@ class Rendezvous(Model):
     reason: Annotated[str, Field(max_length=1_024)] = ""
     """Why this world was formed, or why the last one is being given up."""
     formed_at: datetime | None = None
+    reforming_since: datetime | None = None
+    """Since when a broken world waits for a replacement."""
 
 
 class ReplicaStatus(Model):
@@ -304,6 +306,8 @@ class ElasticJobStatus(Model):
     """Worker Pods that exist, for the scale subresource."""
     selector: Annotated[str, Field(max_length=1_024)] | None = None
     """Selects the worker Pods, for the scale subresource."""
+    restarts: Annotated[dict[str, int], Field(max_length=16)] = Field(default_factory=dict)
+    """Worlds that broke because training processes failed in place, by exit class."""
     start_time: datetime | None = None
     completion_time: datetime | None = None
     last_failure: JobFailure | None = None

@@ -138,11 +138,11 @@ class ElasticWorkerStatus(Model):
     pod_uid: Annotated[str, Field(max_length=64)] | None = None
     node_name: Name | None = None
     restarts: Annotated[dict[str, int], Field(max_length=16)] = Field(default_factory=dict)
-    """Times this slot was restarted, in place or by a new Pod, by cause (an exit class)."""
+    """Pods of this slot that ended and had to be replaced, by exit class."""
     restart_count: int | None = None
     """All of them."""
-    counted_failure: int | None = None
-    """The sequence number of the agent's failure that `restarts` last counted, in observedIncarnation."""
+    quick_exits: int | None = None
+    """Pods in a row that ended by themselves soon after their start; the next waits accordingly."""
     last_exit: WorkerExit | None = None
     conditions: Conditions = Field(default_factory=list)
     agent: AgentReport | None = None

@@ -1,0 +1,1 @@
+"""One reconciler a resource, and the pure decision functions that they call."""

@@ -1,0 +1,74 @@
+"""Which workers get a new Pod: the next incarnation of their slot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from crds.elasticjob import Rendezvous, RendezvousPhase
+from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
+
+MAX_DELAY_SECONDS = 60.0
+MAX_EXCLUDED_NODES = 16
+AVOIDED = frozenset({ExitClass.NODE_LOST, ExitClass.HARDWARE_ERROR, ExitClass.CHECK_FAILED})
+"""Ends after which a slot would rather not come back to the same node."""
+
+
+@dataclass(frozen=True)
+class Relaunch:
+    worker: ElasticWorker
+    excluded_nodes: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
+class RelaunchPlan:
+    relaunches: tuple[Relaunch, ...] = ()
+    look_again_seconds: float | None = None
+
+
+def delay_seconds(quick_exits: int) -> float:
+    """0, 1, 2, 4 … 60: Pods that end by themselves soon after their start, in a row, wait ever longer."""
+    return 0.0 if quick_exits <= 1 else min(2.0 ** (quick_exits - 2), MAX_DELAY_SECONDS)
+
+
+def plan_relaunches(workers: Sequence[ElasticWorker], rendezvous: Rendezvous, now: datetime) -> RelaunchPlan:
+    """The slots whose Pod has ended and is due to be replaced."""
+    due, waits = [], []
+    for worker in workers:
+        reason = _reason(worker, rendezvous)
+        if reason is None:
+            continue
+        wait = _remaining_delay(worker, now)
+        if wait > 0:
+            waits.append(wait)
+        else:
+            due.append(Relaunch(worker, _excluded(worker), reason))
+    return RelaunchPlan(tuple(due), min(waits, default=None))
+
+
+def _reason(worker: ElasticWorker, rendezvous: Rendezvous) -> str | None:
+    status = worker.status
+    if status.observed_incarnation != worker.spec.incarnation:
+        return None  # the Worker reconciler has not looked at the newest incarnation yet
+    if status.phase is WorkerPhase.FAILED and status.last_exit is not None:
+        return f"{status.last_exit.exit_class}: {status.message}"
+    if status.phase is WorkerPhase.SUCCEEDED and rendezvous.phase is RendezvousPhase.REFORMING:
+        return "the world broke after this worker had finished; it is needed for the next"
+    return None
+
+
+def _remaining_delay(worker: ElasticWorker, now: datetime) -> float:
+    last_exit = worker.status.last_exit
+    if last_exit is None or worker.status.phase is not WorkerPhase.FAILED:
+        return 0.0
+    return delay_seconds(worker.status.quick_exits or 0) - (now - last_exit.time).total_seconds()
+
+
+def _excluded(worker: ElasticWorker) -> tuple[str, ...]:
+    nodes = list(worker.spec.excluded_nodes)
+    last_exit = worker.status.last_exit
+    if last_exit is not None and last_exit.exit_class in AVOIDED and last_exit.node_name:
+        nodes = [node for node in nodes if node != last_exit.node_name] + [last_exit.node_name]
+    return tuple(nodes[-MAX_EXCLUDED_NODES:])

@@ -1,0 +1,237 @@
+"""World forming: which workers train together, as desired state (docs/architecture.md, "The world").
+
+`decide` is a pure function. It sees the world that is published and the workers as they are, and answers
+with the world that should be published and when to look again. Rank is the position by index, so ranks are
+stable and rank 0 is always the lowest slot. A round, once published as Formed, has one member list for ever:
+`decide` never changes the members of a round, and the write carries the resourceVersion decided from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from crds.elasticjob import Rendezvous, RendezvousPhase
+from crds.elasticworker import AgentReport, AgentState
+
+
+@dataclass(frozen=True)
+class Participant:
+    """One wanted worker slot, as the last reads show it."""
+
+    index: int
+    incarnation: int
+    alive: bool
+    """Its Pod has neither ended nor been lost, and is not being deleted."""
+    succeeded: bool = False
+    """Its Pod ended well."""
+    gone_because: str = ""
+    """Why it is not alive."""
+    report: AgentReport | None = None
+    """The agent's report, if it is of this incarnation and Pod."""
+    seconds_since_joined: float = 0.0
+    """How long we have seen this agent wait for a world."""
+
+    @property
+    def joinable(self) -> bool:
+        return self.alive and self.report is not None and self.report.state is not AgentState.STOPPED
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How large the world may be, and how long to wait for more of it."""
+
+    desired: int
+    minimum: int
+    node_unit: int
+    last_call_seconds: float
+    shrink_after_seconds: float
+
+    def floor(self, count: int) -> int:
+        """The largest allowed world size of at most `count` workers; 0 if that is below the minimum."""
+        units = min(count, self.desired) // self.node_unit * self.node_unit
+        return units if units >= max(self.minimum, 1) else 0
+
+
+@dataclass(frozen=True)
+class Break:
+    """A member that is no longer in the world it was in."""
+
+    index: int
+    reason: str
+    report: AgentReport | None = None
+    """Set if the member's own training processes failed, in place."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    rendezvous: Rendezvous
+    breaks: tuple[Break, ...] = ()
+    """Why the published world had to be given up; only in the decision that gives it up."""
+    look_again_seconds: float | None = None
+
+    def changes(self, published: Rendezvous) -> bool:
+        return self.rendezvous != published
+
+
+def decide(
+    published: Rendezvous, participants: Sequence[Participant], bounds: Bounds, now: datetime
+) -> Decision:
+    """The world to publish.
+
+    Args:
+        published: what the ElasticJob's status says.
+        participants: the wanted workers, one an index.
+        bounds: sizes and waiting times.
+        now: wall clock, for `formedAt` and `reformingSince`, which outlive the controller.
+    """
+    ranked = sorted(participants, key=lambda p: p.index)
+    if published.phase is RendezvousPhase.FORMED:
+        return _judge_formed(published, ranked, bounds, now)
+    if published.phase is RendezvousPhase.REFORMING:
+        return _judge_reforming(published, ranked, bounds, now)
+    return _judge_forming(published, ranked, bounds, now)
+
+
+def broken_members(published: Rendezvous, participants: Sequence[Participant]) -> tuple[Break, ...]:
+    """The members of a formed world that are not in it any more, and why."""
+    by_index = {p.index: p for p in participants}
+    found = []
+    for index, incarnation in zip(published.members, published.incarnations, strict=True):
+        broken = _break_of(index, incarnation, published.round, by_index.get(index))
+        if broken is not None:
+            found.append(broken)
+    return tuple(found)
+
+
+def dissolve(published: Rendezvous, reason: str) -> Rendezvous:
+    """No world, keeping the round: what a suspended job publishes."""
+    return Rendezvous(round=published.round, phase=RendezvousPhase.FORMING, reason=reason)
+
+
+def _break_of(index: int, incarnation: int, round_: int, member: Participant | None) -> Break | None:
+    if member is None:
+        return Break(index, f"worker {index} is no longer wanted")
+    if member.succeeded:
+        return None
+    if member.incarnation != incarnation:
+        return Break(index, f"worker {index} was relaunched as incarnation {member.incarnation}")
+    if not member.alive:
+        return Break(index, f"worker {index} was lost: {member.gone_because}".removesuffix(": "))
+    report = member.report
+    if report is None or report.observed_round < round_:
+        return None  # has not acted on this round yet
+    if report.state is AgentState.FAILED:
+        return Break(index, f"training processes of worker {index} failed", report)
+    if report.state is AgentState.STOPPED:
+        return Break(index, f"worker {index} stopped")
+    if report.state is AgentState.READY:
+        return Break(index, f"worker {index} left the world")
+    return None
+
+
+def _judge_formed(
+    published: Rendezvous, ranked: Sequence[Participant], bounds: Bounds, now: datetime
+) -> Decision:
+    breaks = broken_members(published, ranked)
+    if breaks:
+        reason = "; ".join(b.reason for b in breaks[:3])
+        if len(breaks) > 3:
+            reason += f"; and {len(breaks) - 3} more"
+        joinable = [p for p in ranked if p.joinable]
+        if len(joinable) >= bounds.desired and bounds.floor(len(joinable)):
+            return Decision(_form(published, joinable, bounds, reason, now), breaks)
+        held = published.model_copy(
+            update={"phase": RendezvousPhase.REFORMING, "reason": reason, "reforming_since": now}
+        )
+        return Decision(held, breaks, bounds.shrink_after_seconds)
+    return _judge_growth(published, ranked, bounds, now)
+
+
+def _judge_growth(
+    published: Rendezvous, ranked: Sequence[Participant], bounds: Bounds, now: datetime
+) -> Decision:
+    """Ready newcomers join a healthy world in whole units, batched by the last call."""
+    members = set(published.members)
+    if any(p.succeeded or _has_succeeded(p, published.round) for p in ranked if p.index in members):
+        return Decision(published)  # training is ending: nobody is disturbed for a newcomer
+    newcomers = [p for p in ranked if p.joinable and p.index not in members]
+    size = bounds.floor(len(members) + len(newcomers))
+    if size <= len(members):
+        return Decision(published)
+    complete = len(members) + len(newcomers) >= bounds.desired
+    wait = 0.0 if complete else _last_call(newcomers, bounds)
+    if wait > 0:
+        return Decision(published, look_again_seconds=wait)
+    joining = [p for p in ranked if p.joinable]
+    reason = f"the world grows from {len(members)} to {size} workers"
+    return Decision(_form(published, joining, bounds, reason, now, keep=members))
+
+
+def _judge_reforming(
+    published: Rendezvous, ranked: Sequence[Participant], bounds: Bounds, now: datetime
+) -> Decision:
+    joinable = [p for p in ranked if p.joinable]
+    if len(joinable) >= bounds.desired and bounds.floor(len(joinable)):
+        return Decision(_form(published, joinable, bounds, published.reason, now))
+    since = published.reforming_since or now
+    wait = bounds.shrink_after_seconds - (now - since).total_seconds()
+    if wait > 0:
+        return Decision(published, look_again_seconds=wait)
+    size = bounds.floor(len(joinable))
+    if not size:
+        return Decision(published)  # fewer than the minimum: the next worker to join wakes us
+    reason = f"{published.reason}; no replacement within {bounds.shrink_after_seconds:g} s"
+    return Decision(_form(published, joinable, bounds, reason, now, keep=set(published.members)))
+
+
+def _judge_forming(
+    published: Rendezvous, ranked: Sequence[Participant], bounds: Bounds, now: datetime
+) -> Decision:
+    joinable = [p for p in ranked if p.joinable]
+    if not bounds.floor(len(joinable)):
+        return Decision(published)
+    if len(joinable) >= bounds.desired:
+        return Decision(_form(published, joinable, bounds, "all workers are ready", now))
+    wait = _last_call(joinable, bounds)
+    if wait > 0:
+        return Decision(published, look_again_seconds=wait)
+    reason = f"{len(joinable)} of {bounds.desired} workers are ready after the last call"
+    return Decision(_form(published, joinable, bounds, reason, now))
+
+
+def _last_call(joined: Sequence[Participant], bounds: Bounds) -> float:
+    """Seconds until `lastCallSeconds` have passed since the last one joined."""
+    return bounds.last_call_seconds - min(p.seconds_since_joined for p in joined)
+
+
+def _has_succeeded(member: Participant, round_: int) -> bool:
+    report = member.report
+    return report is not None and report.state is AgentState.SUCCEEDED and report.observed_round == round_
+
+
+def _form(
+    published: Rendezvous,
+    joinable: Sequence[Participant],
+    bounds: Bounds,
+    reason: str,
+    now: datetime,
+    keep: set[int] | None = None,
+) -> Rendezvous:
+    """Round + 1, of the lowest indices among the joinable, enough for a world; those in `keep` come first."""
+    size = bounds.floor(len(joinable))
+    preferred = sorted(joinable, key=lambda p: (p.index not in keep if keep else False, p.index))
+    members = sorted(preferred[:size], key=lambda p: p.index)
+    reports = [p.report for p in members if p.report is not None]
+    return Rendezvous(
+        round=published.round + 1,
+        phase=RendezvousPhase.FORMED,
+        members=[p.index for p in members],
+        incarnations=[p.incarnation for p in members],
+        world_size=sum(report.local_world_size for report in reports),
+        master_address=reports[0].address,
+        master_port=reports[0].store_port,
+        reason=reason,
+        formed_at=now,
+    )

@@ -1,0 +1,46 @@
+"""cleanPodPolicy, ttlSecondsAfterFinished and activeDeadlineSeconds: pure, with `now` passed in."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from crds import names
+from crds.elasticjob import CleanPodPolicy, ElasticJob, JobPhase
+from reconcilers.pod_builder import DEFAULT_GRACE_SECONDS
+
+LEAVE_MARGIN_SECONDS = 5.0
+
+
+def seconds_to_deadline(job: ElasticJob, now: datetime) -> float | None:
+    """Until `activeDeadlineSeconds` are over; None without one."""
+    deadline, started = job.spec.run_policy.active_deadline_seconds, job.status.start_time
+    if deadline is None or started is None:
+        return None
+    return deadline - (now - started).total_seconds()
+
+
+def seconds_to_expiry(job: ElasticJob, now: datetime) -> float | None:
+    """Until a finished job is to be deleted; None if it is to stay."""
+    ttl, completed = job.spec.run_policy.ttl_seconds_after_finished, job.status.completion_time
+    if ttl is None or completed is None:
+        return None
+    return ttl - (now - completed).total_seconds()
+
+
+def seconds_to_cleaning(job: ElasticJob, type_: str, *, pod_ended: bool, now: datetime) -> float | None:
+    """Until a Pod of a finished job is to be deleted; None if it may stay.
+
+    Agents leave by themselves when the job has finished, so that their Pods keep exit code and log. Only
+    what is still there after its own grace period is deleted as running.
+    """
+    policy = job.spec.run_policy.clean_pod_policy
+    if policy is CleanPodPolicy.NONE or (policy is CleanPodPolicy.RUNNING and pod_ended):
+        return None
+    if pod_ended:
+        return 0.0
+    template = job.spec.replica_specs[type_].template if type_ in job.spec.replica_specs else {"spec": {}}
+    grace = template["spec"].get("terminationGracePeriodSeconds", DEFAULT_GRACE_SECONDS)
+    completed = job.status.completion_time or now
+    serves_training = type_ != names.WORKER and job.status.phase is JobPhase.SUCCEEDED
+    leave = 0.0 if serves_training else float(grace) + LEAVE_MARGIN_SECONDS
+    return max(leave - (now - completed).total_seconds(), 0.0)

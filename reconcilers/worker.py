@@ -1,0 +1,240 @@
+"""The Worker reconciler: one Pod for each ElasticWorker's incarnation, and a status that says how it is.
+
+Desired state is `spec.incarnation`; what becomes of it is told in `status`, and the ElasticJob reconciler
+decides what follows. The Pod's name carries the incarnation, so making it twice is impossible.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from typing import Any
+
+from controller.cache import Cache
+from controller.client import Client
+from controller.contact import Contact
+from controller.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound
+from controller.events import EventRecorder
+from controller.reconciler import Reconciler, Request, Result
+from controller.resources import ELASTICJOBS, ELASTICWORKERS, LEASES, NODES, PODS
+from crds import names
+from crds.elasticjob import ElasticJob
+from crds.elasticworker import ElasticWorker, ElasticWorkerStatus, WorkerPhase
+from crds.model import ConditionStatus
+from reconcilers.access import WorkerAccess
+from reconcilers.clock import Clock
+from reconcilers.conditions import with_condition
+from reconcilers.heartbeat import Heartbeats, lease_of
+from reconcilers.parsing import Parser
+from reconcilers.pod_builder import build_pod, pod_name, service_account
+from reconcilers.run_policy import seconds_to_cleaning
+from reconcilers.status_patch import merge_patch
+from reconcilers.worker_status import SCHEDULED, Observation, observe
+
+BY_OWNER = "owner"
+BY_NODE = "node"
+BY_JOB = "job"
+REFUSED_RETRY_SECONDS = 30.0
+HEARTBEAT_SLACK_SECONDS = 0.1
+
+
+class WorkerReconciler(Reconciler):
+    def __init__(
+        self, client: Client, cache: Cache, recorder: EventRecorder, contact: Contact, clock: Clock
+    ) -> None:
+        self._client = client
+        self._recorder = recorder
+        self._clock = clock
+        self._workers = cache.store(ELASTICWORKERS)
+        self._jobs = cache.store(ELASTICJOBS)
+        self._pods = cache.store(PODS)
+        self._leases = cache.store(LEASES)
+        self._nodes = cache.store(NODES)
+        self._parse_worker = Parser(ElasticWorker)
+        self._parse_job = Parser(ElasticJob)
+        self._heartbeats = Heartbeats(client, contact, clock)
+        self._access = WorkerAccess(client, clock.monotonic)
+
+    async def reconcile(self, request: Request) -> Result:
+        namespace = request.namespace or ""
+        raw = self._workers.get(namespace, request.name)
+        lease = self._leases.get(namespace, request.name)
+        if raw is None or raw["metadata"].get("deletionTimestamp"):
+            self._heartbeats.forget(lease)
+            return Result()
+        worker = self._parse_worker.parse(raw)
+        raw_job = self._jobs.get(namespace, worker.spec.job_name)
+        if raw_job is None or raw_job["metadata"].get("deletionTimestamp"):
+            return Result()  # garbage collection takes the worker and its Pods with the job
+        job = self._parse_job.parse(raw_job)
+        released = job.spec.suspend or bool(job.status.phase and job.status.phase.finished)
+
+        await self._delete_earlier_pods(worker)
+        pod = await self._find_pod(worker)
+        if pod is None and not released and _wants_pod(worker):
+            try:
+                pod = await self._create_pod(job, worker)
+            except (Invalid, Forbidden) as error:
+                await self._report_refusal(worker, raw, raw_job, str(error))
+                return Result(REFUSED_RETRY_SECONDS)
+        silence, look_again = await self._silence(job, lease, pod)
+        seen = Observation(
+            pod=pod,
+            heartbeat_lost_seconds=silence,
+            node_lost=self._node_lost(pod, lease),
+            released=released,
+        )
+        await self._write(raw, observe(worker, seen, self._clock.now()))
+        if released and pod is not None:
+            look_again = await self._clean(job, worker, pod)
+        return Result(look_again)
+
+    async def _find_pod(self, worker: ElasticWorker) -> dict[str, Any] | None:
+        """The incarnation's Pod; asked of the API server itself before a known one is called gone."""
+        pod = self._pods.get(worker.metadata.namespace, pod_name(worker))
+        status = worker.status
+        known = status.observed_incarnation == worker.spec.incarnation and status.pod_uid is not None
+        ended = status.phase in (WorkerPhase.FAILED, WorkerPhase.SUCCEEDED)
+        if pod is None and known and not ended:
+            with contextlib.suppress(NotFound):
+                pod = await self._client.get(PODS, pod_name(worker), worker.metadata.namespace)
+        return pod if pod is not None and _owned(pod, worker) else None
+
+    async def _create_pod(self, job: ElasticJob, worker: ElasticWorker) -> dict[str, Any]:
+        namespace = worker.metadata.namespace
+        await self._access.ensure(namespace, service_account(job.spec.replica_specs[worker.spec.type]))
+        if self._leases.get(namespace, worker.metadata.name) is None:
+            with contextlib.suppress(AlreadyExists):
+                timeout = job.spec.elastic_policy.heartbeat_timeout_seconds
+                await self._client.create(LEASES, lease_of(worker, timeout))
+        try:
+            return await self._client.create(PODS, build_pod(job, worker))
+        except AlreadyExists:
+            pod = await self._client.get(PODS, pod_name(worker), namespace)
+            if _owned(pod, worker):
+                return pod
+            raise Forbidden(
+                403,
+                "Forbidden",
+                f"the Pod name {pod_name(worker)} is taken by a Pod that is not this worker's",
+            ) from None
+
+    async def _delete_earlier_pods(self, worker: ElasticWorker) -> None:
+        """Earlier incarnations leave in their own grace period, beside the new one.
+
+        The last one's Pod stays if it has ended by itself: its log may be the only witness.
+        """
+        last = str(worker.spec.incarnation - 1)
+        for pod in self._pods.by_index(BY_OWNER, worker.metadata.uid):
+            kept = _ended(pod) and pod["metadata"]["labels"].get(names.LABEL_INCARNATION) == last
+            if pod["metadata"]["name"] != pod_name(worker) and not kept:
+                await self._delete_pod(pod)
+
+    async def _delete_pod(self, pod: dict[str, Any]) -> None:
+        metadata = pod["metadata"]
+        if metadata.get("deletionTimestamp"):
+            return
+        with contextlib.suppress(NotFound, Conflict):
+            await self._client.delete(PODS, metadata["name"], metadata["namespace"], uid=metadata["uid"])
+
+    async def _clean(self, job: ElasticJob, worker: ElasticWorker, pod: dict[str, Any]) -> float | None:
+        """Delete the Pod of a suspended or finished job, when it is time; seconds until then."""
+        if not (job.status.phase and job.status.phase.finished):
+            await self._delete_pod(pod)
+            return None
+        wait = seconds_to_cleaning(job, worker.spec.type, pod_ended=_ended(pod), now=self._clock.now())
+        if wait == 0:
+            await self._delete_pod(pod)
+            return None
+        return wait
+
+    async def _silence(
+        self, job: ElasticJob, lease: dict[str, Any] | None, pod: dict[str, Any] | None
+    ) -> tuple[float | None, float | None]:
+        """(seconds of silence if too long, seconds until it might be)."""
+        if pod is None or lease is None or _ended(pod):
+            return None, None
+        timeout = float(job.spec.elastic_policy.heartbeat_timeout_seconds)
+        age = self._heartbeats.age_seconds(lease, pod)
+        if age is not None and age >= timeout:
+            age = await self._heartbeats.confirmed_age_seconds(lease, pod)
+            if age >= timeout:
+                return age, None
+        if age is None:
+            return None, None
+        return None, timeout - age + HEARTBEAT_SLACK_SECONDS
+
+    def _node_lost(self, pod: dict[str, Any] | None, lease: dict[str, Any] | None) -> str | None:
+        """Why the Pod's node counts as lost. An agent that is heard speaks for its node itself."""
+        name = (pod or {}).get("spec", {}).get("nodeName")
+        if pod is None or not name or self._heartbeats.age_seconds(lease, pod) is not None:
+            return None
+        node = self._nodes.get(None, name)
+        if node is None:
+            return None  # just created, or gone: then its Pods are collected too
+        ready = next((c for c in node.get("status", {}).get("conditions", ()) if c["type"] == "Ready"), None)
+        if ready is None or ready.get("status") == "True":
+            return None
+        return f"node {name} is not ready: {ready.get('message', ready.get('reason', ''))}"
+
+    async def _report_refusal(
+        self, worker: ElasticWorker, raw: dict[str, Any], job: dict[str, Any], error: str
+    ) -> None:
+        """The API server refuses the Pod: the template is wrong, or a quota or policy forbids it."""
+        message = f"Pod {pod_name(worker)} was refused: {error}"
+        self._recorder.event(job, "Warning", "PodRefused", message)
+        now = self._clock.now()
+        status = observe(worker, Observation(pod=None), now)
+        conditions = with_condition(
+            status.conditions, SCHEDULED, ConditionStatus.FALSE, "PodRefused", message, now
+        )
+        await self._write(raw, status.model_copy(update={"message": message, "conditions": conditions}))
+
+    async def _write(self, raw: dict[str, Any], status: ElasticWorkerStatus) -> None:
+        """Patch what is ours, and leave the agent's part alone."""
+        current = {k: v for k, v in raw.get("status", {}).items() if k != "agent"}
+        desired = {k: v for k, v in status.to_wire().items() if k != "agent"}
+        patch = merge_patch(current, desired)
+        if not patch:
+            return
+        metadata = raw["metadata"]
+        with contextlib.suppress(NotFound):
+            await self._client.patch(
+                ELASTICWORKERS,
+                metadata["name"],
+                {"status": patch},
+                metadata["namespace"],
+                subresource="status",
+            )
+
+
+def _wants_pod(worker: ElasticWorker) -> bool:
+    status = worker.status
+    if status.observed_incarnation != worker.spec.incarnation:
+        return True
+    ended = status.phase in (WorkerPhase.FAILED, WorkerPhase.SUCCEEDED)
+    return status.pod_uid is None and not ended
+
+
+def _owned(pod: dict[str, Any], worker: ElasticWorker) -> bool:
+    return worker.metadata.uid in owner_uids(pod)
+
+
+def _ended(pod: dict[str, Any]) -> bool:
+    return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+
+
+def owner_uids(obj: dict[str, Any]) -> Iterable[str]:
+    """Index function: the uid of the controlling owner."""
+    return [o["uid"] for o in obj["metadata"].get("ownerReferences", ()) if o.get("controller")]
+
+
+def node_names(obj: dict[str, Any]) -> Iterable[str]:
+    """Index function: the node an ElasticWorker's Pod is on."""
+    node = obj.get("status", {}).get("nodeName")
+    return [node] if node else []
+
+
+def job_keys(obj: dict[str, Any]) -> Iterable[str]:
+    """Index function: the job an ElasticWorker belongs to."""
+    return [f"{obj['metadata']['namespace']}/{obj['spec']['jobName']}"]
