@@ -1,0 +1,52 @@
+"""The `dlr` command: hands `run` to the agent, and everything else to the typer application.
+
+`dlr run` is what starts in a training image, which has torch but need not have the command line's own
+packages. So it is taken out before anything else is imported.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from dlr.commands.errors import CommandError
+
+EXIT_INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        if words[:1] == ["run"]:
+            sys.exit(_run(words[1:]))
+        _command_line(words)
+    except CommandError as error:
+        print(f"dlr: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        # The reader has seen enough (`dlr job logs x | head`); keep the interpreter from flushing into it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _run(words: list[str]) -> int | None:
+    from agent.run import main as run_agent
+
+    return run_agent(words)
+
+
+def _command_line(words: list[str]) -> None:
+    try:
+        from dlr.commands.application import application
+    except ModuleNotFoundError as error:
+        raise CommandError(
+            f"this command needs the package {error.name}, which only `dlr run` can do without; "
+            "install it with: pip install 'dlr[cli]'"
+        ) from error
+    application(words, prog_name="dlr")
+
+
+if __name__ == "__main__":
+    main()

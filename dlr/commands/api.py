@@ -1,0 +1,240 @@
+"""The API server as the commands see it: plain objects in and out, and every failure as a sentence.
+
+pykube carries the requests (never its watch, which just ends). A command that can say something better about
+a failure catches `ApiFailure` by its status and reason; everything else is already fit to be shown.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import pykube
+import requests
+
+from crds import names
+from dlr.commands.connection import Connection
+from dlr.commands.errors import CommandError
+
+JSON = dict[str, Any]
+
+REQUEST_TIMEOUT_SECONDS = 10.0
+PAGE_SIZE = 500
+
+
+@dataclass(frozen=True)
+class Kind:
+    version: str
+    plural: str
+    title: str
+    namespaced: bool = True
+
+
+ELASTICJOBS = Kind(names.API_VERSION, "elasticjobs", "ElasticJob")
+ELASTICWORKERS = Kind(names.API_VERSION, "elasticworkers", "ElasticWorker")
+PODS = Kind("v1", "pods", "Pod")
+EVENTS = Kind("v1", "events", "Event")
+NAMESPACES = Kind("v1", "namespaces", "namespace", namespaced=False)
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One thing wrong with an object that was refused."""
+
+    path: str
+    message: str
+
+
+@dataclass(eq=False)
+class ApiFailure(CommandError):
+    """The API server's refusal."""
+
+    sentence: str
+    status: int
+    reason: str = ""
+    causes: tuple[Cause, ...] = ()
+    names_object: bool = False
+    """It speaks of one object; a 404 that does not means that the server has no such kind."""
+
+    def __str__(self) -> str:
+        return self.sentence
+
+
+class Unreachable(CommandError):
+    """No answer from the API server; it may have one later."""
+
+
+class Api:
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.namespace = connection.namespace
+        config = pykube.KubeConfig(
+            {
+                "clusters": [{"name": "it", "cluster": connection.cluster}],
+                "users": [{"name": "it", "user": connection.user}],
+                "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
+                "current-context": "it",
+            }
+        )
+        self._http = pykube.HTTPClient(config, timeout=REQUEST_TIMEOUT_SECONDS)
+        # A proxy for the outside world has no business between us and a cluster on this machine.
+        self._http.session.trust_env = not _is_loopback(connection.server)
+
+    def get(self, kind: Kind, name: str) -> JSON:
+        with self._request("GET", kind, name) as response:
+            return _object(response)
+
+    def find(self, kind: Kind, *, all_namespaces: bool = False, label_selector: str = "") -> list[JSON]:
+        items: list[JSON] = []
+        parameters: dict[str, str | int] = {"limit": PAGE_SIZE}
+        if label_selector:
+            parameters["labelSelector"] = label_selector
+        while True:
+            with self._request("GET", kind, parameters=parameters, all_namespaces=all_namespaces) as response:
+                page = _object(response)
+            items += page.get("items") or []
+            token = page.get("metadata", {}).get("continue")
+            if not token:
+                return items
+            parameters["continue"] = token
+
+    def create(self, kind: Kind, body: JSON) -> tuple[JSON, list[str]]:
+        """The created object, and the server's warnings. Unknown and doubled fields are refused."""
+        parameters: dict[str, str | int] = {"fieldValidation": "Strict"}
+        with self._request("POST", kind, parameters=parameters, body=body) as response:
+            return _object(response), _warnings(response)
+
+    def delete(self, kind: Kind, name: str) -> None:
+        with self._request("DELETE", kind, name, parameters={"propagationPolicy": "Background"}):
+            pass
+
+    @contextmanager
+    def log(self, pod: str, parameters: dict[str, str | int], *, follow: bool) -> Iterator[Iterator[str]]:
+        """The lines of a container's log. Followed, it may be silent for as long as the container is."""
+        timeout = (REQUEST_TIMEOUT_SECONDS, None if follow else REQUEST_TIMEOUT_SECONDS)
+        parameters = parameters | ({"follow": "true"} if follow else {})
+        with self._request(
+            "GET", PODS, f"{quote(pod)}/log", parameters=parameters, stream=True, timeout=timeout
+        ) as response:
+            yield (line.decode(errors="replace") for line in response.iter_lines())
+
+    @contextmanager
+    def _request(
+        self,
+        method: str,
+        kind: Kind,
+        name: str = "",
+        *,
+        parameters: dict[str, str | int] | None = None,
+        body: JSON | None = None,
+        all_namespaces: bool = False,
+        stream: bool = False,
+        timeout: float | tuple[float, float | None] = REQUEST_TIMEOUT_SECONDS,
+    ) -> Iterator[requests.Response]:
+        try:
+            with self._http.request(
+                method,
+                version=kind.version,
+                namespace=self.namespace if kind.namespaced and not all_namespaces else None,
+                url=f"{kind.plural}/{name}" if name else kind.plural,
+                params=parameters,
+                data=None if body is None else json.dumps(body),
+                headers={"Content-Type": "application/json"} if body is not None else None,
+                stream=stream,
+                timeout=timeout,
+            ) as response:
+                if not response.ok:
+                    raise self._failure(response, kind)
+                yield response
+        except (requests.RequestException, OSError) as error:
+            raise self._unreachable(error) from error
+        except (NotImplementedError, ImportError, pykube.exceptions.PyKubeError) as error:
+            raise CommandError(
+                f"{self.connection.source} asks for a login that dlr cannot do: {error}"
+            ) from error
+
+    def _unreachable(self, error: Exception) -> CommandError:
+        server, source = self.connection.server, self.connection.source
+        if isinstance(error, requests.exceptions.SSLError):
+            return CommandError(
+                f"The certificate of the API server at {server} does not fit {source}: {_innermost(error)}."
+            )
+        if isinstance(error, requests.Timeout):
+            return Unreachable(
+                f"The API server at {server} did not answer within {REQUEST_TIMEOUT_SECONDS:.0f} s."
+            )
+        return Unreachable(
+            f"No API server answers at {server}, which {source} names ({_innermost(error)}); "
+            "is the cluster up? (`dlr up` starts a local one.)"
+        )
+
+    def _failure(self, response: requests.Response, kind: Kind) -> ApiFailure:
+        status = _status(response)
+        message = status.get("message") or response.text.strip()[:500] or response.reason
+        details = status.get("details") or {}
+        server = self.connection.server
+        if response.status_code == requests.codes.unauthorized:
+            message = (
+                f"The API server at {server} does not accept the credentials of {self.connection.source}."
+            )
+        elif response.status_code == requests.codes.not_found and not details.get("name"):
+            message = f"The API server at {server} knows no {kind.plural}."
+            if kind.version == names.API_VERSION:
+                message += " Install dlr there: dlr manifests | kubectl apply -f -"
+        causes = tuple(
+            Cause(cause.get("field", ""), cause.get("message", "")) for cause in details.get("causes") or []
+        )
+        return ApiFailure(
+            message,
+            response.status_code,
+            status.get("reason", ""),
+            causes,
+            names_object=bool(details.get("name")),
+        )
+
+
+def _is_loopback(server: str) -> bool:
+    host = urlsplit(server).hostname or ""
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def _object(response: requests.Response) -> JSON:
+    body = response.json()
+    if not isinstance(body, dict):
+        raise CommandError(f"{response.url} answered with something that is not a Kubernetes object.")
+    return body
+
+
+def _status(response: requests.Response) -> JSON:
+    try:
+        body = response.json()
+    except ValueError:
+        return {}
+    return body if isinstance(body, dict) and body.get("kind") == "Status" else {}
+
+
+def _warnings(response: requests.Response) -> list[str]:
+    """The texts of `Warning: 299 - "text"` headers, which requests joins with commas."""
+    header = response.headers.get("Warning", "")
+    return [text.replace('\\"', '"') for text in re.findall(r'299 \S+ "((?:[^"\\]|\\.)*)"', header)]
+
+
+def _innermost(error: BaseException) -> str:
+    """The operating system's own words out of the several wrappings that requests and urllib3 add."""
+    while True:
+        inner = (
+            error.__cause__
+            or error.__context__
+            or next(
+                (part for part in error.args if isinstance(part, BaseException)),
+                getattr(error, "reason", None),
+            )
+        )
+        if not isinstance(inner, BaseException):
+            return (getattr(error, "strerror", None) or str(error)).rstrip(".")
+        error = inner

@@ -1,0 +1,109 @@
+"""`dlr up`, `dlr down`, `dlr kubeconfig`: the embedded cluster, with dlr installed in it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import crds
+import deploy
+from dlr.commands.errors import CommandError
+from dlr.commands.output import print_json
+from localcluster.paths import Home
+
+DEFAULT_NODES = 4
+DEFAULT_PORT = 6553
+
+HomeFolder = Annotated[
+    Path | None, typer.Option("--home", help="The cluster's folder, instead of $DLR_HOME or ~/.dlr.")
+]
+
+
+class KubeconfigFormat(StrEnum):
+    PATH = "path"
+    YAML = "yaml"
+    JSON = "json"
+
+
+def up(
+    nodes: Annotated[int, typer.Option(min=1, max=1000, help="Virtual nodes.")] = DEFAULT_NODES,
+    cpus_per_node: Annotated[str, typer.Option(help="CPUs that a node says it has.")] = "8",
+    memory_per_node: Annotated[str, typer.Option(help="Memory that a node says it has.")] = "32Gi",
+    gpus_per_node: Annotated[int, typer.Option(min=0, help="nvidia.com/gpu that a node says it has.")] = 0,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="The API server's port; 0 is any free one.")
+    ] = DEFAULT_PORT,
+    home: HomeFolder = None,
+) -> None:
+    """Start a Kubernetes for this machine, or bring back the one that was: no Docker, no root."""
+    from localcluster import supervisor
+
+    place = _home(home)
+    _put_own_commands_on_path()
+    supervisor.up(
+        place,
+        nodes=nodes,
+        cpus_per_node=cpus_per_node,
+        memory_per_node=memory_per_node,
+        gpus_per_node=gpus_per_node,
+        port=port,
+        manifests=[*crds.manifests(), *deploy.worker_documents()],
+        addons=[supervisor.Addon("controller", [sys.executable, "-m", "dlr.cli", "controller"])],
+    )
+    print(
+        f"The cluster is up: {nodes} virtual nodes and the dlr controller. Its files are in {place.root}.\n\n"
+        f"  export KUBECONFIG={place.kubeconfig}\n"
+        "  kubectl apply -f examples/digits/elasticjob.yaml     # or: dlr job submit -f …\n"
+        "  dlr job status digits --watch\n"
+        "  dlr down                                             # ends it; the next `dlr up` brings it back"
+    )
+
+
+def down(home: HomeFolder = None) -> None:
+    """Stop the embedded cluster and every process in it; its objects stay for the next `dlr up`."""
+    from localcluster import supervisor
+
+    place = _home(home)
+    supervisor.down(place)
+    print(f"The cluster in {place.root} is down.")
+
+
+def kubeconfig(
+    output: Annotated[
+        KubeconfigFormat, typer.Option("--output", "-o", help="Its path, or what is in it.")
+    ] = KubeconfigFormat.PATH,
+    home: HomeFolder = None,
+) -> None:
+    """Print where the embedded cluster's kubeconfig is: export KUBECONFIG=$(dlr kubeconfig)"""
+    import yaml
+
+    path = _home(home).kubeconfig
+    try:
+        text = path.read_text()
+    except FileNotFoundError as error:
+        raise CommandError(
+            f"There is no embedded cluster in {path.parent}; start one with `dlr up`."
+        ) from error
+    except OSError as error:
+        raise CommandError(f"The kubeconfig {path} cannot be read: {error.strerror}.") from error
+    if output is KubeconfigFormat.PATH:
+        print(path)
+    elif output is KubeconfigFormat.YAML:
+        sys.stdout.write(text)
+    else:
+        print_json(yaml.safe_load(text))
+
+
+def _home(folder: Path | None) -> Home:
+    return Home(folder.expanduser().absolute()) if folder else Home.default()
+
+
+def _put_own_commands_on_path() -> None:
+    """Containers run on this machine's programs: `dlr` and `torchrun` are to be those beside this Python."""
+    own = str(Path(sys.executable).parent)
+    os.environ["PATH"] = os.pathsep.join([own, *os.environ.get("PATH", os.defpath).split(os.pathsep)])

@@ -1,0 +1,9 @@
+"""The one way a command fails: a sentence for the person at the terminal, and an exit code."""
+
+from __future__ import annotations
+
+
+class CommandError(Exception):
+    """What was wrong, where, and what to do; printed as it is, without a traceback."""
+
+    exit_code = 1

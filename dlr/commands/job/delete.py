@@ -1,0 +1,65 @@
+"""`dlr job delete`: delete jobs, and stay until their Pods are gone."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from crds import names
+from dlr.commands.api import ELASTICJOBS, PODS, Api, ApiFailure
+from dlr.commands.connection import connect
+from dlr.commands.errors import CommandError
+from dlr.commands.job.lookup import get_job
+from dlr.commands.options import Context, Kubeconfig, Namespace, complete_job_name
+
+POLL_SECONDS = 0.5
+
+
+def delete(
+    job_names: Annotated[
+        list[str],
+        typer.Argument(metavar="NAME...", help="The jobs' names.", autocompletion=complete_job_name),
+    ],
+    wait: Annotated[bool, typer.Option(help="Wait until the jobs and their Pods are gone.")] = True,
+    timeout_seconds: Annotated[float, typer.Option("--timeout", help="How many seconds to wait.")] = 120.0,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Delete ElasticJobs with everything they made."""
+    api = Api(connect(kubeconfig, context, namespace))
+    for name in job_names:
+        get_job(api, name)
+    for name in job_names:
+        api.delete(ELASTICJOBS, name)
+        if not wait:
+            print(f"elasticjob {api.namespace}/{name} is being deleted")
+    if not wait:
+        return
+    deadline = time.monotonic() + timeout_seconds
+    for name in job_names:
+        _wait_until_gone(api, name, deadline)
+        print(f"elasticjob {api.namespace}/{name} deleted")
+
+
+def _wait_until_gone(api: Api, name: str, deadline: float) -> None:
+    while remains := _remains(api, name):
+        if time.monotonic() > deadline:
+            raise CommandError(
+                f"The job {name!r} is deleted, but not all of it is gone yet: {', '.join(remains)}."
+            )
+        time.sleep(POLL_SECONDS)
+
+
+def _remains(api: Api, name: str) -> list[str]:
+    pods = api.find(PODS, label_selector=f"{names.LABEL_JOB}={name}")
+    remains = [f"pod/{pod['metadata']['name']}" for pod in pods]
+    try:
+        api.get(ELASTICJOBS, name)
+        remains.append(f"elasticjob/{name}")
+    except ApiFailure as failure:
+        if failure.reason != "NotFound":
+            raise
+    return remains

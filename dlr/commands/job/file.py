@@ -1,0 +1,147 @@
+"""Job files: YAML read as Kubernetes reads it, remembering on which line everything stands.
+
+The API server is the one judge of what a job may say. It answers with field paths; here they become
+`file:line`, which is where a person can mend it.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from crds import names
+from dlr.commands.errors import CommandError
+
+JSON = dict[str, Any]
+
+STDIN = "-"
+PATH_STEP = re.compile(r"\[([^\]]*)\]|([^.\[\]]+)")
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML for JSON's types: a date stays the text it is."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+@dataclass(frozen=True)
+class JobFile:
+    """One ElasticJob of a file."""
+
+    body: JSON
+    source: str
+    node: yaml.Node
+
+    @property
+    def name(self) -> str:
+        return str(self.body["metadata"]["name"])
+
+    @property
+    def namespace(self) -> str | None:
+        namespace = self.body["metadata"].get("namespace")
+        return str(namespace) if namespace else None
+
+    def where(self, path: str = "") -> str:
+        """`file:line` of a field path such as `spec.replicaSpecs.worker.template.spec.containers[0]`.
+
+        Of what is not there, the line of the closest thing that should contain it.
+        """
+        line = self.node.start_mark.line
+        node = self.node
+        for bracketed, plain in PATH_STEP.findall(path):
+            step = _child(node, bracketed or plain)
+            if step is None:
+                break
+            key, node = step
+            line = key.start_mark.line
+        return f"{self.source}:{line + 1}"
+
+
+def read_jobs(filename: str) -> list[JobFile]:
+    """Every document of the file, all of which must be ElasticJobs with a name."""
+    source = "standard input" if filename == STDIN else filename
+    jobs = list(_documents(_text(filename, source), source))
+    if not jobs:
+        raise CommandError(f"{source} has no ElasticJob in it.")
+    return jobs
+
+
+def _text(filename: str, source: str) -> str:
+    try:
+        return sys.stdin.read() if filename == STDIN else Path(filename).read_text()
+    except OSError as error:
+        raise CommandError(f"{source} cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise CommandError(f"{source} cannot be read: it is not UTF-8 text.") from error
+
+
+def _documents(text: str, source: str) -> Iterator[JobFile]:
+    loader = _Loader(text)
+    try:
+        while loader.check_node():
+            node = loader.get_node()
+            body = loader.construct_document(node) if node else None
+            if node and body is not None:
+                yield _job(body, node, source)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"{source}:{mark.line + 1}" if mark else source
+        raise CommandError(f"{where} is not YAML: {error.problem or error.context}.") from error
+    except yaml.YAMLError as error:
+        raise CommandError(f"{source} is not YAML: {error}.") from error
+    finally:
+        loader.dispose()
+
+
+def _job(body: Any, node: yaml.Node, source: str) -> JobFile:
+    job = JobFile(body, source, node)
+    if not isinstance(body, dict) or "kind" not in body or "apiVersion" not in body:
+        raise CommandError(
+            f"{job.where()} is not a Kubernetes object: it needs apiVersion, kind and metadata.name."
+        )
+    if (body["apiVersion"], body["kind"]) != (names.API_VERSION, "ElasticJob"):
+        raise CommandError(
+            f"{job.where('kind')}: {body['apiVersion']} {body['kind']} is no {names.API_VERSION} ElasticJob; "
+            "`dlr job submit` takes only those, and kubectl apply takes everything."
+        )
+    metadata = body.get("metadata")
+    if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str):
+        raise CommandError(f"{job.where('metadata')}: metadata.name is missing or is not text.")
+    _refuse_doubled_keys(node, source)
+    return job
+
+
+def _refuse_doubled_keys(node: yaml.Node, source: str) -> None:
+    """YAML readers keep the last of two equal keys and say nothing; the first is then silently lost."""
+    if isinstance(node, yaml.MappingNode):
+        seen: set[str] = set()
+        for key, value in node.value:
+            if key.value in seen and key.tag != "tag:yaml.org,2002:merge":
+                raise CommandError(
+                    f"{source}:{key.start_mark.line + 1}: the key {key.value!r} is there twice."
+                )
+            seen.add(key.value)
+            _refuse_doubled_keys(value, source)
+    elif isinstance(node, yaml.SequenceNode):
+        for value in node.value:
+            _refuse_doubled_keys(value, source)
+
+
+def _child(node: yaml.Node, step: str) -> tuple[yaml.Node, yaml.Node] | None:
+    """The key (or item) and the value that one step of a path leads to."""
+    if isinstance(node, yaml.MappingNode):
+        return next(((key, value) for key, value in node.value if key.value == step), None)
+    if isinstance(node, yaml.SequenceNode) and step.isdigit() and int(step) < len(node.value):
+        item = node.value[int(step)]
+        return item, item
+    return None

@@ -1,0 +1,154 @@
+"""`dlr job status`: all there is to know of a job on one screen, once or until it ends."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from dlr.commands.api import EVENTS, Api, Unreachable
+from dlr.commands.connection import connect
+from dlr.commands.errors import CommandError
+from dlr.commands.job import report
+from dlr.commands.job.lookup import get_job, list_workers
+from dlr.commands.options import Context, JobName, Kubeconfig, Namespace, Output
+from dlr.commands.output import Format, cell, console, print_json, table, utc_now
+
+JSON = dict[str, Any]
+
+WATCH_INTERVAL_SECONDS = 1.0
+WATCH_SHARE = 0.2
+"""Of its time a watch spends at most this much in asking: a large job is looked at less often."""
+OUTAGE_LIMIT_SECONDS = 300.0
+"""A watch sits out an API server's restart; one that stays away this long is not coming back by itself."""
+EVENTS_SHOWN = 10
+
+
+class JobFailed(CommandError):
+    """The watched job ended, and not well: scripts see it by the exit code."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    job: JSON
+    workers: list[JSON]
+    events: list[JSON]
+
+    def as_json(self) -> JSON:
+        return {"job": self.job, "workers": self.workers, "events": self.events}
+
+
+def status(
+    name: JobName,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Show changes until the job ends; exit code 2 if it failed.")
+    ] = False,
+    namespace: Namespace = None,
+    output: Output = Format.TABLE,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Show a job: phase, world, conditions, workers, last events."""
+    api = Api(connect(kubeconfig, context, namespace))
+    if watch:
+        _watch(api, name, output)
+        return
+    snapshot = take_snapshot(api, name)
+    if output is Format.JSON:
+        print_json(snapshot.as_json())
+    else:
+        console().print(render(snapshot, utc_now()))
+
+
+def take_snapshot(api: Api, name: str) -> Snapshot:
+    job = get_job(api, name)
+    workers = report.sort_workers(list_workers(api, name))
+    return Snapshot(job, workers, report.job_events(api.find(EVENTS), job))
+
+
+def render(snapshot: Snapshot, now: datetime) -> RenderableType:
+    head = Table.grid(padding=(0, 2))
+    for label, text in report.summary(snapshot.job, now):
+        head.add_row(Text(label, style="bold"), cell(text))
+    parts: list[RenderableType] = [head]
+    for columns, rows in (
+        (report.CONDITION_COLUMNS, report.condition_rows(snapshot.job, now)),
+        (report.WORKER_COLUMNS, report.worker_rows(snapshot.job, snapshot.workers)),
+        (report.EVENT_COLUMNS, [report.event_row(event, now) for event in snapshot.events[-EVENTS_SHOWN:]]),
+    ):
+        if rows:
+            parts += [Text(""), table(columns, rows)]
+    return Group(*parts)
+
+
+def _watch(api: Api, name: str, output: Format) -> None:
+    snapshots = _until_finished(lambda: take_snapshot(api, name))
+    if output is Format.JSON:
+        last = _print_changes(snapshots, lambda snapshot: json.dumps(snapshot.as_json()), _resource_versions)
+    elif sys.stdout.isatty():
+        last = _redraw(snapshots)
+    else:
+        last = _print_changes(
+            snapshots, _stamped_line, lambda shot: report.change_line(shot.job, shot.workers)
+        )
+    if report.phase(last.job) == "Failed":
+        failure = (last.job["status"].get("lastFailure") or {}).get("message") or "see its conditions"
+        raise JobFailed(f"The job {name!r} failed: {failure}")
+
+
+def _until_finished(fetch: Callable[[], Snapshot]) -> Iterator[Snapshot]:
+    """Look again and again; an absent API server is waited for, up to a limit."""
+    answered = time.monotonic()
+    while True:
+        asked = time.monotonic()
+        try:
+            snapshot = fetch()
+        except Unreachable as outage:
+            if time.monotonic() - answered > OUTAGE_LIMIT_SECONDS:
+                raise
+            print(f"dlr: {outage} Trying again.", file=sys.stderr)
+        else:
+            answered = asked
+            yield snapshot
+            if report.is_finished(snapshot.job):
+                return
+        time.sleep(max(WATCH_INTERVAL_SECONDS, (time.monotonic() - asked) / WATCH_SHARE))
+
+
+def _redraw(snapshots: Iterator[Snapshot]) -> Snapshot:
+    with Live(console=console(), auto_refresh=False) as live:
+        for snapshot in snapshots:
+            live.update(render(snapshot, utc_now()), refresh=True)
+    return snapshot
+
+
+def _print_changes(
+    snapshots: Iterator[Snapshot], line: Callable[[Snapshot], str], identity: Callable[[Snapshot], object]
+) -> Snapshot:
+    shown: object = None
+    for snapshot in snapshots:
+        if identity(snapshot) != shown:
+            shown = identity(snapshot)
+            print(line(snapshot), flush=True)
+    return snapshot
+
+
+def _resource_versions(snapshot: Snapshot) -> object:
+    everything = [snapshot.job, *snapshot.workers, *snapshot.events]
+    return [(item["metadata"]["uid"], item["metadata"]["resourceVersion"]) for item in everything]
+
+
+def _stamped_line(snapshot: Snapshot) -> str:
+    return f"{datetime.now().astimezone():%H:%M:%S}  {report.change_line(snapshot.job, snapshot.workers)}"

@@ -1,0 +1,84 @@
+"""`dlr job submit`: create the ElasticJobs of a file, or say on which line the trouble is."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from dlr.commands.api import ELASTICJOBS, Api, ApiFailure, Cause
+from dlr.commands.connection import connect
+from dlr.commands.errors import CommandError
+from dlr.commands.job.file import STDIN, JobFile, read_jobs
+from dlr.commands.job.lookup import require_namespace
+from dlr.commands.options import Context, Kubeconfig, Namespace, Output
+from dlr.commands.output import Format, print_json
+
+JSON = dict[str, Any]
+
+STRICT_DECODING = re.compile(r'(unknown|duplicate) field "([^"]+)"')
+
+
+def submit(
+    files: Annotated[
+        list[str],
+        typer.Option("--file", "-f", help=f"A YAML file with ElasticJobs; {STDIN} is standard input."),
+    ],
+    namespace: Namespace = None,
+    output: Output = Format.TABLE,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Create the ElasticJobs of a file."""
+    found = [job for file in files for job in read_jobs(file)]
+    for job in found:
+        _refuse_two_namespaces(job, namespace)
+    api = Api(connect(kubeconfig, context, namespace))
+    default_namespace = api.namespace
+    made = []
+    for job in found:
+        api.namespace = job.namespace or default_namespace
+        made.append(_create(api, job))
+        if output is Format.TABLE:
+            print(
+                f"elasticjob {api.namespace}/{job.name} created; "
+                f"follow it with: dlr job status {job.name} -n {api.namespace} --watch"
+            )
+    if output is Format.JSON:
+        print_json(made[0] if len(made) == 1 else made)
+
+
+def _refuse_two_namespaces(job: JobFile, namespace: str | None) -> None:
+    if job.namespace and namespace and job.namespace != namespace:
+        raise CommandError(
+            f"{job.where('metadata.namespace')}: the job says namespace {job.namespace!r} and "
+            f"--namespace says {namespace!r}; drop one of them."
+        )
+
+
+def _create(api: Api, job: JobFile) -> JSON:
+    try:
+        created, warnings = api.create(ELASTICJOBS, job.body)
+    except ApiFailure as failure:
+        if failure.reason == "NotFound" and failure.names_object:
+            require_namespace(api)
+        raise CommandError(_refusal(api, job, failure)) from failure
+    for warning in warnings:
+        print(f"dlr: warning: {warning}", file=sys.stderr)
+    return created
+
+
+def _refusal(api: Api, job: JobFile, failure: ApiFailure) -> str:
+    if failure.reason == "AlreadyExists":
+        return (
+            f"{job.where()}: there is an ElasticJob {job.name!r} in namespace {api.namespace!r} already; "
+            "delete it first (dlr job delete), or change it with kubectl apply."
+        )
+    causes = failure.causes or tuple(
+        Cause(path, f"{what} field") for what, path in STRICT_DECODING.findall(failure.sentence)
+    )
+    if not causes:
+        return f"{job.where()}: {failure}"
+    return "\n     ".join(f"{job.where(cause.path)}: {cause.path}: {cause.message}" for cause in causes)

@@ -1,0 +1,95 @@
+"""How things are shown: tables for people, JSON for programs.
+
+On a terminal tables fit its width and have colours. Anywhere else they are plain columns of full width, one
+line an entry, so that grep and awk work on them. What a cluster's objects say is shown as text, never
+obeyed: neither as rich's markup nor as a terminal's control sequences.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+UNLIMITED_WIDTH = 10_000
+STYLES = {
+    "Running": "green",
+    "Succeeded": "green",
+    "Failed": "bold red",
+    "Warning": "yellow",
+    "Restarting": "yellow",
+    "Scaling": "yellow",
+    "Pending": "yellow",
+    "Suspended": "dim",
+}
+
+
+class Format(StrEnum):
+    TABLE = "table"
+    JSON = "json"
+
+
+def console() -> Console:
+    """Made anew each time: tests and pipes put another file in place of stdout."""
+    if sys.stdout.isatty():
+        return Console(highlight=False)
+    return Console(highlight=False, width=UNLIMITED_WIDTH, color_system=None)
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2))
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> Table:
+    shown = Table(
+        box=None, pad_edge=False, title=title, title_justify="left", title_style="bold", header_style="bold"
+    )
+    for header in headers:
+        shown.add_column(header, overflow="fold")
+    for row in rows:
+        shown.add_row(*(cell(value) for value in row))
+    return shown
+
+
+def cell(value: object) -> Text:
+    text = "-" if value is None or value == "" else plain(str(value))
+    return Text(text, style=STYLES.get(text, ""))
+
+
+def plain(text: str) -> str:
+    """One line without control characters."""
+    return "".join(character if character.isprintable() else " " for character in text.strip())
+
+
+def parse_time(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None
+
+
+def age(since: str | None, now: datetime) -> str | None:
+    moment = parse_time(since)
+    return None if moment is None else duration((now - moment).total_seconds())
+
+
+def duration(seconds: float) -> str:
+    """Two units at most, as kubectl shows ages: 47s, 3m12s, 5h4m, 2d3h."""
+    whole = max(0, int(seconds))
+    for unit, size, smaller, smaller_size in (
+        ("d", 86_400, "h", 3_600),
+        ("h", 3_600, "m", 60),
+        ("m", 60, "s", 1),
+    ):
+        if whole >= size:
+            rest = whole % size // smaller_size
+            return f"{whole // size}{unit}" + (f"{rest}{smaller}" if rest else "")
+    return f"{whole}s"
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
