@@ -10,8 +10,9 @@ but cannot reach its database carries no heartbeat.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
+
+from controller import clock
 
 DEFAULT_GAP_SECONDS = 5.0
 """A silence longer than this breaks the contact. The manager probes every second when nothing else is
@@ -22,10 +23,10 @@ class Contact:
     """Fed by `answered()`; read by `since`, in seconds of the same monotonic clock."""
 
     def __init__(
-        self, *, gap_seconds: float = DEFAULT_GAP_SECONDS, clock: Callable[[], float] = time.monotonic
+        self, *, gap_seconds: float = DEFAULT_GAP_SECONDS, now: Callable[[], float] = clock.monotonic
     ) -> None:
         self._gap_seconds = gap_seconds
-        self._clock = clock
+        self._now = now
         self._since: float | None = None
         self._last_answer: float | None = None
 
@@ -37,14 +38,14 @@ class Contact:
     @property
     def since(self) -> float:
         """The start of the unbroken contact; `now` while there is none."""
-        now = self._clock()
+        now = self._now()
         if self._since is None or self._broken(now):
             return now
         return self._since
 
     def answered(self) -> None:
         """The API server answered just now."""
-        now = self._clock()
+        now = self._now()
         if self._since is None or self._broken(now):
             self._since = now
         self._last_answer = now

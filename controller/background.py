@@ -1,0 +1,61 @@
+"""Tasks that run beside the main thing, any of which may end it by failing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Coroutine
+from typing import Any
+
+
+class Background:
+    """Started tasks, and races against their failure. One that fails makes every race raise its error."""
+
+    def __init__(self) -> None:
+        self._tasks: list[asyncio.Task[None]] = []
+        self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def __aenter__(self) -> Background:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.cancel(*self._tasks)
+        self._failed.cancel()
+
+    def start(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = asyncio.create_task(coroutine, name=name)
+        task.add_done_callback(self._ended)
+        self._tasks.append(task)
+        return task
+
+    async def cancel(self, *tasks: asyncio.Task[None]) -> None:
+        """Ends tasks, newest first, and waits until each has."""
+        for task in reversed(tasks):
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def race(self, awaitable: Awaitable[Any], stop: asyncio.Event | None = None) -> bool:
+        """Waits for `awaitable`. False if `stop` was set first; raises if a task failed first."""
+        main: asyncio.Future[Any] = asyncio.ensure_future(awaitable)
+        stopped: asyncio.Future[Any] = asyncio.ensure_future((stop or asyncio.Event()).wait())
+        try:
+            await asyncio.wait({main, stopped, self._failed}, return_when=asyncio.FIRST_COMPLETED)
+            if self._failed.done():
+                self._failed.result()
+            if main.done():
+                main.result()
+                return True
+            return False
+        finally:
+            main.cancel()
+            stopped.cancel()
+            await asyncio.wait({main, stopped})
+            if not main.cancelled():
+                main.exception()  # seen; the first cause is what is raised
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled() or self._failed.done():
+            return
+        error = task.exception()
+        if error is not None:
+            self._failed.set_exception(error)
+            self._failed.exception()  # seen, even if no race ever asks

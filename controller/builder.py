@@ -1,0 +1,148 @@
+"""How a reconciler is put to work: which resource it is for, and which others send it there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from controller.cache import Cache
+from controller.loop import RECONCILE_TIMEOUT_SECONDS, ReconcileLoop, make_queue
+from controller.reconciler import Reconciler, Request
+from controller.resources import Object, Resource
+from controller.store import Change
+from controller.workqueue import WorkQueue
+
+if TYPE_CHECKING:
+    from controller.manager import Manager
+
+MapFunction = Callable[[Object], Iterable[Request]]
+Predicate = Callable[[Change], bool]
+"""Says whether a change is worth a look; without one, every change is."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A watched resource, and the requests that a change in it makes."""
+
+    resource: Resource
+    map_function: MapFunction
+    predicate: Predicate | None = None
+
+    def requests(self, change: Change) -> set[Request]:
+        """For the object as it was and as it is: an owner that lost it must hear of that too."""
+        if self.predicate is not None and not self.predicate(change):
+            return set()
+        return {
+            request
+            for obj in (change.old, change.new)
+            if obj is not None
+            for request in self.map_function(obj)
+        }
+
+
+class Controller:
+    """A reconciler with its queue and sources. The manager runs it."""
+
+    def __init__(
+        self, name: str, sources: Iterable[Source], queue: WorkQueue[Request], loop: ReconcileLoop
+    ) -> None:
+        self.name = name
+        self.sources = tuple(sources)
+        self._queue = queue
+        self._loop = loop
+
+    async def run(self, cache: Cache) -> None:
+        """Looks at everything there is, then at what changes, until `stop` and the last work is done."""
+        for source in self.sources:
+            cache.add_handler(source.resource, self._handler(source))
+        await self._loop.run()
+
+    def stop(self) -> None:
+        """Takes up no more work."""
+        self._queue.shut_down()
+
+    def _handler(self, source: Source) -> Callable[[Change], None]:
+        def handle(change: Change) -> None:
+            for request in source.requests(change):
+                self._queue.add(request)
+
+        return handle
+
+
+class ControllerBuilder:
+    """`ControllerBuilder(manager, "job").for_(ELASTICJOBS).owns(ELASTICWORKERS).build(reconciler)`."""
+
+    def __init__(self, manager: Manager, name: str) -> None:
+        self._manager = manager
+        self._name = name
+        self._for: Resource | None = None
+        self._sources: list[Source] = []
+        self._workers = 1
+        self._timeout_seconds = RECONCILE_TIMEOUT_SECONDS
+
+    def for_(self, resource: Resource, *, predicate: Predicate | None = None) -> ControllerBuilder:
+        """The resource whose objects are the requests."""
+        self._for = resource
+        return self.watches(resource, itself, predicate=predicate)
+
+    def owns(self, resource: Resource, *, predicate: Predicate | None = None) -> ControllerBuilder:
+        """Objects that the `for_` resource makes: a change leads to their controller owner."""
+        if self._for is None:
+            raise ValueError(f"controller {self._name!r}: say for_ before owns")
+        return self.watches(resource, controller_owner(self._for), predicate=predicate)
+
+    def watches(
+        self, resource: Resource, map_function: MapFunction, *, predicate: Predicate | None = None
+    ) -> ControllerBuilder:
+        """Any other resource; `map_function` says whom a change concerns."""
+        self._sources.append(Source(resource, map_function, predicate))
+        return self
+
+    def with_workers(self, workers: int) -> ControllerBuilder:
+        """How many requests may be in work at once. Default 1."""
+        self._workers = workers
+        return self
+
+    def with_timeout(self, timeout_seconds: float) -> ControllerBuilder:
+        """When a reconcile is given up. Default 120 s."""
+        self._timeout_seconds = timeout_seconds
+        return self
+
+    def build(self, reconciler: Reconciler) -> Controller:
+        """Registers the controller with the manager, which runs it."""
+        if self._for is None:
+            raise ValueError(f"controller {self._name!r} is for no resource: call for_")
+        manager = self._manager
+        queue = make_queue(self._name, manager.queue_metrics)
+        loop = ReconcileLoop(
+            self._name,
+            queue,
+            reconciler,
+            workers=self._workers,
+            metrics=manager.reconcile_metrics,
+            timeout_seconds=self._timeout_seconds,
+        )
+        controller = Controller(self._name, self._sources, queue, loop)
+        manager.add(controller)
+        return controller
+
+
+def itself(obj: Object) -> Iterable[Request]:
+    metadata = obj["metadata"]
+    return (Request(metadata.get("namespace") or None, metadata["name"]),)
+
+
+def controller_owner(owner: Resource) -> MapFunction:
+    """The owner of that kind that controls the object. Any version of its group will do."""
+
+    def map_function(obj: Object) -> Iterable[Request]:
+        metadata = obj["metadata"]
+        for reference in metadata.get("ownerReferences") or ():
+            group = reference["apiVersion"].rpartition("/")[0]
+            if reference.get("controller") and reference["kind"] == owner.kind and group == owner.group:
+                namespace = metadata.get("namespace") if owner.namespaced else None
+                return (Request(namespace or None, reference["name"]),)
+        return ()
+
+    return map_function

@@ -1,0 +1,131 @@
+"""The worker loop: takes requests from a queue, has them reconciled, and decides when they come back.
+
+The same rules as controller-runtime: an error comes back after the request's back-off, a `TerminalError`
+not at all, `requeue_after_seconds` forgets the back-off and comes back then, success just forgets it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from controller.errors import ClientError, Unavailable
+from controller.metrics import QueueMetrics, ReconcileMetrics
+from controller.reconciler import Reconciler, Request, Result, TerminalError
+from controller.workqueue import QueueShutDown, WorkQueue
+
+log = logging.getLogger(__name__)
+
+RECONCILE_TIMEOUT_SECONDS = 120.0
+"""A reconcile makes a few calls of at most ten seconds each; one that takes longer hangs."""
+
+
+class ReconcileTimeout(Exception):
+    """A reconcile did not come to an end in time."""
+
+
+class ReconcileLoop:
+    """`workers` tasks over one queue."""
+
+    def __init__(
+        self,
+        name: str,
+        queue: WorkQueue[Request],
+        reconciler: Reconciler,
+        *,
+        workers: int,
+        metrics: ReconcileMetrics,
+        timeout_seconds: float = RECONCILE_TIMEOUT_SECONDS,
+    ) -> None:
+        self.name = name
+        self._queue = queue
+        self._reconciler = reconciler
+        self._workers = workers
+        self._metrics = metrics
+        self._timeout_seconds = timeout_seconds
+        metrics.announce(name, workers)
+
+    async def run(self) -> None:
+        """Until the queue is shut down and what was in work is done."""
+        async with asyncio.TaskGroup() as tasks:
+            for index in range(self._workers):
+                tasks.create_task(self._work(), name=f"reconcile {self.name} {index}")
+
+    async def _work(self) -> None:
+        while True:
+            try:
+                request = await self._queue.get()
+            except QueueShutDown:
+                return
+            with self._metrics.active_workers.labels(self.name).track_inprogress():
+                try:
+                    await self.process(request)
+                finally:
+                    self._queue.done(request)
+
+    async def process(self, request: Request) -> None:
+        """One request, to its consequence for the queue."""
+        started = time.perf_counter()
+        try:
+            result = await self._reconcile(request)
+        except TerminalError as error:
+            self._metrics.terminal_errors.labels(self.name).inc()
+            self._failed(request, error)
+            self._queue.forget(request)
+        except Exception as error:
+            self._failed(request, error)
+            wait_seconds = error.retry_after_seconds if isinstance(error, Unavailable) else None
+            self._queue.add_rate_limited(request, wait_seconds or 0.0)
+        else:
+            self._succeeded(request, result)
+        finally:
+            self._metrics.seconds.labels(self.name).observe(time.perf_counter() - started)
+
+    async def _reconcile(self, request: Request) -> Result:
+        try:
+            async with asyncio.timeout(self._timeout_seconds) as scope:
+                return await self._reconciler.reconcile(request)
+        except TimeoutError as error:
+            if not scope.expired():
+                raise
+            self._metrics.timeouts.labels(self.name).inc()
+            raise ReconcileTimeout(f"did not end within {self._timeout_seconds:g} s") from error
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            # Something inside cancelled itself; this worker is not being stopped and must go on.
+            raise RuntimeError("the reconcile was cancelled from inside") from error
+
+    def _succeeded(self, request: Request, result: Result) -> None:
+        self._queue.forget(request)
+        if result.requeue_after_seconds is None:
+            self._metrics.total.labels(self.name, "success").inc()
+            return
+        self._metrics.total.labels(self.name, "requeue_after").inc()
+        self._queue.add_after(request, result.requeue_after_seconds)
+
+    def _failed(self, request: Request, error: Exception) -> None:
+        self._metrics.total.labels(self.name, "error").inc()
+        self._metrics.errors.labels(self.name).inc()
+        unforeseen = not isinstance(error, ClientError | TerminalError | ReconcileTimeout | OSError)
+        if unforeseen:
+            self._metrics.panics.labels(self.name).inc()
+        log.log(
+            logging.ERROR if unforeseen or isinstance(error, TerminalError) else logging.WARNING,
+            "reconcile failed controller=%s object=%s failures=%d retry=%s error=%s: %s",
+            self.name,
+            request,
+            self._queue.failures(request) + 1,
+            not isinstance(error, TerminalError),
+            type(error).__name__,
+            error,
+            exc_info=error if unforeseen else None,
+        )
+
+
+def make_queue(name: str, metrics: QueueMetrics) -> WorkQueue[Request]:
+    queue: WorkQueue[Request] = WorkQueue(observer=metrics.observer(name))
+    metrics.follow(name, queue)
+    return queue

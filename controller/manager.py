@@ -1,0 +1,178 @@
+"""Starts everything in order, and stops it in reverse.
+
+Servers first, so that probes and metrics tell of a slow start; then caches, which a standby keeps warm;
+then leadership; and last the controllers, which may act only with all of that. At the end they finish
+what is in work while the Lease is still held, then the Lease is given back, then the rest goes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+
+from controller import clock, metrics
+from controller.background import Background
+from controller.builder import Controller
+from controller.cache import Cache
+from controller.client import Client
+from controller.election import ElectionTiming
+from controller.elector import Elector
+from controller.errors import ClientError
+from controller.events import EventRecorder
+from controller.resources import LEASES, Resource
+from controller.servers import Health, Listen, Ports, serve
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ManagerOptions:
+    name: str = "dlr-controller"
+    """The source of Events and the name of the Lease."""
+    namespace: str | None = None
+    """Watch only this one; None watches all."""
+    label_selectors: Mapping[Resource, str] = field(default_factory=dict)
+    """What to watch of a resource; all of it by default."""
+    listen: Listen = field(default_factory=Listen)
+    leader_election: bool = True
+    lease_namespace: str | None = None
+    """None: our own namespace."""
+    election: ElectionTiming = field(default_factory=ElectionTiming)
+    graceful_seconds: float = 30.0
+    """How long the controllers may take to finish what is in work."""
+    cache_sync_timeout_seconds: float = 120.0
+    probe_period_seconds: float = 1.0
+    """How often the API server is asked something when nothing else was."""
+
+
+class Manager:
+    """Give `ControllerBuilder`s this, then `run` it once.
+
+    `client` holds writes back while this process does not lead; reconcilers must use it and no other.
+    """
+
+    def __init__(self, client: Client, options: ManagerOptions | None = None) -> None:
+        self.options = options or ManagerOptions()
+        self.contact = client.contact
+        self.cache = Cache(
+            client, namespace=self.options.namespace, label_selectors=self.options.label_selectors
+        )
+        self.recorder = EventRecorder(client, self.options.name)
+        self.metrics_registry = CollectorRegistry()
+        self.reconcile_metrics = metrics.ReconcileMetrics(self.metrics_registry)
+        self.queue_metrics = metrics.QueueMetrics(self.metrics_registry)
+        self.health = Health()
+        self.ports: Ports | None = None
+        """Set once the servers listen."""
+        self._lease_namespace = self.options.lease_namespace or client.connection.namespace
+        self._raw_client = client
+        self._elector = self._make_elector(client) if self.options.leader_election else None
+        self.client = client.guarded(self._elector.check) if self._elector else client
+        self._controllers: list[Controller] = []
+        client.observers.append(
+            metrics.ClientMetrics(self.metrics_registry, client.connection.base_url).observe
+        )
+        ProcessCollector(registry=self.metrics_registry)
+        self._leader_gauge = metrics.leader_gauge(self.metrics_registry).labels(self.options.name)
+        self._leader_gauge.set_function(lambda: float(self.is_leader))
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether the controllers may act; always, without leader election."""
+        return self._elector is None or self._elector.is_leader
+
+    def add(self, controller: Controller) -> None:
+        if any(other.name == controller.name for other in self._controllers):
+            raise ValueError(f"there are two controllers called {controller.name!r}")
+        self._controllers.append(controller)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until `stop` is set. Raises LeadershipLost, ServeError, or what else makes going on useless."""
+        async with serve(self.options.listen, self.health, self.metrics_registry) as self.ports:
+            log.info("servers started ports=%s", self.ports)
+            try:
+                await self._run_watching(stop)
+            finally:
+                await self.health.set_not_ready("stopping")
+
+    async def _run_watching(self, stop: asyncio.Event) -> None:
+        async with Background() as background:
+            background.start(self.recorder.run(), "events")
+            background.start(self._probe(), "probe")
+            for controller in self._controllers:
+                for source in controller.sources:
+                    self.cache.store(source.resource)
+            background.start(self.cache.run(), "cache")
+            synced = self.cache.wait_synced(self.options.cache_sync_timeout_seconds)
+            if not await background.race(synced, stop):
+                return
+            await self.health.set_ready()
+            log.info("caches synced")
+            await background.race(self._run_leading(stop))
+            await self.recorder.flush(timeout_seconds=2.0)
+
+    async def _run_leading(self, stop: asyncio.Event) -> None:
+        elector = self._elector
+        if elector is None:
+            await self._run_controllers(stop)
+            return
+        try:
+            async with Background() as holding:
+                if not await holding.race(elector.acquire(), stop):
+                    return
+                self._announce(elector)
+                holding.start(elector.hold(), "leadership")
+                await holding.race(self._run_controllers(stop))
+        finally:
+            await elector.release()
+
+    async def _run_controllers(self, stop: asyncio.Event) -> None:
+        async with Background() as running:
+            tasks = [
+                running.start(controller.run(self.cache), f"controller {controller.name}")
+                for controller in self._controllers
+            ]
+            log.info("controllers started names=%s", ",".join(c.name for c in self._controllers))
+            await running.race(asyncio.get_running_loop().create_future(), stop)
+            for controller in self._controllers:
+                controller.stop()
+            if tasks:
+                _, late = await asyncio.wait(tasks, timeout=self.options.graceful_seconds)
+                for task in late:
+                    log.warning("did not finish in time, cancelled task=%s", task.get_name())
+
+    def _announce(self, elector: Elector) -> None:
+        lease = {
+            "apiVersion": LEASES.api_version,
+            "kind": LEASES.kind,
+            "metadata": {"namespace": elector.namespace, "name": elector.name},
+        }
+        self.recorder.event(lease, "Normal", "LeaderElection", f"{elector.identity} became leader")
+
+    def _make_elector(self, client: Client) -> Elector:
+        return Elector(
+            client,
+            namespace=self._lease_namespace,
+            name=self.options.name,
+            timing=self.options.election,
+        )
+
+    async def _probe(self) -> None:
+        """Keeps `contact` fed when nothing else asks the server anything.
+
+        Reading our own Lease goes to the server's storage, there or not; a version or health check would
+        not, and would call a server well that cannot carry a heartbeat.
+        """
+        while True:
+            await asyncio.sleep(self.options.probe_period_seconds)
+            last = self.contact.last_answer
+            if last is not None and clock.monotonic() - last < self.options.probe_period_seconds:
+                continue
+            try:
+                await self._raw_client.get(LEASES, self.options.name, self._lease_namespace)
+            except ClientError as error:
+                log.debug("probe error=%s", error)

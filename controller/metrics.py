@@ -1,0 +1,203 @@
+"""Prometheus metrics, under the names controller-runtime and client-go give them.
+
+One registry per manager, so that two in one process (tests, the embedded cluster) do not mix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+_RECONCILE_SECONDS = (
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 0.8, 0.9,
+    1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5, 6, 7, 8, 9, 10, 15, 20, 25, 30, 40, 50, 60,
+)  # fmt: skip
+_QUEUE_SECONDS = tuple(10.0**exponent for exponent in range(-8, 4))
+
+RESULTS = ("error", "requeue_after", "requeue", "success")
+
+
+class ReconcileMetrics:
+    """`controller_runtime_*`: what the reconcilers of one manager did."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def counter(name: str, text: str, labels: Sequence[str] = ("controller",)) -> Counter:
+            return Counter(name, text, labels, registry=registry)
+
+        self.total = counter(
+            "controller_runtime_reconcile_total",
+            "Total number of reconciliations per controller",
+            ("controller", "result"),
+        )
+        self.errors = counter(
+            "controller_runtime_reconcile_errors_total",
+            "Total number of reconciliation errors per controller",
+        )
+        self.terminal_errors = counter(
+            "controller_runtime_terminal_reconcile_errors_total",
+            "Total number of terminal reconciliation errors per controller",
+        )
+        self.panics = counter(
+            "controller_runtime_reconcile_panics_total",
+            "Total number of reconciliations that ended in an unforeseen exception",
+        )
+        self.timeouts = counter(
+            "controller_runtime_reconcile_timeouts_total",
+            "Total number of reconciliations that ran into the reconciliation time-out",
+        )
+        self.seconds = Histogram(
+            "controller_runtime_reconcile_time_seconds",
+            "Length of time per reconciliation per controller",
+            ("controller",),
+            buckets=_RECONCILE_SECONDS,
+            registry=registry,
+        )
+        self.max_concurrent = Gauge(
+            "controller_runtime_max_concurrent_reconciles",
+            "Maximum number of concurrent reconciles per controller",
+            ("controller",),
+            registry=registry,
+        )
+        self.active_workers = Gauge(
+            "controller_runtime_active_workers",
+            "Number of currently used workers per controller",
+            ("controller",),
+            registry=registry,
+        )
+
+    def announce(self, controller: str, workers: int) -> None:
+        """Shows the controller with zeros, so that a rate over its counters starts at its start."""
+        self.max_concurrent.labels(controller).set(workers)
+        self.active_workers.labels(controller).set(0)
+        for counter in (self.errors, self.terminal_errors, self.panics, self.timeouts):
+            counter.labels(controller)
+        for result in RESULTS:
+            self.total.labels(controller, result)
+
+
+class InWork(Protocol):
+    """A queue, as far as `_InWorkCollector` reads it."""
+
+    def working_seconds(self) -> list[float]: ...
+
+
+class QueueMetrics:
+    """`workqueue_*`: what the queues of one manager hold."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        labels = ("name", "controller")
+        self.depth = Gauge("workqueue_depth", "Current depth of workqueue", labels, registry=registry)
+        self.adds = Counter(
+            "workqueue_adds_total", "Total number of adds handled by workqueue", labels, registry=registry
+        )
+        self.retries = Counter(
+            "workqueue_retries_total",
+            "Total number of retries handled by workqueue",
+            labels,
+            registry=registry,
+        )
+        self.waited = Histogram(
+            "workqueue_queue_duration_seconds",
+            "How long in seconds an item stays in workqueue before being requested",
+            labels,
+            buckets=_QUEUE_SECONDS,
+            registry=registry,
+        )
+        self.worked = Histogram(
+            "workqueue_work_duration_seconds",
+            "How long in seconds processing an item from workqueue takes",
+            labels,
+            buckets=_QUEUE_SECONDS,
+            registry=registry,
+        )
+        self._in_work = _InWorkCollector()
+        registry.register(self._in_work)
+
+    def observer(self, name: str) -> QueueMetricsObserver:
+        return QueueMetricsObserver(self, name)
+
+    def follow(self, name: str, queue: InWork) -> None:
+        """Shows what is in work in `queue` whenever the metrics are read."""
+        self._in_work.queues[name] = queue
+
+
+class QueueMetricsObserver:
+    """One queue's `QueueObserver`."""
+
+    def __init__(self, metrics: QueueMetrics, name: str) -> None:
+        self._depth = metrics.depth.labels(name, name)
+        self._adds = metrics.adds.labels(name, name)
+        self._retries = metrics.retries.labels(name, name)
+        self._waited = metrics.waited.labels(name, name)
+        self._worked = metrics.worked.labels(name, name)
+
+    def added(self, depth: int) -> None:
+        self._adds.inc()
+        self._depth.set(depth)
+
+    def taken(self, depth: int, waited_seconds: float) -> None:
+        self._depth.set(depth)
+        self._waited.observe(waited_seconds)
+
+    def finished(self, worked_seconds: float) -> None:
+        self._worked.observe(worked_seconds)
+
+    def retried(self) -> None:
+        self._retries.inc()
+
+
+class _InWorkCollector(Collector):
+    """Values that change with time alone, so they are computed when asked for."""
+
+    def __init__(self) -> None:
+        self.queues: dict[str, InWork] = {}
+
+    def collect(self) -> Iterator[Metric]:
+        labels = ("name", "controller")
+        unfinished = GaugeMetricFamily(
+            "workqueue_unfinished_work_seconds",
+            "How many seconds of work is in progress and has not been observed by work_duration",
+            labels=labels,
+        )
+        longest = GaugeMetricFamily(
+            "workqueue_longest_running_processor_seconds",
+            "How many seconds has the longest running processor for workqueue been running",
+            labels=labels,
+        )
+        for name, queue in self.queues.items():
+            seconds = queue.working_seconds()
+            unfinished.add_metric((name, name), sum(seconds))
+            longest.add_metric((name, name), max(seconds, default=0.0))
+        yield unfinished
+        yield longest
+
+
+class ClientMetrics:
+    """`rest_client_requests_total`; plug `observe` into `Client.observers`."""
+
+    def __init__(self, registry: CollectorRegistry, host: str) -> None:
+        self._host = host
+        self._requests = Counter(
+            "rest_client_requests_total",
+            "Number of HTTP requests, partitioned by status code, method, and host",
+            ("code", "method", "host"),
+            registry=registry,
+        )
+
+    def observe(self, method: str, status: int | None) -> None:
+        code = "<error>" if status is None else str(status)
+        self._requests.labels(code, method, self._host).inc()
+
+
+def leader_gauge(registry: CollectorRegistry) -> Gauge:
+    return Gauge(
+        "leader_election_master_status",
+        "Gauge of if the reporting system is master of the relevant lease, 0 indicates backup, "
+        "1 indicates master. 'name' is the string used to identify the lease",
+        ("name",),
+        registry=registry,
+    )

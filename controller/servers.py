@@ -1,0 +1,149 @@
+"""What the process shows of itself: /healthz and /readyz, /metrics, and `grpc.health.v1`.
+
+They run on the controllers' own event loop on purpose: a loop that stands still does not answer, and
+that is what a liveness probe is to find out.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+import grpc
+from aiohttp import web
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+
+READINESS_SERVICE = "readiness"
+"""The `service` of a gRPC readiness probe; the empty one is liveness."""
+
+
+class ServeError(Exception):
+    """A port cannot be listened on."""
+
+
+@dataclass(frozen=True)
+class Listen:
+    """Where to listen. Port 0 takes a free one; None leaves the server out."""
+
+    address: str = "0.0.0.0"
+    health_port: int | None = 8081
+    metrics_port: int | None = 8080
+    grpc_port: int | None = 8082
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Where the servers really listen."""
+
+    health: int | None
+    metrics: int | None
+    grpc: int | None
+
+
+class Health:
+    """Whether this process is ready, for both kinds of probe."""
+
+    def __init__(self) -> None:
+        self._not_ready: str | None = "starting"
+        self.servicer = health.aio.HealthServicer()
+
+    @property
+    def not_ready(self) -> str | None:
+        """Why it is not; None when it is."""
+        return self._not_ready
+
+    async def set_ready(self) -> None:
+        self._not_ready = None
+        await self.servicer.set(READINESS_SERVICE, health_pb2.HealthCheckResponse.SERVING)
+
+    async def set_not_ready(self, reason: str) -> None:
+        self._not_ready = reason
+        await self.servicer.set(READINESS_SERVICE, health_pb2.HealthCheckResponse.NOT_SERVING)
+
+
+@asynccontextmanager
+async def serve(listen: Listen, state: Health, registry: CollectorRegistry) -> AsyncIterator[Ports]:
+    """All servers, until the block ends; ServeError if a port is taken."""
+    async with AsyncExitStack() as stack:
+        await state.set_not_ready("starting")
+
+        async def http(app: web.Application, port: int | None) -> int | None:
+            return None if port is None else await stack.enter_async_context(_http(app, listen.address, port))
+
+        yield Ports(
+            health=await http(_health_app(state), listen.health_port),
+            metrics=await http(_metrics_app(registry), listen.metrics_port),
+            grpc=(
+                None
+                if listen.grpc_port is None
+                else await stack.enter_async_context(_grpc(state, listen.address, listen.grpc_port))
+            ),
+        )
+
+
+@asynccontextmanager
+async def _http(app: web.Application, address: str, port: int) -> AsyncIterator[int]:
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    try:
+        try:
+            await web.TCPSite(runner, address, port).start()
+        except OSError as error:
+            raise _cannot_listen(address, port, error) from error
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()
+
+
+@asynccontextmanager
+async def _grpc(state: Health, address: str, port: int) -> AsyncIterator[int]:
+    # Without so_reuseport=0 two processes could listen on one port, and probes would meet either.
+    server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+    health_pb2_grpc.add_HealthServicer_to_server(state.servicer, server)
+    try:
+        actual_port = server.add_insecure_port(f"{address}:{port}")
+    except RuntimeError as error:
+        raise _cannot_listen(address, port, OSError(errno.EADDRINUSE, str(error))) from error
+    await server.start()
+    try:
+        yield actual_port
+    finally:
+        await state.servicer.enter_graceful_shutdown()
+        await server.stop(grace=1.0)
+
+
+def _health_app(state: Health) -> web.Application:
+    async def alive(_: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def ready(_: web.Request) -> web.Response:
+        if state.not_ready is None:
+            return web.Response(text="ok\n")
+        return web.Response(status=503, text=f"not ready: {state.not_ready}\n")
+
+    app = web.Application()
+    app.router.add_get("/healthz", alive)
+    app.router.add_get("/readyz", ready)
+    return app
+
+
+def _metrics_app(registry: CollectorRegistry) -> web.Application:
+    async def metrics(request: web.Request) -> web.Response:
+        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        return web.Response(body=encode(registry), headers={"Content-Type": content_type})
+
+    app = web.Application()
+    app.router.add_get("/metrics", metrics)
+    return app
+
+
+def _cannot_listen(address: str, port: int, error: OSError) -> ServeError:
+    if error.errno == errno.EADDRINUSE:
+        return ServeError(
+            f"port {port} on {address} is in use by another process: stop that or choose another port"
+        )
+    return ServeError(f"cannot listen on {address} port {port}: {error.strerror or error}")

@@ -1,0 +1,183 @@
+"""The work queue between watch events and reconcilers.
+
+A key is in the queue at most once, and in work at most once: added while in work it waits until that is
+done. Keys that fail come back after a wait that doubles per key; a delayed key keeps the earliest of the
+times asked for. One event loop, no locks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+from collections import deque
+from collections.abc import Hashable
+from typing import Generic, Protocol, TypeVar
+
+from controller import clock
+
+BACKOFF_BASE_SECONDS = 0.005
+BACKOFF_CAP_SECONDS = 1000.0
+
+K = TypeVar("K", bound=Hashable)
+
+
+class QueueShutDown(Exception):
+    """There is no more work, and there will be none."""
+
+
+class QueueObserver(Protocol):
+    """What metrics want to know. Times are in seconds."""
+
+    def added(self, depth: int) -> None: ...
+    def taken(self, depth: int, waited_seconds: float) -> None: ...
+    def finished(self, worked_seconds: float) -> None: ...
+    def retried(self) -> None: ...
+
+
+class WorkQueue(Generic[K]):
+    """Single producer-side calls are plain functions; only `get` and `drained` wait."""
+
+    def __init__(self, *, observer: QueueObserver | None = None) -> None:
+        self._observer = observer
+        self._ready: deque[K] = deque()
+        self._dirty: dict[K, float] = {}
+        """Keys that want work, and since when: those in `_ready`, and those in work that came again."""
+        self._working: dict[K, float] = {}
+        self._failures: dict[K, int] = {}
+        self._delayed: dict[K, float] = {}
+        self._due: list[tuple[float, int, K]] = []
+        self._order = itertools.count()
+        self._timer: asyncio.TimerHandle | None = None
+        self._shut_down = False
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def __len__(self) -> int:
+        """Keys ready to be worked on now."""
+        return len(self._ready)
+
+    @property
+    def is_shut_down(self) -> bool:
+        return self._shut_down
+
+    def add(self, key: K) -> None:
+        """Wants `key` worked on as soon as possible. Any delayed wish for it is thereby fulfilled."""
+        if self._shut_down:
+            return
+        self._delayed.pop(key, None)
+        if key in self._dirty:
+            return
+        self._dirty[key] = clock.monotonic()
+        if key not in self._working:
+            self._make_ready(key)
+        elif self._observer:
+            self._observer.added(len(self._ready))
+
+    def add_after(self, key: K, delay_seconds: float) -> None:
+        """Wants `key` worked on after that time; of several such wishes the earliest holds."""
+        if self._shut_down:
+            return
+        if delay_seconds <= 0:
+            self.add(key)
+            return
+        due = clock.monotonic() + delay_seconds
+        if key in self._dirty and key not in self._working:
+            return
+        if due < self._delayed.get(key, float("inf")):
+            self._delayed[key] = due
+            heapq.heappush(self._due, (due, next(self._order), key))
+            self._compact()
+            self._arm()
+
+    def add_rate_limited(self, key: K, at_least_seconds: float = 0.0) -> None:
+        """Wants `key` worked on again after its back-off, which doubles until `forget`."""
+        failures = self._failures.get(key, 0)
+        self._failures[key] = failures + 1
+        if self._observer:
+            self._observer.retried()
+        backoff_seconds = min(BACKOFF_CAP_SECONDS, BACKOFF_BASE_SECONDS * 2.0 ** min(failures, 60))
+        self.add_after(key, max(backoff_seconds, at_least_seconds))
+
+    def forget(self, key: K) -> None:
+        """`key` is well: its next failure starts at the shortest back-off."""
+        self._failures.pop(key, None)
+
+    def failures(self, key: K) -> int:
+        return self._failures.get(key, 0)
+
+    async def get(self) -> K:
+        """The next key, now in work until `done`. Raises QueueShutDown at the end."""
+        while not self._ready:
+            if self._shut_down:
+                raise QueueShutDown
+            await self._wake.wait()
+        key = self._ready.popleft()
+        if not self._ready and not self._shut_down:
+            self._wake.clear()
+        now = clock.monotonic()
+        wanted_since = self._dirty.pop(key)
+        self._working[key] = now
+        self._idle.clear()
+        if self._observer:
+            self._observer.taken(len(self._ready), now - wanted_since)
+        return key
+
+    def done(self, key: K) -> None:
+        """`key` is no longer in work; if it was added meanwhile it is ready again."""
+        started = self._working.pop(key)
+        if self._observer:
+            self._observer.finished(clock.monotonic() - started)
+        if not self._working:
+            self._idle.set()
+        if key in self._dirty:
+            self._make_ready(key)
+
+    def shut_down(self) -> None:
+        """Nothing new is taken up; what waits is dropped (whoever comes next lists everything anyway)."""
+        self._shut_down = True
+        self._ready.clear()
+        self._dirty.clear()
+        self._delayed.clear()
+        self._due.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._wake.set()
+
+    async def drained(self) -> None:
+        """Until nothing is in work."""
+        await self._idle.wait()
+
+    def working_seconds(self) -> list[float]:
+        """How long each key in work has been there."""
+        now = clock.monotonic()
+        return [now - started for started in self._working.values()]
+
+    def _make_ready(self, key: K) -> None:
+        self._ready.append(key)
+        self._wake.set()
+        if self._observer:
+            self._observer.added(len(self._ready))
+
+    def _compact(self) -> None:
+        """Wishes that were overtaken stay in the heap until due; do not let them pile up."""
+        if len(self._due) > 2 * len(self._delayed) + 64:
+            self._due = [entry for entry in self._due if self._delayed.get(entry[2]) == entry[0]]
+            heapq.heapify(self._due)
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._due:
+            delay_seconds = max(0.0, self._due[0][0] - clock.monotonic())
+            self._timer = asyncio.get_running_loop().call_later(delay_seconds, self._fire)
+
+    def _fire(self) -> None:
+        now = clock.monotonic()
+        while self._due and self._due[0][0] <= now:
+            due, _, key = heapq.heappop(self._due)
+            if self._delayed.get(key) == due:  # else it was overtaken by an earlier wish
+                self.add(key)
+        self._arm()
