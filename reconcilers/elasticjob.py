@@ -17,7 +17,7 @@ from typing import Any
 from controller.cache import Cache
 from controller.client import Client
 from controller.errors import AlreadyExists, NotFound
-from controller.events import EventRecorder
+from controller.events import EventRecorder, EventType
 from controller.reconciler import Reconciler, Request, Result
 from controller.resources import ELASTICJOBS, ELASTICWORKERS
 from crds import names
@@ -49,14 +49,14 @@ class _Turn:
     raw: dict[str, Any]
     workers: list[ElasticWorker]
     now: datetime
-    events: list[tuple[str, str, str]] = field(default_factory=list)
+    events: list[tuple[EventType, str, str]] = field(default_factory=list)
     look_again: list[float] = field(default_factory=list)
 
     @property
     def published(self) -> Rendezvous:
         return self.job.status.rendezvous or Rendezvous()
 
-    def event(self, type_: str, reason: str, message: str) -> None:
+    def event(self, type_: EventType, reason: str, message: str) -> None:
         self.events.append((type_, reason, message))
 
     def again_in(self, seconds: float | None) -> None:

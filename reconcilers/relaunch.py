@@ -30,7 +30,7 @@ class RelaunchPlan:
 
 def delay_seconds(quick_exits: int) -> float:
     """0, 1, 2, 4 … 60: Pods that end by themselves soon after their start, in a row, wait ever longer."""
-    return 0.0 if quick_exits <= 1 else min(2.0 ** (quick_exits - 2), MAX_DELAY_SECONDS)
+    return 0.0 if quick_exits <= 1 else min(2.0 ** min(quick_exits - 2, 10), MAX_DELAY_SECONDS)
 
 
 def plan_relaunches(workers: Sequence[ElasticWorker], rendezvous: Rendezvous, now: datetime) -> RelaunchPlan:

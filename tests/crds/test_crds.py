@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import crds
+from crds.elasticjob import ElasticJob
+from crds.elasticworker import AgentReport
+from crds.generate import DEFINITIONS, Definition, file_of, render
+
+DLROVER_JOB = Path(__file__).parents[2] / "e2e" / "fixtures" / "dlrover-elasticjob.yaml"
+
+
+@pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: d.kind)
+def test_yaml_is_what_the_models_say(definition: Definition) -> None:
+    """Run `python -m crds.generate` after a change of the models."""
+    assert file_of(definition).read_text() == render(definition)
+
+
+def nodes(schema: dict[str, Any], path: str = "") -> Any:
+    yield path, schema
+    for name, inner in schema.get("properties", {}).items():
+        yield from nodes(inner, f"{path}.{name}")
+    for keyword in ("items", "additionalProperties"):
+        if isinstance(schema.get(keyword), dict):
+            yield from nodes(schema[keyword], f"{path}[]")
+
+
+@pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: d.kind)
+def test_schema_is_structural(definition: Definition) -> None:
+    schema = definition.manifest()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    for path, node in nodes(schema):
+        assert "type" in node or node.get("x-kubernetes-int-or-string"), path
+        assert not {"$ref", "anyOf", "allOf", "oneOf", "title"} & set(node), path
+        assert not ("properties" in node and "additionalProperties" in node), path
+        assert not (path.startswith(".status") and "default" in node), path
+
+
+@pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: d.kind)
+def test_what_rules_look_at_is_bounded(definition: Definition) -> None:
+    """A real API server estimates the cost of CEL rules by these bounds, and refuses unbounded ones."""
+    schema = definition.manifest()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    for path, node in nodes(schema):
+        if node.get("x-kubernetes-preserve-unknown-fields") or path in ("", ".metadata"):
+            continue
+        if node.get("type") == "array":
+            assert "maxItems" in node, path
+        if "additionalProperties" in node:
+            assert "maxProperties" in node, path
+
+
+def test_manifests_are_the_files() -> None:
+    assert {m["spec"]["names"]["kind"] for m in crds.manifests()} == {d.kind for d in DEFINITIONS}
+
+
+def test_dlrovers_job_is_a_job_of_ours() -> None:
+    job = ElasticJob.model_validate(yaml.safe_load(DLROVER_JOB.read_text()))
+    assert job.spec.replica_specs["worker"].replicas == 2
+    assert job.spec.elastic_policy.heartbeat_timeout_seconds == 30
+
+
+def test_a_job_of_a_thousand_workers_stays_small() -> None:
+    status = {
+        "rendezvous": {
+            "round": 99_999,
+            "phase": "Formed",
+            "members": list(range(1_000)),
+            "incarnations": [99] * 1_000,
+            "reason": "x" * 1_024,
+        },
+        "lastFailure": {
+            "worker": "w" * 63,
+            "exitClass": "UserError",
+            "message": "x" * 8_192,
+            "time": "2026-01-01T00:00:00Z",
+        },
+    }
+    template = {"spec": {"containers": [{"name": "main"}]}}
+    job = ElasticJob.model_validate(
+        {
+            "metadata": {"name": "big"},
+            "spec": {"replicaSpecs": {"worker": {"template": template}}},
+            "status": status,
+        }
+    )
+    assert len(job.model_dump_json(by_alias=True, exclude_none=True)) < 100_000
+
+
+def test_wire_names_are_camel_case_and_times_are_rfc3339() -> None:
+    wire = AgentReport(
+        incarnation=1,
+        pod_uid="u",
+        address="a",
+        store_port=1,
+        local_world_size=1,
+        state="Ready",
+        since="2026-01-01T00:00:00Z",
+    ).to_wire()
+    assert wire["podUid"] == "u" and wire["since"] == "2026-01-01T00:00:00Z"

@@ -1,0 +1,91 @@
+"""Objects for the tests, one line each."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from crds.elasticjob import ElasticJob
+from crds.elasticworker import AgentReport, AgentState, ElasticWorker, WorkerPhase
+from reconcilers.rendezvous import Bounds, Participant
+
+NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
+
+
+def later(seconds: float) -> datetime:
+    return NOW + timedelta(seconds=seconds)
+
+
+def report(
+    index: int = 0, state: AgentState = AgentState.READY, observed_round: int = 0, **more: Any
+) -> AgentReport:
+    fields: dict[str, Any] = {
+        "incarnation": 1,
+        "pod_uid": f"uid-{index}-1",
+        "address": f"127.0.0.{index + 1}",
+        "store_port": 20_000 + index,
+        "local_world_size": 1,
+        "observed_round": observed_round,
+        "state": state,
+        "since": NOW,
+    }
+    return AgentReport(**(fields | more))
+
+
+def participant(
+    index: int, state: AgentState | None = AgentState.READY, observed_round: int = 0, **more: Any
+) -> Participant:
+    spoken = None if state is None else report(index, state, observed_round)
+    fields: dict[str, Any] = {"index": index, "incarnation": 1, "alive": True, "report": spoken}
+    return Participant(**(fields | more))
+
+
+def bounds(desired: int, minimum: int | None = None, unit: int = 1, **more: float) -> Bounds:
+    waits = {"last_call_seconds": 30.0, "shrink_after_seconds": 60.0} | more
+    return Bounds(desired, minimum or desired, unit, **waits)
+
+
+def job(name: str = "digits", replicas: int = 2, **spec: Any) -> ElasticJob:
+    template = spec.pop("template", {"spec": {"containers": [{"name": "main", "image": "x"}]}})
+    worker = {"replicas": replicas, "template": template} | spec.pop("worker", {})
+    status = spec.pop("status", {})
+    return ElasticJob.model_validate(
+        {
+            "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}", "resourceVersion": "1"},
+            "spec": {"replicaSpecs": {"worker": worker}} | spec,
+            "status": status,
+        }
+    )
+
+
+def worker(
+    index: int = 0, phase: WorkerPhase | None = WorkerPhase.RUNNING, incarnation: int = 1, **status: Any
+) -> ElasticWorker:
+    name = f"digits-worker-{index}"
+    observed = {
+        "observedIncarnation": incarnation,
+        "phase": phase,
+        "podName": f"{name}-{incarnation}",
+        "podUid": f"uid-{index}-{incarnation}",
+        "nodeName": "node-0",
+    }
+    return ElasticWorker.model_validate(
+        {
+            "metadata": {"name": name, "namespace": "default", "uid": f"w{index}", "resourceVersion": "1"},
+            "spec": {"jobName": "digits", "type": "worker", "index": index, "incarnation": incarnation},
+            "status": {} if phase is None else observed | status,
+        }
+    )
+
+
+def pod(
+    index: int = 0, phase: str = "Running", incarnation: int = 1, deleted: bool = False, **status: Any
+) -> dict[str, Any]:
+    metadata = {"name": f"digits-worker-{index}-{incarnation}", "uid": f"uid-{index}-{incarnation}"}
+    if deleted:
+        metadata["deletionTimestamp"] = "2026-01-01T12:00:00Z"
+    return {"metadata": metadata, "spec": {"nodeName": "node-0"}, "status": {"phase": phase} | status}
+
+
+def terminated(exit_code: int, reason: str = "Error", name: str = "main") -> dict[str, Any]:
+    return {"name": name, "state": {"terminated": {"exitCode": exit_code, "reason": reason}}}

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crds import names
+from reconcilers.pod_builder import build_pod, heartbeat_seconds
+from tests.reconcilers.build import job, worker
+
+TEMPLATE: dict[str, Any] = {
+    "metadata": {"labels": {"team": "vision"}, "annotations": {"note": "kept"}},
+    "spec": {
+        "restartPolicy": "OnFailure",
+        "terminationGracePeriodSeconds": 77,
+        "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1}]}},
+        "volumes": [{"name": "data", "emptyDir": {}}],
+        "initContainers": [{"name": "fetch", "command": ["true"]}],
+        "containers": [
+            {
+                "name": "main",
+                "image": "x",
+                "lifecycle": {"preStop": {"exec": {"command": ["save"]}}},
+                "env": [{"name": "MINE", "value": "1"}, {"name": "NODE_RANK", "value": "9"}],
+                "resources": {"limits": {"nvidia.com/gpu": 8}},
+            },
+            {"name": "sidecar"},
+        ],
+    },
+}
+
+
+def environment(pod: dict[str, Any], container: int = 0) -> dict[str, Any]:
+    return {
+        e["name"]: e.get("value", e.get("valueFrom")) for e in pod["spec"]["containers"][container]["env"]
+    }
+
+
+def test_what_the_template_says_stays() -> None:
+    pod = build_pod(job(template=TEMPLATE), worker())
+    spec = pod["spec"]
+    assert (spec["restartPolicy"], spec["terminationGracePeriodSeconds"]) == ("OnFailure", 77)
+    assert spec["affinity"] == TEMPLATE["spec"]["affinity"] and spec["volumes"] == TEMPLATE["spec"]["volumes"]
+    assert spec["containers"][0]["lifecycle"] == TEMPLATE["spec"]["containers"][0]["lifecycle"]
+    assert [c["name"] for c in spec["containers"]] == ["main", "sidecar"]
+    assert pod["metadata"]["labels"]["team"] == "vision"
+    assert pod["metadata"]["annotations"] == {"note": "kept"}
+
+
+def test_template_itself_is_not_changed() -> None:
+    owner = job(template=TEMPLATE)
+    build_pod(owner, worker())
+    assert owner.spec.replica_specs["worker"].template == TEMPLATE
+
+
+def test_name_owner_and_labels_are_ours() -> None:
+    metadata = build_pod(job(), worker(2, incarnation=3))["metadata"]
+    assert metadata["name"] == "digits-worker-2-3"
+    assert metadata["ownerReferences"][0]["kind"] == "ElasticWorker"
+    assert metadata["labels"][names.LABEL_INDEX] == "2"
+
+
+def test_environment_speaks_torchruns_and_dlrovers_names_and_the_users_win() -> None:
+    variables = environment(
+        build_pod(job(template=TEMPLATE, replicas=4, worker={"minReplicas": 2}), worker(1))
+    )
+    assert variables["PET_NNODES"] == "2:4" and variables["PET_RDZV_BACKEND"] == "dlr"
+    assert variables["PET_NPROC_PER_NODE"] == "8" and variables["NODE_NUM"] == "4"
+    assert variables["NODE_RANK"] == "9" and variables["MINE"] == "1"
+    assert variables["WORKER_RANK"] == "1" and variables["DLR_WORKER_NAME"] == "digits-worker-1"
+    assert variables["DLR_POD_UID"] == {"fieldRef": {"fieldPath": "metadata.uid"}}
+    assert variables["DLR_TERMINATION_GRACE_SECONDS"] == "77"
+
+
+def test_every_container_gets_the_environment_and_the_jobs_variables() -> None:
+    envs = {"PLAIN": "v", "SECRET": {"valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}, "MINE": "job"}
+    pod = build_pod(job(template=TEMPLATE, envs=envs), worker())
+    assert environment(pod, 1)["PLAIN"] == "v" and environment(pod, 1)["MINE"] == "job"
+    assert environment(pod, 0)["MINE"] == "1"
+    assert environment(pod, 1)["SECRET"] == {"secretKeyRef": {"name": "s", "key": "k"}}
+    assert "env" in pod["spec"]["initContainers"][0]
+
+
+def test_no_variable_is_defined_twice() -> None:
+    pod = build_pod(job(template=TEMPLATE, envs={"MINE": "job", "NODE_RANK": "3"}), worker())
+    entries = [e["name"] for e in pod["spec"]["containers"][0]["env"]]
+    assert len(entries) == len(set(entries))
+
+
+def test_service_account_is_ours_unless_the_template_names_one() -> None:
+    assert build_pod(job(), worker())["spec"]["serviceAccountName"] == "dlr-worker"
+    own = {"spec": {"serviceAccountName": "mine", "containers": [{"name": "main"}]}}
+    assert build_pod(job(template=own), worker())["spec"]["serviceAccountName"] == "mine"
+
+
+def test_training_is_not_started_again_after_success_unless_asked() -> None:
+    assert build_pod(job(), worker())["spec"]["restartPolicy"] == "Never"
+
+
+def test_nodes_that_failed_the_slot_are_avoided_but_not_forbidden() -> None:
+    hurt = worker()
+    hurt = hurt.model_copy(update={"spec": hurt.spec.model_copy(update={"excluded_nodes": ["node-3"]})})
+    affinity = build_pod(job(), hurt)["spec"]["affinity"]["nodeAffinity"]
+    (term,) = affinity["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert term["preference"]["matchExpressions"][0]["values"] == ["node-3"]
+
+
+@given(st.integers(0, 10_000), st.floats(5, 3_600))
+def test_heartbeats_fit_thrice_into_the_time_out_and_never_flood(workers: int, timeout: float) -> None:
+    period = heartbeat_seconds(workers, timeout)
+    assert 0 < period <= timeout / 3
+    assert period == timeout / 3 or workers / period <= 1_000

@@ -1,0 +1,311 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crds.elasticjob import JobPhase, Rendezvous, RendezvousPhase
+from crds.elasticworker import AgentFailure, AgentState, ExitClass, WorkerPhase
+from reconcilers import job_status
+from reconcilers.conditions import is_true
+from reconcilers.exit_class import classify_pod, classify_process
+from reconcilers.failure_policy import over_budget, spent
+from reconcilers.incidents import incident_of, with_incident
+from reconcilers.observations import Observations
+from reconcilers.relaunch import MAX_DELAY_SECONDS, delay_seconds, plan_relaunches
+from reconcilers.rendezvous import Break
+from reconcilers.run_policy import seconds_to_cleaning, seconds_to_deadline, seconds_to_expiry
+from reconcilers.status_patch import merge_patch
+from reconcilers.worker_set import new_worker, plan_workers
+from tests.reconcilers.build import NOW, job, later, pod, report, terminated, worker
+
+FORMED = RendezvousPhase.FORMED
+
+
+# --- exit classes -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ended", "expected"),
+    [
+        (pod(phase="Failed", containerStatuses=[terminated(1)]), ExitClass.USER_ERROR),
+        (pod(phase="Failed", containerStatuses=[terminated(139)]), ExitClass.USER_ERROR),
+        (pod(phase="Failed", containerStatuses=[terminated(137)]), ExitClass.KILLED),
+        (pod(phase="Failed", containerStatuses=[terminated(137, "OOMKilled")]), ExitClass.OOM),
+        (pod(phase="Failed", containerStatuses=[terminated(201)]), ExitClass.HARDWARE_ERROR),
+        (
+            pod(phase="Failed", containerStatuses=[terminated(137, "ContainerStatusUnknown")]),
+            ExitClass.NODE_LOST,
+        ),
+        (pod(phase="Failed", reason="Evicted"), ExitClass.PREEMPTED),
+        (pod(phase="Failed", reason="UnexpectedAdmissionError"), ExitClass.UNKNOWN),
+        (pod(deleted=True), ExitClass.KILLED),
+        (pod(phase="Failed", containerStatuses=[terminated(0), terminated(3)]), ExitClass.USER_ERROR),
+    ],
+)
+def test_pod_ends_are_classified(ended: dict[str, Any], expected: ExitClass) -> None:
+    assert classify_pod(ended).exit_class is expected
+
+
+def failure(index: int = 0, exit_code: int = 1, seconds: float = 0.0, message: str = "boom") -> AgentFailure:
+    return AgentFailure(
+        sequence=1, round=1, rank=index, exit_code=exit_code, message=message, time=later(seconds)
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (1, ExitClass.USER_ERROR),
+        (-9, ExitClass.KILLED),
+        (-11, ExitClass.USER_ERROR),
+        (202, ExitClass.HARDWARE_ERROR),
+    ],
+)
+def test_process_failures_are_classified(code: int, expected: ExitClass) -> None:
+    assert classify_process(failure(exit_code=code)) is expected
+
+
+# --- budgets ----------------------------------------------------------------------------------------
+
+
+def test_only_the_users_own_failures_spend_the_budget() -> None:
+    assert spent({"Killed": 9, "Preempted": 9, "NodeLost": 9, "UserError": 2, "OOM": 1}) == 3
+
+
+def test_job_fails_when_training_fails_more_often_than_restart_count() -> None:
+    assert over_budget({"UserError": 3}, [], {"worker": 3}) is None
+    assert over_budget({"UserError": 4}, [], {"worker": 3}) == "training failed 4 times, with restartCount 3"
+
+
+def test_job_fails_when_one_workers_pods_fail_more_often_than_restart_count() -> None:
+    tired = worker(restarts={"UserError": 1})
+    assert over_budget({}, [tired], {"worker": 0}) == "digits-worker-0 failed 1 times, with restartCount 0"
+
+
+def test_the_first_process_to_fail_is_the_culprit() -> None:
+    breaks = [
+        Break(i, "", report(i, AgentState.FAILED, 1, failure=failure(i, seconds=s)))
+        for i, s in ((0, 2.0), (1, 1.0))
+    ]
+    incident = incident_of(breaks, [worker(0), worker(1)])
+    assert incident is not None and incident.failure.worker == "digits-worker-1"
+    assert with_incident({"UserError": 1}, incident) == {"UserError": 2}
+    assert incident_of([Break(0, "lost")], []) is None
+
+
+# --- relaunching ------------------------------------------------------------------------------------
+
+
+def ended(index: int = 0, exit_class: str = "UserError", **status: Any) -> Any:
+    last = {"incarnation": 1, "exitClass": exit_class, "time": NOW, "nodeName": "node-0"}
+    return worker(index, WorkerPhase.FAILED, lastExit=last, **status)
+
+
+def test_ended_worker_is_relaunched_at_once_the_first_time() -> None:
+    plan = plan_relaunches([ended(quickExits=1), worker(1)], Rendezvous(), NOW)
+    assert [r.worker.spec.index for r in plan.relaunches] == [0]
+
+
+def test_crash_loop_waits_ever_longer() -> None:
+    plan = plan_relaunches([ended(quickExits=3)], Rendezvous(), later(0.5))
+    assert not plan.relaunches and plan.look_again_seconds == 1.5
+    assert plan_relaunches([ended(quickExits=3)], Rendezvous(), later(2)).relaunches
+
+
+@given(st.integers(0, 2_000))
+def test_delay_never_shrinks_and_is_bounded(quick_exits: int) -> None:
+    assert 0 <= delay_seconds(quick_exits) <= delay_seconds(quick_exits + 1) <= MAX_DELAY_SECONDS
+
+
+def test_lost_node_is_avoided_and_a_users_error_is_not_the_nodes_fault() -> None:
+    lost, wrong = ended(0, "NodeLost"), ended(1, "UserError")
+    plan = plan_relaunches([lost, wrong], Rendezvous(), NOW)
+    assert [r.excluded_nodes for r in plan.relaunches] == [("node-0",), ()]
+
+
+def test_incarnation_is_raised_once_until_it_has_been_looked_at() -> None:
+    waiting = ended()
+    raised = waiting.model_copy(update={"spec": waiting.spec.model_copy(update={"incarnation": 2})})
+    assert not plan_relaunches([raised], Rendezvous(), NOW).relaunches
+
+
+def test_finished_worker_is_needed_again_when_the_world_breaks_without_it() -> None:
+    done = worker(0, WorkerPhase.SUCCEEDED)
+    assert not plan_relaunches([done], Rendezvous(round=1, phase=FORMED), NOW).relaunches
+    broken = Rendezvous(round=1, phase=RendezvousPhase.REFORMING)
+    assert plan_relaunches([done], broken, NOW).relaunches
+
+
+# --- the set of workers -----------------------------------------------------------------------------
+
+
+def test_missing_workers_are_made_and_masters_are_not() -> None:
+    two = job(replicas=2)
+    assert plan_workers(two, [worker(0)], Rendezvous()).missing == (("worker", 1),)
+    made = new_worker(two, "worker", 1)
+    assert made["metadata"]["name"] == "digits-worker-1"
+    assert made["metadata"]["ownerReferences"][0]["uid"] == "uid-digits"
+
+
+def test_surplus_worker_goes_only_when_no_world_has_it() -> None:
+    one, both = job(replicas=1), [worker(0), worker(1)]
+    world = Rendezvous(round=1, phase=FORMED, members=[0, 1], incarnations=[1, 1])
+    assert not plan_workers(one, both, world).surplus
+    smaller = Rendezvous(round=2, phase=FORMED, members=[0], incarnations=[1])
+    assert [w.spec.index for w in plan_workers(one, both, smaller).surplus] == [1]
+
+
+def test_suspended_job_makes_no_workers() -> None:
+    assert not plan_workers(job(replicas=2, suspend=True), [], Rendezvous()).missing
+
+
+# --- phase and conditions ---------------------------------------------------------------------------
+
+
+def test_job_is_running_with_a_world_restarting_without_and_pending_before() -> None:
+    two, workers = job(replicas=2), [worker(0), worker(1, WorkerPhase.PENDING)]
+    assert job_status.phase_of(two, workers, Rendezvous()) is JobPhase.PENDING
+    assert job_status.phase_of(two, workers, Rendezvous(round=1, phase=FORMED)) is JobPhase.RUNNING
+    broken = Rendezvous(round=1, phase=RendezvousPhase.REFORMING)
+    assert job_status.phase_of(two, workers, broken) is JobPhase.RESTARTING
+
+
+def test_job_of_plain_pods_runs_when_all_do_and_succeeds_when_all_have() -> None:
+    two = job(replicas=2)
+    assert job_status.phase_of(two, [worker(0), worker(1)], Rendezvous()) is JobPhase.RUNNING
+    done = [worker(i, WorkerPhase.SUCCEEDED) for i in (0, 1)]
+    assert job_status.has_succeeded(done, Rendezvous())
+    assert not job_status.has_succeeded([done[0], worker(1)], Rendezvous())
+    assert not job_status.has_succeeded([], Rendezvous())
+
+
+def test_a_waiting_newcomer_does_not_keep_a_finished_world_from_succeeding() -> None:
+    world = Rendezvous(round=1, phase=FORMED, members=[0], incarnations=[1])
+    assert job_status.has_succeeded([worker(0, WorkerPhase.SUCCEEDED), worker(1)], world)
+
+
+def test_unschedulable_workers_show_in_a_condition_until_they_are_placed() -> None:
+    stuck = worker(
+        0,
+        WorkerPhase.PENDING,
+        conditions=[
+            {
+                "type": "Scheduled",
+                "status": "False",
+                "reason": "Unschedulable",
+                "message": "no cpu",
+                "lastTransitionTime": NOW,
+            }
+        ],
+    )
+    one = job(replicas=1)
+    conditions = job_status.progress_conditions(one, [stuck], JobPhase.PENDING, Rendezvous(), NOW)
+    found = next(c for c in conditions if c.type == "WorkersScheduled")
+    assert found.status == "False" and "no cpu" in found.message
+    placed = one.model_copy(update={"status": one.status.model_copy(update={"conditions": conditions})})
+    after = job_status.progress_conditions(placed, [worker(0)], JobPhase.RUNNING, Rendezvous(), NOW)
+    assert is_true(after, "WorkersScheduled")
+
+
+def test_master_replicas_are_ignored_and_said_so() -> None:
+    template = {"spec": {"containers": [{"name": "main"}]}}
+    with_master = job()
+    spec = with_master.spec.model_copy(
+        update={
+            "replica_specs": with_master.spec.replica_specs
+            | {
+                "dlrover-master": with_master.spec.replica_specs["worker"].model_copy(
+                    update={"template": template}
+                )
+            }
+        }
+    )
+    conditions = job_status.progress_conditions(
+        with_master.model_copy(update={"spec": spec}), [], JobPhase.PENDING, Rendezvous(), NOW
+    )
+    assert is_true(conditions, "MasterReplicaIgnored")
+
+
+def test_condition_keeps_its_transition_time_while_its_status_stays() -> None:
+    conditions = job_status.progress_conditions(job(), [], JobPhase.PENDING, Rendezvous(), NOW)
+    moved = job().model_copy(update={"status": job().status.model_copy(update={"conditions": conditions})})
+    again = job_status.progress_conditions(moved, [], JobPhase.PENDING, Rendezvous(), later(9))
+    assert all(c.last_transition_time == NOW for c in again)
+
+
+# --- run policy -------------------------------------------------------------------------------------
+
+
+def finished_job(**policy: Any) -> Any:
+    return job(runPolicy=policy, status={"phase": "Succeeded", "completionTime": NOW, "startTime": NOW})
+
+
+def test_deadline_counts_from_the_start() -> None:
+    limited = job(runPolicy={"activeDeadlineSeconds": 10}, status={"startTime": NOW})
+    assert seconds_to_deadline(limited, later(4)) == 6
+    assert seconds_to_deadline(job(), later(4)) is None
+
+
+def test_ttl_counts_from_completion() -> None:
+    assert seconds_to_expiry(finished_job(ttlSecondsAfterFinished=5), later(2)) == 3
+    assert seconds_to_expiry(finished_job(), later(2)) is None
+
+
+@pytest.mark.parametrize(
+    ("policy", "pod_ended", "at", "expected"),
+    [
+        ("None", False, 99, None),
+        ("Running", True, 99, None),
+        ("Running", False, 0, 35),
+        ("Running", False, 40, 0),
+        ("All", True, 0, 0),
+    ],
+)
+def test_clean_pod_policy(policy: str, pod_ended: bool, at: float, expected: float | None) -> None:
+    wait = seconds_to_cleaning(
+        finished_job(cleanPodPolicy=policy), "worker", pod_ended=pod_ended, now=later(at)
+    )
+    assert wait == expected
+
+
+# --- small mechanisms -------------------------------------------------------------------------------
+
+JSON = st.recursive(
+    st.integers(0, 3) | st.text("ab", max_size=2),
+    lambda inner: st.dictionaries(st.sampled_from("abc"), inner, max_size=3) | st.lists(inner, max_size=2),
+    max_leaves=8,
+)
+OBJECTS = st.dictionaries(st.sampled_from("abc"), JSON, max_size=3)
+
+
+def apply(target: Any, patch: Any) -> Any:
+    """RFC 7396's own pseudocode."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(target) if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = apply(result.get(key), value)
+    return result
+
+
+@given(OBJECTS, OBJECTS)
+def test_merge_patch_leads_from_one_status_to_the_other(
+    before: dict[str, Any], after: dict[str, Any]
+) -> None:
+    assert apply(before, merge_patch(before, after)) == after
+    assert merge_patch(after, after) == {}
+
+
+def test_age_counts_from_when_we_first_saw_the_value() -> None:
+    now = [100.0]
+    seen = Observations(lambda: now[0])
+    assert seen.age_seconds("lease", "v1") == 0
+    now[0] = 130.0
+    assert seen.age_seconds("lease", "v1") == 30
+    assert seen.age_seconds("lease", "v2") == 0

@@ -1,0 +1,281 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from crds.elasticjob import Rendezvous, RendezvousPhase
+from crds.elasticworker import AgentState
+from reconcilers.rendezvous import Bounds, Participant, decide, dissolve
+from tests.reconcilers.build import NOW, bounds, later, participant, report
+
+FORMED, REFORMING, FORMING = RendezvousPhase.FORMED, RendezvousPhase.REFORMING, RendezvousPhase.FORMING
+
+
+def formed(*members: int, round_: int = 1) -> Rendezvous:
+    return Rendezvous(
+        round=round_, phase=FORMED, members=list(members), incarnations=[1] * len(members), formed_at=NOW
+    )
+
+
+def running(*indices: int, round_: int = 1) -> list[Participant]:
+    return [participant(i, AgentState.RUNNING, round_) for i in indices]
+
+
+def test_world_forms_at_once_when_all_desired_are_ready() -> None:
+    world = decide(Rendezvous(), [participant(1), participant(0)], bounds(2), NOW).rendezvous
+    assert (world.phase, world.round, world.members) == (FORMED, 1, [0, 1])
+    assert (world.master_address, world.master_port, world.world_size) == ("127.0.0.1", 20_000, 2)
+
+
+def test_world_waits_for_the_last_call_then_forms_with_the_minimum() -> None:
+    ready = [participant(0, seconds_since_joined=9), participant(1, seconds_since_joined=20)]
+    limits = bounds(3, 2, last_call_seconds=10)
+    early = decide(Rendezvous(), ready, limits, NOW)
+    assert early.rendezvous.phase is FORMING and early.look_again_seconds == 1
+    due = [replace(p, seconds_since_joined=10) for p in ready]
+    assert decide(Rendezvous(), due, limits, NOW).rendezvous.members == [0, 1]
+
+
+def test_world_never_forms_below_the_minimum() -> None:
+    alone = [participant(0, seconds_since_joined=1e6)]
+    decision = decide(Rendezvous(), alone, bounds(3, 2), NOW)
+    assert decision.rendezvous.phase is FORMING and decision.look_again_seconds is None
+
+
+def test_failed_process_forms_the_next_round_at_once_with_the_same_ranks() -> None:
+    failed = participant(1, AgentState.FAILED, 1)
+    decision = decide(formed(0, 1), [*running(0), failed], bounds(2), NOW)
+    assert (decision.rendezvous.round, decision.rendezvous.members) == (2, [0, 1])
+    assert [b.index for b in decision.breaks] == [1]
+
+
+def test_a_failure_of_an_earlier_round_does_not_break_this_one() -> None:
+    stale = participant(1, AgentState.FAILED, 1)
+    world = formed(0, 1, round_=2)
+    decision = decide(world, [*running(0, round_=2), stale], bounds(2), NOW)
+    assert decision.rendezvous == world and not decision.breaks
+
+
+def test_lost_worker_holds_the_world_for_its_replacement() -> None:
+    lost = participant(1, None, alive=False, gone_because="no heartbeat")
+    decision = decide(formed(0, 1), [*running(0), lost], bounds(2), NOW)
+    assert decision.rendezvous.phase is REFORMING and decision.rendezvous.round == 1
+    assert "no heartbeat" in decision.rendezvous.reason
+
+    back = replace(participant(1), incarnation=2)
+    again = decide(decision.rendezvous, [*running(0), back], bounds(2), later(1))
+    assert (again.rendezvous.round, again.rendezvous.incarnations) == (2, [1, 2])
+
+
+def test_world_shrinks_to_node_unit_when_replacement_is_late() -> None:
+    limits = bounds(6, 2, unit=2, shrink_after_seconds=60)
+    lost = participant(5, None, alive=False)
+    broken = decide(formed(*range(6)), [*running(*range(5)), lost], limits, NOW)
+    held = decide(broken.rendezvous, [*running(*range(5)), lost], limits, later(59))
+    assert held.rendezvous.phase is REFORMING and held.look_again_seconds == 1
+    shrunk = decide(broken.rendezvous, [*running(*range(5)), lost], limits, later(60)).rendezvous
+    assert shrunk.members == [0, 1, 2, 3]
+
+
+def test_ready_newcomers_grow_the_world_in_whole_units_keeping_the_members() -> None:
+    limits = bounds(6, 2, unit=2)
+    world = formed(0, 1, 2, 3)
+    one = decide(world, [*running(0, 1, 2, 3), participant(4, seconds_since_joined=99)], limits, NOW)
+    assert one.rendezvous == world
+    two = decide(world, [*running(0, 1, 2, 3), participant(4), participant(5)], limits, NOW)
+    assert two.rendezvous.members == [0, 1, 2, 3, 4, 5]
+
+
+def test_growth_is_batched_by_the_last_call() -> None:
+    limits = bounds(8, 2, last_call_seconds=5)
+    people = [*running(0, 1), participant(2, seconds_since_joined=4), participant(3, seconds_since_joined=1)]
+    decision = decide(formed(0, 1), people, limits, NOW)
+    assert decision.rendezvous.round == 1 and decision.look_again_seconds == 4
+
+
+def test_a_member_no_longer_wanted_leaves_by_a_smaller_world_at_once() -> None:
+    decision = decide(formed(0, 1, 2), running(0, 1), bounds(2), NOW)
+    assert decision.rendezvous.members == [0, 1] and decision.rendezvous.round == 2
+
+
+def test_newcomer_does_not_disturb_a_world_that_is_finishing() -> None:
+    people = [participant(0, AgentState.SUCCEEDED, 1), *running(1), participant(2)]
+    world = formed(0, 1)
+    assert decide(world, people, bounds(3, 2), NOW).rendezvous == world
+
+
+def test_a_member_whose_pod_ended_well_does_not_break_the_world() -> None:
+    done = participant(0, None, alive=False, succeeded=True)
+    world = formed(0, 1)
+    assert decide(world, [done, *running(1)], bounds(2), NOW).rendezvous == world
+
+
+def test_a_stopped_agent_leaves_the_world_and_cannot_join_the_next() -> None:
+    people = [*running(0), participant(1, AgentState.STOPPED, 1)]
+    assert decide(formed(0, 1), people, bounds(2), NOW).rendezvous.phase is REFORMING
+
+
+def test_restarted_container_that_left_its_world_makes_a_new_round() -> None:
+    people = [*running(0), participant(1, AgentState.READY, 1)]
+    assert decide(formed(0, 1), people, bounds(2), NOW).rendezvous.round == 2
+
+
+def test_no_desired_workers_forms_no_world() -> None:
+    assert decide(Rendezvous(), [], bounds(0), NOW).rendezvous == Rendezvous()
+    gone = decide(formed(0), [], bounds(0), NOW).rendezvous
+    assert gone.phase is REFORMING and decide(gone, [], bounds(0), later(999)).rendezvous == gone
+
+
+def test_suspension_keeps_the_round() -> None:
+    assert dissolve(formed(0, 1, round_=7), "the job is suspended").round == 7
+
+
+# --- invariants -------------------------------------------------------------------------------------
+
+STATES = st.sampled_from([None, *AgentState])
+
+
+@st.composite
+def situations(draw: st.DrawFn) -> tuple[list[Participant], Bounds]:
+    desired = draw(st.integers(0, 8))
+    unit = draw(st.integers(1, 3))
+    limits = Bounds(desired, draw(st.integers(1, 8)), unit, 10.0, 20.0)
+    people = []
+    for index in range(desired):
+        state = draw(STATES)
+        incarnation = draw(st.integers(1, 3))
+        spoken = None
+        if state is not None:
+            spoken = report(index, state, draw(st.integers(0, 4)), incarnation=incarnation)
+        alive = draw(st.booleans())
+        people.append(
+            Participant(
+                index,
+                incarnation,
+                alive,
+                succeeded=not alive and draw(st.booleans()),
+                report=spoken,
+                seconds_since_joined=draw(st.floats(0, 40)),
+            )
+        )
+    return people, limits
+
+
+@st.composite
+def published_worlds(draw: st.DrawFn) -> Rendezvous:
+    round_ = draw(st.integers(0, 4))
+    phase = FORMING if round_ == 0 else draw(st.sampled_from(list(RendezvousPhase)))
+    members = [] if phase is FORMING else sorted(draw(st.sets(st.integers(0, 7), min_size=1)))
+    return Rendezvous(
+        round=round_,
+        phase=phase,
+        members=members,
+        incarnations=[draw(st.integers(1, 3)) for _ in members],
+        reforming_since=NOW if phase is REFORMING else None,
+    )
+
+
+@given(situations(), published_worlds(), st.floats(0, 100))
+@settings(max_examples=400, deadline=None)
+def test_every_new_world_is_allowed_and_follows_its_predecessor(
+    situation: tuple[list[Participant], Bounds], published: Rendezvous, seconds: float
+) -> None:
+    """Invariants: round + 1; ordered unique ranks; whole units; min ≤ size ≤ desired; members joinable."""
+    people, limits = situation
+    decision = decide(published, people, limits, later(seconds))
+    world = decision.rendezvous
+    if world == published:
+        return
+    if world.phase is not FORMED:
+        assert (world.phase, world.round) == (REFORMING, published.round)
+        assert world.members == published.members and decision.breaks
+        return
+    assert world.round == published.round + 1
+    assert world.members == sorted(set(world.members))
+    assert len(world.members) % limits.node_unit == 0
+    assert limits.minimum <= len(world.members) <= limits.desired
+    by_index = {p.index: p for p in people}
+    assert all(by_index[i].joinable for i in world.members)
+    assert world.incarnations == [by_index[i].incarnation for i in world.members]
+
+
+@given(situations(), published_worlds())
+@settings(max_examples=300, deadline=None)
+def test_a_new_world_is_stable_until_its_agents_act(
+    situation: tuple[list[Participant], Bounds], published: Rendezvous
+) -> None:
+    """Invariant: with nothing reported since, deciding again from what was published changes nothing.
+
+    Members have yet to act on the new round, so their reports speak of earlier ones.
+    """
+    people, limits = situation
+    first = decide(published, people, limits, NOW).rendezvous
+    if first.phase is not FORMED or first.round == published.round:
+        return
+    quiet = [
+        replace(p, report=p.report.model_copy(update={"observed_round": 0}) if p.report else None)
+        for p in people
+    ]
+    growth_possible = limits.floor(sum(p.joinable for p in quiet)) > len(first.members)
+    if not growth_possible:
+        assert decide(first, quiet, limits, NOW).rendezvous == first
+
+
+@given(
+    st.integers(1, 6),
+    st.lists(
+        st.tuples(st.integers(0, 5), st.sampled_from(["fail", "lose", "recover", "late-writer"])), max_size=20
+    ),
+)
+@settings(max_examples=200, deadline=None)
+def test_stale_writers_never_publish_two_worlds_for_one_round(
+    size: int, story: list[tuple[int, str]]
+) -> None:
+    """Invariant: with optimistic writes, each round has one member list for ever."""
+    limits = Bounds(size, 1, 1, 0.0, 0.0)
+    stored, version = Rendezvous(), 0
+    history: dict[int, tuple[list[int], list[int]]] = {}
+    people = {i: participant(i, seconds_since_joined=99) for i in range(size)}
+    snapshots = [(stored, version, dict(people))]
+
+    def publish(seen: Rendezvous, seen_version: int, seen_people: dict[int, Participant]) -> None:
+        nonlocal stored, version
+        world = decide(seen, list(seen_people.values()), limits, NOW).rendezvous
+        if world == seen or seen_version != version:
+            return  # nothing to write, or Conflict
+        stored, version = world, version + 1
+        if world.phase is FORMED:
+            assert world.round not in history
+            history[world.round] = (world.members, world.incarnations)
+
+    for who, what in story:
+        index = who % size
+        now = people[index]
+        if what == "fail":
+            failed = report(index, AgentState.FAILED, stored.round, incarnation=now.incarnation)
+            people[index] = replace(now, report=failed)
+        elif what == "lose":
+            people[index] = replace(now, alive=False, report=None)
+        elif what == "recover":
+            fresh = report(index, incarnation=now.incarnation + 1)
+            people[index] = replace(now, incarnation=now.incarnation + 1, alive=True, report=fresh)
+        else:
+            publish(*snapshots[who % len(snapshots)])
+            continue
+        publish(stored, version, dict(people))
+        snapshots.append((stored, version, dict(people)))
+    assert sorted(history) == list(range(1, len(history) + 1))
+
+
+@given(st.integers(1, 6), st.data())
+@settings(max_examples=100, deadline=None)
+def test_training_always_resumes_once_everyone_is_well(size: int, data: st.DataObject) -> None:
+    """Invariant (liveness): from any published world, ready workers end up in one world of all."""
+    world = data.draw(published_worlds())
+    people = [participant(i, AgentState.READY, world.round, seconds_since_joined=99) for i in range(size)]
+    limits = bounds(size)
+    for _ in range(3):
+        world = decide(world, people, limits, later(1_000)).rendezvous
+    assert world.phase is FORMED and world.members == list(range(size))

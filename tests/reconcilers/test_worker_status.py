@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+from typing import Any
+
+from crds.elasticworker import AgentState, ElasticWorker, ExitClass, WorkerPhase
+from reconcilers.worker_status import Observation, current_report, finished, observe
+from tests.reconcilers.build import NOW, later, pod, terminated, worker
+
+
+def after(seen_worker: ElasticWorker, **seen: Any) -> Any:
+    return observe(seen_worker, Observation(**seen), NOW)
+
+
+def test_running_pod_makes_a_running_worker_and_records_it() -> None:
+    status = after(worker(phase=None), pod=pod())
+    assert (status.phase, status.pod_name, status.pod_uid, status.node_name) == (
+        WorkerPhase.RUNNING,
+        "digits-worker-0-1",
+        "uid-0-1",
+        "node-0",
+    )
+
+
+def test_unschedulable_pod_says_why() -> None:
+    condition = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": "0/3 nodes are available",
+    }
+    status = after(worker(phase=None), pod=pod(phase="Pending", conditions=[condition]))
+    assert status.phase is WorkerPhase.PENDING and status.message == "0/3 nodes are available"
+    assert status.conditions[0].reason == "Unschedulable"
+
+
+def test_waiting_container_says_why() -> None:
+    waiting = {"name": "main", "state": {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}}
+    status = after(worker(phase=None), pod=pod(phase="Pending", containerStatuses=[waiting]))
+    assert status.message == "main: ErrImagePull: no such image"
+
+
+def test_failed_pod_is_classified_counted_and_kept() -> None:
+    status = after(worker(), pod=pod(phase="Failed", containerStatuses=[terminated(1)]))
+    assert status.phase is WorkerPhase.FAILED
+    assert (status.restarts, status.restart_count) == ({"UserError": 1}, 1)
+    assert status.last_exit.exit_class is ExitClass.USER_ERROR and status.last_exit.exit_code == 1
+
+
+def test_an_incarnations_end_is_final_and_counted_once() -> None:
+    ended = worker(phase=WorkerPhase.FAILED, restarts={"UserError": 1})
+    assert after(ended, pod=pod()) == ended.status
+    assert after(ended, pod=None) == ended.status
+
+
+def test_known_pod_that_is_gone_was_deleted() -> None:
+    status = after(worker(), pod=None)
+    assert status.last_exit.exit_class is ExitClass.KILLED and status.restarts == {"Killed": 1}
+
+
+def test_pod_that_was_never_seen_is_not_gone() -> None:
+    assert after(worker(phase=None), pod=None).phase is WorkerPhase.PENDING
+
+
+def test_pod_being_deleted_has_ended_already() -> None:
+    assert after(worker(), pod=pod(deleted=True)).phase is WorkerPhase.FAILED
+
+
+def test_evicted_pod_was_preempted() -> None:
+    disruption = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
+    status = after(worker(), pod=pod(deleted=True, conditions=[disruption]))
+    assert status.last_exit.exit_class is ExitClass.PREEMPTED
+
+
+def test_silent_agent_means_a_lost_node() -> None:
+    status = after(worker(), pod=pod(), heartbeat_lost_seconds=31.4)
+    assert status.last_exit.exit_class is ExitClass.NODE_LOST
+    assert status.message == "no heartbeat from digits-worker-0-1 for 31 s"
+    assert status.last_exit.node_name == "node-0"
+
+
+def test_next_incarnation_starts_afresh_but_remembers_its_restarts() -> None:
+    old = worker(phase=WorkerPhase.FAILED, restarts={"Killed": 2}, restartCount=2)
+    raised = old.model_copy(update={"spec": old.spec.model_copy(update={"incarnation": 2})})
+    status = after(raised, pod=None)
+    assert (status.observed_incarnation, status.phase, status.pod_uid) == (2, WorkerPhase.PENDING, None)
+    assert status.restarts == {"Killed": 2}
+
+
+def test_suspension_is_no_failure() -> None:
+    leaving = after(worker(), pod=pod(deleted=True), released=True)
+    assert leaving.phase is WorkerPhase.RUNNING
+    gone = after(worker(), pod=None, released=True)
+    assert (gone.phase, gone.pod_uid, gone.restarts) == (WorkerPhase.PENDING, None, {})
+
+
+def test_quick_exits_count_only_pods_that_ended_by_themselves_soon() -> None:
+    quick = pod(phase="Failed", startTime="2026-01-01T11:59:30Z", containerStatuses=[terminated(1)])
+    assert after(worker(quickExits=1), pod=quick).quick_exits == 2
+    slow = pod(phase="Failed", startTime="2026-01-01T11:00:00Z", containerStatuses=[terminated(1)])
+    assert after(worker(quickExits=5), pod=slow).quick_exits == 0
+    assert after(worker(quickExits=5), pod=pod(deleted=True)).quick_exits == 0
+
+
+def agent(**fields: Any) -> dict[str, Any]:
+    return {
+        "incarnation": 1,
+        "podUid": "uid-0-1",
+        "address": "127.0.0.1",
+        "storePort": 1,
+        "localWorldSize": 1,
+        "observedRound": 3,
+        "state": AgentState.SUCCEEDED,
+        "since": later(0),
+    } | fields
+
+
+def test_a_report_is_current_only_for_this_incarnation_and_pod() -> None:
+    assert current_report(worker(agent=agent()))
+    assert not current_report(worker(agent=agent(incarnation=2)))
+    assert not current_report(worker(agent=agent(podUid="another")))
+    assert not current_report(worker())
+
+
+def test_worker_has_finished_when_its_pod_or_its_processes_of_this_round_ended_well() -> None:
+    assert finished(worker(phase=WorkerPhase.SUCCEEDED), 3)
+    assert finished(worker(agent=agent()), 3)
+    assert not finished(worker(agent=agent()), 4)
+    assert not finished(worker(agent=agent(state=AgentState.RUNNING)), 3)
