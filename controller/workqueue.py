@@ -45,7 +45,8 @@ class WorkQueue(Generic[K]):
         """Keys that want work, and since when: those in `_ready`, and those in work that came again."""
         self._working: dict[K, float] = {}
         self._failures: dict[K, int] = {}
-        self._delayed: dict[K, float] = {}
+        self._delayed: dict[K, tuple[float, int, K]] = {}
+        """The entry of `_due` that holds for each key; others there were overtaken."""
         self._due: list[tuple[float, int, K]] = []
         self._order = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
@@ -85,9 +86,11 @@ class WorkQueue(Generic[K]):
         due = clock.monotonic() + delay_seconds
         if key in self._dirty and key not in self._working:
             return
-        if due < self._delayed.get(key, float("inf")):
-            self._delayed[key] = due
-            heapq.heappush(self._due, (due, next(self._order), key))
+        earlier = self._delayed.get(key)
+        if earlier is None or due < earlier[0]:
+            entry = (due, next(self._order), key)
+            self._delayed[key] = entry
+            heapq.heappush(self._due, entry)
             self._compact()
             self._arm()
 
@@ -163,7 +166,7 @@ class WorkQueue(Generic[K]):
     def _compact(self) -> None:
         """Wishes that were overtaken stay in the heap until due; do not let them pile up."""
         if len(self._due) > 2 * len(self._delayed) + 64:
-            self._due = [entry for entry in self._due if self._delayed.get(entry[2]) == entry[0]]
+            self._due = [entry for entry in self._due if self._delayed.get(entry[2]) is entry]
             heapq.heapify(self._due)
 
     def _arm(self) -> None:
@@ -177,7 +180,7 @@ class WorkQueue(Generic[K]):
     def _fire(self) -> None:
         now = clock.monotonic()
         while self._due and self._due[0][0] <= now:
-            due, _, key = heapq.heappop(self._due)
-            if self._delayed.get(key) == due:  # else it was overtaken by an earlier wish
-                self.add(key)
+            entry = heapq.heappop(self._due)
+            if self._delayed.get(entry[2]) is entry:
+                self.add(entry[2])
         self._arm()

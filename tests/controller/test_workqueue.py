@@ -1,0 +1,241 @@
+import asyncio
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controller.workqueue import BACKOFF_CAP_SECONDS, QueueShutDown, WorkQueue
+from tests.controller import virtual_time
+from tests.controller.virtual_time import now
+
+
+async def take(queue, within=0.0):
+    async with asyncio.timeout(within or 1e-6):
+        return await queue.get()
+
+
+def test_key_added_twice_is_worked_on_once():
+    async def scenario():
+        queue = WorkQueue()
+        queue.add("a")
+        queue.add("a")
+        assert await take(queue) == "a"
+        queue.done("a")
+        with pytest.raises(TimeoutError):
+            await take(queue)
+
+    virtual_time.run(scenario())
+
+
+def test_key_added_while_in_work_waits_until_done():
+    async def scenario():
+        queue = WorkQueue()
+        queue.add("a")
+        await take(queue)
+        queue.add("a")
+        with pytest.raises(TimeoutError):
+            await take(queue)
+        queue.done("a")
+        assert await take(queue) == "a"
+
+    virtual_time.run(scenario())
+
+
+def test_earliest_of_several_delays_holds():
+    async def scenario():
+        queue = WorkQueue()
+        queue.add_after("a", 5)
+        queue.add_after("a", 2)
+        queue.add_after("a", 9)
+        assert await take(queue, within=20) == "a"
+        assert now() == pytest.approx(2)
+        queue.done("a")
+        with pytest.raises(TimeoutError):
+            await take(queue, within=20)
+
+    virtual_time.run(scenario())
+
+
+def test_adding_now_overtakes_a_delay():
+    async def scenario():
+        queue = WorkQueue()
+        queue.add_after("a", 5)
+        queue.add("a")
+        assert await take(queue) == "a"
+        queue.done("a")
+        with pytest.raises(TimeoutError):
+            await take(queue, within=20)
+
+    virtual_time.run(scenario())
+
+
+def test_back_off_doubles_per_key_up_to_the_cap_and_forget_resets_it():
+    async def scenario():
+        queue = WorkQueue()
+        waits = []
+        for _ in range(20):
+            before = now()
+            queue.add_rate_limited("a")
+            await take(queue, within=2 * BACKOFF_CAP_SECONDS)
+            queue.done("a")
+            waits.append(now() - before)
+        assert waits[:4] == pytest.approx([0.005, 0.01, 0.02, 0.04], abs=1e-6)
+        assert waits[-1] == pytest.approx(BACKOFF_CAP_SECONDS)
+        queue.forget("a")
+        before = now()
+        queue.add_rate_limited("a")
+        await take(queue, within=1)
+        assert now() - before == pytest.approx(0.005, abs=1e-6)
+        queue.done("a")
+
+    virtual_time.run(scenario())
+
+
+def test_another_key_has_its_own_back_off():
+    async def scenario():
+        queue = WorkQueue()
+        for _ in range(10):
+            queue.add_rate_limited("bad")
+            await take(queue, within=100)
+            queue.done("bad")
+        before = now()
+        queue.add_rate_limited("good")
+        assert await take(queue, within=1) == "good"
+        assert now() - before == pytest.approx(0.005, abs=1e-6)
+
+    virtual_time.run(scenario())
+
+
+def test_shut_down_drops_what_waits_and_drains_what_is_in_work():
+    async def scenario():
+        queue = WorkQueue()
+        for key in ("a", "b"):
+            queue.add(key)
+        queue.add_after("c", 1)
+        await take(queue)
+        queue.shut_down()
+        queue.add("d")
+        with pytest.raises(QueueShutDown):
+            await queue.get()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(5):
+                await queue.drained()
+        queue.done("a")
+        await queue.drained()
+
+    virtual_time.run(scenario())
+
+
+def test_shut_down_wakes_those_who_wait():
+    async def scenario():
+        queue = WorkQueue()
+        waiting = [asyncio.create_task(queue.get()) for _ in range(3)]
+        await asyncio.sleep(0)
+        queue.shut_down()
+        results = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [type(result) for result in results] == [QueueShutDown] * 3
+
+    virtual_time.run(scenario())
+
+
+def test_overtaken_delays_do_not_pile_up():
+    async def scenario():
+        queue = WorkQueue()
+        for _ in range(10_000):
+            queue.add_after("a", 300)
+            queue.add("a")
+            await take(queue)
+            queue.done("a")
+        assert len(queue._due) < 200
+
+    virtual_time.run(scenario())
+
+
+class CountingObserver:
+    def __init__(self):
+        self.adds = self.takes = self.ends = self.retries = self.depth = 0
+
+    def added(self, depth):
+        self.adds += 1
+        self.depth = depth
+
+    def taken(self, depth, waited_seconds):
+        assert waited_seconds >= 0
+        self.takes += 1
+        self.depth = depth
+
+    def finished(self, worked_seconds):
+        assert worked_seconds >= 0
+        self.ends += 1
+
+    def retried(self):
+        self.retries += 1
+
+
+KEYS = st.sampled_from("abc")
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), KEYS),
+        st.tuples(st.just("after"), KEYS, st.floats(0, 20)),
+        st.tuples(st.just("fail"), KEYS),
+        st.tuples(st.just("pass"), st.floats(0, 15)),
+    ),
+    max_size=40,
+)
+
+
+@given(steps=STEPS, work_seconds=st.floats(0, 4), workers=st.integers(1, 3))
+@settings(max_examples=200, deadline=None)
+def test_every_wish_is_worked_on_after_it_was_made_and_never_twice_at_once(steps, work_seconds, workers):
+    """For any interleaving: one in flight a key, no key lost, none too early, and the queue comes to rest."""
+
+    async def scenario():
+        observer = CountingObserver()
+        queue = WorkQueue(observer=observer)
+        in_work = set()
+        started = {key: [] for key in "abc"}
+
+        async def worker():
+            while True:
+                try:
+                    key = await queue.get()
+                except QueueShutDown:
+                    return
+                assert key not in in_work
+                in_work.add(key)
+                started[key].append(now())
+                await asyncio.sleep(work_seconds)
+                in_work.remove(key)
+                queue.done(key)
+
+        tasks = [asyncio.create_task(worker()) for _ in range(workers)]
+        wishes = []
+        earliest = {key: float("inf") for key in "abc"}
+        for step in steps:
+            match step:
+                case ("add", key):
+                    queue.add(key)
+                    wishes.append((key, now()))
+                    earliest[key] = min(earliest[key], now())
+                case ("after", key, delay):
+                    queue.add_after(key, delay)
+                    wishes.append((key, now()))
+                    earliest[key] = min(earliest[key], now() + delay)
+                case ("fail", key):
+                    queue.add_rate_limited(key)
+                    wishes.append((key, now()))
+                    earliest[key] = min(earliest[key], now() + 0.005)
+                case ("pass", seconds):
+                    await asyncio.sleep(seconds)
+        await asyncio.sleep(BACKOFF_CAP_SECONDS * 2)
+        assert len(queue) == 0 and not in_work
+        for key, wished_at in wishes:
+            assert started[key][-1] >= wished_at
+        for key, times in started.items():
+            assert not times or times[0] >= earliest[key] - 1e-6
+        assert observer.takes == observer.ends == sum(map(len, started.values()))
+        assert observer.depth == 0
+        queue.shut_down()
+        await asyncio.gather(*tasks)
+
+    virtual_time.run(scenario())
