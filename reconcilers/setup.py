@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from controller.manager import Manager
-
 from controller.builder import ControllerBuilder
+from controller.manager import Manager
 from controller.reconciler import Request
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, LEASES, NODES, PODS
+from controller.store import Change
 from crds import names
 from reconcilers.clock import Clock
 from reconcilers.elasticjob import ElasticJobReconciler
 from reconcilers.worker import BY_JOB, BY_NODE, BY_OWNER, WorkerReconciler, job_keys, node_names, owner_uids
 
-OURS = f"{names.LABEL_MANAGED_BY}={names.MANAGER}"
-"""Pods and Leases are watched by this label: a cluster has many that are none of our business."""
+_OURS = f"{names.LABEL_MANAGED_BY}={names.MANAGER}"
+WATCHED_BY_LABEL = {PODS: _OURS, LEASES: _OURS}
+"""For `ManagerOptions.label_selectors`: a cluster has many Pods and Leases that are none of our business."""
 
 JOB_WORKERS = 4
 WORKER_WORKERS = 16
@@ -46,13 +47,45 @@ def add_all(manager: Manager) -> None:
         return _requests(workers.by_index(BY_NODE, node["metadata"]["name"]))
 
     jobs = ElasticJobReconciler(manager.client, cache, manager.recorder, clock)
-    ControllerBuilder(manager, "elasticjob").for_(ELASTICJOBS).owns(ELASTICWORKERS).with_workers(
-        JOB_WORKERS
-    ).build(jobs)
+    (
+        ControllerBuilder(manager, "elasticjob")
+        .for_(ELASTICJOBS)
+        .owns(ELASTICWORKERS, predicate=more_than_progress)
+        .with_workers(JOB_WORKERS)
+        .build(jobs)
+    )
     pods = WorkerReconciler(manager.client, cache, manager.recorder, manager.contact, clock)
-    ControllerBuilder(manager, "elasticworker").for_(ELASTICWORKERS).owns(PODS).owns(LEASES).watches(
-        ELASTICJOBS, workers_of_job
-    ).watches(NODES, workers_on_node).with_workers(WORKER_WORKERS).build(pods)
+    (
+        ControllerBuilder(manager, "elasticworker")
+        .for_(ELASTICWORKERS, predicate=more_than_the_agents_report)
+        .owns(PODS)
+        .owns(LEASES)
+        .watches(ELASTICJOBS, workers_of_job)
+        .watches(NODES, workers_on_node)
+        .with_workers(WORKER_WORKERS)
+        .build(pods)
+    )
+
+
+def more_than_progress(change: Change) -> bool:
+    """Steps are reported every few seconds by every worker, and decide nothing about a job."""
+    return _without(change.old, "progress") != _without(change.new, "progress")
+
+
+def more_than_the_agents_report(change: Change) -> bool:
+    """A worker's Pod does not depend on what its agent says."""
+    return _without(change.old, None) != _without(change.new, None)
+
+
+def _without(worker: dict[str, Any] | None, key: str | None) -> Any:
+    """Spec, status and deletion of an ElasticWorker without the agent's report, or one key of it."""
+    if worker is None:
+        return None
+    status = dict(worker.get("status", {}))
+    report = status.pop("agent", None)
+    if key is not None and report is not None:
+        status["agent"] = {k: v for k, v in report.items() if k != key}
+    return worker["spec"], status, worker["metadata"].get("deletionTimestamp")
 
 
 def _requests(objects: Iterable[dict[str, Any]]) -> list[Request]:
