@@ -1,0 +1,86 @@
+"""What happens to a write after its form is right: the rules of single kinds, RBAC's, and the policies."""
+
+from __future__ import annotations
+
+from localcluster.apiserver import crds, namespaces, pods
+from localcluster.apiserver.cluster import Cluster
+from localcluster.apiserver.errors import forbidden, forbidden_field
+from localcluster.apiserver.policies import Admission, Operation
+from localcluster.apiserver.rbac import RBAC_GROUP
+from localcluster.apiserver.requests import Context
+from localcluster.resource import JSON, ResourceType
+
+
+def mutate_new(cluster: Cluster, resource_type: ResourceType, obj: JSON) -> None:
+    """Fill in what the kind gets from the server when it is created."""
+    match resource_type.kind:
+        case "Pod" if isinstance(obj.get("spec"), dict):
+            pods.admit(cluster, resource_type, obj)
+        case "Namespace":
+            namespaces.prepare(obj)
+        case "CustomResourceDefinition":
+            crds.prepare(obj)
+
+
+def create_faults(resource_type: ResourceType, obj: JSON) -> list[JSON]:
+    """What no schema can say about a new object."""
+    match resource_type.kind:
+        case "Pod":
+            return pods.faults(obj)
+        case "CustomResourceDefinition":
+            return crds.faults(obj)
+    return []
+
+
+def update_faults(resource_type: ResourceType, old: JSON, new: JSON, subresource: str) -> list[JSON]:
+    """What no schema can say about a change."""
+    match resource_type.kind:
+        case "Pod" if not subresource:
+            return pods.update_faults(old, new)
+        case "CustomResourceDefinition" if not subresource:
+            return crds.faults(new) or crds.update_faults(old, new)
+        case "RoleBinding" | "ClusterRoleBinding" if old["roleRef"] != new["roleRef"]:
+            return [forbidden_field("roleRef", "cannot change roleRef")]
+    return []
+
+
+def check(
+    cluster: Cluster, context: Context, operation: Operation, obj: JSON | None, old: JSON | None
+) -> None:
+    """The last gate before the store."""
+    if context.type.group == RBAC_GROUP and obj is not None:
+        _check_escalation(cluster, context, obj)
+    if cluster.policies.any():
+        cluster.policies.check(_admission(cluster, context, operation, obj, old))
+
+
+def _admission(
+    cluster: Cluster, context: Context, operation: Operation, obj: JSON | None, old: JSON | None
+) -> Admission:
+    named = obj if obj is not None else old
+    namespace = cluster.store.get(namespaces.NAMESPACES, "", context.namespace)
+    return Admission(
+        operation=operation,
+        type=context.type,
+        subresource=context.subresource,
+        namespace=context.namespace,
+        name=named["metadata"]["name"] if named is not None else context.name,
+        user=context.user,
+        obj=obj,
+        old=old,
+        namespace_object=namespace.obj if namespace is not None and context.namespace else None,
+        dry_run=context.dry_run(),
+    )
+
+
+def _check_escalation(cluster: Cluster, context: Context, obj: JSON) -> None:
+    """Nobody gives away rights that they do not hold."""
+    rules = list(obj.get("rules") or ())
+    if "roleRef" in obj:
+        rules = cluster.authorizer.referenced_rules(obj["roleRef"], context.namespace)
+    if not cluster.authorizer.allows_all(context.user, rules, context.namespace):
+        why = (
+            f'user "{context.user.name}" (groups={list(context.user.groups)}) is attempting to grant RBAC '
+            "permissions not currently held"
+        )
+        raise forbidden(context.type, obj["metadata"]["name"], why)

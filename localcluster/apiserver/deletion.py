@@ -1,0 +1,190 @@
+"""Deleting: at once, gracefully (Pods), or when the last finalizer is gone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import Enum
+
+from localcluster.apiserver.cluster import Cluster
+from localcluster.apiserver.errors import (
+    ApiError,
+    bad_request,
+    conflict,
+    forbidden,
+    invalid,
+    invalid_value,
+)
+from localcluster.apiserver.requests import options_type
+from localcluster.apiserver.store import Stored
+from localcluster.apiserver.times import rfc3339
+from localcluster.apiserver.versions import collection_of
+from localcluster.resource import JSON, ResourceType
+
+FOREGROUND_FINALIZER = "foregroundDeletion"
+ORPHAN_FINALIZER = "orphan"
+POD_GRACE_SECONDS = 30
+KEPT_NAMESPACES = ("default", "kube-system", "kube-public")
+
+
+class Propagation(Enum):
+    """What becomes of the objects that the deleted one owns."""
+
+    BACKGROUND = "Background"
+    FOREGROUND = "Foreground"
+    ORPHAN = "Orphan"
+
+
+@dataclass(frozen=True)
+class DeleteOptions:
+    grace_period_seconds: int | None = None
+    propagation: Propagation | None = None
+    uid: str | None = None
+    resource_version: str | None = None
+    dry_run: bool = False
+
+
+BACKGROUND = DeleteOptions(propagation=Propagation.BACKGROUND)
+
+
+@dataclass(frozen=True)
+class Deleted:
+    """The object's last or present state, and whether it is gone."""
+
+    obj: JSON
+    gone: bool
+
+
+def read_options(
+    body: JSON, query_grace: int | None, query_propagation: str | None, *, dry_run: bool
+) -> DeleteOptions:
+    """DeleteOptions from a request's body, else from its query."""
+    if body and body.get("kind") not in (None, "DeleteOptions"):
+        raise bad_request(f"the body of a deletion is DeleteOptions, not {body.get('kind')}")
+    grace = body.get("gracePeriodSeconds", query_grace)
+    if grace is not None and (not isinstance(grace, int) or isinstance(grace, bool)):
+        raise bad_request(f"gracePeriodSeconds must be a whole number, not {grace!r}")
+    preconditions = body.get("preconditions") or {}
+    return DeleteOptions(
+        grace_period_seconds=grace,
+        propagation=_propagation(
+            body.get("propagationPolicy") or query_propagation, body.get("orphanDependents")
+        ),
+        uid=preconditions.get("uid"),
+        resource_version=preconditions.get("resourceVersion"),
+        dry_run=dry_run,
+    )
+
+
+def _propagation(text: str | None, orphan_dependents: bool | None) -> Propagation | None:
+    if not text:
+        return (
+            None
+            if orphan_dependents is None
+            else Propagation.ORPHAN
+            if orphan_dependents
+            else Propagation.BACKGROUND
+        )
+    try:
+        return Propagation(text)
+    except ValueError:
+        why = 'supported values: "Background", "Foreground", "Orphan"'
+        fault = invalid_value("propagationPolicy", text, why)
+        raise invalid(options_type("DeleteOptions"), "", [fault]) from None
+
+
+def delete(
+    cluster: Cluster, resource_type: ResourceType, stored: Stored, options: DeleteOptions, now: datetime
+) -> Deleted:
+    """Delete one object, or start to."""
+    metadata = stored.obj["metadata"]
+    _check_preconditions(resource_type, metadata, options)
+    if resource_type.kind == "Namespace" and metadata["name"] in KEPT_NAMESPACES:
+        raise forbidden(resource_type, metadata["name"], "this namespace may not be deleted")
+    marked = _marked(resource_type, stored, options, now)
+    key = (metadata.get("namespace", ""), metadata["name"])
+    gone = _may_go(resource_type, marked)
+    if options.dry_run:
+        return Deleted(marked, gone)
+    collection = collection_of(resource_type)
+    if gone:
+        return Deleted(cluster.store.remove(collection, *key).obj, gone=True)
+    if marked == stored.obj:
+        return Deleted(stored.obj, gone=False)
+    return Deleted(cluster.store.put(collection, marked).obj, gone=False)
+
+
+def finished(resource_type: ResourceType, obj: JSON) -> bool:
+    """Whether an object that is being deleted has nothing left to wait for."""
+    return bool(obj["metadata"].get("deletionTimestamp")) and _may_go(resource_type, obj)
+
+
+def _may_go(resource_type: ResourceType, marked: JSON) -> bool:
+    metadata = marked["metadata"]
+    if metadata.get("finalizers") or metadata.get("deletionGracePeriodSeconds"):
+        return False
+    return resource_type.kind != "Namespace" or not (marked.get("spec") or {}).get("finalizers")
+
+
+def _check_preconditions(resource_type: ResourceType, metadata: JSON, options: DeleteOptions) -> None:
+    wanted = (("UID", options.uid, metadata["uid"]),)
+    wanted += (("ResourceVersion", options.resource_version, metadata["resourceVersion"]),)
+    for what, expected, actual in wanted:
+        if expected is not None and expected != actual:
+            raise _precondition_failed(resource_type, metadata["name"], what, expected, actual)
+
+
+def _precondition_failed(
+    resource_type: ResourceType, name: str, what: str, expected: str, actual: str
+) -> ApiError:
+    why = f"Precondition failed: {what} in precondition: {expected}, {what} in object meta: {actual}"
+    return conflict(resource_type, name, why)
+
+
+def _marked(resource_type: ResourceType, stored: Stored, options: DeleteOptions, now: datetime) -> JSON:
+    """The object with everything that says it is being deleted."""
+    obj = stored.copy()
+    metadata = obj["metadata"]
+    grace = _grace_seconds(resource_type, obj, options)
+    earlier = metadata.get("deletionGracePeriodSeconds")
+    if not metadata.get("deletionTimestamp"):
+        if "generation" in metadata:
+            metadata["generation"] += 1
+        metadata["deletionTimestamp"] = rfc3339(now + timedelta(seconds=grace))
+        metadata["deletionGracePeriodSeconds"] = grace
+    elif earlier is None or grace < earlier:
+        metadata["deletionTimestamp"] = rfc3339(now + timedelta(seconds=grace))
+        metadata["deletionGracePeriodSeconds"] = grace
+    _mark_propagation(metadata, options.propagation)
+    if resource_type.kind == "Namespace":
+        obj.setdefault("status", {})["phase"] = "Terminating"
+    return obj
+
+
+def _grace_seconds(resource_type: ResourceType, obj: JSON, options: DeleteOptions) -> int:
+    """Only Pods have a grace period, and only those that a kubelet may still be running."""
+    if resource_type.kind != "Pod" or resource_type.group:
+        return 0
+    if not obj["spec"].get("nodeName") or obj.get("status", {}).get("phase") in ("Succeeded", "Failed"):
+        return 0
+    if options.grace_period_seconds is not None:
+        return options.grace_period_seconds if options.grace_period_seconds >= 0 else 1
+    return int(obj["spec"].get("terminationGracePeriodSeconds", POD_GRACE_SECONDS))
+
+
+def _mark_propagation(metadata: JSON, propagation: Propagation | None) -> None:
+    if propagation is None:
+        return
+    wanted = {Propagation.FOREGROUND: FOREGROUND_FINALIZER, Propagation.ORPHAN: ORPHAN_FINALIZER}.get(
+        propagation
+    )
+    kept = [
+        each
+        for each in metadata.get("finalizers") or []
+        if each not in (FOREGROUND_FINALIZER, ORPHAN_FINALIZER)
+    ]
+    finalizers = [*kept, wanted] if wanted else kept
+    if finalizers:
+        metadata["finalizers"] = finalizers
+    else:
+        metadata.pop("finalizers", None)

@@ -1,0 +1,97 @@
+"""The paths beside resources: discovery, OpenAPI, version and health."""
+
+from __future__ import annotations
+
+import platform
+
+import orjson
+from aiohttp import web
+
+from localcluster import discovery
+from localcluster.apiserver.errors import method_not_allowed, no_such_path
+from localcluster.openapi import OpenApi
+from localcluster.resource import JSON, Registry
+
+VERSION: JSON = {
+    "major": "1",
+    "minor": "36",
+    "gitVersion": "v1.36.0+dlr",
+    "gitCommit": "",
+    "gitTreeState": "clean",
+    "buildDate": "2026-04-22T00:00:00Z",
+    "goVersion": "",
+    "compiler": "cpython",
+    "platform": f"linux/{platform.machine()}",
+}
+_HEALTH = ("/healthz", "/livez", "/readyz")
+
+
+class DiscoveryPaths:
+    """Answers whoever is authenticated."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._openapi = OpenApi(registry)
+
+    def answer(self, request: web.BaseRequest) -> web.Response:
+        if request.method not in ("GET", "HEAD"):
+            raise method_not_allowed()
+        path = request.path.rstrip("/")
+        if path == "/version":
+            return _json(VERSION)
+        if any(path == health or path.startswith(f"{health}/") for health in _HEALTH):
+            return web.Response(text="ok")
+        if path in ("/api", "/apis"):
+            return self._root(request, path)
+        document = self._document(path.strip("/").split("/"), request)
+        if document is None:
+            raise no_such_path()
+        return document if isinstance(document, web.Response) else _json(document)
+
+    def _root(self, request: web.BaseRequest, path: str) -> web.Response:
+        core = path == "/api"
+        accept = request.headers.get("Accept", "")
+        for media_range in accept.split(","):
+            parameters = dict(part.strip().partition("=")[::2] for part in media_range.split(";")[1:])
+            if parameters.get("as") != "APIGroupDiscoveryList":
+                continue
+            if parameters.get("v") == "v2":
+                return self._aggregated(core, "v2")
+            if parameters.get("v") == "v2beta1":
+                return self._aggregated(core, "v2beta1")
+        if core:
+            return _json(discovery.api_versions(request.host))
+        return _json(discovery.api_groups(self._registry))
+
+    def _aggregated(self, core: bool, version: discovery.AggregatedVersion) -> web.Response:
+        response = _json(discovery.aggregated(self._registry, core=core, version=version))
+        media_type = f"application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList"
+        response.headers["Content-Type"] = media_type
+        response.headers["Vary"] = "Accept"
+        return response
+
+    def _document(self, parts: list[str], request: web.BaseRequest) -> JSON | web.Response | None:
+        match parts:
+            case ["api", version]:
+                return discovery.api_resources(self._registry, "", version)
+            case ["apis", group]:
+                return discovery.api_group(self._registry, group)
+            case ["apis", group, version]:
+                return discovery.api_resources(self._registry, group, version)
+            case ["openapi", "v3"]:
+                return self._openapi.index()
+            case ["openapi", "v3", "api", version]:
+                return self._openapi_document("", version)
+            case ["openapi", "v3", "apis", group, version]:
+                return self._openapi_document(group, version)
+        return None
+
+    def _openapi_document(self, group: str, version: str) -> web.Response | None:
+        document = self._openapi.document(group, version)
+        if document is None:
+            return None
+        return web.Response(body=document, content_type="application/json")
+
+
+def _json(value: JSON) -> web.Response:
+    return web.Response(body=orjson.dumps(value), content_type="application/json")

@@ -1,0 +1,207 @@
+"""From a request for a resource to its answer: one function a verb."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from localcluster.apiserver import subresources
+from localcluster.apiserver.admission import check
+from localcluster.apiserver.cluster import Cluster
+from localcluster.apiserver.decoding import decode_body
+from localcluster.apiserver.deletion import DeleteOptions, delete, read_options
+from localcluster.apiserver.encoders import AnyEncoder, encoder_for
+from localcluster.apiserver.errors import ApiError, method_not_allowed, no_such_path
+from localcluster.apiserver.lists import Lists
+from localcluster.apiserver.logs import LogRequest
+from localcluster.apiserver.patching import read_patch
+from localcluster.apiserver.policies import Operation
+from localcluster.apiserver.representations import negotiate
+from localcluster.apiserver.requests import Context
+from localcluster.apiserver.scale import SCALE_TYPE, read_scale, write_scale
+from localcluster.apiserver.selection import read_selection
+from localcluster.apiserver.store import Stored
+from localcluster.apiserver.times import utc_now
+from localcluster.apiserver.versions import collection_of
+from localcluster.apiserver.watch import Watch, begin, timeout_of
+from localcluster.apiserver.writes import Written, create, current_object, patch, replace
+from localcluster.resource import JSON
+
+REFUSED_SUBRESOURCES = frozenset({"exec", "attach", "portforward", "proxy"})
+_POSTED = {"binding": subresources.bind, "eviction": subresources.evict, "token": subresources.request_token}
+
+
+@dataclass(frozen=True)
+class Call:
+    """A request for a resource, with the means to read its body and to stream an answer."""
+
+    context: Context
+    method: str
+    accept: str
+    content_type: str
+    body: bytes
+    stream: Callable[[str], Awaitable[web.StreamResponse]] = field(hash=False)
+    """Starts an answer of unknown length, of a media type."""
+
+    def json(self) -> Any:
+        return decode_body(self.body, self.content_type)
+
+
+class Handlers:
+    """Answers what is asked of the cluster's resources."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._lists = Lists(cluster.store)
+
+    async def answer(self, call: Call) -> web.StreamResponse:
+        context = call.context
+        if context.subresource:
+            return await self._subresource(call)
+        if not context.type.stored:
+            if call.method == "POST" and not context.name:
+                return _json(subresources.review(self._cluster, context, call.json()), 201)
+            raise method_not_allowed()
+        if context.name:
+            return self._one(call)
+        if call.method == "GET" and context.flag("watch"):
+            return await self._watch(call)
+        return self._many(call)
+
+    def _one(self, call: Call) -> web.Response:
+        context = call.context
+        match call.method:
+            case "GET":
+                return self._object(call, current_object(self._cluster, context))
+            case "PUT":
+                return self._written(call, replace(self._cluster, context, call.json()))
+            case "PATCH":
+                change = read_patch(context.type, call.body, call.content_type)
+                return self._written(call, patch(self._cluster, context, change))
+            case "DELETE":
+                return self._delete(call)
+        raise method_not_allowed()
+
+    def _many(self, call: Call) -> web.Response:
+        context = call.context
+        match call.method:
+            case "GET":
+                encoder = encoder_for(context, negotiate(call.accept))
+                page = self._lists.page(
+                    context, collection_of(context.type), read_selection(context), time.monotonic()
+                )
+                return _raw(encoder.list(page.items, page.metadata))
+            case "POST":
+                return self._written(call, create(self._cluster, context, call.json(), utc_now()))
+            case "DELETE":
+                return self._delete_many(call)
+        raise method_not_allowed()
+
+    def _object(self, call: Call, stored: Stored, code: int = 200) -> web.Response:
+        encoder = encoder_for(call.context, negotiate(call.accept))
+        return _raw(encoder.one(stored), code)
+
+    def _written(self, call: Call, written: Written) -> web.Response:
+        return self._object(call, written.stored, 201 if written.created else 200)
+
+    def _delete_options(self, call: Call) -> DeleteOptions:
+        body = call.json() or {}
+        return read_options(
+            body,
+            call.context.integer("gracePeriodSeconds"),
+            call.context.query.get("propagationPolicy"),
+            dry_run=call.context.dry_run(body),
+        )
+
+    def _delete(self, call: Call) -> web.Response:
+        options = self._delete_options(call)
+        stored = current_object(self._cluster, call.context)
+        check(self._cluster, call.context, Operation.DELETE, None, stored.obj)
+        deleted = delete(self._cluster, call.context.type, stored, options, utc_now())
+        return _json(subresources.deletion_answer(call.context, deleted))
+
+    def _delete_many(self, call: Call) -> web.Response:
+        context = call.context
+        options = self._delete_options(call)
+        page = self._lists.page(
+            context, collection_of(context.type), read_selection(context), time.monotonic()
+        )
+        for stored in page.items:
+            check(self._cluster, context, Operation.DELETE, None, stored.obj)
+            delete(self._cluster, context.type, stored, options, utc_now())
+        return _raw(encoder_for(context, negotiate(call.accept)).list(page.items, page.metadata))
+
+    async def _subresource(self, call: Call) -> web.StreamResponse:
+        context = call.context
+        name = context.subresource
+        if name in REFUSED_SUBRESOURCES and context.type.kind == "Pod":
+            raise method_not_allowed(
+                f"this local cluster has no pods/{name}: a Pod's processes run on this machine, look at them there"
+            )
+        if name not in context.type.subresources:
+            raise no_such_path()
+        if name == "status" and call.method in ("GET", "PUT", "PATCH"):
+            return self._one(call)
+        if name == "scale" and call.method in ("GET", "PUT", "PATCH"):
+            return self._scale(call)
+        if name == "log" and call.method == "GET":
+            return await self._log(call)
+        if name in _POSTED and call.method == "POST":
+            return _json(_POSTED[name](self._cluster, context, call.json(), utc_now()), 201)
+        raise method_not_allowed()
+
+    def _scale(self, call: Call) -> web.Response:
+        if call.method == "GET":
+            return _json(read_scale(self._cluster, call.context))
+        change: Callable[[JSON], Any]
+        if call.method == "PUT":
+            body = call.json()
+            change = lambda _: body  # noqa: E731
+        else:
+            change = read_patch(SCALE_TYPE, call.body, call.content_type)
+        return _json(write_scale(self._cluster, call.context, change))
+
+    async def _log(self, call: Call) -> web.StreamResponse:
+        request = LogRequest(self._cluster, call.context, utc_now())
+        response = await call.stream("text/plain")
+        await request.run(response.write)
+        await response.write_eof()
+        return response
+
+    async def _watch(self, call: Call) -> web.StreamResponse:
+        context = call.context
+        encoder: AnyEncoder = encoder_for(context, negotiate(call.accept))
+        watch = Watch(read_selection(context), encoder)
+        collection = self._cluster.collection(context.type)
+        timeout_seconds = timeout_of(context)
+        try:
+            begin(watch, context, collection, self._cluster.store, encoder)
+        except ApiError as error:
+            if error.code != 410:
+                raise
+            watch.send(encoder.error(error))
+            timeout_seconds = 0.0
+        collection.subscribe(watch)
+        try:
+            response = await call.stream("application/json")
+            bookmarks = context.flag("allowWatchBookmarks") and timeout_seconds > 0
+            await watch.run(
+                self._cluster.store, response.write, timeout_seconds=timeout_seconds, bookmarks=bookmarks
+            )
+            await response.write_eof()
+        finally:
+            collection.unsubscribe(watch)
+        return response
+
+
+def _json(value: JSON, code: int = 200) -> web.Response:
+    return _raw(orjson.dumps(value), code)
+
+
+def _raw(body: bytes, code: int = 200) -> web.Response:
+    return web.Response(body=body, status=code, content_type="application/json")

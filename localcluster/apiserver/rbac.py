@@ -1,0 +1,177 @@
+"""Who may do what: Kubernetes' RBAC over the Roles and bindings in the store, for everybody but the admin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from localcluster.apiserver.authentication import AUTHENTICATED, User
+from localcluster.apiserver.errors import ApiError
+from localcluster.apiserver.store import Event, Store
+from localcluster.resource import JSON
+
+RBAC_GROUP = "rbac.authorization.k8s.io"
+ROLES = f"roles.{RBAC_GROUP}"
+CLUSTER_ROLES = f"clusterroles.{RBAC_GROUP}"
+ROLE_BINDINGS = f"rolebindings.{RBAC_GROUP}"
+CLUSTER_ROLE_BINDINGS = f"clusterrolebindings.{RBAC_GROUP}"
+SERVICE_ACCOUNT_PREFIX = "system:serviceaccount:"
+
+PUBLIC_RULES: tuple[JSON, ...] = (
+    {
+        "apiGroups": ["authorization.k8s.io"],
+        "resources": ["selfsubjectaccessreviews", "selfsubjectrulesreviews"],
+        "verbs": ["create"],
+    },
+    {"apiGroups": ["authentication.k8s.io"], "resources": ["selfsubjectreviews"], "verbs": ["create"]},
+)
+"""What every authenticated user may do, beside reading the non-resource paths (discovery, version, health)."""
+
+
+@dataclass(frozen=True)
+class Attributes:
+    """What a request wants to do, in RBAC's terms."""
+
+    verb: str
+    group: str
+    resource: str
+    subresource: str = ""
+    namespace: str = ""
+    name: str = ""
+
+    @property
+    def full_resource(self) -> str:
+        return f"{self.resource}/{self.subresource}" if self.subresource else self.resource
+
+
+def rule_allows(rule: JSON, wanted: Attributes) -> bool:
+    """Whether one rule of a Role grants a request."""
+    names = rule.get("resourceNames") or ()
+    return (
+        _contains(rule.get("verbs"), wanted.verb)
+        and _contains(rule.get("apiGroups"), wanted.group)
+        and _names_resource(rule.get("resources") or (), wanted)
+        and (not names or wanted.name in names)
+    )
+
+
+def _contains(allowed: list[str] | None, wanted: str) -> bool:
+    return bool(allowed) and ("*" in allowed or wanted in allowed)
+
+
+def _names_resource(resources: list[str] | tuple[()], wanted: Attributes) -> bool:
+    if "*" in resources or wanted.full_resource in resources:
+        return True
+    return bool(wanted.subresource) and f"*/{wanted.subresource}" in resources
+
+
+def rule_covers(held: JSON, wanted: JSON) -> bool:
+    """Whether a rule grants at least all that another one grants."""
+
+    def within(field: str) -> bool:
+        allowed, asked = held.get(field) or [], wanted.get(field) or []
+        return "*" in allowed or set(asked) <= set(allowed)
+
+    names_held, names_wanted = held.get("resourceNames") or [], wanted.get("resourceNames") or []
+    names_fit = not names_held or (bool(names_wanted) and set(names_wanted) <= set(names_held))
+    return names_fit and all(within(part) for part in ("verbs", "apiGroups", "resources", "nonResourceURLs"))
+
+
+def single_rules(rule: JSON) -> Iterator[JSON]:
+    """A rule as its combinations of one verb, group and resource: any of them may be held by another rule."""
+    names = {"resourceNames": rule["resourceNames"]} if rule.get("resourceNames") else {}
+    for verb in rule.get("verbs") or ():
+        for url in rule.get("nonResourceURLs") or ():
+            yield {"verbs": [verb], "nonResourceURLs": [url]}
+        for group in rule.get("apiGroups") or ():
+            for resource in rule.get("resources") or ():
+                yield {"verbs": [verb], "apiGroups": [group], "resources": [resource], **names}
+
+
+def binds(binding: JSON, user: User) -> bool:
+    """Whether a binding names the user or one of its groups."""
+    namespace = binding["metadata"].get("namespace", "")
+    for subject in binding.get("subjects") or ():
+        kind, name = subject.get("kind"), subject.get("name")
+        if kind == "User" and name in (user.name, "*"):
+            return True
+        if kind == "Group" and name in user.groups:
+            return True
+        if kind == "ServiceAccount":
+            account = f"{SERVICE_ACCOUNT_PREFIX}{subject.get('namespace') or namespace}:{name}"
+            if account == user.name:
+                return True
+    return False
+
+
+class Authorizer:
+    """Decides by what the store holds now; what a user holds is remembered until a Role or binding changes."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._rules: dict[tuple[User, str], tuple[JSON, ...]] = {}
+        store.observers.append(self._observe)
+
+    def authorize(self, user: User, wanted: Attributes) -> None:
+        """Raise 403, worded as Kubernetes does, unless the user may."""
+        if not self.allows(user, wanted):
+            raise denied(user, wanted)
+
+    def allows(self, user: User, wanted: Attributes) -> bool:
+        if user.is_superuser:
+            return True
+        return any(rule_allows(rule, wanted) for rule in self.rules(user, wanted.namespace))
+
+    def allows_all(self, user: User, rules: list[JSON], namespace: str) -> bool:
+        """Whether the user holds everything that the rules would give away."""
+        if user.is_superuser:
+            return True
+        held = self.rules(user, namespace)
+        return all(
+            any(rule_covers(each, wanted) for each in held) for rule in rules for wanted in single_rules(rule)
+        )
+
+    def rules(self, user: User, namespace: str) -> tuple[JSON, ...]:
+        """Everything granted to a user in a namespace (or, with an empty one, cluster-wide)."""
+        key = (user, namespace)
+        if key not in self._rules:
+            self._rules[key] = tuple(self._collect(user, namespace))
+        return self._rules[key]
+
+    def referenced_rules(self, role_ref: JSON, namespace: str) -> list[JSON]:
+        """The rules of the role that a binding points at; none where it is missing."""
+        if role_ref.get("kind") == "ClusterRole":
+            stored = self._store.get(CLUSTER_ROLES, "", role_ref["name"])
+        else:
+            stored = self._store.get(ROLES, namespace, role_ref["name"])
+        return list(stored.obj.get("rules") or ()) if stored else []
+
+    def _collect(self, user: User, namespace: str) -> Iterator[JSON]:
+        if AUTHENTICATED in user.groups:
+            yield from PUBLIC_RULES
+        bindings = self._store.select(CLUSTER_ROLE_BINDINGS, None)
+        if namespace:
+            bindings = [*bindings, *self._store.select(ROLE_BINDINGS, namespace)]
+        for _, stored in bindings:
+            if binds(stored.obj, user):
+                yield from self.referenced_rules(stored.obj["roleRef"], namespace)
+
+    def _observe(self, event: Event) -> None:
+        if event.collection.endswith(RBAC_GROUP):
+            self._rules.clear()
+
+
+def denied(user: User, wanted: Attributes) -> ApiError:
+    where = f'in the namespace "{wanted.namespace}"' if wanted.namespace else "at the cluster scope"
+    subject = f"{wanted.resource}.{wanted.group}" if wanted.group else wanted.resource
+    named = f' "{wanted.name}"' if wanted.name else ""
+    message = (
+        f'{subject}{named} is forbidden: User "{user.name}" cannot {wanted.verb} resource '
+        f'"{wanted.full_resource}" in API group "{wanted.group}" {where}'
+    )
+    details: JSON = {"kind": wanted.resource}
+    if wanted.name:
+        details["name"] = wanted.name
+    if wanted.group:
+        details["group"] = wanted.group
+    return ApiError(403, "Forbidden", message, details)

@@ -1,0 +1,225 @@
+"""Creating and changing objects: the one path that every write takes.
+
+Between reading the present object and storing the next one nothing awaits, so no write ever loses another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from localcluster.apiserver import admission, namespaces, pods
+from localcluster.apiserver.cluster import Cluster
+from localcluster.apiserver.decoding import check_object, report_unknown_fields
+from localcluster.apiserver.deletion import finished
+from localcluster.apiserver.errors import (
+    already_exists,
+    bad_request,
+    cause,
+    conflict,
+    invalid,
+    modified_meanwhile,
+    not_found,
+    required,
+)
+from localcluster.apiserver.metadata import (
+    begin_life,
+    carry_over,
+    metadata_faults,
+    random_name,
+    tidy,
+    update_faults,
+)
+from localcluster.apiserver.policies import Operation
+from localcluster.apiserver.requests import Context
+from localcluster.apiserver.store import Stored, at_version
+from localcluster.apiserver.versions import collection_of, shown_object, to_stored
+from localcluster.resource import JSON, ResourceType
+
+NAME_ATTEMPTS = 8
+_KINDS_WITH_GENERATION = frozenset(
+    {"Pod", "Deployment", "ReplicaSet", "PodDisruptionBudget", "CustomResourceDefinition"}
+    | {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
+)
+_KINDS_CREATED_WITH_STATUS = frozenset({"Node"})
+_VERSION_REQUIRED_GROUPS = frozenset({"coordination.k8s.io"})
+
+
+@dataclass(frozen=True)
+class Written:
+    """The outcome of a write."""
+
+    stored: Stored
+    created: bool = False
+
+
+def has_generation(resource_type: ResourceType) -> bool:
+    return resource_type.custom or resource_type.kind in _KINDS_WITH_GENERATION
+
+
+def create(cluster: Cluster, context: Context, body: object, now: datetime) -> Written:
+    """Create an object from a request's body."""
+    resource_type = context.type
+    obj = check_object(resource_type, body)
+    _settle_place(cluster, context, obj["metadata"])
+    begin_life(obj["metadata"], now)
+    if has_generation(resource_type):
+        obj["metadata"]["generation"] = 1
+    if "status" in resource_type.subresources and resource_type.kind not in _KINDS_CREATED_WITH_STATUS:
+        obj.pop("status", None)
+    if context.namespace:
+        namespaces.check_accepts(cluster, resource_type, context.namespace, obj["metadata"]["name"])
+    obj = _prepare(cluster, context, obj)
+    admission.mutate_new(cluster, resource_type, obj)
+    tidy(obj["metadata"])
+    faults = metadata_faults(resource_type, obj["metadata"])
+    faults += cluster.schemas.faults(resource_type, obj, None) or admission.create_faults(resource_type, obj)
+    if faults:
+        raise invalid(resource_type, obj["metadata"]["name"], faults)
+    admission.check(cluster, context, Operation.CREATE, obj, None)
+    metadata = obj["metadata"]
+    if cluster.get(resource_type, context.namespace, metadata["name"]) is not None:
+        raise already_exists(resource_type, metadata["name"])
+    obj = to_stored(resource_type, obj)
+    if context.dry_run():
+        return Written(at_version(obj, 0), created=True)
+    return Written(cluster.store.put(collection_of(resource_type), obj), created=True)
+
+
+def _settle_place(cluster: Cluster, context: Context, metadata: JSON) -> None:
+    """The namespace comes from the path, the name from the body or its `generateName`."""
+    resource_type = context.type
+    if metadata.get("namespace", "") not in ("", context.namespace):
+        raise bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request"
+        )
+    metadata.pop("namespace", None)
+    if context.namespace:
+        metadata["namespace"] = context.namespace
+    if metadata.get("name"):
+        return
+    prefix = metadata.get("generateName")
+    if not prefix:
+        fault = required("metadata.name", "name or generateName is required")
+        raise invalid(resource_type, "", [fault])
+    for _ in range(NAME_ATTEMPTS):
+        metadata["name"] = random_name(prefix)
+        if cluster.get(resource_type, context.namespace, metadata["name"]) is None:
+            return
+    raise already_exists(resource_type, metadata["name"])
+
+
+def _prepare(cluster: Cluster, context: Context, obj: JSON) -> JSON:
+    """Add defaults, and take out what the schema does not know."""
+    if context.type.kind == "Pod":
+        pods.complete(obj)
+    prepared, unknown = cluster.schemas.prepare(context.type, obj)
+    report_unknown_fields(context, unknown)
+    return prepared
+
+
+def replace(cluster: Cluster, context: Context, body: object) -> Written:
+    """PUT: the body is what the object shall be."""
+    obj = check_object(context.type, body)
+    metadata = obj["metadata"]
+    if metadata.get("name", "") not in ("", context.name):
+        raise bad_request(
+            f"the name of the object ({metadata['name']}) does not match the name on the URL ({context.name})"
+        )
+    if metadata.get("namespace", "") not in ("", context.namespace):
+        raise bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request"
+        )
+    current = current_object(cluster, context)
+    needs_version = context.type.custom or context.type.group in _VERSION_REQUIRED_GROUPS
+    if needs_version and not metadata.get("resourceVersion"):
+        message = 'Invalid value: "": must be specified for an update'
+        fault = cause("metadata.resourceVersion", "FieldValueInvalid", message)
+        raise invalid(context.type, context.name, [fault])
+    return update(cluster, context, current, obj)
+
+
+def patch(cluster: Cluster, context: Context, apply: Callable[[JSON], JSON]) -> Written:
+    """PATCH: `apply` makes the next object of the present one, which it leaves as it is."""
+    current = current_object(cluster, context)
+    shown = shown_object(context.type, current.obj)
+    patched = check_object(context.type, apply(shown))
+    for field in ("name", "namespace"):
+        if patched["metadata"].get(field, "") != shown["metadata"].get(field, ""):
+            raise bad_request(f"metadata.{field} cannot be changed by a patch")
+    return update(cluster, context, current, patched)
+
+
+def current_object(cluster: Cluster, context: Context) -> Stored:
+    current = cluster.get(context.type, context.namespace, context.name)
+    if current is None:
+        raise not_found(context.type, context.name)
+    return current
+
+
+def update(cluster: Cluster, context: Context, current: Stored, obj: JSON) -> Written:
+    """Store the next state of an object. `obj` and its metadata are the caller's to give away."""
+    resource_type = context.type
+    old = shown_object(resource_type, current.obj)
+    _check_identity(resource_type, old["metadata"], obj["metadata"])
+    obj = _isolate_status(context, old, obj)
+    carry_over(old["metadata"], obj["metadata"])
+    obj["metadata"]["name"] = old["metadata"]["name"]
+    if context.namespace:
+        obj["metadata"]["namespace"] = context.namespace
+    obj = _prepare(cluster, context, obj)
+    tidy(obj["metadata"])
+    if obj == old:
+        return Written(current)
+    if has_generation(resource_type) and _specifies_else(resource_type, old, obj):
+        obj["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
+    faults = [
+        *metadata_faults(resource_type, obj["metadata"]),
+        *update_faults(old["metadata"], obj["metadata"]),
+    ]
+    faults += cluster.schemas.faults(resource_type, obj, old) or admission.update_faults(
+        resource_type, old, obj, context.subresource
+    )
+    if faults:
+        raise invalid(resource_type, context.name, faults)
+    admission.check(cluster, context, Operation.UPDATE, obj, old)
+    obj = to_stored(resource_type, obj)
+    if context.dry_run():
+        return Written(at_version(obj, current.version))
+    collection = collection_of(resource_type)
+    if finished(resource_type, obj):
+        return Written(cluster.store.remove(collection, context.namespace, context.name, obj))
+    return Written(cluster.store.put(collection, obj))
+
+
+def _check_identity(resource_type: ResourceType, old: JSON, new: JSON) -> None:
+    """The writer must have seen the present version, if it names one, of this very object."""
+    if new.get("resourceVersion") not in (None, "", old["resourceVersion"]):
+        raise modified_meanwhile(resource_type, old["name"])
+    if new.get("uid") not in (None, "", old["uid"]):
+        why = f"Precondition failed: UID in precondition: {new['uid']}, UID in object meta: {old['uid']}"
+        raise conflict(resource_type, old["name"], why)
+
+
+def _isolate_status(context: Context, old: JSON, obj: JSON) -> JSON:
+    """Writes to an object leave its status alone, and writes to its status everything else."""
+    if "status" not in context.type.subresources:
+        return obj
+    if context.subresource == "status":
+        isolated = {**old, "metadata": dict(old["metadata"])}
+        source = obj
+    else:
+        isolated, source = obj, old
+    if "status" in source:
+        isolated["status"] = source["status"]
+    else:
+        isolated.pop("status", None)
+    return isolated
+
+
+def _specifies_else(resource_type: ResourceType, old: JSON, new: JSON) -> bool:
+    """Whether anything but metadata and status changed."""
+    status_apart = "status" in resource_type.subresources
+    ignored = {"metadata", "status"} if status_apart else {"metadata"}
+    return any(new.get(key) != old.get(key) for key in (old.keys() | new.keys()) - ignored)
