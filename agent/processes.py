@@ -1,0 +1,179 @@
+"""The training processes of one round: noticing their end at once, and ending them.
+
+torch starts them (a PContext) and would look every `monitor_interval` whether they live. Here each has a file
+descriptor that becomes readable when it ends, so that one `poll` waits for all of them and for the world too.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+from torch.distributed.elastic.multiprocessing import PContext
+
+logger = logging.getLogger(__name__)
+
+ABANDON_SECONDS = 30.0
+"""A process that outlives SIGKILL this long sits in the kernel (a wedged device), and will go on to."""
+
+
+def open_exit_fd(pid: int) -> int:
+    """A descriptor that becomes readable when the child `pid` ends."""
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return _exit_fd_by_thread(pid)  # Linux before 5.3, or a sandbox that does not let it through
+
+
+def _exit_fd_by_thread(pid: int) -> int:
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+
+    def wait() -> None:
+        try:
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        except ChildProcessError:
+            pass  # ended, and already collected
+        finally:
+            os.close(writer)
+
+    threading.Thread(target=wait, name=f"dlr-exit-{pid}", daemon=True).start()
+    return reader
+
+
+class TrainingProcesses:
+    """The processes of a started PContext. Leaves it to the PContext to collect their exit codes."""
+
+    def __init__(self, pcontext: PContext) -> None:
+        self._pcontext = pcontext
+        self._pids = dict(pcontext.pids())
+        self._exit_fds = {rank: open_exit_fd(pid) for rank, pid in self._pids.items()}
+        self._exited: dict[int, int] = {}
+        self._closing: threading.Thread | None = None
+        self._released = False
+
+    @property
+    def pids(self) -> dict[int, int]:
+        """By local rank."""
+        return self._pids
+
+    @property
+    def all_exited(self) -> bool:
+        return len(self._exited) == len(self._pids)
+
+    def exit_fds(self) -> list[int]:
+        """Of the processes that were alive at the last look."""
+        return [fd for rank, fd in self._exit_fds.items() if rank not in self._exited]
+
+    def collect_exits(self) -> dict[int, int]:
+        """The exit codes of the processes that ended since the last look; a signal is negative."""
+        fresh = {}
+        for rank, pid in self._pids.items():
+            if rank in self._exited:
+                continue
+            try:
+                result = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                fresh[rank] = 0  # the PContext collected it already, and keeps what it was
+                continue
+            if result is not None:
+                killed = result.si_code in (os.CLD_KILLED, os.CLD_DUMPED)
+                fresh[rank] = -result.si_status if killed else result.si_status
+        self._exited.update(fresh)
+        return fresh
+
+    def stop(
+        self,
+        death_signal: signal.Signals,
+        grace_seconds: float,
+        *,
+        wake_fd: int | None = None,
+        hurry_after_seconds: Callable[[], float | None] = lambda: None,
+    ) -> None:
+        """Signal all, wait up to `grace_seconds`, and kill what is left, with all that it started.
+
+        Args:
+            wake_fd: when it becomes readable, the grace is looked at again.
+            hurry_after_seconds: the grace in all, counted from now, if less is to be given than was meant.
+        """
+        started_at = time.monotonic()
+        self._signal(death_signal)
+        deadline = started_at + grace_seconds
+        while not self._wait(deadline, wake_fd):
+            hurry = hurry_after_seconds()
+            if hurry is not None:
+                deadline, wake_fd = min(deadline, started_at + hurry), None
+            if time.monotonic() >= deadline:
+                logger.warning("processes %s outlived %s: killing them", self._alive(), death_signal.name)
+                break
+        self.kill()
+
+    def kill(self) -> None:
+        """End everything at once. Groups whose leader is dead too: it may have left children behind."""
+        if self._released:
+            return
+        self._released = True
+        self._signal(signal.SIGKILL, dead_leaders_too=True)
+        if not self._wait(time.monotonic() + ABANDON_SECONDS, None):
+            logger.error("processes %s survive SIGKILL: giving them up", self._alive())
+        # Ends torch's log tails, which takes them up to 0.1 s: nobody needs to wait for that.
+        self._closing = threading.Thread(target=self._close, name="dlr-close", daemon=True)
+        self._closing.start()
+
+    def release(self) -> None:
+        """The PContext has collected them all: their process ids may be others' from now on."""
+        self._released = True
+        self._close_fds()
+
+    def join(self, timeout_seconds: float) -> None:
+        """Wait until the last log lines are written."""
+        if self._closing is not None:
+            self._closing.join(timeout_seconds)
+
+    def _close(self) -> None:
+        self._pcontext.close(signal.SIGKILL, timeout=1)
+        self._close_fds()
+
+    def _close_fds(self) -> None:
+        for fd in self._exit_fds.values():
+            os.close(fd)
+
+    def _alive(self) -> list[int]:
+        self.collect_exits()
+        return [pid for rank, pid in self._pids.items() if rank not in self._exited]
+
+    def _wait(self, deadline: float, wake_fd: int | None) -> bool:
+        """True when all have ended; False at the deadline, or when woken."""
+        while self._alive():
+            poll = select.poll()
+            for fd in self.exit_fds():
+                poll.register(fd, select.POLLIN)
+            if wake_fd is not None:
+                poll.register(wake_fd, select.POLLIN)
+            wait_seconds = deadline - time.monotonic()
+            if wait_seconds <= 0:
+                return False
+            if any(fd == wake_fd for fd, _ in poll.poll(wait_seconds * 1000)):
+                return not self._alive()
+        return True
+
+    def _signal(self, signum: signal.Signals, *, dead_leaders_too: bool = False) -> None:
+        """To the process group of each process that leads one, as torch does.
+
+        A dead leader is not collected before `_close`, so its process id cannot be another's yet.
+        """
+        alive = set(self._alive())
+        for pid in self._pids.values():
+            if pid not in alive and not dead_leaders_too:
+                continue
+            try:
+                if os.getpgid(pid) == pid:
+                    os.killpg(pid, signum)
+                elif pid in alive:
+                    os.kill(pid, signum)
+            except (ProcessLookupError, PermissionError):
+                pass  # ended meanwhile

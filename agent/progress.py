@@ -1,0 +1,134 @@
+"""How far training is: what the scripts say through `dlr.report_step`, or through DLRover's metrics file.
+
+Each training process gets a 16-byte file of its own (`DLR_PROGRESS_FILE`, see dlr/progress.py), and the
+agent's processes share one metrics file `{"step": …, "timestamp": …}` under the name that DLRover's
+trainers look up. All of it lies in a directory of this agent, so two agents on one host never mix.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import struct
+import tempfile
+import threading
+import time
+from datetime import datetime, timezone
+from pathlib import Path
+
+from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
+
+from agent.report import Progress, Reporter
+
+ENV_PROGRESS_FILE = "DLR_PROGRESS_FILE"
+ENV_RUNTIME_METRICS = "RUNTIME_METRICS_PATH"
+
+LOOK_SECONDS = 1.0
+"""Between looks at the files. It costs microseconds; how often to tell is the reporter's choice."""
+
+_RECORD = struct.Struct("qd")
+
+
+class ProgressFiles:
+    """The files of one agent's training processes."""
+
+    def __init__(self) -> None:
+        self._directory = Path(tempfile.mkdtemp(prefix="dlr_"))
+        self._metrics = self._directory / "runtime_metrics.json"
+        self._steps: list[Path] = []
+        self._since = time.time()
+
+    def renew(self, local_world_size: int) -> list[dict[str, str]]:
+        """Fresh files for newly started processes; the environment that names them, by local rank."""
+        for path in (*self._steps, self._metrics):
+            path.unlink(missing_ok=True)  # a process that lingers writes on into the file that nobody reads
+        self._steps = [self._directory / f"step.{rank}" for rank in range(local_world_size)]
+        for path in self._steps:
+            path.write_bytes(bytes(_RECORD.size))
+        self._since = time.time()
+        metrics = os.environ.get(ENV_RUNTIME_METRICS) or str(self._metrics)
+        return [{ENV_PROGRESS_FILE: str(path), ENV_RUNTIME_METRICS: metrics} for path in self._steps]
+
+    def read(self) -> Progress | None:
+        """The newest step that any process told since it was started."""
+        told = [t for t in (*map(self._read_step, self._steps), self._read_metrics()) if t is not None]
+        if not told:
+            return None
+        at, step = max(told)
+        return Progress(step, datetime.fromtimestamp(at, timezone.utc))
+
+    def remove(self) -> None:
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _read_step(self, path: Path) -> tuple[float, int] | None:
+        try:
+            step, monotonic = _RECORD.unpack(path.read_bytes())
+        except (OSError, struct.error):
+            return None
+        if monotonic == 0.0 or step < 0:
+            return None
+        return time.time() - (time.monotonic() - monotonic), step
+
+    def _read_metrics(self) -> tuple[float, int] | None:
+        path = Path(os.environ.get(ENV_RUNTIME_METRICS) or self._metrics)
+        try:
+            metrics = json.loads(path.read_text())
+            at, step = float(metrics["timestamp"]), int(metrics["step"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return (at, step) if at >= self._since and step >= 0 else None
+
+
+class ProgressMonitor(threading.Thread):
+    """Looks at the files now and then, and has the reporter tell what changed."""
+
+    def __init__(self, files: ProgressFiles, reporter: Reporter) -> None:
+        super().__init__(name="dlr-progress", daemon=True)
+        self._files = files
+        self._reporter = reporter
+        self._stop_event = threading.Event()
+        self._told: tuple[int, int] | None = None
+
+    def stop(self) -> None:
+        self._stop_event.set()
+
+    def run(self) -> None:
+        while not self._stop_event.wait(LOOK_SECONDS):
+            self.look()
+
+    def look(self) -> None:
+        progress = self._files.read()
+        if progress is None:
+            return
+        round_ = self._reporter.latest.observed_round
+        if self._told == (round_, progress.step):
+            return
+        # The first step of a round is news: it says that a restart is over.
+        first_of_round = self._told is None or self._told[0] != round_
+        self._told = (round_, progress.step)
+        self._reporter.progress(progress, at_once=first_of_round)
+
+
+class TrackedLogsSpecs(LogsSpecs):
+    """The given LogsSpecs, which also hands each process its progress file, and remembers where the logs are.
+
+    torch calls `reify` once for every start of the processes, to lay out their files and to name those in
+    their environment: just what is needed here.
+    """
+
+    def __init__(self, inner: LogsSpecs, files: ProgressFiles) -> None:
+        super().__init__()
+        self._inner = inner
+        self._files = files
+        self.latest = LogsDest()
+
+    @property
+    def root_log_dir(self) -> str:
+        return self._inner.root_log_dir
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        self.latest = self._inner.reify(envs)
+        for env, progress in zip(envs.values(), self._files.renew(len(envs)), strict=True):
+            env.update(progress)
+        return self.latest

@@ -1,0 +1,209 @@
+"""The agent's voice: `status.agent` of its own ElasticWorker, written by one thread.
+
+The latest state wins, so training never waits for the API server and an outage ends with one write. One thing
+is not overwritten: a failure that was not yet told is told before what came after it, because the controller
+reads each failure's text, and counts failures by their sequence.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from typing import Any
+
+from agent.api import GROUP_PATH, ApiClient, ApiError, retrying
+from agent.complaints import Complaints
+from agent.environment import Environment
+from agent.failure import Failure
+from agent.world import AgentState
+
+logger = logging.getLogger(__name__)
+
+MAX_WAIT_SECONDS = 2.0
+
+
+def rfc3339(moment: datetime) -> str:
+    return moment.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+@dataclass(frozen=True)
+class Progress:
+    step: int
+    time: datetime
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything the agent says; each write carries all of it."""
+
+    state: AgentState
+    since: datetime
+    observed_round: int = 0
+    failure: Failure | None = None
+    progress: Progress | None = None
+
+    @property
+    def failures(self) -> int:
+        return self.failure.sequence if self.failure else 0
+
+    def to_status(self) -> dict[str, Any]:
+        return {
+            "state": self.state.value,
+            "since": rfc3339(self.since),
+            "observedRound": self.observed_round,
+            "failure": self.failure.to_status() if self.failure else None,
+            "progress": {"step": self.progress.step, "time": rfc3339(self.progress.time)}
+            if self.progress
+            else None,
+        }
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What stays the same for the agent's life."""
+
+    store_port: int
+    local_world_size: int
+    accelerators: dict[str, Any]
+
+    def to_status(self, me: Environment) -> dict[str, Any]:
+        return {
+            "incarnation": me.incarnation,
+            "podUid": me.pod_uid,
+            "address": me.pod_ip,
+            "storePort": self.store_port,
+            "localWorldSize": self.local_world_size,
+            "accelerators": self.accelerators,
+        }
+
+
+class Outbox:
+    """What is still to be told, oldest first: at most one report for each failure. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._reports: deque[Report] = deque()
+
+    def put(self, report: Report) -> None:
+        if self._reports and self._reports[-1].failures == report.failures:
+            self._reports.pop()
+        self._reports.append(report)
+
+    def first(self) -> Report | None:
+        return self._reports[0] if self._reports else None
+
+    def told(self, report: Report) -> None:
+        """Forget `report`, unless a newer one took its place meanwhile."""
+        if self._reports and self._reports[0] is report:
+            self._reports.popleft()
+
+
+class Reporter(threading.Thread):
+    """Writes reports in the background, for ever trying again.
+
+    A change of state is written at once, step progress at most every `progress_seconds`.
+    """
+
+    def __init__(
+        self,
+        api: ApiClient,
+        me: Environment,
+        facts: Facts,
+        first: Report,
+        *,
+        progress_seconds: float,
+        now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
+    ) -> None:
+        super().__init__(name="dlr-report", daemon=True)
+        self._api = api
+        self._path = f"{GROUP_PATH}/namespaces/{me.namespace}/elasticworkers/{me.worker_name}/status"
+        self._facts = facts.to_status(me)
+        self._progress_seconds = progress_seconds
+        self._now = now
+        self._changed = threading.Condition()
+        self._outbox = Outbox()
+        self._outbox.put(first)
+        self._latest = first
+        self._progress_due_at: float | None = None
+        self._last_told_at = float("-inf")
+        self._stop_event = threading.Event()
+        self._complaints = Complaints(logger, f"report to elasticworker {me.namespace}/{me.worker_name}")
+
+    @property
+    def latest(self) -> Report:
+        return self._latest
+
+    def report(
+        self, state: AgentState, observed_round: int | None = None, failure: Failure | None = None
+    ) -> None:
+        """Say a new state; what is left out stays as it was."""
+        with self._changed:
+            last = self._latest
+            self._latest = replace(
+                last,
+                state=state,
+                since=last.since if state is last.state and failure is None else self._now(),
+                observed_round=last.observed_round if observed_round is None else observed_round,
+                failure=failure or last.failure,
+            )
+            self._outbox.put(self._latest)
+            self._changed.notify_all()
+
+    def progress(self, progress: Progress, *, at_once: bool = False) -> None:
+        with self._changed:
+            self._latest = replace(self._latest, progress=progress)
+            due_at = time.monotonic() if at_once else self._last_told_at + self._progress_seconds
+            self._progress_due_at = min(due_at, self._progress_due_at or due_at)
+            self._changed.notify_all()
+
+    def flush(self, timeout_seconds: float) -> bool:
+        """Wait until all is told; False if the API server did not take it in time."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._outbox.first() is None, timeout_seconds)
+
+    def stop(self) -> None:
+        self._stop_event.set()
+        with self._changed:
+            self._changed.notify_all()
+
+    def run(self) -> None:
+        retry = retrying(
+            self._stop_event, max_wait_seconds=MAX_WAIT_SECONDS, before_sleep=self._complaints.failed
+        )
+        while self._wait_until_due():
+            try:
+                retry(self._tell)
+            except ApiError:
+                return  # asked to stop
+
+    def _wait_until_due(self) -> bool:
+        """False when asked to stop."""
+        with self._changed:
+            while not self._stop_event.is_set() and self._outbox.first() is None:
+                wait_seconds = None
+                if self._progress_due_at is not None:
+                    wait_seconds = self._progress_due_at - time.monotonic()
+                    if wait_seconds <= 0:
+                        self._outbox.put(self._latest)
+                        break
+                self._changed.wait(wait_seconds)
+            return not self._stop_event.is_set()
+
+    def _tell(self) -> None:
+        """Write the oldest untold report; each attempt looks anew, so an outage ends with fresh news."""
+        with self._changed:
+            report = self._outbox.first()
+        if report is None:
+            return
+        self._api.merge_patch(self._path, {"status": {"agent": {**self._facts, **report.to_status()}}})
+        self._complaints.succeeded()
+        with self._changed:
+            self._outbox.told(report)
+            self._last_told_at = time.monotonic()
+            if report.progress == self._latest.progress:
+                self._progress_due_at = None
+            self._changed.notify_all()

@@ -1,0 +1,192 @@
+"""`dlr run`: torchrun for the Pods of an ElasticJob.
+
+All of torchrun's flags, read by torchrun's own parser. What differs is where the world comes from (the job's
+status, so the rendezvous flags have no say), and that a failure restarts in place by default.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from torch.distributed.elastic.agent.server.api import WorkerSpec
+from torch.distributed.elastic.multiprocessing import SignalException, Std
+from torch.distributed.elastic.rendezvous import RendezvousParameters
+from torch.distributed.launcher.api import LaunchConfig
+from torch.distributed.run import config_from_args, get_args_parser
+
+from agent.elastic_agent import UNLIMITED_RESTARTS, DlrElasticAgent
+from agent.environment import Environment, InvalidEnvironmentError
+from agent.progress import ProgressMonitor
+from agent.rendezvous import BACKEND, DlrRendezvousHandler, JobEndedError, create_handler
+from agent.world import AgentState, ExitReason
+
+logger = logging.getLogger(__name__)
+
+EXIT_TERMINATED = 128 + signal.SIGTERM
+EXIT_USAGE = 2
+
+MARGIN_SECONDS = 3.0
+"""Of the Pod's grace period, kept for the last report and for the agent's own end."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """The exit code: 0, 143 when stopped, else the failed process's as a shell says it."""
+    try:
+        args = parse(argv)
+        me = Environment.read(os.environ)
+        _log_to_stderr()
+        _handle_signals(args.signals_to_handle)
+        config, entrypoint, entrypoint_args = config_from_args(args)
+        handler = create_handler(
+            RendezvousParameters(
+                BACKEND,
+                "",
+                me.job_name,
+                config.min_nodes,
+                config.max_nodes,
+                config.local_addr,
+                **{**config.rdzv_configs, "local_world_size": config.nproc_per_node},
+            )
+        )
+    except (InvalidEnvironmentError, ValueError) as error:
+        print(f"dlr run: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    except SignalException as error:
+        return 128 + error.sigval
+    spec = worker_spec(config, entrypoint, entrypoint_args, handler)
+    assert config.logs_specs is not None
+    agent = DlrElasticAgent(
+        spec,
+        config.logs_specs,
+        stop_grace_seconds=stop_grace_seconds(me.termination_grace_seconds, args.shutdown_timeout),
+        start_method=config.start_method,
+        log_line_prefix_template=config.log_line_prefix_template or "[rank${rank}]: ",
+    )
+    monitor = ProgressMonitor(agent.progress_files, handler.reporter)
+    monitor.start()
+    try:
+        return _run(agent, handler)
+    finally:
+        monitor.stop()
+        agent.kill()
+        handler.shutdown()
+
+
+def parse(argv: Sequence[str]) -> Any:
+    """torchrun's arguments, with our defaults below what the user and PET_* say."""
+    parser = get_args_parser()
+    parser.prog = "dlr run"
+    parser.description = "Runs the training processes of one worker of an ElasticJob."
+    ours = {"max_restarts": UNLIMITED_RESTARTS, "rdzv_backend": BACKEND}
+    parser.set_defaults(
+        **{name: value for name, value in ours.items() if f"PET_{name.upper()}" not in os.environ}
+    )
+    args = parser.parse_args(list(argv))
+    if args.standalone:
+        raise ValueError("--standalone needs no cluster: use `torchrun --standalone`")
+    if args.rdzv_backend != BACKEND:
+        logger.warning("--rdzv-backend=%s is ignored: the ElasticJob says who meets whom", args.rdzv_backend)
+        args.rdzv_backend = BACKEND
+    args.nnodes = os.path.expandvars(args.nnodes)  # as in `command: [dlr, run, "--nnodes=1:$NODE_NUM"]`
+    if args.redirects == "0" and args.tee == "0":
+        # Both the Pod's log and a file whose end can be told when it fails. stdout goes straight through.
+        args.tee = str(int(Std.ERR))
+    return args
+
+
+def worker_spec(
+    config: LaunchConfig, entrypoint: Any, entrypoint_args: Sequence[str], handler: DlrRendezvousHandler
+) -> WorkerSpec:
+    return WorkerSpec(
+        role=config.role,
+        local_world_size=config.nproc_per_node,
+        entrypoint=entrypoint,
+        args=tuple(entrypoint_args),
+        rdzv_handler=handler,
+        max_restarts=config.max_restarts,
+        monitor_interval=config.monitor_interval,
+        local_addr=config.local_addr,
+        event_log_handler=config.event_log_handler,
+        **{
+            name: getattr(config, name)
+            for name in (
+                "numa_options",
+                "duplicate_stdout_filters",
+                "duplicate_stderr_filters",
+                "virtual_local_rank",
+            )
+            if hasattr(config, name)  # not in every torch that we support
+        },
+    )
+
+
+def stop_grace_seconds(termination_grace_seconds: float, shutdown_timeout: int | None) -> float:
+    """For the training processes: the Pod's grace less a margin, or what --shutdown-timeout says."""
+    grace = max(termination_grace_seconds - MARGIN_SECONDS, termination_grace_seconds / 2)
+    return grace if shutdown_timeout is None else min(grace, float(shutdown_timeout))
+
+
+def exit_code(process_exit_code: int) -> int:
+    """As a shell says it: 128 + n for signal n."""
+    return 128 - process_exit_code if process_exit_code < 0 else process_exit_code
+
+
+def _run(agent: DlrElasticAgent, handler: DlrRendezvousHandler) -> int:
+    try:
+        result = agent.run()
+    except SignalException as error:
+        return _stopped(handler, 128 + error.sigval)
+    except JobEndedError as ended:
+        logger.info("leaving: %s", ended)
+        if ended.reason is ExitReason.JOB_SUCCEEDED:
+            code = 0
+        elif ended.reason is ExitReason.JOB_FAILED and agent.last_failure is not None:
+            code = exit_code(agent.last_failure.exit_code)
+        else:
+            code = EXIT_TERMINATED
+        return _stopped(handler, code)
+    if result.is_failed() and agent.last_failure is not None:
+        logger.error("no restarts are left (--max-restarts)")
+        return exit_code(agent.last_failure.exit_code)
+    return 0
+
+
+def _stopped(handler: DlrRendezvousHandler, code: int) -> int:
+    """Success outlives a later signal: the work is done."""
+    if handler.reporter.latest.state is AgentState.SUCCEEDED:
+        return 0
+    handler.reporter.report(AgentState.STOPPED)
+    return code
+
+
+def _handle_signals(names: str) -> None:
+    """As torch does when it starts processes; here from the first moment on, while the agent still waits."""
+    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = names
+    for name in names.split(","):
+        signum = getattr(signal, name.strip(), None)
+        if signum is None:
+            raise ValueError(f"--signals-to-handle: there is no signal {name!r}")
+        signal.signal(signum, _raise_signal)
+
+
+def _raise_signal(signum: int, _frame: object) -> None:
+    name = signal.Signals(signum)
+    raise SignalException(f"the agent got {name.name}", sigval=name)
+
+
+def _log_to_stderr() -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname).1s %(name)s: %(message)s"))
+    package = logging.getLogger("agent")
+    package.addHandler(handler)
+    package.setLevel(os.environ.get("LOGLEVEL", "INFO").upper())
+    package.propagate = False
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

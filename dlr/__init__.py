@@ -1,0 +1,8 @@
+"""dlr: elastic, self-healing PyTorch training on Kubernetes.
+
+What training scripts import. Standard library only, and light; the commands live in `dlr.cli`.
+"""
+
+from dlr.progress import report_step
+
+__all__ = ["report_step"]
