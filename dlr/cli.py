@@ -1,7 +1,7 @@
 """The `dlr` command: hands `run` to the agent, and everything else to the typer application.
 
-`dlr run` is what starts in a training image, which has torch but need not have the command line's own
-packages. So it is taken out before anything else is imported.
+Two commands run in images of their own, which need not have the command line's packages: `dlr run` beside
+torch, `dlr controller` beside the Kubernetes client. So these are taken out before anything else is imported.
 """
 
 from __future__ import annotations
@@ -39,6 +39,14 @@ def _run(words: list[str]) -> int | None:
 
 def _command_line(words: list[str]) -> None:
     try:
+        if words[:1] == ["controller"]:
+            import typer
+
+            from dlr.commands.controller import controller
+
+            alone = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+            alone.command()(controller)
+            alone(words[1:], prog_name="dlr controller")
         from dlr.commands.application import application
     except ModuleNotFoundError as error:
         raise CommandError(

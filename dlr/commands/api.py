@@ -137,7 +137,7 @@ class Api:
         timeout: float | tuple[float, float | None] = REQUEST_TIMEOUT_SECONDS,
     ) -> Iterator[requests.Response]:
         try:
-            with self._http.request(
+            with self._send(
                 method,
                 version=kind.version,
                 namespace=self.namespace if kind.namespaced and not all_namespaces else None,
@@ -151,8 +151,19 @@ class Api:
                 if not response.ok:
                     raise self._failure(response, kind)
                 yield response
-        except (requests.RequestException, OSError) as error:
+        except requests.RequestException as error:
             raise self._unreachable(error) from error
+
+    def _send(self, method: str, **details: Any) -> requests.Response:
+        try:
+            response: requests.Response = self._http.request(method, **details)
+            return response
+        except requests.RequestException:
+            raise
+        except OSError as error:
+            raise CommandError(
+                f"The certificates of {self.connection.source} cannot be used: {_innermost(error)}."
+            ) from error
         except (NotImplementedError, ImportError, pykube.exceptions.PyKubeError) as error:
             raise CommandError(
                 f"{self.connection.source} asks for a login that dlr cannot do: {error}"
@@ -204,7 +215,10 @@ def _is_loopback(server: str) -> bool:
 
 
 def _object(response: requests.Response) -> JSON:
-    body = response.json()
+    try:
+        body = response.json()
+    except ValueError:
+        body = None
     if not isinstance(body, dict):
         raise CommandError(f"{response.url} answered with something that is not a Kubernetes object.")
     return body

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import typer
-from dlr.commands.controller import controller
 
 from dlr.commands.cluster import down, kubeconfig, up
-from dlr.commands.job import jobs
+from dlr.commands.controller import controller
+from dlr.commands.job.commands import jobs
 from dlr.commands.manifests import manifests
 
 application = typer.Typer(

@@ -19,6 +19,11 @@ from localcluster.paths import Home
 DEFAULT_NODES = 4
 DEFAULT_PORT = 6553
 
+CONTROLLER_COMMAND = [
+    *(sys.executable, "-m", "dlr.cli", "controller"),
+    *("--listen-address=127.0.0.1", "--metrics-port=0", "--health-port=0", "--grpc-health-port=0"),
+]
+
 HomeFolder = Annotated[
     Path | None, typer.Option("--home", help="The cluster's folder, instead of $DLR_HOME or ~/.dlr.")
 ]
@@ -53,7 +58,7 @@ def up(
         gpus_per_node=gpus_per_node,
         port=port,
         manifests=[*crds.manifests(), *deploy.worker_documents()],
-        addons=[supervisor.Addon("controller", [sys.executable, "-m", "dlr.cli", "controller"])],
+        addons=[supervisor.Addon("controller", CONTROLLER_COMMAND)],
     )
     print(
         f"The cluster is up: {nodes} virtual nodes and the dlr controller. Its files are in {place.root}.\n\n"

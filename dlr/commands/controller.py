@@ -1,0 +1,96 @@
+"""`dlr controller`: the manager with all reconcilers, until it is told to stop.
+
+It needs less than the other commands (no pykube), so that the controller's image can be small; `dlr.cli`
+therefore starts it without them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dlr.commands.connection import find_source
+from dlr.commands.errors import CommandError
+
+if TYPE_CHECKING:
+    from controller.manager import ManagerOptions
+
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
+
+
+class LogLevel(StrEnum):
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+def controller(
+    kubeconfig: Annotated[
+        str | None,
+        typer.Option(
+            "--kubeconfig", help="Instead of $KUBECONFIG, the Pod's own account, or ~/.kube/config."
+        ),
+    ] = None,
+    context: Annotated[str | None, typer.Option(help="The kubeconfig's context to use.")] = None,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", help="Look after this namespace only.")
+    ] = None,
+    leader_elect: Annotated[
+        bool, typer.Option(help="Act only while holding the Lease dlr-controller; several may then stand by.")
+    ] = True,
+    lease_namespace: Annotated[
+        str | None, typer.Option(help="Where that Lease is, if not in the controller's own namespace.")
+    ] = None,
+    listen_address: Annotated[str, typer.Option(help="Where the three ports below listen.")] = "0.0.0.0",
+    metrics_port: Annotated[int, typer.Option(help="Prometheus metrics; 0 is any free port.")] = 8080,
+    health_port: Annotated[int, typer.Option(help="/healthz and /readyz; 0 is any free port.")] = 8081,
+    grpc_health_port: Annotated[int, typer.Option(help="grpc.health.v1; 0 is any free port.")] = 8082,
+    log_level: Annotated[LogLevel, typer.Option(help="The least to log.")] = LogLevel.INFO,
+) -> None:
+    """Run the controller: the reconcilers of ElasticJobs and their workers."""
+    from controller.elector import LeadershipLost
+    from controller.errors import ClientError
+    from controller.manager import ManagerOptions
+    from controller.servers import Listen, ServeError
+    from reconcilers.setup import WATCHED_BY_LABEL
+
+    logging.basicConfig(level=log_level.upper(), format=LOG_FORMAT)
+    source = find_source(kubeconfig)
+    options = ManagerOptions(
+        namespace=namespace,
+        label_selectors=WATCHED_BY_LABEL,
+        listen=Listen(
+            address=listen_address,
+            metrics_port=metrics_port,
+            health_port=health_port,
+            grpc_port=grpc_health_port,
+        ),
+        leader_election=leader_elect,
+        lease_namespace=lease_namespace,
+    )
+    try:
+        asyncio.run(_run(os.pathsep.join(map(str, source.paths)) or None, context, options))
+    except (ClientError, ServeError, LeadershipLost) as error:
+        raise CommandError(f"The controller has ended: {error}") from error
+
+
+async def _run(kubeconfig: str | None, context: str | None, options: ManagerOptions) -> None:
+    from controller.client import Client
+    from controller.connection import load_connection
+    from controller.manager import Manager
+    from reconcilers.setup import add_all
+
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with Client(await load_connection(kubeconfig, context)) as client:
+        manager = Manager(client, options)
+        add_all(manager)
+        await manager.run(stop)

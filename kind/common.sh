@@ -1,0 +1,23 @@
+# What the scripts here share: names, and a clear word when a tool is missing. Sourced, not run.
+
+set -euo pipefail
+
+REPOSITORY="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+CLUSTER="${KIND_CLUSTER:-dlr}"
+CONTROLLER_IMAGE="dlr-controller:0.1.0"
+EXAMPLES_IMAGE="dlr-examples:latest"
+
+# require PROGRAM WHAT-IT-IS-FOR
+require() {
+  command -v "$1" >/dev/null || fail "$1 is not installed, and $2 needs it."
+}
+
+require_docker() {
+  require docker "$1"
+  docker info >/dev/null 2>&1 || fail "Docker is installed but its daemon does not answer; start it first ($1 needs it)."
+}
+
+fail() {
+  echo "kind/$(basename "$0"): $1" >&2
+  exit 1
+}

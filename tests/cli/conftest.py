@@ -1,0 +1,52 @@
+"""The command line as the tests call it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from scripted import ScriptedServer, kubeconfig_for
+
+from dlr.cli import main
+
+
+@dataclass(frozen=True)
+class Result:
+    exit_code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ScriptedServer]:
+    scripted = ScriptedServer()
+    config = tmp_path / "scripted-kubeconfig"
+    config.write_text(yaml.safe_dump(kubeconfig_for(scripted.url)))
+    monkeypatch.setenv("KUBECONFIG", str(config))
+    yield scripted
+    scripted.close()
+
+
+@pytest.fixture
+def dlr(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
+    """The command as a person calls it, without the cost of a new interpreter."""
+
+    def call(*words: str) -> Result:
+        try:
+            main(words)
+            code = 0
+        except SystemExit as ended:
+            code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        captured = capsys.readouterr()
+        return Result(code, captured.out, captured.err)
+
+    return call

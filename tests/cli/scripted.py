@@ -1,0 +1,148 @@
+"""A scripted API server, and objects in one line."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+JSON = dict[str, Any]
+GROUP_PATH = "/apis/elastic.iml.github.io/v1alpha1/namespaces"
+CREATED = "2026-01-01T00:00:00Z"
+
+
+@dataclass(frozen=True)
+class Request:
+    method: str
+    path: str
+    query: dict[str, str]
+    body: Any
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    body: Any
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+class ScriptedServer:
+    """Answers what a test has put under `METHOD /path`; of a list each entry in turn, then the last."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, Any] = {}
+        self.requests: list[Request] = []
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._http.server_port}"
+
+    def close(self) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+
+    def answer(self, request: Request) -> Answer:
+        self.requests.append(request)
+        scripted = self.answers.get(f"{request.method} {request.path}")
+        if isinstance(scripted, list):
+            scripted = scripted.pop(0) if len(scripted) > 1 else scripted[0]
+        if scripted is None:
+            return Answer(404, "404 page not found\n")
+        return scripted if isinstance(scripted, Answer) else Answer(200, scripted)
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                url = urlsplit(self.path)
+                length = int(self.headers.get("Content-Length") or 0)
+                body = json.loads(self.rfile.read(length)) if length else None
+                query = {key: values[-1] for key, values in parse_qs(url.query).items()}
+                answer = server.answer(Request(self.command, url.path, query, body))
+                is_text = isinstance(answer.body, str)
+                payload = (answer.body if is_text else json.dumps(answer.body)).encode()
+                self.send_response(answer.status)
+                self.send_header("Content-Type", "text/plain" if is_text else "application/json")
+                self.send_header("Content-Length", str(len(payload)))
+                for name, value in answer.headers.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(payload)
+
+            do_POST = do_DELETE = do_GET
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        return Handler
+
+
+def refusal(code: int, reason: str, message: str, **details: Any) -> Answer:
+    body = {"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": message}
+    return Answer(code, body | {"details": details})
+
+
+def listing(*items: JSON) -> JSON:
+    return {"kind": "List", "metadata": {"resourceVersion": "1"}, "items": list(items)}
+
+
+def job(name: str = "digits", namespace: str = "default", *, workers: int = 2, **status: Any) -> JSON:
+    return {
+        "apiVersion": "elastic.iml.github.io/v1alpha1",
+        "kind": "ElasticJob",
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "uid": f"uid-{name}",
+            "resourceVersion": "1",
+            "creationTimestamp": CREATED,
+        },
+        "spec": {"replicaSpecs": {"worker": {"replicas": workers}}},
+        "status": status,
+    }
+
+
+def worker(index: int, *, job_name: str = "digits", incarnation: int = 1, **status: Any) -> JSON:
+    name = f"{job_name}-worker-{index}"
+    return {
+        "metadata": {"name": name, "namespace": "default", "uid": name, "resourceVersion": "1"},
+        "spec": {"jobName": job_name, "type": "worker", "index": index, "incarnation": incarnation},
+        "status": {"podName": f"{name}-{incarnation}", "phase": "Running", "nodeName": f"node-{index}"}
+        | status,
+    }
+
+
+def event(kind: str, name: str, reason: str, when: str, message: str = "", **more: Any) -> JSON:
+    return {
+        "metadata": {"name": f"{name}.{reason}", "uid": f"{name}.{reason}.{when}", "resourceVersion": "1"},
+        "involvedObject": {"kind": kind, "name": name},
+        "type": "Normal",
+        "reason": reason,
+        "message": message,
+        "lastTimestamp": when,
+    } | more
+
+
+def pod(name: str, phase: str = "Running", *containers: str) -> JSON:
+    return {
+        "metadata": {"name": name},
+        "spec": {"containers": [{"name": each} for each in containers or ("main",)]},
+        "status": {"phase": phase},
+    }
+
+
+def kubeconfig_for(server: str, **context: Any) -> JSON:
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": {"server": server}}],
+        "users": [{"name": "u", "user": {"token": "t"}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"} | context}],
+        "current-context": "x",
+    }

@@ -1,0 +1,366 @@
+"""`dlr job` against a scripted API server: what is sent, what is shown, what is said when it goes wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from scripted import (
+    GROUP_PATH,
+    Answer,
+    ScriptedServer,
+    event,
+    job,
+    listing,
+    pod,
+    refusal,
+    worker,
+)
+
+from dlr.commands.job import logs, status
+
+Dlr = Callable[..., Any]
+JOBS = f"{GROUP_PATH}/default/elasticjobs"
+WORKERS = f"{GROUP_PATH}/default/elasticworkers"
+PODS = "/api/v1/namespaces/default/pods"
+EVENTS = "/api/v1/namespaces/default/events"
+WORLD = {
+    "round": 3,
+    "phase": "Formed",
+    "members": [1, 2],
+    "worldSize": 2,
+    "masterAddress": "127.0.0.7",
+    "masterPort": 4242,
+    "reason": "worker 0 vanished",
+}
+NO_JOB = refusal(404, "NotFound", 'elasticjobs "digits" not found', name="digits", kind="elasticjobs")
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status, "WATCH_INTERVAL_SECONDS", 0.01)
+    monkeypatch.setattr(logs, "RETRY_SECONDS", 0.01)
+
+
+def script_job(server: ScriptedServer, **status_fields: Any) -> None:
+    running = {"phase": "Running", "rendezvous": WORLD} | status_fields
+    server.answers |= {
+        f"GET {JOBS}/digits": job(**running),
+        f"GET {WORKERS}": listing(worker(2), worker(1), worker(0, podName=None, phase="Pending")),
+        f"GET {EVENTS}": listing(),
+        f"GET {PODS}/digits-worker-1-1": pod("digits-worker-1-1"),
+        f"GET {PODS}/digits-worker-2-1": pod("digits-worker-2-1"),
+        f"GET {PODS}/digits-worker-1-1/log": "2026-01-01T00:00:01.5Z one\n2026-01-01T00:00:02Z two\n",
+        f"GET {PODS}/digits-worker-2-1/log": "2026-01-01T00:00:01Z other\n",
+    }
+
+
+def job_file(tmp_path: Path, **metadata: str) -> str:
+    path = tmp_path / "job.yaml"
+    body = {
+        "apiVersion": "elastic.iml.github.io/v1alpha1",
+        "kind": "ElasticJob",
+        "metadata": {"name": "digits"} | metadata,
+        "spec": {"replicaSpecs": {"worker": {"replicas": -1}}},
+    }
+    path.write_text(yaml.safe_dump(body, sort_keys=False))
+    return str(path)
+
+
+class TestSubmit:
+    def test_creates_with_strict_validation_and_says_what_next(
+        self, server: ScriptedServer, dlr: Dlr, tmp_path: Path
+    ) -> None:
+        server.answers[f"POST {JOBS}"] = Answer(201, job(), {"Warning": '299 - "mind the \\"gap\\""'})
+        done = dlr("job", "submit", "-f", job_file(tmp_path))
+        assert done.exit_code == 0
+        assert "elasticjob default/digits created" in done.out
+        assert 'warning: mind the "gap"' in done.err
+        assert server.requests[-1].query == {"fieldValidation": "Strict"}
+        assert server.requests[-1].body["metadata"] == {"name": "digits"}
+
+    def test_the_file_s_namespace_counts_unless_the_option_contradicts(
+        self, server: ScriptedServer, dlr: Dlr, tmp_path: Path
+    ) -> None:
+        server.answers[f"POST {GROUP_PATH}/team-a/elasticjobs"] = job(namespace="team-a")
+        file = job_file(tmp_path, namespace="team-a")
+        assert dlr("job", "submit", "-f", file, "-o", "json").json["metadata"]["namespace"] == "team-a"
+        contradicted = dlr("job", "submit", "-f", file, "-n", "team-b")
+        assert contradicted.exit_code == 1
+        assert "job.yaml:5: the job says namespace 'team-a' and --namespace says 'team-b'" in contradicted.err
+
+    def test_every_refused_field_has_its_path_and_line(
+        self, server: ScriptedServer, dlr: Dlr, tmp_path: Path
+    ) -> None:
+        causes = [
+            {"field": "spec.replicaSpecs.worker.replicas", "message": "Invalid value: -1: too small"},
+            {"field": "spec.replicaSpecs.worker.template", "message": "Required value"},
+        ]
+        server.answers[f"POST {JOBS}"] = refusal(
+            422, "Invalid", "is invalid: …", name="digits", causes=causes
+        )
+        done = dlr("job", "submit", "-f", job_file(tmp_path))
+        assert done.exit_code == 1
+        assert "job.yaml:8: spec.replicaSpecs.worker.replicas: Invalid value: -1: too small" in done.err
+        assert "job.yaml:7: spec.replicaSpecs.worker.template: Required value" in done.err
+
+    def test_unknown_field_has_its_line(self, server: ScriptedServer, dlr: Dlr, tmp_path: Path) -> None:
+        message = 'strict decoding error: unknown field "spec.replicaSpecs.worker.replicas"'
+        server.answers[f"POST {JOBS}"] = refusal(400, "BadRequest", message)
+        done = dlr("job", "submit", "-f", job_file(tmp_path))
+        assert "job.yaml:8: spec.replicaSpecs.worker.replicas: unknown field" in done.err
+
+    def test_job_that_exists_already(self, server: ScriptedServer, dlr: Dlr, tmp_path: Path) -> None:
+        server.answers[f"POST {JOBS}"] = refusal(409, "AlreadyExists", "already exists", name="digits")
+        done = dlr("job", "submit", "-f", job_file(tmp_path))
+        assert "there is an ElasticJob 'digits' in namespace 'default' already; delete it first" in done.err
+
+    def test_namespace_that_does_not_exist(self, server: ScriptedServer, dlr: Dlr, tmp_path: Path) -> None:
+        missing = refusal(
+            404, "NotFound", 'namespaces "default" not found', name="default", kind="namespaces"
+        )
+        server.answers |= {f"POST {JOBS}": missing, "GET /api/v1/namespaces/default": missing}
+        assert "There is no namespace 'default'" in dlr("job", "submit", "-f", job_file(tmp_path)).err
+
+    def test_cluster_without_the_crds(self, server: ScriptedServer, dlr: Dlr, tmp_path: Path) -> None:
+        done = dlr("job", "submit", "-f", job_file(tmp_path))
+        assert done.exit_code == 1
+        assert "knows no elasticjobs. Install dlr there: dlr manifests | kubectl apply -f -" in done.err
+
+
+class TestList:
+    def test_one_line_a_job(self, server: ScriptedServer, dlr: Dlr) -> None:
+        counts = {"worker": {"desired": 3, "active": 2, "failed": 1}}
+        server.answers[f"GET {JOBS}"] = listing(
+            job(phase="Restarting", replicaStatuses=counts, rendezvous=WORLD), job("new")
+        )
+        head, first, second = dlr("job", "list").out.splitlines()
+        assert head.split() == ["NAME", "PHASE", "WORKERS", "ROUND", "WORLD", "AGE"]
+        assert first.split()[:-1] == ["digits", "Restarting", "2/3,", "1", "failed", "3", "2", "formed"]
+        assert second.split()[:-1] == ["new", "Unobserved", "2", "-", "-"]
+
+    def test_pages_are_followed(self, server: ScriptedServer, dlr: Dlr) -> None:
+        first = listing(job("a")) | {"metadata": {"continue": "more"}}
+        server.answers["GET /apis/elastic.iml.github.io/v1alpha1/elasticjobs"] = [first, listing(job("b"))]
+        done = dlr("job", "list", "-A", "-o", "json")
+        assert [found["metadata"]["name"] for found in done.json] == ["a", "b"]
+        assert server.requests[-1].query["continue"] == "more"
+
+    def test_empty_is_said_and_a_missing_namespace_is_an_error(
+        self, server: ScriptedServer, dlr: Dlr
+    ) -> None:
+        server.answers |= {f"GET {JOBS}": listing(), "GET /api/v1/namespaces/default": {"kind": "Namespace"}}
+        done = dlr("job", "list")
+        assert (done.exit_code, done.out) == (0, "")
+        assert "no ElasticJobs in namespace 'default'" in done.err
+        server.answers[f"GET {GROUP_PATH}/oops/elasticjobs"] = listing()
+        server.answers["GET /api/v1/namespaces/oops"] = refusal(404, "NotFound", "no", name="oops")
+        wrong = dlr("job", "list", "-n", "oops")
+        assert (wrong.exit_code, wrong.out) == (1, "")
+        assert "There is no namespace 'oops'" in wrong.err
+
+
+class TestStatus:
+    def test_shows_world_conditions_workers_and_events_off_a_terminal(
+        self, server: ScriptedServer, dlr: Dlr
+    ) -> None:
+        script_job(
+            server,
+            conditions=[{"type": "Running", "status": "True", "lastTransitionTime": "2026-01-01T00:01:00Z"}],
+        )
+        report = {"incarnation": 1, "state": "Running", "progress": {"step": 70}}
+        server.answers[f"GET {WORKERS}"] = listing(
+            worker(2, agent=report, restarts={"UserError": 2, "Preempted": 1}, restartCount=3),
+            worker(1, agent=report | {"incarnation": 0}),
+        )
+        server.answers[f"GET {EVENTS}"] = listing(
+            event("Pod", "digits-worker-1-1", "Scheduled", "2026-01-01T00:00:05Z", "to node-1"),
+            event("Pod", "stranger-1", "Scheduled", "2026-01-01T00:00:05Z"),
+        )
+        out = dlr("job", "status", "digits").out
+        assert "round 3 Formed, 2 workers, 2 processes, master 127.0.0.7:4242 (worker 0 vanished)" in out
+        rows = [line.split() for line in out.splitlines()]
+        assert ["0", "digits-worker-1", "digits-worker-1-1", "node-1", "Running", "-", "0", "-", "-"] in rows
+        restarted = "digits-worker-2-1  node-2  Running  Running  3 (Preempted 1, UserError 2)  70"
+        assert f"1     digits-worker-2  {restarted}" in out
+        assert "pod/digits-worker-1-1" in out
+        assert "stranger" not in out
+
+    def test_json_is_the_objects(self, server: ScriptedServer, dlr: Dlr) -> None:
+        script_job(server)
+        shown = dlr("job", "status", "digits", "-o", "json").json
+        assert shown["job"]["metadata"]["name"] == "digits"
+        assert [each["spec"]["index"] for each in shown["workers"]] == [0, 1, 2]
+
+    def test_text_from_the_cluster_is_never_obeyed(self, server: ScriptedServer, dlr: Dlr) -> None:
+        script_job(server, phase="[red]Pending[/red]")
+        server.answers[f"GET {WORKERS}"] = listing(worker(1, message="a\x1b]0;owned\x07\nb [/bold]"))
+        out = dlr("job", "status", "digits").out
+        assert "\x1b" not in out
+        assert "[red]Pending[/red]" in out
+        assert "a ]0;owned  b [/bold]" in out
+
+    def test_no_such_job(self, server: ScriptedServer, dlr: Dlr) -> None:
+        server.answers |= {
+            f"GET {JOBS}/digits": NO_JOB,
+            "GET /api/v1/namespaces/default": {"kind": "Namespace"},
+        }
+        done = dlr("job", "status", "digits")
+        assert done.exit_code == 1
+        assert done.err.startswith("dlr: There is no ElasticJob 'digits' in namespace 'default'")
+
+    def test_watch_prints_a_line_a_change_and_ends_with_the_job(
+        self, server: ScriptedServer, dlr: Dlr
+    ) -> None:
+        script_job(server)
+        server.answers[f"GET {JOBS}/digits"] = [
+            *[job(phase="Running", rendezvous=WORLD)] * 3,
+            job(phase="Succeeded", rendezvous=WORLD),
+        ]
+        done = dlr("job", "status", "digits", "--watch")
+        assert done.exit_code == 0
+        assert [line.split()[1] for line in done.out.splitlines()] == ["Running,", "Succeeded,"]
+
+    def test_watch_of_a_job_that_fails_says_why_and_exits_2(self, server: ScriptedServer, dlr: Dlr) -> None:
+        failure = {
+            "worker": "digits-worker-0",
+            "exitClass": "UserError",
+            "message": "ValueError: no",
+            "time": "2026-01-01T00:00:09Z",
+        }
+        script_job(server, phase="Failed", lastFailure=failure)
+        done = dlr("job", "status", "digits", "--watch", "-o", "json")
+        assert done.exit_code == 2
+        assert done.json["job"]["status"]["phase"] == "Failed"
+        assert "The job 'digits' failed: ValueError: no" in done.err
+
+
+class TestLogs:
+    def test_of_one_rank_are_bare_lines(self, server: ScriptedServer, dlr: Dlr) -> None:
+        script_job(server)
+        done = dlr("job", "logs", "digits", "--rank", "0", "--tail", "5")
+        assert done.out == "one\ntwo\n"
+        assert server.requests[-1].query == {"container": "main", "timestamps": "true", "tailLines": "5"}
+
+    def test_of_all_carry_the_worker_and_name_those_without_a_pod(
+        self, server: ScriptedServer, dlr: Dlr
+    ) -> None:
+        script_job(server)
+        done = dlr("job", "logs", "digits")
+        assert done.out == "[digits-worker-1] one\n[digits-worker-1] two\n[digits-worker-2] other\n"
+        assert done.exit_code == 1
+        assert "digits-worker-0 has no Pod (yet)." in done.err
+
+    def test_of_a_rank_that_is_not_there(self, server: ScriptedServer, dlr: Dlr) -> None:
+        script_job(server)
+        assert "has no rank 5; its ranks are 0 to 1" in dlr("job", "logs", "digits", "--rank", "5").err
+
+    def test_of_a_pod_that_is_gone(self, server: ScriptedServer, dlr: Dlr) -> None:
+        script_job(server)
+        server.answers[f"GET {PODS}/digits-worker-1-1"] = refusal(
+            404, "NotFound", "no", name="digits-worker-1-1"
+        )
+        done = dlr("job", "logs", "digits", "--rank", "0")
+        assert (done.exit_code, done.err) == (
+            1,
+            "dlr: The Pod digits-worker-1-1 is gone, and its log with it.\n",
+        )
+
+    def test_followed_go_on_with_the_next_pod_and_show_each_line_once(
+        self, server: ScriptedServer, dlr: Dlr
+    ) -> None:
+        log, later = f"GET {PODS}/digits-worker-1-1/log", f"{PODS}/digits-worker-1-2"
+        script_job(server)
+        server.answers |= {
+            f"GET {JOBS}/digits": [*[job(phase="Running", rendezvous=WORLD)] * 4, job(phase="Succeeded")],
+            f"GET {WORKERS}/digits-worker-1": [*[worker(1)] * 2, worker(1, incarnation=2)],
+            f"GET {PODS}/digits-worker-1-1": [
+                *[pod("digits-worker-1-1")] * 3,
+                pod("digits-worker-1-1", "Failed"),
+            ],
+            # The stream breaks off after its first line, and starts anew with that line.
+            log: ["2026-01-01T00:00:01.5Z one\n", "2026-01-01T00:00:01.5Z one\n2026-01-01T00:00:02Z two\n"],
+            f"GET {later}": pod("digits-worker-1-2", "Succeeded", "side", "trainer"),
+            f"GET {later}/log": "2026-01-01T00:00:03Z three\n",
+        }
+        done = dlr("job", "logs", "digits", "--rank", "0", "-f")
+        assert (done.exit_code, done.out) == (0, "one\ntwo\nthree\n")
+        resumed = [request.query for request in server.requests if f"GET {request.path}" == log][1]
+        assert resumed["sinceTime"] == "2026-01-01T00:00:01Z"
+
+
+class TestEvents:
+    def test_of_the_job_its_workers_and_pods_in_order_of_time(self, server: ScriptedServer, dlr: Dlr) -> None:
+        script_job(server)
+        server.answers[f"GET {EVENTS}"] = listing(
+            event("Pod", "digits-worker-0-12", "Killing", "2026-01-01T00:00:09Z", count=3),
+            event(
+                "ElasticJob", "digits", "Formed", "2026-01-01T00:00:08Z", eventTime="2026-01-01T00:00:08.5Z"
+            ),
+            event("ElasticWorker", "digits-worker-0", "Relaunched", "2026-01-01T00:00:07Z"),
+            event("ElasticJob", "digits", "OfANamesakeBefore", "2025-12-31T00:00:00Z"),
+            event("Pod", "digits-2-worker-0-1", "OfAnother", "2026-01-01T00:00:09Z"),
+            event("Node", "digits", "OfANode", "2026-01-01T00:00:09Z"),
+        )
+        lines = dlr("job", "events", "digits").out.splitlines()
+        assert [line.split("Normal")[1].split()[0] for line in lines[1:]] == [
+            "Relaunched",
+            "Formed",
+            "Killing",
+        ]
+        assert "(x3)" in lines[3]
+        assert [each["reason"] for each in dlr("job", "events", "digits", "-o", "json").json] == [
+            "Relaunched",
+            "Formed",
+            "Killing",
+        ]
+
+
+class TestDelete:
+    def test_stays_until_job_and_pods_are_gone(self, server: ScriptedServer, dlr: Dlr) -> None:
+        script_job(server)
+        server.answers |= {
+            f"DELETE {JOBS}/digits": {"kind": "Status", "status": "Success"},
+            f"GET {JOBS}/digits": [job(), job(), NO_JOB],
+            f"GET {PODS}": [listing(pod("digits-worker-0-1")), listing()],
+        }
+        done = dlr("job", "delete", "digits")
+        assert (done.exit_code, done.out) == (0, "elasticjob default/digits deleted\n")
+        selectors = {
+            request.query.get("labelSelector") for request in server.requests if request.path == PODS
+        }
+        assert selectors == {"elastic.iml.github.io/job-name=digits"}
+
+    def test_says_what_does_not_go_away(self, server: ScriptedServer, dlr: Dlr) -> None:
+        script_job(server)
+        server.answers |= {f"DELETE {JOBS}/digits": {}, f"GET {PODS}": listing(pod("digits-worker-0-1"))}
+        done = dlr("job", "delete", "digits", "--timeout", "0")
+        assert done.exit_code == 1
+        assert "not all of it is gone yet: pod/digits-worker-0-1, elasticjob/digits" in done.err
+
+
+class TestFailures:
+    def test_no_api_server(self, server: ScriptedServer, dlr: Dlr) -> None:
+        server.close()
+        done = dlr("job", "list")
+        assert done.exit_code == 1
+        assert f"No API server answers at {server.url}" in done.err
+        assert "Connection refused" in done.err
+        assert len(done.err.splitlines()) == 1
+
+    def test_credentials_that_are_not_accepted(self, server: ScriptedServer, dlr: Dlr) -> None:
+        server.answers[f"GET {JOBS}"] = refusal(401, "Unauthorized", "Unauthorized")
+        assert "does not accept the credentials of $KUBECONFIG" in dlr("job", "list").err
+
+    def test_what_one_may_not_do_is_the_server_s_own_sentence(self, server: ScriptedServer, dlr: Dlr) -> None:
+        server.answers[f"GET {JOBS}"] = refusal(
+            403, "Forbidden", 'User "u" cannot list resource "elasticjobs"'
+        )
+        assert dlr("job", "list").err == 'dlr: User "u" cannot list resource "elasticjobs"\n'
+
+    def test_server_that_speaks_no_kubernetes(self, server: ScriptedServer, dlr: Dlr) -> None:
+        server.answers[f"GET {JOBS}"] = Answer(200, "<html>hello</html>")
+        assert "is not a Kubernetes object" in dlr("job", "list").err

@@ -1,0 +1,90 @@
+"""Job files are read as Kubernetes reads them, and every complaint has a line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dlr.commands.errors import CommandError
+from dlr.commands.job.file import read_jobs
+
+JOB = """\
+# a comment
+apiVersion: elastic.iml.github.io/v1alpha1
+kind: ElasticJob
+metadata:
+  name: digits
+spec:
+  replicaSpecs:
+    worker:
+      replicas: 3
+      template:
+        spec:
+          containers:
+            - name: main
+              env:
+                - {name: DATE, value: 2026-01-01}
+            - name: side
+"""
+
+
+def write(folder: Path, text: str) -> str:
+    path = folder / "job.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        ("", 2),
+        ("metadata.name", 5),
+        ("spec.replicaSpecs.worker.replicas", 9),
+        ("spec.replicaSpecs[worker].replicas", 9),
+        ("spec.replicaSpecs.worker.template.spec.containers[1].name", 16),
+        ("spec.replicaSpecs.worker.template.spec.containers[0].image", 13),
+        ("spec.elasticPolicy.nodeUnit", 6),
+        ("<nil>", 2),
+    ],
+)
+def test_field_path_leads_to_its_line_or_the_closest_above(tmp_path: Path, path: str, line: int) -> None:
+    (job,) = read_jobs(write(tmp_path, JOB))
+    assert job.where(path) == f"{tmp_path}/job.yaml:{line}"
+
+
+def test_every_document_is_a_job_with_its_own_lines(tmp_path: Path) -> None:
+    first, second = read_jobs(write(tmp_path, f"---\n{JOB}---\n{JOB.replace('digits', 'more')}---\n"))
+    assert (first.name, second.name) == ("digits", "more")
+    assert second.where("metadata.name").endswith(":23")
+
+
+def test_dates_stay_text_as_in_kubectl(tmp_path: Path) -> None:
+    (job,) = read_jobs(write(tmp_path, JOB))
+    container = job.body["spec"]["replicaSpecs"]["worker"]["template"]["spec"]["containers"][0]
+    assert container["env"][0]["value"] == "2026-01-01"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a: [1\nb: 2\n", r"job\.yaml:2 is not YAML"),
+        ("a:\n\t- b\n", r"job\.yaml:2 is not YAML"),
+        ("# nothing\n", "has no ElasticJob in it"),
+        ("- 1\n", r"job\.yaml:1 is not a Kubernetes object"),
+        ("apiVersion: v1\nkind: ConfigMap\n", r"job\.yaml:2: v1 ConfigMap is no .* ElasticJob"),
+        (JOB.replace("  name: digits", "  labels: {}"), r"job\.yaml:4: metadata.name is missing"),
+        (JOB.replace("      replicas: 3", "      replicas: 3\n      replicas: 4"), r"job\.yaml:10: .*twice"),
+    ],
+)
+def test_bad_file_is_one_sentence_with_its_line(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(CommandError, match=says):
+        read_jobs(write(tmp_path, text))
+
+
+def test_unreadable_file_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match=r"nowhere.yaml cannot be read: No such file"):
+        read_jobs(str(tmp_path / "nowhere.yaml"))
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(CommandError, match="not UTF-8"):
+        read_jobs(str(tmp_path / "binary"))
