@@ -77,7 +77,7 @@ def more_than_the_agents_report(change: Change) -> bool:
     return _without(change.old, None) != _without(change.new, None)
 
 
-def _without(worker: dict[str, Any] | None, key: str | None) -> Any:
+def _without(worker: dict[str, Any] | None, key: str | None) -> tuple[object, ...] | None:
     """Spec, status and deletion of an ElasticWorker without the agent's report, or one key of it."""
     if worker is None:
         return None
