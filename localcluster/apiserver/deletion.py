@@ -8,7 +8,6 @@ from enum import Enum
 
 from localcluster.apiserver.cluster import Cluster
 from localcluster.apiserver.errors import (
-    ApiError,
     bad_request,
     conflict,
     forbidden,
@@ -33,6 +32,9 @@ class Propagation(Enum):
     BACKGROUND = "Background"
     FOREGROUND = "Foreground"
     ORPHAN = "Orphan"
+
+
+_FINALIZERS = {Propagation.FOREGROUND: FOREGROUND_FINALIZER, Propagation.ORPHAN: ORPHAN_FINALIZER}
 
 
 @dataclass(frozen=True)
@@ -78,13 +80,9 @@ def read_options(
 
 def _propagation(text: str | None, orphan_dependents: bool | None) -> Propagation | None:
     if not text:
-        return (
-            None
-            if orphan_dependents is None
-            else Propagation.ORPHAN
-            if orphan_dependents
-            else Propagation.BACKGROUND
-        )
+        if orphan_dependents is None:
+            return None
+        return Propagation.ORPHAN if orphan_dependents else Propagation.BACKGROUND
     try:
         return Propagation(text)
     except ValueError:
@@ -127,18 +125,13 @@ def _may_go(resource_type: ResourceType, marked: JSON) -> bool:
 
 
 def _check_preconditions(resource_type: ResourceType, metadata: JSON, options: DeleteOptions) -> None:
-    wanted = (("UID", options.uid, metadata["uid"]),)
-    wanted += (("ResourceVersion", options.resource_version, metadata["resourceVersion"]),)
-    for what, expected, actual in wanted:
+    for what, expected, actual in (
+        ("UID", options.uid, metadata["uid"]),
+        ("ResourceVersion", options.resource_version, metadata["resourceVersion"]),
+    ):
         if expected is not None and expected != actual:
-            raise _precondition_failed(resource_type, metadata["name"], what, expected, actual)
-
-
-def _precondition_failed(
-    resource_type: ResourceType, name: str, what: str, expected: str, actual: str
-) -> ApiError:
-    why = f"Precondition failed: {what} in precondition: {expected}, {what} in object meta: {actual}"
-    return conflict(resource_type, name, why)
+            why = f"Precondition failed: {what} in precondition: {expected}, {what} in object meta: {actual}"
+            raise conflict(resource_type, metadata["name"], why)
 
 
 def _marked(resource_type: ResourceType, stored: Stored, options: DeleteOptions, now: datetime) -> JSON:
@@ -175,15 +168,10 @@ def _grace_seconds(resource_type: ResourceType, obj: JSON, options: DeleteOption
 def _mark_propagation(metadata: JSON, propagation: Propagation | None) -> None:
     if propagation is None:
         return
-    wanted = {Propagation.FOREGROUND: FOREGROUND_FINALIZER, Propagation.ORPHAN: ORPHAN_FINALIZER}.get(
-        propagation
-    )
-    kept = [
-        each
-        for each in metadata.get("finalizers") or []
-        if each not in (FOREGROUND_FINALIZER, ORPHAN_FINALIZER)
-    ]
-    finalizers = [*kept, wanted] if wanted else kept
+    wanted = _FINALIZERS.get(propagation)
+    finalizers = [each for each in metadata.get("finalizers") or [] if each not in _FINALIZERS.values()]
+    if wanted:
+        finalizers.append(wanted)
     if finalizers:
         metadata["finalizers"] = finalizers
     else:

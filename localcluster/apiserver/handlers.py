@@ -141,7 +141,7 @@ class Handlers:
         name = context.subresource
         if name in REFUSED_SUBRESOURCES and context.type.kind == "Pod":
             raise method_not_allowed(
-                f"this local cluster has no pods/{name}: a Pod's processes run on this machine, look at them there"
+                f"this local cluster has no pods/{name}: a Pod's processes run on this machine, look there"
             )
         if name not in context.type.subresources:
             raise no_such_path()

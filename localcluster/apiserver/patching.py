@@ -22,7 +22,7 @@ from localcluster.schema_nodes import reference_to
 
 
 def read_patch(resource_type: ResourceType, body: bytes, content_type: str) -> Callable[[JSON], JSON]:
-    """The patch in a request's body. What it makes shares with the present object all that it leaves alone."""
+    """The patch in a request's body. What it makes shares with the present object what it leaves alone."""
     media_type, patch = decode_patch(body, content_type)
     if media_type == JSON_PATCH:
         # Its library may change what it is given, deep inside: give it its own copy.

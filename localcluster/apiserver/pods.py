@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import orjson
+
 from localcluster.apiserver.cluster import Cluster
 from localcluster.apiserver.errors import cause, forbidden, forbidden_field, required
 from localcluster.resource import JSON, ResourceType
@@ -19,11 +21,17 @@ _CHANGEABLE = (
 )
 
 
-def complete(obj: JSON) -> None:
-    """Fill in what does not depend on anything else. Before the schema's defaults, which are cruder."""
+def completed(obj: JSON, old: JSON | None) -> JSON:
+    """The Pod with what does not depend on anything else. Before the schema's defaults, which are cruder."""
     spec = obj.get("spec")
-    if not isinstance(spec, dict):
-        return
+    if not isinstance(spec, dict) or (old is not None and spec is old["spec"]):
+        return obj
+    copied = orjson.loads(orjson.dumps(spec))
+    _complete_spec(copied)
+    return {**obj, "spec": copied}
+
+
+def _complete_spec(spec: JSON) -> None:
     account = spec.get("serviceAccountName") or spec.get("serviceAccount") or "default"
     spec["serviceAccountName"] = spec["serviceAccount"] = account
     for container in _containers(spec):
@@ -150,7 +158,7 @@ def update_faults(old: JSON, new: JSON) -> list[JSON]:
 
 
 def _frozen(spec: JSON, reference: JSON) -> JSON:
-    """A Pod's spec without what may change (or, for the node, with what `reference` has of it)."""
+    """A Pod's spec without what may change on the way to `reference`."""
     frozen = {
         key: value for key, value in spec.items() if key not in ("activeDeadlineSeconds", "tolerations")
     }

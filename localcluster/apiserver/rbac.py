@@ -25,7 +25,7 @@ PUBLIC_RULES: tuple[JSON, ...] = (
     },
     {"apiGroups": ["authentication.k8s.io"], "resources": ["selfsubjectreviews"], "verbs": ["create"]},
 )
-"""What every authenticated user may do, beside reading the non-resource paths (discovery, version, health)."""
+"""What every authenticated user may do, beside reading the non-resource paths (discovery, health)."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def rule_allows(rule: JSON, wanted: Attributes) -> bool:
 
 
 def _contains(allowed: list[str] | None, wanted: str) -> bool:
-    return bool(allowed) and ("*" in allowed or wanted in allowed)
+    return allowed is not None and ("*" in allowed or wanted in allowed)
 
 
 def _names_resource(resources: list[str] | tuple[()], wanted: Attributes) -> bool:
@@ -105,7 +105,7 @@ def binds(binding: JSON, user: User) -> bool:
 
 
 class Authorizer:
-    """Decides by what the store holds now; what a user holds is remembered until a Role or binding changes."""
+    """Decides by what the store holds now; what a user may is remembered until a Role or binding changes."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

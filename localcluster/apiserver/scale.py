@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import orjson
+
 from localcluster.apiserver.cluster import Cluster
-from localcluster.apiserver.errors import bad_request, cause, invalid
+from localcluster.apiserver.errors import bad_request, invalid, invalid_value
 from localcluster.apiserver.requests import Context
-from localcluster.apiserver.store import Stored
 from localcluster.apiserver.versions import shown_object
 from localcluster.apiserver.writes import Written, current_object, update
 from localcluster.resource import JSON, ResourceType
@@ -32,12 +33,10 @@ def write_scale(cluster: Cluster, context: Context, change: Callable[[JSON], Any
     if not isinstance(replicas, int) or isinstance(replicas, bool):
         raise bad_request(f"spec.replicas must be a whole number, not {replicas!r}")
     if replicas < 0:
-        fault = cause(
-            "spec.replicas", "FieldValueInvalid", f"Invalid value: {replicas}: must be non-negative"
-        )
+        fault = invalid_value("spec.replicas", replicas, "must be greater than or equal to 0")
         raise invalid(SCALE_TYPE, context.name, [fault])
     path = _path(context.type, "specReplicasPath")
-    scaled = _with_value(Stored(obj, current.raw, current.version).copy(), path, replicas)
+    scaled = _with_value(orjson.loads(orjson.dumps(obj)), path, replicas)
     asked = scale.get("metadata") or {}
     for name in ("resourceVersion", "uid"):
         if asked.get(name):

@@ -8,7 +8,7 @@ from localcluster.resource import JSON, ResourceType
 class Schemas:
     """Compiled schemas, kept for each type."""
 
-    def prepare(self, resource_type: ResourceType, obj: JSON) -> tuple[JSON, list[str]]:
+    def prepare(self, resource_type: ResourceType, obj: JSON, old: JSON | None) -> tuple[JSON, list[str]]:
         return obj, []
 
     def faults(self, resource_type: ResourceType, obj: JSON, old: JSON | None) -> list[JSON]:

@@ -18,6 +18,7 @@ from localcluster.apiserver.tokens import Claims, Reference
 from localcluster.apiserver.versions import collection_of
 from localcluster.apiserver.writes import current_object
 from localcluster.resource import JSON
+from localcluster.selectors import from_selector
 
 TOKEN_LIFETIME_SECONDS = 3600
 TOKEN_LIFETIME_MIN_SECONDS = 600
@@ -73,8 +74,6 @@ def evict(cluster: Cluster, context: Context, body: Any, now: datetime) -> JSON:
 
 def _check_budgets(cluster: Cluster, context: Context, pod: JSON) -> None:
     """429 while a PodDisruptionBudget that selects the Pod allows no disruption."""
-    from localcluster.selectors import from_selector
-
     if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed", "Pending"):
         return
     for (_, name), stored in cluster.store.select("poddisruptionbudgets.policy", context.namespace):

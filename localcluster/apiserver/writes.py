@@ -70,7 +70,7 @@ def create(cluster: Cluster, context: Context, body: object, now: datetime) -> W
         obj.pop("status", None)
     if context.namespace:
         namespaces.check_accepts(cluster, resource_type, context.namespace, obj["metadata"]["name"])
-    obj = _prepare(cluster, context, obj)
+    obj = _prepare(cluster, context, obj, None)
     admission.mutate_new(cluster, resource_type, obj)
     tidy(obj["metadata"])
     faults = metadata_faults(resource_type, obj["metadata"])
@@ -110,11 +110,11 @@ def _settle_place(cluster: Cluster, context: Context, metadata: JSON) -> None:
     raise already_exists(resource_type, metadata["name"])
 
 
-def _prepare(cluster: Cluster, context: Context, obj: JSON) -> JSON:
+def _prepare(cluster: Cluster, context: Context, obj: JSON, old: JSON | None) -> JSON:
     """Add defaults, and take out what the schema does not know."""
     if context.type.kind == "Pod":
-        pods.complete(obj)
-    prepared, unknown = cluster.schemas.prepare(context.type, obj)
+        obj = pods.completed(obj, old)
+    prepared, unknown = cluster.schemas.prepare(context.type, obj, old)
     report_unknown_fields(context, unknown)
     return prepared
 
@@ -168,7 +168,7 @@ def update(cluster: Cluster, context: Context, current: Stored, obj: JSON) -> Wr
     obj["metadata"]["name"] = old["metadata"]["name"]
     if context.namespace:
         obj["metadata"]["namespace"] = context.namespace
-    obj = _prepare(cluster, context, obj)
+    obj = _prepare(cluster, context, obj, old)
     tidy(obj["metadata"])
     if obj == old:
         return Written(current)
