@@ -9,7 +9,7 @@ import subprocess
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -83,6 +83,10 @@ class Cluster(ABC):
 
     def control_plane(self, name: str) -> ControlPlaneProcess:
         raise NotImplementedError(f"{self.name} gives no access to {name}")
+
+    def standby_controller(self) -> AbstractContextManager[ControlPlaneProcess]:
+        """One more controller, for as long as the context lasts."""
+        raise NotImplementedError(f"{self.name} has the controllers it has")
 
     def crash(self) -> None:
         """Kill every process of the cluster at once, then bring it up again from what is on disk."""

@@ -9,8 +9,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from dlr.commands.cluster import CONTROLLER_COMMAND
 from e2e import processes
 from e2e.api import Kind, Object
 from e2e.cluster import REPOSITORY, Capability, Cluster, ControlPlaneProcess, Storage
@@ -42,6 +45,19 @@ class LocalProcess(ControlPlaneProcess):
         if pid is None:
             raise ProcessLookupError(f"no process for {self._pidfile.name}")
         os.kill(pid, number)
+
+
+class ChildProcess(ControlPlaneProcess):
+    """A process that the harness itself started."""
+
+    def __init__(self, child: subprocess.Popen[bytes]) -> None:
+        self._child = child
+
+    def pid(self) -> int | None:
+        return self._child.pid if self._child.poll() is None else None
+
+    def signal(self, number: int) -> None:
+        self._child.send_signal(number)
 
 
 class EmbeddedCluster(Cluster):
@@ -92,6 +108,16 @@ class EmbeddedCluster(Cluster):
 
     def control_plane(self, name: str) -> LocalProcess:
         return LocalProcess(self.home.pidfile(name))
+
+    @contextmanager
+    def standby_controller(self) -> Iterator[ControlPlaneProcess]:
+        with (self._folder / "standby.log").open("wb") as log:
+            child = subprocess.Popen(CONTROLLER_COMMAND, env=self.environment(), stdout=log, stderr=log)
+        try:
+            yield ChildProcess(child)
+        finally:
+            child.kill()
+            child.wait()
 
     def crash(self) -> None:
         for name in (SUPERVISOR, CONTROLLER, NODES, API_SERVER):

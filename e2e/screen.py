@@ -47,7 +47,7 @@ class Screen:
 
     def __enter__(self) -> Screen:
         if self._is_plain:
-            self._console.print(self._title)
+            self._console.print(self._title, soft_wrap=True)
         else:
             self._live.start()
             self._draw()

@@ -1,1 +1,62 @@
 """Two controllers: one acts, the other takes over within the lease time, and no round ever has two worlds."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from e2e import embedded, jobs
+from e2e.cluster import Capability, Cluster, ControlPlaneProcess
+from e2e.observation import Observation
+
+LEASE_SECONDS = 15
+RETRY_SECONDS = 2 * 1.2  # a candidate looks every 2 s, with jitter
+FORMING_SECONDS = 10  # from the takeover on: detection is over by then, and worlds form in well under that
+
+
+@pytest.fixture
+def standby(cluster: Cluster) -> Iterator[ControlPlaneProcess]:
+    """A second controller, waiting behind the cluster's own."""
+    with cluster.standby_controller() as process:
+        yield process
+
+
+@pytest.mark.needs(Capability.CONTROL_PLANE)
+def test_another_controller_acts_within_the_lease_time_and_no_round_has_two_worlds(
+    cluster: Cluster, observation: Observation, standby: ControlPlaneProcess
+) -> None:
+    namespace = observation.namespace
+    first = cluster.control_plane(embedded.CONTROLLER)
+    cluster.apply(jobs.digits(cluster, namespace, epochs=40), namespace)
+    world = jobs.wait_until_training(observation, 2)
+
+    # The leader freezes, as in a long stop of its machine: it does not know that its time runs out.
+    first.signal(signal.SIGSTOP)
+    took = seconds_to_next_round(cluster, observation, world["round"])
+    print(f"leader frozen: the next world after {took:.1f} s")
+    first.signal(signal.SIGCONT)
+    world = jobs.wait_until_training(observation, 2)
+
+    # It is back, and must not have acted; now the other dies.
+    standby.signal(signal.SIGKILL)
+    took = seconds_to_next_round(cluster, observation, world["round"])
+    print(f"leader killed: the next world after {took:.1f} s")
+
+    jobs.wait_until_succeeded(observation)
+    assert jobs.rendezvous(observation)["round"] == world["round"] + 1
+    jobs.assert_one_world_a_round(observation)
+
+
+def seconds_to_next_round(cluster: Cluster, observation: Observation, round_: int) -> float:
+    """Kill a training process, so that somebody must form another world."""
+    cluster.kill_process(observation.namespace, jobs.current_pods(observation)[1])
+    began = time.monotonic()
+    observation.wait_for(
+        "another controller to form the next world",
+        lambda: jobs.rendezvous(observation)["round"] > round_,
+        LEASE_SECONDS + RETRY_SECONDS + FORMING_SECONDS,
+    )
+    return time.monotonic() - began
