@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.agent.fake_cluster import FakeCluster
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[FakeCluster]:
+    directory = tmp_path / "serviceaccount"
+    directory.mkdir()
+    fake = FakeCluster(directory)
+    yield fake
+    fake.close()
+
+
+class Agents:
+    """Real `dlr run` processes, with their output in files."""
+
+    def __init__(self, cluster: FakeCluster, directory: Path) -> None:
+        self._cluster = cluster
+        self._directory = directory
+        self._running: list[subprocess.Popen[bytes]] = []
+
+    def script(self, text: str) -> str:
+        path = self._directory / "script.py"
+        path.write_text(text)
+        return str(path)
+
+    def start(
+        self, index: int, *arguments: str, incarnation: int = 1, module: str = "agent.run", **environ: str
+    ) -> subprocess.Popen[bytes]:
+        output = (self._directory / f"agent-{index}-{incarnation}.log").open("ab")
+        process = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            env={
+                "PATH": os.environ["PATH"],
+                "PYTHONPATH": os.pathsep.join([str(ROOT), str(self._directory)]),
+                "OMP_NUM_THREADS": "1",
+                "OUT": str(self._directory),
+                **self._cluster.environ(index, incarnation),
+                **environ,
+            },
+            cwd=self._directory,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        output.close()
+        self._running.append(process)
+        return process
+
+    def log(self, index: int, incarnation: int = 1) -> str:
+        return (self._directory / f"agent-{index}-{incarnation}.log").read_text(errors="replace")
+
+    def close(self) -> None:
+        for process in self._running:
+            for child in children(process.pid):
+                kill(child, signal.SIGKILL)
+            kill(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def children(pid: int) -> list[int]:
+    """Processes whose parent is `pid`."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == pid and fields[0] != "Z":
+            found.append(int(stat.parent.name))
+    return found
+
+
+def kill(pid: int, signum: int) -> None:
+    try:
+        os.kill(pid, signum)
+    except ProcessLookupError:
+        pass
+
+
+@pytest.fixture
+def agents(cluster: FakeCluster, tmp_path: Path) -> Iterator[Agents]:
+    directory = tmp_path / "work"
+    directory.mkdir()
+    running = Agents(cluster, directory)
+    yield running
+    running.close()

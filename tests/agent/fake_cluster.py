@@ -1,0 +1,312 @@
+"""A Kubernetes API server for one ElasticJob, and the hand of the controller: tests form the rounds."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import ipaddress
+import json
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+JOB = "job"
+NAMESPACE = "default"
+TOKEN = "a-token"
+
+
+def merge(target: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
+    """RFC 7386."""
+    for key, value in patch.items():
+        if value is None:
+            target.pop(key, None)
+        elif isinstance(value, dict):
+            target[key] = merge(dict(target.get(key) or {}), value)
+        else:
+            target[key] = value
+    return target
+
+
+class FakeCluster:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.changed = threading.Condition()
+        self.version = 1
+        self.history: list[tuple[int, dict[str, Any]]] = []
+        self.oldest = 0
+        self.job: dict[str, Any] = {"metadata": {"name": JOB, "resourceVersion": "1"}, "status": {}}
+        self.workers: dict[str, dict[str, Any]] = {}
+        self.reports: list[tuple[str, dict[str, Any]]] = []
+        self.renewals: list[tuple[float, dict[str, Any]]] = []
+        self.watches = 0
+        self.lists = 0
+        self.broken_status: int | None = None
+        self.hanging = threading.Event()
+        self.hanging.set()  # set = not hanging
+        self._write_credentials()
+        self.server = self._serve(0)
+        self.port = self.server.server_address[1]
+
+    # The controller's side.
+
+    def publish(self, **status: Any) -> None:
+        with self.changed:
+            self.version += 1
+            self.job = {
+                "metadata": {"name": JOB, "resourceVersion": str(self.version)},
+                "status": {**self.job["status"], **status},
+            }
+            self.history.append((self.version, {"type": "MODIFIED", "object": self.job}))
+            self.changed.notify_all()
+
+    def form(self, members: list[int], *, reason: str = "the test says so") -> int:
+        """Publish the next round."""
+        agents = [self.agent(index) for index in members]
+        round_ = self.round + 1
+        self.publish(
+            phase="Running",
+            rendezvous={
+                "round": round_,
+                "phase": "Formed",
+                "members": members,
+                "incarnations": [a["incarnation"] for a in agents],
+                "worldSize": sum(a["localWorldSize"] for a in agents),
+                "masterAddress": agents[0]["address"],
+                "masterPort": agents[0]["storePort"],
+                "reason": reason,
+            },
+        )
+        return round_
+
+    def reform(self) -> None:
+        self.publish(rendezvous={**self.job["status"]["rendezvous"], "phase": "Reforming"})
+
+    @property
+    def round(self) -> int:
+        return (self.job["status"].get("rendezvous") or {}).get("round", 0)
+
+    def expire(self) -> None:
+        """As after a compaction: what is watched from is too old now."""
+        with self.changed:
+            self.version += 1
+            self.oldest = self.version
+            self.history.clear()
+            self.job["metadata"]["resourceVersion"] = str(self.version)
+            self.changed.notify_all()
+
+    def agent(self, index: int) -> dict[str, Any]:
+        return (self.workers.get(f"{JOB}-worker-{index}") or {}).get("status", {}).get("agent") or {}
+
+    def wait(self, condition: Callable[[], Any], what: str, timeout_seconds: float = 60.0) -> None:
+        with self.changed:
+            if not self.changed.wait_for(condition, timeout_seconds):
+                seen = {name: worker["status"].get("agent") for name, worker in self.workers.items()}
+                raise AssertionError(f"waited {timeout_seconds} s for {what}: {json.dumps(seen, indent=1)}")
+
+    def wait_state(self, states: dict[int, str], round_: int, timeout_seconds: float = 60.0) -> None:
+        def reached() -> bool:
+            return all(
+                self.agent(i).get("state") == s and self.agent(i).get("observedRound") == round_
+                for i, s in states.items()
+            )
+
+        self.wait(reached, f"{states} in round {round_}", timeout_seconds)
+
+    def wait_step(self, index: int, step: int) -> None:
+        self.wait(
+            lambda: (self.agent(index).get("progress") or {}).get("step", -1) >= step,
+            f"step {step} of worker {index}",
+        )
+
+    # The server's life.
+
+    def stop(self) -> None:
+        """Away: connections are refused, and those that are open break."""
+        server, self.server = self.server, None
+        with self.changed:
+            self.changed.notify_all()
+        server.shutdown()
+        server.server_close()
+        for connection in list(server.connections):
+            with contextlib.suppress(OSError):
+                connection.shutdown(2)
+
+    def start(self) -> None:
+        self.server = self._serve(self.port)
+
+    def close(self) -> None:
+        self.hanging.set()
+        if self.server is not None:
+            self.stop()
+
+    def environ(self, index: int, incarnation: int = 1) -> dict[str, str]:
+        name = f"{JOB}-worker-{index}"
+        self.workers.setdefault(name, {"metadata": {"name": name}, "status": {}})
+        return {
+            "KUBERNETES_SERVICE_HOST": "127.0.0.1",
+            "KUBERNETES_SERVICE_PORT": str(self.port),
+            "DLR_SERVICEACCOUNT_DIR": str(self.directory),
+            "DLR_JOB_NAME": JOB,
+            "DLR_NAMESPACE": NAMESPACE,
+            "DLR_WORKER_NAME": name,
+            "DLR_WORKER_INDEX": str(index),
+            "DLR_INCARNATION": str(incarnation),
+            "DLR_POD_UID": f"uid-{index}-{incarnation}",
+            "POD_IP": f"127.0.0.{index + 2}",
+            "DLR_NODE_NAME": f"node-{index}",
+            "DLR_HEARTBEAT_SECONDS": "0.5",
+            "DLR_TERMINATION_GRACE_SECONDS": "10",
+        }
+
+    def _serve(self, port: int) -> Any:
+        handler = type("Handler", (_Handler,), {"cluster": self})
+        server = _Server(("127.0.0.1", port), handler)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.directory / "ca.crt", self.directory / "key.pem")
+        server.tls = context
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        return server
+
+    def _write_credentials(self) -> None:
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fake")])
+        now = datetime.datetime.now(datetime.UTC)
+        certificate = (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(days=1))
+            .not_valid_after(now + datetime.timedelta(days=1))
+            .add_extension(
+                x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False
+            )
+            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            .sign(key, hashes.SHA256())
+        )
+        (self.directory / "ca.crt").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+        (self.directory / "key.pem").write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            )
+        )
+        (self.directory / "token").write_text(TOKEN)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    tls: ssl.SSLContext
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.connections: set[Any] = set()
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        request.settimeout(60)
+        with contextlib.suppress(OSError):
+            wrapped = self.tls.wrap_socket(request, server_side=True)
+            self.connections.add(wrapped)
+            self.RequestHandlerClass(wrapped, client_address, self)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        pass  # clients come and go
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    cluster: FakeCluster
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        url = urlsplit(self.path)
+        query = {key: values[0] for key, values in parse_qs(url.query).items()}
+        if self._refused():
+            return
+        cluster = self.cluster
+        if url.path.endswith("/elasticjobs"):
+            assert query["fieldSelector"] == f"metadata.name={JOB}"
+            if query.get("watch"):
+                self._watch(int(query["resourceVersion"]), float(query["timeoutSeconds"]))
+                return
+            cluster.lists += 1
+            with cluster.changed:
+                version = str(cluster.version)
+                self._answer(200, {"metadata": {"resourceVersion": version}, "items": [cluster.job]})
+        else:
+            self._answer(200, cluster.workers[url.path.rpartition("/")[2]])
+
+    def do_PATCH(self) -> None:
+        patch = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self._refused():
+            return
+        cluster, parts = self.cluster, self.path.split("/")
+        assert self.headers["Content-Type"] == "application/merge-patch+json"
+        with cluster.changed:
+            if "leases" in parts:
+                cluster.renewals.append((time.monotonic(), patch))
+                answer = patch
+            else:
+                assert parts[-1] == "status"
+                answer = merge(cluster.workers[parts[-2]], patch)
+                cluster.workers[parts[-2]] = answer
+                cluster.reports.append((parts[-2], patch["status"]["agent"]))
+            cluster.changed.notify_all()
+        self._answer(200, answer)
+
+    def _refused(self) -> bool:
+        self.cluster.hanging.wait(120)
+        if self.headers["Authorization"] != f"Bearer {TOKEN}":
+            self._answer(401, {"message": "who are you?"})
+        elif self.cluster.broken_status is not None:
+            self._answer(self.cluster.broken_status, {"message": "broken by the test"})
+        else:
+            return False
+        return True
+
+    def _answer(self, status: int, body: dict[str, Any]) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def _watch(self, version: int, timeout_seconds: float) -> None:
+        cluster, server = self.cluster, self.server
+        cluster.watches += 1
+        deadline = time.monotonic() + timeout_seconds
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        while cluster.server is server:
+            with cluster.changed:
+                gone = version < cluster.oldest
+                events = [(v, e) for v, e in cluster.history if v > version]
+                if not events and not gone and not cluster.changed.wait(deadline - time.monotonic()):
+                    break
+            cluster.hanging.wait(120)
+            if gone:
+                self._chunk({"type": "ERROR", "object": {"code": 410, "message": "too old"}})
+                break
+            for version, event in events:  # noqa: B007
+                self._chunk(event)
+        self.wfile.write(b"0\r\n\r\n")
+
+    def _chunk(self, event: dict[str, Any]) -> None:
+        data = json.dumps(event).encode() + b"\n"
+        self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")

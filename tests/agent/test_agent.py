@@ -1,0 +1,135 @@
+"""`dlr run` as a whole: real agents and real processes, with an API server of the test's own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.agent.conftest import Agents, children
+from tests.agent.fake_cluster import FakeCluster
+
+COUNT = """
+import os, time, dlr
+for step in range(int(os.environ.get("STEPS", "100000"))):
+    dlr.report_step(step)
+    time.sleep(0.02)
+"""
+
+TRAIN = """
+import os, time, dlr, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+for step in range(int(os.environ.get("STEPS", "100000"))):
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    assert total.item() == dist.get_world_size()
+    dlr.report_step(step)
+    print(f"round={os.environ['TORCHELASTIC_RESTART_COUNT']} rank={dist.get_rank()} step={step}", flush=True)
+    time.sleep(0.02)
+dist.destroy_process_group()
+"""
+
+
+def test_trains_and_leaves_when_the_job_succeeded(cluster: FakeCluster, agents: Agents) -> None:
+    agent = agents.start(0, agents.script(COUNT), STEPS="3")
+    cluster.wait_state({0: "Ready"}, 0)
+    assert cluster.agent(0)["localWorldSize"] == 1
+    round_ = cluster.form([0])
+    cluster.wait_state({0: "Succeeded"}, round_)
+    assert agent.poll() is None  # until the job has ended, another round may need it
+    cluster.publish(phase="Succeeded")
+    assert agent.wait(10) == 0
+    assert cluster.agent(0)["state"] == "Succeeded"
+
+
+def test_failure_is_told_with_exception_exit_code_and_rank(cluster: FakeCluster, agents: Agents) -> None:
+    script = agents.script(
+        "import os, sys, time\n"
+        "if os.environ['RANK'] == '1':\n"
+        "    print('about to fail', file=sys.stderr)\n"
+        "    raise ValueError('the data is bad')\n"
+        "time.sleep(60)\n"
+    )
+    agent = agents.start(0, "--nproc-per-node=2", script)
+    cluster.wait_state({0: "Ready"}, 0)
+    round_ = cluster.form([0])
+    cluster.wait_state({0: "Failed"}, round_)
+    failure = cluster.agent(0)["failure"]
+    assert (failure["sequence"], failure["round"]) == (1, round_)
+    assert (failure["rank"], failure["localRank"], failure["exitCode"]) == (1, 1, 1)
+    assert failure["message"].startswith("ValueError: the data is bad\nTraceback")
+    assert "about to fail" in failure["logTail"]
+    cluster.publish(phase="Failed")
+    assert agent.wait(10) == 1
+    assert "[rank1]: ValueError: the data is bad" in agents.log(0)  # the Pod's own log
+
+
+def test_killed_process_restarts_in_the_next_round(cluster: FakeCluster, agents: Agents) -> None:
+    agent = agents.start(0, agents.script(COUNT))
+    cluster.wait_state({0: "Ready"}, 0)
+    cluster.form([0])
+    cluster.wait_step(0, 0)
+    (process,) = children(agent.pid)
+    killed_at = time.monotonic()
+    os.kill(process, signal.SIGKILL)
+    cluster.wait_state({0: "Failed"}, 1)
+    told_seconds = time.monotonic() - killed_at
+    assert cluster.agent(0)["failure"]["signal"] == "SIGKILL"
+    assert cluster.agent(0)["failure"]["exitCode"] == -9
+    cluster.form([0])
+    cluster.wait_state({0: "Running"}, 2)
+    cluster.wait(lambda: cluster.agent(0)["progress"]["step"] >= 0, "a step")
+    assert children(agent.pid) != [process]
+    print(f"told {told_seconds:.3f} s after the kill")
+
+
+def test_sigterm_lets_processes_save_and_is_told(cluster: FakeCluster, agents: Agents, tmp_path: Path) -> None:
+    script = agents.script(
+        "import os, signal, time, dlr\n"
+        "def save(*_):\n"
+        "    time.sleep(0.5)\n"
+        "    open(os.environ['OUT'] + '/saved', 'w').close()\n"
+        "    raise SystemExit(0)\n"
+        "signal.signal(signal.SIGTERM, save)\n"
+        "dlr.report_step(1)\n"
+        "while True: time.sleep(1)\n"
+    )
+    agent = agents.start(0, script)
+    cluster.wait_state({0: "Ready"}, 0)
+    cluster.form([0])
+    cluster.wait_step(0, 1)
+    agent.terminate()
+    assert agent.wait(10) == 143
+    assert (tmp_path / "work/saved").exists()
+    assert cluster.agent(0)["state"] == "Stopped"
+
+
+def test_sigterm_ends_even_what_ignores_it_within_the_grace(cluster: FakeCluster, agents: Agents) -> None:
+    script = agents.script(
+        "import signal, time, dlr\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "dlr.report_step(1)\n"
+        "while True: time.sleep(1)\n"
+    )
+    agent = agents.start(0, script, DLR_TERMINATION_GRACE_SECONDS="4")
+    cluster.wait_state({0: "Ready"}, 0)
+    cluster.form([0])
+    cluster.wait_step(0, 1)
+    (process,) = children(agent.pid)
+    terminated_at = time.monotonic()
+    agent.terminate()
+    assert agent.wait(10) == 143
+    assert time.monotonic() - terminated_at < 4
+    assert not Path(f"/proc/{process}").exists()
+    assert cluster.agent(0)["state"] == "Stopped"
+
+
+def test_sigterm_while_waiting_for_a_world(cluster: FakeCluster, agents: Agents) -> None:
+    agent = agents.start(0, agents.script(COUNT))
+    cluster.wait_state({0: "Ready"}, 0)
+    agent.terminate()
+    assert agent.wait(10) == 143
+    assert cluster.agent(0)["state"] == "Stopped"
