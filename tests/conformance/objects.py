@@ -1,0 +1,265 @@
+"""The objects the tests talk about, one line each; `Widget` is a kind of the suite's own."""
+
+from __future__ import annotations
+
+import copy
+import secrets
+from typing import Any
+
+from .resources import CONFIGMAPS, DEPLOYMENTS, LEASES, PODS, SERVICEACCOUNTS, WIDGETS, Resource
+
+JSON = dict[str, Any]
+
+MAX_SIZE = 100
+DEFAULT_SIZE = 3
+
+
+def unique(prefix: str) -> str:
+    return f"{prefix}-{secrets.token_hex(4)}"
+
+
+def manifest(resource: Resource, namespace: str | None, name: str, **fields: Any) -> JSON:
+    metadata: JSON = {"name": name}
+    if namespace:
+        metadata["namespace"] = namespace
+    for key in ("labels", "annotations", "finalizers", "ownerReferences"):
+        if key in fields:
+            metadata[key] = fields.pop(key)
+    return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, **fields}
+
+
+def widget(namespace: str, name: str, spec: JSON | None = None, **metadata: Any) -> JSON:
+    return manifest(WIDGETS, namespace, name, spec={"title": "example", **(spec or {})}, **metadata)
+
+
+def configmap(namespace: str, name: str, data: dict[str, str] | None = None, **metadata: Any) -> JSON:
+    return manifest(CONFIGMAPS, namespace, name, data=data or {}, **metadata)
+
+
+def lease(namespace: str, name: str, **spec: Any) -> JSON:
+    return manifest(LEASES, namespace, name, spec=spec)
+
+
+def serviceaccount(namespace: str, name: str) -> JSON:
+    return manifest(SERVICEACCOUNTS, namespace, name)
+
+
+def pod(namespace: str, name: str, *containers: JSON, **spec: Any) -> JSON:
+    """A Pod with one container that sleeps, unless told otherwise."""
+    metadata = {key: spec.pop(key) for key in ("labels", "ownerReferences", "finalizers") if key in spec}
+    return manifest(
+        PODS, namespace, name, spec={"containers": list(containers) or [container()], **spec}, **metadata
+    )
+
+
+def unschedulable_pod(namespace: str, name: str, *containers: JSON, **spec: Any) -> JSON:
+    """A Pod that stays Pending wherever it is created, so that only the API server has a say in it."""
+    return pod(namespace, name, *containers, nodeSelector={"conformance.dlr.dev/nowhere": "true"}, **spec)
+
+
+def idle_deployment(namespace: str, name: str, *containers: JSON) -> JSON:
+    """A Deployment of no replicas: a built-in whose Pod template may be changed at will."""
+    labels = {"app": name}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": list(containers) or [container()]}}
+    spec = {"replicas": 0, "selector": {"matchLabels": labels}, "template": template}
+    return manifest(DEPLOYMENTS, namespace, name, spec=spec)
+
+
+def container(name: str = "main", script: str = "sleep 3600", **fields: Any) -> JSON:
+    return {"name": name, "image": "busybox:stable", "command": ["/bin/sh", "-c", script], **fields}
+
+
+def owned_by(owner: JSON, *, controller: bool = True, block: bool = True) -> JSON:
+    return {
+        "apiVersion": owner["apiVersion"],
+        "kind": owner["kind"],
+        "name": owner["metadata"]["name"],
+        "uid": owner["metadata"]["uid"],
+        "controller": controller,
+        "blockOwnerDeletion": block,
+    }
+
+
+def crd(plural: str, kind: str, schema: JSON, *, scope: str = "Namespaced", **version: Any) -> JSON:
+    """A CustomResourceDefinition in the suite's group."""
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{WIDGETS.group}"},
+        "spec": {
+            "group": WIDGETS.group,
+            "scope": scope,
+            "names": {"plural": plural, "singular": kind.lower(), "kind": kind},
+            "versions": [
+                {
+                    "name": WIDGETS.version,
+                    "served": True,
+                    "storage": True,
+                    "schema": {"openAPIV3Schema": schema},
+                    **version,
+                }
+            ],
+        },
+    }
+
+
+def with_spec(**properties: JSON) -> JSON:
+    """A schema with these fields in spec."""
+    return {"type": "object", "properties": {"spec": {"type": "object", "properties": properties}}}
+
+
+_TEXT: JSON = {"type": "string", "maxLength": 64}
+
+_PART: JSON = {
+    "type": "object",
+    "required": ["name"],
+    "properties": {
+        "name": {"type": "string", "maxLength": 20},
+        "count": {"type": "integer", "default": 1},
+    },
+    "x-kubernetes-validations": [{"rule": "self.count >= oldSelf.count", "message": "a part never shrinks"}],
+}
+
+_SPEC: JSON = {
+    "type": "object",
+    "description": "What is wanted of the widget.",
+    "required": ["title"],
+    "properties": {
+        "title": {"type": "string", "minLength": 1, "maxLength": 20, "pattern": "^[a-z][a-z0-9-]*$"},
+        "size": {
+            "type": "integer",
+            "description": "How big it is, in centimetres.",
+            "minimum": 1,
+            "maximum": MAX_SIZE,
+            "default": DEFAULT_SIZE,
+        },
+        "color": {"type": "string", "enum": ["red", "green", "blue"], "default": "red"},
+        "mode": {
+            **_TEXT,
+            "x-kubernetes-validations": [{"rule": "self == oldSelf", "message": "mode is immutable"}],
+        },
+        "replicas": {"type": "integer", "format": "int32", "minimum": 0, "default": 1},
+        "port": {"x-kubernetes-int-or-string": True, "anyOf": [{"type": "integer"}, {"type": "string"}]},
+        "note": {**_TEXT, "nullable": True},
+        "extra": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+        "limits": {
+            "type": "object",
+            "default": {},
+            "properties": {"cpu": {"type": "string", "default": "1"}, "memory": {"type": "string"}},
+        },
+        "tags": {"type": "array", "maxItems": 5, "items": _TEXT, "x-kubernetes-list-type": "set"},
+        "parts": {
+            "type": "array",
+            "maxItems": 5,
+            "items": _PART,
+            "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": ["name"],
+            "x-kubernetes-validations": [
+                {
+                    "rule": "self.all(p, p.name != 'forbidden')",
+                    "message": "no part is called forbidden",
+                }
+            ],
+        },
+        "attributes": {"type": "object", "maxProperties": 5, "additionalProperties": _TEXT},
+        "startAt": {"type": "string", "format": "date-time"},
+        "ratio": {"type": "number", "minimum": 0, "maximum": 1},
+        "enabled": {"type": "boolean"},
+        "min": {"type": "integer"},
+        "max": {"type": "integer"},
+        "limit": {
+            "type": "integer",
+            "x-kubernetes-validations": [
+                {"rule": "self <= 10", "messageExpression": "'limit ' + string(self) + ' exceeds 10'"}
+            ],
+        },
+    },
+    "x-kubernetes-validations": [
+        {
+            "rule": "!has(self.min) || !has(self.max) || self.min <= self.max",
+            "message": "min must not exceed max",
+            "fieldPath": ".max",
+        },
+        {"rule": "!has(oldSelf.mode) || has(self.mode)", "message": "mode cannot be taken away"},
+    ],
+}
+
+_CONDITION: JSON = {
+    "type": "object",
+    "required": ["type", "status"],
+    "properties": {
+        "type": _TEXT,
+        "status": {"type": "string", "enum": ["True", "False", "Unknown"]},
+        "reason": _TEXT,
+        "message": _TEXT,
+    },
+}
+
+_STATUS: JSON = {
+    "type": "object",
+    "properties": {
+        "phase": _TEXT,
+        "replicas": {"type": "integer", "format": "int32"},
+        "selector": _TEXT,
+        "round": {
+            "type": "integer",
+            "x-kubernetes-validations": [{"rule": "self >= oldSelf", "message": "the round never goes back"}],
+        },
+        "conditions": {
+            "type": "array",
+            "maxItems": 10,
+            "items": _CONDITION,
+            "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": ["type"],
+        },
+        "agent": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+    },
+}
+
+_COLUMNS: list[JSON] = [
+    {"name": "Size", "type": "integer", "jsonPath": ".spec.size", "description": "How big it is."},
+    {"name": "Color", "type": "string", "jsonPath": ".spec.color"},
+    {"name": "Phase", "type": "string", "jsonPath": ".status.phase"},
+    {"name": "Ready", "type": "string", "jsonPath": '.status.conditions[?(@.type=="Ready")].status'},
+    {"name": "Note", "type": "string", "jsonPath": ".spec.note", "priority": 1},
+    {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
+]
+
+
+def widget_crd() -> JSON:
+    schema = {
+        "type": "object",
+        "description": "Widget is a thing to try API servers with.",
+        "required": ["spec"],
+        "properties": {
+            "apiVersion": {"type": "string"},
+            "kind": {"type": "string"},
+            "metadata": {"type": "object"},
+            "spec": _SPEC,
+            "status": _STATUS,
+        },
+        "x-kubernetes-validations": [
+            {"rule": "size(self.metadata.name) <= 40", "message": "the name is longer than 40 characters"}
+        ],
+    }
+    definition = crd(
+        WIDGETS.plural,
+        WIDGETS.kind,
+        copy.deepcopy(schema),
+        additionalPrinterColumns=_COLUMNS,
+        selectableFields=[{"jsonPath": ".spec.color"}],
+        subresources={
+            "status": {},
+            "scale": {
+                "specReplicasPath": ".spec.replicas",
+                "statusReplicasPath": ".status.replicas",
+                "labelSelectorPath": ".status.selector",
+            },
+        },
+    )
+    definition["spec"]["names"] |= {"shortNames": ["wg"], "categories": ["conformance"]}
+    return definition
+
+
+def condition(kind: str, status: str = "True") -> JSON:
+    return {"type": kind, "status": status, "reason": "Tried", "message": "as the test said"}

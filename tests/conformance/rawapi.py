@@ -1,0 +1,202 @@
+"""The API over plain HTTP: what the tests say is what goes over the wire, and nothing is retried."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import aiohttp
+
+from .backend import Access
+from .resources import Resource
+
+JSON = dict[str, Any]
+
+MERGE_PATCH = "application/merge-patch+json"
+JSON_PATCH = "application/json-patch+json"
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"
+TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
+
+REQUEST_TIMEOUT_SECONDS = 30.0
+EVENT_TIMEOUT_SECONDS = 15.0
+
+
+@dataclass(frozen=True)
+class Reply:
+    status: int
+    headers: Mapping[str, str]
+    text: str
+    warnings: tuple[str, ...]
+
+    @property
+    def body(self) -> JSON:
+        return json.loads(self.text)
+
+    def expect(self, *statuses: int) -> JSON:
+        """The body, of a reply that must have one of these statuses."""
+        assert self.status in statuses, f"HTTP {self.status}, not {statuses}: {self.text[:2000]}"
+        return json.loads(self.text) if self.text[:1] in "{[" and self.text else {}
+
+    def refused(self, status: int, reason: str) -> JSON:
+        """The Status object of a refusal, checked for the shape that clients rely on."""
+        body = self.expect(status)
+        assert body["kind"] == "Status"
+        assert body["apiVersion"] == "v1"
+        assert body["status"] == "Failure"
+        assert body["code"] == status
+        assert body["reason"] == reason, body
+        assert body["message"]
+        return body
+
+
+class WatchEnded(Exception):
+    """The server closed the stream."""
+
+
+class Watch:
+    """One watch stream, line by line."""
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self.response = response
+
+    async def next(self, timeout_seconds: float = EVENT_TIMEOUT_SECONDS) -> JSON:
+        line = await asyncio.wait_for(self.response.content.readline(), timeout_seconds)
+        if not line:
+            raise WatchEnded
+        return json.loads(line)
+
+    async def until(
+        self, wanted: Callable[[JSON], bool], timeout_seconds: float = EVENT_TIMEOUT_SECONDS
+    ) -> list[JSON]:
+        """All events up to and with the first that is wanted."""
+        seen: list[JSON] = []
+        async with asyncio.timeout(timeout_seconds):
+            while not seen or not wanted(seen[-1]):
+                seen.append(await self.next(timeout_seconds))
+        return seen
+
+    async def rest(self, timeout_seconds: float = EVENT_TIMEOUT_SECONDS) -> list[JSON]:
+        """All events until the server closes the stream."""
+        seen: list[JSON] = []
+        async with asyncio.timeout(timeout_seconds):
+            while True:
+                try:
+                    seen.append(await self.next(timeout_seconds))
+                except WatchEnded:
+                    return seen
+
+
+@dataclass(frozen=True)
+class Api:
+    """One identity's view of the server."""
+
+    session: aiohttp.ClientSession
+    access: Access
+
+    def as_token(self, token: str | None) -> Api:
+        """The same server, for the bearer of another token, or of none."""
+        return replace(self, access=self.access.with_token(token))
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Any = None,
+        raw: bytes | None = None,
+        content_type: str = "application/json",
+        accept: str = "application/json",
+    ) -> Reply:
+        headers = {**self.access.headers, "Accept": accept}
+        data = raw if raw is not None else (None if body is None else json.dumps(body).encode())
+        if data is not None:
+            headers["Content-Type"] = content_type
+        async with self.session.request(
+            method,
+            self.access.server + path,
+            params=query,
+            data=data,
+            headers=headers,
+            ssl=self.access.tls,
+            timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_SECONDS),
+        ) as response:
+            text = await response.text()
+            warnings = tuple(response.headers.getall("Warning", ()))
+            return Reply(response.status, response.headers, text, warnings)
+
+    async def get(
+        self, resource: Resource, namespace: str | None, name: str, *, sub: str = "", **options: Any
+    ) -> Reply:
+        return await self.call("GET", resource.path(namespace, name, sub), **options)
+
+    async def list(self, resource: Resource, namespace: str | None = None, **query: str) -> Reply:
+        return await self.call("GET", resource.path(namespace), query=query)
+
+    async def create(
+        self, resource: Resource, obj: JSON, *, namespace: str | None = None, **query: str
+    ) -> Reply:
+        where = namespace or obj["metadata"].get("namespace")
+        return await self.call("POST", resource.path(where), body=obj, query=query)
+
+    async def put(self, resource: Resource, obj: JSON, *, sub: str = "", **query: str) -> Reply:
+        metadata = obj["metadata"]
+        path = resource.path(metadata.get("namespace"), metadata["name"], sub)
+        return await self.call("PUT", path, body=obj, query=query)
+
+    async def patch(
+        self,
+        resource: Resource,
+        namespace: str | None,
+        name: str,
+        patch: Any,
+        *,
+        sub: str = "",
+        content_type: str = MERGE_PATCH,
+        **query: str,
+    ) -> Reply:
+        path = resource.path(namespace, name, sub)
+        return await self.call("PATCH", path, body=patch, content_type=content_type, query=query)
+
+    async def delete(
+        self, resource: Resource, namespace: str | None, name: str, options: JSON | None = None, **query: str
+    ) -> Reply:
+        return await self.call("DELETE", resource.path(namespace, name), body=options, query=query)
+
+    @asynccontextmanager
+    async def watch(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        accept: str = "application/json",
+        **query: str,
+    ) -> AsyncIterator[Watch]:
+        async with self.session.get(
+            self.access.server + resource.path(namespace),
+            params={"watch": "true", **query},
+            headers={**self.access.headers, "Accept": accept},
+            ssl=self.access.tls,
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_TIMEOUT_SECONDS),
+        ) as response:
+            assert response.status == 200, f"watch: HTTP {response.status}: {await response.text()}"
+            yield Watch(response)
+
+
+def revision(obj: JSON) -> int:
+    """An object's or a list's resourceVersion; Kubernetes promises them to be comparable."""
+    return int(obj["metadata"]["resourceVersion"])
+
+
+def names(body: JSON) -> list[str]:
+    return [item["metadata"]["name"] for item in body["items"]]
+
+
+def causes(status: JSON) -> dict[str, str]:
+    """Field to reason, of an Invalid."""
+    return {cause["field"]: cause["reason"] for cause in status["details"]["causes"]}

@@ -1,0 +1,483 @@
+"""Who may do what: TLS, tokens, service accounts, RBAC, and the policy that holds a worker to its own object."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import ssl
+import stat
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import pytest
+
+from .backend import Backend, EmbeddedCluster
+from .conftest import Maker
+from .kubectl import Kubectl
+from .objects import manifest, serviceaccount, unique, unschedulable_pod
+from .rawapi import Api
+from .resources import (
+    ACCESS_REVIEWS,
+    CLUSTERROLEBINDINGS,
+    CLUSTERROLES,
+    CONFIGMAPS,
+    LEASES,
+    NODES,
+    PODS,
+    POLICIES,
+    POLICYBINDINGS,
+    ROLEBINDINGS,
+    ROLES,
+    SELF_REVIEWS,
+    SERVICEACCOUNTS,
+    WIDGETS,
+    Resource,
+)
+from .waiting import eventually
+
+JSON = dict[str, Any]
+
+RBAC = "rbac.authorization.k8s.io"
+POD_NAME_EXTRA = "authentication.kubernetes.io/pod-name"
+
+
+def rule(group: str, resources: str, verbs: str, names: str = "") -> JSON:
+    found = {"apiGroups": [group], "resources": resources.split(), "verbs": verbs.split()}
+    return {**found, "resourceNames": names.split()} if names else found
+
+
+@dataclass
+class Accounts:
+    """Makes service accounts, hands out their tokens and what they may do."""
+
+    api: Api
+    backend: Backend
+    namespace: str
+    cluster_wide: list[tuple[Resource, str]] = field(default_factory=list)
+
+    async def token(self, name: str, **spec: Any) -> str:
+        (await self.api.create(SERVICEACCOUNTS, serviceaccount(self.namespace, name))).expect(201, 409)
+        return str((await self.request(name, **spec)).expect(201)["status"]["token"])
+
+    async def request(self, name: str, **spec: Any) -> Any:
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+        path = SERVICEACCOUNTS.path(self.namespace, name, "token")
+        return await self.api.call("POST", path, body=body)
+
+    def subject(self, name: str) -> JSON:
+        return {"kind": "ServiceAccount", "name": name, "namespace": self.namespace}
+
+    async def allow(self, account: str, *rules: JSON, namespace: str | None = None) -> None:
+        """By a Role of the same name, and its binding."""
+        where = namespace or self.namespace
+        (await self.api.create(ROLES, manifest(ROLES, where, account, rules=list(rules)))).expect(201)
+        await self.bind(account, ROLES.kind, account, namespace=where)
+
+    async def bind(self, account: str, kind: str, role: str, namespace: str | None = None) -> None:
+        where = namespace or self.namespace
+        reference = {"apiGroup": RBAC, "kind": kind, "name": role}
+        binding = manifest(ROLEBINDINGS, where, account, roleRef=reference, subjects=[self.subject(account)])
+        (await self.api.create(ROLEBINDINGS, binding)).expect(201)
+
+    async def cluster_role(self, *rules: JSON) -> str:
+        name = unique("conformance")
+        (await self.api.create(CLUSTERROLES, manifest(CLUSTERROLES, None, name, rules=list(rules)))).expect(
+            201
+        )
+        self.cluster_wide.append((CLUSTERROLES, name))
+        return name
+
+    async def bind_everywhere(self, account: str, role: str) -> None:
+        reference = {"apiGroup": RBAC, "kind": "ClusterRole", "name": role}
+        subjects = [self.subject(account)]
+        binding = manifest(CLUSTERROLEBINDINGS, None, role, roleRef=reference, subjects=subjects)
+        (await self.api.create(CLUSTERROLEBINDINGS, binding)).expect(201)
+        self.cluster_wide.append((CLUSTERROLEBINDINGS, role))
+
+    async def becomes(self, account: Api, status: int, resource: Resource, *where: str) -> None:
+        """Authorization follows its objects with a short delay."""
+        namespace = where[0] if where else self.namespace
+        await eventually(
+            lambda: account.list(resource, namespace),
+            within_seconds=self.backend.patience_seconds,
+            until=lambda reply: reply.status == status,
+        )
+
+
+@pytest.fixture
+async def accounts(api: Api, backend: Backend, namespace: str) -> AsyncIterator[Accounts]:
+    accounts = Accounts(api, backend, namespace)
+    yield accounts
+    for resource, name in accounts.cluster_wide:
+        await api.delete(resource, None, name)
+
+
+async def test_without_a_token_there_is_nothing_to_see(api: Api, backend: Backend, namespace: str) -> None:
+    reply = await api.as_token(None).list(WIDGETS, namespace)
+    if not backend.embedded and reply.status == 403:
+        assert "system:anonymous" in reply.body["message"]
+        return
+    reply.refused(401, "Unauthorized")
+
+
+@pytest.mark.parametrize("token", ["wrong", "a.b.c", "x" * 4000])
+async def test_a_wrong_token_is_unauthorized(api: Api, namespace: str, token: str) -> None:
+    (await api.as_token(token).list(WIDGETS, namespace)).refused(401, "Unauthorized")
+
+
+async def test_the_server_speaks_tls_only(backend: Backend) -> None:
+    address = urlsplit(backend.access.server)
+    try:
+        reader, writer = await asyncio.open_connection(address.hostname, address.port)
+        writer.write(b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n")
+        answer = await asyncio.wait_for(reader.read(1000), 5)
+        writer.close()
+    except OSError:
+        return
+    assert b" 200 " not in answer
+
+
+async def test_the_server_shows_a_certificate_of_its_own_authority(backend: Backend) -> None:
+    access = backend.access
+    async with aiohttp.ClientSession() as session:
+        with pytest.raises(aiohttp.ClientConnectorCertificateError):
+            await session.get(access.server + "/version", ssl=ssl.create_default_context())
+        async with session.get(access.server + "/version", ssl=access.tls, headers=access.headers) as reply:
+            assert reply.status == 200
+
+
+def test_the_clusters_files_are_its_owners_alone(embedded: EmbeddedCluster) -> None:
+    assert stat.S_IMODE(embedded.home.stat().st_mode) == 0o700
+    assert stat.S_IMODE(embedded.kubeconfig.stat().st_mode) == 0o600
+
+
+async def test_a_token_says_who_its_bearer_is(api: Api, accounts: Accounts) -> None:
+    token = await accounts.token("worker", expirationSeconds=3600)
+    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+    reply = await api.as_token(token).call("POST", SELF_REVIEWS.path(), body=review)
+    user = reply.expect(201)["status"]["userInfo"]
+    assert user["username"] == f"system:serviceaccount:{accounts.namespace}:worker"
+    assert set(user["groups"]) == {
+        "system:serviceaccounts",
+        f"system:serviceaccounts:{accounts.namespace}",
+        "system:authenticated",
+    }
+
+
+async def test_a_token_is_a_jwt_that_expires(accounts: Accounts) -> None:
+    token = await accounts.token("worker", expirationSeconds=900)
+    payload = token.split(".")[1]
+    claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+    assert claims["sub"] == f"system:serviceaccount:{accounts.namespace}:worker"
+    assert claims["kubernetes.io"]["serviceaccount"]["name"] == "worker"
+    assert 800 < claims["exp"] - time.time() < 1000
+
+
+async def test_a_token_bound_to_a_pod_carries_its_name_and_dies_with_it(
+    api: Api, backend: Backend, accounts: Accounts
+) -> None:
+    namespace = accounts.namespace
+    await accounts.token("worker")
+    pod = unschedulable_pod(namespace, "p", serviceAccountName="worker")
+    made = (await api.create(PODS, pod)).expect(201)
+    reference = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": made["metadata"]["uid"]}
+    bearer = api.as_token(await accounts.token("worker", boundObjectRef=reference))
+    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+    user = (await bearer.call("POST", SELF_REVIEWS.path(), body=review)).expect(201)["status"]["userInfo"]
+    assert user["extra"][POD_NAME_EXTRA] == ["p"]
+    assert user["extra"]["authentication.kubernetes.io/pod-uid"] == [made["metadata"]["uid"]]
+    await api.delete(PODS, namespace, "p")
+    await eventually(
+        lambda: bearer.call("POST", SELF_REVIEWS.path(), body=review),
+        within_seconds=backend.patience_seconds,
+        until=lambda reply: reply.status == 401,
+    )
+
+
+async def test_tokens_are_not_given_for_what_is_not_there(accounts: Accounts) -> None:
+    assert (await accounts.request("nobody")).status == 404
+    await accounts.token("worker")
+    reference = {"apiVersion": "v1", "kind": "Pod", "name": "none"}
+    assert (await accounts.request("worker", boundObjectRef=reference)).status in (404, 409)
+    (await accounts.request("worker", expirationSeconds=5)).refused(422, "Invalid")
+
+
+async def test_a_token_dies_with_its_account(api: Api, accounts: Accounts) -> None:
+    bearer = api.as_token(await accounts.token("worker"))
+    await accounts.becomes(bearer, 403, WIDGETS)
+    await api.delete(SERVICEACCOUNTS, accounts.namespace, "worker")
+    await accounts.becomes(bearer, 401, WIDGETS)
+
+
+async def test_an_account_may_do_nothing_at_first(api: Api, accounts: Accounts) -> None:
+    bearer = api.as_token(await accounts.token("worker"))
+    status = (await bearer.list(WIDGETS, accounts.namespace)).refused(403, "Forbidden")
+    assert status["message"] == (
+        f'widgets.conformance.dlr.dev is forbidden: User "system:serviceaccount:{accounts.namespace}:worker" '
+        f'cannot list resource "widgets" in API group "conformance.dlr.dev" in the namespace '
+        f'"{accounts.namespace}"'
+    )
+    for resource in (PODS, CONFIGMAPS, LEASES, NODES):
+        where = accounts.namespace if resource.namespaced else None
+        (await bearer.list(resource, where)).refused(403, "Forbidden")
+
+
+async def test_a_role_allows_exactly_its_verbs(api: Api, accounts: Accounts, make: Maker) -> None:
+    bearer = api.as_token(await accounts.token("reader"))
+    await make.widget()
+    await accounts.allow("reader", rule(WIDGETS.group, "widgets", "get list watch"))
+    await accounts.becomes(bearer, 200, WIDGETS)
+    namespace = accounts.namespace
+    (await bearer.get(WIDGETS, namespace, "w")).expect(200)
+    async with bearer.watch(WIDGETS, namespace) as watch:
+        assert (await watch.next())["object"]["metadata"]["name"] == "w"
+    status = (await bearer.patch(WIDGETS, namespace, "w", {"spec": {"size": 4}})).refused(403, "Forbidden")
+    assert 'cannot patch resource "widgets"' in status["message"]
+    (await bearer.delete(WIDGETS, namespace, "w")).refused(403, "Forbidden")
+    reply = await bearer.patch(WIDGETS, namespace, "w", {"status": {"phase": "x"}}, sub="status")
+    assert 'cannot patch resource "widgets/status"' in reply.refused(403, "Forbidden")["message"]
+    (await bearer.list(WIDGETS, "default")).refused(403, "Forbidden")
+    (await bearer.list(WIDGETS)).refused(403, "Forbidden")
+    (await bearer.call("DELETE", WIDGETS.path(namespace))).refused(403, "Forbidden")
+    (await bearer.list(PODS, namespace)).refused(403, "Forbidden")
+
+
+async def test_a_subresource_is_allowed_by_itself(api: Api, accounts: Accounts, make: Maker) -> None:
+    bearer = api.as_token(await accounts.token("agent"))
+    await make.widget()
+    rules = (
+        rule(WIDGETS.group, "widgets", "list"),
+        rule(WIDGETS.group, "widgets/status", "patch"),
+    )
+    await accounts.allow("agent", *rules)
+    await accounts.becomes(bearer, 200, WIDGETS)
+    patch = {"status": {"phase": "Running"}, "spec": {"size": 9}}
+    reply = await bearer.patch(WIDGETS, make.namespace, "w", patch, sub="status")
+    assert reply.expect(200)["spec"]["size"] == 3
+    (await bearer.patch(WIDGETS, make.namespace, "w", patch)).refused(403, "Forbidden")
+    (await bearer.patch(WIDGETS, make.namespace, "w", patch, sub="scale")).refused(403, "Forbidden")
+
+
+async def test_a_rule_may_name_single_objects(api: Api, accounts: Accounts, make: Maker) -> None:
+    bearer = api.as_token(await accounts.token("one"))
+    await make.widget("mine")
+    await make.widget("other")
+    named = rule(WIDGETS.group, "widgets", "get patch", names="mine")
+    await accounts.allow("one", named, rule(WIDGETS.group, "widgets", "list"))
+    await accounts.becomes(bearer, 200, WIDGETS)
+    (await bearer.get(WIDGETS, make.namespace, "mine")).expect(200)
+    (await bearer.get(WIDGETS, make.namespace, "other")).refused(403, "Forbidden")
+
+
+async def test_wildcards_allow_everything_in_their_place(api: Api, accounts: Accounts) -> None:
+    bearer = api.as_token(await accounts.token("all"))
+    await accounts.allow("all", rule("*", "*", "*"))
+    await accounts.becomes(bearer, 200, WIDGETS)
+    (await bearer.create(CONFIGMAPS, manifest(CONFIGMAPS, accounts.namespace, "c"))).expect(201)
+    (await bearer.list(PODS, "default")).refused(403, "Forbidden")
+
+
+async def test_a_cluster_role_reaches_as_far_as_its_binding(api: Api, accounts: Accounts) -> None:
+    here, everywhere = [api.as_token(await accounts.token(name)) for name in ("here", "everywhere")]
+    role = await accounts.cluster_role(rule(WIDGETS.group, "widgets", "list"), rule("", "nodes", "list"))
+    await accounts.bind("here", "ClusterRole", role)
+    await accounts.bind_everywhere("everywhere", role)
+    await accounts.becomes(here, 200, WIDGETS)
+    await accounts.becomes(everywhere, 200, WIDGETS)
+    (await here.list(WIDGETS)).refused(403, "Forbidden")
+    (await here.list(NODES)).refused(403, "Forbidden")
+    (await everywhere.list(WIDGETS)).expect(200)
+    (await everywhere.list(NODES)).expect(200)
+
+
+async def test_a_permission_ends_with_its_binding(api: Api, accounts: Accounts) -> None:
+    bearer = api.as_token(await accounts.token("once"))
+    await accounts.allow("once", rule(WIDGETS.group, "widgets", "list"))
+    await accounts.becomes(bearer, 200, WIDGETS)
+    await api.delete(ROLEBINDINGS, accounts.namespace, "once")
+    await accounts.becomes(bearer, 403, WIDGETS)
+
+
+async def test_everybody_may_discover(api: Api, accounts: Accounts) -> None:
+    bearer = api.as_token(await accounts.token("worker"))
+    for path in ("/api", "/apis", "/api/v1", "/version", "/openapi/v3"):
+        (await bearer.call("GET", path)).expect(200)
+
+
+async def test_an_account_can_ask_what_it_may_do(api: Api, accounts: Accounts) -> None:
+    bearer = api.as_token(await accounts.token("asker"))
+    await accounts.allow("asker", rule(WIDGETS.group, "widgets", "list"))
+    await accounts.becomes(bearer, 200, WIDGETS)
+
+    async def allowed(who: Api, verb: str, **attributes: str) -> bool:
+        about = {"namespace": accounts.namespace, "verb": verb, "group": WIDGETS.group, **attributes}
+        body = manifest(ACCESS_REVIEWS, None, "", spec={"resourceAttributes": about})
+        del body["metadata"]
+        reply = await who.call("POST", ACCESS_REVIEWS.path(), body=body)
+        return bool(reply.expect(201)["status"]["allowed"])
+
+    assert await allowed(bearer, "list", resource="widgets")
+    assert not await allowed(bearer, "delete", resource="widgets")
+    assert not await allowed(bearer, "list", resource="widgets", namespace="default")
+    assert not await allowed(bearer, "list", resource="widgets", subresource="status")
+    assert await allowed(api, "delete", resource="widgets")
+
+
+async def test_an_account_cannot_grant_what_it_lacks(api: Api, accounts: Accounts) -> None:
+    bearer = api.as_token(await accounts.token("climber"))
+    await accounts.allow("climber", rule(RBAC, "roles", "create list"))
+    await accounts.becomes(bearer, 200, ROLES)
+    role = manifest(ROLES, accounts.namespace, "more", rules=[rule("", "secrets", "get")])
+    message = (await bearer.create(ROLES, role)).refused(403, "Forbidden")["message"]
+    assert "attempting to grant RBAC permissions not currently held" in message
+
+
+async def test_kubectl_with_a_service_accounts_token(
+    kubectl: Kubectl, api: Api, accounts: Accounts, make: Maker
+) -> None:
+    await make.widget("seen")
+    token = await accounts.token("reader")
+    await accounts.allow("reader", rule(WIDGETS.group, "widgets", "get list"))
+    await accounts.becomes(api.as_token(token), 200, WIDGETS)
+    # A token beside a client certificate would lose against it, so the kubeconfig names the server only.
+    bare = json.loads((await kubectl.run("config", "view", "--minify", "--raw", "-o", "json")).stdout)
+    bare["users"] = [{"name": entry["name"], "user": {"token": token}} for entry in bare["users"]]
+    path = kubectl.home / f"{accounts.namespace}.json"
+    path.write_text(json.dumps(bare))
+    arguments = ("--kubeconfig", str(path))
+    listed = await kubectl.run(*arguments, "get", "wg", "-o", "name", namespace=make.namespace)
+    assert listed.lines == ["widget.conformance.dlr.dev/seen"]
+    said = await kubectl.refused(*arguments, "delete", "wg", "seen", namespace=make.namespace)
+    assert "Forbidden" in said
+
+
+def own_object_policy(name: str) -> JSON:
+    """As design §5 has it: a Pod may write `status.agent` of the object that its name is derived from."""
+    extra = f"request.userInfo.extra['{POD_NAME_EXTRA}']"
+    return manifest(
+        POLICIES,
+        None,
+        name,
+        spec={
+            "failurePolicy": "Fail",
+            "matchConstraints": {
+                "resourceRules": [
+                    {
+                        "apiGroups": [WIDGETS.group],
+                        "apiVersions": [WIDGETS.version],
+                        "operations": ["UPDATE"],
+                        "resources": ["widgets/status"],
+                    }
+                ]
+            },
+            "matchConditions": [
+                {
+                    "name": "is-a-service-account",
+                    "expression": "request.userInfo.username.startsWith('system:serviceaccount:')",
+                }
+            ],
+            "variables": [
+                {
+                    "name": "pod",
+                    "expression": f"has(request.userInfo.extra) && '{POD_NAME_EXTRA}' in request.userInfo.extra"
+                    f" ? {extra}[0] : ''",
+                }
+            ],
+            "validations": [
+                {
+                    "expression": "variables.pod == object.metadata.name + '-' + string(object.spec.size)",
+                    "message": "a worker reports on its own object only",
+                },
+                {
+                    "expression": "(has(object.status.phase) ? object.status.phase : '') == "
+                    "(has(oldObject.status) && has(oldObject.status.phase) ? oldObject.status.phase : '')",
+                    "message": "a worker writes status.agent only",
+                },
+            ],
+        },
+    )
+
+
+@pytest.fixture
+async def policy(api: Api, backend: Backend, namespace: str) -> AsyncIterator[str]:
+    """The policy, bound to this test's namespace and in force."""
+    name = unique("conformance-own-object")
+    (await api.create(POLICIES, own_object_policy(name))).expect(201)
+    selector = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
+    spec = {
+        "policyName": name,
+        "validationActions": ["Deny"],
+        "matchResources": {"namespaceSelector": selector},
+    }
+    (await api.create(POLICYBINDINGS, manifest(POLICYBINDINGS, None, name, spec=spec))).expect(201)
+    yield name
+    await api.delete(POLICYBINDINGS, None, name)
+    await api.delete(POLICIES, None, name)
+
+
+async def test_a_policy_holds_a_worker_to_its_own_object(
+    api: Api, backend: Backend, accounts: Accounts, make: Maker, policy: str
+) -> None:
+    namespace = make.namespace
+    await accounts.token("worker")
+    await accounts.allow(
+        "worker", rule(WIDGETS.group, "widgets", "list"), rule(WIDGETS.group, "widgets/status", "patch")
+    )
+    made = (
+        await api.create(PODS, unschedulable_pod(namespace, "mine-7", serviceAccountName="worker"))
+    ).expect(201)
+    reference = {"apiVersion": "v1", "kind": "Pod", "name": "mine-7", "uid": made["metadata"]["uid"]}
+    worker = api.as_token(await accounts.token("worker", boundObjectRef=reference))
+    await accounts.becomes(worker, 200, WIDGETS)
+    await make.widget("mine", {"size": 7})
+    await make.widget("other", {"size": 7})
+
+    async def report(name: str, status: JSON, who: Api = worker) -> Any:
+        return await who.patch(WIDGETS, namespace, name, {"status": status}, sub="status")
+
+    refusal = await eventually(
+        lambda: report("other", {"agent": {"state": unique("x")}}),
+        within_seconds=backend.patience_seconds,
+        until=lambda reply: reply.status != 200,
+    )
+    body = refusal.expect(403, 422)
+    assert f"ValidatingAdmissionPolicy '{policy}'" in body["message"]
+    assert "a worker reports on its own object only" in body["message"]
+    (await report("mine", {"agent": {"state": "Running"}})).expect(200)
+    stolen = (await report("mine", {"phase": "Succeeded"})).expect(403, 422)
+    assert "a worker writes status.agent only" in stolen["message"]
+    (await report("other", {"phase": "Running"}, who=api)).expect(200)
+    unbound = api.as_token(await accounts.token("worker"))
+    (await report("mine", {"agent": {"state": "Forged"}}, who=unbound)).expect(403, 422)
+    await api.patch(WIDGETS, namespace, "mine", {"spec": {"size": 8}})
+    (await report("mine", {"agent": {"state": "Late"}})).expect(403, 422)
+    assert (await api.get(WIDGETS, namespace, "mine")).body["status"] == {"agent": {"state": "Running"}}
+
+
+async def test_a_policy_without_a_binding_binds_nobody(api: Api, accounts: Accounts, make: Maker) -> None:
+    name = unique("conformance-unbound")
+    (await api.create(POLICIES, own_object_policy(name))).expect(201)
+    try:
+        bearer = api.as_token(await accounts.token("worker"))
+        await accounts.allow(
+            "worker", rule(WIDGETS.group, "widgets", "list"), rule(WIDGETS.group, "widgets/status", "patch")
+        )
+        await accounts.becomes(bearer, 200, WIDGETS)
+        await make.widget()
+        reply = await bearer.patch(
+            WIDGETS, make.namespace, "w", {"status": {"phase": "Running"}}, sub="status"
+        )
+        reply.expect(200)
+    finally:
+        await api.delete(POLICIES, None, name)
+
+
+async def test_a_policy_that_does_not_compile_is_refused(api: Api) -> None:
+    broken = own_object_policy(unique("conformance-broken"))
+    broken["spec"]["validations"] = [{"expression": "object.spec.size >"}]
+    (await api.create(POLICIES, broken)).refused(422, "Invalid")

@@ -1,0 +1,286 @@
+"""Deletion: options, preconditions, finalizers, collections, and the collector that follows owners."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from .backend import Backend
+from .conftest import Maker
+from .kubectl import Kubectl
+from .objects import lease, manifest, owned_by, unschedulable_pod, widget
+from .rawapi import Api, names
+from .resources import CONFIGMAPS, LEASES, PODS, WIDGETS, Resource
+from .waiting import eventually
+
+JSON = dict[str, Any]
+
+HOLD = "conformance.dlr.dev/hold"
+
+
+class Fate:
+    """What becomes of objects, some time after."""
+
+    def __init__(self, api: Api, backend: Backend, namespace: str) -> None:
+        self.api, self.backend, self.namespace = api, backend, namespace
+
+    async def gone(self, resource: Resource, name: str) -> None:
+        await eventually(
+            lambda: self.api.get(resource, self.namespace, name),
+            within_seconds=self.backend.patience_seconds,
+            until=lambda reply: reply.status == 404,
+        )
+
+    async def metadata(self, resource: Resource, name: str) -> JSON:
+        return (await self.api.get(resource, self.namespace, name)).expect(200)["metadata"]
+
+    async def becomes(self, resource: Resource, name: str, until: Any) -> JSON:
+        return await eventually(
+            lambda: self.metadata(resource, name), within_seconds=self.backend.patience_seconds, until=until
+        )
+
+
+@pytest.fixture
+def fate(api: Api, backend: Backend, namespace: str) -> Fate:
+    return Fate(api, backend, namespace)
+
+
+async def test_deleting_says_what_was_deleted(api: Api, make: Maker) -> None:
+    made = await make.widget()
+    status = (await api.delete(WIDGETS, make.namespace, "w")).expect(200)
+    assert (status["kind"], status["status"]) == ("Status", "Success")
+    assert status["details"] == {
+        "name": "w",
+        "group": WIDGETS.group,
+        "kind": "widgets",
+        "uid": made["metadata"]["uid"],
+    }
+    (await api.get(WIDGETS, make.namespace, "w")).refused(404, "NotFound")
+    (await api.delete(WIDGETS, make.namespace, "w")).refused(404, "NotFound")
+
+
+async def test_a_pod_that_runs_nowhere_is_deleted_at_once(api: Api, namespace: str) -> None:
+    (await api.create(PODS, unschedulable_pod(namespace, "p"))).expect(201)
+    (await api.delete(PODS, namespace, "p")).expect(200, 202)
+    (await api.get(PODS, namespace, "p")).refused(404, "NotFound")
+
+
+@pytest.mark.parametrize("precondition", ["uid", "resourceVersion"])
+async def test_preconditions_guard_a_deletion(api: Api, make: Maker, precondition: str) -> None:
+    made = await make.widget()
+    wrong = {"uid": "00000000-0000-0000-0000-000000000000", "resourceVersion": "1"}
+    options = {"preconditions": {precondition: wrong[precondition]}}
+    (await api.delete(WIDGETS, make.namespace, "w", options)).refused(409, "Conflict")
+    options = {"preconditions": {precondition: made["metadata"][precondition]}}
+    (await api.delete(WIDGETS, make.namespace, "w", options)).expect(200)
+
+
+async def test_a_finalizer_holds_an_object(api: Api, make: Maker) -> None:
+    made = await make.widget(finalizers=[HOLD])
+    body = (await api.delete(WIDGETS, make.namespace, "w")).expect(200)
+    assert body["kind"] == "Widget"
+    held = body["metadata"]
+    assert held["deletionTimestamp"]
+    assert held["deletionGracePeriodSeconds"] == 0
+    assert held["generation"] == made["metadata"]["generation"] + 1
+    again = (await api.delete(WIDGETS, make.namespace, "w")).expect(200)
+    assert again["metadata"]["deletionTimestamp"] == held["deletionTimestamp"]
+    (await api.create(WIDGETS, widget(make.namespace, "w"))).refused(409, "AlreadyExists")
+    reply = await api.patch(WIDGETS, make.namespace, "w", {"metadata": {"finalizers": []}})
+    assert reply.expect(200)["metadata"]["uid"] == made["metadata"]["uid"]
+    (await api.get(WIDGETS, make.namespace, "w")).refused(404, "NotFound")
+
+
+async def test_deletion_cannot_be_undone(api: Api, make: Maker) -> None:
+    await make.widget(finalizers=[HOLD])
+    await api.delete(WIDGETS, make.namespace, "w")
+    body = (await api.patch(WIDGETS, make.namespace, "w", {"metadata": {"deletionTimestamp": None}})).expect(
+        200, 422
+    )
+    if body["kind"] == "Widget":
+        assert body["metadata"]["deletionTimestamp"]
+    more = {"metadata": {"finalizers": [HOLD, "conformance.dlr.dev/more"]}}
+    reply = await api.patch(WIDGETS, make.namespace, "w", more)
+    message = reply.refused(422, "Invalid")["message"]
+    assert "no new finalizers can be added if the object is being deleted" in message
+    (await api.patch(WIDGETS, make.namespace, "w", {"spec": {"size": 8}})).expect(200)
+    (await api.patch(WIDGETS, make.namespace, "w", {"metadata": {"finalizers": None}})).expect(200)
+
+
+async def test_two_finalizers_hold_until_both_are_gone(api: Api, make: Maker) -> None:
+    await make.widget(finalizers=[HOLD, "conformance.dlr.dev/other"])
+    await api.delete(WIDGETS, make.namespace, "w")
+    (await api.patch(WIDGETS, make.namespace, "w", {"metadata": {"finalizers": [HOLD]}})).expect(200)
+    (await api.get(WIDGETS, make.namespace, "w")).expect(200)
+    (await api.patch(WIDGETS, make.namespace, "w", {"metadata": {"finalizers": None}})).expect(200)
+    assert (await api.get(WIDGETS, make.namespace, "w")).status == 404
+
+
+async def test_a_collection_is_deleted_by_selector(api: Api, make: Maker) -> None:
+    for name, tier in (("a", "front"), ("b", "back"), ("c", "front")):
+        await make.widget(name, labels={"tier": tier})
+    path = WIDGETS.path(make.namespace)
+    reply = await api.call("DELETE", path, query={"labelSelector": "tier=front"})
+    assert reply.expect(200)["kind"] in ("WidgetList", "Status")
+    assert names((await api.list(WIDGETS, make.namespace)).body) == ["b"]
+    (await api.call("DELETE", path)).expect(200)
+    assert names((await api.list(WIDGETS, make.namespace)).body) == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"propagationPolicy": "Sideways"},
+        {"propagationPolicy": "Background", "orphanDependents": True},
+        {"gracePeriodSeconds": "soon"},
+    ],
+    ids=["unknown-policy", "both-ways", "wrong-type"],
+)
+async def test_bad_delete_options_are_refused(api: Api, make: Maker, options: JSON) -> None:
+    await make.widget()
+    (await api.delete(WIDGETS, make.namespace, "w", options)).expect(400, 422)
+    (await api.get(WIDGETS, make.namespace, "w")).expect(200)
+
+
+@pytest.mark.parametrize("where", ["body", "query", "default"])
+async def test_background_deletion_collects_dependents(
+    api: Api, make: Maker, controllers: None, fate: Fate, where: str
+) -> None:
+    owner = await make.widget("owner")
+    references = [owned_by(owner)]
+    pod = unschedulable_pod(make.namespace, "p", ownerReferences=references)
+    (await api.create(PODS, pod)).expect(201)
+    held = lease(make.namespace, "l")
+    held["metadata"]["ownerReferences"] = references
+    (await api.create(LEASES, held)).expect(201)
+    await make.configmap("unrelated")
+    if where == "body":
+        options = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}
+        reply = await api.delete(WIDGETS, make.namespace, "owner", options)
+    elif where == "query":
+        reply = await api.delete(WIDGETS, make.namespace, "owner", propagationPolicy="Background")
+    else:
+        reply = await api.delete(WIDGETS, make.namespace, "owner")
+    assert reply.expect(200)["status"] == "Success"
+    assert (await api.get(WIDGETS, make.namespace, "owner")).status == 404
+    await fate.gone(PODS, "p")
+    await fate.gone(LEASES, "l")
+    (await api.get(CONFIGMAPS, make.namespace, "unrelated")).expect(200)
+
+
+async def test_collection_follows_chains(api: Api, make: Maker, controllers: None, fate: Fate) -> None:
+    one = await make.widget("one")
+    two = await make.widget("two", ownerReferences=[owned_by(one)])
+    await make.configmap("three", ownerReferences=[owned_by(two)])
+    await api.delete(WIDGETS, make.namespace, "one")
+    await asyncio.gather(fate.gone(WIDGETS, "two"), fate.gone(CONFIGMAPS, "three"))
+
+
+async def test_foreground_deletion_waits_for_dependents(
+    api: Api, make: Maker, controllers: None, fate: Fate
+) -> None:
+    owner = await make.widget("owner")
+    await make.configmap("child", ownerReferences=[owned_by(owner)], finalizers=[HOLD])
+    options = {"propagationPolicy": "Foreground"}
+    body = (await api.delete(WIDGETS, make.namespace, "owner", options)).expect(200)
+    assert "foregroundDeletion" in body["metadata"]["finalizers"]
+    assert body["metadata"]["deletionTimestamp"]
+    await fate.becomes(CONFIGMAPS, "child", lambda metadata: metadata.get("deletionTimestamp"))
+    assert (await api.get(WIDGETS, make.namespace, "owner")).status == 200
+    await api.patch(CONFIGMAPS, make.namespace, "child", {"metadata": {"finalizers": None}})
+    await fate.gone(CONFIGMAPS, "child")
+    await fate.gone(WIDGETS, "owner")
+
+
+async def test_foreground_deletion_does_not_wait_for_those_that_do_not_block(
+    api: Api, make: Maker, controllers: None, fate: Fate
+) -> None:
+    owner = await make.widget("owner")
+    reference = owned_by(owner, block=False)
+    await make.configmap("child", ownerReferences=[reference], finalizers=[HOLD])
+    await api.delete(WIDGETS, make.namespace, "owner", {"propagationPolicy": "Foreground"})
+    await fate.gone(WIDGETS, "owner")
+    await api.patch(CONFIGMAPS, make.namespace, "child", {"metadata": {"finalizers": None}})
+    await fate.gone(CONFIGMAPS, "child")
+
+
+async def test_orphaning_keeps_dependents_and_forgets_the_owner(
+    api: Api, make: Maker, controllers: None, fate: Fate
+) -> None:
+    owner = await make.widget("owner")
+    await make.configmap("child", ownerReferences=[owned_by(owner)])
+    await api.delete(WIDGETS, make.namespace, "owner", {"propagationPolicy": "Orphan"})
+    await fate.gone(WIDGETS, "owner")
+    metadata = await fate.becomes(CONFIGMAPS, "child", lambda metadata: not metadata.get("ownerReferences"))
+    assert "deletionTimestamp" not in metadata
+
+
+async def test_a_dependent_lives_while_one_owner_lives(
+    api: Api, make: Maker, controllers: None, fate: Fate
+) -> None:
+    one, two = await make.widget("one"), await make.widget("two")
+    both = [owned_by(one), owned_by(two, controller=False)]
+    await make.configmap("child", ownerReferences=both)
+    await api.delete(WIDGETS, make.namespace, "one")
+    metadata = await fate.becomes(CONFIGMAPS, "child", lambda m: len(m["ownerReferences"]) == 1)
+    assert metadata["ownerReferences"][0]["name"] == "two"
+    await api.delete(WIDGETS, make.namespace, "two")
+    await fate.gone(CONFIGMAPS, "child")
+
+
+async def test_a_dependent_of_an_owner_that_never_was_is_collected(
+    make: Maker, controllers: None, fate: Fate
+) -> None:
+    ghost = manifest(WIDGETS, make.namespace, "ghost")
+    ghost["metadata"]["uid"] = "00000000-0000-0000-0000-000000000000"
+    await make.configmap("child", ownerReferences=[owned_by(ghost)])
+    await fate.gone(CONFIGMAPS, "child")
+
+
+async def test_a_new_owner_of_the_same_name_is_another_owner(
+    api: Api, make: Maker, controllers: None, fate: Fate
+) -> None:
+    old = await make.widget("owner")
+    await api.delete(WIDGETS, make.namespace, "owner")
+    new = await make.widget("owner")
+    await make.configmap("of-old", ownerReferences=[owned_by(old)])
+    await make.configmap("of-new", ownerReferences=[owned_by(new)])
+    await fate.gone(CONFIGMAPS, "of-old")
+    (await api.get(CONFIGMAPS, make.namespace, "of-new")).expect(200)
+
+
+async def test_kubectl_deletes_by_file_name_label_and_all(kubectl: Kubectl, make: Maker) -> None:
+    namespace = make.namespace
+    for name in "abcd":
+        await make.widget(name, labels={"first": str(name == "b").lower()})
+    output = await kubectl.run("delete", "-f", "-", stdin=widget(namespace, "a"))
+    assert 'widget.conformance.dlr.dev "a"' in output.stdout
+    await kubectl.run("delete", "wg", "-l", "first=true", namespace=namespace)
+    await kubectl.run("delete", "wg/c", namespace=namespace)
+    assert "NotFound" in await kubectl.refused("delete", "wg/c", namespace=namespace)
+    await kubectl.run("delete", "wg/c", "--ignore-not-found", namespace=namespace)
+    await kubectl.run("delete", "wg", "--all", namespace=namespace)
+    assert (await kubectl.run("get", "wg", "-o", "name", namespace=namespace)).stdout == ""
+
+
+@pytest.mark.parametrize("cascade", ["background", "foreground", "orphan"])
+async def test_kubectl_cascades(
+    kubectl: Kubectl, api: Api, make: Maker, controllers: None, fate: Fate, cascade: str
+) -> None:
+    owner = await make.widget("owner")
+    await make.configmap("child", ownerReferences=[owned_by(owner)])
+    await kubectl.run("delete", "wg", "owner", f"--cascade={cascade}", namespace=make.namespace)
+    assert (await api.get(WIDGETS, make.namespace, "owner")).status == 404
+    if cascade == "orphan":
+        await fate.becomes(CONFIGMAPS, "child", lambda metadata: not metadata.get("ownerReferences"))
+    else:
+        await fate.gone(CONFIGMAPS, "child")
+
+
+async def test_kubectl_forces_a_pod_away(kubectl: Kubectl, api: Api, namespace: str) -> None:
+    (await api.create(PODS, unschedulable_pod(namespace, "p"))).expect(201)
+    output = await kubectl.run("delete", "pod", "p", "--grace-period=0", "--force", namespace=namespace)
+    assert "force deleted" in output.stdout
+    assert (await api.get(PODS, namespace, "p")).status == 404

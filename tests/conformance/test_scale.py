@@ -1,0 +1,68 @@
+"""The scale subresource, and `kubectl scale`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .conftest import Maker
+from .kubectl import Kubectl
+from .rawapi import Api, causes
+from .resources import WIDGETS
+
+JSON = dict[str, Any]
+
+
+async def test_scale_shows_what_the_paths_name(api: Api, make: Maker) -> None:
+    made = await make.widget("w", {"replicas": 4})
+    status = {"status": {"replicas": 2, "selector": "app=w"}}
+    changed = (await api.patch(WIDGETS, make.namespace, "w", status, sub="status")).expect(200)
+    scale = (await api.get(WIDGETS, make.namespace, "w", sub="scale")).expect(200)
+    assert (scale["kind"], scale["apiVersion"]) == ("Scale", "autoscaling/v1")
+    assert scale["spec"] == {"replicas": 4}
+    assert scale["status"] == {"replicas": 2, "selector": "app=w"}
+    for key in ("name", "namespace", "uid"):
+        assert scale["metadata"][key] == made["metadata"][key]
+    assert scale["metadata"]["resourceVersion"] == changed["metadata"]["resourceVersion"]
+
+
+async def test_scale_before_any_status(api: Api, make: Maker) -> None:
+    await make.widget()
+    scale = (await api.get(WIDGETS, make.namespace, "w", sub="scale")).expect(200)
+    assert scale["status"]["replicas"] == 0
+
+
+async def test_an_update_of_scale_changes_the_object(api: Api, make: Maker) -> None:
+    made = await make.widget("w", {"replicas": 4, "size": 5})
+    scale = (await api.get(WIDGETS, make.namespace, "w", sub="scale")).expect(200)
+    scale["spec"]["replicas"] = 6
+    assert (await api.put(WIDGETS, scale, sub="scale")).expect(200)["spec"]["replicas"] == 6
+    body = (await api.get(WIDGETS, make.namespace, "w")).expect(200)
+    assert (body["spec"]["replicas"], body["spec"]["size"]) == (6, 5)
+    assert body["metadata"]["generation"] == made["metadata"]["generation"] + 1
+    (await api.put(WIDGETS, scale, sub="scale")).refused(409, "Conflict")
+
+
+async def test_a_merge_patch_of_scale(api: Api, make: Maker) -> None:
+    await make.widget("w", {"replicas": 4})
+    reply = await api.patch(WIDGETS, make.namespace, "w", {"spec": {"replicas": 2}}, sub="scale")
+    assert reply.expect(200)["kind"] == "Scale"
+    assert (await api.get(WIDGETS, make.namespace, "w")).body["spec"]["replicas"] == 2
+
+
+async def test_negative_replicas_are_refused(api: Api, make: Maker) -> None:
+    await make.widget()
+    reply = await api.patch(WIDGETS, make.namespace, "w", {"spec": {"replicas": -1}}, sub="scale")
+    assert "spec.replicas" in causes(reply.refused(422, "Invalid"))
+
+
+async def test_kubectl_scales(kubectl: Kubectl, api: Api, make: Maker) -> None:
+    await make.widget("w", {"replicas": 2})
+    output = await kubectl.run("scale", "wg/w", "--replicas=5", namespace=make.namespace)
+    assert "scaled" in output.stdout
+    assert (await api.get(WIDGETS, make.namespace, "w")).body["spec"]["replicas"] == 5
+    arguments = ("scale", "wg/w", "--current-replicas=2", "--replicas=6")
+    assert "5" in await kubectl.refused(*arguments, namespace=make.namespace)
+    shown = await kubectl.run(
+        "get", "wg", "w", "--subresource=scale", "-o", "jsonpath={.spec.replicas}", namespace=make.namespace
+    )
+    assert shown.stdout == "5"
