@@ -90,6 +90,15 @@ def matches_node(spec: JSON, node: JSON) -> bool:
     return any(_matches_term(term, labels, fields) for term in affinity["nodeSelectorTerms"])
 
 
+def preference(spec: JSON, node: JSON) -> int:
+    """The weights of the preferred node affinity terms that the node meets."""
+    terms = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
+        "preferredDuringSchedulingIgnoredDuringExecution"
+    )
+    labels, fields = node["metadata"].get("labels") or {}, {"metadata.name": node["metadata"]["name"]}
+    return sum(t["weight"] for t in terms or () if _matches_term(t["preference"], labels, fields))
+
+
 def matches_selector(selector: JSON | None, labels: dict[str, str]) -> bool:
     """A label selector; none matches nothing, an empty one everything."""
     if selector is None:

@@ -18,6 +18,7 @@ from localcluster.scheduler.constraints import (
     TaintEffect,
     is_ready,
     matches_node,
+    preference,
     untolerated_taint,
 )
 
@@ -112,15 +113,15 @@ def _shortages(requests: Amounts, state: NodeState) -> list[str]:
     return ["Too many pods" if name == PODS else f"Insufficient {name}" for name in short]
 
 
-def score(requests: Amounts, state: NodeState, pod: JSON) -> tuple[int, float, int]:
-    """Lower is better: unpreferred taints, then the share in use of the scarcest resource, then Pods."""
+def score(requests: Amounts, state: NodeState, pod: JSON) -> tuple[int, int, float, int]:
+    """Lower is better: unpreferred taints, preferred affinity, the share in use of the scarcest resource, Pods."""
     tolerations = pod["spec"].get("tolerations") or ()
     avoid = frozenset({TaintEffect.PREFER_NO_SCHEDULE.value})
     unpreferred = untolerated_taint(state.node["spec"].get("taints") or (), tolerations, avoid) is not None
     after = add(state.used, requests)
     counted = {CPU, MEMORY, *requests}
     shares = (after.get(name, 0) / state.allocatable[name] for name in counted if state.allocatable.get(name))
-    return int(unpreferred), max(shares, default=0.0), len(state.pods)
+    return int(unpreferred), -preference(pod["spec"], state.node), max(shares, default=0.0), len(state.pods)
 
 
 def _neighbours(pod: JSON, states: dict[str, NodeState]) -> list[Placed]:

@@ -202,6 +202,16 @@ def test_a_node_can_be_excluded_by_name() -> None:
     )
 
 
+def test_a_preferred_node_is_taken_although_others_are_emptier_and_done_without_where_there_is_none() -> None:
+    elsewhere = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["a"]}
+    term = {"weight": 100, "preference": {"matchExpressions": [elsewhere]}}
+    wish = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [term]}}
+    busy = pod("busy", spec={"nodeSelector": {"kubernetes.io/hostname": "b"}}, cpu="2")
+    picky = pod("picky", spec={"affinity": wish})
+    assert schedule([busy, picky], [node("a"), node("b")])["picky"] == "b"
+    assert schedule([picky], [node("a")])["picky"] == "a"
+
+
 def test_an_init_container_that_needs_most_decides() -> None:
     spec = {
         "initContainers": [
