@@ -114,7 +114,7 @@ def _shortages(requests: Amounts, state: NodeState) -> list[str]:
 
 
 def score(requests: Amounts, state: NodeState, pod: JSON) -> tuple[int, int, float, int]:
-    """Lower is better: unpreferred taints, preferred affinity, the share in use of the scarcest resource, Pods."""
+    """Lower is better: unpreferred taints, unmet wishes, use of the scarcest resource, number of Pods."""
     tolerations = pod["spec"].get("tolerations") or ()
     avoid = frozenset({TaintEffect.PREFER_NO_SCHEDULE.value})
     unpreferred = untolerated_taint(state.node["spec"].get("taints") or (), tolerations, avoid) is not None
