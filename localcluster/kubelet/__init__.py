@@ -1,0 +1,1 @@
+"""Runs Pods as processes of this machine, for every virtual node."""

@@ -1,0 +1,271 @@
+"""The life of one container: run after run, until its policy or its Pod says that it is enough."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from localcluster.client.clock import utc_now
+from localcluster.kubelet.container import ContainerProcess, ContainerSpec, Exit, StartRefused
+from localcluster.kubelet.environment import Surroundings, command_line, container_environment
+from localcluster.kubelet.errors import ConfigError
+from localcluster.kubelet.execution import Inside, act, named_ports
+from localcluster.kubelet.grace import Grace
+from localcluster.kubelet.logs import log_tail
+from localcluster.kubelet.probes import watch_health
+from localcluster.kubelet.services import NodeServices
+from localcluster.kubelet.states import (
+    ContainerRecord,
+    Running,
+    Terminated,
+    Waiting,
+    backoff_seconds,
+    ended,
+    init_containers,
+    main_containers,
+    restarts,
+)
+from localcluster.kubelet.volumes import HOSTS_FILE, container_mounts, hostname
+from localcluster.resource import JSON
+
+START_ERROR_EXIT_CODE = 128
+FIRST_CONFIG_RETRY_SECONDS = 1.0
+LONGEST_CONFIG_RETRY_SECONDS = 10.0
+HOOK_SECONDS = 600.0  # a postStart hook has no time-out of its own
+AFTER_PRE_STOP_SECONDS = 2.0  # what Kubernetes leaves a container whose preStop hook used up the grace
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class PodWorld:
+    """What a Pod's containers share."""
+
+    services: NodeServices
+    pod: JSON
+    folder: Path
+    address: str
+    base_environment: dict[str, str]
+    volume_paths: dict[str, Path]
+    surroundings: Surroundings
+
+
+class ContainerLife:
+    """Changes its record and says so. `world` is asked for before every run: ConfigMaps may have come."""
+
+    def __init__(
+        self,
+        container: JSON,
+        record: ContainerRecord,
+        policy: str,
+        world: Callable[[], Awaitable[PodWorld]],
+        changed: Callable[[str, ContainerRecord], None],
+    ) -> None:
+        self.name: str = container["name"]
+        self.record = record
+        self.up = asyncio.Event()
+        """Set once a run has started, for those who wait for a sidecar."""
+        self._container = container
+        self._policy = policy
+        self._world_now = world
+        self._changed = changed
+        self._world: PodWorld | None = None
+        self._process: ContainerProcess | None = None
+        self._inside: Inside | None = None
+        self._stopping = asyncio.Event()
+
+    async def run(self) -> int | None:
+        """Until nothing more will run. The last exit code; None if stopped before the first run."""
+        previous_backoff: float | None = None
+        if isinstance(self.record.state, Terminated):
+            self._set(self.record.restarted())
+        while not self._stopping.is_set():
+            terminated = await self._run_once()
+            if terminated is None:
+                return None
+            if self._stopping.is_set() or not restarts(self._policy, terminated.exit_code):
+                return terminated.exit_code
+            previous_backoff = backoff_seconds(previous_backoff, terminated)
+            if previous_backoff:
+                await self._back_off(previous_backoff, terminated)
+            if not self._stopping.is_set():
+                self._set(self.record.restarted())
+        return None
+
+    async def stop(self, grace: Grace) -> None:
+        """End it for good: preStop, SIGTERM, and SIGKILL when the grace is over."""
+        self._stopping.set()
+        await self._end_run(grace)
+
+    async def kill(self) -> None:
+        """At once, and without a word to anyone."""
+        self._stopping.set()
+        if self._process is not None:
+            self._process.kill()
+            await self._process.gone
+
+    # --- one run ---
+
+    async def _run_once(self) -> Terminated | None:
+        started = await self._start()
+        if started is None:
+            return None
+        if isinstance(started, Terminated):
+            self._set(replace(self.record, state=started, ready=False, started=False))
+            return started
+        process, inside = started
+        assert self._world is not None
+        health = asyncio.create_task(self._watch_health(inside))
+        try:
+            exit_: Exit = await asyncio.shield(process.exited)
+        finally:
+            health.cancel()
+        running = self.record.state
+        began = running.started_at if isinstance(running, Running) else exit_.at
+        terminated = ended(exit_.code, began, exit_.at)
+        if exit_.code and self._container.get("terminationMessagePolicy") == "FallbackToLogsOnError":
+            terminated = replace(terminated, message=log_tail(Path(inside.spec.log)))
+        self._process = self._inside = None
+        self._set(replace(self.record, state=terminated, ready=False, started=False))
+        return terminated
+
+    async def _start(self) -> tuple[ContainerProcess, Inside] | Terminated | None:
+        """A running container, or how it ended before it ran, or nothing when it is no longer wanted."""
+        retry_seconds = FIRST_CONFIG_RETRY_SECONDS
+        while not self._stopping.is_set():
+            self._world = world = await self._world_now()
+            try:
+                spec = self._describe(world)
+                process = self._process = world.services.runtime.create()
+                started_at = await process.start(spec)
+            except (ConfigError, StartRefused) as refusal:
+                self._process = None
+                world.services.warning(world.pod, "Failed", f"Error: {refusal}", self.name)
+                if refusal.reason != ConfigError.reason:
+                    return Terminated(START_ERROR_EXIT_CODE, refusal.reason, utc_now(), message=str(refusal))
+                self._set(replace(self.record, state=Waiting(refusal.reason, str(refusal))))
+                await self._unless_stopped(retry_seconds)
+                retry_seconds = min(2 * retry_seconds, LONGEST_CONFIG_RETRY_SECONDS)
+                continue
+            isolation = world.services.runtime.isolation
+            ports = named_ports(self._container)
+            self._inside = inside = Inside(process, spec, isolation, world.address, ports)
+            probed = any(self._container.get(probe) for probe in ("startupProbe", "readinessProbe"))
+            started = not self._container.get("startupProbe")
+            self._set(replace(self.record, state=Running(started_at), started=started, ready=not probed))
+            world.services.normal(world.pod, "Started", f"Started container {self.name}", self.name)
+            self.up.set()
+            return process, inside
+        return None
+
+    def _describe(self, world: PodWorld) -> ContainerSpec:
+        pod = world.pod
+        container = next(c for c in init_containers(pod) + main_containers(pod) if c["name"] == self.name)
+        metadata = pod["metadata"]
+        variables = container_environment(container, world.surroundings)
+        argv = command_line(container, variables)
+        host_network = bool(pod["spec"].get("hostNetwork"))
+        devices = world.services.devices.take(f"{metadata['uid']}/{self.name}", container)
+        named = {} if host_network else {"HOSTNAME": hostname(pod)}
+        mounts = container_mounts(container, world.volume_paths, variables)
+        if not host_network:
+            hosts = str(world.folder / "hosts")
+            mounts.append({"source": hosts, "target": HOSTS_FILE, "readOnly": False, "optional": True})
+        path = world.services.home.container_log(metadata["uid"], self.name, self.record.restart_count)
+        return ContainerSpec(
+            title=f"{metadata['namespace']}/{metadata['name']}/{self.name}",
+            argv=argv,
+            env={**world.base_environment, **named, **devices, **variables},
+            cwd=container.get("workingDir") or str(world.folder / "work"),
+            log=str(path),
+            hostname="" if host_network else hostname(pod),
+            mounts=mounts,
+        )
+
+    async def _watch_health(self, inside: Inside) -> None:
+        """postStart, then the probes; kills the run when either says so."""
+        if hook := (self._container.get("lifecycle") or {}).get("postStart"):
+            outcome = await act(hook, inside, HOOK_SECONDS)
+            if not outcome.ok:
+                self._warn("FailedPostStartHook", f"PostStartHook failed: {outcome.output}")
+                await self._end_run(self._own_grace())
+                return
+        why = await watch_health(
+            self._container,
+            inside,
+            on_started=lambda: self._set(replace(self.record, started=True)),
+            on_ready=lambda ready: self._set(replace(self.record, ready=ready)),
+            report=lambda kind, output: self._warn("Unhealthy", f"{kind} probe failed: {output}"),
+        )
+        if why:
+            self._warn("Killing", f"{why}, will be restarted", kind="Normal")
+            await self._end_run(self._own_grace())
+
+    def _own_grace(self) -> Grace:
+        assert self._world is not None
+        return Grace(self._world.pod["spec"].get("terminationGracePeriodSeconds") or 0)
+
+    # --- its end ---
+
+    async def _end_run(self, grace: Grace) -> None:
+        process, inside, world = self._process, self._inside, self._world
+        if process is None or world is None:
+            return
+        if inside is None:  # not yet running: nothing that could want a grace
+            process.kill()
+            await asyncio.shield(process.gone)
+            return
+        if self._stopping.is_set():
+            world.services.normal(world.pod, "Killing", f"Stopping container {self.name}", self.name)
+        hook = (self._container.get("lifecycle") or {}).get("preStop")
+        if hook and grace.remaining_seconds > 0:
+            await self._pre_stop(hook, inside, grace)
+        process.terminate()
+        if not await grace.allows(asyncio.shield(process.exited)):
+            process.kill()
+        await asyncio.shield(process.exited)
+
+    async def _pre_stop(self, hook: JSON, inside: Inside, grace: Grace) -> None:
+        acting = asyncio.create_task(act(hook, inside, grace.remaining_seconds))
+        exited: asyncio.Future[Any] = asyncio.shield(inside.process.exited)
+        either = asyncio.ensure_future(asyncio.wait([acting, exited], return_when=asyncio.FIRST_COMPLETED))
+        try:
+            if not await grace.allows(either):
+                self._warn("FailedPreStopHook", "PreStopHook did not end within the grace period")
+                grace.at_least(AFTER_PRE_STOP_SECONDS)
+            elif acting.done() and not acting.result().ok:
+                self._warn("FailedPreStopHook", f"PreStopHook failed: {acting.result().output}")
+        finally:
+            either.cancel()
+            acting.cancel()
+
+    # --- between runs ---
+
+    async def _back_off(self, seconds: float, terminated: Terminated) -> None:
+        assert self._world is not None
+        metadata = self._world.pod["metadata"]
+        pod_name = f"{metadata['name']}_{metadata['namespace']}({metadata['uid']})"
+        message = f"back-off {seconds:g}s restarting failed container={self.name} pod={pod_name}"
+        self._set(replace(self.record, state=Waiting("CrashLoopBackOff", message), last=terminated))
+        self._warn("BackOff", f"Back-off restarting failed container {self.name} in pod {pod_name}")
+        await self._unless_stopped(seconds)
+
+    async def _unless_stopped(self, seconds: float) -> None:
+        try:
+            await asyncio.wait_for(self._stopping.wait(), seconds)
+        except TimeoutError:
+            return
+
+    def _set(self, record: ContainerRecord) -> None:
+        self.record = record
+        self._changed(self.name, record)
+
+    def _warn(self, reason: str, message: str, kind: str = "Warning") -> None:
+        assert self._world is not None
+        services = self._world.services
+        tell = services.warning if kind == "Warning" else services.normal
+        tell(self._world.pod, reason, message, self.name)

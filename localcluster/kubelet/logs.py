@@ -1,0 +1,22 @@
+"""The end of a container's log, for its termination message."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+MAX_BYTES = 2048
+MAX_LINES = 80
+
+
+def log_tail(path: Path) -> str:
+    """What Kubernetes takes with FallbackToLogsOnError: at most 80 lines and 2 KiB."""
+    try:
+        with path.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(file.tell() - 4 * MAX_BYTES, 0))
+            lines = file.read().splitlines()
+    except OSError:
+        return ""
+    texts = [parts[3] for line in lines[-MAX_LINES:] if len(parts := line.split(b" ", 3)) == 4]
+    return b"\n".join(texts)[-MAX_BYTES:].decode(errors="replace")

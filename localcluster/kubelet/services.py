@@ -1,0 +1,36 @@
+"""What the life of a Pod draws on: one per virtual node, shared by its Pods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from localcluster.client.api import ApiClient
+from localcluster.client.recorder import Recorder
+from localcluster.kubelet.addresses import AddressPool
+from localcluster.kubelet.container import ContainerRuntime
+from localcluster.kubelet.devices import DevicePool
+from localcluster.paths import Home
+from localcluster.resource import JSON
+
+
+@dataclass(frozen=True)
+class NodeServices:
+    node_name: str
+    client: ApiClient
+    recorder: Recorder
+    runtime: ContainerRuntime
+    home: Home
+    addresses: AddressPool
+    devices: DevicePool
+    allocatable: Callable[[], JSON]
+
+    def normal(self, pod: JSON, reason: str, message: str, container: str = "") -> None:
+        self.recorder.normal(pod, reason, message, host=self.node_name, field=_field(container))
+
+    def warning(self, pod: JSON, reason: str, message: str, container: str = "") -> None:
+        self.recorder.warning(pod, reason, message, host=self.node_name, field=_field(container))
+
+
+def _field(container: str) -> str:
+    return f"spec.containers{{{container}}}" if container else ""
