@@ -98,3 +98,17 @@ def _step(found: re.Match[str]) -> Step:
     if found["key"] is not None:
         return _filter(tuple(found["key"].split(".")), found["value"].strip("'\""))
     return _every
+
+
+def field_names(path: str) -> tuple[str, ...]:
+    """The names of a path that consists of fields only: `.spec.a['b.c']`."""
+    names: list[str] = []
+    position = 0
+    while position < len(path):
+        found = _TOKEN.match(path, position)
+        name = found and (found["field"] or found["quoted"])
+        if found is None or name is None:
+            raise JsonPathError(f"JSONPath {path!r} must consist of field names only")
+        names.append(re.sub(r"\\(.)", r"\1", name))
+        position = found.end()
+    return tuple(names)

@@ -1,0 +1,51 @@
+"""Schemas, compiled: pruning, defaulting and validating the objects of one kind.
+
+All three share one idea: objects are never changed in place, and whoever patches an object keeps the parts
+that it leaves alone (see `patches`). So `old` is not only what transition rules compare with: every part of
+the new object that is the very same as in `old` is skipped.
+"""
+
+from __future__ import annotations
+
+from localcluster.field_errors import FieldError, Finding
+from localcluster.field_errors import render_path as render
+from localcluster.pruning import DefaultingCompiler, PruningCompiler, UnknownField
+from localcluster.resource import JSON
+from localcluster.rules import RulesCompiler
+from localcluster.schema_nodes import Components, build
+from localcluster.validation import ValidationCompiler
+
+
+class CompiledSchema:
+    """What a kind's schema does to its objects."""
+
+    def __init__(self, schema: JSON, components: Components, *, custom: bool) -> None:
+        """`custom`: the schema of a CRD, which implies apiVersion, kind and metadata and may have rules."""
+        root = build(schema, components, is_resource=custom)
+        self._prune = PruningCompiler().pruner(root)
+        self._default = DefaultingCompiler().defaulter(root)
+        self._check = ValidationCompiler(list_types=custom).check(root)
+        self._rules = RulesCompiler().check(root) if custom else None
+
+    def prune(self, obj: JSON, old: JSON | None = None) -> tuple[JSON, list[str]]:
+        """The object without the fields that its schema does not know, and these fields' paths."""
+        unknown: list[UnknownField] = []
+        pruned: JSON = self._prune(obj, old, unknown)
+        paths = sorted(render(tuple(reversed(path)), brackets=False) for path in unknown)
+        return pruned, paths
+
+    def default(self, obj: JSON, old: JSON | None = None) -> JSON:
+        """The object with its schema's defaults, and without nulls where null is no value."""
+        if self._default is None:
+            return obj
+        completed: JSON = self._default(obj, old)
+        return completed
+
+    def validate(self, obj: JSON, old: JSON | None = None) -> list[FieldError]:
+        """What is wrong with an object; `old` is its stored state, None for a new one."""
+        found: list[Finding] = []
+        if self._check is not None:
+            self._check(obj, old, found)
+        if not found and self._rules is not None:
+            self._rules.run(obj, old, found)
+        return [finding.error() for finding in found]
