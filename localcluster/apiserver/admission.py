@@ -5,7 +5,7 @@ from __future__ import annotations
 from localcluster.apiserver import crds, namespaces, pods
 from localcluster.apiserver.cluster import Cluster
 from localcluster.apiserver.errors import forbidden, forbidden_field
-from localcluster.apiserver.policies import Admission, Operation
+from localcluster.apiserver.policies import Admission, Operation, policy_faults
 from localcluster.apiserver.rbac import RBAC_GROUP, Attributes
 from localcluster.apiserver.requests import Context
 from localcluster.resource import JSON, ResourceType
@@ -29,6 +29,8 @@ def create_faults(resource_type: ResourceType, obj: JSON) -> list[JSON]:
             return pods.faults(obj)
         case "CustomResourceDefinition":
             return crds.faults(obj)
+        case "ValidatingAdmissionPolicy":
+            return policy_faults(obj)
     return []
 
 
@@ -39,6 +41,8 @@ def update_faults(resource_type: ResourceType, old: JSON, new: JSON, subresource
             return pods.update_faults(old, new)
         case "CustomResourceDefinition" if not subresource:
             return crds.faults(new) or crds.update_faults(old, new)
+        case "ValidatingAdmissionPolicy" if not subresource:
+            return policy_faults(new)
         case "RoleBinding" | "ClusterRoleBinding" if old["roleRef"] != new["roleRef"]:
             return [forbidden_field("roleRef", "cannot change roleRef")]
     return []
@@ -70,6 +74,7 @@ def _admission(
         old=old,
         namespace_object=namespace.obj if namespace is not None and context.namespace else None,
         dry_run=context.dry_run(),
+        warnings=context.warnings,
     )
 
 

@@ -7,7 +7,10 @@ from datetime import datetime
 
 from localcluster.apiserver.errors import cause, forbidden_field, invalid_value, required
 from localcluster.apiserver.times import rfc3339, utc_now
+from localcluster.builtin import components
+from localcluster.cel import CelError
 from localcluster.resource import JSON, ResourceType
+from localcluster.schema import CompiledSchema
 
 CLEANUP_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
 
@@ -83,6 +86,14 @@ def faults(obj: JSON) -> list[JSON]:
         why = "this cluster calls no conversion webhooks; versions may differ in apiVersion only"
         found.append(invalid_value("spec.conversion.strategy", strategy, why))
     return found
+
+
+def _schema_faults(path: str, schema: JSON) -> list[JSON]:
+    try:
+        CompiledSchema(schema, components(), custom=True)
+    except CelError as error:
+        return [invalid_value(path, "", f"x-kubernetes-validations: compilation failed: {error}")]
+    return []
 
 
 def update_faults(old: JSON, new: JSON) -> list[JSON]:
