@@ -1,0 +1,272 @@
+"""The rights in deploy/ on a server that enforces them: enough for the controller and for workers, and no more."""
+
+from __future__ import annotations
+
+import base64
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+import yaml
+
+import deploy
+from localcluster.paths import Home
+
+JSON = dict[str, Any]
+
+DEADLINE_SECONDS = 30.0
+GROUP = "/apis/elastic.iml.github.io/v1alpha1"
+DEFAULT = "namespaces/default"
+LEASES = f"/apis/coordination.k8s.io/v1/{DEFAULT}/leases"
+TOKEN_REQUEST = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest"}
+JOB = {
+    "apiVersion": "elastic.iml.github.io/v1alpha1",
+    "kind": "ElasticJob",
+    "metadata": {"name": "rights"},
+    "spec": {
+        "replicaSpecs": {
+            "worker": {
+                "replicas": 2,
+                "template": {"spec": {"containers": [{"name": "main", "image": "x", "command": ["true"]}]}},
+            }
+        }
+    },
+}
+
+
+class Server:
+    """The embedded API server, spoken to as anybody."""
+
+    def __init__(self, kubeconfig: Path, folder: Path) -> None:
+        self.config = yaml.safe_load(kubeconfig.read_text())
+        cluster = self.config["clusters"][0]["cluster"]
+        self.url = cluster["server"]
+        self._authority = folder / "ca.crt"
+        self._authority.write_bytes(base64.b64decode(cluster["certificate-authority-data"]))
+        self.admin = self.config["users"][0]["user"]["token"]
+
+    def call(self, method: str, path: str, body: JSON | None = None, *, token: str) -> requests.Response:
+        patch = {"Content-Type": "application/merge-patch+json"} if method == "PATCH" else {}
+        with requests.Session() as session:
+            session.trust_env = False
+            return session.request(
+                method,
+                f"{self.url}{path}",
+                json=body,
+                headers={"Authorization": f"Bearer {token}"} | patch,
+                verify=str(self._authority),
+                timeout=10,
+            )
+
+    def as_admin(self, method: str, path: str, body: JSON | None = None) -> JSON:
+        answer = self.call(method, path, body, token=self.admin)
+        assert answer.ok, answer.text
+        found: JSON = answer.json()
+        return found
+
+    def token(self, namespace: str, account: str, pod: JSON | None = None) -> str:
+        spec: JSON = {"audiences": [], "expirationSeconds": 3600}
+        if pod:
+            metadata = pod["metadata"]
+            spec["boundObjectRef"] = {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "name": metadata["name"],
+                "uid": metadata["uid"],
+            }
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
+        return str(self.as_admin("POST", path, TOKEN_REQUEST | {"spec": spec})["status"]["token"])
+
+    def kubeconfig_of(self, token: str, path: Path) -> Path:
+        config = {**self.config, "users": [{**self.config["users"][0], "user": {"token": token}}]}
+        path.write_text(yaml.safe_dump(config))
+        return path
+
+
+def eventually(what: str, condition: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"after {DEADLINE_SECONDS:.0f} s still not: {what}"
+        time.sleep(0.1)
+    return found
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("rights")
+    home = Home(folder / "home")
+    command = [sys.executable, "-m", "localcluster.apiserver", "--home", str(home.root), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("listening")
+            found = Server(home.kubeconfig, folder)
+            for document in deploy.documents():
+                found.as_admin("POST", _collection(document), document)
+            eventually("the CRDs are served", lambda: found.call("GET", GROUP, token=found.admin).ok)
+            yield found
+        finally:
+            process.terminate()
+            process.wait(timeout=10)
+
+
+def _collection(document: JSON) -> str:
+    plural = document["kind"].lower()
+    plural = f"{plural[:-1]}ies" if plural.endswith("cy") else f"{plural}s"
+    version = document["apiVersion"]
+    base = f"/apis/{version}" if "/" in version else f"/api/{version}"
+    namespace = document["metadata"].get("namespace")
+    return f"{base}/namespaces/{namespace}/{plural}" if namespace else f"{base}/{plural}"
+
+
+@pytest.fixture(scope="module")
+def controller_token(server: Server) -> str:
+    return server.token(deploy.DEFAULT_NAMESPACE, "dlr-controller")
+
+
+@pytest.fixture(scope="module")
+def controller_log(
+    server: Server, controller_token: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
+    """The controller with the rights of its service account, and a job that it has set up."""
+    folder = tmp_path_factory.mktemp("controller")
+    kubeconfig = server.kubeconfig_of(controller_token, folder / "kubeconfig")
+    log = folder / "log"
+    command = [
+        *(sys.executable, "-m", "dlr.cli", "controller", "--leader-elect", "--listen-address=127.0.0.1"),
+        *("--kubeconfig", str(kubeconfig), f"--lease-namespace={deploy.DEFAULT_NAMESPACE}"),
+        *("--metrics-port=0", "--health-port=0", "--grpc-health-port=0"),
+    ]
+    with log.open("w") as output, subprocess.Popen(command, stderr=output, env=dict(os.environ)) as process:
+        try:
+            server.as_admin("POST", f"{GROUP}/{DEFAULT}/elasticjobs", JOB)
+            yield log
+        finally:
+            process.terminate()
+            process.wait(timeout=30)
+
+
+@pytest.fixture(scope="module")
+def pods(server: Server, controller_log: Path) -> list[JSON]:
+    def both() -> list[JSON]:
+        found = server.as_admin("GET", f"/api/v1/{DEFAULT}/pods")["items"]
+        return found if len(found) == 2 else []
+
+    try:
+        found: list[JSON] = eventually("the job has two Pods", both)
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{controller_log.read_text()}") from error
+    return found
+
+
+@pytest.fixture
+def worker_token(server: Server, pods: list[JSON]) -> str:
+    """What the agent of rank 0 has in its hands."""
+    pod = next(pod for pod in pods if pod["metadata"]["name"] == "rights-worker-0-1")
+    return server.token("default", pod["spec"]["serviceAccountName"], pod)
+
+
+def report(state: str) -> JSON:
+    agent = {"incarnation": 1, "podUid": "u", "address": "127.0.0.9", "storePort": 4000, "localWorldSize": 1}
+    return {"status": {"agent": agent | {"state": state, "since": "2026-01-01T00:00:00Z"}}}
+
+
+def test_worker_reads_what_it_converges_to(server: Server, worker_token: str) -> None:
+    for path in ("elasticjobs/rights", "elasticworkers/rights-worker-1", "nodechecks"):
+        assert server.call("GET", f"{GROUP}/{DEFAULT}/{path}", token=worker_token).ok
+
+
+def test_worker_reports_and_renews_its_lease(server: Server, worker_token: str) -> None:
+    own = f"{GROUP}/{DEFAULT}/elasticworkers/rights-worker-0/status"
+    assert server.call("PATCH", own, report("Ready"), token=worker_token).ok
+    renewal = {"spec": {"renewTime": "2026-01-01T00:00:00.000000Z", "holderIdentity": "rights-worker-0-1"}}
+    answer = server.call("PATCH", f"{LEASES}/rights-worker-0", renewal, token=worker_token)
+    assert answer.ok, answer.text
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("elasticworkers/rights-worker-1/status", report("Failed")),
+        ("elasticworkers/rights-worker-0/status", {"status": {"phase": "Succeeded"}}),
+    ],
+)
+def test_worker_speaks_for_itself_alone(server: Server, worker_token: str, path: str, body: JSON) -> None:
+    assert server.call("PATCH", f"{GROUP}/{DEFAULT}/{path}", body, token=worker_token).status_code == 403
+
+
+def test_worker_keeps_off_a_neighbour_s_lease(server: Server, worker_token: str) -> None:
+    renewal = {"spec": {"holderIdentity": "rights-worker-0-1"}}
+    answer = server.call("PATCH", f"{LEASES}/rights-worker-1", renewal, token=worker_token)
+    assert answer.status_code == 403
+    assert "its own ElasticWorker" in answer.json()["message"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", f"/api/v1/{DEFAULT}/secrets"),
+        ("GET", f"/api/v1/{DEFAULT}/pods"),
+        ("PATCH", f"{GROUP}/{DEFAULT}/elasticjobs/rights"),
+        ("PATCH", f"{GROUP}/{DEFAULT}/elasticjobs/rights/status"),
+        ("PATCH", f"{GROUP}/{DEFAULT}/elasticworkers/rights-worker-0"),
+        ("DELETE", f"{GROUP}/{DEFAULT}/elasticworkers/rights-worker-0"),
+        ("DELETE", f"{LEASES}/rights-worker-0"),
+        ("GET", f"{GROUP}/namespaces/kube-system/elasticjobs"),
+    ],
+)
+def test_worker_may_do_nothing_else(server: Server, worker_token: str, method: str, path: str) -> None:
+    assert server.call(method, path, {} if method == "PATCH" else None, token=worker_token).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", f"/api/v1/{DEFAULT}/secrets"),
+        ("GET", f"/api/v1/{DEFAULT}/configmaps"),
+        ("PATCH", "/api/v1/nodes/node-0"),
+        ("PATCH", f"{GROUP}/{DEFAULT}/elasticjobs/rights"),
+        ("PATCH", f"{LEASES}/rights-worker-0"),
+        ("POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"),
+        ("POST", f"/apis/rbac.authorization.k8s.io/v1/{DEFAULT}/roles"),
+    ],
+)
+def test_controller_may_not_do_what_it_has_no_need_of(
+    server: Server, controller_token: str, method: str, path: str
+) -> None:
+    answer = server.call(method, path, None if method == "GET" else {}, token=controller_token)
+    assert answer.status_code == 403
+
+
+def test_controller_hands_out_the_worker_role_and_no_other(server: Server, controller_token: str) -> None:
+    binding = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "RoleBinding",
+        "metadata": {"name": "greedy", "namespace": "default"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+        "subjects": [{"kind": "ServiceAccount", "name": "dlr-worker", "namespace": "default"}],
+    }
+    path = f"/apis/rbac.authorization.k8s.io/v1/{DEFAULT}/rolebindings"
+    assert server.call("POST", path, binding, token=controller_token).status_code == 403
+
+
+def test_rights_suffice_for_a_job_from_its_start_to_its_removal(
+    server: Server, pods: list[JSON], controller_log: Path
+) -> None:
+    """Last: it removes the job. A right that is missing shows in the log, whatever came of it."""
+    relaunch = f"/api/v1/{DEFAULT}/pods/{pods[1]['metadata']['name']}"
+    server.as_admin("DELETE", relaunch)
+
+    def names() -> list[str]:
+        return [pod["metadata"]["name"] for pod in server.as_admin("GET", f"/api/v1/{DEFAULT}/pods")["items"]]
+
+    eventually("the deleted Pod has a successor", lambda: any(name.endswith("-2") for name in names()))
+    server.as_admin("DELETE", f"{GROUP}/{DEFAULT}/elasticjobs/rights")
+    eventually("the job's Pods are gone", lambda: not names())
+    assert "forbidden" not in controller_log.read_text().lower()

@@ -1,0 +1,139 @@
+"""The admission policy's CEL: a worker speaks for itself alone. Evaluated here; on a server in test_rights.py."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import cel
+import pytest
+
+import deploy
+
+JSON = dict[str, Any]
+
+POD_NAME = "authentication.kubernetes.io/pod-name"
+WORKER_ACCOUNT = "system:serviceaccount:default:dlr-worker"
+CONTROLLER = "system:serviceaccount:dlr-system:dlr-controller"
+
+ELASTIC_WORKER = {
+    "metadata": {"name": "digits-worker-0"},
+    "spec": {"incarnation": 2},
+    "status": {"phase": "Running", "agent": {"state": "Ready"}},
+}
+OWNER = {
+    "apiVersion": "elastic.iml.github.io/v1alpha1",
+    "kind": "ElasticWorker",
+    "name": "digits-worker-0",
+    "uid": "u",
+}
+LEASE = {"metadata": {"name": "digits-worker-0", "ownerReferences": [OWNER]}, "spec": {}}
+LEADER_LEASE = {"metadata": {"name": "some-leader"}, "spec": {"holderIdentity": "someone"}}
+
+
+def user(pod: str | None, name: str = WORKER_ACCOUNT) -> JSON:
+    return {"username": name} | ({"extra": {POD_NAME: [pod]}} if pod else {})
+
+
+def changed(obj: JSON, **changes: Any) -> JSON:
+    """A copy with `part__field=value` set."""
+    copied = copy.deepcopy(obj)
+    for path, value in changes.items():
+        part, field = path.split("__")
+        copied.setdefault(part, {})[field] = value
+    return copied
+
+
+def refusals(policy: str, who: JSON, old: JSON, new: JSON) -> list[str]:
+    """The messages of what does not hold, as the API server would find them."""
+    spec = next(
+        d["spec"]
+        for d in deploy.documents()
+        if d["metadata"]["name"] == policy and "matchConditions" in d["spec"]
+    )
+    known: JSON = {"request": {"userInfo": who}, "object": new, "oldObject": old}
+    if not all(cel.evaluate(condition["expression"], known) for condition in spec["matchConditions"]):
+        return []
+    known["variables"] = {each["name"]: cel.evaluate(each["expression"], known) for each in spec["variables"]}
+    return [
+        rule.get("message") or cel.evaluate(rule["messageExpression"], known)
+        for rule in spec["validations"]
+        if not cel.evaluate(rule["expression"], known)
+    ]
+
+
+def status_refusals(who: JSON, new: JSON, old: JSON = ELASTIC_WORKER) -> list[str]:
+    return refusals("dlr-worker-status", who, old, new)
+
+
+def lease_refusals(who: JSON, new: JSON, old: JSON = LEASE) -> list[str]:
+    return refusals("dlr-worker-lease", who, old, new)
+
+
+def test_worker_may_write_its_own_report() -> None:
+    assert (
+        status_refusals(
+            user("digits-worker-0-2"), changed(ELASTIC_WORKER, status__agent={"state": "Running"})
+        )
+        == []
+    )
+    first = {key: value for key, value in ELASTIC_WORKER.items() if key != "status"}
+    assert status_refusals(user("digits-worker-0-2"), changed(first, status__agent={}), first) == []
+
+
+@pytest.mark.parametrize("pod", ["digits-worker-1-2", "digits-worker-0-1", "digits-worker-0-22", None])
+def test_nobody_else_may_write_it(pod: str | None) -> None:
+    report = changed(ELASTIC_WORKER, status__agent={"state": "Failed"})
+    assert status_refusals(user(pod), report) == [
+        "only the Pod digits-worker-0-2 may report for this ElasticWorker"
+    ]
+
+
+def test_worker_may_not_write_what_the_controller_says() -> None:
+    me = user("digits-worker-0-2")
+    (refusal,) = status_refusals(me, changed(ELASTIC_WORKER, status__phase="Succeeded"))
+    assert "status.agent and nothing else" in refusal
+    (refusal,) = status_refusals(me, changed(ELASTIC_WORKER, status__podName="mine"))
+    assert "nothing else" in refusal
+    without = {**ELASTIC_WORKER, "status": {"agent": {}}}
+    (refusal,) = status_refusals(me, without)
+    assert "remove nothing else" in refusal
+
+
+@pytest.mark.parametrize("name", [CONTROLLER, "kubernetes-admin"])
+def test_controller_and_people_are_left_to_rbac(name: str) -> None:
+    assert status_refusals(user(None, name), changed(ELASTIC_WORKER, status__phase="Failed")) == []
+    assert lease_refusals(user(None, name), changed(LEASE, spec__holderIdentity="x")) == []
+
+
+def test_a_template_s_own_account_is_held_like_ours() -> None:
+    mine = user("digits-worker-1-1", "system:serviceaccount:default:trainer")
+    assert status_refusals(mine, ELASTIC_WORKER)
+    assert lease_refusals(mine, changed(LEASE, spec__renewTime="now"))
+
+
+def test_worker_may_renew_its_own_lease() -> None:
+    renewed = changed(LEASE, spec__renewTime="now", spec__holderIdentity="digits-worker-0-2")
+    assert lease_refusals(user("digits-worker-0-2"), renewed) == []
+
+
+@pytest.mark.parametrize(
+    "pod", ["digits-worker-1-2", "digits-worker-0-worker-1-2", "x-digits-worker-0-2", None]
+)
+def test_worker_may_not_touch_a_neighbour_s_lease(pod: str | None) -> None:
+    assert any("its own ElasticWorker" in text for text in lease_refusals(user(pod), LEASE))
+
+
+def test_worker_may_not_take_over_other_leases() -> None:
+    taken = changed(LEADER_LEASE, spec__holderIdentity="digits-worker-0-2")
+    assert lease_refusals(user("digits-worker-0-2"), taken, LEADER_LEASE)
+    other = user("leader-pod", "system:serviceaccount:kube-system:some-controller")
+    assert lease_refusals(other, LEADER_LEASE, LEADER_LEASE) == []
+
+
+def test_worker_may_not_pose_as_another_or_keep_its_lease_from_being_collected() -> None:
+    me = user("digits-worker-0-2")
+    (refusal,) = lease_refusals(me, changed(LEASE, spec__holderIdentity="digits-worker-0-3"))
+    assert "its own Pod's name" in refusal
+    for change in ({"metadata__ownerReferences": []}, {"metadata__finalizers": ["mine/stay"]}):
+        assert any("from being deleted" in text for text in lease_refusals(me, changed(LEASE, **change)))
