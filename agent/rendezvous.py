@@ -106,6 +106,8 @@ class DlrRendezvousHandler(RendezvousHandler):
         return self._run_id
 
     def next_rendezvous(self) -> RendezvousInfo:
+        if not self.reporter.is_alive():
+            self.reporter.start()  # Ready: only now can this agent keep what that promises
         while True:
             world = self._await_world()
             rank = world.rank_of(self._me)
@@ -219,7 +221,7 @@ class DlrRendezvousHandler(RendezvousHandler):
 
 
 def create_handler(params: RendezvousParameters) -> DlrRendezvousHandler:
-    """Connect to the cluster and start reporting: from here on this worker exists for the controller."""
+    """Connect to the cluster."""
     me = Environment.read(os.environ)
     api = ApiClient.in_cluster(os.environ)
     heartbeat = Heartbeat(api, me)
@@ -235,7 +237,6 @@ def create_handler(params: RendezvousParameters) -> DlrRendezvousHandler:
     reporter = Reporter(
         api, me, facts, _first_report(api, me, watcher), progress_seconds=me.heartbeat_seconds
     )
-    reporter.start()
     return DlrRendezvousHandler(
         params.run_id,
         me,

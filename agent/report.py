@@ -162,6 +162,8 @@ class Reporter(threading.Thread):
 
     def flush(self, timeout_seconds: float) -> bool:
         """Wait until all is told; False if the API server did not take it in time."""
+        if not self.is_alive():
+            return False
         with self._changed:
             return self._changed.wait_for(lambda: self._outbox.first() is None, timeout_seconds)
 

@@ -6,6 +6,7 @@ status, so the rendezvous flags have no say), and that a failure restarts in pla
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -40,41 +41,32 @@ def main(argv: Sequence[str]) -> int:
         args = parse(argv)
         me = Environment.read(os.environ)
         _log_to_stderr()
-        _handle_signals(args.signals_to_handle)
+        _on_signals(args.signals_to_handle, _raise_signal)
         config, entrypoint, entrypoint_args = config_from_args(args)
-        handler = create_handler(
-            RendezvousParameters(
-                BACKEND,
-                "",
-                me.job_name,
-                config.min_nodes,
-                config.max_nodes,
-                config.local_addr,
-                **{**config.rdzv_configs, "local_world_size": config.nproc_per_node},
-            )
-        )
-    except (InvalidEnvironmentError, ValueError) as error:
+    except (InvalidEnvironmentError, ValueError, AssertionError, RuntimeError) as error:
         print(f"dlr run: {error}", file=sys.stderr)
         return EXIT_USAGE
     except SignalException as error:
         return 128 + error.sigval
-    spec = worker_spec(config, entrypoint, entrypoint_args, handler)
-    assert config.logs_specs is not None
-    agent = DlrElasticAgent(
-        spec,
-        config.logs_specs,
-        stop_grace_seconds=stop_grace_seconds(me.termination_grace_seconds, args.shutdown_timeout),
-        start_method=config.start_method,
-        log_line_prefix_template=config.log_line_prefix_template or "[rank${rank}]: ",
-    )
-    monitor = ProgressMonitor(agent.progress_files, handler.reporter)
-    monitor.start()
-    try:
-        return _run(agent, handler)
-    finally:
-        monitor.stop()
-        agent.kill()
-        handler.shutdown()
+    handler = None
+    with contextlib.ExitStack() as cleanup:
+        try:
+            handler = create_handler(_rendezvous_parameters(config, me))
+            cleanup.callback(handler.shutdown)
+            agent = _create_agent(config, worker_spec(config, entrypoint, entrypoint_args, handler), args, me)
+            cleanup.callback(agent.kill)
+            monitor = ProgressMonitor(agent.progress_files, handler.reporter)
+            monitor.start()
+            cleanup.callback(monitor.stop)
+            code = _run(agent, handler)
+        except InvalidEnvironmentError as error:
+            print(f"dlr run: {error}", file=sys.stderr)
+            return EXIT_USAGE
+        except SignalException as error:
+            code = _stopped(handler, 128 + error.sigval)
+        finally:
+            _on_signals(args.signals_to_handle, signal.SIG_IGN)  # we are leaving already
+        return code
 
 
 def parse(argv: Sequence[str]) -> Any:
@@ -136,11 +128,34 @@ def exit_code(process_exit_code: int) -> int:
     return 128 - process_exit_code if process_exit_code < 0 else process_exit_code
 
 
+def _rendezvous_parameters(config: LaunchConfig, me: Environment) -> RendezvousParameters:
+    return RendezvousParameters(
+        BACKEND,
+        "",
+        me.job_name,
+        config.min_nodes,
+        config.max_nodes,
+        config.local_addr,
+        **{**config.rdzv_configs, "local_world_size": config.nproc_per_node},
+    )
+
+
+def _create_agent(config: LaunchConfig, spec: WorkerSpec, args: Any, me: Environment) -> DlrElasticAgent:
+    assert config.logs_specs is not None
+    return DlrElasticAgent(
+        spec,
+        config.logs_specs,
+        stop_grace_seconds=stop_grace_seconds(
+            me.termination_grace_seconds, getattr(args, "shutdown_timeout", None)
+        ),
+        start_method=config.start_method,
+        log_line_prefix_template=config.log_line_prefix_template or "[rank${rank}]: ",
+    )
+
+
 def _run(agent: DlrElasticAgent, handler: DlrRendezvousHandler) -> int:
     try:
         result = agent.run()
-    except SignalException as error:
-        return _stopped(handler, 128 + error.sigval)
     except JobEndedError as ended:
         logger.info("leaving: %s", ended)
         if ended.reason is ExitReason.JOB_SUCCEEDED:
@@ -156,22 +171,24 @@ def _run(agent: DlrElasticAgent, handler: DlrRendezvousHandler) -> int:
     return 0
 
 
-def _stopped(handler: DlrRendezvousHandler, code: int) -> int:
+def _stopped(handler: DlrRendezvousHandler | None, code: int) -> int:
     """Success outlives a later signal: the work is done."""
+    if handler is None:
+        return code
     if handler.reporter.latest.state is AgentState.SUCCEEDED:
         return 0
     handler.reporter.report(AgentState.STOPPED)
     return code
 
 
-def _handle_signals(names: str) -> None:
+def _on_signals(names: str, handler: Any) -> None:
     """As torch does when it starts processes; here from the first moment on, while the agent still waits."""
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = names
     for name in names.split(","):
         signum = getattr(signal, name.strip(), None)
         if signum is None:
             raise ValueError(f"--signals-to-handle: there is no signal {name!r}")
-        signal.signal(signum, _raise_signal)
+        signal.signal(signum, handler)
 
 
 def _raise_signal(signum: int, _frame: object) -> None:

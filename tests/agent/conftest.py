@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -62,6 +64,18 @@ class Agents:
     def log(self, index: int, incarnation: int = 1) -> str:
         return (self._directory / f"agent-{index}-{incarnation}.log").read_text(errors="replace")
 
+    def wait_log(self, index: int, text: str, timeout_seconds: float = 10.0) -> None:
+        deadline = time.monotonic() + timeout_seconds
+        while text not in self.log(index):
+            assert time.monotonic() < deadline, f"{text!r} is not in: {self.log(index)}"
+            time.sleep(0.05)
+
+    def wait_file(self, name: str, timeout_seconds: float = 10.0) -> None:
+        deadline = time.monotonic() + timeout_seconds
+        while not (self._directory / name).exists():
+            assert time.monotonic() < deadline, f"no file {name}"
+            time.sleep(0.02)
+
     def close(self) -> None:
         for process in self._running:
             for child in children(process.pid):
@@ -84,10 +98,8 @@ def children(pid: int) -> list[int]:
 
 
 def kill(pid: int, signum: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signum)
-    except ProcessLookupError:
-        pass
 
 
 @pytest.fixture

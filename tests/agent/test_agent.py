@@ -7,8 +7,6 @@ import signal
 import time
 from pathlib import Path
 
-import pytest
-
 from tests.agent.conftest import Agents, children
 from tests.agent.fake_cluster import FakeCluster
 
@@ -86,7 +84,9 @@ def test_killed_process_restarts_in_the_next_round(cluster: FakeCluster, agents:
     print(f"told {told_seconds:.3f} s after the kill")
 
 
-def test_sigterm_lets_processes_save_and_is_told(cluster: FakeCluster, agents: Agents, tmp_path: Path) -> None:
+def test_sigterm_lets_processes_save_and_is_told(
+    cluster: FakeCluster, agents: Agents, tmp_path: Path
+) -> None:
     script = agents.script(
         "import os, signal, time, dlr\n"
         "def save(*_):\n"
@@ -133,3 +133,148 @@ def test_sigterm_while_waiting_for_a_world(cluster: FakeCluster, agents: Agents)
     agent.terminate()
     assert agent.wait(10) == 143
     assert cluster.agent(0)["state"] == "Stopped"
+
+
+def test_replaced_incarnation_leaves(cluster: FakeCluster, agents: Agents) -> None:
+    old = agents.start(0, agents.script(COUNT))
+    cluster.wait_state({0: "Ready"}, 0)
+    cluster.form([0])
+    cluster.wait_step(0, 0)
+    rendezvous = cluster.job["status"]["rendezvous"]
+    cluster.publish(rendezvous={**rendezvous, "round": 2, "incarnations": [2]})
+    assert old.wait(10) == 143
+
+
+def test_restarted_container_does_not_join_the_round_its_predecessor_was_in(
+    cluster: FakeCluster, agents: Agents
+) -> None:
+    first = agents.start(0, agents.script(COUNT))
+    cluster.wait_state({0: "Ready"}, 0)
+    cluster.form([0])
+    cluster.wait_step(0, 0)
+    (process,) = children(first.pid)
+    first.kill()
+    os.kill(process, signal.SIGKILL)
+    first.wait()
+    again = agents.start(0, agents.script(COUNT))
+    cluster.wait_state({0: "Ready"}, 1)  # "I left it"
+    assert children(again.pid) == []
+    cluster.form([0])
+    cluster.wait_state({0: "Running"}, 2)
+
+
+def test_reforming_gives_time_to_save_until_the_next_world_waits(
+    cluster: FakeCluster, agents: Agents
+) -> None:
+    script = agents.script(
+        "import os, signal, time, dlr\n"
+        "def save(*_):\n"
+        "    open(os.environ['OUT'] + '/saving', 'w').close()\n"
+        "    time.sleep(60)\n"
+        "signal.signal(signal.SIGTERM, save)\n"
+        "dlr.report_step(int(os.environ['TORCHELASTIC_RESTART_COUNT']))\n"
+        "while True: time.sleep(1)\n"
+    )
+    agents.start(0, script, DLR_TERMINATION_GRACE_SECONDS="60")
+    cluster.wait_state({0: "Ready"}, 0)
+    cluster.form([0])
+    cluster.wait_step(0, 0)
+    cluster.reform()
+    agents.wait_file("saving")
+    time.sleep(0.5)
+    assert cluster.agent(0)["state"] == "Running"
+    cluster.form([0])  # the others are waiting now
+    cluster.wait_state({0: "Running"}, 2, timeout_seconds=8)
+
+
+def test_api_server_away_or_hanging_does_not_disturb_training(cluster: FakeCluster, agents: Agents) -> None:
+    agent = agents.start(0, agents.script(COUNT))
+    cluster.wait_state({0: "Ready"}, 0)
+    cluster.form([0])
+    cluster.wait_step(0, 0)
+    before = children(agent.pid)
+    cluster.stop()
+    time.sleep(3)
+    back_at = time.monotonic()
+    cluster.start()
+    cluster.wait(lambda: cluster.renewals[-1][0] > back_at, "a heartbeat", 3)
+    cluster.hanging.clear()
+    time.sleep(7)
+    cluster.hanging.set()
+    back_at = time.monotonic()
+    cluster.wait(lambda: cluster.renewals[-1][0] > back_at, "a heartbeat", 3)
+    assert children(agent.pid) == before
+    cluster.publish(phase="Suspended")  # and it still listens
+    assert agent.wait(20) == 143
+    assert cluster.agent(0)["state"] == "Stopped"
+
+
+def test_failure_while_the_api_server_is_away_is_told_later(cluster: FakeCluster, agents: Agents) -> None:
+    agent = agents.start(0, agents.script(COUNT))
+    cluster.wait_state({0: "Ready"}, 0)
+    cluster.form([0])
+    cluster.wait_step(0, 0)
+    cluster.stop()
+    (process,) = children(agent.pid)
+    os.kill(process, signal.SIGKILL)
+    time.sleep(1)
+    cluster.start()
+    cluster.wait_state({0: "Failed"}, 1, timeout_seconds=5)
+    cluster.form([0])
+    cluster.wait_state({0: "Running"}, 2)
+
+
+def test_max_restarts_given_ends_the_agent_with_the_process_exit_code(
+    cluster: FakeCluster, agents: Agents
+) -> None:
+    script = agents.script("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
+    agent = agents.start(0, "--max-restarts=0", script)
+    cluster.wait_state({0: "Ready"}, 0)
+    cluster.form([0])
+    assert agent.wait(30) == 128 + signal.SIGSEGV
+    assert cluster.agent(0)["failure"]["signal"] == "SIGSEGV"
+
+
+def test_command_that_does_not_exist(cluster: FakeCluster, agents: Agents) -> None:
+    agent = agents.start(0, "--max-restarts=0", "--no-python", "/no/such/program")
+    cluster.wait_state({0: "Ready"}, 0)
+    cluster.form([0])
+    assert agent.wait(30) == 127
+    assert "/no/such/program" in cluster.agent(0)["failure"]["message"]
+
+
+def test_run_path_runs_a_function(cluster: FakeCluster, agents: Agents) -> None:
+    agent = agents.start(0, "--run-path", agents.script(COUNT), STEPS="3")
+    cluster.wait_state({0: "Ready"}, 0)
+    cluster.form([0])
+    cluster.wait_state({0: "Succeeded"}, 1)
+    cluster.publish(phase="Succeeded")
+    assert agent.wait(10) == 0
+
+
+def test_round_that_is_superseded_while_members_are_missing_is_abandoned_at_once(
+    cluster: FakeCluster, agents: Agents
+) -> None:
+    agents.start(0, agents.script(COUNT))
+    cluster.wait_state({0: "Ready"}, 0)
+    # Member 1 will never come; and in the next round, rank 0 does not even listen.
+    cluster.environ(1)
+    cluster.workers["job-worker-1"]["status"]["agent"] = {**cluster.agent(0), "storePort": 9}
+    cluster.form([0, 1])
+    agents.wait_log(0, "joining round=1")
+    rendezvous = cluster.job["status"]["rendezvous"]
+    cluster.publish(rendezvous={**rendezvous, "round": 2, "masterPort": 9, "members": [1, 0]})
+    agents.wait_log(0, "joining round=2")
+    superseded_at = time.monotonic()
+    cluster.form([0])
+    cluster.wait_state({0: "Running"}, 3)
+    assert time.monotonic() - superseded_at < 3
+
+
+def test_outside_of_a_job_one_sentence_says_what_to_do(agents: Agents) -> None:
+    agent = agents.start(0, agents.script(COUNT), DLR_JOB_NAME="")
+    assert agent.wait(20) == 2
+    assert agents.log(0) == (
+        "dlr run: DLR_JOB_NAME is not set, so this is not a worker Pod of an ElasticJob: submit the job with "
+        "`dlr job submit`, or train on this machine alone with `torchrun --standalone`\n"
+    )
