@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -40,19 +40,28 @@ def console() -> Console:
     """Made anew each time: tests and pipes put another file in place of stdout."""
     if sys.stdout.isatty():
         return Console(highlight=False)
-    return Console(highlight=False, width=UNLIMITED_WIDTH, color_system=None)
+    return Console(highlight=False, width=UNLIMITED_WIDTH, force_terminal=False)
+
+
+def show(renderable: RenderableType) -> None:
+    screen = console()
+    if screen.is_terminal:
+        screen.print(renderable)
+        return
+    with screen.capture() as capture:
+        screen.print(renderable)
+    print("\n".join(line.rstrip() for line in capture.get().splitlines()))
 
 
 def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2))
 
 
-def table(headers: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> Table:
-    shown = Table(
-        box=None, pad_edge=False, title=title, title_justify="left", title_style="bold", header_style="bold"
-    )
-    for header in headers:
-        shown.add_column(header, overflow="fold")
+def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    shown = Table(box=None, pad_edge=False, header_style="bold")
+    for header in headers[:-1]:
+        shown.add_column(header, no_wrap=True)
+    shown.add_column(headers[-1], overflow="fold")
     for row in rows:
         shown.add_row(*(cell(value) for value in row))
     return shown

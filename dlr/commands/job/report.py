@@ -18,8 +18,9 @@ Row = tuple[object, ...]
 
 LIST_COLUMNS = ("NAME", "PHASE", "WORKERS", "ROUND", "WORLD", "AGE")
 CONDITION_COLUMNS = ("CONDITION", "STATUS", "SINCE", "REASON", "MESSAGE")
-WORKER_COLUMNS = ("RANK", "WORKER", "POD", "NODE", "PHASE", "STATE", "RESTARTS", "STEP", "MESSAGE")
+WORKER_COLUMNS = ("RANK", "POD", "NODE", "PHASE", "STATE", "RESTARTS", "STEP")
 EVENT_COLUMNS = ("LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE")
+MOST_NOTES = 5
 FINISHED = ("Succeeded", "Failed")
 
 
@@ -136,15 +137,24 @@ def _worker_row(worker: JSON, rank_of: dict[int, int]) -> Row:
     agent = current_report(worker)
     return (
         rank_of.get(spec["index"]) if spec["type"] == names.WORKER else None,
-        worker["metadata"]["name"],
-        status.get("podName"),
+        status.get("podName") or f"{worker['metadata']['name']} (no Pod)",
         status.get("nodeName"),
         status.get("phase"),
         agent.get("state"),
         _restarts(status),
         (agent.get("progress") or {}).get("step"),
-        status.get("message"),
     )
+
+
+def worker_notes(workers: Sequence[JSON]) -> list[str]:
+    """What keeps workers from running, or how they ended: the first few that have something to say."""
+    notes = [
+        f"{worker['metadata']['name']}: {worker['status']['message']}"
+        for worker in sort_workers(workers)
+        if (worker.get("status") or {}).get("message")
+    ]
+    rest = len(notes) - MOST_NOTES
+    return notes if rest <= 0 else [*notes[:MOST_NOTES], f"… and {rest} more workers with a message"]
 
 
 def current_report(worker: JSON) -> JSON:

@@ -22,7 +22,7 @@ from dlr.commands.errors import CommandError
 from dlr.commands.job import report
 from dlr.commands.job.lookup import get_job, list_workers
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace, Output
-from dlr.commands.output import Format, cell, console, print_json, table, utc_now
+from dlr.commands.output import Format, cell, console, print_json, show, table, utc_now
 
 JSON = dict[str, Any]
 
@@ -69,7 +69,7 @@ def status(
     if output is Format.JSON:
         print_json(snapshot.as_json())
     else:
-        console().print(render(snapshot, utc_now()))
+        show(render(snapshot, utc_now()))
 
 
 def take_snapshot(api: Api, name: str) -> Snapshot:
@@ -83,13 +83,17 @@ def render(snapshot: Snapshot, now: datetime) -> RenderableType:
     for label, text in report.summary(snapshot.job, now):
         head.add_row(Text(label, style="bold"), cell(text))
     parts: list[RenderableType] = [head]
-    for columns, rows in (
-        (report.CONDITION_COLUMNS, report.condition_rows(snapshot.job, now)),
-        (report.WORKER_COLUMNS, report.worker_rows(snapshot.job, snapshot.workers)),
-        (report.EVENT_COLUMNS, [report.event_row(event, now) for event in snapshot.events[-EVENTS_SHOWN:]]),
+    conditions = report.condition_rows(snapshot.job, now)
+    workers = report.worker_rows(snapshot.job, snapshot.workers)
+    notes = [cell(note) for note in report.worker_notes(snapshot.workers)]
+    events = [report.event_row(event, now) for event in snapshot.events[-EVENTS_SHOWN:]]
+    for columns, rows, below in (
+        (report.CONDITION_COLUMNS, conditions, []),
+        (report.WORKER_COLUMNS, workers, notes),
+        (report.EVENT_COLUMNS, events, []),
     ):
         if rows:
-            parts += [Text(""), table(columns, rows)]
+            parts += [Text(""), table(columns, rows), *below]
     return Group(*parts)
 
 
