@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
-from localcluster.apiserver.errors import cause, forbidden_field, invalid_value, required
+from localcluster.apiserver.errors import forbidden_field, invalid_value, required
 from localcluster.apiserver.times import rfc3339, utc_now
 from localcluster.builtin import components
 from localcluster.cel import CelError
@@ -58,11 +58,8 @@ def faults(obj: JSON) -> list[JSON]:
     found: list[JSON] = []
     expected = f"{names['plural']}.{spec['group']}"
     if obj["metadata"]["name"] != expected:
-        found.append(
-            invalid_value(
-                "metadata.name", obj["metadata"]["name"], 'must be spec.names.plural+"."+spec.group'
-            )
-        )
+        why = 'must be spec.names.plural+"."+spec.group'
+        found.append(invalid_value("metadata.name", obj["metadata"]["name"], why))
     if "." not in spec["group"]:
         found.append(invalid_value("spec.group", spec["group"], "should be a domain with at least one dot"))
     storing = [version["name"] for version in _versions(obj) if version.get("storage")]
@@ -76,11 +73,9 @@ def faults(obj: JSON) -> list[JSON]:
             found.append(required(path, "schemas are required"))
         elif schema.get("type") != "object":
             why = "must be object at the root"
-            found.append(
-                cause(
-                    f"{path}.type", "FieldValueInvalid", f'Invalid value: "{schema.get("type", "")}": {why}'
-                )
-            )
+            found.append(invalid_value(f"{path}.type", schema.get("type", ""), why))
+        else:
+            found += _schema_faults(path, schema)
     strategy = (spec.get("conversion") or {}).get("strategy", "None")
     if strategy != "None":
         why = "this cluster calls no conversion webhooks; versions may differ in apiVersion only"

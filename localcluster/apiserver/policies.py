@@ -172,9 +172,8 @@ def _enforce(policy: JSON, binding: JSON, admission: Admission, denial: _Denial)
     names = f"'{policy['metadata']['name']}' with binding '{binding['metadata']['name']}'"
     actions = binding["spec"].get("validationActions") or ["Deny"]
     if "Warn" in actions:
-        admission.warnings.append(
-            f"Validation failed for ValidatingAdmissionPolicy {names}: {denial.message}"
-        )
+        warning = f"Validation failed for ValidatingAdmissionPolicy {names}: {denial.message}"
+        admission.warnings.append(warning)
     if "Deny" in actions:
         why = f"ValidatingAdmissionPolicy {names} denied request: {denial.message}"
         refused = forbidden(admission.type, admission.name, why)
