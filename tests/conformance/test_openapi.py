@@ -108,7 +108,7 @@ async def test_the_hash_changes_with_the_schema(api: Api, backend: Backend) -> N
         ("wg.spec.size", ["FIELD: size <integer>", "How big it is, in centimetres."]),
         ("wg.spec.parts.count", ["FIELD: count <integer>"]),
         ("pod.spec.containers", ["FIELD: containers <[]Container>"]),
-        ("lease.spec.renewTime", ["FIELD: renewTime <MicroTime>"]),
+        ("lease.spec.leaseDurationSeconds", ["FIELD: leaseDurationSeconds <integer>"]),
     ],
 )
 async def test_kubectl_explains(

@@ -62,15 +62,16 @@ async def test_json_patch_operations(api: Api, make: Maker) -> None:
         {"op": "replace", "path": "/spec/size", "value": 9},
         {"op": "copy", "from": "/spec/attributes/x", "path": "/spec/attributes/y"},
         {"op": "move", "from": "/spec/min", "path": "/spec/max"},
-        {"op": "add", "path": "/metadata/annotations", "value": {"a~b/c": "1"}},
-        {"op": "replace", "path": "/metadata/annotations/a~0b~1c", "value": "2"},
+        {"op": "add", "path": "/metadata/annotations", "value": {"a.b/c": "1"}},
+        {"op": "replace", "path": "/metadata/annotations/a.b~1c", "value": "2"},
+        {"op": "add", "path": "/spec/attributes/x~0y", "value": "3"},
     ]
     made = await patched(api, make, operations, JSON_PATCH)
     spec = made["spec"]
     assert (spec["tags"], spec["size"]) == (["b", "c"], 9)
-    assert spec["attributes"] == {"x": "1", "y": "1"}
+    assert spec["attributes"] == {"x": "1", "y": "1", "x~y": "3"}
     assert (spec.get("min"), spec["max"]) == (None, 1)
-    assert made["metadata"]["annotations"] == {"a~b/c": "2"}
+    assert made["metadata"]["annotations"] == {"a.b/c": "2"}
 
 
 @pytest.mark.parametrize(
@@ -266,7 +267,7 @@ async def test_kubectl_patches_a_built_in_strategically(kubectl: Kubectl, make: 
 async def test_kubectl_says_that_strategic_patches_do_not_fit(kubectl: Kubectl, make: Maker) -> None:
     await make.widget()
     said = await kubectl.refused("patch", "wg", "w", "-p", "{}", namespace=make.namespace)
-    assert "UnsupportedMediaType" in said
+    assert "strategic-merge-patch+json is not supported" in said
 
 
 async def test_kubectl_patches_status(kubectl: Kubectl, make: Maker) -> None:
