@@ -17,7 +17,7 @@ from dlr.commands.output import print_json
 from localcluster.paths import Home
 
 DEFAULT_NODES = 4
-DEFAULT_PORT = 6553
+DEFAULT_PORT = 0
 
 CONTROLLER_COMMAND = [
     *(sys.executable, "-m", "dlr.cli", "controller"),
@@ -41,7 +41,7 @@ def up(
     memory_per_node: Annotated[str, typer.Option(help="Memory that a node says it has.")] = "32Gi",
     gpus_per_node: Annotated[int, typer.Option(min=0, help="nvidia.com/gpu that a node says it has.")] = 0,
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="The API server's port; 0 is any free one.")
+        int, typer.Option(min=0, max=65535, help="The API server's port; 0 is a free one.")
     ] = DEFAULT_PORT,
     home: HomeFolder = None,
 ) -> None:
