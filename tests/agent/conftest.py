@@ -64,9 +64,9 @@ class Agents:
     def log(self, index: int, incarnation: int = 1) -> str:
         return (self._directory / f"agent-{index}-{incarnation}.log").read_text(errors="replace")
 
-    def wait_log(self, index: int, text: str, timeout_seconds: float = 10.0) -> None:
+    def wait_log(self, index: int, text: str, *, times: int = 1, timeout_seconds: float = 30.0) -> None:
         deadline = time.monotonic() + timeout_seconds
-        while text not in self.log(index):
+        while self.log(index).count(text) < times:
             assert time.monotonic() < deadline, f"{text!r} is not in: {self.log(index)}"
             time.sleep(0.05)
 

@@ -17,19 +17,6 @@ for step in range(int(os.environ.get("STEPS", "100000"))):
     time.sleep(0.02)
 """
 
-TRAIN = """
-import os, time, dlr, torch, torch.distributed as dist
-dist.init_process_group("gloo")
-for step in range(int(os.environ.get("STEPS", "100000"))):
-    total = torch.ones(1)
-    dist.all_reduce(total)
-    assert total.item() == dist.get_world_size()
-    dlr.report_step(step)
-    print(f"round={os.environ['TORCHELASTIC_RESTART_COUNT']} rank={dist.get_rank()} step={step}", flush=True)
-    time.sleep(0.02)
-dist.destroy_process_group()
-"""
-
 
 def test_trains_and_leaves_when_the_job_succeeded(cluster: FakeCluster, agents: Agents) -> None:
     agent = agents.start(0, agents.script(COUNT), STEPS="3")

@@ -1,0 +1,97 @@
+"""Several agents with real process groups (gloo), and stock torchrun on the same rendezvous."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from tests.agent.conftest import Agents, children
+from tests.agent.fake_cluster import FakeCluster
+
+TRAIN = """
+import os, time, dlr, torch, torch.distributed as dist
+from datetime import timedelta
+dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+for step in range(int(os.environ.get("STEPS", "100000"))):
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    assert total.item() == dist.get_world_size()
+    dlr.report_step(step)
+    if step == 0:
+        print(f"first step: rank={dist.get_rank()} of={dist.get_world_size()}", flush=True)
+    time.sleep(0.02)
+dist.destroy_process_group()
+"""
+
+
+def test_killed_process_and_then_lost_rank_0_agent(cluster: FakeCluster, agents: Agents) -> None:
+    script = agents.script(TRAIN)
+    running = [agents.start(index, script) for index in range(2)]
+    cluster.wait_state({0: "Ready", 1: "Ready"}, 0)
+    cluster.form([0, 1])
+    for index in range(2):
+        cluster.wait_step(index, 0)
+
+    # One process dies: all agents stop theirs, and go on in the next round, in place.
+    (process,) = children(running[1].pid)
+    os.kill(process, signal.SIGKILL)
+    cluster.wait(lambda: cluster.agent(1)["state"] == "Failed", "the failure", 5)
+    assert cluster.agent(1)["failure"]["rank"] == 1
+    killed_at = time.monotonic()
+    cluster.form([0, 1])
+    cluster.wait_state({0: "Running", 1: "Running"}, 2, 10)
+    started_seconds = time.monotonic() - killed_at
+    for index in range(2):
+        agents.wait_log(index, f"first step: rank={index} of=2", times=2)
+
+    # The agent of rank 0 is lost with all that it ran: the other goes on at another master.
+    master = running[0]
+    for child in children(master.pid):
+        os.kill(child, signal.SIGKILL)
+    master.kill()
+    cluster.reform()
+    cluster.wait(lambda: cluster.agent(1)["state"] in ("Ready", "Failed"), "worker 1 to stop", 20)
+    cluster.form([1])
+    cluster.wait_state({1: "Running"}, 3, 10)
+    agents.wait_log(1, "first step: rank=0 of=1")
+    print(f"processes started {started_seconds:.3f} s after the round was formed")
+
+
+def test_stock_torchrun_trains_through_a_restart(
+    cluster: FakeCluster, agents: Agents, tmp_path: Path
+) -> None:
+    # As an installed dlr would have it: what torch reads is the entry point's metadata.
+    metadata = tmp_path / "work/dlr_entry-0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: dlr_entry\nVersion: 0\n")
+    (metadata / "entry_points.txt").write_text("[torchrun.handlers]\ndlr = agent.torchrun:get_handler\n")
+    script = agents.script(TRAIN)
+    running = [
+        agents.start(
+            index,
+            "--max-restarts=3",
+            script,
+            module="torch.distributed.run",
+            STEPS="150",
+            PET_RDZV_BACKEND="dlr",
+            PET_RDZV_ID="job",
+            PET_NNODES="1:2",
+        )
+        for index in range(2)
+    ]
+    cluster.wait_state({0: "Ready", 1: "Ready"}, 0)
+    cluster.form([0, 1])
+    for index in range(2):
+        agents.wait_log(index, f"first step: rank={index} of=2")
+    (process,) = children(running[1].pid)
+    os.kill(process, signal.SIGKILL)
+    cluster.wait(lambda: cluster.agent(1)["state"] == "Ready", "worker 1 to leave", 10)
+    assert cluster.agent(1)["observedRound"] == 1
+    cluster.form([0, 1])
+    for index in range(2):
+        agents.wait_log(index, f"first step: rank={index} of=2", times=2)
+    for agent in running:
+        assert agent.wait(60) == 0
+    assert cluster.agent(0)["state"] == "Succeeded"
