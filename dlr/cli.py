@@ -18,12 +18,13 @@ EXIT_INTERRUPTED = 130
 def main(arguments: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        if words[:1] == ["run"]:
-            sys.exit(_run(words[1:]))
-        _command_line(words)
+        sys.exit(_dispatch(words))
     except CommandError as error:
         print(f"dlr: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except ModuleNotFoundError as error:
+        print(f"dlr: {_what_to_install(error)}", file=sys.stderr)
+        sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:
@@ -31,29 +32,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _run(words: list[str]) -> int | None:
-    from agent.run import main as run_agent
+def _dispatch(words: list[str]) -> int | None:
+    if words[:1] == ["run"]:
+        from agent.run import main as run
 
-    return run_agent(words)
+        return run(words[1:])
+    if words[:1] == ["controller"]:
+        import typer
 
+        from dlr.commands.controller import controller
 
-def _command_line(words: list[str]) -> None:
-    try:
-        if words[:1] == ["controller"]:
-            import typer
+        alone = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+        alone.command()(controller)
+        alone(words[1:], prog_name="dlr controller")
+    from dlr.commands.application import application
 
-            from dlr.commands.controller import controller
-
-            alone = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
-            alone.command()(controller)
-            alone(words[1:], prog_name="dlr controller")
-        from dlr.commands.application import application
-    except ModuleNotFoundError as error:
-        raise CommandError(
-            f"this command needs the package {error.name}, which only `dlr run` can do without; "
-            "install it with: pip install 'dlr[cli]'"
-        ) from error
     application(words, prog_name="dlr")
+    return None
+
+
+def _what_to_install(error: ModuleNotFoundError) -> str:
+    package = (error.name or "").partition(".")[0]
+    brought_by = "torch" if package == "torch" else "'dlr[cli]'"
+    return f"this command needs the package {package}, which is not installed here; pip install {brought_by}"
 
 
 if __name__ == "__main__":

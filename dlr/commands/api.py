@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-import pykube
 import requests
 
 from crds import names
@@ -71,6 +70,9 @@ class Unreachable(CommandError):
 
 class Api:
     def __init__(self, connection: Connection) -> None:
+        # Imported here: `dlr manifests` and `dlr controller` work where pykube is not installed.
+        import pykube
+
         self.connection = connection
         self.namespace = connection.namespace
         config = pykube.KubeConfig(
@@ -81,6 +83,7 @@ class Api:
                 "current-context": "it",
             }
         )
+        self._login_errors = (NotImplementedError, ImportError, pykube.exceptions.PyKubeError)
         self._http = pykube.HTTPClient(config, timeout=REQUEST_TIMEOUT_SECONDS)
         # A proxy for the outside world has no business between us and a cluster on this machine.
         self._http.session.trust_env = not _is_loopback(connection.server)
@@ -164,7 +167,7 @@ class Api:
             raise CommandError(
                 f"The certificates of {self.connection.source} cannot be used: {_innermost(error)}."
             ) from error
-        except (NotImplementedError, ImportError, pykube.exceptions.PyKubeError) as error:
+        except self._login_errors as error:
             raise CommandError(
                 f"{self.connection.source} asks for a login that dlr cannot do: {error}"
             ) from error

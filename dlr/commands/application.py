@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from dlr.commands.cluster import down, kubeconfig, up
@@ -19,10 +21,17 @@ application.command()(up)
 application.command()(down)
 application.command()(kubeconfig)
 application.add_typer(jobs, name="job")
-application.command(
-    add_help_option=False,
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-    help="Train, in a Pod: torchrun's flags, a script and its arguments (see `dlr run --help`).",
-)
 application.command()(controller)
 application.command()(manifests)
+
+
+@application.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
+def run(
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[TORCHRUN FLAGS] SCRIPT [ARGS]...", show_default=False)
+    ] = None,
+) -> None:
+    """Train, in a Pod: torchrun's flags, a script and its arguments."""
+    from agent.run import main
+
+    raise typer.Exit(main(arguments or []))

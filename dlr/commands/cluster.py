@@ -50,16 +50,19 @@ def up(
 
     place = _home(home)
     _put_own_commands_on_path()
-    supervisor.up(
-        place,
-        nodes=nodes,
-        cpus_per_node=cpus_per_node,
-        memory_per_node=memory_per_node,
-        gpus_per_node=gpus_per_node,
-        port=port,
-        manifests=[*crds.manifests(), *deploy.worker_documents()],
-        addons=[supervisor.Addon("controller", CONTROLLER_COMMAND)],
-    )
+    try:
+        supervisor.up(
+            place,
+            nodes=nodes,
+            cpus_per_node=cpus_per_node,
+            memory_per_node=memory_per_node,
+            gpus_per_node=gpus_per_node,
+            port=port,
+            manifests=[*crds.manifests(), *deploy.worker_documents()],
+            addons=[supervisor.Addon("controller", CONTROLLER_COMMAND)],
+        )
+    except supervisor.ClusterError as error:
+        raise CommandError(f"{error}.") from error
     print(
         f"The cluster is up: {nodes} virtual nodes and the dlr controller. Its files are in {place.root}.\n\n"
         f"  export KUBECONFIG={place.kubeconfig}\n"
@@ -74,7 +77,10 @@ def down(home: HomeFolder = None) -> None:
     from localcluster import supervisor
 
     place = _home(home)
-    supervisor.down(place)
+    try:
+        supervisor.down(place)
+    except supervisor.ClusterError as error:
+        raise CommandError(f"{error}.") from error
     print(f"The cluster in {place.root} is down.")
 
 
