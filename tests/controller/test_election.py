@@ -1,0 +1,297 @@
+import asyncio
+from contextlib import suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controller.election import ElectionTiming, Move, Observation, Record, decide, observe
+from controller.elector import Elector, LeadershipLost, NotLeader
+from controller.errors import Unavailable
+from tests.controller import virtual_time
+from tests.controller.lease_api import ANSWER_LOST, LOST, PROMPT, Fate, LeaseApi, LeaseClient
+from tests.controller.virtual_time import now
+
+TIMING = ElectionTiming()
+
+
+def record(holder, version="1", duration=15.0):
+    return Record(holder, duration, 0, None, version, {})
+
+
+def test_a_lease_nobody_has_is_created_and_a_released_one_taken_at_once():
+    assert decide(observe(None, None, 50), "me", 50) is Move.CREATE
+    assert decide(observe(None, record(""), 50), "me", 50) is Move.TAKE
+
+
+def test_anothers_lease_is_taken_only_after_its_duration_without_a_change():
+    seen = observe(None, record("other"), 100)
+    assert decide(seen, "me", 114.9) is Move.WAIT
+    assert decide(seen, "me", 115) is Move.TAKE
+    renewed = observe(seen, record("other", "2"), 110)
+    assert decide(renewed, "me", 124.9) is Move.WAIT
+
+
+def test_seeing_the_same_again_does_not_extend_the_wait():
+    seen = observe(None, record("other"), 100)
+    assert observe(seen, record("other"), 110) is seen
+
+
+def test_a_deleted_lease_is_waited_for_as_its_last_holder_may_still_lead():
+    seen = observe(observe(None, record("other"), 100), None, 105)
+    assert decide(seen, "me", 110) is Move.WAIT
+    assert decide(seen, "other", 110) is Move.CREATE
+    assert decide(seen, "me", 115) is Move.CREATE
+
+
+def test_the_duration_is_the_holders_promise_not_ours():
+    seen = observe(None, record("other", duration=60), 100)
+    assert decide(seen, "me", 150) is Move.WAIT
+
+
+def test_timing_that_could_overlap_is_refused():
+    with pytest.raises(ValueError, match="lease duration > renew deadline > retry period"):
+        ElectionTiming(10, 10, 2)
+
+
+def test_observation_starts_free():
+    assert observe(None, None, 7) == Observation(None, 7, "")
+
+
+def elector(api, name="me", fate=lambda: PROMPT):
+    return Elector(LeaseClient(api, fate), namespace="ns", name="dlr", identity=name, timing=TIMING)
+
+
+def test_first_candidate_leads_and_a_second_follows_within_the_lease_time():
+    async def scenario():
+        api = LeaseApi()
+        first, second = elector(api, "first"), elector(api, "second")
+        await first.acquire()
+        holding = asyncio.create_task(first.hold())
+        following = asyncio.create_task(second.acquire())
+        await asyncio.sleep(60)
+        assert first.is_leader and not second.is_leader and not following.done()
+        holding.cancel()  # killed: no release
+        killed_at = now()
+        await following
+        assert second.is_leader
+        assert now() - killed_at <= 15 + 2 * 1.2 + 0.1
+        assert api.lease["spec"]["leaseTransitions"] == 1
+        assert api.lease["spec"]["holderIdentity"] == "second"
+
+    virtual_time.run(scenario())
+
+
+def test_released_lease_is_taken_at_the_next_try():
+    async def scenario():
+        api = LeaseApi()
+        first, second = elector(api, "first"), elector(api, "second")
+        await first.acquire()
+        following = asyncio.create_task(second.acquire())
+        await asyncio.sleep(5)
+        await first.release()
+        assert not first.is_leader and api.lease["spec"]["holderIdentity"] == ""
+        released_at = now()
+        await following
+        assert now() - released_at < 2 * 1.2 + 0.1
+
+    virtual_time.run(scenario())
+
+
+@pytest.mark.parametrize("fate", [LOST, ANSWER_LOST])
+def test_leading_ends_before_the_lease_does_when_the_server_hangs_mid_call(fate):
+    async def scenario():
+        api, hanging = LeaseApi(), False
+        leader = elector(api, fate=lambda: fate if hanging else PROMPT)
+        await leader.acquire()
+        holding = asyncio.create_task(leader.hold())
+        await asyncio.sleep(20)
+        hanging = True
+        renewed_at = now()
+        with pytest.raises(LeadershipLost, match="could not be renewed within 10 s"):
+            await holding
+        assert now() - renewed_at <= TIMING.renew_deadline_seconds
+        assert not leader.is_leader
+        with pytest.raises(NotLeader):
+            leader.check()
+
+    virtual_time.run(scenario())
+
+
+def test_a_leaders_time_runs_from_before_the_renewal_was_sent():
+    """The server may have acted at once and answered late: a candidate counts from when it acted."""
+
+    async def scenario():
+        api, slow = LeaseApi(), Fate(0.0, 3.0)
+        leader = elector(api, fate=lambda: slow)
+        api.create({"metadata": {}, "spec": {"holderIdentity": ""}})
+        await leader.acquire()  # look: 3 s, claim: 3 s
+        claimed_at = 3.0
+        await asyncio.sleep(claimed_at + 9.9 - now())
+        assert leader.is_leader
+        await asyncio.sleep(0.2)
+        assert not leader.is_leader
+
+    virtual_time.run(scenario())
+
+
+def test_a_hang_shorter_than_the_deadline_does_not_end_leading():
+    async def scenario():
+        api, hanging = LeaseApi(), False
+        leader = elector(api, fate=lambda: LOST if hanging else PROMPT)
+        await leader.acquire()
+        holding = asyncio.create_task(leader.hold())
+        for _ in range(5):
+            await asyncio.sleep(20)
+            hanging = True
+            await asyncio.sleep(5)
+            hanging = False
+        assert leader.is_leader and not holding.done()
+        holding.cancel()
+
+    virtual_time.run(scenario())
+
+
+def test_errors_in_place_of_answers_do_not_end_leading_early():
+    async def scenario():
+        api = LeaseApi()
+        leader = elector(api)
+        await leader.acquire()
+        client, calls = leader._client, 0
+
+        async def replace(resource, lease):
+            nonlocal calls
+            calls += 1
+            if calls % 2:
+                raise Unavailable("etcd leader changed", status=503)
+            return await LeaseClient.replace(client, resource, lease)
+
+        client.replace = replace
+        holding = asyncio.create_task(leader.hold())
+        await asyncio.sleep(100)
+        assert leader.is_leader
+        holding.cancel()
+
+    virtual_time.run(scenario())
+
+
+def test_a_leader_whose_lease_was_given_to_another_stops_at_the_next_renewal():
+    async def scenario():
+        api = LeaseApi()
+        leader = elector(api)
+        await leader.acquire()
+        stolen = api.read()
+        stolen["spec"]["holderIdentity"] = "thief"
+        api.replace(stolen)
+        with pytest.raises(LeadershipLost, match="taken by thief"):
+            await leader.hold()
+        assert now() < 3
+
+    virtual_time.run(scenario())
+
+
+def test_a_leader_whose_lease_was_deleted_makes_it_again():
+    async def scenario():
+        api = LeaseApi()
+        leader = elector(api)
+        await leader.acquire()
+        holding = asyncio.create_task(leader.hold())
+        await asyncio.sleep(5)
+        api.delete()
+        await asyncio.sleep(10)
+        assert leader.is_leader and api.lease["spec"]["holderIdentity"] == "me"
+        holding.cancel()
+
+    virtual_time.run(scenario())
+
+
+def test_what_others_put_on_the_lease_is_kept():
+    async def scenario():
+        api = LeaseApi()
+        leader = elector(api)
+        await leader.acquire()
+        labelled = api.read()
+        labelled["metadata"]["labels"] = {"team": "x"}
+        api.replace(labelled)
+        holding = asyncio.create_task(leader.hold())
+        await asyncio.sleep(10)
+        assert leader.is_leader and api.lease["metadata"]["labels"] == {"team": "x"}
+        holding.cancel()
+
+    virtual_time.run(scenario())
+
+
+class WatchedElector(Elector):
+    """Two leaders can only come about at the moment one begins or goes on to lead: looks then."""
+
+    def __init__(self, api, name, fate, alive):
+        super().__init__(LeaseClient(api, fate), namespace="ns", name="dlr", identity=name, timing=TIMING)
+        self._alive = alive
+
+    async def _claim(self):
+        await super()._claim()
+        leaders = [candidate.identity for candidate in self._alive if candidate.is_leader]
+        assert len(leaders) <= 1, leaders
+
+
+SECONDS = st.sampled_from([0.0, 0.01, 0.5, 2.0, 3.2, 5.0, 9.0, 14.0, 16.0, 40.0, float("inf")])
+PHASES = st.lists(st.tuples(st.floats(1, 30), st.builds(Fate, SECONDS, SECONDS)), min_size=3, max_size=8)
+LIVES = st.lists(st.tuples(st.floats(0, 20), st.floats(0, 50), st.sampled_from(["kill", "stop"])), max_size=2)
+
+
+@given(weather=st.lists(PHASES, min_size=3, max_size=3), lives=st.lists(LIVES, min_size=3, max_size=3))
+@settings(max_examples=100, deadline=None)
+def test_never_two_leaders_at_once_whatever_the_network_does(weather, lives):
+    """Three candidates on changing networks: requests hang, arrive late, lose their answers. Processes come
+    and go.
+
+    When the faults are over, somebody leads within the lease time.
+    """
+
+    async def scenario():
+        api = LeaseApi()
+        alive = []
+
+        async def process(which):
+            def fate():
+                until = 0.0
+                for seconds, phase in weather[which]:
+                    until += seconds
+                    if now() < until:
+                        return phase
+                return PROMPT
+
+            generation = 0
+            for wait, life, end in lives[which]:
+                await asyncio.sleep(wait)
+                generation += 1
+                await one_life(f"{which}.{generation}", fate, life, end)
+            while True:
+                generation += 1
+                await one_life(f"{which}.{generation}", fate, 1e9, "kill")
+
+        async def one_life(name, fate, seconds, end):
+            candidate = WatchedElector(api, name, fate, alive)
+            alive.append(candidate)
+            with suppress(TimeoutError, LeadershipLost):
+                async with asyncio.timeout(seconds):
+                    await candidate.acquire()
+                    await candidate.hold()
+            if end == "stop":
+                await candidate.release()
+            alive.remove(candidate)
+
+        processes = [asyncio.create_task(process(which)) for which in range(3)]
+        ended, _ = await asyncio.wait(processes, timeout=400, return_when=asyncio.FIRST_COMPLETED)
+        for task in ended:
+            task.result()
+        assert sum(candidate.is_leader for candidate in alive) == 1
+        for task in processes:
+            task.cancel()
+        await asyncio.gather(*processes, return_exceptions=True)
+        holders = [spec["holderIdentity"] for spec in api.writes]
+        assert holders[0]
+        transitions = [spec["leaseTransitions"] for spec in api.writes]
+        assert transitions == sorted(transitions)
+
+    virtual_time.run(scenario())
