@@ -64,6 +64,7 @@ async def run_nodes(options: NodesOptions, stop: asyncio.Event) -> None:
             lifecycle.run(),
         ]
         tasks = [asyncio.create_task(each) for each in work]
+        kubelets: list[Kubelet] = []
         stopped = asyncio.create_task(stop.wait())
         synced: asyncio.Future[Any] = asyncio.gather(pods.synced.wait(), nodes.synced.wait())
         await asyncio.wait({*tasks, stopped, synced}, return_when=asyncio.FIRST_COMPLETED)
@@ -80,12 +81,15 @@ async def run_nodes(options: NodesOptions, stop: asyncio.Event) -> None:
                 version=f"v{importlib.metadata.version('dlr')}",
             )
             remove_stale_files(home, {pod["metadata"]["uid"] for pod in pods.list()})
-            tasks += [asyncio.create_task(kubelet.run()) for kubelet in _kubelets(machine, options)]
+            kubelets = _kubelets(machine, options)
+            tasks += [asyncio.create_task(kubelet.run()) for kubelet in kubelets]
             tasks.append(asyncio.create_task(_remove_surplus_nodes(client, nodes, options.nodes)))
+            tasks.append(asyncio.create_task(_say_ready(kubelets, home.pidfile(PROCESS))))
             await _until_first_fault(tasks, stopped)
         for task in (*tasks, stopped):
             task.cancel()
         await asyncio.gather(*tasks, stopped, return_exceptions=True)
+        await asyncio.gather(*(kubelet.power_off() for kubelet in kubelets))
 
 
 def _kubelets(machine: Machine, options: NodesOptions) -> list[Kubelet]:
@@ -113,6 +117,12 @@ def _raise_first(tasks: list[asyncio.Task[Any]]) -> None:
             raise fault
 
 
+async def _say_ready(kubelets: list[Kubelet], pidfile: Path) -> None:
+    """The pid file appears when all nodes are up: whoever started us waits for it."""
+    await asyncio.gather(*(kubelet.settled.wait() for kubelet in kubelets))
+    write_private(pidfile, str(os.getpid()).encode())
+
+
 async def _remove_surplus_nodes(client: ApiClient, nodes: Informer, count: int) -> None:
     """Virtual nodes of an earlier start with more of them."""
     wanted = set(node_names(count))
@@ -129,7 +139,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="localcluster.nodes", description=__doc__)
     parser.add_argument("--home", type=Path, default=default_root(), help="the cluster's folder")
     parser.add_argument("--nodes", type=int, default=3, help="how many virtual nodes")
-    parser.add_argument("--cpus-per-node", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--cpus-per-node", default=str(os.cpu_count() or 1))
     parser.add_argument("--memory-per-node", default="16Gi")
     parser.add_argument("--gpus-per-node", type=int, default=0)
     parser.add_argument(
@@ -154,12 +164,10 @@ async def _run(options: NodesOptions) -> None:
     loop = asyncio.get_running_loop()
     for stop_signal in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(stop_signal, stop.set)
-    pidfile = options.home.pidfile(PROCESS)
-    write_private(pidfile, str(os.getpid()).encode())
     try:
         await run_nodes(options, stop)
     finally:
-        pidfile.unlink(missing_ok=True)
+        options.home.pidfile(PROCESS).unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

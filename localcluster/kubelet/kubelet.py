@@ -76,6 +76,8 @@ class Kubelet:
         self._powered = False
         self._heartbeat: asyncio.Task[None] | None = None
         self._node_changed = asyncio.Event()
+        self.settled = asyncio.Event()
+        """The node is as its power switch says."""
         self._cleaning: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -88,6 +90,7 @@ class Kubelet:
             self._node_changed.clear()
             try:
                 await self._converge()
+                self.settled.set()
             except (ApiFailure, ApiUnavailable) as failure:
                 log.warning("node not updated node=%s error=%s", self.name, failure)
                 await asyncio.sleep(RETRY_SECONDS)
@@ -100,7 +103,7 @@ class Kubelet:
         if is_powered(node) and not self._powered:
             await self._power_on(node)
         elif not is_powered(node) and self._powered:
-            await self._power_off()
+            await self.power_off()
         elif self._powered and not is_reported_ready(node):
             await self._report(node)
 
@@ -135,7 +138,7 @@ class Kubelet:
             self._heartbeat.cancel()
         self._heartbeat = asyncio.create_task(keep_lease(self._machine.client, node))
 
-    async def _power_off(self) -> None:
+    async def power_off(self) -> None:
         """Everything of the node dies at once, and nobody says so."""
         self._powered = False
         log.info("power off node=%s pods=%d", self.name, len(self._running))

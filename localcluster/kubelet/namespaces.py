@@ -69,9 +69,14 @@ def set_hostname(name: str) -> None:
     _check(_libc.sethostname(encoded, ctypes.c_size_t(len(encoded))), "sethostname")
 
 
-def die_with_parent() -> None:
-    """Be killed when the thread that started this process ends. Children do not inherit it."""
+def die_with_parent(parent: int | None = None) -> None:
+    """Be killed when the thread that started this process ends. Children do not inherit it.
+
+    Name the parent where nothing else tells that it was dead before this was called.
+    """
     _check(_libc.prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0), "prctl")
+    if parent is not None and os.getppid() != parent:
+        os._exit(1)
 
 
 def adopt_orphans() -> None:

@@ -22,12 +22,12 @@ ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 class NodeShape:
     """What each virtual node offers. They all share this one machine, so the sum may exceed it."""
 
-    cpus: int
+    cpus: str
     memory: str
     gpus: int
 
     def capacity(self) -> JSON:
-        counted = {"cpu": str(self.cpus), "memory": self.memory, "pods": str(PODS_PER_NODE)}
+        counted = {"cpu": self.cpus, "memory": self.memory, "pods": str(PODS_PER_NODE)}
         return counted | ({GPU: str(self.gpus)} if self.gpus else {})
 
 

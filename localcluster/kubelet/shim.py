@@ -121,10 +121,11 @@ def execute(spec: JSON, stdio: Stdio, failed: int) -> NoReturn:
 def start_main(spec: JSON, stdio: Stdio, *, die_with_parent: bool) -> int:
     """Fork the main process and wait until it has become the command. Returns its pid."""
     readable, writable = os.pipe2(os.O_CLOEXEC)
+    parent = os.getpid()
     pid = os.fork()
     if pid == 0:
         if die_with_parent:
-            namespaces.die_with_parent()
+            namespaces.die_with_parent(parent)
         execute(spec, stdio, writable)
     os.close(writable)
     failure = os.read(readable, READ_BYTES)

@@ -1,0 +1,150 @@
+"""The background process of the embedded cluster.
+
+It starts the API server, the nodes and the add-ons, and starts again whatever ends. All of them end with it,
+and containers end with the nodes process: nothing is ever left behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from localcluster import manifests as manifest_files
+from localcluster.children import Child, ChildSpec, last_line
+from localcluster.client.api import Access, ApiClient
+from localcluster.paths import Home
+from localcluster.settings import Running, Settings, forget_running, write_running
+
+READY_SECONDS = 60.0
+READY_CHECK_SECONDS = 0.02
+MANIFESTS_FILE = "manifests.json"
+
+log = logging.getLogger(__name__)
+
+
+async def until(check: Callable[[], bool]) -> None:
+    """What another process has reached cannot be awaited, only looked for. Callers bound it."""
+    while not check():  # noqa: ASYNC110
+        await asyncio.sleep(READY_CHECK_SECONDS)
+
+
+class CannotStart(Exception):
+    """One of the cluster's own processes ended before the cluster was ready."""
+
+
+class Supervisor:
+    """Starts the parts in order, keeps them running, and stops them in reverse."""
+
+    def __init__(self, home: Home, settings: Settings) -> None:
+        self._home = home
+        self._settings = settings
+        environment = {**os.environ, "KUBECONFIG": str(home.kubeconfig)}
+        python = [sys.executable, "-m"]
+        place = ["--home", str(home.root)]
+        self._api_server = self._child(
+            "apiserver",
+            [*python, "localcluster.apiserver", *place, "--port", str(settings.port)],
+            environment,
+        )
+        self._nodes = self._child(
+            "nodes",
+            [
+                *(*python, "localcluster.nodes", *place),
+                *("--nodes", str(settings.nodes)),
+                *("--cpus-per-node", settings.cpus_per_node),
+                *("--memory-per-node", settings.memory_per_node),
+                *("--gpus-per-node", str(settings.gpus_per_node)),
+            ],
+            environment,
+        )
+        self._addons = [
+            self._child(addon.name, addon.command, environment, home.pidfile(addon.name))
+            for addon in settings.addons
+        ]
+        self._running: list[tuple[Child, asyncio.Task[None]]] = []
+
+    def _child(
+        self, name: str, command: list[str], environment: dict[str, str], pidfile: Path | None = None
+    ) -> Child:
+        return Child(ChildSpec(name, command, self._home.process_log(name), environment, pidfile))
+
+    async def start(self) -> None:
+        """Until ready. CannotStart, ManifestRefused, ApiFailure, ApiUnavailable or TimeoutError otherwise."""
+        async with asyncio.timeout(READY_SECONDS):
+            self._launch(self._api_server)
+            await self._while_alive(self._api_server, self._until_ready(self._api_server))
+            async with ApiClient(Access.from_kubeconfig(self._home.kubeconfig)) as client:
+                manifests = orjson.loads((self._home.run / MANIFESTS_FILE).read_bytes())
+                await manifest_files.apply(client, manifests)
+            self._launch(self._nodes)
+            await self._while_alive(self._nodes, self._until_ready(self._nodes))
+        for addon in self._addons:
+            self._launch(addon)
+
+    async def stop(self) -> None:
+        for child, task in reversed(self._running):
+            await child.stop()
+            await task
+
+    def _launch(self, child: Child) -> None:
+        self._running.append((child, asyncio.create_task(child.run())))
+
+    async def _until_ready(self, child: Child) -> None:
+        """The API server and the nodes write their pid files once they are."""
+        pidfile = self._home.pidfile(child.spec.name)
+        await until(lambda: (pid := read_pid(pidfile)) is not None and pid == child.pid)
+
+    async def _while_alive(self, child: Child, work: Coroutine[Any, Any, None]) -> None:
+        working = asyncio.create_task(work)
+        died = asyncio.create_task(child.exited.wait())
+        try:
+            await asyncio.wait({working, died}, return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                said = last_line(child.spec.log).removeprefix("error: ")
+                raise CannotStart(f"its {child.spec.name} process ended: {said}")
+            await working
+        finally:
+            working.cancel()
+            died.cancel()
+
+
+def read_pid(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+async def supervise(home: Home, settings: Settings, report: int) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for stop_signal in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(stop_signal, stop.set)
+    write_running(home, Running(os.getpid(), settings))
+    supervisor = Supervisor(home, settings)
+    starting = asyncio.create_task(supervisor.start())
+    stopped = asyncio.create_task(stop.wait())
+    await asyncio.wait({starting, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    answer = b"ready"
+    if not starting.done():
+        starting.cancel()
+        answer = b"it was stopped meanwhile"
+    elif (fault := starting.exception()) is not None:
+        log.error("cannot start", exc_info=fault)
+        answer = (str(fault) or f"it is not ready after {READY_SECONDS:g}s; see {home.logs}").encode()
+        stop.set()
+    if answer != b"ready":
+        await supervisor.stop()
+    os.write(report, answer)
+    os.close(report)
+    await stop.wait()
+    await supervisor.stop()
+    forget_running(home)

@@ -1,0 +1,223 @@
+"""`up` and `down` of the embedded cluster, and the background process in between.
+
+`python -m localcluster.supervisor` is that process; only `up` starts it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import orjson
+
+from localcluster import manifests as manifest_files
+from localcluster.client.api import Access, ApiClient, ApiFailure, ApiUnavailable
+from localcluster.manifests import ManifestRefused
+from localcluster.paths import Home, write_private
+from localcluster.resource import JSON
+from localcluster.settings import (
+    Addon,
+    ClusterError,
+    Running,
+    Settings,
+    SupervisorLock,
+    forget_running,
+    read_running,
+)
+from localcluster.supervision import (
+    MANIFESTS_FILE,
+    READY_CHECK_SECONDS,
+    READY_SECONDS,
+    supervise,
+    until,
+)
+
+__all__ = ["Addon", "ClusterError", "down", "up"]
+
+HOST = "127.0.0.1"
+DOWN_SECONDS = 25.0
+KILLED_SECONDS = 5.0
+
+
+def up(
+    home: Home,
+    *,
+    nodes: int,
+    cpus_per_node: str,
+    memory_per_node: str,
+    gpus_per_node: int,
+    port: int,
+    manifests: list[JSON],
+    addons: list[Addon],
+) -> None:
+    """Have the cluster running and ready. ClusterError says in one sentence why it cannot be."""
+    settings = Settings(nodes, cpus_per_node, memory_per_node, gpus_per_node, port, addons)
+    try:
+        home.create()
+        lock = SupervisorLock(home)
+        acquired = lock.acquire()
+    except OSError as error:
+        raise ClusterError(
+            f"the folder {home.root} cannot be used for the cluster: {error.strerror}; "
+            "choose another with DLR_HOME"
+        ) from error
+    if acquired:
+        try:
+            _start(home, settings, manifests, lock)
+        finally:
+            lock.release()
+    else:
+        _join(home, settings, manifests)
+
+
+def down(home: Home) -> None:
+    """End the cluster and all its processes; what it stores stays."""
+    if not home.run.is_dir():
+        return
+    lock = SupervisorLock(home)
+    if lock.acquire():
+        forget_running(home)
+        lock.release()
+        return
+    running = _read_running_soon(home)
+    try:
+        process = os.pidfd_open(running.pid)
+    except ProcessLookupError:
+        return
+    try:
+        signal.pidfd_send_signal(process, signal.SIGTERM)
+        if not _ended(process, DOWN_SECONDS):
+            signal.pidfd_send_signal(process, signal.SIGKILL)
+            if not _ended(process, KILLED_SECONDS):
+                raise ClusterError(
+                    f"the supervisor (process {running.pid}) of {home.root} does not end; see its logs"
+                )
+    except ProcessLookupError:
+        return
+    finally:
+        os.close(process)
+
+
+def _ended(process: int, timeout_seconds: float) -> bool:
+    return bool(select.select([process], [], [], timeout_seconds)[0])
+
+
+def _read_running_soon(home: Home) -> Running:
+    """Whoever holds the lock writes within moments who it is."""
+    deadline = time.monotonic() + KILLED_SECONDS
+    while (running := read_running(home)) is None:
+        if time.monotonic() > deadline:
+            raise ClusterError(
+                f"a cluster in {home.root} is being started or stopped by another process; try again"
+            )
+        time.sleep(READY_CHECK_SECONDS)
+    return running
+
+
+def _join(home: Home, settings: Settings, manifests: list[JSON]) -> None:
+    """The cluster runs already: the same one is fine."""
+    running = _read_running_soon(home)
+    if different := settings.differences(running.settings):
+        raise ClusterError(
+            f"a cluster is already running in {home.root} with {', '.join(different)}; "
+            "end it first with `dlr down`"
+        )
+
+    async def join() -> None:
+        async with asyncio.timeout(READY_SECONDS):
+            await until(home.kubeconfig.exists)
+            async with ApiClient(Access.from_kubeconfig(home.kubeconfig)) as client:
+                await manifest_files.apply(client, manifests)
+            await until(home.pidfile("nodes").exists)
+
+    try:
+        asyncio.run(join())
+    except TimeoutError as error:
+        raise ClusterError(
+            f"the cluster in {home.root} runs but is not ready after {READY_SECONDS:g}s; see {home.logs}"
+        ) from error
+    except (ManifestRefused, ApiFailure, ApiUnavailable) as error:
+        raise ClusterError(f"the cluster in {home.root}: {error}") from error
+
+
+def _start(home: Home, settings: Settings, manifests: list[JSON], lock: SupervisorLock) -> None:
+    forget_running(home)
+    settings = replace(settings, port=settings.port or _former_or_free_port(home))
+    _check_port(settings.port)
+    write_private(home.run / MANIFESTS_FILE, orjson.dumps(manifests))
+    readable, writable = os.pipe()
+    task = {"home": str(home.root), "lock": lock.descriptor, "report": writable, "settings": settings}
+    with home.process_log("supervisor").open("ab") as output:
+        starter = subprocess.Popen(
+            [sys.executable, "-m", "localcluster.supervisor"],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            pass_fds=(lock.descriptor, writable),
+            cwd="/",
+            start_new_session=True,
+        )
+    os.close(writable)
+    starter.communicate(orjson.dumps(task))
+    with open(readable, "rb") as report:  # noqa: PTH123 - a descriptor
+        said = report.read() if select.select([report], [], [], READY_SECONDS)[0] else b""
+    if said == b"ready":
+        return
+    why = (
+        said.decode(errors="replace")
+        or f"it did not become ready in time; see {home.process_log('supervisor')}"
+    )
+    raise ClusterError(f"the cluster in {home.root} cannot be started: {why}")
+
+
+def _former_or_free_port(home: Home) -> int:
+    """The port that earlier kubeconfigs name, so that copies of them stay good; else any."""
+    try:
+        former = Access.from_kubeconfig(home.kubeconfig).port
+        _check_port(former)
+    except (OSError, ValueError, KeyError, TypeError, ClusterError):
+        with socket.create_server((HOST, 0)) as probe:
+            free: int = probe.getsockname()[1]
+            return free
+    return former
+
+
+def _check_port(port: int) -> None:
+    try:
+        socket.create_server((HOST, port)).close()
+    except PermissionError as error:
+        raise ClusterError(
+            f"port {port} on {HOST} may not be used by you; choose one above 1023 with --port"
+        ) from error
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise ClusterError(
+                f"port {port} on {HOST} is in use by another process; choose another with --port"
+            ) from error
+        raise
+
+
+def main() -> int:
+    """Started by `up`: reads its task from stdin and goes into the background."""
+    task = orjson.loads(sys.stdin.buffer.read())
+    for descriptor in (task["lock"], task["report"]):
+        os.set_inheritable(descriptor, False)
+    if os.fork():
+        os._exit(0)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    asyncio.run(supervise(Home(Path(task["home"])), Settings.of(task["settings"]), task["report"]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
