@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -49,7 +48,6 @@ def up(
     from localcluster import supervisor
 
     place = _home(home)
-    _put_own_commands_on_path()
     try:
         supervisor.up(
             place,
@@ -112,9 +110,3 @@ def kubeconfig(
 
 def _home(folder: Path | None) -> Home:
     return Home(folder.expanduser().absolute()) if folder else Home.default()
-
-
-def _put_own_commands_on_path() -> None:
-    """Containers run on this machine's programs: `dlr` and `torchrun` are to be those beside this Python."""
-    own = str(Path(sys.executable).parent)
-    os.environ["PATH"] = os.pathsep.join([own, *os.environ.get("PATH", os.defpath).split(os.pathsep)])

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import yaml
-from scripted import ScriptedServer, kubeconfig_for
 
 from dlr.cli import main
+from tests.cli.scripted import ScriptedServer, kubeconfig_for
 
 
 @dataclass(frozen=True)

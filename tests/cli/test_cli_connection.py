@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from scripted import kubeconfig_for
 
 from dlr.commands.connection import connect, find_source
 from dlr.commands.errors import CommandError
+from tests.cli.scripted import kubeconfig_for
 
 
 @pytest.fixture

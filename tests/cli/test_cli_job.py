@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 import yaml
-from scripted import (
+
+from dlr.commands.job import logs, status
+from tests.cli.scripted import (
     GROUP_PATH,
     Answer,
     ScriptedServer,
@@ -19,8 +21,6 @@ from scripted import (
     refusal,
     worker,
 )
-
-from dlr.commands.job import logs, status
 
 Dlr = Callable[..., Any]
 JOBS = f"{GROUP_PATH}/default/elasticjobs"
