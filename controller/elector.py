@@ -12,13 +12,14 @@ import logging
 import random
 import socket
 import uuid
+from collections.abc import Awaitable
 from datetime import UTC, datetime
 
 from controller import clock, election
 from controller.client import Client
 from controller.election import ElectionTiming, Move, Observation
 from controller.errors import AlreadyExists, ClientError, Conflict, NotFound
-from controller.resources import LEASES
+from controller.resources import LEASES, Object
 
 log = logging.getLogger(__name__)
 
@@ -109,15 +110,14 @@ class Elector:
             return
         self._leading = False
         try:
-            async with asyncio.timeout(self._timing.call_timeout_seconds):
-                if self._must_look:
-                    await self._look()
-                record = self._observation.record if self._observation else None
-                if record is None or record.holder != self.identity:
-                    return
-                now = datetime.now(UTC)
-                lease = election.released(record, namespace=self.namespace, name=self.name, wall=now)
-                await self._client.replace(LEASES, lease)
+            if self._must_look:
+                await self._look()
+            record = self._observation.record if self._observation else None
+            if record is None or record.holder != self.identity:
+                return
+            now = datetime.now(UTC)
+            lease = election.released(record, namespace=self.namespace, name=self.name, wall=now)
+            await self._in_time(self._client.replace(LEASES, lease))
         except (ClientError, TimeoutError) as error:
             log.warning(
                 "lease not released, it will expire lease=%s/%s error=%s", self.namespace, self.name, error
@@ -126,13 +126,12 @@ class Elector:
     async def _try(self) -> None:
         """One attempt to get or keep the Lease; whatever goes wrong is known afterwards by the clock."""
         try:
-            async with asyncio.timeout(self._timing.call_timeout_seconds):
-                if self._must_look:
-                    await self._look()
-                try:
-                    await self._claim()
-                except (Conflict, AlreadyExists):
-                    await self._look()  # at once: if it is another's, leading ends here
+            if self._must_look:
+                await self._look()
+            try:
+                await self._claim()
+            except (Conflict, AlreadyExists):
+                await self._look()  # at once: if it is another's, leading ends here
             self._last_error = None
         except TimeoutError:
             self._last_error = None
@@ -142,7 +141,7 @@ class Elector:
     async def _look(self) -> None:
         self._must_look = True
         try:
-            record = election.read(await self._client.get(LEASES, self.name, self.namespace))
+            record = election.read(await self._in_time(self._client.get(LEASES, self.name, self.namespace)))
         except NotFound:
             record = None
         self._observation = election.observe(self._observation, record, clock.monotonic())
@@ -167,13 +166,17 @@ class Elector:
         sent = clock.monotonic()
         self._must_look = True  # until the answer is in hand nobody knows what the Lease says
         if move is Move.CREATE:
-            written = await self._client.create(LEASES, lease)
+            written = await self._in_time(self._client.create(LEASES, lease))
         else:
-            written = await self._client.replace(LEASES, lease)
+            written = await self._in_time(self._client.replace(LEASES, lease))
         self._observation = election.observe(self._observation, election.read(written), clock.monotonic())
         self._must_look = False
         self._leading = True
         self._leads_until = sent + self._timing.renew_deadline_seconds
+
+    async def _in_time(self, call: Awaitable[Object]) -> Object:
+        async with asyncio.timeout(self._timing.call_timeout_seconds):
+            return await call
 
     def _note(self, error: ClientError) -> None:
         if str(error) != str(self._last_error):
