@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import cel
 
@@ -43,30 +43,41 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-_MACROS = frozenset({"all", "exists", "exists_one", "existsOne", "map", "filter"})
+MACROS = frozenset({"all", "exists", "exists_one", "existsOne", "map", "filter"})
 _WORDS = frozenset({"true", "false", "null", "in"})
 
 
-def _tokens(source: str) -> list[tuple[str, str]]:
+class Token(NamedTuple):
+    """A word of an expression."""
+
+    kind: str
+    """string, name, number or symbol"""
+    text: str
+
+
+def tokens_of(source: str) -> list[Token]:
+    """An expression's words, for those who look at expressions without evaluating them."""
     return [
-        (found.lastgroup or "", found[0]) for found in _TOKEN.finditer(source) if found.lastgroup != "space"
+        Token(found.lastgroup or "", found[0])
+        for found in _TOKEN.finditer(source)
+        if found.lastgroup != "space"
     ]
 
 
-def _macro_variables(tokens: list[tuple[str, str]]) -> frozenset[str]:
+def _macro_variables(tokens: list[Token]) -> frozenset[str]:
     """The names that `all(x, ...)` and its like bind."""
     return frozenset(
         tokens[position + 2][1]
         for position, (kind, text) in enumerate(tokens[:-3])
         if kind == "name"
-        and text in _MACROS
+        and text in MACROS
         and tokens[position + 1][1] == "("
         and tokens[position + 2][0] == "name"
         and tokens[position + 3][1] == ","
     )
 
 
-def _chain(tokens: list[tuple[str, str]], position: int) -> list[str]:
+def _chain(tokens: list[Token], position: int) -> list[str]:
     """The fields named one after the other: of `self.a['b'].size()` these are a and b."""
     fields: list[str] = []
     while position + 1 < len(tokens):
@@ -83,7 +94,7 @@ def _chain(tokens: list[tuple[str, str]], position: int) -> list[str]:
     return fields
 
 
-def _roots(tokens: list[tuple[str, str]]) -> Iterator[tuple[str, list[str]]]:
+def _roots(tokens: list[Token]) -> Iterator[tuple[str, list[str]]]:
     """Every use of a variable, and the fields that are named after it."""
     for position, (kind, text) in enumerate(tokens):
         after = tokens[position + 1][1] if position + 1 < len(tokens) else ""
@@ -125,7 +136,7 @@ class Expression:
             self._program = cel.compile(source)
         except ValueError as error:
             raise CelSyntaxError(_first_line(str(error))) from None
-        tokens = _tokens(source)
+        tokens = tokens_of(source)
         bound = _macro_variables(tokens)
         self.projections: dict[str, Projection] = {}
         """By free variable: what the expression looks at."""

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from localcluster.cel import Projection
 from localcluster.schema_nodes import Node
 
 Converter = Callable[[Any], Any]
@@ -40,6 +41,19 @@ def escape(name: str) -> str:
     if name in _RESERVED:
         return f"__{name}__"
     return re.sub(r"__|[.\-/]", lambda found: _SPECIAL[found[0]], name)
+
+
+def declared(node: Node, projection: Projection) -> Projection:
+    """A projection in the schema's own names, from one in escaped ones."""
+    if projection is None:
+        return None
+    names = {escape(name): name for name in node.properties}
+    result: dict[str, Projection] = {}
+    for key, inner in projection.items():
+        name = names.get(key, key)
+        child = node.properties.get(name) or node.additional
+        result[name] = inner if child is None else declared(child, inner)
+    return result
 
 
 def parse_duration(text: str) -> timedelta:

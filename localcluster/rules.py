@@ -9,7 +9,7 @@ from typing import Any
 import cel
 
 from localcluster.cel import CelError, Expression, Projection, compile_expression, merged, project
-from localcluster.cel_values import converter
+from localcluster.cel_values import converter, declared
 from localcluster.field_errors import Finding, MapKey, Reason, Segment
 from localcluster.jsonpath import field_names
 from localcluster.resource import JSON
@@ -176,13 +176,14 @@ class _Evaluator:
         self._type = node.schema.get("type", "")
         self._convert = converter(node)
         self._uses_old = any(rule.is_transition for rule in rules)
-        self._looks_at: Projection = {}
+        looks_at: Projection = {}
         functions: dict[str, Any] = {}
         for rule in rules:
-            self._looks_at = merged(self._looks_at, rule.looks_at)
+            looks_at = merged(looks_at, rule.looks_at)
             functions |= rule.expression.functions
             if rule.message_expression is not None:
                 functions |= rule.message_expression.functions
+        self._looks_at = declared(node, looks_at)
         self._context = cel.Context(functions=functions)
 
     def run(self, value: Any, old: Any, found: list[Finding]) -> None:

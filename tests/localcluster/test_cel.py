@@ -1,0 +1,102 @@
+"""CEL expressions: what they see, what they give, how they fail."""
+
+from __future__ import annotations
+
+import pytest
+
+from localcluster.cel import CelEvaluationError, CelSyntaxError, compile_expression, project
+
+
+def evaluate(source: str, **variables):
+    return compile_expression(source).evaluate(variables)
+
+
+OBJECT = {
+    "name": "worker-0",
+    "spec": {"replicas": 3, "list": [1, 2, 3], "items": [{"a": 1}, {"a": 2}], "map": {"k": "v"}},
+    "nothing": None,
+}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "has(self.spec.replicas) && !has(self.spec.absent)",
+        "self.spec.replicas == 3 && self.spec.replicas > 2.5",
+        "size(self.spec.list) == 3 && self.name.size() == 8",
+        "self.name.matches('^worker-[0-9]+$') && self.name.startsWith('w') && self.name.contains('-')",
+        "self.spec.list.all(x, x > 0) && self.spec.list.exists(x, x == 2) && self.spec.list.exists_one(x, x == 1)",
+        "self.spec.items.map(i, i.a) == [1, 2] && self.spec.items.filter(i, i.a > 1).size() == 1",
+        "self.spec.map.all(key, self.spec.map[key] == 'v') && 'k' in self.spec.map && !('z' in self.spec.map)",
+        "self.nothing == null && has(self.nothing)",
+        "self.name.split('-')[0] == 'worker' && self.name.replace('-', '_') == 'worker_0'",
+        "self.name.lowerAscii().trim().substring(0, 4) == 'work' && self.name.find('[0-9]') == '0'",
+        "self.spec.list.sum() == 6 && self.spec.list.isSorted() && self.spec.list.indexOf(2) == 1",
+        "quantity('1Gi').isGreaterThan(quantity('1000Mi')) && quantity('1Gi') == quantity('1024Mi')",
+        "quantity('1500m').compareTo(quantity('1.5')) == 0 && isQuantity('4Ti') && !isQuantity('x')",
+        "quantity('2').asInteger() == 2 && quantity('1').add(quantity('2')) == quantity('3')",
+        "duration('1h') > duration('5m') && timestamp('2026-01-01T00:00:00Z').getFullYear() == 2026",
+        "math.greatest(1, 2) == 2 && sets.contains([1, 2], [1])",
+        "'%s has %d'.format([self.name, self.spec.replicas]) == 'worker-0 has 3'",
+        "type(self.spec.replicas) == int ? true : false",
+        "self.absent || true",
+    ],
+)
+def test_expression_holds(source: str) -> None:
+    assert evaluate(source, self=OBJECT) is True
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("self.spec.replicas > 1", {"self": {"spec": {"replicas": None}}}),
+        ("self.all(k, k == 'x')", {"self": None}),
+        ("self == oldSelf", {"self": None, "oldSelf": None}),
+        ("self.a['b'].c + self.a.d", {"self": {"a": {"b": {"c": None}, "d": None}}}),
+        ("self.a.b == 1 && self.a != null", {"self": {"a": None}}),
+        ("self.items.exists(x, x.a == self.b)", {"self": {"items": None, "b": None}}),
+        ("self.list[0].a", {"self": {"list": None}}),
+        ("self.name.size() > 'self.fake'.size()", {"self": {"name": None}}),
+        ("'x' in request.user.extra", {"request": {"user": {"extra": None}}}),
+        ("1 == 1", {}),
+    ],
+)
+def test_expression_knows_what_it_looks_at(source: str, expected: dict) -> None:
+    assert compile_expression(source).projections == expected
+
+
+def test_projection_keeps_what_is_named_and_nothing_else() -> None:
+    assert project(OBJECT, {"spec": {"replicas": None, "absent": None}, "gone": None}) == {
+        "spec": {"replicas": 3}
+    }
+
+
+def test_expressions_are_compiled_once() -> None:
+    assert compile_expression("1 == 1") is compile_expression("1 == 1")
+
+
+@pytest.mark.parametrize("source", ["self.", "foo(", "unknownFunction(1)", "self.?a.orValue(1)", ""])
+def test_bad_expression_is_refused_when_compiled(source: str) -> None:
+    with pytest.raises(CelSyntaxError):
+        compile_expression(source)
+
+
+def test_unknown_variable_is_refused_but_macro_variables_are_not() -> None:
+    compile_expression("self.l.all(x, x > 0)").check_variables(frozenset({"self"}))
+    with pytest.raises(CelSyntaxError, match="undeclared reference to 'request'"):
+        compile_expression("request.a == 1").check_variables(frozenset({"self"}))
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("self.absent == 1", "no such key: absent"),
+        ("self.spec.replicas / 0 == 1", "division by zero"),
+        ("self.name > 1", "no such overload"),
+        ("self.spec.list[9] == 1", "index out of bounds"),
+        ("quantity('many') == quantity('1')", "quantities must be"),
+    ],
+)
+def test_evaluation_without_a_result_fails_with_its_cause(source: str, message: str) -> None:
+    with pytest.raises(CelEvaluationError, match=message):
+        evaluate(source, self=OBJECT)

@@ -1,0 +1,509 @@
+"""Compiled schemas: pruning, defaulting, validation, CEL rules."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localcluster.builtin import BUILTIN_TYPES, components
+from localcluster.field_errors import Reason
+from localcluster.patches import merge_patch
+from localcluster.schema import CompiledSchema
+
+PRESERVE = {"x-kubernetes-preserve-unknown-fields": True}
+TEMPLATE = {"type": "object", **PRESERVE}
+
+
+def obj(**properties) -> dict:
+    return {"type": "object", "properties": properties}
+
+
+def text(**attributes) -> dict:
+    return {"type": "string", **attributes}
+
+
+def number(**attributes) -> dict:
+    return {"type": "integer", **attributes}
+
+
+def custom(**properties) -> CompiledSchema:
+    return CompiledSchema(obj(**properties), components(), custom=True)
+
+
+def thing(**fields) -> dict:
+    return {"apiVersion": "g.example.com/v1", "kind": "Thing", "metadata": {"name": "a"}, **fields}
+
+
+JOB = custom(
+    spec=obj(
+        replicaSpecs={
+            "type": "object",
+            "additionalProperties": {
+                **obj(
+                    replicas=number(minimum=0, format="int32", default=1),
+                    template=TEMPLATE,
+                    mode=text(enum=["fast", "slow"]),
+                ),
+                "required": ["template"],
+            },
+        },
+        name=text(maxLength=5, pattern="^[a-z]+$"),
+        ports={"type": "array", "maxItems": 2, "items": obj(port={"x-kubernetes-int-or-string": True})},
+        policy={**obj(unit=number(default=1), last=number(default=30)), "default": {}},
+        since=text(format="date-time"),
+        note=text(nullable=True),
+        share={"type": "number", "maximum": 1, "exclusiveMinimum": True, "minimum": 0},
+    ),
+    status=TEMPLATE,
+)
+
+
+def builtin(kind: str) -> CompiledSchema:
+    schema = next(each.schema for each in BUILTIN_TYPES if each.kind == kind)
+    return CompiledSchema(schema, components(), custom=False)
+
+
+POD = builtin("Pod")
+
+
+def faults(schema: CompiledSchema, new: dict, old: dict | None = None) -> list[str]:
+    return [str(fault) for fault in schema.validate(new, old)]
+
+
+# Pruning
+
+
+def test_unknown_fields_are_pruned_and_named_by_their_paths() -> None:
+    given_job = thing(
+        spec={
+            "replicaSpecs": {"worker": {"replicas": 1, "foo": 1, "template": {"spec": {"any": 1}}}},
+            "ports": [{"port": 1}, {"prot": 1}],
+            "bar": {"deep": 1},
+        },
+        status={"whatever": [1, {"x": 2}]},
+        extra=1,
+    )
+    before = copy.deepcopy(given_job)
+    pruned, unknown = JOB.prune(given_job)
+    assert unknown == ["extra", "spec.bar", "spec.ports[1].prot", "spec.replicaSpecs.worker.foo"]
+    assert given_job == before
+    assert pruned["spec"] == {
+        "replicaSpecs": {"worker": {"replicas": 1, "template": {"spec": {"any": 1}}}},
+        "ports": [{"port": 1}, {}],
+    }
+    assert pruned["status"] is given_job["status"]
+
+
+def test_metadata_of_custom_objects_is_held_to_object_meta() -> None:
+    pruned, unknown = JOB.prune(thing() | {"metadata": {"name": "a", "labels": {"x": "y"}, "lables": {}}})
+    assert unknown == ["metadata.lables"]
+    assert pruned["metadata"] == {"name": "a", "labels": {"x": "y"}}
+
+
+def test_embedded_resource_keeps_its_resource_fields() -> None:
+    schema = custom(spec={**obj(spec=obj(a=text())), "x-kubernetes-embedded-resource": True})
+    given_obj = thing(
+        spec={"apiVersion": "v1", "kind": "X", "metadata": {"name": "n"}, "spec": {"a": "b", "c": 1}}
+    )
+    assert schema.prune(given_obj)[1] == ["spec.spec.c"]
+    assert faults(schema, thing(spec={"spec": {}})) == [
+        "spec.apiVersion: Required value",
+        "spec.kind: Required value",
+    ]
+
+
+def test_unknown_fields_of_pods_are_named() -> None:
+    pod = {
+        "metadata": {"name": "a"},
+        "spec": {
+            "containers": [{"name": "a", "imagee": "x", "resources": {"limits": {"nvidia.com/gpu": 1}}}]
+        },
+    }
+    pruned, unknown = POD.prune(pod)
+    assert unknown == ["spec.containers[0].imagee"]
+    assert pruned["spec"]["containers"][0]["resources"] == {"limits": {"nvidia.com/gpu": 1}}
+
+
+keys = st.sampled_from(["a", "b", "c", "spec", "deep"])
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from(["", "x"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=4),
+    max_leaves=10,
+)
+PRUNED = custom(
+    spec=obj(
+        a=text(),
+        b={"type": "array", "items": obj(a=text(), b=obj())},
+        c={"type": "object", "additionalProperties": obj(a=number(default=3))},
+        deep={**obj(a=obj(b=text())), **PRESERVE},
+    )
+)
+
+
+@given(spec=st.dictionaries(keys, values, max_size=5))
+def test_pruning_is_idempotent_removes_only_and_leaves_its_argument_alone(spec) -> None:
+    given_obj = thing(spec=spec)
+    before = json.dumps(given_obj)
+    pruned, unknown = PRUNED.prune(given_obj)
+    assert json.dumps(given_obj) == before
+    again, nothing = PRUNED.prune(pruned)
+    assert again is pruned and nothing == []
+    assert (pruned == given_obj) is not bool(unknown)
+    assert pruned["spec"].items() <= given_obj["spec"].items() or unknown
+
+
+@given(spec=st.dictionaries(keys, values, max_size=5), patch=st.dictionaries(keys, values, max_size=3))
+def test_skipping_unchanged_parts_changes_no_outcome(spec, patch) -> None:
+    stored = PRUNED.default(PRUNED.prune(thing(spec=spec))[0])
+    patched = merge_patch(stored, {"spec": patch})
+    apart = json.loads(json.dumps(patched))
+    pruned, unknown = PRUNED.prune(patched, stored)
+    assert (pruned, unknown) == PRUNED.prune(apart)
+    assert PRUNED.default(pruned, stored) == PRUNED.default(PRUNED.prune(apart)[0])
+
+
+@given(spec=st.dictionaries(keys, values, max_size=5))
+def test_defaulting_is_idempotent_and_leaves_its_argument_alone(spec) -> None:
+    given_obj = thing(spec=spec)
+    before = json.dumps(given_obj)
+    completed = PRUNED.default(given_obj)
+    assert json.dumps(given_obj) == before
+    assert PRUNED.default(completed) is completed
+
+
+# Defaulting
+
+
+def test_defaults_are_filled_in_at_every_level() -> None:
+    completed = JOB.default(thing(spec={"replicaSpecs": {"worker": {"template": {}}, "ps": {"replicas": 3}}}))
+    assert completed["spec"] == {
+        "replicaSpecs": {"worker": {"template": {}, "replicas": 1}, "ps": {"replicas": 3}},
+        "policy": {"unit": 1, "last": 30},
+    }
+
+
+def test_null_becomes_the_default_or_vanishes_unless_it_is_a_value() -> None:
+    completed = JOB.default(thing(spec={"policy": {"unit": None}, "name": None, "note": None}))
+    assert completed["spec"] == {"policy": {"unit": 1, "last": 30}, "note": None}
+
+
+def test_objects_never_share_a_default() -> None:
+    first, second = JOB.default(thing(spec={})), JOB.default(thing(spec={}))
+    assert first["spec"]["policy"] is not second["spec"]["policy"]
+
+
+def test_pods_get_kubernetes_defaults_and_quantities_become_text() -> None:
+    completed = POD.default(
+        {
+            "metadata": {},
+            "spec": {"containers": [{"name": "a", "resources": {"requests": {"cpu": 1, "memory": 0.5}}}]},
+        }
+    )
+    spec = completed["spec"]
+    assert (spec["restartPolicy"], spec["terminationGracePeriodSeconds"], spec["dnsPolicy"]) == (
+        "Always",
+        30,
+        "ClusterFirst",
+    )
+    assert spec["containers"][0]["resources"]["requests"] == {"cpu": "1", "memory": "500m"}
+
+
+# Validation
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        (
+            {"replicaSpecs": {"worker": {"replicas": "two", "template": {}}}},
+            'spec.replicaSpecs.worker.replicas: Invalid value: "string": spec.replicaSpecs.worker.replicas in body '
+            'must be of type integer: "string"',
+        ),
+        (
+            {"replicaSpecs": {"worker": {"replicas": -1, "template": {}}}},
+            "spec.replicaSpecs.worker.replicas: Invalid value: -1: spec.replicaSpecs.worker.replicas in body "
+            "should be greater than or equal to 0",
+        ),
+        (
+            {"replicaSpecs": {"worker": {"replicas": 2**40, "template": {}}}},
+            "spec.replicaSpecs.worker.replicas: Invalid value: 1099511627776: spec.replicaSpecs.worker.replicas "
+            "in body must be of type integer with format int32",
+        ),
+        ({"replicaSpecs": {"worker": {}}}, "spec.replicaSpecs.worker.template: Required value"),
+        (
+            {"replicaSpecs": {"worker": {"template": {}, "mode": "odd"}}},
+            'spec.replicaSpecs.worker.mode: Unsupported value: "odd": supported values: "fast", "slow"',
+        ),
+        ({"name": "abcdef"}, "spec.name: Too long: may not be more than 5 bytes"),
+        ({"name": "A1"}, "spec.name: Invalid value: \"A1\": spec.name in body should match '^[a-z]+$'"),
+        ({"ports": [{}, {}, {}]}, "spec.ports: Too many: 3: must have at most 2 items"),
+        (
+            {"ports": [{"port": 1.5}]},
+            'spec.ports[0].port: Invalid value: "number": spec.ports[0].port in body must be of type '
+            'integer,string: "number"',
+        ),
+        (
+            {"since": "yesterday"},
+            'spec.since: Invalid value: "yesterday": spec.since in body must be of type date-time: "yesterday"',
+        ),
+        ({"share": 0}, "spec.share: Invalid value: 0: spec.share in body should be greater than 0"),
+        (
+            {"share": True},
+            'spec.share: Invalid value: "boolean": spec.share in body must be of type number: "boolean"',
+        ),
+        ([], 'spec: Invalid value: "array": spec in body must be of type object: "array"'),
+    ],
+)
+def test_bad_value_is_refused_in_kubernetes_words(spec, expected) -> None:
+    assert faults(JOB, thing(spec=spec)) == [expected]
+
+
+def test_good_object_has_no_faults() -> None:
+    spec = {
+        "replicaSpecs": {"worker": {"replicas": 2, "template": {"spec": 1}, "mode": "fast"}},
+        "name": "abc",
+        "ports": [{"port": 1}, {"port": "http"}],
+        "since": "2026-01-02T03:04:05.678901Z",
+        "note": None,
+        "share": 1,
+    }
+    assert faults(JOB, thing(spec=spec)) == []
+
+
+def test_causes_name_reason_message_and_field() -> None:
+    [fault] = JOB.validate(thing(spec={"replicaSpecs": {"worker": {}}}))
+    assert fault.reason is Reason.REQUIRED
+    assert fault.cause() == {
+        "reason": "FieldValueRequired",
+        "message": "Required value",
+        "field": "spec.replicaSpecs.worker.template",
+    }
+
+
+def test_sets_and_list_maps_hold_each_key_once() -> None:
+    schema = custom(
+        spec=obj(
+            tags={"type": "array", "items": text(), "x-kubernetes-list-type": "set"},
+            conditions={
+                "type": "array",
+                "items": obj(type=text(), status=text()),
+                "x-kubernetes-list-type": "map",
+                "x-kubernetes-list-map-keys": ["type"],
+            },
+        )
+    )
+    spec = {
+        "tags": ["a", "b", "a"],
+        "conditions": [{"type": "x", "status": "1"}, {"type": "x", "status": "2"}],
+    }
+    assert faults(schema, thing(spec=spec)) == [
+        'spec.tags[2]: Duplicate value: "a"',
+        'spec.conditions[1]: Duplicate value: {"type":"x"}',
+    ]
+
+
+def test_junctors_judge_values() -> None:
+    schema = custom(
+        spec={
+            **obj(a=text(), b=text()),
+            "oneOf": [{"required": ["a"]}, {"required": ["b"]}],
+            "not": {"properties": {"a": {"enum": ["bad"]}}, "required": ["a"]},
+        }
+    )
+    assert faults(schema, thing(spec={"a": "x"})) == []
+    assert "one and only one schema (oneOf)" in faults(schema, thing(spec={"a": "x", "b": "y"}))[0]
+    assert "must not validate the schema (not)" in faults(schema, thing(spec={"a": "bad"}))[0]
+
+
+def test_fault_that_was_there_before_does_not_fail_an_update() -> None:
+    old = thing(spec={"name": "TOO LONG", "since": "2026-01-02T03:04:05Z"})
+    new = json.loads(json.dumps(old)) | {"metadata": {"name": "a", "labels": {"x": "y"}}}
+    assert faults(JOB, new, old) == []
+    new["spec"]["since"] = "bad"
+    assert [fault.field for fault in JOB.validate(new, old)] == ["spec.since"]
+
+
+def test_pod_faults_have_paths() -> None:
+    pod = {
+        "metadata": {"name": "a", "labels": {"x": 1}},
+        "spec": {
+            "containers": [
+                {"image": "x", "resources": {"limits": {"cpu": "much"}}, "ports": [{"containerPort": 0}]}
+            ],
+            "restartPolicy": "Sometimes",
+        },
+    }
+    assert [fault.field for fault in POD.validate(pod)] == [
+        "metadata.labels.x",
+        "spec.containers[0].resources.limits.cpu",
+        "spec.containers[0].ports[0].containerPort",
+        "spec.containers[0].name",
+        "spec.restartPolicy",
+    ]
+
+
+@pytest.mark.parametrize("resource_type", BUILTIN_TYPES, ids=lambda t: t.group_resource)
+def test_every_builtin_schema_compiles(resource_type) -> None:
+    schema = CompiledSchema(resource_type.schema, components(), custom=False)
+    assert schema.prune({"metadata": {"name": "a"}, "nonsense": 1})[1] == ["nonsense"]
+
+
+# Rules
+
+
+def ruled(*rules: dict, **properties) -> CompiledSchema:
+    return custom(spec={**obj(**properties), "x-kubernetes-validations": list(rules)})
+
+
+BOUNDS = ruled(
+    {"rule": "!has(self.low) || self.low <= self.high", "message": "low must not be greater than high"},
+    low=number(),
+    high=number(default=5),
+)
+
+
+def test_rule_is_asked_and_its_message_shown() -> None:
+    assert faults(BOUNDS, thing(spec={"low": 1, "high": 2})) == []
+    assert faults(BOUNDS, thing(spec={"high": 2})) == []
+    assert faults(BOUNDS, thing(spec={"low": 3, "high": 2})) == [
+        'spec: Invalid value: "object": low must not be greater than high'
+    ]
+
+
+def test_rule_without_message_is_shown_itself_and_failing_one_with_its_cause() -> None:
+    schema = ruled({"rule": "self.a > 1"}, a=number())
+    assert faults(schema, thing(spec={"a": 1})) == ['spec: Invalid value: "object": failed rule: self.a > 1']
+    assert faults(schema, thing(spec={})) == [
+        'spec: Invalid value: "object": no such key: a evaluating rule: self.a > 1'
+    ]
+
+
+def test_message_expression_reason_and_field_path() -> None:
+    schema = ruled(
+        {
+            "rule": "self.a > 1",
+            "messageExpression": "'a is ' + string(self.a)",
+            "reason": "FieldValueForbidden",
+            "fieldPath": ".a",
+        },
+        a=number(),
+    )
+    assert faults(schema, thing(spec={"a": 1})) == ["spec.a: Forbidden: a is 1"]
+
+
+def test_failing_message_expression_falls_back_to_the_message() -> None:
+    schema = ruled({"rule": "false", "messageExpression": "self.b", "message": "no"}, a=number(), b=text())
+    assert faults(schema, thing(spec={})) == ['spec: Invalid value: "object": no']
+
+
+def test_rules_in_maps_and_lists_are_found_with_bracketed_keys() -> None:
+    rule = {"x-kubernetes-validations": [{"rule": "self.a != 'x'", "message": "not x"}]}
+    schema = custom(
+        spec=obj(
+            byName={"type": "object", "additionalProperties": {**obj(a=text()), **rule}},
+            listed={"type": "array", "items": {**obj(a=text()), **rule}},
+        )
+    )
+    spec = {"byName": {"worker": {"a": "x"}}, "listed": [{"a": "y"}, {"a": "x"}]}
+    assert [fault.field for fault in schema.validate(thing(spec=spec))] == [
+        "spec.byName[worker]",
+        "spec.listed[1]",
+    ]
+
+
+def test_root_rule_sees_the_name_and_the_spec() -> None:
+    root = obj(spec=obj(types={"type": "object", "additionalProperties": TEMPLATE}))
+    root["x-kubernetes-validations"] = [
+        {"rule": "self.spec.types.all(t, size(self.metadata.name) + size(t) <= 5)", "message": "too long"}
+    ]
+    schema = CompiledSchema(root, components(), custom=True)
+    assert faults(schema, thing(spec={"types": {"abcd": {}}})) == []
+    assert faults(schema, thing(spec={"types": {"abcde": {}}})) == [': Invalid value: "object": too long']
+
+
+def test_transition_rule_compares_with_the_stored_state_only() -> None:
+    schema = ruled(
+        {"rule": "self.owner == oldSelf.owner", "message": "immutable"}, owner=text(), other=text()
+    )
+    old = thing(spec={"owner": "a"})
+    assert faults(schema, old) == []
+    assert faults(schema, thing(spec={"owner": "b"}), old) == ['spec: Invalid value: "object": immutable']
+    assert faults(schema, thing(spec={"owner": "a", "other": "x"}), old) == []
+    assert faults(schema, thing(spec={"owner": "b"}), thing()) == []
+
+
+def test_transition_rule_with_optional_old_self_runs_on_creation_too() -> None:
+    schema = ruled(
+        {"rule": "oldSelf.hasValue() || self.a == 1", "message": "starts at 1", "optionalOldSelf": True},
+        {"rule": "self.a >= oldSelf.a", "message": "only grows"},
+        a=number(),
+    )
+    assert faults(schema, thing(spec={"a": 2})) == ['spec: Invalid value: "object": starts at 1']
+    assert faults(schema, thing(spec={"a": 2}), thing(spec={"a": 1})) == []
+    assert faults(schema, thing(spec={"a": 0}), thing(spec={"a": 1})) == [
+        'spec: Invalid value: "object": only grows'
+    ]
+
+
+def test_elements_of_list_maps_are_compared_by_their_keys() -> None:
+    item = obj(name=text(), size=number())
+    item["x-kubernetes-validations"] = [{"rule": "self.size >= oldSelf.size", "message": "only grows"}]
+    schema = custom(
+        spec=obj(
+            volumes={
+                "type": "array",
+                "items": item,
+                "x-kubernetes-list-type": "map",
+                "x-kubernetes-list-map-keys": ["name"],
+            }
+        )
+    )
+    old = thing(spec={"volumes": [{"name": "a", "size": 5}, {"name": "b", "size": 1}]})
+    new = thing(
+        spec={"volumes": [{"name": "b", "size": 2}, {"name": "c", "size": 0}, {"name": "a", "size": 4}]}
+    )
+    assert faults(schema, new, old) == ['spec.volumes[2]: Invalid value: "object": only grows']
+
+
+def test_rules_are_not_asked_about_unchanged_parts_unless_they_are_transitions() -> None:
+    bad = thing(spec={"low": 9, "high": 2})
+    assert faults(BOUNDS, {**bad, "status": {}}, bad) == []
+    must_change = ruled({"rule": "self.a != oldSelf.a", "message": "must change"}, a=number())
+    old = thing(spec={"a": 1})
+    assert faults(must_change, {**old, "metadata": {"name": "b"}}, old) == [
+        'spec: Invalid value: "object": must change'
+    ]
+
+
+def test_rules_wait_until_types_are_right() -> None:
+    assert [fault.field for fault in BOUNDS.validate(thing(spec={"low": "x", "high": 2}))] == ["spec.low"]
+
+
+def test_values_have_the_types_of_their_schema_in_rules() -> None:
+    schema = ruled(
+        {"rule": "self.ratio * 2.0 == 2.0"},
+        {"rule": "self.begin < self.end"},
+        {"rule": "self.wait < duration('2h')"},
+        {"rule": "self.a__dash__b == 1 && self.__namespace__ == 'n'"},
+        {"rule": "type(self.port) == int"},
+        ratio={"type": "number"},
+        begin=text(format="date-time"),
+        end=text(format="date-time"),
+        wait=text(format="duration"),
+        **{"a-b": number(), "namespace": text()},
+        port={"x-kubernetes-int-or-string": True},
+    )
+    spec = {
+        "ratio": 1,
+        "begin": "2026-01-01T00:00:00Z",
+        "end": "2026-01-01T00:00:00.5Z",
+        "wait": "1h30m",
+        "a-b": 1,
+        "namespace": "n",
+        "port": 80,
+    }
+    assert faults(schema, thing(spec=spec)) == []
