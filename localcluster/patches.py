@@ -181,7 +181,11 @@ class _StrategicMerge:
             return
         if not isinstance(retained, list):
             raise MalformedPatch("$retainKeys must be a list of keys")
-        unknown = [key for key in patch if not _is_directive(key) and key not in retained]
+        unknown = [
+            key
+            for key, value in patch.items()
+            if value is not None and not _is_directive(key) and key not in retained
+        ]
         if unknown:
             raise MalformedPatch(f"$retainKeys must name every key of the patch; it lacks {unknown[0]!r}")
         for key in [key for key in result if key not in retained]:

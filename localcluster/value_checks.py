@@ -219,7 +219,7 @@ def _format_tests(schema: JSON) -> list[Test]:
         if well_formed(value):
             return None
         shown = value.replace("{path}", "")
-        return Finding(Reason.INVALID, value, f'{{path}} in body must be of type {name}: "{shown}"')
+        return Finding(Reason.TYPE_INVALID, value, f'{{path}} in body must be of type {name}: "{shown}"')
 
     return [_for_strings(formatted)]
 

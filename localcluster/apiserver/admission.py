@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from localcluster.apiserver import crds, namespaces, pods
 from localcluster.apiserver.cluster import Cluster
-from localcluster.apiserver.errors import forbidden, forbidden_field
+from localcluster.apiserver.errors import forbidden, forbidden_field, invalid_value
 from localcluster.apiserver.policies import Admission, Operation, policy_faults
 from localcluster.apiserver.rbac import RBAC_GROUP, Attributes
 from localcluster.apiserver.requests import Context
@@ -31,7 +31,17 @@ def create_faults(resource_type: ResourceType, obj: JSON) -> list[JSON]:
             return crds.faults(obj)
         case "ValidatingAdmissionPolicy":
             return policy_faults(obj)
+        case "Event" if not resource_type.group:
+            return _event_faults(obj)
     return []
+
+
+def _event_faults(obj: JSON) -> list[JSON]:
+    """Events about what has no namespace are kept in `default`."""
+    about = obj["involvedObject"].get("namespace") or "default"
+    if obj["metadata"]["namespace"] == about:
+        return []
+    return [invalid_value("involvedObject.namespace", about, "does not match event.namespace")]
 
 
 def update_faults(resource_type: ResourceType, old: JSON, new: JSON, subresource: str) -> list[JSON]:
@@ -45,6 +55,10 @@ def update_faults(resource_type: ResourceType, old: JSON, new: JSON, subresource
             return policy_faults(new)
         case "RoleBinding" | "ClusterRoleBinding" if old["roleRef"] != new["roleRef"]:
             return [forbidden_field("roleRef", "cannot change roleRef")]
+        case "ConfigMap" | "Secret" if old.get("immutable"):
+            why = "field is immutable when `immutable` is set"
+            fixed = ("immutable", "data", "binaryData", "stringData")
+            return [forbidden_field(field, why) for field in fixed if old.get(field) != new.get(field)]
     return []
 
 

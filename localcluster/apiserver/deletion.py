@@ -83,12 +83,14 @@ def _propagation(text: str | None, orphan_dependents: bool | None) -> Propagatio
         if orphan_dependents is None:
             return None
         return Propagation.ORPHAN if orphan_dependents else Propagation.BACKGROUND
-    try:
-        return Propagation(text)
-    except ValueError:
+    if text not in {each.value for each in Propagation}:
         why = 'supported values: "Background", "Foreground", "Orphan"'
-        fault = invalid_value("propagationPolicy", text, why)
-        raise invalid(options_type("DeleteOptions"), "", [fault]) from None
+    elif orphan_dependents is not None:
+        why = "orphanDependents and deletionPropagation cannot be both set"
+    else:
+        return Propagation(text)
+    fault = invalid_value("propagationPolicy", text, why)
+    raise invalid(options_type("DeleteOptions"), "", [fault])
 
 
 def delete(

@@ -23,7 +23,7 @@ _SUBDOMAIN_TEXT = (
     "start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is "
     "'[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
 )
-_LABEL_TEXT = (
+LABEL_TEXT = (
     "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start "
     "and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is "
     "'[a-z0-9]([-a-z0-9]*[a-z0-9])?')"
@@ -90,8 +90,13 @@ def name_faults(resource_type: ResourceType, name: str, path: str = "metadata.na
     if resource_type.kind == "Service":
         return _name_fault(path, name, r"[a-z]([-a-z0-9]*[a-z0-9])?", 63, _DNS_1035_TEXT)
     if resource_type.kind == "Namespace":
-        return _name_fault(path, name, _LABEL, 63, _LABEL_TEXT)
+        return _name_fault(path, name, _LABEL, 63, LABEL_TEXT)
     return _name_fault(path, name, _SUBDOMAIN, 253, _SUBDOMAIN_TEXT)
+
+
+def is_label(text: str) -> bool:
+    """RFC 1123: what names containers, among others."""
+    return len(text) <= 63 and re.fullmatch(_LABEL, text) is not None
 
 
 def _name_fault(path: str, name: str, pattern: str, limit: int, text: str) -> list[JSON]:
@@ -117,6 +122,8 @@ def metadata_faults(resource_type: ResourceType, metadata: JSON) -> list[JSON]:
         faults.append(
             {"reason": "FieldValueTooLong", "message": f"Too long: {why}", "field": "metadata.annotations"}
         )
+    for finalizer in metadata.get("finalizers") or ():
+        faults += _key_faults("metadata.finalizers", finalizer)
     return faults + _owner_faults(metadata.get("ownerReferences") or [])
 
 

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 import orjson
 
 from localcluster.apiserver.cluster import Cluster
-from localcluster.apiserver.errors import cause, forbidden, forbidden_field, required
+from localcluster.apiserver.errors import cause, forbidden, forbidden_field, invalid_value, required
+from localcluster.apiserver.metadata import LABEL_TEXT, is_label
 from localcluster.resource import JSON, ResourceType
 
 EVICTION_DELAY_SECONDS = 300
@@ -126,6 +127,8 @@ def faults(obj: JSON) -> list[JSON]:
             if name in seen:
                 found.append(cause(f"{path}.name", "FieldValueDuplicate", f'Duplicate value: "{name}"'))
             seen.add(name)
+            if name and not is_label(name):
+                found.append(invalid_value(f"{path}.name", name, LABEL_TEXT))
             if not container.get("image"):
                 found.append(required(f"{path}.image"))
             for position, mount in enumerate(container.get("volumeMounts") or ()):

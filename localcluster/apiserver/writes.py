@@ -11,9 +11,10 @@ from datetime import datetime
 
 from localcluster.apiserver import admission, namespaces, pods
 from localcluster.apiserver.cluster import Cluster
-from localcluster.apiserver.decoding import check_object, report_unknown_fields
+from localcluster.apiserver.decoding import cannot_be_handled, check_object, report_unknown_fields
 from localcluster.apiserver.deletion import finished
 from localcluster.apiserver.errors import (
+    ApiError,
     already_exists,
     bad_request,
     cause,
@@ -35,6 +36,7 @@ from localcluster.apiserver.policies import Operation
 from localcluster.apiserver.requests import Context
 from localcluster.apiserver.store import Stored, at_version
 from localcluster.apiserver.versions import collection_of, shown_object, to_stored
+from localcluster.field_errors import Reason
 from localcluster.resource import JSON, ResourceType
 
 NAME_ATTEMPTS = 8
@@ -66,17 +68,17 @@ def create(cluster: Cluster, context: Context, body: object, now: datetime) -> W
     begin_life(obj["metadata"], now)
     if has_generation(resource_type):
         obj["metadata"]["generation"] = 1
-    if "status" in resource_type.subresources and resource_type.kind not in _KINDS_CREATED_WITH_STATUS:
-        obj.pop("status", None)
     if context.namespace:
         namespaces.check_accepts(cluster, resource_type, context.namespace, obj["metadata"]["name"])
     obj = _prepare(cluster, context, obj, None)
+    if "status" in resource_type.subresources and resource_type.kind not in _KINDS_CREATED_WITH_STATUS:
+        obj.pop("status", None)
     admission.mutate_new(cluster, resource_type, obj)
     tidy(obj["metadata"])
     faults = metadata_faults(resource_type, obj["metadata"])
     faults += cluster.schemas.faults(resource_type, obj, None) or admission.create_faults(resource_type, obj)
     if faults:
-        raise invalid(resource_type, obj["metadata"]["name"], faults)
+        raise _refusal(resource_type, obj["metadata"]["name"], faults)
     admission.check(cluster, context, Operation.CREATE, obj, None)
     metadata = obj["metadata"]
     if cluster.get(resource_type, context.namespace, metadata["name"]) is not None:
@@ -182,7 +184,7 @@ def update(cluster: Cluster, context: Context, current: Stored, obj: JSON) -> Wr
         resource_type, old, obj, context.subresource
     )
     if faults:
-        raise invalid(resource_type, context.name, faults)
+        raise _refusal(resource_type, context.name, faults)
     admission.check(cluster, context, Operation.UPDATE, obj, old)
     obj = to_stored(resource_type, obj)
     if context.dry_run():
@@ -191,6 +193,15 @@ def update(cluster: Cluster, context: Context, current: Stored, obj: JSON) -> Wr
     if finished(resource_type, obj):
         return Written(cluster.store.remove(collection, context.namespace, context.name, obj))
     return Written(cluster.store.put(collection, obj))
+
+
+def _refusal(resource_type: ResourceType, name: str, faults: list[JSON]) -> ApiError:
+    """Kubernetes reads its own kinds into typed structures, so that there a wrong type is unreadable."""
+    mistyped = [fault for fault in faults if fault["reason"] == Reason.TYPE_INVALID.cause]
+    if resource_type.custom or not mistyped:
+        return invalid(resource_type, name, faults)
+    named = ", ".join(f"{fault['field']}: {fault['message']}" for fault in mistyped)
+    return bad_request(f"{cannot_be_handled(resource_type)}: {named}")
 
 
 def _check_identity(resource_type: ResourceType, old: JSON, new: JSON) -> None:
