@@ -8,9 +8,8 @@ from datetime import datetime
 from localcluster.apiserver.errors import forbidden_field, invalid_value, required
 from localcluster.apiserver.times import rfc3339, utc_now
 from localcluster.builtin import components
-from localcluster.cel import CelError
+from localcluster.crd_check import check_crd_schema
 from localcluster.resource import JSON, ResourceType
-from localcluster.schema import CompiledSchema
 
 CLEANUP_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
 
@@ -71,24 +70,13 @@ def faults(obj: JSON) -> list[JSON]:
         schema = (version.get("schema") or {}).get("openAPIV3Schema")
         if not schema:
             found.append(required(path, "schemas are required"))
-        elif schema.get("type") != "object":
-            why = "must be object at the root"
-            found.append(invalid_value(f"{path}.type", schema.get("type", ""), why))
         else:
-            found += _schema_faults(path, schema)
+            found += [fault.cause() for fault in check_crd_schema(schema, components(), path)]
     strategy = (spec.get("conversion") or {}).get("strategy", "None")
     if strategy != "None":
         why = "this cluster calls no conversion webhooks; versions may differ in apiVersion only"
         found.append(invalid_value("spec.conversion.strategy", strategy, why))
     return found
-
-
-def _schema_faults(path: str, schema: JSON) -> list[JSON]:
-    try:
-        CompiledSchema(schema, components(), custom=True)
-    except CelError as error:
-        return [invalid_value(path, "", f"x-kubernetes-validations: compilation failed: {error}")]
-    return []
 
 
 def update_faults(old: JSON, new: JSON) -> list[JSON]:
