@@ -87,15 +87,20 @@ def failure_of_process(
         rank=rank,
         local_rank=process.local_rank,
         exit_code=process.exitcode,
-        message=clip(_recorded(process) or last_traceback(log) or exit_text(process.exitcode), TEXT_BYTES),
+        message=clip(
+            _recorded(process) or last_traceback(log) or exit_text(process.exitcode, log), TEXT_BYTES
+        ),
         log_tail=clip(log, TEXT_BYTES, head=0),
         time=time,
     )
 
 
-def exit_text(exit_code: int) -> str:
-    name = _signal_name(exit_code)
-    return f"the process was killed by {name}" if name else f"the process exited with code {exit_code}"
+def exit_text(exit_code: int, log: str = "") -> str:
+    """In words; for a process that chose to exit, with its last line on stderr, which often says why."""
+    if name := _signal_name(exit_code):
+        return f"the process was killed by {name}"
+    last_line = _RANK_PREFIX.sub("", log).strip().rpartition("\n")[2]
+    return f"the process exited with code {exit_code}" + (f": {last_line}" if last_line else "")
 
 
 def last_traceback(log: str) -> str:
