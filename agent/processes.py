@@ -6,6 +6,7 @@ descriptor that becomes readable when it ends, so that one `poll` waits for all 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import select
@@ -137,6 +138,11 @@ class TrainingProcesses:
     def _close(self) -> None:
         self._pcontext.close(signal.SIGKILL, timeout=1)
         self._close_fds()
+        for pid in self._pids.values():
+            # What the dead left behind (data loaders) came to us if we are the container's first process.
+            with contextlib.suppress(ChildProcessError):
+                while True:
+                    os.waitpid(-pid, 0)
 
     def _close_fds(self) -> None:
         for fd in self._exit_fds.values():

@@ -84,6 +84,8 @@ def parse(argv: Sequence[str]) -> Any:
     if args.rdzv_backend != BACKEND:
         logger.warning("--rdzv-backend=%s is ignored: the ElasticJob says who meets whom", args.rdzv_backend)
         args.rdzv_backend = BACKEND
+    # These have no say either; torch would warn of what the controller set for stock torchrun.
+    args.rdzv_endpoint, args.node_rank = args.rdzv_endpoint or "elasticjob", 0
     args.nnodes = os.path.expandvars(args.nnodes)  # as in `command: [dlr, run, "--nnodes=1:$NODE_NUM"]`
     if args.redirects == "0" and args.tee == "0":
         # Both the Pod's log and a file whose end can be told when it fails. stdout goes straight through.

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import pytest
+
+from agent import api, environment, progress
+from agent.environment import Environment, InvalidEnvironmentError
+from crds import names
+from dlr import progress as sdk
+
+GIVEN = {
+    names.ENV_JOB_NAME: "digits",
+    names.ENV_NAMESPACE: "team",
+    names.ENV_WORKER_NAME: "digits-worker-3",
+    names.ENV_WORKER_INDEX: "3",
+    names.ENV_INCARNATION: "2",
+    names.ENV_POD_UID: "u",
+    names.ENV_POD_IP: "10.0.0.3",
+    names.ENV_NODE_NAME: "node-1",
+    names.ENV_HEARTBEAT_SECONDS: "12.5",
+    names.ENV_GRACE_SECONDS: "60",
+}
+
+
+def test_names_are_those_of_the_crds() -> None:
+    ours = {
+        name: getattr(environment, name.removeprefix("ENV_")) for name in dir(names) if name[:4] == "ENV_"
+    }
+    assert ours == {name: getattr(names, name) for name in ours}
+    assert f"/apis/{names.API_VERSION}" == api.GROUP_PATH
+    assert progress.ENV_PROGRESS_FILE == sdk.ENV_PROGRESS_FILE
+
+
+def test_read() -> None:
+    me = Environment.read(GIVEN)
+    assert me == Environment("digits", "team", "digits-worker-3", 3, 2, "u", "10.0.0.3", "node-1", 12.5, 60.0)
+    assert me.pod_name == "digits-worker-3-2"
+
+
+@pytest.mark.parametrize("name", sorted(GIVEN.keys() - {names.ENV_NODE_NAME}))
+def test_what_is_missing_is_named_or_has_a_default(name: str) -> None:
+    given = {**GIVEN, name: ""}
+    if name in (names.ENV_HEARTBEAT_SECONDS, names.ENV_GRACE_SECONDS):
+        assert Environment.read(given)
+    else:
+        with pytest.raises(InvalidEnvironmentError, match=f"^{name} is not set, so this is not a worker Pod"):
+            Environment.read(given)
+
+
+def test_nonsense_is_named() -> None:
+    with pytest.raises(InvalidEnvironmentError, match="DLR_WORKER_INDEX is 'three' but must be a number"):
+        Environment.read({**GIVEN, names.ENV_WORKER_INDEX: "three"})
+
+
+def test_api_server_is_found_from_within_a_pod(tmp_path) -> None:
+    with pytest.raises(InvalidEnvironmentError, match="KUBERNETES_SERVICE_HOST is not set"):
+        api.ApiClient.in_cluster({})
+    with pytest.raises(InvalidEnvironmentError, match="token does not exist"):
+        api.ApiClient.in_cluster({"KUBERNETES_SERVICE_HOST": "h", "DLR_SERVICEACCOUNT_DIR": str(tmp_path)})

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+from agent.failure import Failure, clip, failure_of_process, last_traceback, read_tail
+
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
+
+
+def report(exit_code: int, *, error_file: Path | str = "", stderr: Path | None = None) -> Failure:
+    process = ProcessFailure(local_rank=1, pid=7, exitcode=exit_code, error_file=str(error_file))
+    return failure_of_process(process, sequence=3, round_=5, rank=9, stderr=stderr, time=NOW)
+
+
+def test_recorded_exception_comes_first_with_its_traceback(tmp_path: Path) -> None:
+    error_file = tmp_path / "error.json"
+    recorded = {
+        "message": "ValueError: bad",
+        "extraInfo": {"py_callstack": "Traceback ...", "timestamp": "1"},
+    }
+    error_file.write_text(json.dumps({"message": recorded}))
+    failure = report(1, error_file=error_file)
+    assert failure.message == "ValueError: bad\nTraceback ..."
+    assert (failure.rank, failure.local_rank, failure.exit_code, failure.signal) == (9, 1, 1, None)
+
+
+def test_without_a_record_the_traceback_on_stderr_serves(tmp_path: Path) -> None:
+    stderr = tmp_path / "stderr.log"
+    stderr.write_text(
+        "loading\n"
+        "[rank1]: Traceback (most recent call last):\n"
+        '[rank1]:   File "train.py", line 3, in <module>\n'
+        "[rank1]:     main()\n"
+        "[rank1]: RuntimeError: out of luck\n"
+        "[W123] process group was not destroyed\n"
+    )
+    failure = report(1, stderr=stderr)
+    assert failure.message.splitlines()[0] == "RuntimeError: out of luck"
+    assert 'File "train.py", line 3' in failure.message
+    assert failure.log_tail.endswith("process group was not destroyed\n")
+
+
+def test_signal_has_a_name() -> None:
+    failure = report(-11)
+    assert (failure.signal, failure.message) == ("SIGSEGV", "the process was killed by SIGSEGV")
+    assert report(-40).signal == "signal 40"
+
+
+def test_exit_code_is_said_when_nothing_else_is() -> None:
+    assert report(3).message == "the process exited with code 3"
+
+
+def test_of_chained_exceptions_the_last_counts() -> None:
+    log = (
+        "Traceback (most recent call last):\n  File a\nKeyError: 1\n\n"
+        "During handling of the above exception, another exception occurred:\n\n"
+        "Traceback (most recent call last):\n  File b\nTypeError: 2\n"
+    )
+    assert last_traceback(log) == "TypeError: 2\nTraceback (most recent call last):\n  File b"
+
+
+def test_traceback_that_was_cut_off_is_none() -> None:
+    assert last_traceback("Traceback (most recent call last):\n  File a") == ""
+
+
+def test_tail_is_whole_lines_with_progress_bars_as_last_drawn(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(b"first line\n 1%\r 50%\r100%\r\nend \xff\n")
+    assert read_tail(log, 1000) == "first line\n100%\nend \N{REPLACEMENT CHARACTER}\n"
+    assert read_tail(log, 25).startswith("100%")
+    assert read_tail(tmp_path / "none", 10) == ""
+
+
+@given(st.text(), st.integers(20, 200))
+def test_clipped_text_fits_and_keeps_both_ends(text: str, limit: int) -> None:
+    clipped = clip(text, limit, head=8)
+    assert len(clipped.encode()) <= limit
+    if len(text.encode()) <= limit:
+        assert clipped == text
+    else:
+        assert text.encode()[:8].decode(errors="ignore") in clipped
+
+
+def test_survives_the_way_through_the_status() -> None:
+    failure = report(-9)
+    assert Failure.from_status(failure.to_status()) == failure

@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent import accelerators
+from agent.api import UnavailableError
+from agent.environment import Environment
+from agent.failure import Failure
+from agent.report import Facts, Outbox, Progress, Report, Reporter
+from agent.world import AgentState
+from crds.elasticworker import AgentReport
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+ME = Environment("job", "default", "job-worker-0", 0, 2, "uid", "10.0.0.1")
+FACTS = Facts(1234, 8, {"kind": "nvidia", "count": 8, "model": "NVIDIA H100 80GB HBM3"})
+
+
+def failure(sequence: int) -> Failure:
+    return Failure(sequence, 4, 17, 1, -9, "killed", "the log", NOW)
+
+
+class FakeApi:
+    def __init__(self) -> None:
+        self.told: list[dict[str, Any]] = []
+        self.paths: set[str] = set()
+        self.away = threading.Event()
+        self.attempts = threading.Semaphore(0)
+
+    def merge_patch(self, path: str, patch: dict[str, Any]) -> dict[str, Any]:
+        self.attempts.release()
+        if self.away.is_set():
+            raise UnavailableError(0, "away")
+        self.paths.add(path)
+        self.told.append(patch["status"]["agent"])
+        return {}
+
+
+@pytest.fixture
+def api() -> FakeApi:
+    return FakeApi()
+
+
+@pytest.fixture
+def reporter(api: FakeApi) -> Iterator[Reporter]:
+    reporter = Reporter(
+        api,  # type: ignore[arg-type]
+        ME,
+        FACTS,
+        Report(AgentState.READY, NOW),
+        progress_seconds=0.3,
+        now=lambda: NOW,
+    )
+    yield reporter
+    reporter.stop()
+    if reporter.is_alive():
+        reporter.join(5)
+
+
+@given(st.lists(st.tuples(st.sampled_from(AgentState), st.booleans())), st.data())
+def test_every_failure_is_told_and_the_last_word_is_the_latest(
+    changes: list[tuple[AgentState, bool]], data: st.DataObject
+) -> None:
+    outbox, told, sequence, latest = Outbox(), [], 0, None
+    for state, failed in changes:
+        sequence += failed
+        latest = Report(state, NOW, failure=failure(sequence) if sequence else None)
+        outbox.put(latest)
+        if data.draw(st.booleans()):  # the API server takes one
+            first = outbox.first()
+            assert first is not None
+            told.append(first)
+            outbox.told(first)
+    while (first := outbox.first()) is not None:
+        told.append(first)
+        outbox.told(first)
+    assert [r.failures for r in told] == sorted(r.failures for r in told)
+    assert {r.failures for r in told} >= set(range(1, sequence + 1))
+    assert (told[-1] if told else None) == latest
+
+
+def test_what_was_replaced_while_it_was_written_is_written_anew() -> None:
+    outbox = Outbox()
+    old, new = Report(AgentState.READY, NOW), Report(AgentState.RUNNING, NOW)
+    outbox.put(old)
+    first = outbox.first()
+    outbox.put(new)
+    outbox.told(first)
+    assert outbox.first() == new
+
+
+@given(
+    st.sampled_from(AgentState),
+    st.integers(0, 9),
+    st.none() | st.builds(failure, st.integers(1, 9)),
+    st.none() | st.builds(Progress, st.integers(0, 9), st.just(NOW)),
+)
+def test_what_is_written_is_what_the_crd_takes(
+    state: AgentState, round_: int, failed: Failure | None, progress: Progress | None
+) -> None:
+    report = Report(state, NOW, round_, failed, progress)
+    facts = Facts(1234, 8, accelerators.detect())
+    written = {**facts.to_status(ME), **report.to_status()}
+    read = AgentReport.model_validate(written)
+    # Nothing is lost on the way, and nothing is unknown (it would be pruned).
+    again = read.model_dump(mode="json", by_alias=True, exclude={"checks"})
+    assert again.keys() == written.keys()
+    assert (again["failure"] or {}).keys() == (written["failure"] or {}).keys()
+    assert (again["progress"] or {}).keys() == (written["progress"] or {}).keys()
+    assert again["accelerators"] == written["accelerators"]
+    assert read.observed_round == round_
+    assert read.since == NOW
+
+
+def test_changes_are_told_at_once(api: FakeApi, reporter: Reporter) -> None:
+    reporter.start()
+    reporter.report(AgentState.RUNNING, 1)
+    assert reporter.flush(5)
+    assert api.paths == {
+        "/apis/elastic.iml.github.io/v1alpha1/namespaces/default/elasticworkers/job-worker-0/status"
+    }
+    assert api.told[-1]["state"] == "Running"
+    assert api.told[-1]["observedRound"] == 1
+
+
+def test_after_an_outage_only_what_matters_is_told(api: FakeApi, reporter: Reporter) -> None:
+    api.away.set()
+    reporter.start()
+    for round_ in range(1, 20):
+        reporter.report(AgentState.RUNNING, round_)
+    reporter.report(AgentState.FAILED, failure=failure(1))
+    reporter.report(AgentState.READY, 20)
+    reporter.report(AgentState.FAILED, failure=failure(2))
+    reporter.report(AgentState.RUNNING, 21)
+    assert not reporter.flush(0.1)
+    api.away.clear()
+    assert reporter.flush(5)
+    told = [(r["state"], r["observedRound"], (r["failure"] or {}).get("sequence")) for r in api.told]
+    assert told[-2:] == [("Ready", 20, 1), ("Running", 21, 2)]
+    assert len(told) <= 3
+
+
+def test_progress_is_rationed_but_not_lost(api: FakeApi, reporter: Reporter) -> None:
+    reporter.start()
+    assert reporter.flush(5)
+    for step in range(100):
+        reporter.progress(Progress(step, NOW))
+    deadline = threading.Event()
+    while (api.told[-1]["progress"] or {}).get("step") != 99:
+        assert not deadline.wait(0.02)
+        assert len(api.told) < 5
+    assert len(api.told) <= 3
+
+
+def test_first_step_of_a_round_does_not_wait(api: FakeApi, reporter: Reporter) -> None:
+    reporter.start()
+    assert reporter.flush(5)
+    attempts = len(api.told)
+    reporter.progress(Progress(1, NOW), at_once=True)
+    assert api.attempts.acquire(timeout=1)
+    assert api.attempts.acquire(timeout=0.25)  # sooner than progress_seconds
+    assert attempts == 1
+
+
+def test_since_is_when_the_state_began(api: FakeApi, reporter: Reporter) -> None:
+    later = datetime(2027, 1, 1, tzinfo=UTC)
+    reporter.report(AgentState.RUNNING, 1)
+    reporter._now = lambda: later
+    reporter.report(AgentState.RUNNING, 1)
+    assert reporter.latest.since == NOW
+    reporter.report(AgentState.FAILED, failure=failure(1))
+    assert reporter.latest.since == later
+
+
+def test_flush_of_a_reporter_that_never_began_does_not_wait(reporter: Reporter) -> None:
+    assert not reporter.flush(60)

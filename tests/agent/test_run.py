@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import pytest
+
+from agent import run
+from agent.elastic_agent import UNLIMITED_RESTARTS
+
+
+@pytest.fixture(autouse=True)
+def no_pet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PET_MAX_RESTARTS", raising=False)
+
+
+def test_restarts_are_the_jobs_business_unless_said() -> None:
+    assert run.parse(["train.py"]).max_restarts == UNLIMITED_RESTARTS
+    assert run.parse(["--max-restarts=3", "train.py"]).max_restarts == 3
+
+
+def test_environment_of_torchrun_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PET_MAX_RESTARTS", "2")
+    monkeypatch.setenv("PET_NPROC_PER_NODE", "4")
+    args = run.parse(["train.py"])
+    assert (args.max_restarts, args.nproc_per_node) == (2, "4")
+
+
+def test_stderr_goes_to_the_pod_log_and_to_a_file_unless_said() -> None:
+    assert (run.parse(["train.py"]).redirects, run.parse(["train.py"]).tee) == ("0", "2")
+    assert run.parse(["--redirects=3", "train.py"]).tee == "0"
+    assert run.parse(["--tee=3", "train.py"]).tee == "3"
+
+
+def test_rendezvous_flags_have_no_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NODE_NUM", "4")
+    args = run.parse(["--rdzv-backend=c10d", "--nnodes=1:$NODE_NUM", "-m", "package.train", "--lr=1"])
+    assert (args.rdzv_backend, args.nnodes) == ("dlr", "1:4")
+    assert (args.training_script, args.training_script_args, args.module) == (
+        "package.train",
+        ["--lr=1"],
+        True,
+    )
+
+
+def test_standalone_is_torchruns(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run.main(["--standalone", "train.py"]) == 2
+    assert "torchrun --standalone" in capsys.readouterr().err
+
+
+def test_exit_codes_are_a_shells() -> None:
+    assert [run.exit_code(code) for code in (0, 3, -9, -15)] == [0, 3, 137, 143]
+
+
+def test_processes_get_the_pods_grace_less_a_margin() -> None:
+    assert run.stop_grace_seconds(30, None) == 27
+    assert run.stop_grace_seconds(4, None) == 2
+    assert run.stop_grace_seconds(0, None) == 0
+    assert run.stop_grace_seconds(300, 10) == 10

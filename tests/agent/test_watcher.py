@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.api import ApiClient, ApiError, GoneError, UnavailableError, _lines, error_of
+from agent.watcher import JobWatcher
+from agent.world import JobView
+from tests.agent.fake_cluster import JOB, NAMESPACE, FakeCluster
+
+
+@pytest.fixture
+def watcher(cluster: FakeCluster) -> Iterator[JobWatcher]:
+    watcher = JobWatcher(ApiClient.in_cluster(cluster.environ(0)), NAMESPACE, JOB)
+    yield watcher
+    watcher.stop()
+
+
+def wait_phase(watcher: JobWatcher, phase: str, timeout_seconds: float = 10.0) -> float:
+    """Seconds until the watcher woke us with that phase."""
+    started_at = time.monotonic()
+    poll = select.poll()
+    poll.register(watcher.fileno(), select.POLLIN)
+    while (watcher.take() or JobView()).phase != phase:
+        left_seconds = started_at + timeout_seconds - time.monotonic()
+        assert left_seconds > 0, f"no {phase}: {watcher.view()}"
+        poll.poll(left_seconds * 1000)
+    return time.monotonic() - started_at
+
+
+def test_wakes_with_every_change(cluster: FakeCluster, watcher: JobWatcher) -> None:
+    cluster.publish(phase="Pending")
+    watcher.start()
+    wait_phase(watcher, "Pending")
+    cluster.publish(phase="Running")
+    assert wait_phase(watcher, "Running") < 1
+    poll = select.poll()
+    poll.register(watcher.fileno(), select.POLLIN)
+    assert poll.poll(0) == []  # until the next change
+
+
+def test_goes_on_from_where_it_was_when_the_watch_breaks(cluster: FakeCluster, watcher: JobWatcher) -> None:
+    watcher.start()
+    cluster.publish(phase="Pending")
+    wait_phase(watcher, "Pending")
+    cluster.stop()
+    cluster.publish(phase="Running")  # missed, but in the history
+    cluster.start()
+    wait_phase(watcher, "Running")
+    assert cluster.lists == 1
+
+
+def test_lists_anew_when_its_version_is_gone(cluster: FakeCluster, watcher: JobWatcher) -> None:
+    watcher.start()
+    cluster.publish(phase="Pending")
+    wait_phase(watcher, "Pending")
+    cluster.stop()
+    cluster.publish(phase="Running")
+    cluster.expire()
+    cluster.start()
+    wait_phase(watcher, "Running")
+    assert cluster.lists == 2
+
+
+def test_survives_a_server_that_errs(cluster: FakeCluster, watcher: JobWatcher) -> None:
+    cluster.broken_status = 500
+    watcher.start()
+    time.sleep(0.5)
+    cluster.broken_status = 403
+    time.sleep(0.5)
+    cluster.broken_status = None
+    cluster.publish(phase="Running")
+    wait_phase(watcher, "Running")
+
+
+def test_bookmarks_move_the_version_only(cluster: FakeCluster, watcher: JobWatcher) -> None:
+    job = {"metadata": {"resourceVersion": "5"}, "status": {"phase": "Running"}}
+    watcher.feed({"type": "ADDED", "object": job})
+    watcher.feed({"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "9"}}})
+    assert watcher._resource_version == "9"
+    assert watcher.view() == JobView("Running")
+    watcher.feed({"type": "DELETED", "object": {"metadata": {"resourceVersion": "10"}}})
+    assert watcher.view() == JobView("Running")  # the kubelet says when to go
+    with pytest.raises(GoneError):
+        watcher.feed({"type": "ERROR", "object": {"code": 410, "message": "too old"}})
+
+
+def test_rotated_token_is_read_anew(cluster: FakeCluster) -> None:
+    api = ApiClient.in_cluster(cluster.environ(0))
+    path = f"/apis/elastic.iml.github.io/v1alpha1/namespaces/{NAMESPACE}/elasticjobs"
+    query = {"fieldSelector": f"metadata.name={JOB}"}
+    token = cluster.directory / "token"
+    good = token.read_text()
+    token.write_text("expired")
+    with pytest.raises(UnavailableError, match="who are you"):
+        api.get(path, query)
+    token.write_text(good)
+    assert api.get(path, query)["items"]
+
+
+def test_answers_become_typed_errors() -> None:
+    assert isinstance(error_of(410, b"{}"), GoneError)
+    assert isinstance(error_of(503, b""), UnavailableError)
+    assert isinstance(error_of(429, b""), UnavailableError)
+    forbidden = error_of(403, b'{"message": "no"}')
+    assert type(forbidden) is ApiError
+    assert (forbidden.status, str(forbidden)) == (403, "no")
+
+
+@given(st.lists(st.binary(min_size=1).filter(lambda b: b"\n" not in b and b.strip())), st.data())
+def test_lines_are_whole_however_the_stream_is_cut(lines: list[bytes], data: st.DataObject) -> None:
+    stream = b"".join(line + b"\n" for line in lines)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)))))
+    chunks = [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
+    assert list(_lines(chunks)) == lines

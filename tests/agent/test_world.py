@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+import crds.elasticjob
+import crds.elasticworker
+from agent.world import (
+    WAIT,
+    Action,
+    AgentState,
+    ExitReason,
+    JobView,
+    Member,
+    Verb,
+    World,
+    WorldPhase,
+    next_action,
+)
+
+ME = Member(1, 2)
+
+members = st.lists(
+    st.builds(Member, st.integers(0, 3), st.integers(1, 3)), max_size=4, unique_by=lambda m: m.index
+).map(lambda found: tuple(sorted(found, key=lambda m: m.index)))
+worlds = st.builds(World, st.integers(0, 5), st.sampled_from(WorldPhase), members)
+rounds = st.integers(0, 5)
+states = st.sampled_from(AgentState)
+alive_phases = st.sampled_from(["", "Created", "Pending", "Running", "Scaling", "Restarting"])
+phases = st.one_of(alive_phases, st.sampled_from(["Succeeded", "Failed", "Suspended"]))
+
+
+def formed(round_: int, *in_it: Member, phase: WorldPhase = WorldPhase.FORMED) -> World:
+    return World(round_, phase, in_it)
+
+
+def act(world: World | None, observed: int = 3, state: AgentState = AgentState.RUNNING) -> Action:
+    return next_action(world, ME, observed, state, "Running")
+
+
+@given(worlds, rounds, states, phases)
+def test_started_is_only_a_newer_formed_world_that_includes_me(
+    world: World, observed: int, state: AgentState, phase: str
+) -> None:
+    action = next_action(world, ME, observed, state, phase)
+    if action.verb is Verb.START:
+        assert world.phase is WorldPhase.FORMED
+        assert world.round > observed
+        assert ME in world.members
+        assert action.round == world.round
+
+
+@given(worlds, rounds, st.sampled_from([s for s in AgentState if s is not AgentState.STOPPED]), alive_phases)
+def test_a_newer_formed_world_that_includes_me_is_always_started(
+    world: World, observed: int, state: AgentState, phase: str
+) -> None:
+    if world.phase is WorldPhase.FORMED and world.round > observed and ME in world.members:
+        assert next_action(world, ME, observed, state, phase) == Action(Verb.START, world.round)
+
+
+@given(worlds, rounds, states, phases)
+def test_acting_settles(world: World, observed: int, state: AgentState, phase: str) -> None:
+    """What was done is not asked for again: no agent ever spins on an unchanged world."""
+    action = next_action(world, ME, observed, state, phase)
+    if action.verb is Verb.START:
+        assert next_action(world, ME, world.round, AgentState.RUNNING, phase) == WAIT
+        assert next_action(world, ME, world.round, AgentState.FAILED, phase) == WAIT
+        assert next_action(world, ME, world.round, AgentState.SUCCEEDED, phase) == WAIT
+    elif action.verb is Verb.STAND_BY:
+        assert action.round == world.round
+        assert next_action(world, ME, world.round, AgentState.READY, phase) == WAIT
+    elif action.verb is Verb.EXIT:
+        assert next_action(world, ME, observed, AgentState.STOPPED, phase) == WAIT
+
+
+@given(worlds, rounds, states, alive_phases)
+def test_an_older_world_says_nothing(world: World, observed: int, state: AgentState, phase: str) -> None:
+    """A cache behind the truth, or a job made anew under the same name."""
+    if world.round < observed:
+        assert next_action(world, ME, observed, state, phase) == WAIT
+
+
+@given(worlds, rounds, alive_phases)
+def test_nothing_runs_on_in_a_world_that_is_given_up(world: World, observed: int, phase: str) -> None:
+    if world.round >= observed and world.phase is not WorldPhase.FORMED:
+        assert next_action(world, ME, observed, AgentState.RUNNING, phase).verb in (Verb.STAND_BY, Verb.EXIT)
+
+
+def test_the_rules_one_by_one() -> None:
+    higher = Member(ME.index, ME.incarnation + 1)
+    other = Member(0, 1)
+    reforming, forming = WorldPhase.REFORMING, WorldPhase.FORMING
+    # The world that runs stands.
+    assert act(formed(3, ME)) == WAIT
+    # It was left; the controller will form another.
+    assert act(formed(3, ME), state=AgentState.FAILED) == WAIT
+    assert act(formed(3, ME), state=AgentState.READY) == WAIT
+    # It goes on without me.
+    assert act(formed(4, other)) == Action(Verb.STAND_BY, 4)
+    # An older life of mine is in it: not me.
+    assert act(formed(4, Member(ME.index, 1)), state=AgentState.READY) == Action(Verb.STAND_BY, 4)
+    # It is given up.
+    assert act(formed(3, ME, phase=reforming)) == Action(Verb.STAND_BY, 3)
+    assert act(formed(3, ME, phase=reforming), state=AgentState.FAILED) == WAIT
+    assert act(formed(3, phase=forming)) == Action(Verb.STAND_BY, 3)
+    # Formed and given up again before I saw it.
+    assert act(formed(4, ME, phase=reforming)) == Action(Verb.STAND_BY, 4)
+    # Somebody has my place.
+    assert act(formed(4, higher)) == Action(Verb.EXIT, reason=ExitReason.REPLACED)
+    # I am done, unless a newer world wants me again.
+    assert act(formed(3, ME, phase=reforming), state=AgentState.SUCCEEDED) == WAIT
+    assert act(formed(4, other), state=AgentState.SUCCEEDED) == WAIT
+    assert act(formed(4, ME), state=AgentState.SUCCEEDED) == Action(Verb.START, 4)
+    # There is no world.
+    assert act(None) == WAIT
+    assert act(formed(0, phase=forming), observed=0, state=AgentState.READY) == WAIT
+
+
+def test_job_end_ends_the_agent() -> None:
+    for phase, reason in (
+        ("Succeeded", ExitReason.JOB_SUCCEEDED),
+        ("Failed", ExitReason.JOB_FAILED),
+        ("Suspended", ExitReason.JOB_SUSPENDED),
+    ):
+        assert next_action(formed(4, ME), ME, 3, AgentState.RUNNING, phase) == Action(
+            Verb.EXIT, reason=reason
+        )
+        assert next_action(formed(4, ME), ME, 3, AgentState.STOPPED, phase) == WAIT
+
+
+def test_the_words_are_those_of_the_crds() -> None:
+    assert {s.value for s in AgentState} == {s.value for s in crds.elasticworker.AgentState}
+    assert {p.value for p in WorldPhase} == {p.value for p in crds.elasticjob.RendezvousPhase}
+
+
+def test_what_the_controller_publishes_is_understood() -> None:
+    published = crds.elasticjob.Rendezvous(
+        round=7,
+        phase=crds.elasticjob.RendezvousPhase.FORMED,
+        members=[0, 2],
+        incarnations=[1, 4],
+        world_size=8,
+        master_address="10.0.0.7",
+        master_port=1234,
+        reason="all workers are ready",
+    )
+    view = JobView.parse({"status": {"phase": "Running", "rendezvous": published.to_wire()}})
+    expected = World(
+        7,
+        WorldPhase.FORMED,
+        (Member(0, 1), Member(2, 4)),
+        8,
+        "10.0.0.7",
+        1234,
+        "all workers are ready",
+    )
+    assert view == JobView("Running", expected)
+    assert expected.rank_of(Member(2, 4)) == 1
+    assert expected.rank_of(Member(2, 3)) is None
+
+
+def test_nonsense_is_no_world() -> None:
+    assert JobView.parse({}) == JobView()
+    assert World.parse({"round": 1, "phase": "Dancing"}) is None
+    assert World.parse({"round": 1, "phase": "Formed", "members": [1], "incarnations": []}) is None
