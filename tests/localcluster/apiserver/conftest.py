@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
@@ -12,6 +13,15 @@ import pytest
 from localcluster.apiserver.server import Serving, serve
 from localcluster.paths import Home
 from tests.localcluster.apiserver.api import CRDS, Api, widget_definition
+
+
+@asynccontextmanager
+async def connected(home: Home, serving: Serving) -> AsyncIterator[Api]:
+    """The admin's client."""
+    trust = ssl.create_default_context(cafile=str(home.ca_certificate))
+    connector = aiohttp.TCPConnector(ssl=trust, limit=0)
+    async with aiohttp.ClientSession(connector=connector) as session:
+        yield Api(session, serving.url, home.admin_token.read_text())
 
 
 @pytest.fixture
@@ -27,10 +37,8 @@ async def serving(home: Home) -> AsyncIterator[Serving]:
 
 @pytest.fixture
 async def api(home: Home, serving: Serving) -> AsyncIterator[Api]:
-    trust = ssl.create_default_context(cafile=str(home.ca_certificate))
-    connector = aiohttp.TCPConnector(ssl=trust, limit=0)
-    async with aiohttp.ClientSession(connector=connector) as session:
-        yield Api(session, serving.url, home.admin_token.read_text())
+    async with connected(home, serving) as client:
+        yield client
 
 
 @pytest.fixture
