@@ -1,0 +1,299 @@
+"""Who may do what: tokens, RBAC, and admission policies."""
+
+from __future__ import annotations
+
+import base64
+import json
+import stat
+import time
+from typing import Any
+
+from localcluster.apiserver import tokens
+from localcluster.apiserver.server import Serving
+from localcluster.apiserver.tokens import Claims, Reference
+from localcluster.paths import Home
+from tests.localcluster.apiserver.api import (
+    CONFIG_MAPS,
+    PODS,
+    WIDGETS,
+    Api,
+    config_map,
+    pod,
+    widget,
+)
+
+ACCOUNTS = "/api/v1/namespaces/default/serviceaccounts"
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+BOT = "system:serviceaccount:default:bot"
+POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
+BINDINGS = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
+
+
+async def bot_of(api: Api, **bound: str) -> Api:
+    """A ServiceAccount's client."""
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "bot"}}
+    await api.post(ACCOUNTS, account)
+    spec: dict[str, Any] = {"boundObjectRef": {"kind": "Pod", "apiVersion": "v1", **bound}} if bound else {}
+    answer = await api.post(f"{ACCOUNTS}/bot/token", {"spec": spec})
+    assert answer.code == 201, answer.body
+    return api.as_bearer(answer.body["status"]["token"])
+
+
+async def grant(api: Api, *rules: dict[str, Any]) -> None:
+    metadata = {"name": "bot", "namespace": "default"}
+    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": metadata}
+    await api.created(f"{RBAC}/namespaces/default/roles", {**role, "rules": list(rules)})
+    binding = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "RoleBinding",
+        "metadata": metadata,
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "bot"},
+        "subjects": [{"kind": "ServiceAccount", "name": "bot", "namespace": "default"}],
+    }
+    await api.created(f"{RBAC}/namespaces/default/rolebindings", binding)
+
+
+def rule(groups: list[str], resources: list[str], verbs: list[str], names: list[str] | None = None) -> dict:
+    granted = {"apiGroups": groups, "resources": resources, "verbs": verbs}
+    return {**granted, "resourceNames": names} if names else granted
+
+
+async def test_strangers_get_nothing(api: Api) -> None:
+    for bearer in ("", "wrong", "a.b.c", "a" * 10_000):
+        for path in ("/readyz", "/version", "/api", PODS):
+            answer = await api.as_bearer(bearer).get(path)
+            assert (answer.code, answer.reason) == (401, "Unauthorized")
+
+
+async def test_other_users_of_the_machine_cannot_read_the_files(home: Home, api: Api) -> None:
+    for path in (home.root, *home.root.rglob("*")):
+        assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
+
+
+async def test_a_token_says_who_and_in_which_pod(api: Api) -> None:
+    created = await api.created(PODS, pod("one", serviceAccountName="default"))
+    await bot_of(api)
+    own = await api.created(PODS, pod("two", serviceAccountName="bot"))
+    bot = await bot_of(api, name="two", uid=own["metadata"]["uid"])
+    review = await bot.post(
+        "/apis/authentication.k8s.io/v1/selfsubjectreviews",
+        {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"},
+    )
+    who = review.body["status"]["userInfo"]
+    assert who["username"] == BOT and "system:serviceaccounts:default" in who["groups"]
+    assert who["extra"]["authentication.kubernetes.io/pod-name"] == ["two"]
+    assert who["extra"]["authentication.kubernetes.io/pod-uid"] == [own["metadata"]["uid"]]
+    reference = {"kind": "Pod", "apiVersion": "v1", "name": "one", "uid": created["metadata"]["uid"]}
+    foreign = await api.post(f"{ACCOUNTS}/bot/token", {"spec": {"boundObjectRef": reference}})
+    assert foreign.code == 400 and "cannot bind token" in foreign.message
+
+
+async def test_a_token_dies_with_its_pod_and_with_its_account(api: Api) -> None:
+    await bot_of(api)
+    created = await api.created(PODS, pod("one", serviceAccountName="bot"))
+    bound = await bot_of(api, name="one", uid=created["metadata"]["uid"])
+    unbound = await bot_of(api)
+    assert (await bound.get("/version")).code == 200
+    await api.delete(f"{PODS}/one")
+    assert (await bound.get("/version")).code == 401
+    assert (await unbound.get("/version")).code == 200
+    await api.delete(f"{ACCOUNTS}/bot")
+    await bot_of(api)
+    assert (await unbound.get("/version")).code == 401
+
+
+async def test_expired_and_forged_tokens_are_refused(api: Api, serving: Serving) -> None:
+    bot = await bot_of(api)
+    account = (await api.get(f"{ACCOUNTS}/bot")).body["metadata"]
+    now = int(time.time())
+
+    def claims(expires_at: int) -> Claims:
+        reference = Reference(account["name"], account["uid"])
+        times = {"issued_at": now - 100, "expires_at": expires_at}
+        return Claims("default", reference, None, None, (tokens.ISSUER,), **times, token_id="t")
+
+    key = serving.cluster.token_key
+    assert (await api.as_bearer(tokens.issue(claims(now + 100), key)).get("/version")).code == 200
+    assert (await api.as_bearer(tokens.issue(claims(now - 1), key)).get("/version")).code == 401
+    assert (await api.as_bearer(tokens.issue(claims(now + 100), b"guess")).get("/version")).code == 401
+    header, payload, signature = bot._token.split(".")
+    decoded = json.loads(base64.urlsafe_b64decode(payload + "=="))
+    decoded["sub"] = "system:serviceaccount:kube-system:admin"
+    forged = base64.urlsafe_b64encode(json.dumps(decoded).encode()).rstrip(b"=").decode()
+    assert (await api.as_bearer(f"{header}.{forged}.{signature}").get("/version")).code == 401
+
+
+async def test_accounts_may_nothing_until_it_is_granted(api: Api) -> None:
+    bot = await bot_of(api)
+    answer = await bot.get(PODS)
+    assert (answer.code, answer.reason) == (403, "Forbidden")
+    assert answer.message == (
+        f'pods is forbidden: User "{BOT}" cannot list resource "pods" in API group "" '
+        'in the namespace "default"'
+    )
+    await grant(api, rule([""], ["pods"], ["list"]))
+    assert (await bot.get(PODS)).code == 200
+    answer = await bot.get("/api/v1/nodes/node-0")
+    assert answer.message == (
+        f'nodes "node-0" is forbidden: User "{BOT}" cannot get resource "nodes" in API group "" '
+        "at the cluster scope"
+    )
+    assert (await bot.get("/api/v1/pods")).code == 403
+    assert (await bot.get("/apis")).code == 200
+
+
+async def test_rules_distinguish_verbs_subresources_and_names(widgets: Api) -> None:
+    bot = await bot_of(widgets)
+    for name in ("one", "two"):
+        await widgets.created(WIDGETS, widget(name))
+    await grant(
+        widgets,
+        rule(["example.com"], ["widgets"], ["get", "watch", "list"], ["one"]),
+        rule(["example.com"], ["widgets/status"], ["patch"]),
+    )
+    assert (await bot.get(f"{WIDGETS}/one")).code == 200
+    assert (await bot.get(f"{WIDGETS}/two")).code == 403
+    assert (await bot.get(WIDGETS)).code == 403
+    assert (await bot.get(WIDGETS, fieldSelector="metadata.name=one")).names == ["one"]
+    assert (await bot.patch(f"{WIDGETS}/two/status", {"status": {"phase": "Up"}})).code == 200
+    refused = await bot.patch(f"{WIDGETS}/one", {"spec": {"size": 2}})
+    assert (
+        refused.code == 403
+        and 'cannot patch resource "widgets" in API group "example.com"' in refused.message
+    )
+
+
+async def test_rights_follow_bindings_at_once(api: Api) -> None:
+    bot = await bot_of(api)
+    await grant(api, rule([""], ["configmaps"], ["*"]))
+    assert (await bot.post(CONFIG_MAPS, config_map("one"))).code == 201
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": {"namespace": "default", "verb": "get", "resource": "configmaps"}},
+    }
+    path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    assert (await bot.post(path, review)).body["status"]["allowed"] is True
+    await api.delete(f"{RBAC}/namespaces/default/rolebindings/bot")
+    assert (await bot.get(f"{CONFIG_MAPS}/one")).code == 403
+    assert (await bot.post(path, review)).body["status"]["allowed"] is False
+
+
+async def test_nobody_gives_away_rights_that_they_lack(api: Api) -> None:
+    bot = await bot_of(api)
+    rbac = ["rbac.authorization.k8s.io"]
+    await grant(api, rule(rbac, ["roles", "rolebindings"], ["create"]), rule([""], ["pods"], ["get"]))
+
+    def role(name: str, *rules: dict[str, Any]) -> dict[str, Any]:
+        kind = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role"}
+        return {**kind, "metadata": {"name": name}, "rules": list(rules)}
+
+    roles = f"{RBAC}/namespaces/default/roles"
+    assert (await bot.post(roles, role("fine", rule([""], ["pods"], ["get"])))).code == 201
+    answer = await bot.post(roles, role("more", rule([""], ["secrets"], ["get"])))
+    assert answer.code == 403 and "attempting to grant RBAC permissions not currently held" in answer.message
+
+
+def policy(name: str, **spec: Any) -> dict[str, Any]:
+    rules = [
+        {
+            "apiGroups": ["example.com"],
+            "apiVersions": ["v1"],
+            "operations": ["CREATE", "UPDATE"],
+            "resources": ["widgets", "widgets/status"],
+        }
+    ]
+    kind = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy"}
+    return {
+        **kind,
+        "metadata": {"name": name},
+        "spec": {"matchConstraints": {"resourceRules": rules}, **spec},
+    }
+
+
+async def enforce(api: Api, definition: dict[str, Any], actions: tuple[str, ...] = ("Deny",)) -> None:
+    await api.created(POLICIES, definition)
+    name = definition["metadata"]["name"]
+    binding = {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": f"{name}-binding"},
+        "spec": {"policyName": name, "validationActions": list(actions)},
+    }
+    await api.created(BINDINGS, binding)
+
+
+async def test_policies_deny_what_they_are_about(widgets: Api) -> None:
+    validation = {"expression": "object.spec.size < 5", "message": "too large", "reason": "Forbidden"}
+    await enforce(widgets, policy("small", validations=[validation]))
+    answer = await widgets.post(WIDGETS, widget("one", {"size": 6}))
+    assert (answer.code, answer.reason) == (403, "Forbidden")
+    assert answer.message == (
+        "widgets.example.com \"one\" is forbidden: ValidatingAdmissionPolicy 'small' with binding "
+        "'small-binding' denied request: too large"
+    )
+    assert (await widgets.post(WIDGETS, widget("one", {"size": 4}))).code == 201
+    assert (await widgets.patch(f"{WIDGETS}/one", {"spec": {"size": 7}})).code == 403
+    assert (await widgets.post(CONFIG_MAPS, config_map("one"))).code == 201
+
+
+async def test_policies_know_the_user_the_old_object_and_variables(widgets: Api) -> None:
+    definition = policy(
+        "own",
+        matchConditions=[
+            {
+                "name": "accounts",
+                "expression": "request.userInfo.username.startsWith('system:serviceaccount:')",
+            }
+        ],
+        variables=[
+            {
+                "name": "pod",
+                "expression": "has(request.userInfo.extra) && "
+                "'authentication.kubernetes.io/pod-name' in request.userInfo.extra ? "
+                "request.userInfo.extra['authentication.kubernetes.io/pod-name'][0] : ''",
+            }
+        ],
+        validations=[
+            {
+                "expression": "variables.pod == object.metadata.name + '-1'",
+                "messageExpression": "'only ' + object.metadata.name + '-1 may do this'",
+            },
+            {"expression": "!has(oldObject.status) || oldObject.status == object.status"},
+        ],
+    )
+    await enforce(widgets, definition)
+    await bot_of(widgets)
+    await grant(widgets, rule(["example.com"], ["widgets/status"], ["patch"]))
+    created = await widgets.created(PODS, pod("one-1", serviceAccountName="bot"))
+    bot = await bot_of(widgets, name="one-1", uid=created["metadata"]["uid"])
+    for name in ("one", "two"):
+        await widgets.created(WIDGETS, widget(name))
+    assert (await bot.patch(f"{WIDGETS}/one/status", {"status": {"phase": "Up"}})).code == 200
+    refused = await bot.patch(f"{WIDGETS}/two/status", {"status": {"phase": "Up"}})
+    assert refused.code == 422 and refused.message.endswith("denied request: only two-1 may do this")
+    changed = await bot.patch(f"{WIDGETS}/one/status", {"status": {"phase": "Down"}})
+    assert changed.code == 422 and "failed expression: !has(oldObject.status)" in changed.message
+    assert (await widgets.patch(f"{WIDGETS}/two/status", {"status": {"phase": "Up"}})).code == 200
+
+
+async def test_a_failing_policy_fails_closed_or_open_and_a_warning_warns(widgets: Api) -> None:
+    broken = {"expression": "object.spec.nothing == 1"}
+    await enforce(widgets, policy("open", validations=[broken], failurePolicy="Ignore"))
+    assert (await widgets.post(WIDGETS, widget("one"))).code == 201
+    await enforce(
+        widgets, policy("warning", validations=[{"expression": "false", "message": "beware"}]), ("Warn",)
+    )
+    answer = await widgets.post(WIDGETS, widget("two"))
+    assert answer.code == 201 and "beware" in answer.headers["Warning"]
+    await enforce(widgets, policy("closed", validations=[broken]))
+    answer = await widgets.post(WIDGETS, widget("three"))
+    assert answer.code == 422 and "resulted in error" in answer.message
+
+
+async def test_a_policy_that_cannot_be_evaluated_is_refused(api: Api) -> None:
+    answer = await api.post(POLICIES, policy("bad", validations=[{"expression": "object.spec ==="}]))
+    assert answer.code == 422
+    assert answer.body["details"]["causes"][0]["field"] == "spec.validations[0].expression"
+    unknown = policy("bad", validations=[{"expression": "nobody == 1"}])
+    assert (await api.post(POLICIES, unknown)).code == 422
