@@ -70,10 +70,12 @@ async def run_nodes(options: NodesOptions, stop: asyncio.Event) -> None:
         await asyncio.wait({*tasks, stopped, synced}, return_when=asyncio.FIRST_COMPLETED)
         if not stop.is_set():
             _raise_first(tasks)
+            runtime = ContainerRuntime(isolation)
+            runtime.adopt_strays()
             machine = Machine(
                 client=client,
                 recorder=kubelet_events,
-                runtime=ContainerRuntime(isolation),
+                runtime=runtime,
                 home=home,
                 addresses=AddressPool(str(home.root), _addresses(pods.list())),
                 pods=pods,

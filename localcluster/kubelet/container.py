@@ -199,8 +199,13 @@ class ContainerRuntime:
     def __init__(self, isolation: Isolation) -> None:
         self.isolation = isolation
         self._living: set[ContainerProcess] = set()
-        if isolation is Isolation.NONE:
+        self._adopting = False
+
+    def adopt_strays(self) -> None:
+        """For a process that has no other children: be the parent of what a killed shim leaves, and end it."""
+        if self.isolation is Isolation.NONE:
             namespaces.adopt_orphans()
+            self._adopting = True
 
     def create(self) -> ContainerProcess:
         process = ContainerProcess(self.isolation, self._sweep)
@@ -210,7 +215,7 @@ class ContainerRuntime:
 
     def _sweep(self) -> None:
         """Without namespaces, the processes of a killed shim become our children: end them."""
-        if self.isolation is not Isolation.NONE:
+        if not self._adopting:
             return
         ours = os.getpid()
         known = {process.shim_pid for process in self._living}

@@ -1,0 +1,197 @@
+"""A Pod's status from its containers' states, and the rules of restarts."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from localcluster.kubelet.states import (
+    ContainerRecord,
+    Running,
+    Terminated,
+    Waiting,
+    backoff_seconds,
+    ended,
+    is_over,
+    recover_records,
+    restart_policy,
+    restarts,
+)
+from localcluster.kubelet.status import PodFacts, Verdict, pod_status
+
+JSON = dict[str, Any]
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+LATER = NOW + timedelta(minutes=5)
+UP = ContainerRecord(Running(NOW), started=True, ready=True)
+DONE = ContainerRecord(ended(0, NOW, LATER))
+FAILED = ContainerRecord(ended(3, NOW, LATER))
+FRESH = ContainerRecord(Waiting("ContainerCreating"))
+CRASHING = ContainerRecord(Waiting("CrashLoopBackOff"), last=ended(3, NOW, LATER), restart_count=1)
+
+
+def pod(policy: str = "Always", *, mains: int = 1, inits: int = 0, sidecar: bool = False) -> JSON:
+    init: list[JSON] = [{"name": f"init-{i}", "image": "x"} for i in range(inits)]
+    if sidecar:
+        init.append({"name": "sidecar", "image": "x", "restartPolicy": "Always"})
+    containers = [{"name": f"main-{i}", "image": "x"} for i in range(mains)]
+    spec = {"restartPolicy": policy, "containers": containers, "initContainers": init}
+    return {"metadata": {"name": "p", "namespace": "default", "uid": "u"}, "spec": spec}
+
+
+def status(described: JSON, *records: ContainerRecord, **facts: Any) -> JSON:
+    spec = described["spec"]
+    names = [c["name"] for c in spec["initContainers"] + spec["containers"]]
+    by_name = dict(zip(names, records, strict=True))
+    return pod_status(PodFacts(described, by_name, NOW, "127.1.1.1", **facts), LATER)
+
+
+def condition(of: JSON, kind: str) -> JSON:
+    return next(c for c in of["conditions"] if c["type"] == kind)
+
+
+@pytest.mark.parametrize(
+    ("policy", "records", "phase"),
+    [
+        ("Always", [FRESH], "Pending"),
+        ("Always", [UP], "Running"),
+        ("Always", [DONE], "Running"),
+        ("Always", [CRASHING], "Running"),
+        ("OnFailure", [DONE], "Succeeded"),
+        ("OnFailure", [FAILED], "Running"),
+        ("Never", [DONE], "Succeeded"),
+        ("Never", [FAILED], "Failed"),
+        ("Never", [DONE, FAILED], "Failed"),
+        ("Never", [DONE, UP], "Running"),
+        ("Never", [FAILED, UP], "Running"),
+        ("Never", [UP, FRESH], "Pending"),
+    ],
+)
+def test_phase_follows_the_containers(policy: str, records: list[ContainerRecord], phase: str) -> None:
+    assert status(pod(policy, mains=len(records)), *records)["phase"] == phase
+
+
+def test_init_containers_come_first() -> None:
+    initializing = status(pod("Never", inits=2), DONE, UP, FRESH)
+    assert initializing["phase"] == "Pending"
+    assert condition(initializing, "Initialized")["message"] == "containers with incomplete status: [init-1]"
+    assert status(pod("Never", inits=1), FAILED, FRESH)["phase"] == "Failed"
+    assert status(pod("Always", inits=1), FAILED, FRESH)["phase"] == "Pending"
+    assert condition(status(pod(inits=1), DONE, UP), "Initialized")["status"] == "True"
+
+
+def test_a_sidecar_initializes_by_running_and_does_not_decide_the_outcome() -> None:
+    stopped = ContainerRecord(ended(143, NOW, LATER))
+    assert status(pod("Never", sidecar=True), UP, UP)["phase"] == "Running"
+    assert status(pod("Never", sidecar=True), stopped, DONE)["phase"] == "Succeeded"
+
+
+def test_readiness_is_of_all_main_containers() -> None:
+    unready = ContainerRecord(Running(NOW), started=True)
+    assert condition(status(pod(mains=2), UP, UP), "Ready")["status"] == "True"
+    partly = condition(status(pod(mains=2), UP, unready), "Ready")
+    assert (partly["status"], partly["reason"]) == ("False", "ContainersNotReady")
+    assert partly["message"] == "containers with unready status: [main-1]"
+    assert condition(status(pod("Never"), DONE), "Ready")["reason"] == "PodCompleted"
+
+
+def test_readiness_gates_hold_the_pod_back_but_not_its_containers() -> None:
+    held = status(pod(), UP, gates={"example.com/gate": False})
+    assert condition(held, "ContainersReady")["status"] == "True"
+    assert condition(held, "Ready")["reason"] == "ReadinessGatesNotReady"
+
+
+def test_the_time_of_transition_stays_while_the_status_does() -> None:
+    before = [{"type": "Ready", "status": "True", "lastTransitionTime": "2025-01-01T00:00:00Z"}]
+    assert condition(status(pod(), UP, known_conditions=before), "Ready")["lastTransitionTime"].startswith(
+        "2025"
+    )
+    after = condition(status(pod(), CRASHING, known_conditions=before), "Ready")
+    assert after["lastTransitionTime"] == "2026-01-01T00:05:00Z"
+
+
+def test_a_reason_that_no_longer_holds_is_cleared() -> None:
+    before = [{"type": "Ready", "status": "False", "reason": "ContainersNotReady", "message": "m"}]
+    ready = condition(status(pod(), UP, known_conditions=before), "Ready")
+    assert ready["reason"] is None
+    assert ready["message"] is None
+
+
+def test_the_kubelets_own_verdict_fails_the_pod() -> None:
+    verdict = Verdict("DeadlineExceeded", "too long")
+    running = status(pod(), UP, verdict=verdict)
+    over = status(pod(), FAILED, verdict=verdict, finished=True)
+    assert (running["phase"], over["phase"], over["reason"]) == ("Running", "Failed", "DeadlineExceeded")
+
+
+def test_ends_are_worded_like_a_container_runtime() -> None:
+    state = status(pod("Never"), FAILED)["containerStatuses"][0]["state"]["terminated"]
+    assert (state["exitCode"], state["reason"]) == (3, "Error")
+    assert ended(0, NOW, LATER).reason == "Completed"
+
+
+@pytest.mark.parametrize(
+    ("policy", "code", "again"),
+    [
+        ("Always", 0, True),
+        ("Always", 1, True),
+        ("OnFailure", 0, False),
+        ("OnFailure", 1, True),
+        ("Never", 1, False),
+    ],
+)
+def test_restart_policies(policy: str, code: int, again: bool) -> None:
+    assert restarts(policy, code) is again
+
+
+def test_init_containers_restart_only_until_they_succeed() -> None:
+    assert restart_policy(pod("Always"), {"name": "i"}, init=True) == "OnFailure"
+    assert restart_policy(pod("Never"), {"name": "i"}, init=True) == "Never"
+    assert restart_policy(pod("Never"), {"name": "s", "restartPolicy": "Always"}, init=True) == "Always"
+
+
+def test_back_off_starts_at_once_and_doubles_to_five_minutes() -> None:
+    quick = ended(1, NOW, NOW + timedelta(seconds=1))
+    waits: list[float] = []
+    previous: float | None = None
+    for _ in range(8):
+        previous = backoff_seconds(previous, quick)
+        waits.append(previous)
+    assert waits == [0, 10, 20, 40, 80, 160, 300, 300]
+    calm = ended(1, NOW, NOW + timedelta(minutes=11))
+    assert backoff_seconds(300, calm) == 0
+
+
+def stored(described: JSON, *states: JSON) -> JSON:
+    statuses = [
+        {"name": f"main-{index}", "state": state, "lastState": {}, "restartCount": 2}
+        for index, state in enumerate(states)
+    ]
+    return {**described, "status": {"phase": "Running", "containerStatuses": statuses}}
+
+
+RAN = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
+ENDED = {"terminated": {"exitCode": 0, "finishedAt": "2026-01-01T00:00:00Z", "reason": "Completed"}}
+
+
+def test_what_ran_when_the_kubelet_died_is_lost() -> None:
+    described = stored(pod("Never", mains=2), RAN, ENDED)
+    records = recover_records(described, LATER)
+    lost = records["main-0"].state
+    assert isinstance(lost, Terminated)
+    assert (lost.exit_code, lost.reason) == (137, "ContainerStatusUnknown")
+    assert records["main-1"].state == Terminated(0, "Completed", NOW)
+    assert is_over(described, records)
+    facts = PodFacts(described, records, NOW)
+    assert pod_status(facts, LATER)["phase"] == "Failed"
+
+
+def test_what_is_lost_runs_again_if_the_policy_says_so() -> None:
+    described = stored(pod("OnFailure"), RAN)
+    records = recover_records(described, LATER)
+    assert not is_over(described, records)
+    again = records["main-0"].restarted()
+    assert again.restart_count == 3
+    assert again.last is not None
+    assert again.last.exit_code == 137

@@ -1,0 +1,245 @@
+"""The keeper of a container, with real processes: what it reports, what it logs, and that nothing survives."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import orjson
+import pytest
+
+from localcluster.kubelet.container import (
+    ContainerProcess,
+    ContainerRuntime,
+    ContainerSpec,
+    Isolation,
+    StartRefused,
+    detect_isolation,
+    shim_command,
+)
+
+WAIT_SECONDS = 10.0
+
+
+def available() -> list[Isolation]:
+    """What this host can do: all of them as root, at least NONE otherwise."""
+    import tempfile
+
+    best = detect_isolation(Path(tempfile.mkdtemp(prefix="dlr-probe-")))
+    order = [Isolation.ROOT, Isolation.USER, Isolation.NONE]
+    return order[order.index(best) :]
+
+
+AVAILABLE = available()
+
+
+def marked(marker: str) -> list[int]:
+    """Living processes that carry a marker in their environment."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                environment = (entry / "environ").read_bytes()
+                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+            except OSError:
+                continue
+            if marker.encode() in environment and state != "Z":
+                found.append(int(entry.name))
+    return found
+
+
+def until_none(marker: str) -> list[int]:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while (left := marked(marker)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return left
+
+
+def until_some(marker: str, count: int) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while len(marked(marker)) < count:
+        assert time.monotonic() < deadline, f"{marked(marker)} instead of {count} processes"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def marker() -> str:
+    return f"DLR_TEST_{uuid.uuid4().hex}"
+
+
+@pytest.fixture(params=AVAILABLE, ids=lambda isolation: isolation.value)
+async def runtime(request: pytest.FixtureRequest) -> AsyncIterator[ContainerRuntime]:
+    yield ContainerRuntime(request.param)
+
+
+def described(tmp_path: Path, marker: str, script: str) -> ContainerSpec:
+    return ContainerSpec(
+        title="test/pod/main",
+        argv=["sh", "-c", script],
+        env={"PATH": os.environ["PATH"], "MARKER": marker},
+        cwd="/",
+        log=str(tmp_path / "logs" / "0.log"),
+        hostname="pod-0",
+    )
+
+
+async def finish(process: ContainerProcess) -> int:
+    async with asyncio.timeout(WAIT_SECONDS):
+        exit_ = await process.exited
+        await process.gone
+    return exit_.code
+
+
+def texts(tmp_path: Path, stream: str) -> list[str]:
+    lines = (tmp_path / "logs" / "0.log").read_text().splitlines()
+    return [line.split(" ", 3)[3] for line in lines if line.split(" ", 3)[1] == stream]
+
+
+# A child, a grandchild in a session of its own, and a daemon that nobody waits for.
+FAMILY = "sleep 1000 & (setsid sleep 1000 &) ; (setsid sh -c 'setsid sleep 1000 & exit' &) ; sleep 0.1; "
+
+
+@pytest.mark.parametrize(
+    ("script", "code"), [("exit 0", 0), ("exit 3", 3), ("kill -9 $$", 137), ("kill -15 $$", 143)]
+)
+async def test_exit_codes_are_reported(
+    runtime: ContainerRuntime, tmp_path: Path, marker: str, script: str, code: int
+) -> None:
+    process = runtime.create()
+    await process.start(described(tmp_path, marker, script))
+    assert await finish(process) == code
+
+
+async def test_output_is_logged_whole(runtime: ContainerRuntime, tmp_path: Path, marker: str) -> None:
+    process = runtime.create()
+    long_line = "x" * 40_000
+    script = f"echo out; echo err >&2; printf unfinished; echo; printf '%s' {long_line}; seq 5000"
+    await process.start(described(tmp_path, marker, script))
+    assert await finish(process) == 0
+    lines = (tmp_path / "logs" / "0.log").read_text().splitlines()
+    joined = ""
+    for line in lines:
+        _time, stream, flag, text = line.split(" ", 3)
+        if stream == "stdout":
+            joined += text + ("\n" if flag == "F" else "")
+    assert joined == f"out\nunfinished\n{long_line}" + "".join(f"{n}\n" for n in range(1, 5001))
+    assert texts(tmp_path, "stderr") == ["err"]
+
+
+async def test_a_missing_command_is_refused_in_kubernetes_words(
+    runtime: ContainerRuntime, tmp_path: Path, marker: str
+) -> None:
+    process = runtime.create()
+    spec = described(tmp_path, marker, "")
+    spec = ContainerSpec(spec.title, ["nosuch"], spec.env, spec.cwd, spec.log)
+    with pytest.raises(StartRefused, match=r'exec: "nosuch": executable file not found in \$PATH') as refused:
+        await process.start(spec)
+    assert refused.value.reason == "StartError"
+    await process.gone
+
+
+async def test_terminate_reaches_only_the_main_process(
+    runtime: ContainerRuntime, tmp_path: Path, marker: str
+) -> None:
+    process = runtime.create()
+    script = "trap 'echo bye; exit 7' TERM; sleep 1000 & echo ready; wait"
+    await process.start(described(tmp_path, marker, script))
+    while texts(tmp_path, "stdout") != ["ready"]:  # noqa: ASYNC110 - the log is a file
+        await asyncio.sleep(0.02)
+    process.terminate()
+    assert await finish(process) == 7
+    assert texts(tmp_path, "stdout") == ["ready", "bye"]
+    assert until_none(marker) == []
+
+
+async def test_kill_ends_everything(runtime: ContainerRuntime, tmp_path: Path, marker: str) -> None:
+    process = runtime.create()
+    await process.start(described(tmp_path, marker, "trap '' TERM;" + FAMILY + "sleep 1000"))
+    until_some(marker, 4)
+    process.kill()
+    assert await finish(process) == 137
+    assert until_none(marker) == []
+
+
+async def test_daemons_end_with_the_main_process(
+    runtime: ContainerRuntime, tmp_path: Path, marker: str
+) -> None:
+    process = runtime.create()
+    await process.start(described(tmp_path, marker, FAMILY + "exit 5"))
+    assert await finish(process) == 5
+    assert marked(marker) == []
+
+
+async def test_nothing_survives_a_killed_shim(runtime: ContainerRuntime, tmp_path: Path, marker: str) -> None:
+    if runtime.isolation is Isolation.NONE:
+        pytest.skip("the nodes process does that: see test_kubelet.py")
+    process = runtime.create()
+    await process.start(described(tmp_path, marker, FAMILY + "sleep 1000"))
+    until_some(marker, 4)
+    os.kill(process.shim_pid, signal.SIGKILL)
+    assert await finish(process) == 137
+    assert until_none(marker) == []
+
+
+@pytest.mark.skipif(AVAILABLE == [Isolation.NONE], reason="this host allows no mount namespaces")
+async def test_mounts_are_private_and_read_only_where_asked(tmp_path: Path, marker: str) -> None:
+    runtime = ContainerRuntime(AVAILABLE[0])
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.mkdir()
+    (source / "file").write_text("hello\n")
+    spec = described(tmp_path, marker, f"cat {target}/file; touch {target}/new || echo refused; hostname")
+    spec.mounts.append({"source": str(source), "target": str(target), "readOnly": True})
+    process = runtime.create()
+    await process.start(spec)
+    assert await finish(process) == 0
+    assert texts(tmp_path, "stdout") == ["hello", "refused", "pod-0"]
+    assert list(target.iterdir()) == []
+
+
+async def test_a_mount_without_privileges_is_refused_clearly(tmp_path: Path, marker: str) -> None:
+    spec = described(tmp_path, marker, "exit 0")
+    spec.mounts.append({"source": str(tmp_path), "target": "/data", "readOnly": False})
+    process = ContainerProcess(Isolation.NONE, lambda: None)
+    with pytest.raises(
+        StartRefused, match="volume cannot be mounted at /data: this host lets its user"
+    ) as refused:
+        await process.start(spec)
+    assert refused.value.reason == "CreateContainerConfigError"
+    await process.gone
+
+
+@pytest.mark.parametrize("isolation", AVAILABLE, ids=lambda isolation: isolation.value)
+def test_nothing_survives_a_killed_kubelet(tmp_path: Path, marker: str, isolation: Isolation) -> None:
+    """A stand-in for the kubelet starts a shim, and is killed."""
+    spec = described(tmp_path, marker, "echo ready;" + FAMILY + "sleep 1000")
+    task = {
+        "isolation": isolation.value,
+        "argv": spec.argv,
+        "env": spec.env,
+        "cwd": spec.cwd,
+        "log": spec.log,
+        "hostname": "",
+        "mounts": [],
+    }
+    told = orjson.dumps(task) + b"\n"
+    command = shim_command("localcluster.kubelet.shim", "test")
+    code = f"""
+import subprocess, time
+shim = subprocess.Popen({command!r}, stdin=subprocess.PIPE)
+shim.stdin.write({told!r})
+shim.stdin.flush()
+time.sleep(1000)
+"""
+    kubelet = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL)
+    until_some(marker, 4)
+    kubelet.kill()
+    kubelet.wait()
+    assert until_none(marker) == []
+    assert "ready" in texts(tmp_path, "stdout")
