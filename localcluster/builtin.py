@@ -255,7 +255,6 @@ _VOLUME_MODE: JSON = {"defaultMode": {"default": _FILE_MODE, "minimum": 0, "maxi
 
 OVERLAY: dict[str, JSON] = {
     _CORE + "PodSpec": {
-        "containers": {"minItems": 1},
         "dnsPolicy": {"default": "ClusterFirst"},
         "enableServiceLinks": {"default": True},
         "restartPolicy": {"default": "Always", "enum": ["Always", "OnFailure", "Never"]},

@@ -7,7 +7,8 @@ from localcluster.apiserver.crds import CLEANUP_FINALIZER, types_of
 from localcluster.apiserver.deletion import BACKGROUND, delete, finished
 from localcluster.apiserver.store import ChangeType, Event
 from localcluster.apiserver.times import utc_now
-from localcluster.resource import JSON, ResourceKey
+from localcluster.apiserver.versions import collection_of
+from localcluster.resource import JSON, ResourceKey, ResourceType
 
 DEFINITIONS = "customresourcedefinitions.apiextensions.k8s.io"
 
@@ -45,6 +46,16 @@ class DefinitionController:
     def _serve(self, definition: JSON) -> None:
         for resource_type in types_of(definition):
             self._cluster.registry.add(resource_type)
+            self._complete(resource_type)
+
+    def _complete(self, resource_type: ResourceType) -> None:
+        """Show what was stored before by the schema of now: with its defaults, without what it dropped."""
+        collection = collection_of(resource_type)
+        for key, stored in self._cluster.store.select(collection, None):
+            if stored.obj["apiVersion"] == resource_type.api_version:
+                completed, _ = self._cluster.schemas.prepare(resource_type, stored.obj, None)
+                if completed != stored.obj:
+                    self._cluster.store.restate(collection, key, completed)
 
     def _settle(self, name: str) -> None:
         """Delete the objects of a definition that is going; with the last of them it goes."""

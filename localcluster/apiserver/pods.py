@@ -116,7 +116,7 @@ def _containers(spec: JSON) -> Iterable[JSON]:
 def faults(obj: JSON) -> list[JSON]:
     """What is wrong with a new Pod that no schema can say."""
     spec = obj["spec"]
-    found: list[JSON] = []
+    found: list[JSON] = [] if spec.get("containers") else [required("spec.containers")]
     volumes = [volume.get("name", "") for volume in spec.get("volumes") or ()]
     found += _duplicates("spec.volumes", volumes)
     seen: set[str] = set()

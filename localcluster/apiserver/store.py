@@ -201,6 +201,11 @@ class Store:
         self._announce(out_of, Event(ChangeType.DELETED, collection, key, now, before))
         return now
 
+    def restate(self, collection: str, key: Key, obj: JSON) -> None:
+        """Show an object differently from now on. Nobody changed it, so its version stays, unannounced."""
+        objects = self.collection(collection).objects
+        objects[key] = Stored(obj, orjson.dumps(obj), objects[key].version)
+
     def _announce(self, collection: Collection, event: Event) -> None:
         collection.record(event)
         for observer in self.observers:

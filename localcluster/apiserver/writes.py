@@ -14,7 +14,6 @@ from localcluster.apiserver.cluster import Cluster
 from localcluster.apiserver.decoding import cannot_be_handled, check_object, report_unknown_fields
 from localcluster.apiserver.deletion import finished
 from localcluster.apiserver.errors import (
-    ApiError,
     already_exists,
     bad_request,
     cause,
@@ -76,9 +75,9 @@ def create(cluster: Cluster, context: Context, body: object, now: datetime) -> W
     admission.mutate_new(cluster, resource_type, obj)
     tidy(obj["metadata"])
     faults = metadata_faults(resource_type, obj["metadata"])
-    faults += cluster.schemas.faults(resource_type, obj, None) or admission.create_faults(resource_type, obj)
+    faults += _schema_faults(cluster, resource_type, obj, None) or admission.create_faults(resource_type, obj)
     if faults:
-        raise _refusal(resource_type, obj["metadata"]["name"], faults)
+        raise invalid(resource_type, obj["metadata"]["name"], faults)
     admission.check(cluster, context, Operation.CREATE, obj, None)
     metadata = obj["metadata"]
     if cluster.get(resource_type, context.namespace, metadata["name"]) is not None:
@@ -180,11 +179,11 @@ def update(cluster: Cluster, context: Context, current: Stored, obj: JSON) -> Wr
         *metadata_faults(resource_type, obj["metadata"]),
         *update_faults(old["metadata"], obj["metadata"]),
     ]
-    faults += cluster.schemas.faults(resource_type, obj, old) or admission.update_faults(
+    faults += _schema_faults(cluster, resource_type, obj, old) or admission.update_faults(
         resource_type, old, obj, context.subresource
     )
     if faults:
-        raise _refusal(resource_type, context.name, faults)
+        raise invalid(resource_type, context.name, faults)
     admission.check(cluster, context, Operation.UPDATE, obj, old)
     obj = to_stored(resource_type, obj)
     if context.dry_run():
@@ -195,13 +194,14 @@ def update(cluster: Cluster, context: Context, current: Stored, obj: JSON) -> Wr
     return Written(cluster.store.put(collection, obj))
 
 
-def _refusal(resource_type: ResourceType, name: str, faults: list[JSON]) -> ApiError:
-    """Kubernetes reads its own kinds into typed structures, so that there a wrong type is unreadable."""
+def _schema_faults(cluster: Cluster, resource_type: ResourceType, obj: JSON, old: JSON | None) -> list[JSON]:
+    """Kubernetes reads its own kinds into typed structures: a wrong type there is a bad request."""
+    faults = cluster.schemas.faults(resource_type, obj, old)
     mistyped = [fault for fault in faults if fault["reason"] == Reason.TYPE_INVALID.cause]
     if resource_type.custom or not mistyped:
-        return invalid(resource_type, name, faults)
+        return faults
     named = ", ".join(f"{fault['field']}: {fault['message']}" for fault in mistyped)
-    return bad_request(f"{cannot_be_handled(resource_type)}: {named}")
+    raise bad_request(f"{cannot_be_handled(resource_type)}: {named}")
 
 
 def _check_identity(resource_type: ResourceType, old: JSON, new: JSON) -> None:

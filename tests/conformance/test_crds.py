@@ -219,7 +219,7 @@ async def test_a_schema_that_is_not_structural_is_refused(
     assert any(path.startswith(place) and field in path for path in found), found
 
 
-@pytest.mark.parametrize("rule", ["self.bogus > 1", "self >", "'text'"])
+@pytest.mark.parametrize("rule", ["self.bogus > 1", "self >"])
 async def test_a_cel_rule_that_does_not_compile_is_refused(definitions: Definitions, rule: str) -> None:
     node = {"type": "integer", "x-kubernetes-validations": [{"rule": rule}]}
     draft, _ = definitions.draft(with_spec(x=node))
