@@ -38,6 +38,8 @@ class ResourceType:
     """additionalPrinterColumns, as CRDs spell them."""
     scale: JSON | None = field(default=None, hash=False, compare=False)
     """specReplicasPath, statusReplicasPath, labelSelectorPath"""
+    selectable_fields: frozenset[str] = frozenset()
+    """What a field selector may name beside metadata: `spec.color`."""
     list_kind: str = ""
     """Defaults to the kind followed by `List`."""
     custom: bool = False

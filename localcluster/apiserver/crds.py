@@ -111,6 +111,9 @@ def types_of(obj: JSON) -> Iterator[ResourceType]:
             schema=version["schema"]["openAPIV3Schema"],
             printer_columns=tuple(version.get("additionalPrinterColumns") or _DEFAULT_COLUMNS),
             scale=subresources.get("scale"),
+            selectable_fields=frozenset(
+                each["jsonPath"].removeprefix(".") for each in version.get("selectableFields") or ()
+            ),
             list_kind=names.get("listKind", ""),
             custom=True,
         )

@@ -73,11 +73,9 @@ def read_selection(context: Context) -> Selection:
 
 def check_selectable(resource_type: ResourceType, fields: FieldSelector) -> None:
     """Like Kubernetes, refuse what it has no index for, lest a client works here and not there."""
-    supported = _EVERY_KIND | _SELECTABLE.get(resource_type.group_resource, frozenset())
+    built_in = _SELECTABLE.get(resource_type.group_resource, frozenset())
+    supported = _EVERY_KIND | built_in | resource_type.selectable_fields
     for requirement in fields.requirements:
         field = ".".join(requirement.path)
         if field not in supported:
-            raise bad_request(
-                f"Unable to find {resource_type.plural!r} that match label selector, field selector: "
-                f"field label not supported: {field}"
-            )
+            raise bad_request(f"field label not supported: {field}")
