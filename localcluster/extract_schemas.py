@@ -23,6 +23,9 @@ DESCRIPTION_LIMIT = 240
 _META = "io.k8s.apimachinery.pkg.apis.meta.v1."
 _EXTENSIONS = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1."
 
+_SCHEMA = _EXTENSIONS + "JSONSchemaProps"
+_SCHEMA_OR_BOOLEAN = _EXTENSIONS + "JSONSchemaPropsOrBool"
+
 REPLACED: dict[str, dict[str, Any]] = {
     "io.k8s.apimachinery.pkg.api.resource.Quantity": {
         "description": "A number with an optional suffix, such as 500m, 2 or 4Gi.",
@@ -48,8 +51,7 @@ REPLACED: dict[str, dict[str, Any]] = {
         "description": "Any JSON value.",
         "x-kubernetes-preserve-unknown-fields": True,
     },
-    _EXTENSIONS + "JSONSchemaPropsOrArray": reference_to(_EXTENSIONS + "JSONSchemaProps"),
-    _EXTENSIONS + "JSONSchemaPropsOrBool": {"x-kubernetes-preserve-unknown-fields": True},
+    _EXTENSIONS + "JSONSchemaPropsOrArray": reference_to(_SCHEMA),
     _EXTENSIONS + "JSONSchemaPropsOrStringArray": {"x-kubernetes-preserve-unknown-fields": True},
 }
 """Types whose JSON form is not what the published definition says."""
@@ -97,6 +99,12 @@ def convert(node: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
+def _or_boolean(schema: dict[str, Any]) -> dict[str, Any]:
+    """What `additionalProperties` may be."""
+    either = {"oneOf": [{"type": "object"}, {"type": "boolean"}]}
+    return either | {key: value for key, value in schema.items() if key != "type"}
+
+
 def extract(definitions: dict[str, Any]) -> dict[str, Any]:
     """The components that the served kinds need, and those that these need."""
     components: dict[str, Any] = {}
@@ -104,6 +112,8 @@ def extract(definitions: dict[str, Any]) -> dict[str, Any]:
     while waiting:
         name = waiting.pop()
         components[name] = REPLACED[name] if name in REPLACED else convert(definitions[name])
+        if name == _SCHEMA_OR_BOOLEAN:
+            components[name] = _or_boolean(convert(definitions[_SCHEMA]))
         waiting |= references(components[name]) - components.keys()
     return dict(sorted(components.items()))
 

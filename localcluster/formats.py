@@ -36,7 +36,7 @@ def _is_date(text: str) -> bool:
 
 def _is_bytes(text: str) -> bool:
     try:
-        base64.b64decode(text, validate=True)
+        base64.b64decode(text.replace("\n", "").replace("\r", ""), validate=True)
     except (binascii.Error, ValueError):
         return False
     return True

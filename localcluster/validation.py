@@ -48,6 +48,7 @@ class ValidationCompiler:
             return None
         has_type, wanted = typed or (lambda value: True, "")
         nullable = node.nullable or typed is None
+        container = list if node.items is not None else dict
 
         def check(value: Any, old: Any, found: list[Finding]) -> None:
             if value is None and nullable:
@@ -58,7 +59,7 @@ class ValidationCompiler:
             for test in tests:
                 if (finding := test(value)) is not None:
                     found.append(finding)
-            if inside is not None:
+            if inside is not None and isinstance(value, container):
                 inside(value, old, found)
 
         return _ratcheting(check)

@@ -352,6 +352,26 @@ def test_every_builtin_schema_compiles(resource_type) -> None:
     assert schema.prune({"metadata": {"name": "a"}, "nonsense": 1})[1] == ["nonsense"]
 
 
+def test_schemas_of_schemas_are_held_to_their_own_schema() -> None:
+    schema = {"type": "object", "additionalProperties": {"typ": "string", "properties": []}}
+    definition = {
+        "metadata": {"name": "a"},
+        "spec": {"versions": [{"name": "v1", "schema": {"openAPIV3Schema": schema}}]},
+    }
+    crd = builtin("CustomResourceDefinition")
+    where = "spec.versions[0].schema.openAPIV3Schema.additionalProperties"
+    assert crd.prune(definition)[1] == [f"{where}.typ"]
+    assert f"{where}.properties" in [fault.field for fault in crd.validate(definition)]
+    schema["additionalProperties"] = True
+    assert where not in [fault.field for fault in crd.validate(definition)]
+
+
+def test_values_of_secrets_are_base64_even_over_several_lines() -> None:
+    secret = builtin("Secret")
+    assert faults(secret, {"metadata": {"name": "a"}, "data": {"a": "YWJj\nZGVm\n"}}) == []
+    assert faults(secret, {"metadata": {"name": "a"}, "data": {"a": "not base64!"}}) != []
+
+
 # Rules
 
 
