@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from localcluster.apiserver.cluster import Cluster
-from localcluster.apiserver.crds import CLEANUP_FINALIZER, types_of
+from localcluster.apiserver.crds import CLEANUP_FINALIZER, accepted_status, types_of
 from localcluster.apiserver.deletion import BACKGROUND, delete, finished
-from localcluster.apiserver.store import ChangeType, Event
+from localcluster.apiserver.store import ChangeType, Event, Stored
 from localcluster.apiserver.times import utc_now
 from localcluster.apiserver.versions import collection_of
 from localcluster.resource import JSON, ResourceKey, ResourceType
@@ -58,9 +58,12 @@ class DefinitionController:
                     self._cluster.store.restate(collection, key, completed)
 
     def _settle(self, name: str) -> None:
-        """Delete the objects of a definition that is going; with the last of them it goes."""
+        """Accept a definition's names; delete the objects of one that is going, and then it."""
         definition = self._cluster.store.get(DEFINITIONS, "", name)
-        if definition is None or not definition.obj["metadata"].get("deletionTimestamp"):
+        if definition is None:
+            return
+        if not definition.obj["metadata"].get("deletionTimestamp"):
+            self._accept(definition)
             return
         left = self._cluster.store.select(name, None)
         for key, stored in left:
@@ -71,6 +74,22 @@ class DefinitionController:
                 delete(self._cluster, resource_type, stored, BACKGROUND, utc_now())
         if not self._cluster.store.select(name, None):
             self._release(name)
+
+    def _accept(self, definition: Stored) -> None:
+        """Keep the status true to a spec that was changed."""
+        obj = definition.copy()
+        status = obj.get("status") or {}
+        accepted = accepted_status(obj, utc_now())
+        stored_versions = list(
+            dict.fromkeys([*(status.get("storedVersions") or ()), *accepted["storedVersions"]])
+        )
+        if (status.get("acceptedNames"), status.get("storedVersions")) != (
+            accepted["acceptedNames"],
+            stored_versions,
+        ):
+            conditions = status.get("conditions") or accepted["conditions"]
+            obj["status"] = {**accepted, "storedVersions": stored_versions, "conditions": conditions}
+            self._cluster.store.put(DEFINITIONS, obj)
 
     def _release(self, name: str) -> None:
         definition = self._cluster.store.get(DEFINITIONS, "", name)

@@ -180,7 +180,7 @@ class Handlers:
         collection = self._cluster.collection(context.type)
         timeout_seconds = timeout_of(context)
         try:
-            begin(watch, context, collection, self._cluster.store, encoder)
+            begin(watch, context, collection, self._cluster.store)
         except ApiError as error:
             if error.code != 410:
                 raise

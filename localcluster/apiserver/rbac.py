@@ -20,7 +20,7 @@ SERVICE_ACCOUNT_PREFIX = "system:serviceaccount:"
 PUBLIC_RULES: tuple[JSON, ...] = (
     {
         "apiGroups": ["authorization.k8s.io"],
-        "resources": ["selfsubjectaccessreviews", "selfsubjectrulesreviews"],
+        "resources": ["selfsubjectaccessreviews"],
         "verbs": ["create"],
     },
     {"apiGroups": ["authentication.k8s.io"], "resources": ["selfsubjectreviews"], "verbs": ["create"]},
@@ -109,7 +109,7 @@ class Authorizer:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._rules: dict[tuple[User, str], tuple[JSON, ...]] = {}
+        self._rules: dict[tuple[str, tuple[str, ...], str], tuple[JSON, ...]] = {}
         store.observers.append(self._observe)
 
     def authorize(self, user: User, wanted: Attributes) -> None:
@@ -133,7 +133,7 @@ class Authorizer:
 
     def rules(self, user: User, namespace: str) -> tuple[JSON, ...]:
         """Everything granted to a user in a namespace (or, with an empty one, cluster-wide)."""
-        key = (user, namespace)
+        key = (user.name, user.groups, namespace)
         if key not in self._rules:
             self._rules[key] = tuple(self._collect(user, namespace))
         return self._rules[key]

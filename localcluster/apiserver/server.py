@@ -17,6 +17,7 @@ from localcluster.apiserver.cluster import Cluster
 from localcluster.apiserver.database import Database
 from localcluster.apiserver.deferred import Deferred
 from localcluster.apiserver.definitions import DefinitionController
+from localcluster.apiserver.expiry import sweep_for_ever
 from localcluster.apiserver.garbage import GarbageCollector
 from localcluster.apiserver.http import BODY_MAX_BYTES, HttpServer
 from localcluster.apiserver.namespaces import NamespaceController
@@ -104,7 +105,11 @@ async def serve(home: Home, port: int = 0) -> AsyncIterator[Serving]:
             serving = Serving(cluster, actual)
             write_kubeconfig(home, identity, serving.url)
             gc.set_threshold(*GC_THRESHOLDS)
-            yield serving
+            sweeper = asyncio.create_task(sweep_for_ever(cluster.store))
+            try:
+                yield serving
+            finally:
+                sweeper.cancel()
         finally:
             await runner.cleanup()
     finally:

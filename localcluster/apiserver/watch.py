@@ -14,7 +14,7 @@ from typing import Protocol
 from localcluster.apiserver.errors import ApiError, expired, forbidden_field, invalid
 from localcluster.apiserver.requests import Context, options_type
 from localcluster.apiserver.selection import Selection
-from localcluster.apiserver.store import ChangeType, Collection, Event, Store, Stored
+from localcluster.apiserver.store import ChangeType, Collection, Event, Key, Store, Stored
 
 BOOKMARK_INTERVAL_SECONDS = 60.0
 DEFAULT_TIMEOUT_SECONDS = (1800, 3600)
@@ -54,7 +54,7 @@ class Watch:
         self.namespace = selection.namespace
         self.name = selection.name
         self._selection = selection
-        self._encoder = encoder
+        self.encoder = encoder
         self._pending: list[bytes] = []
         self._pending_bytes = 0
         self._overrun = False
@@ -63,7 +63,12 @@ class Watch:
     def deliver(self, event: Event) -> None:
         as_type = seen_as(event, self._selection)
         if as_type is not None:
-            self.send(self._encoder.event(event, as_type))
+            self.send(self.encoder.event(event, as_type))
+
+    def show(self, key: Key, stored: Stored) -> None:
+        """Tell of an object that is there already."""
+        if self._selection.matches(key, stored.obj):
+            self.send(self.encoder.existing(stored))
 
     def send(self, line: bytes) -> None:
         self._pending.append(line)
@@ -82,7 +87,7 @@ class Watch:
                 continue
             now = loop.time()
             if bookmarks and now >= next_bookmark_at:
-                self.send(self._encoder.bookmark(store.version, ends_initial_events=False))
+                self.send(self.encoder.bookmark(store.version, ends_initial_events=False))
                 next_bookmark_at = min(now + BOOKMARK_INTERVAL_SECONDS, max(ends_at, now + 1))
                 continue
             if now >= ends_at:
@@ -110,18 +115,16 @@ class Watch:
             self._woken.set_result(None)
 
 
-def begin(watch: Watch, context: Context, collection: Collection, store: Store, encoder: Encoder) -> None:
+def begin(watch: Watch, context: Context, collection: Collection, store: Store) -> None:
     """Put into the watch all that it must see before what happens next. Raises 410 for a version too old."""
-    selection = watch._selection
     initial_events = _wants_initial_events(context)
     version = context.query.get("resourceVersion") or "0"
     start = context.integer("resourceVersion") or 0
     if initial_events or (initial_events is None and version == "0"):
-        for key, stored in store.select(collection.name, selection.namespace):
-            if selection.matches(key, stored.obj):
-                watch.send(encoder.existing(stored))
+        for key, stored in store.select(collection.name, watch.namespace):
+            watch.show(key, stored)
         if initial_events and context.flag("allowWatchBookmarks"):
-            watch.send(encoder.bookmark(store.version, ends_initial_events=True))
+            watch.send(watch.encoder.bookmark(store.version, ends_initial_events=True))
         return
     if version == "0":
         return

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
+import orjson
+
 from localcluster.apiserver import admission, namespaces, pods
 from localcluster.apiserver.cluster import Cluster
 from localcluster.apiserver.decoding import cannot_be_handled, check_object, report_unknown_fields
@@ -63,6 +65,8 @@ def create(cluster: Cluster, context: Context, body: object, now: datetime) -> W
     """Create an object from a request's body."""
     resource_type = context.type
     obj = check_object(resource_type, body)
+    if obj["metadata"].get("resourceVersion"):
+        raise bad_request("resourceVersion should not be set on objects to be created")
     _settle_place(cluster, context, obj["metadata"])
     begin_life(obj["metadata"], now)
     if has_generation(resource_type):
@@ -84,7 +88,7 @@ def create(cluster: Cluster, context: Context, body: object, now: datetime) -> W
         raise already_exists(resource_type, metadata["name"])
     obj = to_stored(resource_type, obj)
     if context.dry_run():
-        return Written(at_version(obj, 0), created=True)
+        return Written(Stored(obj, orjson.dumps(obj), 0), created=True)
     return Written(cluster.store.put(collection_of(resource_type), obj), created=True)
 
 

@@ -134,8 +134,9 @@ async def test_status_and_the_rest_are_written_apart(widgets: Api) -> None:
 
 
 async def test_server_fields_cannot_be_forged(api: Api) -> None:
-    forged = config_map("one", uid="mine", creationTimestamp="2000-01-01T00:00:00Z", resourceVersion="7")
+    forged = config_map("one", uid="mine", creationTimestamp="2000-01-01T00:00:00Z")
     created = await api.created(CONFIG_MAPS, forged)
+    assert (await api.post(CONFIG_MAPS, config_map("two", resourceVersion="7"))).code == 400
     assert created["metadata"]["uid"] != "mine"
     answer = await api.patch(f"{CONFIG_MAPS}/one", {"metadata": {"uid": "other"}})
     assert (answer.code, answer.reason) == (409, "Conflict")
