@@ -19,7 +19,7 @@ DEFAULT_NODES = 4
 DEFAULT_PORT = 0
 
 CONTROLLER_COMMAND = [
-    *(sys.executable, "-m", "dlr.cli", "controller"),
+    *(sys.executable, "-m", "dlr.cli", "controller", "--lease-namespace=kube-system"),
     *("--listen-address=127.0.0.1", "--metrics-port=0", "--health-port=0", "--grpc-health-port=0"),
 ]
 

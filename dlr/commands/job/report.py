@@ -147,11 +147,12 @@ def _worker_row(worker: JSON, rank_of: dict[int, int]) -> Row:
 
 
 def worker_notes(workers: Sequence[JSON]) -> list[str]:
-    """What keeps workers from running, or how they ended: the first few that have something to say."""
+    """What keeps workers from running, or how they failed: the first few that have something to say."""
+    statuses = [(worker["metadata"]["name"], worker.get("status") or {}) for worker in sort_workers(workers)]
     notes = [
-        f"{worker['metadata']['name']}: {worker['status']['message']}"
-        for worker in sort_workers(workers)
-        if (worker.get("status") or {}).get("message")
+        f"{name}: {status['message']}"
+        for name, status in statuses
+        if status.get("message") and status.get("phase") != "Succeeded"
     ]
     rest = len(notes) - MOST_NOTES
     return notes if rest <= 0 else [*notes[:MOST_NOTES], f"… and {rest} more workers with a message"]

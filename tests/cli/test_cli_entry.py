@@ -1,0 +1,159 @@
+"""The entry point: what each command needs, and how commands fail before they reach a cluster."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+import deploy
+from dlr.commands.application import application
+from tests.cli.scripted import kubeconfig_for
+
+Dlr = Callable[..., Any]
+
+
+def run_without(blocked: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """The command on a machine that lacks these packages (comma-separated)."""
+    program = (
+        "import sys\n"
+        "class Block:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.partition('.')[0] in sys.argv[1].split(','):\n"
+        "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
+        "sys.meta_path.insert(0, Block())\n"
+        "from dlr.cli import main\n"
+        "main(sys.argv[2:])\n"
+    )
+    command = [sys.executable, "-c", program, blocked, *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+CLI_ONLY = "typer,rich,pykube,requests,kubernetes,pydantic,orjson,yaml,grpc,aiohttp,prometheus_client"
+
+
+def test_run_needs_nothing_but_torch_and_the_agent_s_own_packages() -> None:
+    done = run_without(CLI_ONLY, "run", "--help")
+    assert done.returncode == 0, done.stderr
+    assert "--nproc-per-node" in done.stdout
+
+
+def test_controller_and_manifests_need_neither_torch_nor_pykube() -> None:
+    assert run_without("torch,pykube", "controller", "--help").returncode == 0
+    printed = run_without("torch,pykube,kubernetes", "manifests")
+    assert list(yaml.safe_load_all(printed.stdout)) == deploy.documents()
+
+
+@pytest.mark.parametrize(
+    ("blocked", "words", "says"),
+    [
+        ("torch", ["run", "x.py"], "the package torch, which is not installed here; pip install torch"),
+        ("typer", ["job", "list"], "the package typer, which is not installed here; pip install 'dlr[cli]'"),
+    ],
+)
+def test_missing_package_is_named_in_one_sentence(blocked: str, words: list[str], says: str) -> None:
+    done = run_without(blocked, *words)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"dlr: this command needs {says}\n"
+
+
+def test_every_command_has_help() -> None:
+    runner = CliRunner()
+    for words in (
+        ["up"],
+        ["down"],
+        ["kubeconfig"],
+        ["controller"],
+        ["manifests"],
+        ["job"],
+        ["job", "status"],
+    ):
+        shown = runner.invoke(application, [*words, "--help"])
+        assert shown.exit_code == 0
+        assert "Usage" in shown.output
+    everything = runner.invoke(application, ["--help"]).output
+    assert all(
+        name in everything for name in ("up", "down", "kubeconfig", "job", "run", "controller", "manifests")
+    )
+
+
+def test_shell_completion_knows_the_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = {"_DLR_COMPLETE": "complete_bash", "COMP_WORDS": "dlr job ", "COMP_CWORD": "2"}
+    shown = CliRunner().invoke(application, [], env=environment, prog_name="dlr")
+    assert set(shown.output.split()) == {"submit", "list", "status", "logs", "events", "delete"}
+
+
+def test_kubeconfig_of_no_cluster_is_one_sentence(dlr: Dlr, tmp_path: Path) -> None:
+    done = dlr("kubeconfig", "--home", str(tmp_path / "none"))
+    assert done.exit_code == 1
+    assert done.err == f"dlr: There is no embedded cluster in {tmp_path}/none; start one with `dlr up`.\n"
+
+
+def test_kubeconfig_prints_its_path_or_content(dlr: Dlr, tmp_path: Path) -> None:
+    config = kubeconfig_for("https://127.0.0.1:1")
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
+    place = ("--home", str(tmp_path))
+    assert dlr("kubeconfig", *place).out == f"{tmp_path}/kubeconfig\n"
+    assert yaml.safe_load(dlr("kubeconfig", *place, "-o", "yaml").out) == config
+    assert dlr("kubeconfig", *place, "-o", "json").json == config
+
+
+def test_up_on_a_port_in_use_is_one_sentence(dlr: Dlr, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = dlr("up", "--home", str(tmp_path / "home"), "--port", str(port))
+    assert done.exit_code == 1
+    assert (
+        done.err
+        == f"dlr: port {port} on 127.0.0.1 is in use by another process; choose another with --port.\n"
+    )
+
+
+def test_down_of_no_cluster_is_fine(dlr: Dlr, tmp_path: Path) -> None:
+    assert dlr("down", "--home", str(tmp_path / "none")).exit_code == 0
+
+
+def test_controller_on_a_port_in_use_is_one_sentence(dlr: Dlr, tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    path.write_text(yaml.safe_dump(kubeconfig_for("http://127.0.0.1:1")))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = dlr(
+            *("controller", "--kubeconfig", str(path), "--listen-address", "127.0.0.1"),
+            *(
+                "--metrics-port",
+                str(port),
+                "--health-port",
+                "0",
+                "--grpc-health-port",
+                "0",
+                "--log-level",
+                "error",
+            ),
+        )
+    assert done.exit_code == 1
+    assert str(port) in done.err
+    assert "Traceback" not in done.err
+
+
+def test_controller_without_a_cluster_is_one_sentence(dlr: Dlr, tmp_path: Path) -> None:
+    done = dlr("controller", "--kubeconfig", str(tmp_path / "none"))
+    assert (done.exit_code, done.err) == (
+        1,
+        f"dlr: --kubeconfig names {tmp_path}/none, which does not exist.\n",
+    )
+
+
+def test_importing_dlr_in_a_training_script_is_light() -> None:
+    program = "import sys, dlr; dlr.report_step(1); print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert not {"typer", "rich", "kubernetes", "pykube", "yaml", "torch"} & set(loaded.stdout.split())
