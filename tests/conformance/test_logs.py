@@ -143,12 +143,3 @@ async def test_a_running_pod_is_deleted_gracefully(api: Api, namespace: str) -> 
     await eventually(
         lambda: api.get(PODS, namespace, "p"), within_seconds=20, until=lambda reply: reply.status == 404
     )
-
-
-async def test_kubectl_says_that_exec_is_not_here(
-    kubectl: Kubectl, embedded: Any, api: Api, namespace: str
-) -> None:
-    (await api.create(PODS, pod(namespace, "p", container()))).expect(201)
-    await reaches(api, namespace, "p", "Running")
-    said = await kubectl.refused("exec", "p", "--", "true", namespace=namespace)
-    assert "exec" in said

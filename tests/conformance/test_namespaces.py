@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .backend import Backend, EmbeddedCluster
+from .backend import Backend
 from .conftest import Maker
 from .kubectl import Kubectl
 from .objects import lease, unique, unschedulable_pod, widget
@@ -85,11 +85,3 @@ async def test_kubectl_applies_and_deletes_a_namespace(kubectl: Kubectl, control
     assert output.lines[1].split()[:2] == [name, "Active"]
     await kubectl.run("delete", "ns", name)
     assert "NotFound" in await kubectl.refused("get", "ns", name)
-
-
-async def test_protobuf_bodies_are_refused_clearly(
-    kubectl: Kubectl, embedded: EmbeddedCluster, namespace: str
-) -> None:
-    said = await kubectl.refused("create", "configmap", "c", "--from-literal=a=1", namespace=namespace)
-    assert "protobuf" in said
-    assert "apply -f" in said

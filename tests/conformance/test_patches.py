@@ -9,8 +9,8 @@ import pytest
 
 from .conftest import Maker
 from .kubectl import Kubectl
-from .objects import condition, configmap, container, idle_deployment, unschedulable_pod, widget
-from .rawapi import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Api, revision
+from .objects import condition, container, idle_deployment, unschedulable_pod, widget
+from .rawapi import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Api, revision
 from .resources import CONFIGMAPS, DEPLOYMENTS, PODS, WIDGETS
 
 JSON = dict[str, Any]
@@ -116,19 +116,6 @@ async def test_an_unknown_kind_of_patch_is_unsupported(api: Api, make: Maker) ->
     await make.widget()
     reply = await api.patch(WIDGETS, make.namespace, "w", {}, content_type="application/json")
     reply.refused(415, "UnsupportedMediaType")
-
-
-async def test_server_side_apply_is_refused_clearly(embedded: Any, api: Api, make: Maker) -> None:
-    await make.widget()
-    query = {"fieldManager": "test"}
-    for resource, obj in (
-        (WIDGETS, widget(make.namespace, "w")),
-        (CONFIGMAPS, configmap(make.namespace, "c")),
-    ):
-        name = obj["metadata"]["name"]
-        reply = await api.patch(resource, make.namespace, name, obj, content_type=APPLY_PATCH, **query)
-        message = reply.refused(415, "UnsupportedMediaType")["message"]
-        assert "server-side apply" in message.lower() or APPLY_PATCH in message
 
 
 async def deployment(api: Api, make: Maker, patch: JSON, *containers: JSON) -> JSON:

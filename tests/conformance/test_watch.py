@@ -186,6 +186,27 @@ async def test_a_watch_from_the_distant_past_is_gone_or_complete(api: Api, make:
         assert seen(events) == [("ADDED", "w0"), ("ADDED", "w1"), ("ADDED", "w2")]
 
 
+async def test_a_watch_of_forgotten_changes_is_told_to_list_again(
+    embedded: Any, api: Api, make: Maker
+) -> None:
+    """How much an API server remembers is its own affair; what is here is more than the embedded one does."""
+    since = await list_revision(api, make.namespace)
+    await make.widget("big")
+    for size in range(1, 26):
+        patch = {"spec": {"size": size, "extra": {"blob": "x" * 800_000}}}
+        (await api.patch(WIDGETS, make.namespace, "big", patch)).expect(200)
+    query = {"watch": "true", "resourceVersion": since, "timeoutSeconds": "1"}
+    reply = await api.call("GET", WIDGETS.path(make.namespace), query=query)
+    refusal = reply.body if reply.status == 410 else reply.body["object"]
+    assert (refusal["kind"], refusal["code"]) == ("Status", 410)
+    assert refusal["reason"] in ("Expired", "Gone")
+    await api.delete(WIDGETS, make.namespace, "big")
+    since = await list_revision(api, make.namespace)
+    async with api.watch(WIDGETS, make.namespace, resourceVersion=since) as watch:
+        await make.widget("small")
+        assert seen([await watch.next()]) == [("ADDED", "small")]
+
+
 async def test_label_selectors_turn_transitions_into_additions_and_deletions(api: Api, make: Maker) -> None:
     await make.widget("w")
     since = await list_revision(api, make.namespace)
