@@ -202,7 +202,7 @@ class ContainerRuntime:
         self._adopting = False
 
     def adopt_strays(self) -> None:
-        """For a process that has no other children: be the parent of what a killed shim leaves, and end it."""
+        """For a process with no other children: be the parent of what a killed shim leaves, and end it."""
         if self.isolation is Isolation.NONE:
             namespaces.adopt_orphans()
             self._adopting = True

@@ -185,8 +185,10 @@ def run_init(spec: JSON, stdio: Stdio, go: int, status: int) -> NoReturn:
 class Keeper:
     """Starts the container, writes its log, obeys the kubelet, and reports when nothing of it is left."""
 
-    def __init__(self, spec: JSON) -> None:
+    def __init__(self, spec: JSON, commands: bytes) -> None:
         self.spec = spec
+        self.commands = commands
+        """Came with the description: the kubelet has changed its mind since."""
         self.isolated = spec["isolation"] != "none"
         self.log = Log(spec["log"])
         self.child = 0
@@ -203,6 +205,8 @@ class Keeper:
         except Refused as refusal:
             tell(REPORT, {"refused": str(refusal), "reason": refusal.reason})
             return
+        if self.commands:
+            self.obey(self.commands)
         poll = select.poll()
         for descriptor in (CONTROL, self.wake, *self.streams, *([self.status] if self.isolated else [])):
             poll.register(descriptor, select.POLLIN)
@@ -360,10 +364,11 @@ class Keeper:
 
 
 def main() -> None:
-    spec = b""
-    while not spec.endswith(b"\n"):
-        chunk = os.read(CONTROL, 1 if spec.endswith(b"}") else READ_BYTES)
+    heard = b""
+    while b"\n" not in heard:
+        chunk = os.read(CONTROL, READ_BYTES)
         if not chunk:
             sys.exit(1)
-        spec += chunk
-    Keeper(json.loads(spec)).run()
+        heard += chunk
+    spec, _, commands = heard.partition(b"\n")
+    Keeper(json.loads(spec), commands).run()

@@ -168,6 +168,19 @@ async def test_kill_ends_everything(runtime: ContainerRuntime, tmp_path: Path, m
     assert until_none(marker) == []
 
 
+async def test_a_kill_that_comes_with_the_description_counts(
+    runtime: ContainerRuntime, tmp_path: Path, marker: str
+) -> None:
+    process = runtime.create()
+    starting = asyncio.create_task(process.start(described(tmp_path, marker, "sleep 1000")))
+    await asyncio.sleep(0)
+    process.kill()
+    assert await finish(process) == 137
+    await asyncio.wait({starting})
+    assert starting.exception() is None or isinstance(starting.exception(), StartRefused)
+    assert marked(marker) == []
+
+
 async def test_daemons_end_with_the_main_process(
     runtime: ContainerRuntime, tmp_path: Path, marker: str
 ) -> None:

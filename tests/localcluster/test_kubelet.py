@@ -1,0 +1,405 @@
+"""Pods as real processes on virtual nodes, against the real API server."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localcluster.client.api import CONFIG_MAPS, EVENTS, NODES, SECRETS
+from localcluster.kubelet.container import Isolation, detect_isolation
+from localcluster.kubelet.node_objects import POWER_ANNOTATION
+from localcluster.paths import Home
+from tests.localcluster.running import (
+    Observer,
+    Part,
+    living,
+    observing,
+    running_cluster,
+    shell,
+    until_living,
+    until_none_living,
+)
+
+JSON = dict[str, Any]
+
+pytestmark = pytest.mark.timeout(90)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Home, Part]]:
+    with running_cluster(
+        tmp_path_factory.mktemp("cluster"), "--nodes", "2", "--cpus-per-node", "4"
+    ) as running:
+        yield running
+
+
+@pytest.fixture
+async def seen(cluster: tuple[Home, Part]) -> AsyncIterator[Observer]:
+    async with observing(cluster[0]) as observer:
+        yield observer
+
+
+@pytest.fixture
+def name() -> str:
+    return f"p-{uuid.uuid4().hex[:12]}"
+
+
+def terminated(pod: JSON, index: int = 0) -> JSON:
+    state: JSON = pod["status"]["containerStatuses"][index]["state"]["terminated"]
+    return state
+
+
+async def events_of(seen: Observer, name: str, reason: str) -> list[str]:
+    """Messages of a Pod's Events; they are written in the background, so wait for one."""
+    for _attempt in range(200):
+        listed = await seen.client.list(EVENTS, "default")
+        messages = [
+            event["message"]
+            for event in listed["items"]
+            if event["involvedObject"]["name"] == name and event["reason"] == reason
+        ]
+        if messages:
+            return messages
+        await asyncio.sleep(0.05)
+    return []
+
+
+async def test_a_pod_runs_and_succeeds(seen: Observer, name: str) -> None:
+    await seen.create(name, shell("echo hello"))
+    pod = await seen.until_phase(name, "Succeeded")
+    assert terminated(pod)["reason"] == "Completed"
+    assert pod["status"]["podIP"].startswith("127.")
+    assert pod["status"]["hostIP"] == "127.0.0.1"
+    assert seen.log(name) == ["hello"]
+    assert await events_of(seen, name, "Scheduled")
+    assert await events_of(seen, name, "Started") == ["Started container main"]
+
+
+async def test_a_failing_pod_says_its_exit_code(seen: Observer, name: str) -> None:
+    await seen.create(name, shell("exit 3"), shell("exit 0", "other"))
+    pod = await seen.until_phase(name, "Failed")
+    assert (terminated(pod)["exitCode"], terminated(pod)["reason"]) == (3, "Error")
+    assert terminated(pod, 1)["exitCode"] == 0
+
+
+async def test_a_missing_command_is_a_start_error(seen: Observer, name: str) -> None:
+    await seen.create(name, {"name": "main", "image": "x", "command": ["nosuch"]})
+    state = terminated(await seen.until_phase(name, "Failed"))
+    assert (state["exitCode"], state["reason"]) == (128, "StartError")
+    assert state["message"] == 'exec: "nosuch": executable file not found in $PATH'
+
+
+async def test_init_containers_run_in_order_and_share_volumes(
+    seen: Observer, name: str, tmp_path: Path
+) -> None:
+    place = str(tmp_path / "shared")
+    mounts = [{"name": "shared", "mountPath": place}]
+    init = [shell(f"echo {word} >> {place}/words", word, volumeMounts=mounts) for word in ("one", "two")]
+    main = shell(f"cat {place}/words", volumeMounts=mounts)
+    volumes = [{"name": "shared", "emptyDir": {}}]
+    await seen.create(name, main, initContainers=init, volumes=volumes)
+    await seen.until_phase(name, "Succeeded")
+    assert seen.log(name) == ["one", "two"]
+
+
+async def test_a_failing_init_container_fails_the_pod(seen: Observer, name: str) -> None:
+    await seen.create(name, shell("echo never"), initContainers=[shell("exit 4", "init")])
+    pod = await seen.until_phase(name, "Failed")
+    assert pod["status"]["initContainerStatuses"][0]["state"]["terminated"]["exitCode"] == 4
+    assert pod["status"]["containerStatuses"][0]["state"]["waiting"]["reason"] == "PodInitializing"
+
+
+async def test_sidecars_run_beside_and_end_after_the_others(seen: Observer, name: str) -> None:
+    sidecar = shell("trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done", "side")
+    await seen.create(name, shell("exit 0"), initContainers=[{**sidecar, "restartPolicy": "Always"}])
+    await seen.until_phase(name, "Succeeded")
+    assert seen.log(name, "side")[0] == "up"
+
+
+async def test_environment_from_everywhere(seen: Observer, name: str) -> None:
+    metadata = {"name": name}
+    await seen.client.create(CONFIG_MAPS.path("default"), {"metadata": metadata, "data": {"KEY": "from-map"}})
+    await seen.client.create(SECRETS.path("default"), {"metadata": metadata, "data": {"word": "c2VjcmV0"}})
+    env = [
+        {"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+        {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+        {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+        {"name": "CPUS", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}},
+        {"name": "MAPPED", "valueFrom": {"configMapKeyRef": {"name": name, "key": "KEY"}}},
+        {"name": "WORD", "valueFrom": {"secretKeyRef": {"name": name, "key": "word"}}},
+        {"name": "NONE", "valueFrom": {"secretKeyRef": {"name": "no", "key": "no", "optional": True}}},
+        {"name": "BOTH", "value": "$(POD)/$(WORD)/$$(POD)/$(UNKNOWN)"},
+    ]
+    shown = "$POD $NODE $IP $CPUS $MAPPED $WORD [$NONE] $P_KEY $(MAPPED)"
+    main = {
+        "name": "main",
+        "image": "x",
+        "command": ["sh", "-c", f'echo "{shown}"; printenv BOTH'],
+        "env": env,
+        "envFrom": [{"prefix": "P_", "configMapRef": {"name": name}}],
+        "resources": {"limits": {"cpu": "2"}},
+    }
+    await seen.create(name, main)
+    pod = await seen.until_phase(name, "Succeeded")
+    node, address = pod["spec"]["nodeName"], pod["status"]["podIP"]
+    assert seen.log(name) == [
+        f"{name} {node} {address} 2 from-map secret [] from-map from-map",
+        f"{name}/secret/$(POD)/$(UNKNOWN)",
+    ]
+
+
+async def test_a_missing_config_map_is_waited_for(seen: Observer, name: str) -> None:
+    reference = {"configMapKeyRef": {"name": name, "key": "KEY"}}
+    await seen.create(name, shell("echo $KEY", env=[{"name": "KEY", "valueFrom": reference}]))
+
+    def waiting() -> JSON | None:
+        statuses = seen.pod(name).get("status", {}).get("containerStatuses") or [{}]
+        reason: JSON | None = statuses[0].get("state", {}).get("waiting")
+        return reason if reason and reason["reason"] == "CreateContainerConfigError" else None
+
+    assert (await seen.until(waiting))["message"] == f'configmap "{name}" not found'
+    await seen.client.create(
+        CONFIG_MAPS.path("default"), {"metadata": {"name": name}, "data": {"KEY": "late"}}
+    )
+    await seen.until_phase(name, "Succeeded")
+    assert seen.log(name) == ["late"]
+
+
+@pytest.mark.skipif(
+    detect_isolation(Path(f"/tmp/dlr-probe-{os.getpid()}")) is Isolation.NONE,
+    reason="this host allows no mount namespaces",
+)
+async def test_volumes_are_mounted(seen: Observer, name: str, tmp_path: Path) -> None:
+    data = {"a.txt": "alpha", "b.txt": "beta"}
+    await seen.client.create(CONFIG_MAPS.path("default"), {"metadata": {"name": name}, "data": data})
+    host = tmp_path / "host"
+    host.mkdir()
+    (host / "file").write_text("from the host\n")
+    labels = {"path": "labels", "fieldRef": {"fieldPath": "metadata.name"}}
+    volumes = [
+        {"name": "map", "configMap": {"name": name, "items": [{"key": "b.txt", "path": "sub/renamed"}]}},
+        {"name": "host", "hostPath": {"path": str(host)}},
+        {
+            "name": "all",
+            "projected": {"sources": [{"configMap": {"name": name}}, {"downwardAPI": {"items": [labels]}}]},
+        },
+    ]
+    mounts = [
+        {"name": "map", "mountPath": f"{tmp_path}/map"},
+        {"name": "host", "mountPath": f"{tmp_path}/elsewhere", "readOnly": True},
+        {"name": "all", "mountPath": f"{tmp_path}/all"},
+    ]
+    account = "/var/run/secrets/kubernetes.io/serviceaccount"
+    script = (
+        f"cd {tmp_path}; cat map/sub/renamed; echo; cat elsewhere/file; cat all/a.txt all/labels; echo; "
+        f"touch elsewhere/x || echo read-only; ls {account}; cat {account}/namespace"
+    )
+    await seen.create(name, shell(script, volumeMounts=mounts), volumes=volumes)
+    await seen.until_phase(name, "Succeeded")
+    logged = seen.log(name)
+    assert logged[:3] == ["beta", "from the host", f"alpha{name}"]
+    assert logged[4:] == ["read-only", "ca.crt", "namespace", "token", "default"]
+
+
+async def test_an_unsupported_volume_is_refused_with_an_event(seen: Observer, name: str) -> None:
+    volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "c"}}]
+    await seen.create(name, shell("echo never"), volumes=volumes)
+    messages = await events_of(seen, name, "FailedMount")
+    assert "persistentVolumeClaim volumes are not supported by the embedded cluster" in messages[0]
+    await seen.delete(name)
+    await seen.until_gone(name)
+
+
+async def test_the_token_speaks_for_the_pod(seen: Observer, name: str) -> None:
+    program = """
+import json, os, ssl, urllib.request
+folder = os.environ.get("DLR_SERVICEACCOUNT_DIR", "/var/run/secrets/kubernetes.io/serviceaccount")
+where = f"https://{os.environ['KUBERNETES_SERVICE_HOST']}:{os.environ['KUBERNETES_SERVICE_PORT']}"
+request = urllib.request.Request(
+    where + "/apis/authentication.k8s.io/v1/selfsubjectreviews",
+    json.dumps({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}).encode(),
+    {"Authorization": "Bearer " + open(folder + "/token").read(), "Content-Type": "application/json"},
+)
+trusted = ssl.create_default_context(cafile=folder + "/ca.crt")
+print(urllib.request.urlopen(request, context=trusted).read().decode())
+"""
+    await seen.create(name, {"name": "main", "image": "x", "command": ["python", "-c", program]})
+    await seen.until_phase(name, "Succeeded")
+    said = seen.log(name)[0]
+    assert "system:serviceaccount:default:default" in said
+    assert name in said
+
+
+async def test_deletion_gives_the_grace_and_no_more(seen: Observer, name: str) -> None:
+    stubborn = shell(
+        f"trap '' TERM; echo {name}; while :; do sleep 0.1; done", env=[{"name": "M", "value": name}]
+    )
+    await seen.create(name, stubborn, terminationGracePeriodSeconds=1)
+    await seen.until_phase(name, "Running")
+    began = time.monotonic()
+    await seen.delete(name)
+    await seen.until_gone(name)
+    assert 0.9 < time.monotonic() - began < 4
+    assert living(name) == []
+
+
+async def test_sigterm_lets_a_container_say_goodbye(seen: Observer, name: str, tmp_path: Path) -> None:
+    note = tmp_path / "note"
+    polite = shell(
+        f"trap 'echo term >> {note}; exit 0' TERM; echo ready; while :; do sleep 0.05; done",
+        lifecycle={"preStop": {"exec": {"command": ["sh", "-c", f"echo prestop >> {note}"]}}},
+    )
+    await seen.create(name, polite)
+    await seen.until_phase(name, "Running")
+    while seen.log(name) != ["ready"]:  # noqa: ASYNC110 - the log is a file
+        await asyncio.sleep(0.02)
+    await seen.delete(name)
+    await seen.until_gone(name)
+    assert note.read_text() == "prestop\nterm\n"
+
+
+async def test_a_crashing_container_backs_off(seen: Observer, name: str) -> None:
+    await seen.create(name, shell("exit 1"), restartPolicy="Always")
+
+    def backing_off() -> bool:
+        statuses = seen.pod(name).get("status", {}).get("containerStatuses") or [{}]
+        return statuses[0].get("state", {}).get("waiting", {}).get("reason") == "CrashLoopBackOff"
+
+    await seen.until(backing_off)
+    status = seen.pod(name)["status"]["containerStatuses"][0]
+    assert status["restartCount"] == 1
+    assert status["lastState"]["terminated"]["exitCode"] == 1
+    assert seen.phase(name) == "Running"
+    await seen.delete(name, 0)
+    await seen.until_gone(name)
+
+
+async def test_on_failure_restarts_until_it_succeeds(seen: Observer, name: str, tmp_path: Path) -> None:
+    script = f"test -e {tmp_path}/tried && exit 0; touch {tmp_path}/tried; exit 1"
+    await seen.create(name, shell(script), restartPolicy="OnFailure")
+    pod = await seen.until_phase(name, "Succeeded")
+    assert pod["status"]["containerStatuses"][0]["restartCount"] == 1
+
+
+async def test_a_deadline_ends_the_pod(seen: Observer, name: str) -> None:
+    await seen.create(name, shell("sleep 1000"), activeDeadlineSeconds=1)
+    pod = await seen.until_phase(name, "Failed")
+    assert pod["status"]["reason"] == "DeadlineExceeded"
+    assert terminated(pod)["exitCode"] == 143
+
+
+async def test_probes_decide_readiness_and_life(seen: Observer, name: str, tmp_path: Path) -> None:
+    readiness = {"exec": {"command": ["test", "-e", f"{tmp_path}/ready"]}, "periodSeconds": 1}
+    liveness = {
+        "exec": {"command": ["test", "!", "-e", f"{tmp_path}/sick"]},
+        "periodSeconds": 1,
+        "failureThreshold": 1,
+    }
+    main = shell("sleep 1000", readinessProbe=readiness, livenessProbe=liveness)
+    await seen.create(name, main, restartPolicy="Always", terminationGracePeriodSeconds=1)
+    await seen.until_phase(name, "Running")
+
+    def first() -> JSON:
+        status: JSON = (seen.pod(name).get("status", {}).get("containerStatuses") or [{}])[0]
+        return status
+
+    assert not first()["ready"]
+    (tmp_path / "ready").touch()
+    await seen.until(lambda: first()["ready"])
+    (tmp_path / "sick").touch()
+    await seen.until(lambda: first()["restartCount"] == 1)
+    await seen.delete(name, 0)
+
+
+async def test_an_unschedulable_pod_says_why(seen: Observer, name: str) -> None:
+    main = shell("exit 0", resources={"requests": {"cpu": "64"}})
+    await seen.create(name, main)
+
+    def refusal() -> JSON | None:
+        conditions = seen.pod(name).get("status", {}).get("conditions") or []
+        return next((c for c in conditions if c.get("reason") == "Unschedulable"), None)
+
+    message = "0/2 nodes are available: 2 Insufficient cpu."
+    assert (await seen.until(refusal))["message"] == message
+    assert await events_of(seen, name, "FailedScheduling") == [message]
+    await seen.delete(name)
+
+
+async def set_power(seen: Observer, node: str, power: str | None) -> None:
+    await seen.client.patch(NODES.path(name=node), {"metadata": {"annotations": {POWER_ANNOTATION: power}}})
+
+
+async def test_power_off_kills_silently_and_power_on_tells(seen: Observer, name: str) -> None:
+    mine = {"nodeSelector": {"kubernetes.io/hostname": "node-1"}}
+    long = shell("setsid sleep 1000 & sleep 1000", env=[{"name": "M", "value": name}])
+    await seen.create(name, long, **mine)
+    await seen.until_phase(name, "Running")
+    await until_living(name, 2)
+    await set_power(seen, "node-1", "off")
+    assert await until_none_living(name) == []
+    await asyncio.sleep(0.3)  # long enough for a report, had there been one
+    assert seen.phase(name) == "Running"
+    await set_power(seen, "node-1", None)
+    pod = await seen.until_phase(name, "Failed")
+    assert (terminated(pod)["exitCode"], terminated(pod)["reason"]) == (137, "ContainerStatusUnknown")
+    await seen.create(f"{name}-2", shell("exit 0"), **mine)
+    await seen.until_phase(f"{name}-2", "Succeeded")
+
+
+async def test_create_to_running_process_and_exit_to_status_are_quick(seen: Observer, name: str) -> None:
+    """The figures of an idle machine are far lower; these bounds only catch a poll or a sleep on the path."""
+    starts, ends = [], []
+    for index in range(5):
+        each = f"{name}-{index}"
+        began = time.time()
+        await seen.create(each, shell("date +%s.%N"))
+        await seen.until_phase(each, "Succeeded")
+        noticed = time.time()
+        printed = float(seen.log(each)[0])
+        starts.append(printed - began)
+        ends.append(noticed - printed)
+    print(f"create to process: {sorted(starts)} s; process to phase seen: {sorted(ends)} s")
+    assert sorted(starts)[2] < 1.0
+    assert sorted(ends)[2] < 0.5
+
+
+@pytest.mark.parametrize("isolation", ["best", "none"])
+async def test_nothing_survives_killed_nodes_and_lost_pods_are_told(tmp_path: Path, isolation: str) -> None:
+    arguments = ["--nodes", "1"] + (["--isolation", "none"] if isolation == "none" else [])
+    marker = f"M{uuid.uuid4().hex}"
+    family = shell(
+        "setsid sleep 1000 & (setsid sh -c 'setsid sleep 1000 & exit' &); sleep 1000",
+        env=[{"name": "M", "value": marker}],
+    )
+    with running_cluster(tmp_path, *arguments) as (home, nodes):
+        async with observing(home) as seen:
+            await seen.create("never", family)
+            await seen.create("again", family, restartPolicy="Always")
+            await seen.until(lambda: seen.phase("never") == seen.phase("again") == "Running")
+            await until_living(marker, 8)
+            nodes.end(signal.SIGKILL)
+            assert await until_none_living(marker) == []
+            nodes.start()
+            lost = terminated(await seen.until_phase("never", "Failed"))
+            assert (lost["exitCode"], lost["reason"]) == (137, "ContainerStatusUnknown")
+            await seen.until(lambda: seen.pod("again")["status"]["containerStatuses"][0]["restartCount"] == 1)
+            await seen.until_phase("again", "Running")
+            await until_living(marker, 4)
+            shim = next(pid for pid in living("default/again/main") if pid not in living(marker))
+            os.kill(shim, signal.SIGKILL)
+            await seen.until(lambda: seen.pod("again")["status"]["containerStatuses"][0]["restartCount"] == 2)
+            last = seen.pod("again")["status"]["containerStatuses"][0]["lastState"]["terminated"]
+            assert last["exitCode"] == 137
+            await seen.until_phase("again", "Running")
+            await until_living(marker, 4)
+            assert len(living(marker)) == 4
+        nodes.end()
+        assert living(marker) == []
