@@ -129,10 +129,10 @@ class DlrElasticAgent(LocalElasticAgent):
             for fd in (handler.watcher.fileno(), *processes.exit_fds(), *_return_value_fds(self._pcontext)):
                 poll.register(fd, select.POLLIN)
             poll.poll()
-            result = self._look_at_processes(group, processes)
+            action = handler.next_action()
+            result = self._look_at_processes(group, processes, broken=action.verb is not Verb.WAIT)
             if result is not None:
                 return result
-            action = handler.next_action()
             if action.verb is Verb.EXIT:
                 self._stop_for_next_round(processes)
                 raise JobEndedError(action.reason or ExitReason.REPLACED)
@@ -167,10 +167,17 @@ class DlrElasticAgent(LocalElasticAgent):
         self._processes = TrainingProcesses(self._pcontext)
         return pids
 
-    def _look_at_processes(self, group: WorkerGroup, processes: TrainingProcesses) -> RunResult | None:
-        """A result if one failed, or if all have ended."""
+    def _look_at_processes(
+        self, group: WorkerGroup, processes: TrainingProcesses, *, broken: bool
+    ) -> RunResult | None:
+        """A result if one failed, or if all have ended.
+
+        In a world that is `broken` already, processes die of their peers' death: that is no failure to tell.
+        """
         exits = processes.collect_exits()
         failures = {rank: code for rank, code in exits.items() if code != 0}
+        if failures and broken:
+            return None
         if failures and not callable(group.spec.entrypoint):
             return self._failed(group, processes, failures)
         if not processes.all_exited and not _return_value_fds(self._pcontext):

@@ -41,7 +41,8 @@ def main(argv: Sequence[str]) -> int:
         args = parse(argv)
         me = Environment.read(os.environ)
         _log_to_stderr()
-        _on_signals(args.signals_to_handle, _raise_signal)
+        signals = getattr(args, "signals_to_handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT")  # torch ≥ 2.8
+        _on_signals(signals, _raise_signal)
         config, entrypoint, entrypoint_args = config_from_args(args)
     except (InvalidEnvironmentError, ValueError, AssertionError, RuntimeError) as error:
         print(f"dlr run: {error}", file=sys.stderr)
@@ -65,7 +66,7 @@ def main(argv: Sequence[str]) -> int:
         except SignalException as error:
             code = _stopped(handler, 128 + error.sigval)
         finally:
-            _on_signals(args.signals_to_handle, signal.SIG_IGN)  # we are leaving already
+            _on_signals(signals, signal.SIG_IGN)  # we are leaving already
         return code
 
 
