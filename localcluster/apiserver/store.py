@@ -17,8 +17,8 @@ import orjson
 from localcluster.apiserver.database import Database, Row
 from localcluster.resource import JSON
 
-HISTORY_MAX_EVENTS = 20_000
-HISTORY_MAX_BYTES = 16 * 1024 * 1024
+HISTORY_MAX_EVENTS = 10_000
+HISTORY_MAX_BYTES = 8 * 1024 * 1024
 
 Key = tuple[str, str]
 """(namespace, name); the namespace of cluster-scoped objects is empty."""
@@ -64,6 +64,10 @@ class Event:
         if made is None:
             made = self._lines[as_type] = event_line(as_type.value, self._sent(as_type).raw)
         return made
+
+    def forget_lines(self) -> None:
+        """Everybody has them: what history keeps need not be kept twice."""
+        self._lines.clear()
 
     def _sent(self, as_type: ChangeType) -> Stored:
         if as_type is ChangeType.DELETED and self.type is ChangeType.MODIFIED and self.before is not None:
@@ -131,6 +135,7 @@ class Collection:
             subscriber.deliver(event)
         for subscriber in tuple(self._by_name.get(event.key[1], ())):
             subscriber.deliver(event)
+        event.forget_lines()
 
     def since(self, version: int) -> Iterator[Event] | None:
         """The changes after a version, or None when they are no longer all known."""
