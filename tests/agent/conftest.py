@@ -78,6 +78,7 @@ class Agents:
 
     def close(self) -> None:
         for process in self._running:
+            kill(process.pid, signal.SIGSTOP)  # it must not start another while we look
             for child in children(process.pid):
                 kill(child, signal.SIGKILL)
             kill(process.pid, signal.SIGKILL)
