@@ -164,7 +164,6 @@ def _start(home: Home, settings: Settings, manifests: list[JSON], lock: Supervis
             stdout=output,
             stderr=output,
             pass_fds=(lock.descriptor, writable),
-            cwd="/",
             start_new_session=True,
         )
     os.close(writable)

@@ -180,7 +180,8 @@ class ContainerLife:
             title=f"{metadata['namespace']}/{metadata['name']}/{self.name}",
             argv=argv,
             env={**world.base_environment, **named, **devices, **variables},
-            cwd=container.get("workingDir") or str(world.folder / "work"),
+            # An image would name a directory; without images it is the one where the cluster was started.
+            cwd=container.get("workingDir") or str(Path.cwd()),
             log=str(path),
             hostname="" if host_network else hostname(pod),
             mounts=mounts,

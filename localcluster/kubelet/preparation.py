@@ -78,7 +78,6 @@ class Preparation:
                 files += extra_files
             paths[volume["name"]] = prepare_volume(volume, self.folder / "volumes" / volume["name"], files)
         write_files(self.folder, [File("hosts", hosts_file(pod, self._address, _host_entries()))])
-        (self.folder / "work").mkdir(parents=True, exist_ok=True)
         mounted = pod if account_volume is None else _with_account_mounts(pod, account_volume["name"])
         return PodWorld(services, mounted, self.folder, self._address, host_environment(), paths, around)
 
