@@ -97,7 +97,7 @@ def _in_cluster() -> Connection:
             namespace = _IN_CLUSTER_NAMESPACE.read_text().strip()
         return _connection(configuration, namespace)
     except Exception as error:
-        raise ConfigError(f"cannot use the Pod's service account: {_reason(error)}") from error
+        raise ConfigError(f"cannot use the Pod's service account: {error}") from error
 
 
 def _connection(configuration: Any, namespace: str) -> Connection:
@@ -144,5 +144,6 @@ class _Refresh:
 
 
 def _reason(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    return text or type(error).__name__
+    if isinstance(error, TypeError | AttributeError | KeyError):
+        return "it does not have the shape of a kubeconfig"
+    return " ".join(str(error).split()) or type(error).__name__

@@ -122,7 +122,7 @@ class Transport:
         if isinstance(error, TimeoutError):
             return Unavailable(
                 f"the API server at {server} did not answer {call.method} {call.path} within "
-                f"{timeout_seconds:g} s"
+                f"{timeout_seconds:.1f} s"
             )
         if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
             return Unavailable(

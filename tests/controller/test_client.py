@@ -1,0 +1,246 @@
+"""The client against a tiny server over real HTTP."""
+
+import asyncio
+import socket
+
+import orjson
+import pytest
+
+from controller.client import Client
+from controller.elector import NotLeader
+from controller.errors import (
+    AlreadyExists,
+    ApiError,
+    Conflict,
+    Forbidden,
+    Gone,
+    Invalid,
+    NotFound,
+    Unauthorized,
+    Unavailable,
+)
+from controller.resources import ELASTICJOBS, PODS
+from tests.controller.fake_api import client_of, connection_to, fake_api
+
+PODS_PATH = "/api/v1/pods"
+
+
+def pod(name, namespace="ns", **more):
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": namespace, **more}}
+
+
+async def test_create_get_replace_patch_delete():
+    async with fake_api() as api, client_of(api) as client:
+        created = await client.create(PODS, pod("a"))
+        assert (await client.get(PODS, "a", "ns"))["metadata"]["uid"] == created["metadata"]["uid"]
+        replaced = await client.replace(PODS, {**created, "spec": {"nodeName": "n"}})
+        with pytest.raises(Conflict):
+            await client.replace(PODS, created)
+        patched = await client.patch(PODS, "a", {"status": {"phase": "Running"}}, "ns", subresource="status")
+        assert patched["spec"] == replaced["spec"]
+        assert api.requests[-1][1] == "/api/v1/namespaces/ns/pods/a/status"
+        assert api.requests[-1][3] == "application/merge-patch+json"
+        with pytest.raises(Conflict):
+            await client.delete(PODS, "a", "ns", uid="another")
+        await client.delete(PODS, "a", "ns", uid=created["metadata"]["uid"], grace_period_seconds=0)
+        options = orjson.loads(api.requests[-1][4])
+        assert options["gracePeriodSeconds"] == 0 and options["propagationPolicy"] == "Background"
+        with pytest.raises(NotFound):
+            await client.delete(PODS, "a", "ns")
+
+
+async def test_create_of_what_exists_is_not_a_conflict():
+    async with fake_api() as api, client_of(api) as client:
+        await client.create(PODS, pod("a"))
+        with pytest.raises(AlreadyExists):
+            await client.create(PODS, pod("a"))
+
+
+async def test_list_follows_pages_and_completes_the_items():
+    async with fake_api() as api, client_of(api) as client:
+        for index in range(1203):
+            api.put(PODS_PATH, pod(f"p{index:04}"))
+        body = await client.list(PODS)
+        assert len(body["items"]) == 1203
+        assert {(item["apiVersion"], item["kind"]) for item in body["items"]} == {("v1", "Pod")}
+        assert body["metadata"]["resourceVersion"] == str(api.version)
+        assert len(api.requests) == 3
+
+
+async def test_list_whose_token_expires_is_read_in_one_piece():
+    async with fake_api() as api, client_of(api) as client:
+        for index in range(600):
+            api.put(PODS_PATH, pod(f"p{index:04}"))
+        first = asyncio.Event()
+
+        def expire(method, status):
+            if not first.is_set():
+                first.set()
+                api.fail_next(410, {"reason": "Expired"})
+
+        client.observers.append(expire)
+        assert len((await client.list(PODS))["items"]) == 600
+        assert "limit" not in api.requests[-1][2]
+
+
+async def test_namespaced_object_without_a_namespace_is_refused_before_it_is_sent():
+    async with fake_api() as api, client_of(api) as client:
+        with pytest.raises(ValueError, match=r"Pod 'a' has no metadata\.namespace"):
+            await client.create(PODS, {"metadata": {"name": "a"}})
+        with pytest.raises(ValueError, match="namespaced"):
+            await client.get(ELASTICJOBS, "a")
+        assert not api.requests
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (400, Invalid),
+        (401, Unauthorized),
+        (403, Forbidden),
+        (404, NotFound),
+        (410, Gone),
+        (422, Invalid),
+        (405, ApiError),
+    ],
+)
+async def test_refusals_are_typed_and_carry_the_servers_words(status, error):
+    async with fake_api() as api, client_of(api) as client:
+        api.fail_next(
+            status, {"reason": "Why", "message": "because", "details": {"causes": [{"field": "spec"}]}}
+        )
+        with pytest.raises(error, match="because") as caught:
+            await client.patch(PODS, "a", {}, "ns")
+        assert caught.value.details["causes"][0]["field"] == "spec"
+        assert caught.value.status == status
+        assert len(api.requests) == 1
+
+
+async def test_reads_are_tried_again_when_the_server_falters():
+    async with fake_api() as api, client_of(api) as client:
+        api.put(PODS_PATH, pod("a"))
+        api.fail_next(503, times=2)
+        assert await client.get(PODS, "a", "ns")
+        assert len(api.requests) == 3
+
+
+async def test_writes_that_may_have_happened_are_not_tried_again():
+    async with fake_api() as api, client_of(api) as client:
+        api.put(PODS_PATH, pod("a"))
+        api.fail_next(503, {"message": "etcdserver: request timed out"})
+        with pytest.raises(Unavailable, match="etcdserver") as caught:
+            await client.patch(PODS, "a", {}, "ns")
+        assert caught.value.status == 503 and len(api.requests) == 1
+
+
+async def test_writes_that_were_surely_not_done_are_tried_again():
+    async with fake_api() as api, client_of(api) as client:
+        api.put(PODS_PATH, pod("a"))
+        api.fail_next(429, **{"Retry-After": "0.05"})
+        await client.patch(PODS, "a", {"x": 1}, "ns")
+        assert len(api.requests) == 2
+
+
+async def test_a_hanging_server_is_given_up_in_time_whatever_the_attempts():
+    async with fake_api() as api, client_of(api, call_timeout_seconds=0.3) as client:
+        api.stop_answering()
+        loop = asyncio.get_running_loop()
+        for call in (client.get(PODS, "a", "ns"), client.create(PODS, pod("a"))):
+            before = loop.time()
+            with pytest.raises(Unavailable, match=r"did not answer (GET|POST) .* within 0.3 s"):
+                await call
+            assert loop.time() - before < 0.6
+
+
+async def test_no_server_is_one_clear_sentence():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    async with Client(connection_to(url)) as client:
+        with pytest.raises(Unavailable) as caught:
+            await client.version()
+    assert str(caught.value).startswith(f"cannot reach the API server at {url}: ")
+    assert str(caught.value).endswith("is the cluster up?")
+
+
+async def test_something_that_is_no_api_server_is_said_so():
+    async with fake_api() as api, client_of(api) as client:
+        api.fail_next(200, body=["<html>"], times=3)
+        with pytest.raises(Unavailable, match="not an object"):
+            await client.version()
+
+
+async def test_only_answers_that_took_storage_feed_the_contact():
+    async with fake_api() as api, client_of(api) as client:
+        for status in (401, 403):
+            api.fail_next(status)
+            with pytest.raises(ApiError):
+                await client.get(PODS, "a", "ns")
+        api.fail_next(503)
+        with pytest.raises(Unavailable):
+            await client.delete(PODS, "a", "ns")
+        assert client.contact.last_answer is None
+        with pytest.raises(NotFound):
+            await client.get(PODS, "a", "ns")
+        assert client.contact.last_answer is not None
+
+
+async def test_guard_holds_writes_back_but_not_reads():
+    async with fake_api() as api, client_of(api) as client:
+        api.put(PODS_PATH, pod("a"))
+
+        def refuse():
+            raise NotLeader("not the leader")
+
+        guarded = client.guarded(refuse)
+        assert await guarded.get(PODS, "a", "ns")
+        for write in (
+            guarded.create(PODS, pod("b")),
+            guarded.delete(PODS, "a", "ns"),
+            guarded.patch(PODS, "a", {}, "ns"),
+        ):
+            with pytest.raises(NotLeader):
+                await write
+        await client.delete(PODS, "a", "ns")
+        assert [method for method, *_ in api.requests] == ["GET", "DELETE"]
+
+
+async def test_observers_see_method_and_status_of_every_attempt():
+    async with fake_api() as api, client_of(api) as client:
+        seen = []
+        client.observers.append(lambda method, status: seen.append((method, status)))
+        api.fail_next(503)
+        with pytest.raises(NotFound):
+            await client.get(PODS, "a", "ns")
+        assert seen == [("GET", 503), ("GET", 404)]
+
+
+async def test_watch_yields_lines_however_the_bytes_are_cut():
+    async with fake_api() as api, client_of(api) as client:
+        big = pod("big", annotations={"x": "y" * 3_000_000})
+        async with client.watch(PODS, resource_version="100", timeout_seconds=60) as stream:
+            api.put(PODS_PATH, big)
+            api.put(PODS_PATH, pod("small"))
+            lines = []
+            while len(lines) < 2:
+                lines += [line for line in await stream.lines(5) if line]
+        assert [orjson.loads(line)["object"]["metadata"]["name"] for line in lines] == ["big", "small"]
+
+
+async def test_silent_watch_times_out():
+    async with (
+        fake_api() as api,
+        client_of(api) as client,
+        client.watch(PODS, resource_version="100", timeout_seconds=60) as stream,
+    ):
+        with pytest.raises(TimeoutError):
+            while True:
+                assert await stream.lines(0.05) == [b""]
+
+
+async def test_refused_watch_raises_the_typed_error():
+    async with fake_api() as api, client_of(api) as client:
+        api.forget_history()
+        with pytest.raises(Gone):
+            async with client.watch(PODS, resource_version="1", timeout_seconds=60):
+                pass

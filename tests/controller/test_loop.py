@@ -1,0 +1,166 @@
+import asyncio
+import logging
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from controller.errors import Unavailable
+from controller.loop import ReconcileLoop, make_queue
+from controller.metrics import QueueMetrics, ReconcileMetrics
+from controller.reconciler import Reconciler, Request, Result, TerminalError
+from tests.controller import virtual_time
+from tests.controller.virtual_time import now
+
+JOB = Request("ns", "job")
+
+
+class Scripted(Reconciler):
+    """Does what it was given, one entry a call; then nothing."""
+
+    def __init__(self, *script):
+        self.script = list(script)
+        self.calls = []
+
+    async def reconcile(self, request):
+        self.calls.append(now())
+        action = self.script.pop(0) if self.script else None
+        if isinstance(action, BaseException):
+            raise action
+        if callable(action):
+            await action()
+        return action if isinstance(action, Result) else Result()
+
+
+def play(reconciler, seconds=10.0, workers=1, timeout_seconds=120.0, requests=(JOB,)):
+    """Runs it for that long in virtual time, starting with `requests`; returns the metrics' reader."""
+    registry = CollectorRegistry()
+
+    async def scenario():
+        queue = make_queue("job", QueueMetrics(registry))
+        loop = ReconcileLoop(
+            "job",
+            queue,
+            reconciler,
+            workers=workers,
+            metrics=ReconcileMetrics(registry),
+            timeout_seconds=timeout_seconds,
+        )
+        running = asyncio.create_task(loop.run())
+        for request in requests:
+            queue.add(request)
+        await asyncio.sleep(seconds)
+        queue.shut_down()
+        await running
+
+    virtual_time.run(scenario())
+    return lambda metric, **labels: registry.get_sample_value(metric, {"controller": "job", **labels})
+
+
+def results(read):
+    kinds = ("error", "requeue_after", "requeue", "success")
+    return {kind: n for kind in kinds if (n := read("controller_runtime_reconcile_total", result=kind))}
+
+
+def test_success_is_not_asked_again():
+    reconciler = Scripted()
+    read = play(reconciler)
+    assert len(reconciler.calls) == 1 and results(read) == {"success": 1}
+    assert read("workqueue_depth", name="job") == 0
+    assert read("controller_runtime_active_workers") == 0
+
+
+def test_error_comes_back_with_growing_waits_until_it_is_well():
+    reconciler = Scripted(Unavailable("x"), Unavailable("x"), Unavailable("x"))
+    read = play(reconciler)
+    waits = [b - a for a, b in zip(reconciler.calls, reconciler.calls[1:], strict=False)]
+    assert waits == pytest.approx([0.005, 0.01, 0.02], abs=1e-6)
+    assert results(read) == {"error": 3, "success": 1}
+    assert read("workqueue_retries_total", name="job") == 3
+
+
+def test_success_resets_the_back_off():
+    reconciler = Scripted(Unavailable("x"), Unavailable("x"), Result(1.0), Unavailable("x"))
+    play(reconciler)
+    assert reconciler.calls[4] - reconciler.calls[3] == pytest.approx(0.005, abs=1e-6)
+
+
+def test_terminal_error_is_counted_and_not_tried_again():
+    reconciler = Scripted(TerminalError("no way"))
+    read = play(reconciler)
+    assert len(reconciler.calls) == 1
+    assert read("controller_runtime_terminal_reconcile_errors_total") == 1
+    assert results(read) == {"error": 1}
+
+
+def test_requeue_after_comes_back_then():
+    reconciler = Scripted(Result(requeue_after_seconds=3))
+    read = play(reconciler)
+    assert reconciler.calls == pytest.approx([0, 3])
+    assert results(read) == {"requeue_after": 1, "success": 1}
+
+
+def test_unforeseen_exception_is_survived_counted_and_logged_once_with_its_traceback(caplog):
+    reconciler = Scripted(KeyError("spec"))
+    with caplog.at_level(logging.WARNING):
+        read = play(reconciler)
+    assert read("controller_runtime_reconcile_panics_total") == 1
+    assert results(read) == {"error": 1, "success": 1}
+    (entry,) = caplog.records
+    assert "controller=job object=ns/job" in entry.message and entry.exc_info
+
+
+def test_foreseen_error_is_logged_in_one_line(caplog):
+    with caplog.at_level(logging.WARNING):
+        read = play(Scripted(Unavailable("the server is away")))
+    (entry,) = caplog.records
+    assert "Unavailable: the server is away" in entry.message and not entry.exc_info
+    assert read("controller_runtime_reconcile_panics_total") == 0
+
+
+def test_server_says_when_to_come_back():
+    reconciler = Scripted(Unavailable("busy", status=429, retry_after_seconds=7))
+    play(reconciler)
+    assert reconciler.calls == pytest.approx([0, 7])
+
+
+def test_hanging_reconcile_is_given_up_and_tried_again():
+    reconciler = Scripted(lambda: asyncio.sleep(1e6))
+    read = play(reconciler, seconds=50, timeout_seconds=20)
+    assert reconciler.calls == pytest.approx([0, 20.005])
+    assert read("controller_runtime_reconcile_timeouts_total") == 1
+
+
+def test_time_out_of_a_call_inside_is_an_ordinary_error():
+    async def call():
+        async with asyncio.timeout(1):
+            await asyncio.sleep(5)
+
+    reconciler = Scripted(call)
+    read = play(reconciler)
+    assert read("controller_runtime_reconcile_timeouts_total") == 0
+    assert results(read) == {"error": 1, "success": 1}
+
+
+def test_reconcile_that_cancels_itself_does_not_end_the_worker():
+    reconciler = Scripted(asyncio.CancelledError())
+    read = play(reconciler)
+    assert results(read) == {"error": 1, "success": 1}
+
+
+def test_requests_are_worked_on_side_by_side_by_as_many_workers():
+    slow = [lambda: asyncio.sleep(3)] * 4
+    requests = [Request("ns", str(index)) for index in range(4)]
+    reconciler = Scripted(*slow)
+    play(reconciler, workers=2, requests=requests)
+    assert reconciler.calls == pytest.approx([0, 0, 3, 3])
+
+
+def test_stop_waits_for_what_is_in_work():
+    finished = []
+
+    async def work():
+        await asyncio.sleep(20)
+        finished.append(now())
+
+    play(Scripted(work), seconds=5)
+    assert finished == pytest.approx([20])

@@ -1,0 +1,231 @@
+"""The whole runtime against a tiny server over real HTTP."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+
+from controller.builder import ControllerBuilder, controller_owner
+from controller.election import ElectionTiming
+from controller.elector import LeadershipLost
+from controller.errors import Unavailable
+from controller.manager import Manager, ManagerOptions
+from controller.reconciler import Reconciler, Request, Result
+from controller.resources import ELASTICJOBS, NODES, PODS
+from controller.servers import Listen
+from tests.controller.fake_api import client_of, fake_api
+
+JOBS_PATH = "/apis/elastic.iml.github.io/v1alpha1/elasticjobs"
+PODS_PATH = "/api/v1/pods"
+LEASE_PATH = "/apis/coordination.k8s.io/v1/namespaces/dlr/leases/dlr-controller"
+FREE = Listen("127.0.0.1", 0, 0, 0)
+FAST_ELECTION = ElectionTiming(1.0, 0.7, 0.1)
+
+
+def job(name, **metadata):
+    return {
+        "apiVersion": "elastic.iml.github.io/v1alpha1",
+        "kind": "ElasticJob",
+        "metadata": {"name": name, "namespace": "ns", **metadata},
+    }
+
+
+def owned_pod(name, owner, **reference):
+    owner_reference = {
+        "apiVersion": "elastic.iml.github.io/v1alpha1",
+        "kind": "ElasticJob",
+        "name": owner,
+        "uid": "u",
+        "controller": True,
+        **reference,
+    }
+    metadata = {"name": name, "namespace": "ns", "ownerReferences": [owner_reference]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata}
+
+
+class Marking(Reconciler):
+    """Writes what it saw into the job's status, and remembers whom it was called for."""
+
+    def __init__(self, manager):
+        self.manager = manager
+        self.requests = []
+        self.called = asyncio.Event()
+        self.hold = None
+
+    async def reconcile(self, request):
+        self.requests.append(request)
+        self.called.set()
+        if self.hold is not None:
+            await self.hold.wait()
+        found = self.manager.cache.store(ELASTICJOBS).get(request.namespace, request.name)
+        if found is not None and "status" not in found:
+            await self.manager.client.patch(
+                ELASTICJOBS, request.name, {"status": {"phase": "Created"}}, "ns", subresource="status"
+            )
+            self.manager.recorder.event(found, "Normal", "Created", "seen")
+        return Result()
+
+    async def until_called_for(self, name):
+        async with asyncio.timeout(5):
+            while Request("ns", name) not in self.requests:
+                self.called.clear()
+                await self.called.wait()
+
+
+def make_manager(client, **options):
+    manager = Manager(client, ManagerOptions(listen=FREE, election=FAST_ELECTION, **options))
+    reconciler = Marking(manager)
+    ControllerBuilder(manager, "job").for_(ELASTICJOBS).owns(PODS).with_workers(2).build(reconciler)
+    return manager, reconciler
+
+
+@asynccontextmanager
+async def running(manager):
+    stop = asyncio.Event()
+    task = asyncio.create_task(manager.run(stop))
+    try:
+        yield task
+    finally:
+        stop.set()
+        async with asyncio.timeout(10):
+            await asyncio.wait([task])
+
+
+async def eventually(condition):
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110 - what is waited for has no event to wait on
+            await asyncio.sleep(0.01)
+
+
+async def test_reconciles_what_is_there_what_comes_and_what_its_children_do():
+    async with fake_api() as api, client_of(api) as client:
+        api.put(JOBS_PATH, job("early"))
+        manager, reconciler = make_manager(client)
+        async with running(manager) as task:
+            await reconciler.until_called_for("early")
+            api.put(JOBS_PATH, job("late"))
+            await reconciler.until_called_for("late")
+            reconciler.requests.clear()
+            api.put(PODS_PATH, owned_pod("late-0", "late"))
+            await reconciler.until_called_for("late")
+            await eventually(lambda: [path for path in api.objects if "/events/" in path])
+            async with aiohttp.ClientSession() as session:
+                url = f"http://127.0.0.1:{manager.ports.metrics}/metrics"
+                text = await (await session.get(url)).text()
+        await task
+        assert 'controller_runtime_reconcile_total{controller="job",result="success"}' in text
+        assert 'leader_election_master_status{name="dlr-controller"} 1.0' in text
+        assert 'rest_client_requests_total{code="200",host=' in text
+        assert 'workqueue_unfinished_work_seconds{controller="job",name="job"} 0.0' in text
+        assert api.objects[LEASE_PATH]["spec"]["holderIdentity"] == ""  # given back
+
+
+async def test_the_second_manager_acts_when_the_first_stops():
+    async with fake_api() as api, client_of(api) as one, client_of(api) as two:
+        first, first_reconciler = make_manager(one)
+        second, second_reconciler = make_manager(two)
+        async with running(second):
+            async with running(first):
+                await eventually(lambda: first.is_leader or second.is_leader)
+                leader, standby = (first, second) if first.is_leader else (second, first)
+                api.put(JOBS_PATH, job("a"))
+                await eventually(
+                    lambda: "status" in api.objects[f"{JOBS_PATH[:-12]}/namespaces/ns/elasticjobs/a"]
+                )
+                assert not standby.is_leader and standby.cache.synced
+                assert not (first_reconciler if standby is first else second_reconciler).requests
+            if leader is first:
+                await second_reconciler.until_called_for("a")
+
+
+async def test_a_leader_cut_off_from_the_server_ends_with_a_clear_error():
+    async with fake_api() as api, client_of(api) as client:
+        manager, _ = make_manager(client)
+        async with running(manager) as task:
+            await eventually(lambda: manager.is_leader)
+            api.stop_answering()
+            with pytest.raises(
+                LeadershipLost, match=r"lease dlr/dlr-controller could not be renewed within 0\.7 s"
+            ):
+                async with asyncio.timeout(5):
+                    await task
+
+
+async def test_stop_lets_what_is_in_work_finish_while_still_leading():
+    async with fake_api() as api, client_of(api) as client:
+        api.put(JOBS_PATH, job("a"))
+        manager, reconciler = make_manager(client)
+        reconciler.hold = asyncio.Event()
+        stop = asyncio.Event()
+        task = asyncio.create_task(manager.run(stop))
+        await reconciler.until_called_for("a")
+        stop.set()
+        await asyncio.sleep(2 * FAST_ELECTION.lease_duration_seconds)
+        assert manager.is_leader and not task.done()
+        reconciler.hold.set()
+        await task
+        assert "status" in api.objects[f"{JOBS_PATH[:-12]}/namespaces/ns/elasticjobs/a"]
+
+
+async def test_stop_does_not_wait_for_ever():
+    async with fake_api() as api, client_of(api) as client:
+        api.put(JOBS_PATH, job("a"))
+        manager, reconciler = make_manager(client, graceful_seconds=0.2)
+        reconciler.hold = asyncio.Event()
+        async with running(manager):
+            await reconciler.until_called_for("a")
+
+
+async def test_a_cache_that_cannot_sync_ends_the_manager_with_the_reason():
+    async with fake_api() as api, client_of(api) as client:
+        api.fail_next(403, {"message": "forbidden for you"}, times=1000)
+        manager, _ = make_manager(client, cache_sync_timeout_seconds=0.3)
+        with pytest.raises(Unavailable, match=r"could not list .*forbidden for you"):
+            await manager.run(asyncio.Event())
+
+
+async def test_stop_works_at_every_stage_of_the_start():
+    async with fake_api() as api, client_of(api) as client, client_of(api) as other:
+        manager, _ = make_manager(client)
+        async with running(manager):  # stopped while the first caches fill
+            pass
+        leader, _ = make_manager(other)
+        async with running(leader):
+            await eventually(lambda: leader.is_leader)
+            manager, reconciler = make_manager(client)
+            async with running(manager):  # stopped while standing by
+                await eventually(lambda: manager.health.not_ready is None)
+                assert not manager.is_leader
+            assert not reconciler.requests
+
+
+async def test_idle_manager_keeps_contact_and_an_outage_begins_it_anew():
+    async with fake_api() as api, client_of(api) as client:
+        client.contact._gap_seconds = 0.5
+        manager, _ = make_manager(client, leader_election=False, probe_period_seconds=0.05)
+        async with running(manager):
+            await eventually(lambda: manager.health.not_ready is None)
+            started = manager.contact.since
+            await asyncio.sleep(0.8)
+            assert manager.contact.since == started
+            api.stop_answering()
+            await asyncio.sleep(0.8)
+            api.go_on()
+            await asyncio.sleep(0.2)
+            assert manager.contact.since > started + 1
+
+
+def test_owner_is_the_one_that_controls_and_of_that_kind():
+    requests = controller_owner(ELASTICJOBS)
+    assert list(requests(owned_pod("p", "a"))) == [Request("ns", "a")]
+    assert list(requests(owned_pod("p", "a", apiVersion="elastic.iml.github.io/v1beta1"))) == [
+        Request("ns", "a")
+    ]
+    assert not list(requests(owned_pod("p", "a", controller=False)))
+    assert not list(requests(owned_pod("p", "a", kind="ElasticWorker")))
+    assert not list(requests(owned_pod("p", "a", apiVersion="batch/v1")))
+    assert not list(requests({"metadata": {"name": "p"}}))
+    assert list(controller_owner(NODES)(owned_pod("p", "n", apiVersion="v1", kind="Node"))) == [
+        Request(None, "n")
+    ]

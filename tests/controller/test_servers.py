@@ -1,0 +1,73 @@
+import socket
+
+import aiohttp
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from prometheus_client import CollectorRegistry, Counter
+
+from controller.servers import READINESS_SERVICE, Health, Listen, ServeError, serve
+
+FREE = Listen(address="127.0.0.1", health_port=0, metrics_port=0, grpc_port=0)
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+async def fetch(port, path):
+    async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}{path}") as response:
+        return response.status, await response.text()
+
+
+async def grpc_status(port, service):
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        request = health_pb2.HealthCheckRequest(service=service)
+        return (await health_pb2_grpc.HealthStub(channel).Check(request, timeout=5)).status
+
+
+async def test_both_kinds_of_probe_tell_alive_from_ready():
+    state = Health()
+    async with serve(FREE, state, CollectorRegistry()) as ports:
+        assert await fetch(ports.health, "/healthz") == (200, "ok\n")
+        assert await fetch(ports.health, "/readyz") == (503, "not ready: starting\n")
+        assert await grpc_status(ports.grpc, "") == SERVING
+        assert await grpc_status(ports.grpc, READINESS_SERVICE) == NOT_SERVING
+        await state.set_ready()
+        assert await fetch(ports.health, "/readyz") == (200, "ok\n")
+        assert await grpc_status(ports.grpc, READINESS_SERVICE) == SERVING
+        await state.set_not_ready("stopping")
+        assert (await fetch(ports.health, "/readyz"))[0] == 503
+
+
+async def test_metrics_are_those_of_the_registry():
+    registry = CollectorRegistry()
+    Counter("things", "Things", registry=registry).inc(3)
+    async with serve(FREE, Health(), registry) as ports:
+        status, text = await fetch(ports.metrics, "/metrics")
+        assert status == 200 and "things_total 3.0" in text
+
+
+@pytest.mark.parametrize("which", ["health_port", "metrics_port", "grpc_port"])
+async def test_port_in_use_is_one_clear_sentence(which):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        listen = Listen(
+            "127.0.0.1", **{**dict.fromkeys(("health_port", "metrics_port", "grpc_port")), which: port}
+        )
+        with pytest.raises(ServeError, match=f"port {port} on 127.0.0.1 is in use by another process"):
+            async with serve(listen, Health(), CollectorRegistry()):
+                pass
+
+
+async def test_two_processes_cannot_share_a_grpc_port():
+    first = Listen("127.0.0.1", None, None, 0)
+    async with serve(first, Health(), CollectorRegistry()) as ports:
+        with pytest.raises(ServeError):
+            async with serve(Listen("127.0.0.1", None, None, ports.grpc), Health(), CollectorRegistry()):
+                pass
+
+
+async def test_servers_left_out_have_no_port():
+    async with serve(Listen("127.0.0.1", None, None, None), Health(), CollectorRegistry()) as ports:
+        assert (ports.health, ports.metrics, ports.grpc) == (None, None, None)
