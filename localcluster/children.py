@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from localcluster.kubelet.namespaces import die_with_parent
+from localcluster.paths import write_private
 
 FIRST_BACKOFF_SECONDS = 0.1
 LONGEST_BACKOFF_SECONDS = 10.0
@@ -41,7 +42,12 @@ class Child:
         """Has ended at least once."""
         self.pid: int | None = None
         self._process: asyncio.subprocess.Process | None = None
+        self._launched = asyncio.Event()
         self._stopping = asyncio.Event()
+
+    async def launched(self) -> None:
+        """Until it has been started."""
+        await self._launched.wait()
 
     async def run(self) -> None:
         backoff_seconds = FIRST_BACKOFF_SECONDS
@@ -81,7 +87,8 @@ class Child:
             return -1
         self.pid = process.pid
         if self.spec.pidfile is not None:
-            self.spec.pidfile.write_text(str(process.pid))
+            write_private(self.spec.pidfile, str(process.pid).encode())
+        self._launched.set()
         log.info("started name=%s pid=%d", self.spec.name, process.pid)
         if self._stopping.is_set():
             process.kill()

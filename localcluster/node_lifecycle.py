@@ -40,9 +40,9 @@ class _Pulse:
     seen_at: float
 
 
-def is_silent(pulse_seen_at: float, listening_since: float, now: float) -> bool:
+def is_silent(pulse_seen_at: float, listening_since: float, now: float, silence_seconds: float) -> bool:
     """Whether a node has said nothing although we have listened: pure."""
-    return now - max(pulse_seen_at, listening_since) > NODE_SILENCE_SECONDS
+    return now - max(pulse_seen_at, listening_since) > silence_seconds
 
 
 def wanted_taints(node: JSON, now: str) -> list[JSON]:
@@ -78,13 +78,20 @@ class NodeLifecycle:
     """Watches Leases, Nodes and Pods; level-triggered, with one timer for the passing of time."""
 
     def __init__(
-        self, client: ApiClient, recorder: Recorder, nodes: Informer, pods: Informer, leases: Informer
+        self,
+        client: ApiClient,
+        recorder: Recorder,
+        nodes: Informer,
+        pods: Informer,
+        leases: Informer,
+        silence_seconds: float = NODE_SILENCE_SECONDS,
     ) -> None:
         self._client = client
         self._recorder = recorder
         self._nodes = nodes
         self._pods = pods
         self._leases = leases
+        self._silence_seconds = silence_seconds
         self._pulses: dict[str, _Pulse] = {}
         self._evictions: dict[str, asyncio.TimerHandle] = {}
         self._held_up_at = time.monotonic()
@@ -154,7 +161,8 @@ class NodeLifecycle:
             name = node["metadata"]["name"]
             self._keep_taints(node)
             pulse = self._pulses.setdefault(name, _Pulse("", now))
-            if is_silent(pulse.seen_at, listening_since, now) and not _is_unknown(node):
+            silent = is_silent(pulse.seen_at, listening_since, now, self._silence_seconds)
+            if silent and not _is_unknown(node):
                 self._once(f"unknown {name}", self._mark_unknown(node))
         for pod in self._pods.list():
             node_name = pod["spec"].get("nodeName")

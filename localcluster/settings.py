@@ -106,6 +106,14 @@ def read_running(home: Home) -> Running | None:
         return None
 
 
+def is_supervisor(pid: int) -> bool:
+    """Whether a process is what its pid was written down for."""
+    try:
+        return b"localcluster.supervisor" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
 def forget_running(home: Home) -> None:
     _state_file(home).unlink(missing_ok=True)
     for pidfile in home.run.glob("*.pid"):

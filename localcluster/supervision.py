@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -86,8 +87,9 @@ class Supervisor:
                 await manifest_files.apply(client, manifests)
             self._launch(self._nodes)
             await self._while_alive(self._nodes, self._until_ready(self._nodes))
-        for addon in self._addons:
-            self._launch(addon)
+            for addon in self._addons:
+                self._launch(addon)
+                await self._while_alive(addon, addon.launched())
 
     async def stop(self) -> None:
         for child, task in reversed(self._running):
@@ -141,10 +143,17 @@ async def supervise(home: Home, settings: Settings, report: int) -> None:
         log.error("cannot start", exc_info=fault)
         answer = (str(fault) or f"it is not ready after {READY_SECONDS:g}s; see {home.logs}").encode()
         stop.set()
-    if answer != b"ready":
-        await supervisor.stop()
-    os.write(report, answer)
-    os.close(report)
-    await stop.wait()
+    if answer == b"ready":
+        _say(report, answer)
+        await stop.wait()
     await supervisor.stop()
     forget_running(home)
+    if answer != b"ready":
+        _say(report, answer)
+
+
+def _say(report: int, answer: bytes) -> None:
+    """To `up`, which may have given up meanwhile."""
+    with suppress(BrokenPipeError):
+        os.write(report, answer)
+    os.close(report)

@@ -32,6 +32,7 @@ from localcluster.settings import (
     Settings,
     SupervisorLock,
     forget_running,
+    is_supervisor,
     read_running,
 )
 from localcluster.supervision import (
@@ -64,34 +65,32 @@ def up(
     settings = Settings(nodes, cpus_per_node, memory_per_node, gpus_per_node, port, addons)
     try:
         home.create()
-        lock = SupervisorLock(home)
-        acquired = lock.acquire()
+        held = _lock_or_running(home)
     except OSError as error:
         raise ClusterError(
             f"the folder {home.root} cannot be used for the cluster: {error.strerror}; "
             "choose another with DLR_HOME"
         ) from error
-    if acquired:
-        try:
-            _start(home, settings, manifests, lock)
-        finally:
-            lock.release()
-    else:
-        _join(home, settings, manifests)
+    if isinstance(held, Running):
+        _join(home, held, settings, manifests)
+        return
+    try:
+        _start(home, settings, manifests, held)
+    finally:
+        held.release()
 
 
 def down(home: Home) -> None:
     """End the cluster and all its processes; what it stores stays."""
     if not home.run.is_dir():
         return
-    lock = SupervisorLock(home)
-    if lock.acquire():
+    held = _lock_or_running(home)
+    if isinstance(held, SupervisorLock):
         forget_running(home)
-        lock.release()
+        held.release()
         return
-    running = _read_running_soon(home)
     try:
-        process = os.pidfd_open(running.pid)
+        process = os.pidfd_open(held.pid)
     except ProcessLookupError:
         return
     try:
@@ -99,9 +98,7 @@ def down(home: Home) -> None:
         if not _ended(process, DOWN_SECONDS):
             signal.pidfd_send_signal(process, signal.SIGKILL)
             if not _ended(process, KILLED_SECONDS):
-                raise ClusterError(
-                    f"the supervisor (process {running.pid}) of {home.root} does not end; see its logs"
-                )
+                raise ClusterError(f"the supervisor of {home.root}, process {held.pid}, does not end")
     except ProcessLookupError:
         return
     finally:
@@ -112,21 +109,23 @@ def _ended(process: int, timeout_seconds: float) -> bool:
     return bool(select.select([process], [], [], timeout_seconds)[0])
 
 
-def _read_running_soon(home: Home) -> Running:
-    """Whoever holds the lock writes within moments who it is."""
+def _lock_or_running(home: Home) -> SupervisorLock | Running:
+    """The lock, now held by us, or who holds it: a supervisor says so within moments of taking it."""
     deadline = time.monotonic() + KILLED_SECONDS
-    while (running := read_running(home)) is None:
+    lock = SupervisorLock(home)
+    while not lock.acquire():
+        if (running := read_running(home)) is not None and is_supervisor(running.pid):
+            return running
         if time.monotonic() > deadline:
             raise ClusterError(
-                f"a cluster in {home.root} is being started or stopped by another process; try again"
+                f"another process is starting or stopping the cluster in {home.root}; try again"
             )
         time.sleep(READY_CHECK_SECONDS)
-    return running
+    return lock
 
 
-def _join(home: Home, settings: Settings, manifests: list[JSON]) -> None:
+def _join(home: Home, running: Running, settings: Settings, manifests: list[JSON]) -> None:
     """The cluster runs already: the same one is fine."""
-    running = _read_running_soon(home)
     if different := settings.differences(running.settings):
         raise ClusterError(
             f"a cluster is already running in {home.root} with {', '.join(different)}; "

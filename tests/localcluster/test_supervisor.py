@@ -1,0 +1,191 @@
+"""`up` and `down`: the whole cluster in the background, and what kills of its parts leave."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localcluster.client.api import CONFIG_MAPS, Access, ApiClient
+from localcluster.paths import Home
+from localcluster.supervisor import Addon, ClusterError, down, up
+from tests.localcluster.running import living, observing, read, shell, until_living, until_none_living
+
+WAIT_SECONDS = 20.0
+PARTS = ("supervisor", "apiserver", "nodes", "addon")
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Home]:
+    home = Home(tmp_path / "home")
+    yield home
+    down(home)
+    deadline = time.monotonic() + WAIT_SECONDS
+    while (left := living(str(home.root))) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert left == []
+
+
+def start(home: Home, **settings: Any) -> None:
+    options = {
+        "nodes": 1,
+        "cpus_per_node": "4",
+        "memory_per_node": "4Gi",
+        "gpus_per_node": 0,
+        "port": 0,
+        "manifests": [manifest("installed")],
+        "addons": [Addon("addon", [sys.executable, "-c", "import time; time.sleep(1000)"])],
+    }
+    up(home, **(options | settings))
+
+
+def manifest(name: str) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"key": "value"}}
+
+
+def pid(home: Home, part: str) -> int:
+    return int(read(home.pidfile(part)))
+
+
+def has_new_pid(home: Home, part: str, before: int) -> bool:
+    return read(home.pidfile(part)) not in ("", str(before))
+
+
+def until(check: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not (found := check()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return found
+
+
+def is_alive(number: int) -> bool:
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def get_config_map(home: Home, name: str) -> dict[str, Any]:
+    async def get() -> dict[str, Any]:
+        async with ApiClient(Access.from_kubeconfig(home.kubeconfig)) as client:
+            return await client.get(CONFIG_MAPS.path("default", name))
+
+    return asyncio.run(get())
+
+
+def test_up_is_idempotent_and_down_leaves_nothing_but_files(home: Home) -> None:
+    start(home)
+    first = {part: pid(home, part) for part in PARTS}
+    assert all(is_alive(number) for number in first.values())
+    assert get_config_map(home, "installed")["data"] == {"key": "value"}
+    start(home, manifests=[manifest("later")])
+    assert {part: pid(home, part) for part in PARTS} == first
+    assert get_config_map(home, "later")
+    down(home)
+    assert not any(is_alive(number) for number in first.values())
+    assert home.database.exists()
+    down(home)
+
+
+def test_other_settings_are_refused_while_it_runs(home: Home) -> None:
+    start(home)
+    with pytest.raises(ClusterError, match=r"already running in .* with nodes 1, not 2; end it first"):
+        start(home, nodes=2)
+
+
+@pytest.mark.parametrize("part", ["apiserver", "nodes", "addon"])
+def test_a_killed_part_is_started_again(home: Home, part: str) -> None:
+    start(home)
+    before = {name: pid(home, name) for name in PARTS}
+    os.kill(before[part], signal.SIGKILL)
+    until(lambda: has_new_pid(home, part, before[part]))
+    for other in set(PARTS) - {part}:
+        assert pid(home, other) == before[other]
+        assert is_alive(before[other])
+    until(lambda: not is_alive(before[part]))
+
+
+async def test_nothing_survives_a_killed_supervisor_and_no_object_is_lost(home: Home) -> None:
+    await asyncio.to_thread(start, home)
+    async with observing(home) as seen:
+        marker = f"M={home.root}"
+        family = shell("setsid sleep 1000 & sleep 1000", env=[{"name": "M", "value": str(home.root)}])
+        await seen.create("pod", family, restartPolicy="Always")
+        await seen.until_phase("pod", "Running")
+        await until_living(marker, 3)
+        os.kill(pid(home, "supervisor"), signal.SIGKILL)
+        assert await until_none_living(str(home.root)) == []
+    await asyncio.to_thread(start, home)
+    async with observing(home) as seen:
+        await seen.until(lambda: seen.pod("pod")["status"]["containerStatuses"][0]["restartCount"] == 1)
+        await seen.until_phase("pod", "Running")
+    assert (await asyncio.to_thread(get_config_map, home, "installed"))["data"] == {"key": "value"}
+
+
+def test_a_pid_that_now_belongs_to_another_process_does_not_mislead(home: Home) -> None:
+    start(home)
+    os.kill(pid(home, "supervisor"), signal.SIGKILL)
+    until(lambda: not living(str(home.root)))
+    bystander = subprocess.Popen(["sleep", "1000"])
+    try:
+        for part in PARTS:
+            home.pidfile(part).write_text(str(bystander.pid))
+        start(home)
+        assert pid(home, "supervisor") != bystander.pid
+        down(home)
+        assert bystander.poll() is None
+    finally:
+        bystander.kill()
+        bystander.wait()
+
+
+def test_down_ends_parts_that_do_not_answer(home: Home) -> None:
+    start(home)
+    for part in ("apiserver", "addon"):
+        os.kill(pid(home, part), signal.SIGSTOP)
+    began = time.monotonic()
+    down(home)
+    assert time.monotonic() - began < 20
+
+
+def test_a_port_in_use_is_said_in_one_sentence(home: Home) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(
+            ClusterError, match=f"^port {port} on 127.0.0.1 is in use by another process; choose"
+        ):
+            start(home, port=port)
+    assert not living(str(home.root))
+
+
+def test_a_folder_that_cannot_be_used_is_said_in_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ClusterError, match="cannot be used for the cluster: Not a directory; choose another"):
+        start(Home(tmp_path / "file" / "home"))
+
+
+def test_a_refused_manifest_is_said_and_nothing_is_left(home: Home) -> None:
+    broken = manifest("x") | {"data": {"key": 5}}
+    with pytest.raises(ClusterError, match="ConfigMap x is refused by the API server"):
+        start(home, manifests=[broken])
+    assert until(lambda: not living(str(home.root)))
+
+
+def test_the_port_stays_the_same_across_restarts(home: Home) -> None:
+    start(home)
+    port = Access.from_kubeconfig(home.kubeconfig).port
+    down(home)
+    start(home)
+    assert Access.from_kubeconfig(home.kubeconfig).port == port
