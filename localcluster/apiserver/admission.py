@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from localcluster.apiserver import crds, namespaces, pods
+from localcluster.apiserver import crds, namespaces, pods, policies, rbac
 from localcluster.apiserver.cluster import Cluster
 from localcluster.apiserver.errors import forbidden, forbidden_field, invalid_value
-from localcluster.apiserver.policies import Admission, Operation, policy_faults
+from localcluster.apiserver.policies import Admission, Operation
 from localcluster.apiserver.rbac import RBAC_GROUP, Attributes
 from localcluster.apiserver.requests import Context
 from localcluster.resource import JSON, ResourceType
@@ -13,25 +13,27 @@ from localcluster.resource import JSON, ResourceType
 
 def mutate_new(cluster: Cluster, resource_type: ResourceType, obj: JSON) -> None:
     """Fill in what the kind gets from the server when it is created."""
-    match resource_type.kind:
-        case "Pod" if isinstance(obj.get("spec"), dict):
+    match resource_type.group_resource:
+        case "pods":
             pods.admit(cluster, resource_type, obj)
-        case "Namespace":
+        case "namespaces":
             namespaces.prepare(obj)
-        case "CustomResourceDefinition":
+        case crds.DEFINITIONS:
             crds.prepare(obj)
 
 
 def create_faults(resource_type: ResourceType, obj: JSON) -> list[JSON]:
     """What no schema can say about a new object."""
-    match resource_type.kind:
-        case "Pod":
+    match resource_type.group_resource:
+        case "pods":
             return pods.faults(obj)
-        case "CustomResourceDefinition":
+        case crds.DEFINITIONS:
             return crds.faults(obj)
-        case "ValidatingAdmissionPolicy":
-            return policy_faults(obj)
-        case "Event" if not resource_type.group:
+        case policies.POLICIES:
+            return policies.policy_faults(obj)
+        case policies.BINDINGS:
+            return policies.binding_faults(obj)
+        case "events":
             return _event_faults(obj)
     return []
 
@@ -46,16 +48,18 @@ def _event_faults(obj: JSON) -> list[JSON]:
 
 def update_faults(resource_type: ResourceType, old: JSON, new: JSON, subresource: str) -> list[JSON]:
     """What no schema can say about a change."""
-    match resource_type.kind:
-        case "Pod" if not subresource:
+    match resource_type.group_resource:
+        case "pods" if not subresource:
             return pods.update_faults(old, new)
-        case "CustomResourceDefinition" if not subresource:
+        case crds.DEFINITIONS if not subresource:
             return crds.faults(new) or crds.update_faults(old, new)
-        case "ValidatingAdmissionPolicy" if not subresource:
-            return policy_faults(new)
-        case "RoleBinding" | "ClusterRoleBinding" if old["roleRef"] != new["roleRef"]:
+        case policies.POLICIES if not subresource:
+            return policies.policy_faults(new)
+        case policies.BINDINGS:
+            return policies.binding_faults(new)
+        case rbac.ROLE_BINDINGS | rbac.CLUSTER_ROLE_BINDINGS if old["roleRef"] != new["roleRef"]:
             return [forbidden_field("roleRef", "cannot change roleRef")]
-        case "ConfigMap" | "Secret" if old.get("immutable"):
+        case "configmaps" | "secrets" if old.get("immutable"):
             why = "field is immutable when `immutable` is set"
             fixed = ("immutable", "data", "binaryData", "stringData")
             return [forbidden_field(field, why) for field in fixed if old.get(field) != new.get(field)]

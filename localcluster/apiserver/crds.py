@@ -11,19 +11,15 @@ from localcluster.builtin import components
 from localcluster.crd_check import check_crd_schema
 from localcluster.resource import JSON, ResourceType
 
+DEFINITIONS = "customresourcedefinitions.apiextensions.k8s.io"
 CLEANUP_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
 
 
 def prepare(obj: JSON) -> None:
     """What a new definition gets; it is served from the moment it is stored."""
-    spec = obj.get("spec")
-    if not isinstance(spec, dict) or not isinstance(spec.get("names"), dict):
-        return
-    names = spec["names"]
-    kind = names.get("kind")
-    if isinstance(kind, str):
-        names.setdefault("singular", kind.lower())
-        names.setdefault("listKind", f"{kind}List")
+    names = obj["spec"]["names"]
+    names.setdefault("singular", names["kind"].lower())
+    names.setdefault("listKind", f"{names['kind']}List")
     finalizers = obj["metadata"].setdefault("finalizers", [])
     if CLEANUP_FINALIZER not in finalizers:
         finalizers.append(CLEANUP_FINALIZER)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from localcluster.apiserver.cluster import Cluster
-from localcluster.apiserver.crds import CLEANUP_FINALIZER, accepted_status, types_of
+from localcluster.apiserver.crds import CLEANUP_FINALIZER, DEFINITIONS, accepted_status, types_of
 from localcluster.apiserver.deletion import BACKGROUND, delete, finished
 from localcluster.apiserver.store import ChangeType, Event, Stored
 from localcluster.apiserver.times import utc_now
 from localcluster.apiserver.versions import collection_of
 from localcluster.resource import JSON, ResourceKey, ResourceType
-
-DEFINITIONS = "customresourcedefinitions.apiextensions.k8s.io"
 
 
 class DefinitionController:

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 
+from localcluster.apiserver.bodies import SUCCESS
 from localcluster.apiserver.cluster import Cluster
 from localcluster.apiserver.errors import (
-    bad_request,
     conflict,
     forbidden,
     invalid,
     invalid_value,
 )
-from localcluster.apiserver.requests import options_type
+from localcluster.apiserver.requests import Context, options_type
 from localcluster.apiserver.store import Stored
 from localcluster.apiserver.times import rfc3339
 from localcluster.apiserver.versions import collection_of
@@ -23,6 +23,7 @@ from localcluster.resource import JSON, ResourceType
 FOREGROUND_FINALIZER = "foregroundDeletion"
 ORPHAN_FINALIZER = "orphan"
 POD_GRACE_SECONDS = 30
+_ANSWERED_WITH_OBJECT = ("pods", "namespaces", "serviceaccounts")
 KEPT_NAMESPACES = ("default", "kube-system", "kube-public")
 
 
@@ -61,14 +62,9 @@ def read_options(
     body: JSON, query_grace: int | None, query_propagation: str | None, *, dry_run: bool
 ) -> DeleteOptions:
     """DeleteOptions from a request's body, else from its query."""
-    if body and body.get("kind") not in (None, "DeleteOptions"):
-        raise bad_request(f"the body of a deletion is DeleteOptions, not {body.get('kind')}")
-    grace = body.get("gracePeriodSeconds", query_grace)
-    if grace is not None and (not isinstance(grace, int) or isinstance(grace, bool)):
-        raise bad_request(f"gracePeriodSeconds must be a whole number, not {grace!r}")
     preconditions = body.get("preconditions") or {}
     return DeleteOptions(
-        grace_period_seconds=grace,
+        grace_period_seconds=body.get("gracePeriodSeconds", query_grace),
         propagation=_propagation(
             body.get("propagationPolicy") or query_propagation, body.get("orphanDependents")
         ),
@@ -99,7 +95,7 @@ def delete(
     """Delete one object, or start to."""
     metadata = stored.obj["metadata"]
     _check_preconditions(resource_type, metadata, options)
-    if resource_type.kind == "Namespace" and metadata["name"] in KEPT_NAMESPACES:
+    if resource_type.group_resource == "namespaces" and metadata["name"] in KEPT_NAMESPACES:
         raise forbidden(resource_type, metadata["name"], "this namespace may not be deleted")
     marked = _marked(resource_type, stored, options, now)
     key = (metadata.get("namespace", ""), metadata["name"])
@@ -123,7 +119,7 @@ def _may_go(resource_type: ResourceType, marked: JSON) -> bool:
     metadata = marked["metadata"]
     if metadata.get("finalizers") or metadata.get("deletionGracePeriodSeconds"):
         return False
-    return resource_type.kind != "Namespace" or not (marked.get("spec") or {}).get("finalizers")
+    return resource_type.group_resource != "namespaces" or not (marked.get("spec") or {}).get("finalizers")
 
 
 def _check_preconditions(resource_type: ResourceType, metadata: JSON, options: DeleteOptions) -> None:
@@ -151,14 +147,14 @@ def _marked(resource_type: ResourceType, stored: Stored, options: DeleteOptions,
         metadata["deletionTimestamp"] = rfc3339(now + timedelta(seconds=grace))
         metadata["deletionGracePeriodSeconds"] = grace
     _mark_propagation(metadata, options.propagation)
-    if resource_type.kind == "Namespace":
+    if resource_type.group_resource == "namespaces":
         obj.setdefault("status", {})["phase"] = "Terminating"
     return obj
 
 
 def _grace_seconds(resource_type: ResourceType, obj: JSON, options: DeleteOptions) -> int:
     """Only Pods have a grace period, and only those that a kubelet may still be running."""
-    if resource_type.kind != "Pod" or resource_type.group:
+    if resource_type.group_resource != "pods":
         return 0
     if not obj["spec"].get("nodeName") or obj.get("status", {}).get("phase") in ("Succeeded", "Failed"):
         return 0
@@ -178,3 +174,13 @@ def _mark_propagation(metadata: JSON, propagation: Propagation | None) -> None:
         metadata["finalizers"] = finalizers
     else:
         metadata.pop("finalizers", None)
+
+
+def deletion_answer(context: Context, deleted: Deleted) -> JSON:
+    """What a DELETE is answered with: the object while it goes on, else that it is gone."""
+    if not deleted.gone or context.type.group_resource in _ANSWERED_WITH_OBJECT:
+        return deleted.obj
+    details: JSON = {"name": context.name, "kind": context.type.plural, "uid": deleted.obj["metadata"]["uid"]}
+    if context.type.group:
+        details["group"] = context.type.group
+    return {**SUCCESS, "details": details}

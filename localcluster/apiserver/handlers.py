@@ -10,11 +10,12 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from localcluster.apiserver import subresources
+from localcluster.apiserver import pod_actions
 from localcluster.apiserver.admission import check
+from localcluster.apiserver.bodies import read_body
 from localcluster.apiserver.cluster import Cluster
 from localcluster.apiserver.decoding import decode_body
-from localcluster.apiserver.deletion import DeleteOptions, delete, read_options
+from localcluster.apiserver.deletion import DeleteOptions, delete, deletion_answer, read_options
 from localcluster.apiserver.encoders import AnyEncoder, encoder_for
 from localcluster.apiserver.errors import ApiError, method_not_allowed, no_such_path
 from localcluster.apiserver.lists import Lists
@@ -23,17 +24,20 @@ from localcluster.apiserver.patching import read_patch
 from localcluster.apiserver.policies import Operation
 from localcluster.apiserver.representations import negotiate
 from localcluster.apiserver.requests import Context
+from localcluster.apiserver.reviews import review
 from localcluster.apiserver.scale import SCALE_TYPE, read_scale, write_scale
 from localcluster.apiserver.selection import read_selection
 from localcluster.apiserver.store import Stored
 from localcluster.apiserver.times import utc_now
+from localcluster.apiserver.token_requests import request_token
 from localcluster.apiserver.versions import collection_of
 from localcluster.apiserver.watch import Watch, begin, timeout_of
 from localcluster.apiserver.writes import Written, create, current_object, patch, replace
+from localcluster.builtin import DELETE_OPTIONS
 from localcluster.resource import JSON
 
 REFUSED_SUBRESOURCES = frozenset({"exec", "attach", "portforward", "proxy"})
-_POSTED = {"binding": subresources.bind, "eviction": subresources.evict, "token": subresources.request_token}
+_POSTED = {"binding": pod_actions.bind, "eviction": pod_actions.evict, "token": request_token}
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ class Handlers:
             return await self._subresource(call)
         if not context.type.stored:
             if call.method == "POST" and not context.name:
-                return _json(subresources.review(self._cluster, context, call.json()), 201)
+                return _json(review(self._cluster, context, call.json()), 201)
             raise method_not_allowed()
         if context.name:
             return self._one(call)
@@ -110,7 +114,7 @@ class Handlers:
         return self._object(call, written.stored, 201 if written.created else 200)
 
     def _delete_options(self, call: Call) -> DeleteOptions:
-        body = call.json() or {}
+        body = read_body(DELETE_OPTIONS, call.json())
         return read_options(
             body,
             call.context.integer("gracePeriodSeconds"),
@@ -123,7 +127,7 @@ class Handlers:
         stored = current_object(self._cluster, call.context)
         check(self._cluster, call.context, Operation.DELETE, None, stored.obj)
         deleted = delete(self._cluster, call.context.type, stored, options, utc_now())
-        return _json(subresources.deletion_answer(call.context, deleted))
+        return _json(deletion_answer(call.context, deleted))
 
     def _delete_many(self, call: Call) -> web.Response:
         context = call.context

@@ -40,7 +40,9 @@ class HttpServer:
             return failure(error, warnings)
         except web.HTTPRequestEntityTooLarge:
             return failure(too_large(BODY_MAX_BYTES), warnings)
-        except (ConnectionError, HttpProcessingError):
+        except ConnectionError:
+            return web.Response()  # The client hung up, as watchers do: nobody is there to read this.
+        except HttpProcessingError:
             raise
         except Exception as error:
             log.exception("method=%s path=%s failed", request.method, request.path)
@@ -79,7 +81,7 @@ def attributes(method: str, target: Target, query: Mapping[str, str]) -> Attribu
     """A request in RBAC's terms."""
     name = target.name
     if method in ("GET", "HEAD"):
-        watching = query.get("watch", "") in ("true", "1")
+        watching = query.get("watch", "").lower() in ("true", "1")
         verb = "watch" if watching else "get" if name else "list"
     elif method == "DELETE":
         verb = "delete" if name else "deletecollection"

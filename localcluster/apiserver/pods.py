@@ -40,7 +40,9 @@ def _complete_spec(spec: JSON) -> None:
             container["imagePullPolicy"] = _pull_policy(container["image"])
         resources = container.get("resources")
         if isinstance(resources, dict) and isinstance(resources.get("limits"), dict):
-            resources["requests"] = {**resources["limits"], **(resources.get("requests") or {})}
+            requests = resources.get("requests") or {}
+            if isinstance(requests, dict):
+                resources["requests"] = {**resources["limits"], **requests}
 
 
 def _pull_policy(image: str) -> str:
@@ -108,9 +110,9 @@ def qos_class(spec: JSON) -> str:
 
 def _containers(spec: JSON) -> Iterable[JSON]:
     for part in ("initContainers", "containers"):
-        for container in spec.get(part) or ():
-            if isinstance(container, dict):
-                yield container
+        containers = spec.get(part)
+        if isinstance(containers, list):
+            yield from (container for container in containers if isinstance(container, dict))
 
 
 def faults(obj: JSON) -> list[JSON]:

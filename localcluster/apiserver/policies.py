@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any
 
 from localcluster.apiserver.authentication import User
-from localcluster.apiserver.errors import ApiError, forbidden, forbidden_field, invalid_value
+from localcluster.apiserver.errors import ApiError, forbidden, forbidden_field, invalid_value, required
 from localcluster.apiserver.store import Event, Store
 from localcluster.cel import CelError, CelEvaluationError, CelSyntaxError, Expression, compile_expression
 from localcluster.resource import JSON, ResourceType
@@ -242,8 +242,13 @@ def _selectors_match(constraints: JSON, admission: Admission) -> bool:
 
 def policy_faults(obj: JSON) -> list[JSON]:
     """What is wrong with a policy that its schema cannot say."""
-    spec = obj["spec"]
+    spec = obj.get("spec") or {}
     faults = []
+    if not spec.get("validations") and not spec.get("auditAnnotations"):
+        why = "validations or auditAnnotations must contain at least one item"
+        faults.append(required("spec.validations", why))
+    if not (spec.get("matchConstraints") or {}).get("resourceRules"):
+        faults.append(required("spec.matchConstraints.resourceRules"))
     if spec.get("paramKind"):
         why = "this cluster evaluates policies without parameters only"
         faults.append(forbidden_field("spec.paramKind", why))
@@ -258,6 +263,16 @@ def policy_faults(obj: JSON) -> list[JSON]:
             from_selector(constraints.get(key) or {})
         except SelectorError as error:
             faults.append(invalid_value(f"spec.matchConstraints.{key}", "", str(error)))
+    return faults
+
+
+def binding_faults(obj: JSON) -> list[JSON]:
+    """What is wrong with a binding that its schema cannot say."""
+    spec = obj.get("spec") or {}
+    faults = [required(f"spec.{name}") for name in ("policyName", "validationActions") if not spec.get(name)]
+    if spec.get("paramRef"):
+        why = "this cluster evaluates policies without parameters only"
+        faults.append(forbidden_field("spec.paramRef", why))
     return faults
 
 

@@ -71,6 +71,8 @@ class Watch:
             self.send(self.encoder.existing(stored))
 
     def send(self, line: bytes) -> None:
+        if self._overrun:
+            return
         self._pending.append(line)
         self._pending_bytes += len(line)
         self._overrun = self._overrun or self._pending_bytes > PENDING_MAX_BYTES

@@ -11,7 +11,7 @@ from datetime import datetime
 
 import orjson
 
-from localcluster.apiserver import admission, namespaces, pods
+from localcluster.apiserver import admission, crds, namespaces, pods, policies
 from localcluster.apiserver.cluster import Cluster
 from localcluster.apiserver.decoding import cannot_be_handled, check_object, report_unknown_fields
 from localcluster.apiserver.deletion import finished
@@ -41,11 +41,11 @@ from localcluster.field_errors import Reason
 from localcluster.resource import JSON, ResourceType
 
 NAME_ATTEMPTS = 8
-_KINDS_WITH_GENERATION = frozenset(
-    {"Pod", "Deployment", "ReplicaSet", "PodDisruptionBudget", "CustomResourceDefinition"}
-    | {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
+_WITH_GENERATION = frozenset(
+    {"pods", "deployments.apps", "replicasets.apps", "poddisruptionbudgets.policy"}
+    | {crds.DEFINITIONS, policies.POLICIES, policies.BINDINGS}
 )
-_KINDS_CREATED_WITH_STATUS = frozenset({"Node"})
+_CREATED_WITH_STATUS = frozenset({"nodes"})
 _VERSION_REQUIRED_GROUPS = frozenset({"coordination.k8s.io"})
 
 
@@ -58,7 +58,7 @@ class Written:
 
 
 def has_generation(resource_type: ResourceType) -> bool:
-    return resource_type.custom or resource_type.kind in _KINDS_WITH_GENERATION
+    return resource_type.custom or resource_type.group_resource in _WITH_GENERATION
 
 
 def create(cluster: Cluster, context: Context, body: object, now: datetime) -> Written:
@@ -74,14 +74,14 @@ def create(cluster: Cluster, context: Context, body: object, now: datetime) -> W
     if context.namespace:
         namespaces.check_accepts(cluster, resource_type, context.namespace, obj["metadata"]["name"])
     obj = _prepare(cluster, context, obj, None)
-    if "status" in resource_type.subresources and resource_type.kind not in _KINDS_CREATED_WITH_STATUS:
+    if "status" in resource_type.subresources and resource_type.group_resource not in _CREATED_WITH_STATUS:
         obj.pop("status", None)
-    admission.mutate_new(cluster, resource_type, obj)
     tidy(obj["metadata"])
     faults = metadata_faults(resource_type, obj["metadata"])
     faults += _schema_faults(cluster, resource_type, obj, None) or admission.create_faults(resource_type, obj)
     if faults:
         raise invalid(resource_type, obj["metadata"]["name"], faults)
+    admission.mutate_new(cluster, resource_type, obj)
     admission.check(cluster, context, Operation.CREATE, obj, None)
     metadata = obj["metadata"]
     if cluster.get(resource_type, context.namespace, metadata["name"]) is not None:
@@ -117,7 +117,7 @@ def _settle_place(cluster: Cluster, context: Context, metadata: JSON) -> None:
 
 def _prepare(cluster: Cluster, context: Context, obj: JSON, old: JSON | None) -> JSON:
     """Add defaults, and take out what the schema does not know."""
-    if context.type.kind == "Pod":
+    if context.type.group_resource == "pods":
         obj = pods.completed(obj, old)
     prepared, unknown = cluster.schemas.prepare(context.type, obj, old)
     report_unknown_fields(context, unknown)

@@ -194,7 +194,8 @@ async def test_a_deleted_definition_takes_its_objects_along(widgets: Api) -> Non
 async def test_an_eviction_asks_the_disruption_budgets(api: Api) -> None:
     await api.created(PODS, pod("one", labels={"app": "a"}))
     await bind(api, "one")
-    await api.patch(f"{PODS}/one/status", {"status": {"phase": "Running"}})
+    ready = {"type": "Ready", "status": "True"}
+    await api.patch(f"{PODS}/one/status", {"status": {"phase": "Running", "conditions": [ready]}})
     budget = {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
