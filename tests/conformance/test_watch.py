@@ -95,7 +95,7 @@ async def test_the_stream_is_json_lines(api: Api, make: Maker) -> None:
 async def test_bookmarks_tell_how_far_a_quiet_watch_has_come(api: Api, make: Maker) -> None:
     await make.widget("w")
     since = await list_revision(api, make.namespace)
-    query = {"resourceVersion": since, "allowWatchBookmarks": "true", "timeoutSeconds": "4"}
+    query = {"resourceVersion": since, "allowWatchBookmarks": "true", "timeoutSeconds": "3"}
     async with api.watch(WIDGETS, make.namespace, **query) as watch:
         event = (await watch.until(lambda event: event["type"] == "BOOKMARK", 6))[-1]
     assert event["object"]["kind"] == "Widget"

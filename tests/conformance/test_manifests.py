@@ -1,0 +1,46 @@
+"""What the project installs, as the API server under test takes it: every document, strictly, as a dry run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from .rawapi import Api
+
+JSON = dict[str, Any]
+
+PROJECT = Path(__file__).parents[2]
+FOLDERS = ("crds/yaml", "deploy")
+
+
+def documents() -> Iterator[Any]:
+    for folder in FOLDERS:
+        for path in sorted((PROJECT / folder).rglob("*.yaml")):
+            for document in yaml.safe_load_all(path.read_text()):
+                if document and document["kind"] != "Kustomization":
+                    yield pytest.param(document, id=f"{document['kind']}-{document['metadata']['name']}")
+
+
+async def collection(api: Api, document: JSON, namespace: str) -> str:
+    """Where objects of the document's kind are created, by what discovery says."""
+    version = document["apiVersion"]
+    base = f"/apis/{version}" if "/" in version else f"/api/{version}"
+    served = (await api.call("GET", base)).expect(200)["resources"]
+    found = next(r for r in served if r["kind"] == document["kind"] and "/" not in r["name"])
+    return (
+        f"{base}/namespaces/{namespace}/{found['name']}" if found["namespaced"] else f"{base}/{found['name']}"
+    )
+
+
+@pytest.mark.parametrize("document", list(documents()))
+async def test_the_projects_manifests_are_accepted(api: Api, namespace: str, document: JSON) -> None:
+    path = await collection(api, document, namespace)
+    metadata = {key: value for key, value in document["metadata"].items() if key != "namespace"}
+    query = {"dryRun": "All", "fieldValidation": "Strict"}
+    reply = await api.call("POST", path, body={**document, "metadata": metadata}, query=query)
+    assert reply.status == 201 or reply.body["reason"] == "AlreadyExists", reply.text
+    assert reply.warnings == ()
