@@ -1,0 +1,181 @@
+"""Client, cache, election and events against the embedded API server: TLS, a token, kill -9, SIGSTOP."""
+
+import asyncio
+import signal
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+
+from controller.cache import Cache
+from controller.client import Client
+from controller.connection import load_connection
+from controller.contact import Contact
+from controller.election import ElectionTiming
+from controller.elector import Elector, LeadershipLost
+from controller.errors import AlreadyExists, Conflict, Invalid, NotFound, Unauthorized, Unavailable
+from controller.events import EventRecorder
+from controller.informer import WatchTiming
+from controller.resources import CONFIGMAPS, EVENTS, LEASES
+from tests.conformance.backend import EmbeddedCluster
+
+TIMING = WatchTiming(idle_timeout_seconds=1.0, backoff_base_seconds=0.05, backoff_cap_seconds=0.2)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    cluster = EmbeddedCluster(tmp_path_factory.mktemp("cluster") / "home", with_nodes=False)
+    cluster.start()
+    yield cluster
+    cluster.apiserver.send_signal(signal.SIGCONT)
+    cluster.stop()
+
+
+@asynccontextmanager
+async def client_to(cluster, **options):
+    async with Client(await load_connection(cluster.kubeconfig), **options) as client:
+        yield client
+
+
+@asynccontextmanager
+async def background(coroutine):
+    task = asyncio.create_task(coroutine)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+async def eventually(condition, seconds=15):
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 - a change in another process
+            await asyncio.sleep(0.02)
+
+
+def config_map(name, **data):
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name, "namespace": "default", "labels": {"test": "controller"}},
+        "data": data,
+    }
+
+
+async def test_calls_and_their_refusals(cluster):
+    async with client_to(cluster) as client:
+        assert (await client.version())["gitVersion"].startswith("v1.")
+        created = await client.create(CONFIGMAPS, config_map("calls", a="1"))
+        with pytest.raises(AlreadyExists):
+            await client.create(CONFIGMAPS, config_map("calls"))
+        with pytest.raises(Invalid):
+            await client.create(CONFIGMAPS, config_map("Not A Name"))
+        patched = await client.patch(CONFIGMAPS, "calls", {"data": {"b": "2"}}, "default")
+        assert patched["data"] == {"a": "1", "b": "2"}
+        with pytest.raises(Conflict):
+            await client.replace(CONFIGMAPS, created)
+        version = {"resourceVersion": created["metadata"]["resourceVersion"]}
+        with pytest.raises(Conflict):
+            await client.patch(CONFIGMAPS, "calls", {"metadata": version, "data": {"c": "3"}}, "default")
+        with pytest.raises(Conflict):
+            await client.delete(CONFIGMAPS, "calls", "default", uid="not-this-one")
+        await client.delete(CONFIGMAPS, "calls", "default", uid=created["metadata"]["uid"])
+        with pytest.raises(NotFound):
+            await client.get(CONFIGMAPS, "calls", "default")
+
+
+async def test_a_wrong_token_is_refused(cluster):
+    connection = await load_connection(cluster.kubeconfig)
+    connection.configuration.refresh_api_key_hook = None
+    connection.configuration.api_key["BearerToken"] = "Bearer wrong"
+    async with Client(connection) as client:
+        with pytest.raises(Unauthorized):
+            await client.get(CONFIGMAPS, "any", "default")
+
+
+async def test_long_lists_come_in_pages(cluster):
+    async with client_to(cluster) as client:
+        await asyncio.gather(*(client.create(CONFIGMAPS, config_map(f"many-{n:04}")) for n in range(520)))
+        body = await client.list(CONFIGMAPS, "default", label_selector="test=controller")
+        names = [item["metadata"]["name"] for item in body["items"]]
+        assert len(names) == len(set(names)) == 520
+        deletions = (client.delete(CONFIGMAPS, name, "default") for name in names)
+        await asyncio.gather(*deletions)
+
+
+async def test_cache_follows_through_a_kill_and_restart_of_the_server(cluster):
+    async with client_to(cluster) as client:
+        cache = Cache(client, label_selectors={CONFIGMAPS: "test=controller"}, timing=TIMING)
+        store = cache.store(CONFIGMAPS)
+        async with background(cache.run()):
+            await cache.wait_synced(10)
+            await client.create(CONFIGMAPS, config_map("stays", a="1"))
+            await client.create(CONFIGMAPS, config_map("goes"))
+            await eventually(lambda: len(store) == 2)
+            cluster.kill()
+            with pytest.raises(Unavailable, match="is the cluster up"):
+                await client.get(CONFIGMAPS, "stays", "default")
+            await asyncio.to_thread(cluster.start)
+            await client.patch(CONFIGMAPS, "stays", {"data": {"a": "2"}}, "default")
+            await client.delete(CONFIGMAPS, "goes", "default")
+            await eventually(lambda: len(store) == 1 and store.list()[0]["data"] == {"a": "2"})
+            await client.patch(CONFIGMAPS, "stays", {"metadata": {"labels": {"test": None}}}, "default")
+            await eventually(lambda: not store.list())  # left the selector
+
+
+async def test_a_stopped_server_breaks_contact_and_the_watch_goes_on_afterwards(cluster):
+    contact = Contact(gap_seconds=0.5)
+    async with client_to(cluster, contact=contact, call_timeout_seconds=0.3) as client:
+        cache = Cache(client, timing=TIMING)
+        store = cache.store(CONFIGMAPS)
+        async with background(cache.run()):
+            await cache.wait_synced(10)
+            before = contact.since
+            cluster.apiserver.send_signal(signal.SIGSTOP)
+            stopped = asyncio.get_running_loop().time()
+            with pytest.raises(Unavailable, match="did not answer"):
+                await client.create(CONFIGMAPS, config_map("stopped"))
+            await asyncio.sleep(2.5)
+            cluster.apiserver.send_signal(signal.SIGCONT)
+            with suppress(AlreadyExists):  # the one that timed out may have come through
+                await client.create(CONFIGMAPS, config_map("stopped"))
+            assert contact.since > stopped + 2.5 > before
+            await eventually(lambda: store.get("default", "stopped"))
+            await client.delete(CONFIGMAPS, "stopped", "default")
+
+
+async def test_leadership_ends_in_time_when_the_server_stands_still_and_is_won_again(cluster):
+    timing = ElectionTiming(lease_duration_seconds=4.5, renew_deadline_seconds=3, retry_period_seconds=0.3)
+    async with client_to(cluster) as client:
+        leader = Elector(client, namespace="default", name="elect", identity="first", timing=timing)
+        standby = Elector(client, namespace="default", name="elect", identity="second", timing=timing)
+        await leader.acquire()
+        async with background(standby.acquire()) as following:
+            holding = asyncio.create_task(leader.hold())
+            await asyncio.sleep(4)
+            assert leader.is_leader and not standby.is_leader
+            cluster.apiserver.send_signal(signal.SIGSTOP)
+            with pytest.raises(LeadershipLost):
+                await asyncio.wait_for(holding, 5)
+            assert not leader.is_leader and not standby.is_leader
+            cluster.apiserver.send_signal(signal.SIGCONT)
+            await asyncio.wait_for(following, 10)
+            assert standby.is_leader and not leader.is_leader
+        lease = await client.get(LEASES, "elect", "default")
+        assert lease["spec"]["holderIdentity"] == "second" and lease["spec"]["leaseTransitions"] == 1
+        await standby.release()
+        assert (await client.get(LEASES, "elect", "default"))["spec"]["holderIdentity"] == ""
+
+
+async def test_events_are_accepted_and_counted(cluster):
+    async with client_to(cluster) as client:
+        about = await client.create(CONFIGMAPS, config_map("noted"))
+        recorder = EventRecorder(client, "test")
+        async with background(recorder.run()):
+            recorder.event(about, "Warning", "Noted", "something")
+            await recorder.flush(5)
+            recorder.event(about, "Warning", "Noted", "something")
+            await recorder.flush(5)
+        uid = about["metadata"]["uid"]
+        found = await client.list(EVENTS, "default", field_selector=f"involvedObject.uid={uid}")
+        assert [(event["reason"], event["count"]) for event in found["items"]] == [("Noted", 2)]
