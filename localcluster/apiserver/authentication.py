@@ -97,9 +97,10 @@ def bearer(claims: Claims) -> User:
         if reference is not None:
             extra[f"authentication.kubernetes.io/{kind}-name"] = [reference.name]
             extra[f"authentication.kubernetes.io/{kind}-uid"] = [reference.uid]
-    groups = (
-        "system:serviceaccounts",
-        f"system:serviceaccounts:{claims.namespace}",
-        AUTHENTICATED,
-    )
+    groups = account_groups(claims.namespace)
     return User(claims.subject, claims.service_account.uid, groups, extra)
+
+
+def account_groups(namespace: str) -> tuple[str, ...]:
+    """The groups of a namespace's ServiceAccounts."""
+    return ("system:serviceaccounts", f"system:serviceaccounts:{namespace}", AUTHENTICATED)

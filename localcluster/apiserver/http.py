@@ -14,6 +14,7 @@ from localcluster.apiserver.cluster import Cluster
 from localcluster.apiserver.discovery_paths import DiscoveryPaths
 from localcluster.apiserver.errors import ApiError, no_such_path, too_large
 from localcluster.apiserver.handlers import Call, Handlers
+from localcluster.apiserver.impersonation import impersonated
 from localcluster.apiserver.rbac import Attributes
 from localcluster.apiserver.requests import Context, Target, parse_target
 from localcluster.selectors import SelectorError, parse_fields
@@ -52,6 +53,7 @@ class HttpServer:
     async def _handle(self, request: web.BaseRequest, warnings: list[str]) -> web.StreamResponse:
         header = request.headers.get("Authorization", "")
         user = self._cluster.authenticator.authenticate(header, time.time())
+        user = impersonated(user, request.headers, self._cluster.authorizer)
         path = request.raw_path.partition("?")[0]
         target = parse_target(path)
         if target is None:
@@ -82,7 +84,7 @@ def attributes(method: str, target: Target, query: Mapping[str, str]) -> Attribu
     name = target.name
     if method in ("GET", "HEAD"):
         watching = query.get("watch", "").lower() in ("true", "1")
-        verb = "watch" if watching else "get" if name else "list"
+        verb = "get" if name else "watch" if watching else "list"
     elif method == "DELETE":
         verb = "delete" if name else "deletecollection"
     else:

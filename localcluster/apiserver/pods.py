@@ -117,7 +117,9 @@ def _containers(spec: JSON) -> Iterable[JSON]:
 
 def faults(obj: JSON) -> list[JSON]:
     """What is wrong with a new Pod that no schema can say."""
-    spec = obj["spec"]
+    spec = obj.get("spec")
+    if spec is None:
+        return [required("spec.containers")]
     found: list[JSON] = [] if spec.get("containers") else [required("spec.containers")]
     volumes = [volume.get("name", "") for volume in spec.get("volumes") or ()]
     found += _duplicates("spec.volumes", volumes)
@@ -150,7 +152,7 @@ def _duplicates(path: str, names: list[str]) -> list[JSON]:
 
 def update_faults(old: JSON, new: JSON) -> list[JSON]:
     """Most of a Pod's spec is fixed when it is created."""
-    before, after = old["spec"], new["spec"]
+    before, after = old["spec"], new.get("spec") or {}
     if before == after:
         return []
     if len(before["containers"]) != len(after.get("containers") or ()):

@@ -79,15 +79,16 @@ class Api:
         *,
         content_type: str = "application/json",
         accept: str = "application/json",
+        headers: dict[str, str] | None = None,
         **query: Any,
     ) -> Answer:
         data = body if body is None or isinstance(body, bytes) else orjson.dumps(body)
-        headers = {"Accept": accept, "Content-Type": content_type}
+        sent = {"Accept": accept, "Content-Type": content_type, **(headers or {})}
         if self._token:
-            headers["Authorization"] = f"Bearer {self._token}"
+            sent["Authorization"] = f"Bearer {self._token}"
         parameters = {key: str(value) for key, value in query.items()}
         async with self._session.request(
-            method, self.url + path, data=data, params=parameters, headers=headers
+            method, self.url + path, data=data, params=parameters, headers=sent
         ) as response:
             content = await response.read()
             is_json = response.content_type == "application/json"

@@ -297,3 +297,15 @@ async def test_a_policy_that_cannot_be_evaluated_is_refused(api: Api) -> None:
     assert answer.body["details"]["causes"][0]["field"] == "spec.validations[0].expression"
     unknown = policy("bad", validations=[{"expression": "nobody == 1"}])
     assert (await api.post(POLICIES, unknown)).code == 422
+
+
+async def test_the_admin_may_act_as_somebody_else_and_others_may_not(api: Api) -> None:
+    bot = await bot_of(api)
+    await grant(api, rule([""], ["pods"], ["list"]))
+    as_bot = {"headers": {"Impersonate-User": BOT}}
+    assert (await api.get(PODS, **as_bot)).code == 200
+    assert (await api.get(CONFIG_MAPS, **as_bot)).code == 403
+    as_admin = {"headers": {"Impersonate-User": "root", "Impersonate-Group": "system:masters"}}
+    assert (await api.get(CONFIG_MAPS, **as_admin)).code == 200
+    refused = await bot.get(PODS, **as_admin)
+    assert refused.code == 403 and 'cannot impersonate resource "users"' in refused.message
