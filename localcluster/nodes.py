@@ -20,6 +20,7 @@ from localcluster.client.recorder import Recorder
 from localcluster.kubelet.addresses import AddressPool
 from localcluster.kubelet.container import ContainerRuntime, Isolation, detect_isolation
 from localcluster.kubelet.heartbeat import LEASE_NAMESPACE
+from localcluster.kubelet.hosts_files import HostsFiles
 from localcluster.kubelet.kubelet import Kubelet, Machine, remove_stale_files
 from localcluster.kubelet.node_objects import NodeShape, is_managed
 from localcluster.node_lifecycle import NodeLifecycle
@@ -78,6 +79,7 @@ async def run_nodes(options: NodesOptions, stop: asyncio.Event) -> None:
                 runtime=runtime,
                 home=home,
                 addresses=AddressPool(str(home.root), _addresses(pods.list())),
+                hosts_files=HostsFiles(),
                 pods=pods,
                 nodes=nodes,
                 version=f"v{importlib.metadata.version('dlr')}",

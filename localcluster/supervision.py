@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable, Coroutine
@@ -130,6 +131,8 @@ async def supervise(home: Home, settings: Settings, report: int) -> None:
     loop = asyncio.get_running_loop()
     for stop_signal in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(stop_signal, stop.set)
+    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))  # a watch or a container each
     write_running(home, Running(os.getpid(), settings))
     supervisor = Supervisor(home, settings)
     starting = asyncio.create_task(supervisor.start())

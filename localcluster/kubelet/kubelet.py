@@ -17,6 +17,7 @@ from localcluster.kubelet.addresses import AddressPool
 from localcluster.kubelet.container import ContainerRuntime
 from localcluster.kubelet.devices import DevicePool
 from localcluster.kubelet.heartbeat import keep_lease
+from localcluster.kubelet.hosts_files import HostsFiles
 from localcluster.kubelet.node_objects import (
     NodeShape,
     is_powered,
@@ -44,6 +45,7 @@ class Machine:
     runtime: ContainerRuntime
     home: Home
     addresses: AddressPool
+    hosts_files: HostsFiles
     pods: Informer
     nodes: Informer
     version: str
@@ -69,6 +71,7 @@ class Kubelet:
             runtime=machine.runtime,
             home=machine.home,
             addresses=machine.addresses,
+            hosts_files=machine.hosts_files,
             devices=DevicePool(first_device, shape.gpus),
             allocatable=shape.capacity,
         )

@@ -137,9 +137,10 @@ def mount_volumes(mounts: list[dict[str, Any]], environment: dict[str, str]) -> 
             if variable := entry.get("elseEnv"):
                 environment[variable] = entry["source"]
                 continue
-            raise OSError(
-                error.errno, f"volume cannot be mounted at {target}: {os.strerror(error.errno or 0)}"
-            ) from error
+            why = f"volume cannot be mounted at {target}: {os.strerror(error.errno or 0)}"
+            if not os.path.exists(target):  # noqa: PTH110
+                why += "; containers share this host's files, so create that path, or mount elsewhere"
+            raise OSError(error.errno, why) from error
         finally:
             os.close(descriptor)
 

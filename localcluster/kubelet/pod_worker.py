@@ -11,7 +11,7 @@ from datetime import datetime
 from localcluster.client.api import PODS, ApiFailure, ApiUnavailable
 from localcluster.client.clock import parse_timestamp, utc_now
 from localcluster.kubelet.container_life import ContainerLife, PodWorld
-from localcluster.kubelet.errors import MountError
+from localcluster.kubelet.errors import ConfigError, MountError
 from localcluster.kubelet.grace import Grace
 from localcluster.kubelet.preparation import Preparation
 from localcluster.kubelet.reporter import StatusReporter
@@ -54,6 +54,7 @@ class PodWorker:
         self._address = services.addresses.keep_or_take(status.get("podIP"))
         self._preparation = Preparation(services, pod, self._address)
         self._reporter = StatusReporter(services.client, pod, self._status)
+        self._world: PodWorld | None = None
         self._lives: dict[str, ContainerLife] = {}
         self._verdict: Verdict | None = None
         self._finished = False
@@ -127,6 +128,7 @@ class PodWorker:
                 task.cancel()
             if self._deadline is not None:
                 self._deadline.cancel()
+            self._services.hosts_files.forget(self._address)
             self._services.addresses.free(self._address)
             self._services.devices.give_back(f"{self._pod['metadata']['uid']}/")
 
@@ -178,14 +180,20 @@ class PodWorker:
         return life
 
     async def _prepared(self) -> PodWorld:
-        """The Pod's world; what is missing may still come, so it is asked for until the Pod is stopped."""
+        """The Pod's world; what is missing may still come, so it is asked for until the Pod is stopped.
+
+        A container that restarts while the API server is away finds the world as it was.
+        """
         retry_seconds = FIRST_RETRY_SECONDS
         while True:
             try:
-                return await self._preparation.world()
+                self._world = await self._preparation.world()
+                return self._world
             except ApiUnavailable as failure:
+                if self._world is not None:
+                    return self._world
                 log.warning("pod waits for the API server pod=%s error=%s", self._name, failure)
-            except (MountError, ApiFailure, OSError) as failure:
+            except (MountError, ConfigError, ApiFailure, OSError) as failure:
                 self._services.warning(self._pod, "FailedMount", str(failure))
                 self._reporter.changed()
             await asyncio.sleep(retry_seconds)

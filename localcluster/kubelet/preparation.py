@@ -21,6 +21,7 @@ from localcluster.kubelet.volumes import (
     File,
     TokenRequest,
     Tokens,
+    hostname,
     hosts_file,
     prepare_volume,
     service_account_volume,
@@ -77,7 +78,8 @@ class Preparation:
             if volume is account_volume and files is not None:
                 files += extra_files
             paths[volume["name"]] = prepare_volume(volume, self.folder / "volumes" / volume["name"], files)
-        write_files(self.folder, [File("hosts", hosts_file(pod, self._address, _host_entries()))])
+        own = hosts_file(pod, _host_entries())
+        services.hosts_files.introduce(self._address, hostname(pod), self.folder / "hosts", own)
         mounted = pod if account_volume is None else _with_account_mounts(pod, account_volume["name"])
         return PodWorld(services, mounted, self.folder, self._address, host_environment(), paths, around)
 

@@ -10,6 +10,7 @@ from localcluster.client.recorder import Recorder
 from localcluster.kubelet.addresses import AddressPool
 from localcluster.kubelet.container import ContainerRuntime
 from localcluster.kubelet.devices import DevicePool
+from localcluster.kubelet.hosts_files import HostsFiles
 from localcluster.paths import Home
 from localcluster.resource import JSON
 
@@ -22,6 +23,7 @@ class NodeServices:
     runtime: ContainerRuntime
     home: Home
     addresses: AddressPool
+    hosts_files: HostsFiles
     devices: DevicePool
     allocatable: Callable[[], JSON]
 

@@ -226,9 +226,9 @@ def wants_service_account(container: JSON) -> bool:
     return all(mount["mountPath"] != SERVICE_ACCOUNT_PATH for mount in container.get("volumeMounts") or ())
 
 
-def hosts_file(pod: JSON, address: str, host_entries: str) -> bytes:
-    """/etc/hosts of a Pod: the host's, its own name, and its aliases."""
-    lines = [host_entries.rstrip("\n"), f"{address}\t{hostname(pod)}"]
+def hosts_file(pod: JSON, host_entries: str) -> bytes:
+    """/etc/hosts of a Pod: the host's, and its aliases. (`HostsFiles` adds the Pods' own names.)"""
+    lines = [host_entries.rstrip("\n"), "::ffff:127.0.0.1\tlocalhost"]
     for alias in pod["spec"].get("hostAliases") or ():
         lines.append(f"{alias['ip']}\t{' '.join(alias.get('hostnames') or ())}")
     return ("\n".join(lines) + "\n").encode()
