@@ -61,6 +61,8 @@ POD_TEMPLATE_SCHEMA: dict[str, Any] = {
 
 
 class ReplicaSpec(Model):
+    """How many Pods of one type are wanted, and what they are."""
+
     model_config = ConfigDict(
         json_schema_extra=rules(
             cel(
@@ -99,6 +101,8 @@ class ReplicaSpec(Model):
 
 
 class ElasticPolicy(Model):
+    """How the world of workers forms, shrinks and grows, and when a worker counts as lost."""
+
     node_unit: Annotated[int, Field(ge=1, le=1_000)] = 1
     """The world always has a multiple of this many workers."""
     last_call_seconds: Annotated[int, Field(ge=0, le=3_600)] = 30
@@ -112,6 +116,8 @@ class ElasticPolicy(Model):
 
 
 class NodeCheckPolicy(Model):
+    """When the job's nodes are checked, and what follows from it."""
+
     enabled: bool = False
     """Check the job's nodes before its first training and after failures that smell of hardware."""
     straggler_ratio: Annotated[float, Field(gt=1.0, le=10.0)] = 1.5
@@ -137,6 +143,8 @@ class ExitCodeOperator(StrEnum):
 
 
 class OnExitCodes(Model):
+    """Matches a container's exit code."""
+
     container_name: Annotated[str, Field(max_length=63)] | None = None
     operator: ExitCodeOperator
     values: Annotated[
@@ -145,6 +153,8 @@ class OnExitCodes(Model):
 
 
 class OnPodCondition(Model):
+    """Matches a condition of the Pod."""
+
     type: Annotated[str, Field(max_length=316)]
     status: Annotated[str, Field(max_length=16)] = "True"
 
@@ -162,6 +172,8 @@ class FailureRule(Model):
 
 
 class FailurePolicy(Model):
+    """What to do about particular failures."""
+
     rules: Annotated[
         list[FailureRule], Field(max_length=20, json_schema_extra={"x-kubernetes-list-type": "atomic"})
     ] = Field(default_factory=list)
@@ -174,6 +186,8 @@ class CleanPodPolicy(StrEnum):
 
 
 class RunPolicy(Model):
+    """How long the job may run, and what stays of it."""
+
     clean_pod_policy: CleanPodPolicy = CleanPodPolicy.RUNNING
     """Which Pods to delete when the job has finished: none, those still running, or all."""
     ttl_seconds_after_finished: Annotated[int, Field(ge=0)] | None = None
@@ -183,6 +197,8 @@ class RunPolicy(Model):
 
 
 class ElasticJobSpec(Model):
+    """What is wanted."""
+
     model_config = ConfigDict(
         json_schema_extra=rules(
             cel(
@@ -276,6 +292,8 @@ class Rendezvous(Model):
 
 
 class ReplicaStatus(Model):
+    """Pods of one type, counted by phase."""
+
     desired: int = 0
     pending: int = 0
     active: int = 0
@@ -295,6 +313,8 @@ class JobFailure(Model):
 
 
 class ElasticJobStatus(Model):
+    """What is, and the world that the agents converge to. Written by the controller."""
+
     observed_generation: int | None = None
     phase: JobPhase | None = None
     conditions: Conditions = Field(default_factory=list)

@@ -52,6 +52,8 @@ class ExitClass(StrEnum):
 
 
 class ElasticWorkerSpec(Model):
+    """The slot, and which life of it is wanted. Written by the controller."""
+
     job_name: Name
     type: Annotated[str, Field(max_length=32)]
     index: Index
@@ -85,11 +87,15 @@ class AgentFailure(Model):
 
 
 class StepProgress(Model):
+    """The last training step reported, and when."""
+
     step: Annotated[int, Field(ge=0)]
     time: datetime
 
 
 class Accelerators(Model):
+    """What this worker computes on."""
+
     kind: Annotated[str, Field(max_length=32)]
     count: Annotated[int, Field(ge=0)]
     model: Annotated[str, Field(max_length=256)] = ""
@@ -129,6 +135,8 @@ class WorkerExit(Model):
 
 
 class ElasticWorkerStatus(Model):
+    """What became of the Pod (the controller's part), and what its agent says (`agent`)."""
+
     observed_incarnation: int | None = None
     """The incarnation that phase, Pod and node speak of."""
     phase: WorkerPhase | None = None

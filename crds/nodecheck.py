@@ -18,6 +18,8 @@ NodeSelector = Annotated[dict[str, Annotated[str, Field(max_length=63)]], Field(
 
 
 class NodeCheckSpec(Model):
+    """Which nodes to check."""
+
     model_config = ConfigDict(
         json_schema_extra=rules(
             cel(
@@ -60,6 +62,8 @@ class CheckResult(Model):
 
 
 class NodeResult(Model):
+    """All that one node measured."""
+
     node: Name
     results: Annotated[
         list[CheckResult], Field(max_length=16, json_schema_extra={"x-kubernetes-list-type": "atomic"})
@@ -67,11 +71,15 @@ class NodeResult(Model):
 
 
 class FaultyLink(Model):
+    """Two nodes that are well, and cannot work with each other."""
+
     a: Name
     b: Name
 
 
 class NodeCheckStatus(Model):
+    """The current round, its results, and the verdicts."""
+
     observed_generation: int | None = None
     phase: NodeCheckPhase | None = None
     round: Annotated[int, Field(ge=0)] | None = None

@@ -12,11 +12,15 @@ from crds.model import Conditions, Free, Index, Model, Name, ObjectMeta, Quantit
 
 
 class ReplicaResourceSpec(Model):
+    """The count and the resources asked for one replica type."""
+
     replicas: Annotated[int, Field(ge=0, le=10_000)] | None = None
     resource: Annotated[dict[str, Quantity], Field(max_length=32)] = Field(default_factory=dict)
 
 
 class PodMeta(Model):
+    """One Pod, as DLRover names it."""
+
     name: Name | None = None
     id: Index | None = None
     type: Annotated[str, Field(max_length=32)] | None = None
@@ -26,6 +30,8 @@ class PodMeta(Model):
 
 
 class ScalePlanSpec(Model):
+    """The change that is asked for."""
+
     model_config = ConfigDict(
         json_schema_extra=rules(
             cel("self.ownerJob == oldSelf.ownerJob", "ownerJob cannot be changed; make another plan")
@@ -60,6 +66,8 @@ class ScalePlanPhase(StrEnum):
 
 
 class ScalePlanStatus(Model):
+    """How far the change has come."""
+
     observed_generation: int | None = None
     phase: ScalePlanPhase | None = None
     conditions: Conditions = Field(default_factory=list)
