@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import logging
 import os
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -22,6 +23,7 @@ def main() -> int:
     parser.add_argument("--home", type=Path, default=default_root(), help="the cluster's folder")
     parser.add_argument("--port", type=int, default=0, help="the port on 127.0.0.1 (0: any free one)")
     arguments = parser.parse_args()
+    _allow_many_connections()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:
         asyncio.run(_run(Home(arguments.home.absolute()), arguments.port))
@@ -29,6 +31,12 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _allow_many_connections() -> None:
+    """Each agent, kubelet and kubectl holds some; the usual soft limit is 1,024 files."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 async def _run(home: Home, port: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Mapping
 
@@ -22,6 +23,7 @@ from localcluster.selectors import SelectorError, parse_fields
 log = logging.getLogger(__name__)
 
 BODY_MAX_BYTES = 3 * 1024 * 1024
+_CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f]")
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
 
 
@@ -53,7 +55,9 @@ class HttpServer:
     async def _handle(self, request: web.BaseRequest, warnings: list[str]) -> web.StreamResponse:
         header = request.headers.get("Authorization", "")
         user = self._cluster.authenticator.authenticate(header, time.time())
-        user = impersonated(user, request.headers, self._cluster.authorizer)
+        name = request.headers.get("Impersonate-User", "")
+        groups = tuple(request.headers.getall("Impersonate-Group", ()))
+        user = impersonated(user, name, groups, self._cluster.authorizer)
         path = request.raw_path.partition("?")[0]
         target = parse_target(path)
         if target is None:
@@ -115,7 +119,7 @@ async def _stream(request: web.BaseRequest, media_type: str, warnings: list[str]
 
 def _add_warnings(response: web.StreamResponse, warnings: list[str]) -> None:
     for warning in warnings:
-        text = warning.replace("\\", "\\\\").replace('"', '\\"')
+        text = _CONTROL_CHARACTERS.sub(" ", warning).replace("\\", "\\\\").replace('"', '\\"')
         response.headers.add("Warning", f'299 - "{text}"')
 
 

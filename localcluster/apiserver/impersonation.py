@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from multidict import CIMultiDictProxy
-
 from localcluster.apiserver.authentication import AUTHENTICATED, User, account_groups
 from localcluster.apiserver.errors import bad_request
 from localcluster.apiserver.rbac import SERVICE_ACCOUNT_PREFIX, Attributes, Authorizer
 
 
-def impersonated(user: User, headers: CIMultiDictProxy[str], authorizer: Authorizer) -> User:
-    """The user that a request acts as: its author, unless its headers name somebody else."""
-    name = headers.get("Impersonate-User", "")
-    groups = tuple(headers.getall("Impersonate-Group", ()))
+def impersonated(user: User, name: str, groups: tuple[str, ...], authorizer: Authorizer) -> User:
+    """The user that a request acts as: its author, unless it names somebody else."""
     if not name:
         if groups:
             raise bad_request("Impersonate-Group needs Impersonate-User")

@@ -193,6 +193,9 @@ async def test_unknown_fields_are_refused_warned_of_or_dropped(widgets: Api) -> 
     answer = await widgets.post(WIDGETS, odd, fieldValidation="Warn")
     assert answer.code == 201 and answer.body["spec"] == {"size": 1}
     assert answer.headers["Warning"] == '299 - "unknown field \\"spec.shape\\""'
+    strange = widget("strange", {'two\nlines "': 1})
+    answer = await widgets.post(WIDGETS, strange, fieldValidation="Warn")
+    assert answer.code == 201 and "two lines" in answer.headers["Warning"]
     answer = await widgets.post(WIDGETS, {**odd, "metadata": {"name": "two"}}, fieldValidation="Ignore")
     assert answer.code == 201 and "Warning" not in answer.headers
 
