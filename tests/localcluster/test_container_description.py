@@ -1,0 +1,228 @@
+"""From a container's description to its environment, command line, files and mounts; and small parts beside."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localcluster.kubelet.addresses import AddressPool
+from localcluster.kubelet.devices import DevicePool
+from localcluster.kubelet.environment import Surroundings, command_line, container_environment, expand
+from localcluster.kubelet.errors import ConfigError, MountError
+from localcluster.kubelet.fields import field_value, resource_value
+from localcluster.kubelet.grace import Grace
+from localcluster.kubelet.logs import log_tail
+from localcluster.kubelet.probes import Streak
+from localcluster.kubelet.sources import Source, SourceKind, references
+from localcluster.kubelet.volumes import container_mounts, prepare_volume, volume_files
+
+JSON = dict[str, Any]
+SETTINGS = Source(SourceKind.CONFIG_MAP, "settings")
+LOGIN = Source(SourceKind.SECRET, "login")
+
+
+def surroundings(**spec: Any) -> Surroundings:
+    metadata = {
+        "name": "p",
+        "namespace": "ns",
+        "uid": "u",
+        "labels": {"app": "x", "tier": 'a"b'},
+        "annotations": {"note": "n"},
+    }
+    pod = {"metadata": metadata, "spec": {"nodeName": "node-1", "containers": [{"name": "main"}], **spec}}
+    sources = {SETTINGS: {"KEY": b"value", "not a name": b"x"}, LOGIN: {"word": b"secret"}}
+    return Surroundings(pod, "127.9.9.9", sources, {"cpu": "4", "memory": "8Gi"}, {"GIVEN": "yes"})
+
+
+@pytest.mark.parametrize(
+    ("text", "expanded"),
+    [
+        ("$(A)-$(B)", "1-2"),
+        ("$(UNKNOWN)", "$(UNKNOWN)"),
+        ("$$(A)", "$(A)"),
+        ("$$$(A)", "$1"),
+        ("$A ${A} $", "$A ${A} $"),
+        ("$(A", "$(A"),
+    ],
+)
+def test_references_are_expanded_as_in_kubernetes(text: str, expanded: str) -> None:
+    assert expand(text, {"A": "1", "B": "2"}) == expanded
+
+
+@given(st.text(st.characters(exclude_characters="$")))
+def test_text_without_a_dollar_is_left_alone(text: str) -> None:
+    assert expand(text, {"A": "1"}) == text
+
+
+def test_later_variables_see_and_override_earlier_ones() -> None:
+    container = {
+        "envFrom": [{"configMapRef": {"name": "settings"}}, {"prefix": "S_", "secretRef": {"name": "login"}}],
+        "env": [
+            {"name": "KEY", "value": "own"},
+            {"name": "SEEN", "value": "$(KEY) $(GIVEN) $(S_word) $(LATER)"},
+        ],
+    }
+    variables = container_environment(container, surroundings())
+    assert variables["KEY"] == "own"
+    assert variables["SEEN"] == "own yes secret $(LATER)"
+    assert "not a name" not in variables
+
+
+@pytest.mark.parametrize(
+    ("value_from", "message"),
+    [
+        ({"configMapKeyRef": {"name": "no", "key": "k"}}, 'configmap "no" not found'),
+        ({"secretKeyRef": {"name": "login", "key": "k"}}, "couldn't find key k in Secret ns/login"),
+        ({"fieldRef": {"fieldPath": "status.phase"}}, "fieldRef status.phase is not one"),
+    ],
+)
+def test_what_is_missing_is_named(value_from: JSON, message: str) -> None:
+    container = {"env": [{"name": "X", "valueFrom": value_from}]}
+    with pytest.raises(ConfigError, match=message):
+        container_environment(container, surroundings())
+
+
+def test_a_container_without_a_command_says_that_images_are_ignored() -> None:
+    with pytest.raises(
+        ConfigError, match='container "main" has no command: the embedded cluster ignores images'
+    ):
+        command_line({"name": "main", "image": "pytorch"}, {})
+    assert command_line({"command": ["a"], "args": ["$(X)"]}, {"X": "1"}) == ["a", "1"]
+
+
+def test_fields_of_the_pod() -> None:
+    pod = surroundings().pod
+    assert field_value(pod, "metadata.labels['app']", "") == "x"
+    assert field_value(pod, "metadata.labels", "") == 'app="x"\ntier="a\\"b"'
+    assert field_value(pod, "status.podIP", "127.1.1.1") == "127.1.1.1"
+
+
+def test_resources_of_the_container_default_to_the_nodes() -> None:
+    around = surroundings()
+    container = {"name": "main", "resources": {"limits": {"memory": "1Gi"}, "requests": {"cpu": "500m"}}}
+    values = {
+        (resource, divisor): resource_value(
+            around.pod, container, {"resource": resource, "divisor": divisor}, around.allocatable
+        )
+        for resource, divisor in (
+            ("limits.memory", "1Mi"),
+            ("limits.cpu", "1"),
+            ("requests.cpu", "1m"),
+            ("requests.cpu", "1"),
+        )
+    }
+    assert list(values.values()) == ["1024", "4", "500", "1"]
+
+
+def test_all_references_of_a_pod_are_found() -> None:
+    around = surroundings(
+        containers=[
+            {
+                "name": "main",
+                "env": [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "a", "key": "k"}}}],
+                "envFrom": [{"secretRef": {"name": "b"}}],
+            }
+        ],
+        volumes=[
+            {"name": "1", "configMap": {"name": "c"}},
+            {"name": "2", "secret": {"secretName": "d"}},
+            {"name": "3", "projected": {"sources": [{"secret": {"name": "e"}}]}},
+        ],
+    )
+    assert {source.name for source in references(around.pod)} == set("abcde")
+
+
+def test_volume_files_with_items_and_modes(tmp_path: Path) -> None:
+    volume = {
+        "name": "v",
+        "configMap": {"name": "settings", "defaultMode": 0o600, "items": [{"key": "KEY", "path": "deep/er"}]},
+    }
+    files = volume_files(volume, surroundings(), {})
+    path = prepare_volume(volume, tmp_path / "v", files)
+    assert (path / "deep/er").read_text() == "value"
+    assert (path / "deep/er").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("path", ["/absolute", "a/../../b"])
+def test_paths_that_lead_out_of_a_volume_are_refused(path: str) -> None:
+    volume = {"name": "v", "configMap": {"name": "settings", "items": [{"key": "KEY", "path": path}]}}
+    with pytest.raises(MountError, match="leads out of the volume"):
+        volume_files(volume, surroundings(), {})
+    container = {"volumeMounts": [{"name": "v", "mountPath": "/v", "subPath": path}]}
+    with pytest.raises(ConfigError, match="leads out of the volume"):
+        container_mounts(container, {"v": Path("/somewhere")}, {})
+
+
+@pytest.mark.parametrize(
+    ("volume", "message"),
+    [
+        ({"name": "v", "nfs": {}}, "nfs volumes are not supported by the embedded cluster"),
+        ({"name": "v", "hostPath": {"path": "/no/such"}}, "hostPath /no/such: No such file or directory"),
+        ({"name": "v", "hostPath": {"path": "/etc", "type": "File"}}, "/etc is not a File"),
+    ],
+)
+def test_volumes_that_cannot_be_had_say_why(volume: JSON, message: str, tmp_path: Path) -> None:
+    with pytest.raises(MountError, match=message):
+        prepare_volume(volume, tmp_path / "v", None)
+
+
+def test_parents_are_mounted_before_what_is_below_them() -> None:
+    container = {
+        "volumeMounts": [{"name": "v", "mountPath": "/data/deep/er"}, {"name": "v", "mountPath": "/data/"}]
+    }
+    mounts = container_mounts(container, {"v": Path("/source")}, {})
+    assert [mount["target"] for mount in mounts] == ["/data", "/data/deep/er"]
+
+
+def test_addresses_are_unique_and_their_own_by_cluster() -> None:
+    pool = AddressPool("one", ["127.1.1.1"])
+    taken = [pool.take() for _ in range(1000)]
+    assert len(set(taken)) == 1000
+    assert all(address.startswith("127.") for address in taken)
+    pool.free(taken[0])
+    assert pool.take() not in taken
+
+
+def test_each_container_sees_its_own_devices() -> None:
+    pool = DevicePool(first=4, count=4)
+    wants = {"resources": {"limits": {"nvidia.com/gpu": "2"}}}
+    assert pool.take("a/main", wants)["CUDA_VISIBLE_DEVICES"] == "4,5"
+    assert pool.take("b/main", wants)["CUDA_VISIBLE_DEVICES"] == "6,7"
+    assert pool.take("a/main", wants)["CUDA_VISIBLE_DEVICES"] == "4,5"
+    assert pool.take("c/main", {})["CUDA_VISIBLE_DEVICES"] == ""
+    pool.give_back("a/")
+    assert pool.take("d/main", wants)["CUDA_VISIBLE_DEVICES"] == "4,5"
+
+
+def test_a_probes_judgement_needs_enough_answers_alike() -> None:
+    streak = Streak(success_threshold=2, failure_threshold=3, passing=False)
+    judged = [streak.add(answer) for answer in (True, True, False, False, True, False, False, False)]
+    assert judged == [False, True, False, False, False, False, False, True]
+    assert not streak.passing
+
+
+async def test_a_second_deletion_shortens_the_grace() -> None:
+    grace = Grace(60)
+    never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    waiting = asyncio.create_task(grace.allows(never))
+    await asyncio.sleep(0)
+    began = time.monotonic()
+    grace.shorten(0.05)
+    grace.shorten(30)
+    assert await waiting is False
+    assert time.monotonic() - began < 5
+
+
+def test_the_tail_of_a_log_is_its_text(tmp_path: Path) -> None:
+    path = tmp_path / "0.log"
+    path.write_text("".join(f"2026-01-01T00:00:00Z stdout F line {n}\n" for n in range(500)))
+    tail = log_tail(path).splitlines()
+    assert tail[-1] == "line 499"
+    assert len(tail) <= 80
+    assert log_tail(tmp_path / "none") == ""
