@@ -61,10 +61,6 @@ class Heartbeats:
             return self.age_seconds(lease, pod) or 0.0
         return self.age_seconds(fresh, pod) or 0.0
 
-    def forget(self, lease: dict[str, Any] | None) -> None:
-        if lease is not None:
-            self._observed.forget(lease["metadata"]["uid"])
-
 
 def _renewal(lease: dict[str, Any] | None, pod: dict[str, Any]) -> str | None:
     spec = (lease or {}).get("spec", {})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Generic, TypeVar
 
 from crds.model import Model
+from reconcilers.recent import Recent
 
 M = TypeVar("M", bound=Model)
 
@@ -14,7 +15,7 @@ class Parser(Generic[M]):
 
     def __init__(self, model: type[M]) -> None:
         self._model = model
-        self._parsed: dict[str, tuple[str, M]] = {}
+        self._parsed: Recent[str, tuple[str, M]] = Recent()
 
     def parse(self, raw: dict[str, Any]) -> M:
         """The object as a model.
@@ -26,8 +27,5 @@ class Parser(Generic[M]):
         uid, version = metadata["uid"], metadata["resourceVersion"]
         known = self._parsed.get(uid)
         if known is None or known[0] != version:
-            known = self._parsed[uid] = (version, self._model.model_validate(raw))
+            known = self._parsed.put(uid, (version, self._model.model_validate(raw)))
         return known[1]
-
-    def forget(self, uid: str) -> None:
-        self._parsed.pop(uid, None)

@@ -60,7 +60,6 @@ class WorkerReconciler(Reconciler):
         raw = self._workers.get(namespace, request.name)
         lease = self._leases.get(namespace, request.name)
         if raw is None or raw["metadata"].get("deletionTimestamp"):
-            self._heartbeats.forget(lease)
             return Result()
         worker = self._parse_worker.parse(raw)
         raw_job = self._jobs.get(namespace, worker.spec.job_name)

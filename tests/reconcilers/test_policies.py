@@ -14,6 +14,7 @@ from reconcilers.exit_class import classify_pod, classify_process
 from reconcilers.failure_policy import over_budget, spent
 from reconcilers.incidents import incident_of, with_incident
 from reconcilers.observations import Observations
+from reconcilers.recent import Recent
 from reconcilers.relaunch import MAX_DELAY_SECONDS, delay_seconds, plan_relaunches
 from reconcilers.rendezvous import Break
 from reconcilers.run_policy import seconds_to_cleaning, seconds_to_deadline, seconds_to_expiry
@@ -309,3 +310,12 @@ def test_age_counts_from_when_we_first_saw_the_value() -> None:
     now[0] = 130.0
     assert seen.age_seconds("lease", "v1") == 30
     assert seen.age_seconds("lease", "v2") == 0
+
+
+def test_memory_keeps_what_was_used_last() -> None:
+    memory: Recent[str, int] = Recent(capacity=2)
+    for key in ("a", "b"):
+        memory.put(key, 1)
+    assert memory.get("a") == 1
+    memory.put("c", 1)
+    assert memory.get("b") is None and memory.get("a") == 1
