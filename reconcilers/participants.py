@@ -10,6 +10,9 @@ from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
 from reconcilers.rendezvous import Bounds, Participant
 from reconcilers.worker_status import current_report
 
+MAX_REASON = 200
+"""Characters of a worker's message that the world's reason quotes."""
+
 
 def bounds_of(job: ElasticJob) -> Bounds:
     worker, policy = job.spec.replica_specs.get(names.WORKER), job.spec.elastic_policy
@@ -53,7 +56,11 @@ def _participant(worker: ElasticWorker, seconds_since_joined: float) -> Particip
         incarnation=worker.spec.incarnation,
         alive=not succeeded and not failed,
         succeeded=succeeded,
-        gone_because=status.message if failed else "",
+        gone_because=_first_line(status.message) if failed else "",
         report=status.agent if current_report(worker) else None,
         seconds_since_joined=seconds_since_joined,
     )
+
+
+def _first_line(message: str) -> str:
+    return message.partition("\n")[0][:MAX_REASON]

@@ -15,6 +15,9 @@ from datetime import datetime
 from crds.elasticjob import Rendezvous, RendezvousPhase
 from crds.elasticworker import AgentReport, AgentState
 
+NAMED_BREAKS = 3
+"""The others are counted: a rack that is lost must not fill the status."""
+
 
 @dataclass(frozen=True)
 class Participant:
@@ -136,9 +139,9 @@ def _judge_formed(
 ) -> Decision:
     breaks = broken_members(published, ranked)
     if breaks:
-        reason = "; ".join(b.reason for b in breaks[:3])
-        if len(breaks) > 3:
-            reason += f"; and {len(breaks) - 3} more"
+        reason = "; ".join(b.reason for b in breaks[:NAMED_BREAKS])
+        if len(breaks) > NAMED_BREAKS:
+            reason += f"; and {len(breaks) - NAMED_BREAKS} more"
         joinable = [p for p in ranked if p.joinable]
         if len(joinable) >= bounds.desired and bounds.floor(len(joinable)):
             return Decision(_form(published, joinable, bounds, reason, now), breaks)

@@ -24,6 +24,7 @@ from reconcilers.exit_class import PodEnd, classify_pod
 
 QUICK_EXIT_SECONDS = 60.0
 MAX_MESSAGE = 2_048
+MAX_REASON = 256
 SCHEDULED = "Scheduled"
 """Condition of an ElasticWorker: whether its Pod has a node."""
 
@@ -171,7 +172,7 @@ def _ended(
             "last_exit": WorkerExit(
                 incarnation=worker.spec.incarnation,
                 exit_class=end.exit_class,
-                reason=end.reason,
+                reason=end.reason[:MAX_REASON],
                 exit_code=end.exit_code,
                 rank=failure.rank if failure else None,
                 message=(failure.message or failure.log_tail if failure else message)[:MAX_MESSAGE],

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+from crds.elasticjob import Rendezvous, RendezvousPhase
+from crds.elasticworker import WorkerPhase
+from reconcilers.participants import bounds_of, participants_of
+from reconcilers.rendezvous import decide
+from tests.reconcilers.build import NOW, job, worker
+
+
+def test_ended_worker_is_not_alive_and_says_why_in_one_line() -> None:
+    (found,) = participants_of(
+        job(replicas=1), [worker(phase=WorkerPhase.FAILED, message="no heartbeat\nmore")], {}
+    )
+    assert not found.alive and found.gone_because == "no heartbeat"
+
+
+def test_worker_with_a_raised_incarnation_is_judged_anew() -> None:
+    ended = worker(phase=WorkerPhase.FAILED)
+    raised = ended.model_copy(update={"spec": ended.spec.model_copy(update={"incarnation": 2})})
+    (found,) = participants_of(job(replicas=1), [raised], {})
+    assert found.alive and found.incarnation == 2 and found.report is None
+
+
+def test_surplus_workers_take_no_part() -> None:
+    assert len(participants_of(job(replicas=1), [worker(0), worker(1)], {})) == 1
+
+
+def test_minimum_is_the_wanted_count_unless_the_user_allows_fewer() -> None:
+    assert bounds_of(job(replicas=4)).minimum == 4
+    assert bounds_of(job(replicas=4, worker={"minReplicas": 2})).minimum == 2
+
+
+def test_the_worlds_reason_fits_its_field_however_many_are_lost_and_however_much_they_say() -> None:
+    lost = [worker(i, WorkerPhase.FAILED, message="x" * 8_000) for i in range(50)]
+    everyone = job(replicas=50)
+    world = Rendezvous(round=1, phase=RendezvousPhase.FORMED, members=list(range(50)), incarnations=[1] * 50)
+    reason = decide(world, participants_of(everyone, lost, {}), bounds_of(everyone), NOW).rendezvous.reason
+    assert len(reason) <= 1_024 and "and 47 more" in reason
