@@ -15,6 +15,9 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Installing without bytecode takes half the time; whatever is imported then writes its own.
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --no-compile
+unexport PYTHONDONTWRITEBYTECODE
 # The venv's dlr, kubectl and torchrun are the ones that tests and demo find.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
@@ -47,8 +50,8 @@ $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "dlr needs Python 3.11 or newer; $(PYTHON) is older or does not run; name another with PYTHON=/path/to/python3." >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) has no venv module with pip; install it (Debian and Ubuntu: apt install python3-venv)." >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet $(TORCH_PIP_ARGS) torch==$(TORCH_VERSION)
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(PIP_INSTALL) $(TORCH_PIP_ARGS) torch==$(TORCH_VERSION)
+	$(PIP_INSTALL) --editable '.[dev]'
 	@touch $@
 
 clean:
