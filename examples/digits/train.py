@@ -17,13 +17,14 @@ import signal
 import time
 from pathlib import Path
 
-import dlr
 import torch
 import torch.distributed as dist
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel
+
+import dlr
 
 SEED = 7
 GLOBAL_BATCH = 64
