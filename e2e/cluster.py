@@ -25,6 +25,7 @@ from e2e.processes import TrainingProcess
 REPOSITORY = Path(__file__).parent.parent
 KUBECTL_TIMEOUT_SECONDS = 60.0
 EMPTY_SECONDS = 60.0
+OLD_KUBECTL = "1.32"
 
 
 class Unavailable(Exception):
@@ -193,20 +194,17 @@ def default_kubectl() -> str:
 
 
 def every_kubectl() -> list[str]:
-    """The default, those named in $DLR_KUBECTLS (a path list), and `kubectl.<version>` ones on PATH.
+    """The default, and those named in $DLR_KUBECTLS (a path list); else `kubectl.1.32`, where there is one.
 
-    Of those on PATH the newest is taken: an installation often carries a row of them.
+    Some installations keep a row of `kubectl.<version>` beside a `kubectl` that chooses among them.
     """
     named = [entry for entry in os.environ.get("DLR_KUBECTLS", "").split(os.pathsep) if entry]
-    folders = [Path(entry) for entry in os.environ.get("PATH", "").split(os.pathsep)]
-    return [default_kubectl(), *(named or _versioned_kubectls(folders)[-1:])]
+    return [default_kubectl(), *(named or _old_kubectl())]
 
 
-def _versioned_kubectls(folders: list[Path]) -> list[str]:
-    found: dict[tuple[int, ...], str] = {}
-    for folder in folders:
-        for path in folder.glob("kubectl.*"):
-            numbers = path.name.removeprefix("kubectl.").split(".")
-            if all(number.isdigit() for number in numbers):
-                found[tuple(map(int, numbers))] = str(path)
-    return [found[version] for version in sorted(found)]
+def _old_kubectl() -> list[str]:
+    for entry in os.environ.get("PATH", "").split(os.pathsep):
+        for folder in (Path(entry), (Path(entry) / "kubectl").resolve().parent):
+            if (found := folder / f"kubectl.{OLD_KUBECTL}").is_file():
+                return [str(found)]
+    return []

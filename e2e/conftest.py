@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kubeconfig", type=Path, help="for --backend kubeconfig; the default is kubectl's")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "needs(capability): skipped where the backend lacks it")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         item.add_marker(pytest.mark.e2e)
@@ -36,13 +41,15 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
         "kubeconfig": lambda: KubeconfigCluster(request.config.getoption("--kubeconfig")),
     }
     chosen = backends[request.config.getoption("--backend")]()
-    try:
-        default_kubectl()
-        chosen.start()
-    except Unavailable as reason:
-        pytest.skip(str(reason))
-    yield chosen
-    chosen.stop()
+    with ExitStack() as ending:
+        try:
+            default_kubectl()
+            ending.callback(chosen.stop)
+            chosen.start()
+        except Unavailable as reason:
+            ending.pop_all()
+            pytest.skip(str(reason))
+        yield chosen
 
 
 @pytest.fixture(autouse=True)

@@ -12,6 +12,9 @@ from e2e.cluster import Cluster
 from e2e.observation import Observation
 
 GOOD_ACCURACY = 0.95
+QUICK_REPORTS = {"heartbeatTimeoutSeconds": 9}
+"""Agents tell their step three times in this time: scenarios that wait for steps need not wait long."""
+
 TRAINING_RESOURCES = {"requests": {"cpu": "100m", "memory": "256Mi"}}
 
 
@@ -60,13 +63,16 @@ def digits(
             "volumes": storage.volumes,
         }
     }
-    return job("digits", template, workers, **spec)
+    return job("digits", template, workers, **{"elasticPolicy": QUICK_REPORTS, **spec})
 
 
 def shell(cluster: Cluster, script: str, *, name: str = "shell", workers: int = 1, **spec: Any) -> Object:
     """A job whose Pods run a shell script and know nothing of training."""
     container = {"name": "main", "image": cluster.image, "command": ["/bin/sh", "-c", script]}
-    return job(name, {"spec": {"restartPolicy": "Never", "containers": [container]}}, workers, **spec)
+    template = {
+        "spec": {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": [container]}
+    }
+    return job(name, template, workers, **spec)
 
 
 def phase(observation: Observation, name: str = "digits") -> str:

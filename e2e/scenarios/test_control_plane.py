@@ -41,7 +41,8 @@ def assert_undisturbed(
 def test_killing_the_controller_twice_restarts_no_training_process(
     cluster: Cluster, observation: Observation
 ) -> None:
-    cluster.apply(jobs.digits(cluster, observation.namespace, epochs=30), observation.namespace)
+    manifest = jobs.digits(cluster, observation.namespace, epochs=12, step_delay_seconds=0.1)
+    cluster.apply(manifest, observation.namespace)
     world = jobs.wait_until_training(observation, 2)
     before = everything_that_trains(cluster, observation)
     assert len(before) == 2
@@ -50,7 +51,7 @@ def test_killing_the_controller_twice_restarts_no_training_process(
     for _ in range(2):
         kill_and_await_the_next(controller, observation)
         step = max(jobs.steps(observation))
-        jobs.wait_until_training(observation, 2, beyond_step=step + 20)
+        jobs.wait_until_training(observation, 2, beyond_step=step)
         assert_undisturbed(cluster, observation, world, before)
 
     jobs.wait_until_succeeded(observation)
@@ -62,7 +63,9 @@ def test_killing_the_controller_twice_restarts_no_training_process(
 def test_an_api_server_that_hangs_restarts_no_training_process(
     cluster: Cluster, observation: Observation
 ) -> None:
-    cluster.apply(jobs.digits(cluster, observation.namespace, epochs=60), observation.namespace)
+    delay_seconds = 0.2
+    manifest = jobs.digits(cluster, observation.namespace, epochs=12, step_delay_seconds=delay_seconds)
+    cluster.apply(manifest, observation.namespace)
     world = jobs.wait_until_training(observation, 2)
     before = everything_that_trains(cluster, observation)
     step = max(jobs.steps(observation))
@@ -74,8 +77,8 @@ def test_an_api_server_that_hangs_restarts_no_training_process(
     finally:
         api_server.signal(signal.SIGCONT)
 
-    trained = API_OUTAGE_SECONDS / 0.1  # half of what the delay of a step would allow
-    jobs.wait_until_training(observation, 2, beyond_step=step + int(trained))
+    possible = API_OUTAGE_SECONDS / delay_seconds
+    jobs.wait_until_training(observation, 2, beyond_step=step + int(possible / 2), within_seconds=10)
     assert_undisturbed(cluster, observation, world, before)
     jobs.wait_until_succeeded(observation)
     assert jobs.rendezvous(observation)["round"] == world["round"]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from e2e import jobs
 from e2e.api import Object
 from e2e.cluster import Cluster
@@ -62,7 +60,8 @@ def test_stock_torchrun_with_the_dlr_rendezvous_backend_trains(
 ) -> None:
     namespace = observation.namespace
     torchrun = ("torchrun", "--rdzv-backend=dlr", "--nnodes=2", "--nproc-per-node=1")
-    cluster.apply(jobs.digits(cluster, namespace, launcher=torchrun), namespace)
+    manifest = jobs.digits(cluster, namespace, launcher=torchrun, step_delay_seconds=0)
+    cluster.apply(manifest, namespace)
 
     jobs.wait_until_succeeded(observation)
     assert jobs.accuracy(cluster, observation) >= jobs.GOOD_ACCURACY
@@ -70,16 +69,16 @@ def test_stock_torchrun_with_the_dlr_rendezvous_backend_trains(
     assert (world["members"], world["worldSize"]) == ([0, 1], 2)
 
 
-@pytest.mark.parametrize("processes", [2])
-def test_several_processes_a_pod_form_one_world(
-    cluster: Cluster, observation: Observation, processes: int
+def test_several_processes_in_a_pod_are_ranks_of_one_world(
+    cluster: Cluster, observation: Observation
 ) -> None:
     namespace = observation.namespace
-    launcher = ("dlr", "run", f"--nproc-per-node={processes}")
-    cluster.apply(jobs.digits(cluster, namespace, launcher=launcher, step_delay_seconds=0), namespace)
+    launcher = ("dlr", "run", "--nproc-per-node=2")
+    manifest = jobs.digits(cluster, namespace, workers=1, launcher=launcher, step_delay_seconds=0)
+    cluster.apply(manifest, namespace)
 
     jobs.wait_until_succeeded(observation)
-    assert jobs.rendezvous(observation)["worldSize"] == 2 * processes
+    assert jobs.rendezvous(observation)["worldSize"] == 2
     assert jobs.accuracy(cluster, observation) >= jobs.GOOD_ACCURACY
 
 
