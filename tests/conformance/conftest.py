@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import aiohttp
 import pytest
 
+from .accounts import Accounts
 from .backend import Backend, EmbeddedCluster
 from .kubectl import Binary, Kubectl, found_kubectls
 from .objects import configmap, unique, widget, widget_crd
@@ -213,3 +214,11 @@ class Maker:
 @pytest.fixture
 def make(api: Api, namespace: str) -> Maker:
     return Maker(api, namespace)
+
+
+@pytest.fixture
+async def accounts(api: Api, backend: Backend, namespace: str) -> AsyncIterator[Accounts]:
+    accounts = Accounts(api, backend, namespace)
+    yield accounts
+    for resource, name in accounts.cluster_wide:
+        await api.delete(resource, None, name)

@@ -8,113 +8,33 @@ import json
 import ssl
 import stat
 import time
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
 
+from .accounts import POD_NAME_EXTRA, RBAC, Accounts, rule
 from .backend import Backend, EmbeddedCluster
 from .conftest import Maker
 from .kubectl import Kubectl
-from .objects import manifest, serviceaccount, unique, unschedulable_pod
+from .objects import manifest, unschedulable_pod
 from .rawapi import Api
 from .resources import (
     ACCESS_REVIEWS,
-    CLUSTERROLEBINDINGS,
-    CLUSTERROLES,
     CONFIGMAPS,
     LEASES,
     NODES,
     PODS,
-    POLICIES,
-    POLICYBINDINGS,
     ROLEBINDINGS,
     ROLES,
     SELF_REVIEWS,
     SERVICEACCOUNTS,
     WIDGETS,
-    Resource,
 )
 from .waiting import eventually
 
 JSON = dict[str, Any]
-
-RBAC = "rbac.authorization.k8s.io"
-POD_NAME_EXTRA = "authentication.kubernetes.io/pod-name"
-
-
-def rule(group: str, resources: str, verbs: str, names: str = "") -> JSON:
-    found = {"apiGroups": [group], "resources": resources.split(), "verbs": verbs.split()}
-    return {**found, "resourceNames": names.split()} if names else found
-
-
-@dataclass
-class Accounts:
-    """Makes service accounts, hands out their tokens and what they may do."""
-
-    api: Api
-    backend: Backend
-    namespace: str
-    cluster_wide: list[tuple[Resource, str]] = field(default_factory=list)
-
-    async def token(self, name: str, **spec: Any) -> str:
-        (await self.api.create(SERVICEACCOUNTS, serviceaccount(self.namespace, name))).expect(201, 409)
-        return str((await self.request(name, **spec)).expect(201)["status"]["token"])
-
-    async def request(self, name: str, **spec: Any) -> Any:
-        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
-        path = SERVICEACCOUNTS.path(self.namespace, name, "token")
-        return await self.api.call("POST", path, body=body)
-
-    def subject(self, name: str) -> JSON:
-        return {"kind": "ServiceAccount", "name": name, "namespace": self.namespace}
-
-    async def allow(self, account: str, *rules: JSON, namespace: str | None = None) -> None:
-        """By a Role of the same name, and its binding."""
-        where = namespace or self.namespace
-        (await self.api.create(ROLES, manifest(ROLES, where, account, rules=list(rules)))).expect(201)
-        await self.bind(account, ROLES.kind, account, namespace=where)
-
-    async def bind(self, account: str, kind: str, role: str, namespace: str | None = None) -> None:
-        where = namespace or self.namespace
-        reference = {"apiGroup": RBAC, "kind": kind, "name": role}
-        binding = manifest(ROLEBINDINGS, where, account, roleRef=reference, subjects=[self.subject(account)])
-        (await self.api.create(ROLEBINDINGS, binding)).expect(201)
-
-    async def cluster_role(self, *rules: JSON) -> str:
-        name = unique("conformance")
-        (await self.api.create(CLUSTERROLES, manifest(CLUSTERROLES, None, name, rules=list(rules)))).expect(
-            201
-        )
-        self.cluster_wide.append((CLUSTERROLES, name))
-        return name
-
-    async def bind_everywhere(self, account: str, role: str) -> None:
-        reference = {"apiGroup": RBAC, "kind": "ClusterRole", "name": role}
-        subjects = [self.subject(account)]
-        binding = manifest(CLUSTERROLEBINDINGS, None, role, roleRef=reference, subjects=subjects)
-        (await self.api.create(CLUSTERROLEBINDINGS, binding)).expect(201)
-        self.cluster_wide.append((CLUSTERROLEBINDINGS, role))
-
-    async def becomes(self, account: Api, status: int, resource: Resource, *where: str) -> None:
-        """Authorization follows its objects with a short delay."""
-        namespace = where[0] if where else self.namespace
-        await eventually(
-            lambda: account.list(resource, namespace),
-            within_seconds=self.backend.patience_seconds,
-            until=lambda reply: reply.status == status,
-        )
-
-
-@pytest.fixture
-async def accounts(api: Api, backend: Backend, namespace: str) -> AsyncIterator[Accounts]:
-    accounts = Accounts(api, backend, namespace)
-    yield accounts
-    for resource, name in accounts.cluster_wide:
-        await api.delete(resource, None, name)
 
 
 async def test_without_a_token_there_is_nothing_to_see(api: Api, backend: Backend, namespace: str) -> None:
@@ -354,130 +274,3 @@ async def test_kubectl_with_a_service_accounts_token(
     assert listed.lines == ["widget.conformance.dlr.dev/seen"]
     said = await kubectl.refused(*arguments, "delete", "wg", "seen", namespace=make.namespace)
     assert "Forbidden" in said
-
-
-def own_object_policy(name: str) -> JSON:
-    """As design §5 has it: a Pod may write `status.agent` of the object that its name is derived from."""
-    extra = f"request.userInfo.extra['{POD_NAME_EXTRA}']"
-    return manifest(
-        POLICIES,
-        None,
-        name,
-        spec={
-            "failurePolicy": "Fail",
-            "matchConstraints": {
-                "resourceRules": [
-                    {
-                        "apiGroups": [WIDGETS.group],
-                        "apiVersions": [WIDGETS.version],
-                        "operations": ["UPDATE"],
-                        "resources": ["widgets/status"],
-                    }
-                ]
-            },
-            "matchConditions": [
-                {
-                    "name": "is-a-service-account",
-                    "expression": "request.userInfo.username.startsWith('system:serviceaccount:')",
-                }
-            ],
-            "variables": [
-                {
-                    "name": "pod",
-                    "expression": f"has(request.userInfo.extra) && '{POD_NAME_EXTRA}' in request.userInfo.extra"
-                    f" ? {extra}[0] : ''",
-                }
-            ],
-            "validations": [
-                {
-                    "expression": "variables.pod == object.metadata.name + '-' + string(object.spec.size)",
-                    "message": "a worker reports on its own object only",
-                },
-                {
-                    "expression": "(has(object.status.phase) ? object.status.phase : '') == "
-                    "(has(oldObject.status) && has(oldObject.status.phase) ? oldObject.status.phase : '')",
-                    "message": "a worker writes status.agent only",
-                },
-            ],
-        },
-    )
-
-
-@pytest.fixture
-async def policy(api: Api, backend: Backend, namespace: str) -> AsyncIterator[str]:
-    """The policy, bound to this test's namespace and in force."""
-    name = unique("conformance-own-object")
-    (await api.create(POLICIES, own_object_policy(name))).expect(201)
-    selector = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
-    spec = {
-        "policyName": name,
-        "validationActions": ["Deny"],
-        "matchResources": {"namespaceSelector": selector},
-    }
-    (await api.create(POLICYBINDINGS, manifest(POLICYBINDINGS, None, name, spec=spec))).expect(201)
-    yield name
-    await api.delete(POLICYBINDINGS, None, name)
-    await api.delete(POLICIES, None, name)
-
-
-async def test_a_policy_holds_a_worker_to_its_own_object(
-    api: Api, backend: Backend, accounts: Accounts, make: Maker, policy: str
-) -> None:
-    namespace = make.namespace
-    await accounts.token("worker")
-    await accounts.allow(
-        "worker", rule(WIDGETS.group, "widgets", "list"), rule(WIDGETS.group, "widgets/status", "patch")
-    )
-    made = (
-        await api.create(PODS, unschedulable_pod(namespace, "mine-7", serviceAccountName="worker"))
-    ).expect(201)
-    reference = {"apiVersion": "v1", "kind": "Pod", "name": "mine-7", "uid": made["metadata"]["uid"]}
-    worker = api.as_token(await accounts.token("worker", boundObjectRef=reference))
-    await accounts.becomes(worker, 200, WIDGETS)
-    await make.widget("mine", {"size": 7})
-    await make.widget("other", {"size": 7})
-
-    async def report(name: str, status: JSON, who: Api = worker) -> Any:
-        return await who.patch(WIDGETS, namespace, name, {"status": status}, sub="status")
-
-    refusal = await eventually(
-        lambda: report("other", {"agent": {"state": unique("x")}}),
-        within_seconds=backend.patience_seconds,
-        until=lambda reply: reply.status != 200,
-    )
-    body = refusal.expect(403, 422)
-    assert f"ValidatingAdmissionPolicy '{policy}'" in body["message"]
-    assert "a worker reports on its own object only" in body["message"]
-    (await report("mine", {"agent": {"state": "Running"}})).expect(200)
-    stolen = (await report("mine", {"phase": "Succeeded"})).expect(403, 422)
-    assert "a worker writes status.agent only" in stolen["message"]
-    (await report("other", {"phase": "Running"}, who=api)).expect(200)
-    unbound = api.as_token(await accounts.token("worker"))
-    (await report("mine", {"agent": {"state": "Forged"}}, who=unbound)).expect(403, 422)
-    await api.patch(WIDGETS, namespace, "mine", {"spec": {"size": 8}})
-    (await report("mine", {"agent": {"state": "Late"}})).expect(403, 422)
-    assert (await api.get(WIDGETS, namespace, "mine")).body["status"] == {"agent": {"state": "Running"}}
-
-
-async def test_a_policy_without_a_binding_binds_nobody(api: Api, accounts: Accounts, make: Maker) -> None:
-    name = unique("conformance-unbound")
-    (await api.create(POLICIES, own_object_policy(name))).expect(201)
-    try:
-        bearer = api.as_token(await accounts.token("worker"))
-        await accounts.allow(
-            "worker", rule(WIDGETS.group, "widgets", "list"), rule(WIDGETS.group, "widgets/status", "patch")
-        )
-        await accounts.becomes(bearer, 200, WIDGETS)
-        await make.widget()
-        reply = await bearer.patch(
-            WIDGETS, make.namespace, "w", {"status": {"phase": "Running"}}, sub="status"
-        )
-        reply.expect(200)
-    finally:
-        await api.delete(POLICIES, None, name)
-
-
-async def test_a_policy_that_does_not_compile_is_refused(api: Api) -> None:
-    broken = own_object_policy(unique("conformance-broken"))
-    broken["spec"]["validations"] = [{"expression": "object.spec.size >"}]
-    (await api.create(POLICIES, broken)).refused(422, "Invalid")
