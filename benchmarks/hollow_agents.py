@@ -1,0 +1,200 @@
+"""The agents of hollow.py: everything an in-pod agent tells and hears, and nothing it would run."""
+
+import asyncio
+import contextlib
+import random
+from datetime import UTC, datetime
+
+import orjson
+
+from controller.client import Client
+from controller.errors import ClientError
+from controller.resources import ELASTICJOBS, ELASTICWORKERS, LEASES, PODS, Object
+from controller.store import Change
+from crds import names
+
+NAMESPACE = "default"
+STORE_PORT = 29_400
+STEP_TIMEOUT_SECONDS = 240.0
+WATCH_SECONDS = 600
+WRITES = ("POST", "PUT", "PATCH", "DELETE")
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def wall_time() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+class Writes:
+    """Counts the writes that go through a client."""
+
+    def __init__(self, client: Client) -> None:
+        self.count = 0
+        client.observers.append(self._observe)
+
+    def _observe(self, method: str, status: int | None) -> None:
+        self.count += method in WRITES
+
+
+class Sightings:
+    """When each agent first saw each round it is in; wakes whoever waits for all of them."""
+
+    def __init__(self, agents: int) -> None:
+        self._agents = agents
+        self._seen: dict[int, dict[int, float]] = {}
+        self._news = asyncio.Event()
+
+    def note(self, round_: int, index: int) -> None:
+        self._seen.setdefault(round_, {}).setdefault(index, now())
+        self._news.set()
+
+    async def by_all(self, round_: int) -> list[float]:
+        """The times, in order, once every agent has seen the round."""
+        async with asyncio.timeout(STEP_TIMEOUT_SECONDS):
+            while len(self._seen.get(round_, {})) < self._agents:
+                self._news.clear()
+                await self._news.wait()
+        return sorted(self._seen[round_].values())
+
+
+class Agent:
+    """The protocol's part of one in-pod agent."""
+
+    def __init__(self, client: Client, pod: Object, sightings: Sightings, heartbeat_seconds: float) -> None:
+        labels = pod["metadata"]["labels"]
+        self.index = int(labels[names.LABEL_INDEX])
+        self.running = asyncio.Event()
+        """Set while the last round seen is also reported as Running."""
+        self._client = client
+        self._job = labels[names.LABEL_JOB]
+        self._name = pod["metadata"]["name"].rpartition("-")[0]
+        self._pod = pod["metadata"]
+        self._incarnation = int(labels[names.LABEL_INCARNATION])
+        self._sightings = sightings
+        self._heartbeat_seconds = heartbeat_seconds
+        self._round = 0
+        self._failures = 0
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._beat())
+            tasks.create_task(self._follow())
+
+    async def report_ready(self) -> None:
+        await self._report("Ready")
+
+    async def report_failure(self) -> None:
+        self._failures += 1
+        failure = {
+            "sequence": self._failures,
+            "round": self._round,
+            "rank": self.index,
+            "localRank": 0,
+            "exitCode": -9,
+            "signal": "SIGKILL",
+            "message": "hollow",
+            "time": wall_time(),
+        }
+        await self._report("Failed", failure)
+
+    async def _report(self, state: str, failure: Object | None = None) -> None:
+        agent = {
+            "incarnation": self._incarnation,
+            "podUid": self._pod["uid"],
+            "address": f"127.77.{self.index // 250}.{self.index % 250 + 1}",
+            "storePort": STORE_PORT,
+            "localWorldSize": 1,
+            "observedRound": self._round,
+            "state": state,
+            "since": wall_time(),
+            "accelerators": {"kind": "cpu", "count": 1, "model": "hollow"},
+        }
+        if failure is not None:
+            agent["failure"] = failure
+        patch = {"status": {"agent": agent}}
+        await self._client.patch(ELASTICWORKERS, self._name, patch, NAMESPACE, subresource="status")
+
+    async def _beat(self) -> None:
+        await asyncio.sleep(random.uniform(0, self._heartbeat_seconds))
+        while True:
+            spec = {"holderIdentity": self._pod["name"], "renewTime": wall_time()}
+            with contextlib.suppress(ClientError):
+                await self._client.patch(LEASES, self._name, {"spec": spec}, NAMESPACE)
+            await asyncio.sleep(self._heartbeat_seconds)
+
+    async def _follow(self) -> None:
+        selector = f"metadata.name={self._job}"
+        while True:
+            body = await self._client.list(ELASTICJOBS, NAMESPACE, field_selector=selector)
+            for job in body["items"]:
+                await self._act(job)
+            async with self._client.watch(
+                ELASTICJOBS,
+                NAMESPACE,
+                resource_version=body["metadata"]["resourceVersion"],
+                timeout_seconds=WATCH_SECONDS,
+                field_selector=selector,
+            ) as stream:
+                while (lines := await stream.lines(WATCH_SECONDS)) is not None:
+                    for event in map(orjson.loads, filter(None, lines)):
+                        if event["type"] in ("ADDED", "MODIFIED"):
+                            await self._act(event["object"])
+
+    async def _act(self, job: Object) -> None:
+        world = job.get("status", {}).get("rendezvous") or {}
+        formed = world.get("phase") == "Formed" and world.get("round", 0) > self._round
+        if formed and self.index in world["members"]:
+            self._round = world["round"]
+            self._sightings.note(self._round, self.index)
+            self.running.clear()
+            await self._report("Running")
+            self.running.set()
+
+
+class HollowNodes:
+    """Calls Pods Running as they appear, and lets an agent live in each until its Pod goes."""
+
+    def __init__(
+        self,
+        kubelet: Client,
+        agents: Client,
+        sightings: Sightings,
+        *,
+        heartbeat_seconds: float,
+        held_back: int,
+    ) -> None:
+        self.agents: dict[int, Agent] = {}
+        self.ready = 0
+        """How many have said so."""
+        self._held_back = held_back
+        self._kubelet = kubelet
+        self._agents_client = agents
+        self._sightings = sightings
+        self._heartbeat_seconds = heartbeat_seconds
+        self._appeared: asyncio.Queue[Object] = asyncio.Queue()
+
+    def handle(self, change: Change) -> None:
+        if change.old is None and change.new is not None:
+            self._appeared.put_nowait(change.new)
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                pod = await self._appeared.get()
+                tasks.create_task(self._start(pod, tasks))
+
+    async def _start(self, pod: Object, tasks: asyncio.TaskGroup) -> None:
+        status = {"phase": "Running", "podIP": "127.77.0.1", "startTime": wall_time()[:19] + "Z"}
+        metadata = pod["metadata"]
+        await self._kubelet.patch(
+            PODS, metadata["name"], {"status": status}, metadata["namespace"], subresource="status"
+        )
+        agent = Agent(self._agents_client, pod, self._sightings, self._heartbeat_seconds)
+        self.agents[agent.index] = agent
+        tasks.create_task(agent.run())
+        if agent.index != self._held_back:
+            await agent.report_ready()
+            self.ready += 1
