@@ -14,6 +14,7 @@ from localcluster.resource import JSON
 
 MAX_WAITING = 2000
 MAX_REMEMBERED = 2000
+RETRY_SECONDS = 1.0
 MESSAGE_MAX_CHARACTERS = 1024
 
 log = logging.getLogger(__name__)
@@ -28,7 +29,7 @@ class _Entry:
 
 
 class Recorder:
-    """Never blocks its caller; Events that cannot be written are dropped and logged."""
+    """Never blocks its caller; Events that are refused, or too many, are dropped and logged."""
 
     def __init__(self, client: ApiClient, component: str) -> None:
         self._client = client
@@ -46,12 +47,18 @@ class Recorder:
         """Write for ever; the process that asked for it bounds it."""
         while True:
             event = await self._waiting.get()
-            try:
-                await self._write(event)
-            except (ApiFailure, ApiUnavailable) as failure:
-                log.warning(
-                    "event dropped reason=%s message=%s error=%s", event["reason"], event["message"], failure
-                )
+            while not await self._written(event):  # noqa: ASYNC110 - the server says nothing when it is back
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def _written(self, event: JSON) -> bool:
+        """False while the server is away: what happens meanwhile waits, up to MAX_WAITING."""
+        try:
+            await self._write(event)
+        except ApiUnavailable:
+            return False
+        except ApiFailure as failure:
+            log.warning("event refused reason=%s message=%s: %s", event["reason"], event["message"], failure)
+        return True
 
     def _record(self, about: JSON, kind: str, reason: str, message: str, host: str, field: str) -> None:
         metadata = about["metadata"]
