@@ -8,19 +8,29 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from localcluster.client.api import NODES, PODS, Access, ApiClient, ApiFailure
 from localcluster.client.informer import Change, Informer
+from localcluster.kubelet.container import Isolation, detect_isolation
 from localcluster.paths import Home
 
 JSON = dict[str, Any]
 START_SECONDS = 30.0
 WAIT_SECONDS = 20.0
+
+
+@cache
+def best_isolation() -> Isolation:
+    """The best that this host lets us have."""
+    with tempfile.TemporaryDirectory() as scratch:
+        return detect_isolation(Path(scratch))
 
 
 class Part:

@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 
 from localcluster.client.api import CONFIG_MAPS, EVENTS, NODES, SECRETS
-from localcluster.kubelet.container import Isolation, detect_isolation
+from localcluster.kubelet.container import Isolation
 from localcluster.kubelet.node_objects import POWER_ANNOTATION
 from localcluster.paths import Home
 from tests.localcluster.running import (
     Observer,
     Part,
+    best_isolation,
     living,
     observing,
     running_cluster,
@@ -174,7 +175,7 @@ async def test_a_missing_config_map_is_waited_for(seen: Observer, name: str) -> 
 
 
 @pytest.mark.skipif(
-    detect_isolation(Path(f"/tmp/dlr-probe-{os.getpid()}")) is Isolation.NONE,
+    best_isolation() is Isolation.NONE,
     reason="this host allows no mount namespaces",
 )
 async def test_volumes_are_mounted(seen: Observer, name: str, tmp_path: Path) -> None:

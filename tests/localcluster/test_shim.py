@@ -21,20 +21,17 @@ from localcluster.kubelet.container import (
     ContainerSpec,
     Isolation,
     StartRefused,
-    detect_isolation,
     shim_command,
 )
+from tests.localcluster.running import best_isolation
 
 WAIT_SECONDS = 10.0
 
 
 def available() -> list[Isolation]:
     """What this host can do: all of them as root, at least NONE otherwise."""
-    import tempfile
-
-    best = detect_isolation(Path(tempfile.mkdtemp(prefix="dlr-probe-")))
     order = [Isolation.ROOT, Isolation.USER, Isolation.NONE]
-    return order[order.index(best) :]
+    return order[order.index(best_isolation()) :]
 
 
 AVAILABLE = available()
