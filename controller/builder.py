@@ -2,72 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
-from controller.cache import Cache
+from controller.controller import Controller, MapFunction, Predicate, Source
 from controller.loop import RECONCILE_TIMEOUT_SECONDS, ReconcileLoop, make_queue
+from controller.manager import Manager
 from controller.reconciler import Reconciler, Request
 from controller.resources import Object, Resource
-from controller.store import Change
-from controller.workqueue import WorkQueue
-
-if TYPE_CHECKING:
-    from controller.manager import Manager
-
-MapFunction = Callable[[Object], Iterable[Request]]
-Predicate = Callable[[Change], bool]
-"""Says whether a change is worth a look; without one, every change is."""
-
-
-@dataclass(frozen=True)
-class Source:
-    """A watched resource, and the requests that a change in it makes."""
-
-    resource: Resource
-    map_function: MapFunction
-    predicate: Predicate | None = None
-
-    def requests(self, change: Change) -> set[Request]:
-        """For the object as it was and as it is: an owner that lost it must hear of that too."""
-        if self.predicate is not None and not self.predicate(change):
-            return set()
-        return {
-            request
-            for obj in (change.old, change.new)
-            if obj is not None
-            for request in self.map_function(obj)
-        }
-
-
-class Controller:
-    """A reconciler with its queue and sources. The manager runs it."""
-
-    def __init__(
-        self, name: str, sources: Iterable[Source], queue: WorkQueue[Request], loop: ReconcileLoop
-    ) -> None:
-        self.name = name
-        self.sources = tuple(sources)
-        self._queue = queue
-        self._loop = loop
-
-    async def run(self, cache: Cache) -> None:
-        """Looks at everything there is, then at what changes, until `stop` and the last work is done."""
-        for source in self.sources:
-            cache.add_handler(source.resource, self._handler(source))
-        await self._loop.run()
-
-    def stop(self) -> None:
-        """Takes up no more work."""
-        self._queue.shut_down()
-
-    def _handler(self, source: Source) -> Callable[[Change], None]:
-        def handle(change: Change) -> None:
-            for request in source.requests(change):
-                self._queue.add(request)
-
-        return handle
 
 
 class ControllerBuilder:

@@ -16,9 +16,9 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 
 from controller import clock, metrics
 from controller.background import Background
-from controller.builder import Controller
 from controller.cache import Cache
 from controller.client import Client
+from controller.controller import Controller
 from controller.election import ElectionTiming
 from controller.elector import Elector
 from controller.errors import ClientError
