@@ -53,8 +53,12 @@ def _dispatch(words: list[str]) -> int | None:
 
 def _what_to_install(error: ModuleNotFoundError) -> str:
     package = (error.name or "").partition(".")[0]
-    brought_by = "torch" if package == "torch" else "'dlr[cli]'"
-    return f"this command needs the package {package}, which is not installed here; pip install {brought_by}"
+    how = (
+        "pip install torch"
+        if package == "torch"
+        else "install dlr with its extra, as in: pip install '.[cli]'"
+    )
+    return f"this command needs the package {package}, which is not installed here; {how}"
 
 
 if __name__ == "__main__":

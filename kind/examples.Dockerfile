@@ -1,5 +1,5 @@
 # What the examples train in: torch, scikit-learn's digits, and `dlr run`. Built from the repository's root by
-# kind/build.sh; a training image of your own needs torch and `pip install dlr`, nothing else from here.
+# kind/build.sh; a training image of your own needs torch and `pip install .`, nothing else from here.
 FROM python:3.13-slim
 ARG TORCH_VERSION
 ARG TORCH_PIP_ARGS=""

@@ -55,7 +55,11 @@ def test_controller_and_manifests_need_neither_torch_nor_pykube() -> None:
     ("blocked", "words", "says"),
     [
         ("torch", ["run", "x.py"], "the package torch, which is not installed here; pip install torch"),
-        ("typer", ["job", "list"], "the package typer, which is not installed here; pip install 'dlr[cli]'"),
+        (
+            "typer",
+            ["job", "list"],
+            "the package typer, which is not installed here; install dlr with its extra, as in: pip install '.[cli]'",
+        ),
     ],
 )
 def test_missing_package_is_named_in_one_sentence(blocked: str, words: list[str], says: str) -> None:
