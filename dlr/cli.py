@@ -6,13 +6,10 @@ torch, `dlr controller` beside the Kubernetes client. So these are taken out bef
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 
 from dlr.commands.errors import CommandError
-
-EXIT_INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -25,11 +22,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except ModuleNotFoundError as error:
         print(f"dlr: {_what_to_install(error)}", file=sys.stderr)
         sys.exit(1)
-    except KeyboardInterrupt:
-        sys.exit(EXIT_INTERRUPTED)
-    except BrokenPipeError:
-        # The reader has seen enough (`dlr job logs x | head`); keep the interpreter from flushing into it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _dispatch(words: list[str]) -> int | None:
