@@ -25,7 +25,9 @@ ENV_PROGRESS_FILE = "DLR_PROGRESS_FILE"
 ENV_RUNTIME_METRICS = "RUNTIME_METRICS_PATH"
 
 LOOK_SECONDS = 1.0
-"""Between looks at the files. It costs microseconds; how often to tell is the reporter's choice."""
+FIRST_LOOK_SECONDS = 0.1
+"""Between looks at the files: in general, and until the first step after a start. It costs microseconds; how
+often to tell is the reporter's choice."""
 
 _RECORD = struct.Struct("qd")
 
@@ -38,6 +40,8 @@ class ProgressFiles:
         self._metrics = self._directory / "runtime_metrics.json"
         self._steps: list[Path] = []
         self._since = time.time()
+        self.generation = 0
+        """How often processes were started: steps of one generation are not news in the next."""
 
     def renew(self, local_world_size: int) -> list[dict[str, str]]:
         """Fresh files for newly started processes; the environment that names them, by local rank."""
@@ -47,6 +51,7 @@ class ProgressFiles:
         for path in self._steps:
             path.write_bytes(bytes(_RECORD.size))
         self._since = time.time()
+        self.generation += 1
         metrics = os.environ.get(ENV_RUNTIME_METRICS) or str(self._metrics)
         return [{ENV_PROGRESS_FILE: str(path), ENV_RUNTIME_METRICS: metrics} for path in self._steps]
 
@@ -94,20 +99,22 @@ class ProgressMonitor(threading.Thread):
         self._stop_event.set()
 
     def run(self) -> None:
-        while not self._stop_event.wait(LOOK_SECONDS):
+        while not self._stop_event.wait(self._look_seconds()):
             self.look()
 
+    def _look_seconds(self) -> float:
+        stepped = self._told is not None and self._told[0] == self._files.generation
+        return LOOK_SECONDS if stepped else FIRST_LOOK_SECONDS
+
     def look(self) -> None:
+        generation = self._files.generation
         progress = self._files.read()
-        if progress is None:
+        if progress is None or self._told == (generation, progress.step):
             return
-        round_ = self._reporter.latest.observed_round
-        if self._told == (round_, progress.step):
-            return
-        # The first step of a round is news: it says that a restart is over.
-        first_of_round = self._told is None or self._told[0] != round_
-        self._told = (round_, progress.step)
-        self._reporter.progress(progress, at_once=first_of_round)
+        # The first step after a start is news: it says that a restart is over.
+        first = self._told is None or self._told[0] != generation
+        self._told = (generation, progress.step)
+        self._reporter.progress(progress, at_once=first)
 
 
 class TrackedLogsSpecs(LogsSpecs):

@@ -143,11 +143,13 @@ class Reporter(threading.Thread):
         """Say a new state; what is left out stays as it was."""
         with self._changed:
             last = self._latest
+            round_ = last.observed_round if observed_round is None else observed_round
+            unchanged = (state, round_, failure) == (last.state, last.observed_round, None)
             self._latest = replace(
                 last,
                 state=state,
-                since=last.since if state is last.state and failure is None else self._now(),
-                observed_round=last.observed_round if observed_round is None else observed_round,
+                since=last.since if unchanged else self._now(),
+                observed_round=round_,
                 failure=failure or last.failure,
             )
             self._outbox.put(self._latest)

@@ -94,7 +94,11 @@ def test_only_changes_are_told_and_the_first_of_a_round_at_once(files: ProgressF
     monitor.look()
     report_step(env, 2)
     monitor.look()
-    reporter.latest = Report(AgentState.RUNNING, datetime.now(UTC), 2)
+    reporter.latest = Report(AgentState.RUNNING, datetime.now(UTC), 2)  # told before its processes start
+    monitor.look()
+    (env,) = files.renew(1)
+    monitor.look()
+    report_step(env, 2)
     monitor.look()
     assert reporter.told == [(1, True), (2, False), (2, True)]
 

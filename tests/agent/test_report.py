@@ -174,6 +174,8 @@ def test_since_is_when_the_state_began(api: FakeApi, reporter: Reporter) -> None
     reporter._now = lambda: later
     reporter.report(AgentState.RUNNING, 1)
     assert reporter.latest.since == NOW
+    reporter.report(AgentState.RUNNING, 2)
+    assert reporter.latest.since == later, "another round's processes run"
     reporter.report(AgentState.FAILED, failure=failure(1))
     assert reporter.latest.since == later
 
