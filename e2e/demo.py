@@ -20,13 +20,20 @@ from e2e.screen import Screen, WorkerRow
 
 WORKERS = 3
 NODES = 4
-EPOCHS = 12
+EPOCHS = 8
 STEPS_AN_EPOCH = 22
 STEP_DELAY_SECONDS = 0.08
 STEPS_BETWEEN_BLOWS = 30
 RECOVERY_SECONDS = 60
 REFRESH_SECONDS = 0.2
 NAMESPACE = "demo"
+STATES = {
+    "Ready": "waiting",
+    "Running": "training",
+    "Failed": "process died",
+    "Succeeded": "done",
+    "Stopped": "leaving",
+}
 TITLE = (
     "Three worker Pods learn to read handwritten digits, on a small Kubernetes cluster on this machine,\n"
     "while a training process and a whole Pod are killed under them."
@@ -132,13 +139,18 @@ def drawn(screen: Screen, observation: Observation) -> Iterator[None]:
 def rows(observation: Observation) -> tuple[str, list[WorkerRow]]:
     """The world and its workers in words."""
     world = jobs.rendezvous(observation)
-    title = f"round {world['round']} {world['phase']}" if world else "waiting for the workers to join"
+    title = "waiting for the workers to join"
+    if world.get("phase") == "Formed":
+        title = f"world {world['round']} of {len(world['members'])} workers"
+    elif world.get("phase") == "Reforming":
+        title = f"world {world['round']} is broken, the others wait for a replacement"
     shown = []
     for worker, step in zip(observation.workers("digits"), jobs.steps(observation), strict=True):
         status = worker.get("status", {})
-        state = (status.get("agent") or {}).get("state") or status.get("phase", "Pending")
+        state = (status.get("agent") or {}).get("state", "")
+        words = STATES.get(state, "starting") if step or state != "Running" else "starting"
         pod, node = status.get("podName") or "", status.get("nodeName") or ""
-        shown.append(WorkerRow(worker["spec"]["index"], pod, node, state, step))
+        shown.append(WorkerRow(worker["spec"]["index"], pod, node, words, step))
     return title, shown
 
 

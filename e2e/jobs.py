@@ -91,9 +91,16 @@ def condition(thing: Object, kind: str) -> Object:
 
 
 def steps(observation: Observation, name: str = "digits") -> list[int]:
-    """The step that each worker last reported, by index; 0 for those that have not."""
-    agents = [worker.get("status", {}).get("agent") or {} for worker in observation.workers(name)]
-    return [int((agent.get("progress") or {}).get("step", 0)) for agent in agents]
+    """The step that each worker reported last in its present round, by index; 0 for those that have not."""
+    return [step_of(worker) for worker in observation.workers(name)]
+
+
+def step_of(worker: Object) -> int:
+    agent = worker.get("status", {}).get("agent") or {}
+    progress = agent.get("progress")
+    if not progress or seconds_between(agent["since"], progress["time"]) < 0:
+        return 0  # of an earlier round
+    return int(progress["step"])
 
 
 def current_pods(observation: Observation, name: str = "digits") -> list[Object]:

@@ -75,21 +75,24 @@ class Screen:
             self._draw()
         elif time.monotonic() - self._printed_progress_at > PLAIN_PROGRESS_SECONDS and workers:
             self._printed_progress_at = time.monotonic()
-            states = ", ".join(f"rank {row.rank} {row.state} at step {row.step}" for row in workers)
+            states = ", ".join(
+                f"worker {row.rank} {row.state}" + (f" at step {row.step}" if row.step else "")
+                for row in workers
+            )
             self._console.print(
                 f"{time.monotonic() - self._began:6.1f} s    {world}: {states}", soft_wrap=True
             )
 
     def _draw(self) -> None:
         table = Table(expand=True, caption=self._world, caption_justify="left")
-        for heading in ("rank", "pod", "node", "state", f"step of {self._last_step}", ""):
+        for heading in ("worker", "pod", "node", "state", f"step of {self._last_step}", ""):
             table.add_column(heading)
         for row in self._workers:
             table.add_row(
                 str(row.rank),
                 row.pod,
                 row.node,
-                Text(row.state, style="green" if row.state == "Running" else "yellow"),
+                Text(row.state, style="green" if row.state in ("training", "done") else "yellow"),
                 str(row.step),
                 ProgressBar(total=self._last_step, completed=row.step, width=24),
             )

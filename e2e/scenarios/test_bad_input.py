@@ -29,7 +29,7 @@ BAD: dict[str, tuple[Callable[[Object], object], tuple[str, ...]]] = {
     ),
     "min above max": (
         lambda job: worker(job).update(minReplicas=3, maxReplicas=2),
-        ("spec.replicaSpecs.worker", "minReplicas must not be greater than maxReplicas"),
+        ("spec.replicaSpecs[worker]", "minReplicas must not be greater than maxReplicas"),
     ),
     "no template": (lambda job: worker(job).pop("template"), ("spec.replicaSpecs.worker.template",)),
     "no containers": (
