@@ -201,13 +201,21 @@ async def test_volumes_are_mounted(seen: Observer, name: str, tmp_path: Path) ->
     account = "/var/run/secrets/kubernetes.io/serviceaccount"
     script = (
         f"cd {tmp_path}; cat map/sub/renamed; echo; cat elsewhere/file; cat all/a.txt all/labels; echo; "
-        f"touch elsewhere/x || echo read-only; ls {account}; cat {account}/namespace"
+        f"touch elsewhere/x 2>/dev/null || echo read-only; ls {account}; cat {account}/namespace"
     )
     await seen.create(name, shell(script, volumeMounts=mounts), volumes=volumes)
     await seen.until_phase(name, "Succeeded")
     logged = seen.log(name)
-    assert logged[:3] == ["beta", "from the host", f"alpha{name}"]
-    assert logged[4:] == ["read-only", "ca.crt", "namespace", "token", "default"]
+    assert logged == [
+        "beta",
+        "from the host",
+        f"alpha{name}",
+        "read-only",
+        "ca.crt",
+        "namespace",
+        "token",
+        "default",
+    ]
 
 
 async def test_an_unsupported_volume_is_refused_with_an_event(seen: Observer, name: str) -> None:
@@ -248,8 +256,8 @@ async def test_deletion_gives_the_grace_and_no_more(seen: Observer, name: str) -
     began = time.monotonic()
     await seen.delete(name)
     await seen.until_gone(name)
-    assert 0.9 < time.monotonic() - began < 4
-    assert living(name) == []
+    assert 0.9 < time.monotonic() - began < 10
+    assert await until_none_living(name) == []
 
 
 async def test_sigterm_lets_a_container_say_goodbye(seen: Observer, name: str, tmp_path: Path) -> None:
@@ -393,14 +401,13 @@ async def test_nothing_survives_killed_nodes_and_lost_pods_are_told(tmp_path: Pa
             assert (lost["exitCode"], lost["reason"]) == (137, "ContainerStatusUnknown")
             await seen.until(lambda: seen.pod("again")["status"]["containerStatuses"][0]["restartCount"] == 1)
             await seen.until_phase("again", "Running")
-            await until_living(marker, 4)
+            first_family = set(await until_living(marker, 4))
             shim = next(pid for pid in living("default/again/main") if pid not in living(marker))
             os.kill(shim, signal.SIGKILL)
             await seen.until(lambda: seen.pod("again")["status"]["containerStatuses"][0]["restartCount"] == 2)
             last = seen.pod("again")["status"]["containerStatuses"][0]["lastState"]["terminated"]
             assert last["exitCode"] == 137
             await seen.until_phase("again", "Running")
-            await until_living(marker, 4)
-            assert len(living(marker)) == 4
+            assert not first_family & set(await until_living(marker, 4))
         nodes.end()
-        assert living(marker) == []
+        assert await until_none_living(marker) == []
