@@ -11,7 +11,7 @@ from datetime import datetime
 
 import orjson
 
-from localcluster.apiserver import admission, crds, namespaces, pods, policies
+from localcluster.apiserver import admission, crds, namespaces, pods, policies, secret_data
 from localcluster.apiserver.cluster import Cluster
 from localcluster.apiserver.decoding import cannot_be_handled, check_object, report_unknown_fields
 from localcluster.apiserver.deletion import finished
@@ -119,6 +119,8 @@ def _prepare(cluster: Cluster, context: Context, obj: JSON, old: JSON | None) ->
     """Add defaults, and take out what the schema does not know."""
     if context.type.group_resource == "pods":
         obj = pods.completed(obj, old)
+    elif context.type.group_resource == "secrets":
+        obj = secret_data.completed(obj)
     prepared, unknown = cluster.schemas.prepare(context.type, obj, old)
     report_unknown_fields(context, unknown)
     return prepared

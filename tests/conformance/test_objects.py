@@ -11,7 +11,7 @@ import pytest
 from .conftest import Maker
 from .objects import configmap, container, manifest, owned_by, unschedulable_pod, widget
 from .rawapi import Api, causes, names, revision
-from .resources import CONFIGMAPS, NAMESPACES, PODS, WIDGETS
+from .resources import CONFIGMAPS, NAMESPACES, PODS, SECRETS, WIDGETS
 
 JSON = dict[str, Any]
 
@@ -313,3 +313,11 @@ async def test_a_bad_pod_is_refused_with_the_path(api: Api, namespace: str, chan
 async def test_there_are_the_namespaces_of_every_cluster(api: Api) -> None:
     found = (await api.list(NAMESPACES)).expect(200)
     assert {"default", "kube-system", "kube-public", "kube-node-lease"} <= set(names(found))
+
+
+async def test_a_secrets_plain_text_is_kept_as_data(api: Api, namespace: str) -> None:
+    secret = manifest(SECRETS, namespace, "s", data={"a": "b2xk", "b": "Yg=="}, stringData={"a": "new"})
+    (await api.create(SECRETS, secret)).expect(201)
+    stored = (await api.get(SECRETS, namespace, "s")).expect(200)
+    assert "stringData" not in stored
+    assert stored["data"] == {"a": "bmV3", "b": "Yg=="}
