@@ -102,14 +102,12 @@ def tell_recovery(observation: Observation, screen: Screen, before: Object, stru
     """Wait until every worker has ended a step in a later world, and say how long that took."""
 
     def stepped_again() -> float | None:
-        times = []
-        for worker in observation.workers("digits"):
-            agent = worker.get("status", {}).get("agent") or {}
-            progress = agent.get("progress")
-            if progress is None or agent["observedRound"] <= before["round"]:
-                return None
-            times.append((datetime.fromisoformat(progress["time"]) - struck_at).total_seconds())
-        return max(times) if len(times) == WORKERS and min(times) > 0 else None
+        workers = observation.workers("digits")
+        agents = [worker["status"]["agent"] for worker in workers if jobs.step_of(worker)]
+        if len(agents) < WORKERS or any(agent["observedRound"] <= before["round"] for agent in agents):
+            return None
+        ends = [datetime.fromisoformat(agent["progress"]["time"]) for agent in agents]
+        return (max(ends) - struck_at).total_seconds()
 
     seconds = observation.wait_for("the next step of all workers", stepped_again, RECOVERY_SECONDS)
     world = jobs.rendezvous(observation)

@@ -20,11 +20,14 @@ PLAIN_PROGRESS_SECONDS = 2.0
 class WorkerRow:
     """One worker as the table shows it."""
 
-    rank: int
+    index: int
     pod: str
     node: str
     state: str
     step: int
+
+    def __str__(self) -> str:
+        return f"worker {self.index} {self.state}" + (f" at step {self.step}" if self.step else "")
 
 
 class Screen:
@@ -75,13 +78,9 @@ class Screen:
             self._draw()
         elif time.monotonic() - self._printed_progress_at > PLAIN_PROGRESS_SECONDS and workers:
             self._printed_progress_at = time.monotonic()
-            states = ", ".join(
-                f"worker {row.rank} {row.state}" + (f" at step {row.step}" if row.step else "")
-                for row in workers
-            )
-            self._console.print(
-                f"{time.monotonic() - self._began:6.1f} s    {world}: {states}", soft_wrap=True
-            )
+            states = ", ".join(map(str, workers))
+            since = time.monotonic() - self._began
+            self._console.print(f"{since:6.1f} s    {world}: {states}", soft_wrap=True)
 
     def _draw(self) -> None:
         table = Table(expand=True, caption=self._world, caption_justify="left")
@@ -89,7 +88,7 @@ class Screen:
             table.add_column(heading)
         for row in self._workers:
             table.add_row(
-                str(row.rank),
+                str(row.index),
                 row.pod,
                 row.node,
                 Text(row.state, style="green" if row.state in ("training", "done") else "yellow"),

@@ -9,19 +9,30 @@ from collections.abc import Iterator
 import pytest
 
 from e2e import embedded, jobs
+from e2e.api import Kind
 from e2e.cluster import Capability, Cluster, ControlPlaneProcess
 from e2e.observation import Observation
 
+START_SECONDS = 15
 LEASE_SECONDS = 15
 RETRY_SECONDS = 2 * 1.2  # a candidate looks every 2 s, with jitter
 FORMING_SECONDS = 10  # from the takeover on: detection is over by then, and worlds form in well under that
 
 
 @pytest.fixture
-def standby(cluster: Cluster) -> Iterator[ControlPlaneProcess]:
+def standby(cluster: Cluster, observation: Observation) -> Iterator[ControlPlaneProcess]:
     """A second controller, waiting behind the cluster's own."""
+    observation.wait_for("the cluster's own controller to lead", lambda: leader(cluster), START_SECONDS)
     with cluster.standby_controller() as process:
         yield process
+
+
+def leader(cluster: Cluster) -> str:
+    """The identity of the controller that holds the Lease; empty where none does."""
+    api = cluster.api()
+    leases = {lease["metadata"]["name"]: lease for lease in api.list(Kind.LEASE)["items"]}
+    api.close()
+    return str(leases.get("dlr-controller", {}).get("spec", {}).get("holderIdentity") or "")
 
 
 @pytest.mark.needs(Capability.CONTROL_PLANE)
@@ -30,13 +41,16 @@ def test_another_controller_acts_within_the_lease_time_and_no_round_has_two_worl
 ) -> None:
     namespace = observation.namespace
     first = cluster.control_plane(embedded.CONTROLLER)
-    cluster.apply(jobs.digits(cluster, namespace, epochs=40), namespace)
+    cluster.apply(jobs.digits(cluster, namespace, epochs=15), namespace)
     world = jobs.wait_until_training(observation, 2)
 
+    frozen = leader(cluster)
     # The leader freezes, as in a long stop of its machine: it does not know that its time runs out.
     first.signal(signal.SIGSTOP)
     took = seconds_to_next_round(cluster, observation, world["round"])
     print(f"leader frozen: the next world after {took:.1f} s")
+    second = leader(cluster)
+    assert second != frozen
     first.signal(signal.SIGCONT)
     world = jobs.wait_until_training(observation, 2)
 
@@ -44,6 +58,8 @@ def test_another_controller_acts_within_the_lease_time_and_no_round_has_two_worl
     standby.signal(signal.SIGKILL)
     took = seconds_to_next_round(cluster, observation, world["round"])
     print(f"leader killed: the next world after {took:.1f} s")
+
+    assert leader(cluster) not in (frozen, second), "who lost the Lease comes back as somebody new"
 
     jobs.wait_until_succeeded(observation)
     assert jobs.rendezvous(observation)["round"] == world["round"] + 1
