@@ -16,7 +16,7 @@ from e2e.observation import Observation
 START_SECONDS = 15
 LEASE_SECONDS = 15
 RETRY_SECONDS = 2 * 1.2  # a candidate looks every 2 s, with jitter
-FORMING_SECONDS = 10  # from the takeover on: detection is over by then, and worlds form in well under that
+FORMING_SECONDS = 5  # from the takeover on: the agents have told what failed, and worlds form at once
 
 
 @pytest.fixture
