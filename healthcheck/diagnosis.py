@@ -1,0 +1,191 @@
+"""The verdicts: on each node, on links, and on racks; each with the evidence that led to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from healthcheck.attribution import OPEN, Standing, attribute
+from healthcheck.domains import FaultyDomain, clustered, cut_off
+from healthcheck.evidence import accusation, acquittal, doubt, link_evidence
+from healthcheck.fleet import Link, Node, NodeName
+from healthcheck.measurements import History, RoundResult
+from healthcheck.pairing import Evidence
+from healthcheck.settings import Settings
+from healthcheck.stragglers import Slowness, slow_nodes
+from healthcheck.trials import Symptom, failing_trials, slow_trials
+
+UNSETTLED = OPEN | {Standing.CUT_OFF}
+
+
+class Verdict(StrEnum):
+    HEALTHY = "Healthy"
+    FAULTY = "Faulty"
+    STRAGGLER = "Straggler"
+    INCONCLUSIVE = "Inconclusive"
+    """It may be at fault, and nothing proves or disproves it. Nobody acts on this but a person."""
+
+
+class Cause(StrEnum):
+    """What a verdict other than Healthy rests on."""
+
+    NONE = ""
+    LOCAL_TEST = "LocalTest"
+    NO_ANSWER = "NoAnswer"
+    PAIR_TEST = "PairTest"
+    SLOW_COMPUTE = "SlowCompute"
+    """A figure of the node's own: GEMM, copies, the collective inside the node."""
+    SLOW_NETWORK = "SlowNetwork"
+
+
+@dataclass(frozen=True)
+class NodeVerdict:
+    node: NodeName
+    verdict: Verdict
+    evidence: str
+    """One sentence for a person."""
+    causes: tuple[Cause, ...] = ()
+
+
+@dataclass(frozen=True)
+class LinkVerdict:
+    """A link that fails, or is slow, between two nodes that are well with others."""
+
+    link: Link
+    symptom: Symptom
+    evidence: str
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """The end of a check."""
+
+    nodes: tuple[NodeVerdict, ...]
+    links: tuple[LinkVerdict, ...] = ()
+    domains: tuple[FaultyDomain, ...] = ()
+
+    def named(self, verdict: Verdict) -> tuple[NodeName, ...]:
+        return tuple(found.node for found in self.nodes if found.verdict is verdict)
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All that a history says, before anything is decided about going on."""
+
+    nodes: tuple[Node, ...]
+    locally_tested: frozenset[NodeName]
+    local_failures: Mapping[NodeName, str]
+    silent: Mapping[NodeName, int]
+    """With the round in which the node gave no answer."""
+    unheard: Mapping[NodeName, int]
+    """The same, in a round in which most were silent."""
+    slow_compute: Mapping[NodeName, tuple[Slowness, ...]]
+    evidence: Mapping[Symptom, Evidence]
+
+
+def investigate(history: History, nodes: Sequence[Node], settings: Settings) -> Findings:
+    """Everything that the recorded results say. Pure, and so the same after any restart."""
+    local = {n.name: history.local[n.name] for n in nodes if n.name in history.local}
+    local_failures = {name: result.reason for name, result in local.items() if not result.passed}
+    silent, unheard = _silences(history)
+    condemned = {*local_failures, *silent}
+    failing = failing_trials(history.rounds)
+    failed = attribute(failing, nodes, condemned, settings.failed)
+    slow_ledger = slow_trials(history.rounds, nodes, settings)
+    slow = attribute(slow_ledger, nodes, {*condemned, *failed.guilty}, settings.slow)
+    return Findings(
+        nodes=tuple(nodes),
+        locally_tested=frozenset(local),
+        local_failures=local_failures,
+        silent=silent,
+        unheard=unheard,
+        slow_compute=slow_nodes(local, nodes, settings),
+        evidence={Symptom.FAILED: Evidence(failing, failed), Symptom.SLOW: Evidence(slow_ledger, slow)},
+    )
+
+
+def conclude(findings: Findings, settings: Settings) -> Verdicts:
+    """The verdicts that the findings carry, as if no further test could be made."""
+    failed = findings.evidence[Symptom.FAILED]
+    nodes = tuple(_verdict(node.name, findings) for node in findings.nodes)
+    faulty = {found.node for found in nodes if found.verdict is Verdict.FAULTY}
+    links = tuple(
+        LinkVerdict(pair, symptom, link_evidence(symptom, pair, evidence))
+        for symptom, evidence in findings.evidence.items()
+        for pair in sorted(evidence.attribution.links, key=sorted)
+    )
+    domains = (
+        *clustered(findings.nodes, faulty, settings.significance),
+        *cut_off(findings.nodes, failed.ledger, failed.attribution),
+    )
+    return Verdicts(nodes, links, domains)
+
+
+def most_are_silent(round_: RoundResult) -> bool:
+    """Most of those asked gave no answer: it is likelier that nobody reaches us than that all of them died."""
+    quiet = sum(len(group.silent) for group in round_.groups)
+    return 2 * quiet > sum(len(group.members) for group in round_.groups)
+
+
+def _silences(history: History) -> tuple[dict[NodeName, int], dict[NodeName, int]]:
+    """Who never answered, and who did not in a round in which most did not."""
+    silent: dict[NodeName, int] = {}
+    unheard: dict[NodeName, int] = {}
+    for round_ in history.rounds:
+        quiet = [name for group in round_.groups for name in group.silent]
+        told = unheard if most_are_silent(round_) else silent
+        told.update((name, round_.number) for name in quiet if name not in told)
+    return silent, unheard
+
+
+def _verdict(name: NodeName, findings: Findings) -> NodeVerdict:
+    if name in findings.local_failures:
+        text = f"its local tests failed: {findings.local_failures[name]}"
+        return NodeVerdict(name, Verdict.FAULTY, text, (Cause.LOCAL_TEST,))
+    if name in findings.silent:
+        text = f"it gave no answer in round {findings.silent[name]}"
+        return NodeVerdict(name, Verdict.FAULTY, text, (Cause.NO_ANSWER,))
+    failed = findings.evidence[Symptom.FAILED]
+    if failed.standing(name) is Standing.GUILTY:
+        text = accusation(Symptom.FAILED, name, failed)
+        return NodeVerdict(name, Verdict.FAULTY, text, (Cause.PAIR_TEST,))
+    return _slow_verdict(name, findings) or _open_verdict(name, findings)
+
+
+def _slow_verdict(name: NodeName, findings: Findings) -> NodeVerdict | None:
+    slow = findings.evidence[Symptom.SLOW]
+    causes, texts = [], []
+    if name in findings.slow_compute:
+        causes.append(Cause.SLOW_COMPUTE)
+        texts.append("; ".join(map(str, findings.slow_compute[name])))
+    if slow.standing(name) is Standing.GUILTY:
+        causes.append(Cause.SLOW_NETWORK)
+        texts.append(accusation(Symptom.SLOW, name, slow))
+    return NodeVerdict(name, Verdict.STRAGGLER, "; ".join(texts), tuple(causes)) if causes else None
+
+
+def _open_verdict(name: NodeName, findings: Findings) -> NodeVerdict:
+    """Healthy, or why that cannot be said."""
+    failed, slow = findings.evidence[Symptom.FAILED], findings.evidence[Symptom.SLOW]
+    if not failed.ledger.of(name):
+        return _untested_verdict(name, findings)
+    if failed.standing(name) in UNSETTLED:
+        text = doubt(Symptom.FAILED, name, failed)
+        return NodeVerdict(name, Verdict.INCONCLUSIVE, text, (Cause.PAIR_TEST,))
+    if slow.standing(name) in UNSETTLED:
+        text = doubt(Symptom.SLOW, name, slow)
+        return NodeVerdict(name, Verdict.INCONCLUSIVE, text, (Cause.SLOW_NETWORK,))
+    return NodeVerdict(name, Verdict.HEALTHY, acquittal(name, failed))
+
+
+def _untested_verdict(name: NodeName, findings: Findings) -> NodeVerdict:
+    """Of a node that no finished pair test included: its local tests speak alone, if it made any."""
+    if name in findings.unheard:
+        text = f"most nodes gave no answer in round {findings.unheard[name]}, and this was one of them"
+        return NodeVerdict(name, Verdict.INCONCLUSIVE, text, (Cause.NO_ANSWER,))
+    if name in findings.locally_tested:
+        text = "it passed its local tests; there was no partner to test its network with"
+        return NodeVerdict(name, Verdict.HEALTHY, text)
+    text = "it made no local test, and there was no partner to test it with"
+    return NodeVerdict(name, Verdict.INCONCLUSIVE, text, (Cause.PAIR_TEST,))

@@ -1,0 +1,87 @@
+"""The evidence behind a verdict, as a sentence for a person."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from healthcheck.attribution import Standing
+from healthcheck.fleet import Link, NodeName
+from healthcheck.pairing import Evidence
+from healthcheck.trials import Symptom, Trial
+
+VERB = {Symptom.FAILED: "failed", Symptom.SLOW: "was slow"}
+GOOD = {Symptom.FAILED: "passed", Symptom.SLOW: "was fast"}
+
+OPEN_QUESTION = {
+    Standing.UNTESTED: "no test with a node that is well could be made",
+    Standing.SUSPECT: "too few trusted nodes have tested it",
+    Standing.CONTESTED: "nothing shows yet whether it is this node, its partner or the link",
+    Standing.PRESUMED: "more likely its partners are to blame, which nothing proves yet",
+    Standing.CUT_OFF: "it fails beyond its own rack or switch only, and that may be the one at fault",
+}
+
+
+def accusation(symptom: Symptom, name: NodeName, evidence: Evidence) -> str:
+    """Why the node is guilty: its failures with witnesses, and what else it did."""
+    ledger = evidence.ledger
+    testimony = sorted(evidence.attribution.guilty[name], key=lambda trial: trial.round)
+    passes = ledger.passes(name)
+    besides = (
+        f"{GOOD[symptom]} in {passes} of {len(ledger.of(name))} tests" if passes else f"never {GOOD[symptom]}"
+    )
+    return (
+        f"it {VERB[symptom]} {_meetings(name, testimony)}, who do well with others, and {besides}"
+        f"{_reason(testimony)}"
+    )
+
+
+def link_evidence(symptom: Symptom, pair: Link, evidence: Evidence) -> str:
+    """Why it is the link: how the pair did, and how each of its nodes did elsewhere."""
+    a, b = sorted(pair)
+    trials = evidence.attribution.links[pair]
+    bad = [trial for trial in trials if not trial.passed]
+    passes_a, passes_b = evidence.ledger.passes(a, (b,)), evidence.ledger.passes(b, (a,))
+    return (
+        f"the pair {VERB[symptom]} in {len(bad)} of {len(trials)} tests, while {a} {GOOD[symptom]} in "
+        f"{_tests(passes_a)} with others and {b} in {passes_b}{_reason(bad)}"
+    )
+
+
+def doubt(symptom: Symptom, name: NodeName, evidence: Evidence) -> str:
+    """What speaks against the node, and why it is not enough."""
+    failures = evidence.ledger.failures(name)
+    seen = f"it {VERB[symptom]} {_meetings(name, failures)}; " if failures else ""
+    passes = _tests(evidence.ledger.passes(name))
+    return f"{seen}it {GOOD[symptom]} in {passes}; {OPEN_QUESTION[evidence.standing(name)]}"
+
+
+def acquittal(name: NodeName, evidence: Evidence) -> str:
+    """Why the node is well, though something may have failed with it."""
+    ledger = evidence.ledger
+    text = f"it passed {_tests(ledger.passes(name))}"
+    failures = ledger.failures(name)
+    if not failures:
+        return text
+    met = _meetings(name, failures)
+    if evidence.standing(name) is Standing.CLEARED:
+        since = ledger.passes(name, after=failures[-1].round)
+        return f"{text}, {since} of them since it failed {met}: a fault would have shown again"
+    return f"{text}; that it failed {met} is the other side's"
+
+
+def _meetings(name: NodeName, trials: Sequence[Trial]) -> str:
+    return _list(f"in round {trial.round} with {_list(trial.others(name))}" for trial in trials)
+
+
+def _tests(count: int) -> str:
+    return "1 test" if count == 1 else f"{count} tests"
+
+
+def _reason(trials: Sequence[Trial]) -> str:
+    last = next((trial.reason for trial in reversed(trials) if trial.reason), "")
+    return f" ({last})" if last else ""
+
+
+def _list(items: Iterable[str]) -> str:
+    *most, last = items
+    return f"{', '.join(most)} and {last}" if most else last

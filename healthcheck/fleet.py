@@ -1,0 +1,43 @@
+"""What is checked: nodes, the links between them, and the racks or switches they share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+NodeName = str
+
+Link = frozenset[NodeName]
+"""Two nodes, in no order."""
+
+
+@dataclass(frozen=True)
+class Domain:
+    """One value of a topology label, such as rack=r12: what its nodes may fail of together."""
+
+    level: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.level}={self.name}"
+
+
+@dataclass(frozen=True)
+class Node:
+    """One node to check. Its place in the given order is its only rank; names decide nothing."""
+
+    name: NodeName
+    hardware_class: str = ""
+    """Nodes are compared with those of the same class only, such as the accelerator's product name."""
+    domains: tuple[Domain, ...] = ()
+    """Smallest first. Without labels, nothing is said about domains."""
+    vouched: bool = False
+    """It passed a check that is still fresh, with other partners: a reference."""
+
+    @property
+    def smallest_domain(self) -> Domain | None:
+        return self.domains[0] if self.domains else None
+
+
+def link(members: Iterable[NodeName]) -> Link:
+    return frozenset(members)

@@ -1,0 +1,82 @@
+"""What the probes measured, as plain data: one result a node (local), one a group and round (pairs)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from healthcheck.fleet import NodeName
+
+
+class Metric(StrEnum):
+    """One measured figure; the value names it with its unit. Figures are never added up."""
+
+    GEMM_BF16_TFLOPS = "gemm_bf16_tflops"
+    GEMM_FP16_TFLOPS = "gemm_fp16_tflops"
+    GEMM_FP32_TFLOPS = "gemm_fp32_tflops"
+    HOST_TO_DEVICE_GBPS = "host_to_device_gbps"
+    DEVICE_TO_HOST_GBPS = "device_to_host_gbps"
+    INTRA_NODE_BUS_GBPS = "intra_node_bus_gbps"
+    PAIR_ALGORITHM_GBPS = "pair_algorithm_gbps"
+    """Gigabytes (10⁹ bytes) of payload a second; depends on the group's size, so it is only shown."""
+    PAIR_BUS_GBPS = "pair_bus_gbps"
+    """The same, scaled by the collective's share of the wire, so that pairs and triples compare."""
+    PAIR_LATENCY_US = "pair_latency_us"
+
+    @property
+    def higher_is_better(self) -> bool:
+        return self is not Metric.PAIR_LATENCY_US
+
+
+COMPARED_IN_PAIRS = (Metric.PAIR_BUS_GBPS, Metric.PAIR_LATENCY_US)
+
+
+@dataclass(frozen=True)
+class LocalResult:
+    """What one node found out by itself, before it met any other."""
+
+    device_faults: tuple[str, ...] = ()
+    """One sentence each: an uncorrectable memory error, an Xid, a broken NVLink, memory in use."""
+    failure: str = ""
+    """Why a local probe failed, crashed or did not end."""
+    measured: Mapping[Metric, float] = field(default_factory=dict)
+
+    @property
+    def passed(self) -> bool:
+        return not self.device_faults and not self.failure
+
+    @property
+    def reason(self) -> str:
+        return "; ".join((*self.device_faults, self.failure) if self.failure else self.device_faults)
+
+
+@dataclass(frozen=True)
+class GroupResult:
+    """How one group's collective went in one round. A group passed if all of its members say so."""
+
+    members: tuple[NodeName, ...]
+    passed: bool
+    failure: str = ""
+    """What the first member to fail said."""
+    silent: tuple[NodeName, ...] = ()
+    """Members that never answered. The failure is theirs, and says nothing about their partners."""
+    measured: Mapping[Metric, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RoundResult:
+    """A finished round: every group has a result."""
+
+    number: int
+    """Counts from 1."""
+    groups: tuple[GroupResult, ...]
+
+
+@dataclass(frozen=True)
+class History:
+    """All that is known of a check. The next step follows from it alone."""
+
+    local: Mapping[NodeName, LocalResult] = field(default_factory=dict)
+    """Of every node that ran local tests; a node without an entry has nothing said against it."""
+    rounds: tuple[RoundResult, ...] = ()

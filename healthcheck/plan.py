@@ -1,0 +1,54 @@
+"""The next step of a check: a round of groups, or the verdicts. A pure function of what is recorded.
+
+A controller that restarts in the middle of a round asks again with the same finished rounds, and gets the
+same groups. Local tests come first: call this when every node's local result is in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from healthcheck.diagnosis import Findings, Verdicts, conclude, investigate, most_are_silent
+from healthcheck.fleet import Node
+from healthcheck.measurements import History
+from healthcheck.pairing import Group, neighbours, next_groups
+from healthcheck.settings import Settings
+
+UNHEARD_ROUNDS = 2
+"""After so many rounds in a row without an answer from most nodes, more rounds would only wait."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """Groups that test each other at the same time. A node in none of them idles."""
+
+    number: int
+    groups: tuple[Group, ...]
+
+
+def next_step(history: History, nodes: Sequence[Node], settings: Settings) -> Round | Verdicts:
+    """What to do after the finished rounds of `history`.
+
+    Args:
+        history: local results and finished rounds, the latter in order.
+        nodes: the nodes to check, in rank order, each name once.
+        settings: bounds and thresholds.
+    """
+    findings = investigate(history, nodes, settings)
+    groups = _groups(history, findings, settings)
+    if not groups:
+        return conclude(findings, settings)
+    return Round(len(history.rounds) + 1, groups)
+
+
+def _groups(history: History, findings: Findings, settings: Settings) -> tuple[Group, ...]:
+    done = len(history.rounds)
+    if not done:
+        return neighbours([node.name for node in findings.nodes if node.name not in findings.local_failures])
+    last = history.rounds[-UNHEARD_ROUNDS:]
+    nobody_hears_us = len(last) == UNHEARD_ROUNDS and all(map(most_are_silent, last))
+    if done >= settings.most_rounds or nobody_hears_us:
+        return ()
+    evidence = tuple(findings.evidence.values())
+    return next_groups(findings.nodes, evidence, screening=done < settings.screening_rounds)

@@ -1,0 +1,92 @@
+"""Results as trials: which nodes met, in which round, and whether the symptom in question showed."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from healthcheck.fleet import Link, Node, NodeName
+from healthcheck.measurements import RoundResult
+from healthcheck.settings import Settings
+from healthcheck.stragglers import PairSpeeds, Slowness
+
+
+class Symptom(StrEnum):
+    """What may be wrong with a group. Each is judged by itself: a failure says nothing about speed."""
+
+    FAILED = "failed"
+    SLOW = "slow"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One group's test, seen for one symptom."""
+
+    round: int
+    members: tuple[NodeName, ...]
+    passed: bool
+    reason: str = ""
+
+    def others(self, name: NodeName) -> tuple[NodeName, ...]:
+        return tuple(member for member in self.members if member != name)
+
+
+class Ledger:
+    """All trials of one symptom, by node."""
+
+    def __init__(self, trials: Iterable[Trial]) -> None:
+        self.trials = tuple(trials)
+        by_node: dict[NodeName, list[Trial]] = defaultdict(list)
+        for trial in self.trials:
+            for member in trial.members:
+                by_node[member].append(trial)
+        self._by_node = dict(by_node)
+
+    def of(self, name: NodeName) -> Sequence[Trial]:
+        """The node's trials, in the order of rounds."""
+        return self._by_node.get(name, ())
+
+    def passes(self, name: NodeName, without: Collection[NodeName] = (), after: int = 0) -> int:
+        """How often the node passed, in groups with none of `without`, in rounds later than `after`."""
+        return sum(
+            trial.passed and trial.round > after and not any(other in without for other in trial.others(name))
+            for trial in self.of(name)
+        )
+
+    def failures(self, name: NodeName) -> list[Trial]:
+        return [trial for trial in self.of(name) if not trial.passed]
+
+    def met(self, name: NodeName, other: NodeName) -> int:
+        """In how many groups the two were together."""
+        return sum(other in trial.members for trial in self.of(name))
+
+    def of_pair(self, pair: Link) -> list[Trial]:
+        """The trials of exactly these two."""
+        return [trial for trial in self.of(min(pair)) if frozenset(trial.members) == pair]
+
+
+def failing_trials(rounds: Iterable[RoundResult]) -> Ledger:
+    """Whether groups failed. A group with a silent member says nothing about the others."""
+    return Ledger(
+        Trial(round_.number, group.members, group.passed, group.failure)
+        for round_ in rounds
+        for group in round_.groups
+        if not group.silent
+    )
+
+
+def slow_trials(rounds: Sequence[RoundResult], nodes: Sequence[Node], settings: Settings) -> Ledger:
+    """Whether groups were slow. One that failed says nothing about it; one without figures was not slow."""
+    speeds = PairSpeeds(rounds, nodes, settings)
+    trials = []
+    for round_ in rounds:
+        for group in (group for group in round_.groups if group.passed):
+            slow = speeds.judge(group)
+            trials.append(Trial(round_.number, group.members, not slow, _reason(slow)))
+    return Ledger(trials)
+
+
+def _reason(slow: Sequence[Slowness]) -> str:
+    return "; ".join(str(slowness) for slowness in slow)
