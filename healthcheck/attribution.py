@@ -4,9 +4,8 @@ The theory is system-level diagnosis by mutual tests (Preparata, Metze and Chien
 with the difference that faults may be intermittent and may sit in a link. Of a test between two, a pass
 acquits both of a hard fault; a failure accuses both. So:
 
-* A *node* is guilty when it failed with several distinct witnesses: partners who passed with others, and whose
-  open failures are with this node or with worse ones only. It does not matter how often the node passed
-  besides. For hard faults this never blames a healthy node: a witness passed, so it is healthy, so the other
+* A *node* is guilty when it failed with several distinct witnesses: partners who passed with others, and
+  whose open failures are with this node or with worse ones only. However often the node passed besides. For hard faults this never blames a healthy node: a witness passed, so it is healthy, so the other
   one is not.
 * A *link* is guilty when its pair fails again and again while both of its nodes pass elsewhere, so that an
   intermittent fault of either node explains it far worse (a generalised likelihood ratio).
@@ -212,7 +211,7 @@ class _Inquiry:
         return Standing.PRESUMED if presumed else Standing.CONTESTED
 
     def _reruns(self) -> tuple[Link, ...]:
-        """Pairs to try again: the last trial failed, and each of the two has passed without the other since."""
+        """Pairs to try again: their last trial failed, and each has passed without the other since."""
         wanted: dict[Link, None] = {}
         for failure in filter(self._is_contested, self._open_failures()):
             for pair in map(frozenset, combinations(failure.members, 2)):

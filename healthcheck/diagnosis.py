@@ -123,7 +123,7 @@ def conclude(findings: Findings, settings: Settings) -> Verdicts:
 
 
 def most_are_silent(round_: RoundResult) -> bool:
-    """Most of those asked gave no answer: it is likelier that nobody reaches us than that all of them died."""
+    """Most of those asked gave no answer: likelier that nobody reaches us than that all of them died."""
     quiet = sum(len(group.silent) for group in round_.groups)
     return 2 * quiet > sum(len(group.members) for group in round_.groups)
 

@@ -110,7 +110,7 @@ class _Round:
                 self._group(name, partner)
 
     def _preference(self, name: NodeName, partner: NodeName) -> tuple[bool, bool, int, int, int, int]:
-        """Its own rack once, then whom it has not met, from a rack little tried, who passed often; then by rank.
+        """Its own rack once, then who is new to it, from a rack little tried, who passed often; then by rank.
 
         Its own rack first, so that a node whose rack is cut off from the others is seen to pass inside.
         """
@@ -135,7 +135,7 @@ class _Round:
         return self._ledger.passes(name) > 0 or self._met(name, partner) < MOST_MEETINGS_WITHOUT_A_PASS
 
     def _may_meet_suspect(self, name: NodeName, partner: NodeName) -> bool:
-        """Suspects that failed together learn nothing from each other; others may find that both are well."""
+        """Suspects that failed together learn nothing of each other; others may find that both are well."""
         together = self._ledger.of_pair(frozenset((name, partner)))
         return not together or together[-1].passed
 

@@ -18,17 +18,17 @@ class Rules:
     witnesses_if_one_explains_all: int = 2
     """The same, where one node takes part in every failure seen: any other story needs two faults."""
     clearing_passes: int = 9
-    """A node with an unexplained failure is cleared by this many passes in a row: a fault that hits 30 % of the
-    tests stays hidden that long with 0.7⁹ = 4 %."""
+    """A node with an unexplained failure is cleared by this many passes in a row: a fault that hits 30 % of
+    the tests stays hidden that long with 0.7⁹ = 4 %."""
     link_likelihood_ratio: float = 0.01
-    """A link is guilty once an intermittent fault of either node explains what was seen a hundred times worse."""
+    """A link is guilty once an intermittent fault of either node explains it all a hundred times worse."""
 
 
 @dataclass(frozen=True)
 class Settings:
     screening_rounds: int = 1
-    """Rounds in which everybody is tested. One sees all hard faults; each further one meets other partners, and
-    sees a share p of the intermittent faults still unseen that fail a share p of their tests."""
+    """Rounds in which everybody is tested. One sees all hard faults; each further one meets other partners,
+    and sees a share p of the intermittent faults still unseen that fail a share p of their tests."""
     most_rounds: int = 12
     """One to see a failure, nine to clear an innocent (`Rules.clearing_passes`), two to re-run its pair. Hard
     faults in up to N/4 nodes need 2 to 4."""
@@ -39,7 +39,7 @@ class Settings:
     straggler_ratio: float = 1.5
     """Slower than this many times the median is slow whatever the spread."""
     small_fleet_ratio: float = 1.2
-    """The same where there are too few values for a spread: twice what healthy units of one model may differ."""
+    """The same where there are too few values for a spread: twice what healthy units may differ."""
     smallest_fleet_with_spread: int = 5
     """Values needed for a median absolute deviation that means something."""
     deviations: float = 4.0
