@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from http import HTTPStatus
 from typing import Any
 
 from agent.api import GROUP_PATH, ApiClient, ApiError, retrying
@@ -130,6 +131,8 @@ class Reporter(threading.Thread):
         self._latest = first
         self._progress_due_at: float | None = None
         self._last_told_at = float("-inf")
+        self._worker_is_gone = False
+        """The last attempt found no such object: whoever leaves need not wait to be heard."""
         self._stop_event = threading.Event()
         self._complaints = Complaints(logger, f"report to elasticworker {me.namespace}/{me.worker_name}")
 
@@ -163,11 +166,14 @@ class Reporter(threading.Thread):
             self._changed.notify_all()
 
     def flush(self, timeout_seconds: float) -> bool:
-        """Wait until all is told; False if the API server did not take it in time."""
+        """Wait until all is told; False if the API server did not take it in time, or has no place for it."""
         if not self.is_alive():
             return False
         with self._changed:
-            return self._changed.wait_for(lambda: self._outbox.first() is None, timeout_seconds)
+            self._changed.wait_for(
+                lambda: self._worker_is_gone or self._outbox.first() is None, timeout_seconds
+            )
+            return self._outbox.first() is None
 
     def stop(self) -> None:
         self._stop_event.set()
@@ -203,9 +209,16 @@ class Reporter(threading.Thread):
             report = self._outbox.first()
         if report is None:
             return
-        self._api.merge_patch(self._path, {"status": {"agent": {**self._facts, **report.to_status()}}})
+        try:
+            self._api.merge_patch(self._path, {"status": {"agent": {**self._facts, **report.to_status()}}})
+        except ApiError as error:
+            with self._changed:
+                self._worker_is_gone = error.status == HTTPStatus.NOT_FOUND
+                self._changed.notify_all()
+            raise
         self._complaints.succeeded()
         with self._changed:
+            self._worker_is_gone = False
             self._outbox.told(report)
             self._last_told_at = time.monotonic()
             if report.progress == self._latest.progress:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent import accelerators
-from agent.api import UnavailableError
+from agent.api import ApiError, UnavailableError
 from agent.environment import Environment
 from agent.failure import Failure
 from agent.report import Facts, Outbox, Progress, Report, Reporter
@@ -31,12 +32,15 @@ class FakeApi:
         self.told: list[dict[str, Any]] = []
         self.paths: set[str] = set()
         self.away = threading.Event()
+        self.deleted = False
         self.attempts = threading.Semaphore(0)
 
     def merge_patch(self, path: str, patch: dict[str, Any]) -> dict[str, Any]:
         self.attempts.release()
         if self.away.is_set():
             raise UnavailableError(0, "away")
+        if self.deleted:
+            raise ApiError(404, "not found")
         self.paths.add(path)
         self.told.append(patch["status"]["agent"])
         return {}
@@ -182,3 +186,11 @@ def test_since_is_when_the_state_began(api: FakeApi, reporter: Reporter) -> None
 
 def test_flush_of_a_reporter_that_never_began_does_not_wait(reporter: Reporter) -> None:
     assert not reporter.flush(60)
+
+
+def test_flush_does_not_wait_for_a_worker_that_was_deleted(api: FakeApi, reporter: Reporter) -> None:
+    api.deleted = True
+    reporter.start()
+    began = time.monotonic()
+    assert not reporter.flush(60)
+    assert time.monotonic() - began < 5
