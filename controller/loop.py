@@ -113,7 +113,7 @@ class ReconcileLoop:
         if unforeseen:
             self._metrics.panics.labels(self.name).inc()
         log.log(
-            logging.ERROR if unforeseen or isinstance(error, TerminalError) else logging.WARNING,
+            _severity(error, unforeseen),
             "reconcile failed controller=%s object=%s failures=%d retry=%s error=%s: %s",
             self.name,
             request,
@@ -123,6 +123,13 @@ class ReconcileLoop:
             error,
             exc_info=error if unforeseen else None,
         )
+
+
+def _severity(error: Exception, unforeseen: bool) -> int:
+    if unforeseen or isinstance(error, TerminalError):
+        return logging.ERROR
+    # Decided from an object that has changed meanwhile: what optimistic writes are for.
+    return logging.INFO if isinstance(error, Conflict) else logging.WARNING
 
 
 def make_queue(name: str, metrics: QueueMetrics) -> WorkQueue[Request]:

@@ -50,8 +50,11 @@ POD_TEMPLATE_SCHEMA: dict[str, Any] = {
                     "items": {
                         "type": "object",
                         "x-kubernetes-preserve-unknown-fields": True,
-                        "required": ["name"],
-                        "properties": {"name": {"type": "string", "minLength": 1, "maxLength": 63}},
+                        "required": ["name", "image"],
+                        "properties": {
+                            "name": {"type": "string", "minLength": 1, "maxLength": 63},
+                            "image": {"type": "string", "minLength": 1},
+                        },
                     },
                 }
             },

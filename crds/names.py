@@ -25,6 +25,15 @@ MASTER_TYPES = ("dlrover-master", "master")
 
 SERVICE_ACCOUNT = "dlr-worker"
 
+TAINT_UNHEALTHY = f"{GROUP}/unhealthy"
+"""The taint of a node that was found faulty; its value is the reason."""
+
+ANNOTATION_CORDON = f"{GROUP}/cordon"
+"""What we set on a Node, and on whose verdict (`reconcilers/cordon_mark.py`)."""
+
+CONDITION_UNHEALTHY = "ElasticUnhealthy"
+"""Condition of a Node: True while the newest verdict says that it is faulty."""
+
 ENV_JOB_NAME = "DLR_JOB_NAME"
 ENV_NAMESPACE = "DLR_NAMESPACE"
 ENV_WORKER_NAME = "DLR_WORKER_NAME"

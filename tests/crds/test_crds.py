@@ -78,7 +78,7 @@ def test_a_job_of_a_thousand_workers_stays_small() -> None:
             "time": "2026-01-01T00:00:00Z",
         },
     }
-    template = {"spec": {"containers": [{"name": "main"}]}}
+    template = {"spec": {"containers": [{"name": "main", "image": "x"}]}}
     job = ElasticJob.model_validate(
         {
             "metadata": {"name": "big"},

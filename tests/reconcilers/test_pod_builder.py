@@ -90,7 +90,7 @@ def test_no_variable_is_defined_twice() -> None:
 
 def test_service_account_is_ours_unless_the_template_names_one() -> None:
     assert build_pod(job(), worker())["spec"]["serviceAccountName"] == "dlr-worker"
-    own = {"spec": {"serviceAccountName": "mine", "containers": [{"name": "main"}]}}
+    own = {"spec": {"serviceAccountName": "mine", "containers": [{"name": "main", "image": "x"}]}}
     assert build_pod(job(template=own), worker())["spec"]["serviceAccountName"] == "mine"
 
 

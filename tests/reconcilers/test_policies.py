@@ -212,7 +212,7 @@ def test_unschedulable_workers_show_in_a_condition_until_they_are_placed() -> No
 
 
 def test_master_replicas_are_ignored_and_said_so() -> None:
-    template = {"spec": {"containers": [{"name": "main"}]}}
+    template = {"spec": {"containers": [{"name": "main", "image": "x"}]}}
     with_master = job()
     spec = with_master.spec.model_copy(
         update={
