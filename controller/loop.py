@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 
-from controller.errors import ClientError, Unavailable
+from controller.errors import ClientError, Conflict, Unavailable
 from controller.metrics import QueueMetrics, ReconcileMetrics
 from controller.reconciler import Reconciler, Request, Result, TerminalError
 from controller.workqueue import QueueShutDown, WorkQueue
