@@ -5,8 +5,8 @@ with the difference that faults may be intermittent and may sit in a link. Of a 
 acquits both of a hard fault; a failure accuses both. So:
 
 * A *node* is guilty when it failed with several distinct witnesses: partners who passed with others, and
-  whose open failures are with this node or with worse ones only. However often the node passed besides. For hard faults this never blames a healthy node: a witness passed, so it is healthy, so the other
-  one is not.
+  whose open failures are with this node or with worse ones only. How often the node passed besides does not
+  matter. Hard faults never make it blame a healthy node: a witness passed, so it is not the faulty one.
 * A *link* is guilty when its pair fails again and again while both of its nodes pass elsewhere, so that an
   intermittent fault of either node explains it far worse (a generalised likelihood ratio).
 * A failure is *explained*, and accuses nobody any more, when a guilty node or link took part in it.
@@ -263,6 +263,4 @@ def _share_a_node(failures: Sequence[Trial]) -> bool:
 def _log_likelihood(failed: int, trials: int) -> float:
     """Of `failed` failures in `trials`, at the failure probability that fits best."""
     passed = trials - failed
-    return (failed * log(failed / trials) if failed else 0.0) + (
-        passed * log(passed / trials) if passed else 0.0
-    )
+    return sum(count * log(count / trials) for count in (failed, passed) if count)

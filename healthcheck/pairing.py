@@ -128,14 +128,14 @@ class _Round:
         )
 
     def _by_need(self, names: Iterable[NodeName]) -> list[NodeName]:
-        """Those with the fewest failures first: the likeliest to be well, and then partners for the others."""
-        return sorted(names, key=lambda name: (self._failures(name), self._rank[name]))
+        """Whoever was tested least first, so that none waits for ever where trusted nodes are few."""
+        return sorted(names, key=lambda name: (len(self._ledger.of(name)), self._rank[name]))
 
     def _may_retest(self, name: NodeName, partner: NodeName) -> bool:
         return self._ledger.passes(name) > 0 or self._met(name, partner) < MOST_MEETINGS_WITHOUT_A_PASS
 
     def _may_meet_suspect(self, name: NodeName, partner: NodeName) -> bool:
-        """Suspects that failed together learn nothing of each other; others may find that both are well."""
+        """Two that failed together learn nothing from each other."""
         together = self._ledger.of_pair(frozenset((name, partner)))
         return not together or together[-1].passed
 
@@ -153,7 +153,6 @@ class _Round:
                 self._is_elsewhere(name, other)
                 for trial in self._ledger.of(name)
                 for other in trial.others(name)
-                if other in self._domain
             )
         ]
 
@@ -177,6 +176,3 @@ class _Round:
 
     def _met(self, name: NodeName, other: NodeName) -> int:
         return self._ledger.met(name, other)
-
-    def _failures(self, name: NodeName) -> int:
-        return sum(len(e.ledger.failures(name)) for e in self._evidence)

@@ -48,7 +48,14 @@ def _groups(history: History, findings: Findings, settings: Settings) -> tuple[G
         return neighbours([node.name for node in findings.nodes if node.name not in findings.local_failures])
     last = history.rounds[-UNHEARD_ROUNDS:]
     nobody_hears_us = len(last) == UNHEARD_ROUNDS and all(map(most_are_silent, last))
-    if done >= settings.most_rounds or nobody_hears_us:
+    hopeless = done >= settings.most_rounds_without_a_pass and not _anything_passed(history, findings)
+    if done >= settings.most_rounds or nobody_hears_us or hopeless:
         return ()
     evidence = tuple(findings.evidence.values())
     return next_groups(findings.nodes, evidence, screening=done < settings.screening_rounds)
+
+
+def _anything_passed(history: History, findings: Findings) -> bool:
+    return any(node.vouched for node in findings.nodes) or any(
+        group.passed for round_ in history.rounds for group in round_.groups
+    )

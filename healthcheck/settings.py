@@ -32,6 +32,9 @@ class Settings:
     most_rounds: int = 12
     """One to see a failure, nine to clear an innocent (`Rules.clearing_passes`), two to re-run its pair. Hard
     faults in up to N/4 nodes need 2 to 4."""
+    most_rounds_without_a_pass: int = 4
+    """While fewer than half of the nodes are faulty, some healthy pair meets by then. If nothing passes, it
+    is likelier to be the software or its settings, and every further round costs a time-out."""
     failed: Rules = field(default_factory=Rules)
     slow: Rules = field(default_factory=lambda: Rules(clearing_passes=2))
     """Traffic of others slows a healthy pair now and then: two fast tests are enough."""

@@ -97,35 +97,43 @@ class PairSpeeds:
 
     def __init__(self, rounds: Iterable[RoundResult], nodes: Sequence[Node], settings: Settings) -> None:
         self._settings = settings
-        self._class_of = {node.name: node.hardware_class for node in nodes}
-        bests: dict[tuple[Metric, str], dict[NodeName, float]] = defaultdict(dict)
+        self._nodes = {node.name: node for node in nodes}
+        bests: dict[tuple[Metric, str, bool], dict[NodeName, float]] = defaultdict(dict)
         for group in (group for round_ in rounds for group in round_.groups if group.passed):
-            for metric in COMPARED_IN_PAIRS:
-                if metric in group.measured:
-                    self._enter(bests, group, metric)
-        self._peers = {key: Peers(*key, values) for key, values in bests.items()}
+            for metric in (metric for metric in COMPARED_IN_PAIRS if metric in group.measured):
+                self._enter(bests, group, metric)
+        self._peers = {key: Peers(key[0], key[1], values) for key, values in bests.items()}
 
     def judge(self, group: GroupResult) -> tuple[Slowness, ...]:
         """What is slow about this group. A mixed group is held to its slowest class."""
         slow = []
-        for metric in (m for m in COMPARED_IN_PAIRS if m in group.measured):
-            classes = {self._class_of[name] for name in group.members if name in self._class_of}
+        for metric in (metric for metric in COMPARED_IN_PAIRS if metric in group.measured):
             verdicts = [
-                self._peers[metric, class_].judge(group.measured[metric], group.members, self._settings)
-                for class_ in sorted(classes)
+                self._peers[metric, class_, self._crosses(group)].judge(
+                    group.measured[metric], group.members, self._settings
+                )
+                for class_ in sorted({node.hardware_class for node in self._members(group)})
             ]
-            if verdicts and all(verdicts):
-                slow.append(next(verdict for verdict in verdicts if verdict))
+            found = [verdict for verdict in verdicts if verdict]
+            if found and len(found) == len(verdicts):
+                slow.append(found[0])
         return tuple(slow)
 
     def _enter(
-        self, bests: dict[tuple[Metric, str], dict[NodeName, float]], group: GroupResult, metric: Metric
+        self, bests: dict[tuple[Metric, str, bool], dict[NodeName, float]], group: GroupResult, metric: Metric
     ) -> None:
         better = max if metric.higher_is_better else min
         value = group.measured[metric]
-        for name in (name for name in group.members if name in self._class_of):
-            values = bests[metric, self._class_of[name]]
-            values[name] = better(values.get(name, value), value)
+        for node in self._members(group):
+            values = bests[metric, node.hardware_class, self._crosses(group)]
+            values[node.name] = better(values.get(node.name, value), value)
+
+    def _members(self, group: GroupResult) -> list[Node]:
+        return [self._nodes[name] for name in group.members if name in self._nodes]
+
+    def _crosses(self, group: GroupResult) -> bool:
+        """Whether it spans racks: many a network is slower there, and nothing is wrong with it."""
+        return len({node.smallest_domain for node in self._members(group)}) > 1
 
 
 def _local_peers(local: Mapping[NodeName, LocalResult], nodes: Sequence[Node]) -> list[Peers]:

@@ -1,0 +1,166 @@
+"""What holds for every fleet, wherever its faults are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from healthcheck.diagnosis import Verdict
+from healthcheck.fleet import Node
+from healthcheck.measurements import GroupResult, History, RoundResult
+from healthcheck.plan import Round, next_step
+from healthcheck.settings import Settings
+from tests.healthcheck.build import Group, Probe, fleet, hard, play
+
+SIZES = st.integers(1, 24)
+LIMITS = Settings()
+
+
+@st.composite
+def hard_faults(draw: st.DrawFn, least: int = 3) -> tuple[list[Node], set[str]]:
+    """A fleet of which fewer than half are faulty."""
+    nodes = fleet(draw(st.integers(least, 24)))
+    most = (len(nodes) - 1) // 2
+    bad = draw(st.sets(st.sampled_from([node.name for node in nodes]), max_size=most))
+    return nodes, bad
+
+
+@st.composite
+def chances(draw: st.DrawFn) -> tuple[list[Node], Probe]:
+    """A fleet whose every test fails or passes by chance, some members not answering at all."""
+    nodes = fleet(draw(SIZES))
+    rng = draw(st.randoms(use_true_random=False))
+    failing, mute = draw(st.floats(0, 1)), draw(st.sampled_from([0.0, 0.0, 0.1]))
+    memory: dict[tuple[int, Group], GroupResult] = {}
+
+    def probe(round_: int, group: Group) -> GroupResult:
+        if (round_, group) not in memory:
+            silent = tuple(name for name in group if rng.random() < mute)
+            passed = not silent and rng.random() >= failing
+            memory[round_, group] = GroupResult(group, passed, silent=silent)
+        return memory[round_, group]
+
+    return nodes, probe
+
+
+@given(SIZES)
+def test_a_healthy_fleet_ends_after_one_round_without_verdicts(size: int) -> None:
+    played = play(fleet(size), hard(()), local={})
+    assert len(played.rounds) == (1 if size > 1 else 0)
+    assert played.named(Verdict.HEALTHY) == ({node.name for node in fleet(size)} if size > 1 else set())
+    assert not played.verdicts.links and not played.verdicts.domains
+
+
+@given(hard_faults())
+@settings(max_examples=60, deadline=None)
+def test_hard_faults_below_half_are_all_found_and_no_healthy_node_is_blamed(
+    case: tuple[list[Node], set[str]],
+) -> None:
+    nodes, bad = case
+    played = play(nodes, hard(bad))
+    assert played.faulty == bad
+    assert not played.named(Verdict.INCONCLUSIVE) and not played.verdicts.links
+    assert len(played.rounds) <= LIMITS.most_rounds
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_however_many_are_hard_faulty_no_healthy_node_is_ever_blamed(data: st.DataObject) -> None:
+    nodes = fleet(data.draw(SIZES))
+    bad = data.draw(st.sets(st.sampled_from([node.name for node in nodes])))
+    played = play(nodes, hard(bad))
+    assert played.faulty <= bad
+    assert played.named(Verdict.HEALTHY).isdisjoint(bad)
+
+
+@given(st.integers(3, 24), st.data())
+@settings(max_examples=40, deadline=None)
+def test_a_single_bad_link_blames_no_node(size: int, data: st.DataObject) -> None:
+    link = data.draw(st.sets(st.sampled_from([n.name for n in fleet(size)]), min_size=2, max_size=2))
+    played = play(fleet(size), hard((), links=[link]))
+    assert len(played.named(Verdict.HEALTHY)) == size
+    assert {found.link for found in played.verdicts.links} <= {frozenset(link)}
+
+
+@given(chances(), st.integers(1, 3))
+@settings(max_examples=80, deadline=None)
+def test_rounds_are_bounded_and_made_of_distinct_nodes_in_groups_of_two_or_three(
+    case: tuple[list[Node], Probe], screening: int
+) -> None:
+    nodes, probe = case
+    played = play(nodes, probe, replace(LIMITS, screening_rounds=screening))
+    assert len(played.rounds) <= LIMITS.most_rounds
+    for groups in played.groups:
+        members = [name for group in groups for name in group]
+        assert len(members) == len(set(members)) and set(members) <= {node.name for node in nodes}
+        assert all(len(group) in (2, 3) for group in groups)
+    assert [found.node for found in played.verdicts.nodes] == [node.name for node in nodes]
+
+
+@given(chances())
+@settings(max_examples=60, deadline=None)
+def test_replaying_the_recorded_rounds_gives_the_same_steps(case: tuple[list[Node], Probe]) -> None:
+    """As a controller does that restarts, even in the middle of a round."""
+    nodes, probe = case
+    played = play(nodes, probe)
+    for done in range(len(played.rounds)):
+        step = next_step(History({}, played.rounds[:done]), nodes, LIMITS)
+        assert isinstance(step, Round) and list(step.groups) == played.groups[done]
+    assert next_step(History({}, played.rounds), nodes, LIMITS) == played.verdicts
+
+
+@given(chances(), st.randoms(use_true_random=False))
+@settings(max_examples=60, deadline=None)
+def test_names_decide_nothing(case: tuple[list[Node], Probe], rng: object) -> None:
+    nodes, probe = case
+    names = [node.name for node in nodes]
+    others = [f"host-{name}" for name in names]
+    rng.shuffle(others)  # type: ignore[attr-defined]
+    to_other = dict(zip(names, others, strict=True))
+    back = {other: name for name, other in to_other.items()}
+
+    def renamed(round_: int, group: Group) -> GroupResult:
+        result = probe(round_, tuple(back[name] for name in group))
+        return replace(result, members=group, silent=tuple(to_other[name] for name in result.silent))
+
+    first, second = play(nodes, probe), play([Node(other) for other in others], renamed)
+    for verdict in Verdict:
+        assert {to_other[name] for name in first.named(verdict)} == second.named(verdict)
+    assert {frozenset(to_other[n] for n in found.link) for found in first.verdicts.links} == {
+        found.link for found in second.verdicts.links
+    }
+
+
+@given(chances())
+@settings(max_examples=60, deadline=None)
+def test_results_and_members_in_another_order_lead_to_the_same_verdicts(
+    case: tuple[list[Node], Probe],
+) -> None:
+    nodes, probe = case
+    played = play(nodes, probe)
+    shuffled = tuple(
+        RoundResult(
+            round_.number,
+            tuple(replace(group, members=group.members[::-1]) for group in reversed(round_.groups)),
+        )
+        for round_ in played.rounds
+    )
+    step = next_step(History({}, shuffled), nodes, LIMITS)
+    assert not isinstance(step, Round)
+    assert [(f.node, f.verdict) for f in step.nodes] == [(f.node, f.verdict) for f in played.verdicts.nodes]
+
+
+@given(hard_faults())
+@settings(max_examples=60, deadline=None)
+def test_suspects_do_not_meet_while_a_trusted_node_is_free(case: tuple[list[Node], set[str]]) -> None:
+    """Trusted: it passed before. A pair that failed and meets again is no exception here: hard faults repeat."""
+    nodes, bad = case
+    played = play(nodes, hard(bad))
+    passed = {name for group in played.rounds[0].groups if group.passed for name in group.members}
+    for groups, round_ in zip(played.groups[1:], played.rounds[1:], strict=True):
+        seated = {name for group in groups for name in group}
+        if any(passed.isdisjoint(group) for group in groups):
+            assert passed <= seated
+        passed |= {name for group in round_.groups if group.passed for name in group.members}

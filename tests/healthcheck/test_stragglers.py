@@ -1,0 +1,121 @@
+"""Slow nodes and links: compute by each node's own figures, network by the pairs."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from healthcheck.diagnosis import Cause, Verdict
+from healthcheck.fleet import Domain, Node
+from healthcheck.measurements import GroupResult, LocalResult, Metric
+from healthcheck.settings import Settings
+from healthcheck.stragglers import slow_nodes
+from healthcheck.trials import Symptom
+from tests.healthcheck.build import Group, Probe, fleet, hard, play
+
+GEMM, BUS, LATENCY = Metric.GEMM_BF16_TFLOPS, Metric.PAIR_BUS_GBPS, Metric.PAIR_LATENCY_US
+
+
+def gemm(*tflops: float) -> dict[str, LocalResult]:
+    return {str(i + 1): LocalResult(measured={GEMM: value}) for i, value in enumerate(tflops)}
+
+
+def noisy(count: int, around: float, spread: float = 0.01) -> list[float]:
+    rng = random.Random(count)
+    return [around * (1 + rng.uniform(-spread, spread)) for _ in range(count)]
+
+
+def network(slow: dict[str, float], slow_links: dict[frozenset[str], float] | None = None) -> Probe:
+    """Pairs run at 45 GB/s, divided by the slowest part's factor, with 1 % of noise."""
+    rng = random.Random(7)
+    links = slow_links or {}
+
+    def probe(round_: int, group: Group) -> GroupResult:
+        factor = max(
+            [slow.get(name, 1.0) for name in group] + [f for pair, f in links.items() if pair <= set(group)]
+        )
+        return GroupResult(group, True, measured={BUS: 45 / factor * (1 + rng.uniform(-0.01, 0.01))})
+
+    return probe
+
+
+def test_ten_percent_slow_among_many_is_seen() -> None:
+    local = gemm(*noisy(15, 650), 585)
+    assert set(slow_nodes(local, fleet(16), Settings())) == {"16"}
+
+
+def test_equal_nodes_have_no_straggler_however_small_their_spread() -> None:
+    local = gemm(*noisy(15, 650, 0.0001), 650 * 0.97)
+    assert slow_nodes(local, fleet(16), Settings()) == {}
+
+
+@pytest.mark.parametrize(
+    ("values", "slow"), [((650, 640), set()), ((650, 433), {"2"}), ((650, 433, 651), {"2"})]
+)
+def test_two_or_three_nodes_are_compared_by_ratio(values: tuple[float, ...], slow: set[str]) -> None:
+    assert set(slow_nodes(gemm(*values), fleet(len(values)), Settings())) == slow
+
+
+def test_a_minimum_judges_even_one_node_alone() -> None:
+    settings = Settings(minimums={("H100", GEMM): 600})
+    found = slow_nodes(gemm(585), fleet(1, hardware_class="H100"), settings)
+    assert str(found["1"][0]) == "gemm_bf16_tflops 585, 98% of the speed of 600"
+
+
+def test_hardware_classes_are_not_compared_with_each_other() -> None:
+    nodes = [Node(str(i), hardware_class="A100" if i > 6 else "H100") for i in range(1, 13)]
+    assert slow_nodes(gemm(*noisy(6, 650), *noisy(6, 280)), nodes, Settings()) == {}
+
+
+@pytest.mark.parametrize("factor", [1.1, 1.5, 3.0])
+def test_a_node_with_a_slow_network_is_a_straggler_and_its_first_partner_is_not(factor: float) -> None:
+    played = play(fleet(16), network({"6": factor}))
+    assert played.named(Verdict.STRAGGLER) == {"6"}
+    assert played.of("6").causes == (Cause.SLOW_NETWORK,)
+    assert len(played.named(Verdict.HEALTHY)) == 15
+    assert len(played.rounds) == 2
+
+
+def test_slow_compute_and_slow_network_hide_nothing_from_each_other() -> None:
+    played = play(fleet(16), network({"6": 1.5}), local=gemm(*noisy(10, 650), 500, *noisy(5, 650)))
+    assert played.named(Verdict.STRAGGLER) == {"6", "11"}
+    assert played.of("11").causes == (Cause.SLOW_COMPUTE,)
+
+
+def test_a_slow_link_is_a_link_and_makes_no_straggler() -> None:
+    played = play(fleet(8), network({}, {frozenset(("3", "4")): 2.0}))
+    (found,) = played.verdicts.links
+    assert found.link == {"3", "4"} and found.symptom is Symptom.SLOW
+    assert len(played.named(Verdict.HEALTHY)) == 8
+
+
+def test_slowness_of_a_faulty_node_is_not_its_partners() -> None:
+    played = play(fleet(8), hard({"4"}), local=gemm(*noisy(8, 650)))
+    assert played.faulty == {"4"} and not played.named(Verdict.STRAGGLER)
+
+
+def test_a_network_that_is_slower_between_racks_makes_no_straggler() -> None:
+    nodes = [Node(str(i + 1), domains=(Domain("rack", f"r{i // 3}"),)) for i in range(12)]
+    rack = {node.name: node.domains for node in nodes}
+    rng = random.Random(3)
+
+    def probe(round_: int, group: Group) -> GroupResult:
+        speed = 45.0 if len({rack[name] for name in group}) == 1 else 15.0
+        return GroupResult(group, True, measured={BUS: speed * (1 + rng.uniform(-0.01, 0.01))})
+
+    played = play(nodes, probe)
+    assert len(played.named(Verdict.HEALTHY)) == 12 and len(played.rounds) == 1
+
+
+def test_jitter_of_latency_below_its_floor_is_not_slow() -> None:
+    def probe(round_: int, group: Group) -> GroupResult:
+        return GroupResult(group, True, measured={LATENCY: 28.0 if "1" in group else 20.0})
+
+    assert len(play(fleet(12), probe).rounds) == 1
+
+
+def test_two_nodes_below_the_minimum_together_are_inconclusive() -> None:
+    settings = Settings(minimums={("", BUS): 40})
+    played = play(fleet(2), network({"1": 2.0}), settings)
+    assert played.named(Verdict.INCONCLUSIVE) == {"1", "2"}
