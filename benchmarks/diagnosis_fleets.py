@@ -1,0 +1,190 @@
+"""The fleets of diagnosis.py, and the two judges: our diagnosis, and DLRover's rule.
+
+Ours runs the code that the NodeCheck reconciler runs. DLRover's is written here after its
+`NetworkCheckRendezvousManager` and agent (dlrover/python/master/elastic_training/rdzv_manager.py and
+dlrover/python/elastic_agent/torch/training.py): round 0 pairs neighbours and ends the check if all pass; round
+1 sorts by elapsed time, a failure counting as 3600 s and equal ones in any order, and pairs the fastest with
+the slowest; a node is faulty if it failed both rounds, and slow if its best time, matrix product plus
+all-reduce, is over twice the median. With up to three nodes, any failure raises on all.
+"""
+
+import random
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+
+from healthcheck.diagnosis import Verdict, Verdicts
+from healthcheck.fleet import Domain, Link, Node, NodeName
+from healthcheck.measurements import GroupResult, History, LocalResult, Metric, RoundResult
+from healthcheck.plan import next_step
+from healthcheck.settings import Settings
+
+NOISE = 0.01
+"""Standard deviation of every measured figure, as a share of it."""
+GEMM = Metric.GEMM_BF16_TFLOPS
+GEMM_TFLOPS, PAIR_BUS_GBPS = 650.0, 45.0
+GEMM_MS, ALL_REDUCE_MS = 13.5, 0.63
+"""What DLRover's two probes take on a healthy H100, by its datasheet: it adds them up."""
+FAILED_SECONDS = 3600.0
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Nodes and what is wrong with them. Nodes are numbered from 0."""
+
+    size: int
+    failing: dict[int, float] = field(default_factory=dict)
+    """Node → probability that a test with it fails."""
+    bad_links: dict[frozenset[int], float] = field(default_factory=dict)
+    slow_compute: dict[int, float] = field(default_factory=dict)
+    """Node → how many times longer its matrix products take."""
+    slow_network: dict[int, float] = field(default_factory=dict)
+    rack_size: int = 0
+    """0: no topology labels."""
+    cut_off_rack: int | None = None
+    """Its nodes reach each other, and nobody else."""
+
+    @property
+    def faulty_nodes(self) -> frozenset[int]:
+        return frozenset((*self.failing, *self.slow_compute, *self.slow_network))
+
+    def rack(self, node: int) -> int:
+        return node // self.rack_size if self.rack_size else 0
+
+    def test_passes(self, members: Sequence[int], rng: random.Random) -> bool:
+        """One test: every faulty part in the group may fail it."""
+        if self.cut_off_rack in (racks := {self.rack(m) for m in members}) and len(racks) > 1:
+            return False
+        risks = [self.failing.get(member, 0.0) for member in members]
+        risks += [self.bad_links.get(frozenset(pair), 0.0) for pair in combinations(members, 2)]
+        return all(rng.random() >= risk for risk in risks)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one judge said of one fleet."""
+
+    faulty: frozenset[int]
+    slow: frozenset[int]
+    undecided: frozenset[int]
+    links: frozenset[frozenset[int]]
+    domains: frozenset[int]
+    """Racks."""
+    rounds: int
+    tests: int
+
+
+def ask_ours(fleet: Fleet, rng: random.Random, settings: Settings) -> Answer:
+    names = [f"node-{i}" for i in range(fleet.size)]
+    index = {name: i for i, name in enumerate(names)}
+    nodes = [Node(name, "gpu", _rack_label(fleet, i)) for i, name in enumerate(names)]
+    local = {
+        name: LocalResult(measured={GEMM: _speed(GEMM_TFLOPS, fleet.slow_compute, (i,), rng)})
+        for i, name in enumerate(names)
+    }
+    rounds: list[RoundResult] = []
+    while not isinstance(step := next_step(History(local, tuple(rounds)), nodes, settings), Verdicts):
+        groups = tuple(_test(fleet, group, index, rng) for group in step.groups)
+        rounds.append(RoundResult(step.number, groups))
+    tests = sum(len(round_.groups) for round_ in rounds)
+
+    def numbers(verdict: Verdict) -> frozenset[int]:
+        return frozenset(index[name] for name in step.named(verdict))
+
+    return Answer(
+        faulty=numbers(Verdict.FAULTY),
+        slow=numbers(Verdict.STRAGGLER),
+        undecided=numbers(Verdict.INCONCLUSIVE),
+        links=frozenset(_numbered(found.link, index) for found in step.links),
+        domains=frozenset(int(found.domain.name) for found in step.domains),
+        rounds=len(rounds),
+        tests=tests,
+    )
+
+
+def ask_dlrover(fleet: Fleet, rng: random.Random) -> Answer:
+    """DLRover's rule. It has no word for undecided, for links or for racks."""
+    everybody = list(range(fleet.size))
+    passed: dict[int, bool] = {}
+    seconds: dict[int, float] = {}
+    tests = _dlrover_round(fleet, _dlrover_neighbours(everybody), rng, passed, seconds)
+    rounds = 1
+    if not all(passed.values()):
+        if fleet.size <= 3:
+            return Answer(
+                frozenset(everybody), frozenset(), frozenset(), frozenset(), frozenset(), rounds, tests
+            )
+        in_order_of_report = rng.sample(everybody, fleet.size)
+        by_time = sorted(in_order_of_report, key=lambda node: seconds[node])
+        tests += _dlrover_round(fleet, _dlrover_extremes(by_time), rng, passed, seconds)
+        rounds = 2
+    limit = 2 * statistics.median(seconds.values())
+    return Answer(
+        faulty=frozenset(node for node in everybody if not passed[node]),
+        slow=frozenset(node for node in everybody if passed[node] and seconds[node] > limit),
+        undecided=frozenset(),
+        links=frozenset(),
+        domains=frozenset(),
+        rounds=rounds,
+        tests=tests,
+    )
+
+
+def _dlrover_round(
+    fleet: Fleet,
+    groups: list[list[int]],
+    rng: random.Random,
+    passed: dict[int, bool],
+    seconds: dict[int, float],
+) -> int:
+    """Runs one round, and joins its results to those before: passed by or, times by min."""
+    for group in groups:
+        well = fleet.test_passes(group, rng)
+        all_reduce_ms = ALL_REDUCE_MS * PAIR_BUS_GBPS / _speed(PAIR_BUS_GBPS, fleet.slow_network, group, rng)
+        for node in group:
+            gemm_ms = GEMM_MS * GEMM_TFLOPS / _speed(GEMM_TFLOPS, fleet.slow_compute, (node,), rng)
+            elapsed = (gemm_ms + all_reduce_ms) / 1000 if well else FAILED_SECONDS
+            passed[node] = passed.get(node, False) or well
+            seconds[node] = min(seconds.get(node, elapsed), elapsed)
+    return len(groups)
+
+
+def _dlrover_neighbours(nodes: list[int]) -> list[list[int]]:
+    groups = [nodes[at : at + 2] for at in range(0, len(nodes), 2)]
+    return _join_odd_one(groups)
+
+
+def _dlrover_extremes(by_time: list[int]) -> list[list[int]]:
+    half = (len(by_time) + 1) // 2
+    groups = [sorted({by_time[at], by_time[-1 - at]}) for at in range(half)]
+    return _join_odd_one(groups)
+
+
+def _join_odd_one(groups: list[list[int]]) -> list[list[int]]:
+    if len(groups) > 1 and len(groups[-1]) == 1:
+        groups[-2:] = [groups[-2] + groups[-1]]
+    return groups
+
+
+def _test(
+    fleet: Fleet, names: Sequence[NodeName], index: dict[NodeName, int], rng: random.Random
+) -> GroupResult:
+    members = [index[name] for name in names]
+    if not fleet.test_passes(members, rng):
+        return GroupResult(tuple(names), False, "simulated")
+    speed = _speed(PAIR_BUS_GBPS, fleet.slow_network, members, rng)
+    return GroupResult(tuple(names), True, measured={Metric.PAIR_BUS_GBPS: speed})
+
+
+def _speed(full: float, slow: dict[int, float], members: Sequence[int], rng: random.Random) -> float:
+    """What is measured: the slowest member's pace, and noise."""
+    return full / max(slow.get(member, 1.0) for member in members) * (1 + rng.gauss(0, NOISE))
+
+
+def _rack_label(fleet: Fleet, node: int) -> tuple[Domain, ...]:
+    return (Domain("rack", str(fleet.rack(node))),) if fleet.rack_size else ()
+
+
+def _numbered(pair: Link, index: dict[NodeName, int]) -> frozenset[int]:
+    return frozenset(index[name] for name in pair)
