@@ -8,11 +8,15 @@ from typing import Any
 from controller.builder import ControllerBuilder
 from controller.manager import Manager
 from controller.reconciler import Request
-from controller.resources import ELASTICJOBS, ELASTICWORKERS, LEASES, NODES, PODS
+from controller.resources import ELASTICJOBS, ELASTICWORKERS, LEASES, NODECHECKS, NODES, PODS
 from controller.store import Change
 from crds import names
 from reconcilers.clock import Clock
+from reconcilers.cordon_mark import MarkState
+from reconcilers.cordon_options import CordonOptions
 from reconcilers.elasticjob import ElasticJobReconciler
+from reconcilers.node_cordon import BY_CORDON, NodeCordonReconciler, cordon_states, cordon_view
+from reconcilers.verdicts import BY_EXIT_CLASS, failed_nodes, judged_nodes, last_exit_classes
 from reconcilers.worker import BY_JOB, BY_NODE, BY_OWNER, WorkerReconciler, job_keys, node_names, owner_uids
 
 _OURS = f"{names.LABEL_MANAGED_BY}={names.MANAGER}"
@@ -21,9 +25,11 @@ WATCHED_BY_LABEL = {PODS: _OURS, LEASES: _OURS}
 
 JOB_WORKERS = 4
 WORKER_WORKERS = 16
+CORDON_WORKERS = 1
+"""No more: two cordons at once could both take the last place under the limit."""
 
 
-def add_all(manager: Manager) -> None:
+def add_all(manager: Manager, cordon: CordonOptions | None = None) -> None:
     """Register every controller with the manager."""
     clock = Clock()
     cache = manager.cache
@@ -65,6 +71,37 @@ def add_all(manager: Manager) -> None:
         .with_workers(WORKER_WORKERS)
         .build(pods)
     )
+    _add_cordon(manager, clock, cordon or CordonOptions())
+
+
+def _add_cordon(manager: Manager, clock: Clock, options: CordonOptions) -> None:
+    """Whatever may give or take room under the limit also wakes the nodes that wait for it."""
+    cache = manager.cache
+    cache.add_index(ELASTICWORKERS, BY_EXIT_CLASS, last_exit_classes)
+    cache.add_index(NODES, BY_CORDON, cordon_states)
+    nodes = cache.store(NODES)
+
+    def held(_: dict[str, Any]) -> Iterable[Request]:
+        return _requests(nodes.by_index(BY_CORDON, MarkState.HELD))
+
+    def judged(check: dict[str, Any]) -> Iterable[Request]:
+        names_judged = judged_nodes(check)
+        return [*_named(names_judged), *held(check)] if names_judged else []
+
+    def failures(worker: dict[str, Any]) -> Iterable[Request]:
+        failed = failed_nodes(worker)
+        return [*_named(failed), *held(worker)] if failed else []
+
+    cordons = NodeCordonReconciler(manager.client, cache, manager.recorder, clock, options)
+    (
+        ControllerBuilder(manager, "nodecordon")
+        .for_(NODES, predicate=more_than_a_heartbeat)
+        .watches(NODES, held, predicate=more_than_a_heartbeat)
+        .watches(NODECHECKS, judged)
+        .watches(ELASTICWORKERS, failures, predicate=more_than_the_agents_report)
+        .with_workers(CORDON_WORKERS)
+        .build(cordons)
+    )
 
 
 def more_than_progress(change: Change) -> bool:
@@ -75,6 +112,11 @@ def more_than_progress(change: Change) -> bool:
 def more_than_the_agents_report(change: Change) -> bool:
     """A worker's Pod does not depend on what its agent says."""
     return _without(change.old, None) != _without(change.new, None)
+
+
+def more_than_a_heartbeat(change: Change) -> bool:
+    """Kubelets write every Node's status every few minutes or seconds."""
+    return cordon_view(change.old) != cordon_view(change.new)
 
 
 def _without(worker: dict[str, Any] | None, key: str | None) -> tuple[object, ...] | None:
@@ -88,5 +130,9 @@ def _without(worker: dict[str, Any] | None, key: str | None) -> tuple[object, ..
     return worker["spec"], status, worker["metadata"].get("deletionTimestamp")
 
 
+def _named(nodes: Iterable[str]) -> list[Request]:
+    return [Request(None, name) for name in nodes]
+
+
 def _requests(objects: Iterable[dict[str, Any]]) -> list[Request]:
-    return [Request(o["metadata"]["namespace"], o["metadata"]["name"]) for o in objects]
+    return [Request(o["metadata"].get("namespace"), o["metadata"]["name"]) for o in objects]

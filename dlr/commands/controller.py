@@ -17,6 +17,7 @@ import typer
 
 from dlr.commands.connection import find_source
 from dlr.commands.errors import CommandError
+from reconcilers.cordon_options import DEFAULT_LIMIT_PERCENT, CordonMode, CordonOptions
 
 if TYPE_CHECKING:
     from controller.manager import ManagerOptions
@@ -52,13 +53,21 @@ def controller(
     metrics_port: Annotated[int, typer.Option(help="Prometheus metrics; 0 is any free port.")] = 8080,
     health_port: Annotated[int, typer.Option(help="/healthz and /readyz; 0 is any free port.")] = 8081,
     grpc_health_port: Annotated[int, typer.Option(help="grpc.health.v1; 0 is any free port.")] = 8082,
+    cordon: Annotated[
+        CordonMode,
+        typer.Option(help="Cordon nodes found faulty, or only report what would be done."),
+    ] = CordonMode.ENFORCE,
+    cordon_limit: Annotated[
+        int,
+        typer.Option(
+            min=1, max=100, help="Percent of all nodes that may be cordoned by dlr at once; one always may."
+        ),
+    ] = DEFAULT_LIMIT_PERCENT,
     log_level: Annotated[LogLevel, typer.Option(help="The least to log.")] = LogLevel.INFO,
 ) -> None:
-    """Run the controller: the reconcilers of ElasticJobs and their workers."""
-    from controller.elector import LeadershipLost
-    from controller.errors import ClientError
+    """Run the controller: the reconcilers of ElasticJobs, their workers, and the nodes' cordons."""
     from controller.manager import ManagerOptions
-    from controller.servers import Listen, ServeError
+    from controller.servers import Listen
     from reconcilers.setup import WATCHED_BY_LABEL
 
     logging.basicConfig(level=log_level.upper(), format=LOG_FORMAT)
@@ -75,13 +84,24 @@ def controller(
         leader_election=leader_elect,
         lease_namespace=lease_namespace,
     )
+    files = os.pathsep.join(map(str, source.paths)) or None
+    _run(files, context, options, CordonOptions(cordon, cordon_limit))
+
+
+def _run(kubeconfig: str | None, context: str | None, options: ManagerOptions, cordon: CordonOptions) -> None:
+    from controller.elector import LeadershipLost
+    from controller.errors import ClientError
+    from controller.servers import ServeError
+
     try:
-        asyncio.run(_run(os.pathsep.join(map(str, source.paths)) or None, context, options))
+        asyncio.run(_manage(kubeconfig, context, options, cordon))
     except (ClientError, ServeError, LeadershipLost) as error:
         raise CommandError(f"The controller has ended: {error}") from error
 
 
-async def _run(kubeconfig: str | None, context: str | None, options: ManagerOptions) -> None:
+async def _manage(
+    kubeconfig: str | None, context: str | None, options: ManagerOptions, cordon: CordonOptions
+) -> None:
     from controller.client import Client
     from controller.connection import load_connection
     from controller.manager import Manager
@@ -92,5 +112,5 @@ async def _run(kubeconfig: str | None, context: str | None, options: ManagerOpti
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with Client(await load_connection(kubeconfig, context)) as client:
         manager = Manager(client, options)
-        add_all(manager)
+        add_all(manager, cordon)
         await manager.run(stop)

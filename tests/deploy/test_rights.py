@@ -230,7 +230,8 @@ def test_worker_may_do_nothing_else(server: Server, worker_token: str, method: s
     [
         ("GET", f"/api/v1/{DEFAULT}/secrets"),
         ("GET", f"/api/v1/{DEFAULT}/configmaps"),
-        ("PATCH", "/api/v1/nodes/node-0"),
+        ("POST", "/api/v1/nodes"),
+        ("DELETE", "/api/v1/nodes/node-0"),
         ("PATCH", f"{GROUP}/{DEFAULT}/elasticjobs/rights"),
         ("PATCH", f"{LEASES}/rights-worker-0"),
         ("POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"),
@@ -254,6 +255,24 @@ def test_controller_hands_out_the_worker_role_and_no_other(server: Server, contr
     }
     path = f"/apis/rbac.authorization.k8s.io/v1/{DEFAULT}/rolebindings"
     assert server.call("POST", path, binding, token=controller_token).status_code == 403
+
+
+def test_rights_suffice_to_cordon_a_node(server: Server, controller_log: Path) -> None:
+    server.as_admin("POST", "/api/v1/nodes", {"metadata": {"name": "broken"}})
+    check = {"apiVersion": JOB["apiVersion"], "kind": "NodeCheck", "metadata": {"name": "broken"}}
+    server.as_admin("POST", f"{GROUP}/{DEFAULT}/nodechecks", check | {"spec": {"nodes": ["broken"]}})
+    ended = {"phase": "Succeeded", "completionTime": "2100-01-01T00:00:00Z", "faultyNodes": ["broken"]}
+    server.as_admin("PATCH", f"{GROUP}/{DEFAULT}/nodechecks/broken/status", {"status": ended})
+
+    def told() -> bool:
+        node = server.as_admin("GET", "/api/v1/nodes/broken")
+        conditions = node.get("status", {}).get("conditions", ())
+        return node["spec"].get("unschedulable", False) and any(
+            condition["type"] == "ElasticUnhealthy" for condition in conditions
+        )
+
+    eventually("the node is cordoned, and a condition says why", told)
+    assert "forbidden" not in controller_log.read_text().lower()
 
 
 def test_rights_suffice_for_a_job_from_its_start_to_its_removal(

@@ -22,6 +22,7 @@ from controller.errors import ApiError, NotFound
 from controller.manager import Manager, ManagerOptions
 from controller.resources import CRDS, ELASTICJOBS, ELASTICWORKERS, LEASES, PODS
 from controller.servers import Listen
+from reconcilers.cordon_options import CordonOptions
 from reconcilers.setup import WATCHED_BY_LABEL, add_all
 
 PATIENCE_SECONDS = 20.0
@@ -177,7 +178,9 @@ async def _served(client: Client) -> bool:
 
 
 @asynccontextmanager
-async def controllers(server: ApiServer, leader_election: bool = False) -> AsyncIterator[Manager]:
+async def controllers(
+    server: ApiServer, leader_election: bool = False, cordon: CordonOptions | None = None
+) -> AsyncIterator[Manager]:
     """The manager with all reconcilers, in this process."""
     async with Client(await load_connection(server.kubeconfig)) as client:
         anywhere = Listen(address="127.0.0.1", health_port=0, metrics_port=0, grpc_port=0)
@@ -190,7 +193,7 @@ async def controllers(server: ApiServer, leader_election: bool = False) -> Async
                 label_selectors=WATCHED_BY_LABEL,
             ),
         )
-        add_all(manager)
+        add_all(manager, cordon)
         stop = asyncio.Event()
         running = asyncio.create_task(manager.run(stop))
         try:

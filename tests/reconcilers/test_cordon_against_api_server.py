@@ -1,0 +1,265 @@
+"""The cordon on the real API server: what checks and jobs say of nodes, and what becomes of the nodes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from controller.resources import ELASTICWORKERS, EVENTS, NODECHECKS, NODES
+from crds import names
+from reconcilers.cordon_options import CordonMode, CordonOptions
+from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers, install_crds
+
+UNHEALTHY = {"key": names.TAINT_UNHEALTHY, "value": "CheckFailed", "effect": "NoSchedule"}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    process = ApiServer(tmp_path_factory.mktemp("home"))
+
+    async def install() -> None:
+        async with connected(process) as hollow:
+            await install_crds(hollow)
+
+    asyncio.run(install())
+    yield process
+    process.stop()
+
+
+class Ward(Hollow):
+    """Plays those who add nodes, and the checks that judge them, each a second newer than the last."""
+
+    checks = 0
+
+    async def add_nodes(self, *nodes: str, **spec: Any) -> None:
+        for name in nodes:
+            node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": spec}
+            await self.client.create(NODES, node)
+            ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": ""}
+            patch = {"status": {"conditions": [ready]}}
+            await self.client.patch(NODES, name, patch, subresource="status")
+
+    async def judge(self, *nodes: str, cordon: bool = True, **status: Any) -> str:
+        """A finished check of these nodes; its name."""
+        Ward.checks += 1
+        name = f"check-{Ward.checks}"
+        check = {
+            "apiVersion": NODECHECKS.api_version,
+            "kind": NODECHECKS.kind,
+            "metadata": {"name": name, "namespace": NAMESPACE},
+            "spec": {"nodes": list(nodes), "cordon": cordon},
+        }
+        await self.client.create(NODECHECKS, check)
+        results = [{"node": node, "results": [{"round": 1, "passed": True}]} for node in nodes]
+        ended = {"phase": "Succeeded", "completionTime": later(Ward.checks), "nodeResults": results}
+        patch = {"status": ended | status}
+        await self.client.patch(NODECHECKS, name, patch, NAMESPACE, subresource="status")
+        return name
+
+    async def node(self, name: str) -> dict[str, Any]:
+        return await self.client.get(NODES, name)
+
+    async def taints(self, name: str) -> list[dict[str, Any]]:
+        return (await self.node(name))["spec"].get("taints", [])
+
+    async def said(self, name: str) -> tuple[str, str] | None:
+        """Status and reason of our condition."""
+        conditions = (await self.node(name))["status"]["conditions"]
+        assert any(c["type"] == "Ready" for c in conditions), "another's condition was lost"
+        ours = [c for c in conditions if c["type"] == names.CONDITION_UNHEALTHY]
+        return (ours[0]["status"], ours[0]["reason"]) if ours else None
+
+    async def until_said(self, name: str, status: str, reason: str) -> dict[str, Any]:
+        async def check() -> bool:
+            return await self.said(name) == (status, reason)
+
+        await self.until(f"{name}: {reason}", check)
+        return await self.node(name)
+
+    async def until_event(self, name: str, reason: str) -> None:
+        async def check() -> bool:
+            events = (await self.client.list(EVENTS, "default"))["items"]
+            return any((e["involvedObject"]["name"], e["reason"]) == (name, reason) for e in events)
+
+        await self.until(f"Event {reason} on {name}", check)
+
+
+def later(seconds: float) -> str:
+    return (datetime.now(UTC) + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@pytest.fixture
+async def idle(server: ApiServer) -> AsyncIterator[Ward]:
+    """Without a controller; afterwards, nodes and what judged them are removed."""
+    async with connected(server) as hollow:
+        yield Ward(hollow.client)
+        for resource, namespace in ((NODECHECKS, NAMESPACE), (ELASTICWORKERS, NAMESPACE), (NODES, None)):
+            for obj in (await hollow.client.list(resource, namespace))["items"]:
+                await hollow.client.delete(resource, obj["metadata"]["name"], namespace)
+
+
+@pytest.fixture
+async def ward(server: ApiServer, idle: Ward) -> AsyncIterator[Ward]:
+    async with controllers(server):
+        yield idle
+
+
+async def test_faulty_node_is_cordoned_told_of_and_released_by_a_later_pass(ward: Ward) -> None:
+    await ward.add_nodes("a", "b", "slow", "open")
+    check = await ward.judge(
+        "a", "b", "slow", "open", faultyNodes=["b"], stragglers=["slow"], inconclusive=["open"]
+    )
+    node = await ward.until_said("b", "True", "CheckFailed")
+    assert node["spec"]["taints"] == [UNHEALTHY] and node["spec"]["unschedulable"] is True
+    for name in ("b", check):
+        await ward.until_event(name, "Cordoned")
+    for name in ("a", "slow", "open"):
+        assert await ward.said(name) is None and not await ward.taints(name)
+
+    await ward.judge("a", "b")
+    node = await ward.until_said("b", "False", "CheckPassed")
+    assert not node["spec"].get("taints") and not node["spec"].get("unschedulable")
+    await ward.until_event("b", "CordonLifted")
+
+
+async def test_check_that_may_not_cordon_changes_nothing(ward: Ward) -> None:
+    await ward.add_nodes("a", "b")
+    await ward.judge("a", cordon=False, faultyNodes=["a"])
+    await ward.judge("b", faultyNodes=["b"])
+    await ward.until_said("b", "True", "CheckFailed")
+    assert await ward.said("a") is None
+
+
+async def test_cordon_and_taints_made_by_hand_stay(ward: Ward) -> None:
+    theirs = {"key": "team", "value": "x", "effect": "NoExecute"}
+    await ward.add_nodes("a", unschedulable=True, taints=[theirs])
+    await ward.judge("a", faultyNodes=["a"])
+    node = await ward.until_said("a", "True", "CheckFailed")
+    assert node["spec"]["taints"] == [theirs, UNHEALTHY]
+    await ward.judge("a")
+    node = await ward.until_said("a", "False", "CheckPassed")
+    assert node["spec"]["taints"] == [theirs] and node["spec"]["unschedulable"] is True
+
+
+async def test_one_node_is_cordoned_and_the_next_is_held_until_there_is_room(ward: Ward) -> None:
+    await ward.add_nodes("a", "b", "c")
+    check = await ward.judge("a", "b", "c", faultyNodes=["c", "a", "b"])
+    await ward.until_said("a", "True", "CheckFailed")
+    for name in ("b", "c"):
+        node = await ward.until_said(name, "True", "CordonHeld")
+        assert not node["spec"].get("taints") and not node["spec"].get("unschedulable")
+    await ward.until_event(check, "CordonHeld")
+
+    await ward.client.delete(NODECHECKS, check, NAMESPACE)  # a held node's verdict is on the node
+    await ward.judge("a")
+    await ward.until_said("b", "True", "CheckFailed")
+    assert await ward.said("c") == ("True", "CordonHeld")
+    await ward.client.delete(NODES, "b")
+    await ward.until_said("c", "True", "CheckFailed")
+
+
+async def test_uncordon_by_hand_is_respected_until_a_newer_verdict(ward: Ward) -> None:
+    await ward.add_nodes("a")
+    await ward.judge("a", faultyNodes=["a"])
+    await ward.until_said("a", "True", "CheckFailed")
+    await ward.client.patch(NODES, "a", {"spec": {"unschedulable": False}})
+    node = await ward.until_said("a", "True", "CordonOverruled")
+    assert not node["spec"].get("taints")
+    await ward.judge("a", inconclusive=["a"])
+    await ward.judge("a", faultyNodes=["a"])
+    node = await ward.until_said("a", "True", "CheckFailed")
+    assert node["spec"]["unschedulable"] is True
+
+
+async def test_hardware_error_of_a_job_cordons_the_node_until_a_newer_pass(ward: Ward) -> None:
+    await ward.add_nodes("a")
+    metadata = {"name": "j-worker-0", "namespace": NAMESPACE}
+    spec = {"jobName": "j", "type": "worker", "index": 0}
+    worker = {"apiVersion": ELASTICWORKERS.api_version, "kind": ELASTICWORKERS.kind}
+    await ward.client.create(ELASTICWORKERS, worker | {"metadata": metadata, "spec": spec})
+    end = {"incarnation": 1, "exitClass": "HardwareError", "nodeName": "a", "time": later(0)}
+    patch = {"status": {"lastExit": end}}
+    await ward.client.patch(ELASTICWORKERS, "j-worker-0", patch, NAMESPACE, subresource="status")
+    await ward.until_said("a", "True", "HardwareError")
+    assert (await ward.taints("a"))[0]["value"] == "HardwareError"
+    await ward.until_event("j-worker-0", "Cordoned")
+
+    check = await ward.judge("a")
+    await ward.until_said("a", "False", "CheckPassed")
+    await ward.client.delete(NODECHECKS, check, NAMESPACE)
+    await ward.client.patch(NODES, "a", {"spec": {"unschedulable": True}})  # a look at the node
+    await ward.client.patch(NODES, "a", {"spec": {"unschedulable": None}})
+    await asyncio.sleep(0.5)  # for what must not happen
+    assert not await ward.taints("a")
+
+
+async def test_crash_between_the_two_writes_heals(server: ApiServer, idle: Ward) -> None:
+    await idle.add_nodes("a")
+    check = await idle.judge("a", faultyNodes=["a"])
+    async with controllers(server):
+        before = await idle.until_said("a", "True", "CheckFailed")
+    kept = [c for c in before["status"]["conditions"] if c["type"] == "Ready"]
+    await idle.client.patch(NODES, "a", {"status": {"conditions": kept}}, subresource="status")
+    await idle.client.delete(NODECHECKS, check, NAMESPACE)
+    async with controllers(server):
+        after = await idle.until_said("a", "True", "CheckFailed")
+    assert after["spec"] == before["spec"]
+    assert after["metadata"]["annotations"] == before["metadata"]["annotations"]
+
+
+async def test_kubelets_that_write_at_the_same_time_are_no_obstacle(ward: Ward) -> None:
+    await ward.add_nodes("a")
+    stop = asyncio.Event()
+
+    async def beat() -> None:
+        beats = 0
+        while not stop.is_set():
+            beats += 1
+            await ward.client.patch(NODES, "a", {"metadata": {"annotations": {"beat": str(beats)}}})
+            await asyncio.sleep(0.02)
+
+    beating = asyncio.create_task(beat())
+    try:
+        await ward.judge("a", faultyNodes=["a"])
+        node = await ward.until_said("a", "True", "CheckFailed")
+    finally:
+        stop.set()
+        await beating
+    assert node["spec"]["taints"] == [UNHEALTHY]
+
+
+async def test_check_from_before_the_node_was_added_is_about_another_machine(ward: Ward) -> None:
+    await ward.add_nodes("a", "b")
+    await ward.judge("a", faultyNodes=["a"], completionTime="2026-01-01T00:00:00Z")
+    await ward.judge("b", faultyNodes=["b"])
+    await ward.until_said("b", "True", "CheckFailed")
+    assert await ward.said("a") is None
+
+
+async def test_dry_run_reports_and_touches_no_node(server: ApiServer, idle: Ward) -> None:
+    await idle.add_nodes("a", "b")
+    async with controllers(server, cordon=CordonOptions(CordonMode.REPORT)):
+        await idle.judge("a", "b", faultyNodes=["a", "b"])
+        await idle.until_event("a", "CordonReported")
+        await idle.until_said("a", "True", "CheckFailed")
+        await idle.until_said("b", "True", "CordonHeld")
+        await idle.judge("a")
+        await idle.until_said("a", "False", "CheckPassed")
+        await idle.until_said("b", "True", "CheckFailed")
+    for name in ("a", "b"):
+        node = await idle.node(name)
+        assert not node["spec"].get("taints") and not node["spec"].get("unschedulable")
+        assert names.ANNOTATION_CORDON not in node["metadata"].get("annotations", {})
+
+
+async def test_wider_limit_lets_more_through(server: ApiServer, idle: Ward) -> None:
+    await idle.add_nodes("a", "b", "c", "d")
+    await idle.judge("a", "b", "c", "d", faultyNodes=["a", "b", "c"])
+    async with controllers(server, cordon=CordonOptions(limit_percent=50)):
+        await idle.until_said("a", "True", "CheckFailed")
+        await idle.until_said("b", "True", "CheckFailed")
+        await idle.until_said("c", "True", "CordonHeld")

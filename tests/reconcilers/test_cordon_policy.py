@@ -1,0 +1,244 @@
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reconcilers.cordon_mark import Mark, MarkState, Verdict, VerdictReason, read_mark, write_mark
+from reconcilers.cordon_policy import NodeState, admit, cordon_limit, decide, newest
+from tests.reconcilers.build import later
+
+LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+
+
+def verdict(at: float, healthy: bool = False, name: str = "check", **more: Any) -> Verdict:
+    reason = VerdictReason.CHECK_PASSED if healthy else VerdictReason.CHECK_FAILED
+    fields = {"kind": "NodeCheck", "namespace": "default", "name": name, "reason": reason}
+    return Verdict(**(fields | more), time=later(at), healthy=healthy)
+
+
+def faulty(name: str = "node-6", at: float = 1, **more: Any) -> NodeState:
+    return NodeState(name, verdict=verdict(at), **more)
+
+
+def heard(node: NodeState, said: Verdict) -> NodeState:
+    """The node after another verdict."""
+    return replace(node, verdict=newest([said] if node.verdict is None else [node.verdict, said]))
+
+
+# --- one node ---------------------------------------------------------------------------------------
+
+
+def test_faulty_node_is_tainted_unschedulable_and_marked_with_both() -> None:
+    after = decide(faulty(), admitted=True)
+    assert (after.taint, after.unschedulable) == ("CheckFailed", True)
+    assert after.mark == Mark(
+        state=MarkState.CORDONED, verdict=verdict(1), taint="CheckFailed", unschedulable=True
+    )
+
+
+def test_later_pass_lifts_all_of_it() -> None:
+    cordoned = decide(faulty(), admitted=True)
+    after = decide(heard(cordoned, verdict(2, healthy=True)), admitted=True)
+    assert (after.taint, after.unschedulable) == (None, False)
+    assert after.mark is not None and after.mark.state is MarkState.LIFTED
+
+
+def test_earlier_pass_lifts_nothing() -> None:
+    cordoned = decide(faulty(at=5), admitted=True)
+    assert decide(heard(cordoned, verdict(4, healthy=True)), admitted=True) == cordoned
+
+
+def test_report_from_before_the_last_pass_does_not_count_when_the_check_is_deleted() -> None:
+    cordoned = decide(faulty(at=1), admitted=True)
+    lifted = decide(heard(cordoned, verdict(2, healthy=True)), admitted=True)
+    assert lifted.mark is not None
+    with_check_deleted = replace(lifted, verdict=newest([verdict(1), lifted.mark.verdict]))
+    assert decide(with_check_deleted, admitted=True) == lifted
+
+
+def test_cordon_made_by_hand_outlives_ours() -> None:
+    cordoned = decide(faulty(unschedulable=True), admitted=True)
+    assert cordoned.mark is not None and not cordoned.mark.unschedulable
+    after = decide(heard(cordoned, verdict(2, healthy=True)), admitted=True)
+    assert (after.taint, after.unschedulable) == (None, True)
+
+
+def test_taint_of_our_key_that_was_there_before_is_not_ours() -> None:
+    cordoned = decide(faulty(taint="by-hand"), admitted=True)
+    after = decide(heard(cordoned, verdict(2, healthy=True)), admitted=True)
+    assert (after.taint, after.unschedulable) == ("by-hand", False)
+
+
+@pytest.mark.parametrize("undone", [{"unschedulable": False}, {"taint": None}])
+def test_uncordon_by_hand_is_respected_until_a_newer_verdict(undone: dict[str, Any]) -> None:
+    cordoned = decide(faulty(at=1), admitted=True)
+    overruled = decide(replace(cordoned, **undone), admitted=True)
+    assert (overruled.taint, overruled.unschedulable) == (None, False)
+    assert overruled.mark is not None and overruled.mark.state is MarkState.OVERRULED
+    assert decide(overruled, admitted=True) == overruled
+    assert decide(heard(overruled, verdict(2)), admitted=True).cordoned
+
+
+def test_hand_cordon_lifted_by_hand_leaves_our_taint() -> None:
+    cordoned = decide(faulty(unschedulable=True), admitted=True)
+    after = decide(replace(cordoned, unschedulable=False), admitted=True)
+    assert (after.taint, after.unschedulable, after.cordoned) == ("CheckFailed", False, True)
+
+
+def test_another_check_that_confirms_the_fault_is_what_a_person_then_overrules() -> None:
+    confirmed = decide(heard(decide(faulty(at=1), admitted=True), verdict(3)), admitted=True)
+    overruled = decide(replace(confirmed, unschedulable=False), admitted=True)
+    assert overruled.mark is not None and overruled.mark.verdict == verdict(3)
+    assert not overruled.cordoned
+
+
+def test_node_that_is_held_back_is_marked_and_not_touched() -> None:
+    held = decide(faulty(), admitted=False)
+    assert (held.taint, held.unschedulable) == (None, False)
+    assert held.mark is not None and held.mark.state is MarkState.HELD
+    assert decide(held, admitted=True).cordoned
+
+
+def test_nobody_says_anything_of_a_node_nobody_judged() -> None:
+    assert decide(NodeState("node-1", unschedulable=True), admitted=True).mark is None
+
+
+# --- the mark ---------------------------------------------------------------------------------------
+
+
+def marked(text: str) -> dict[str, Any]:
+    return {"metadata": {"annotations": {"elastic.iml.github.io/cordon": text}}}
+
+
+def test_mark_is_read_as_it_was_written() -> None:
+    mark = decide(faulty(), admitted=True).mark
+    assert mark is not None and read_mark(marked(write_mark(mark))) == mark
+
+
+@pytest.mark.parametrize("text", ["", "true", "{}", '{"state": "Cordoned"}'])
+def test_unreadable_mark_is_none(text: str) -> None:
+    assert read_mark(marked(text)) is None
+
+
+def test_reasons_are_valid_taint_values() -> None:
+    assert all(LABEL_VALUE.fullmatch(reason) for reason in VerdictReason)
+
+
+# --- the limit --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("nodes", "percent", "limit"), [(1, 10, 1), (9, 10, 1), (20, 10, 2), (29, 10, 2), (4, 100, 4)]
+)
+def test_limit_is_a_share_of_all_nodes_and_at_least_one(nodes: int, percent: int, limit: int) -> None:
+    assert cordon_limit(nodes, percent) == limit
+
+
+def test_longest_accused_goes_first_then_the_name_decides() -> None:
+    fleet = [faulty("c", at=1), faulty("b", at=2), faulty("a", at=2)]
+    assert admit(fleet, 1) == {"c"}
+    assert admit(fleet, 2) == {"c", "a"}
+
+
+def test_cordoned_nodes_keep_their_place() -> None:
+    old, new = faulty("old", at=1), decide(faulty("new", at=9), admitted=True)
+    assert admit([old, new], 1) == {"new"}
+
+
+def test_overruled_node_takes_no_room_and_asks_for_none() -> None:
+    overruled = decide(replace(decide(faulty("a"), admitted=True), taint=None), admitted=True)
+    assert admit([overruled, faulty("b", at=9)], 1) == {"b"}
+
+
+# --- properties -------------------------------------------------------------------------------------
+
+VERDICTS = st.builds(verdict, st.integers(0, 5), st.booleans(), st.sampled_from("xy"))
+MARKS = st.builds(
+    Mark,
+    state=st.sampled_from(MarkState),
+    verdict=VERDICTS,
+    taint=st.sampled_from([None, "CheckFailed", "HardwareError"]),
+    unschedulable=st.booleans(),
+)
+
+
+@st.composite
+def nodes(draw: st.DrawFn, marked: bool = True) -> NodeState:
+    mark = draw(st.none() | MARKS) if marked else None
+    said = draw(st.lists(VERDICTS, max_size=3)) + ([mark.verdict] if mark else [])
+    return NodeState(
+        name=draw(st.text("abcd", min_size=1, max_size=2)),
+        mark=mark,
+        taint=draw(st.sampled_from([None, "CheckFailed", "by-hand"])),
+        unschedulable=draw(st.booleans()),
+        verdict=newest(said),
+    )
+
+
+@given(nodes(), st.booleans())
+def test_deciding_twice_changes_nothing(node: NodeState, admitted: bool) -> None:
+    once = decide(node, admitted=admitted)
+    assert decide(once, admitted=admitted) == once
+
+
+@given(nodes(marked=False), st.booleans())
+def test_node_without_our_mark_is_never_touched_other_than_to_cordon_it(
+    node: NodeState, admitted: bool
+) -> None:
+    after = decide(node, admitted=admitted)
+    if after.cordoned:
+        assert node.verdict is not None and not node.verdict.healthy and admitted
+        assert after.taint == (node.taint or node.verdict.reason) and after.unschedulable
+    else:
+        assert (after.taint, after.unschedulable) == (node.taint, node.unschedulable)
+
+
+@given(nodes(marked=False), st.integers(0, 5))
+def test_newer_healthy_verdict_lifts_ours_and_leaves_the_rest(node: NodeState, at: int) -> None:
+    accused = replace(node, verdict=verdict(at))
+    cordoned = decide(accused, admitted=True)
+    after = decide(heard(cordoned, verdict(at + 1, healthy=True)), admitted=True)
+    assert not after.cordoned
+    assert (after.taint, after.unschedulable) == (node.taint, node.unschedulable)
+
+
+@given(st.lists(nodes(), max_size=8, unique_by=lambda node: node.name), st.integers(1, 4))
+def test_admission_never_exceeds_the_limit_and_evicts_nobody(fleet: list[NodeState], limit: int) -> None:
+    cordoned = {node.name for node in fleet if node.cordoned}
+    admitted = admit(fleet, limit)
+    assert cordoned <= admitted
+    assert len(admitted) <= max(limit, len(cordoned))
+
+
+NAMES = "abcdef"
+STEPS = st.tuples(
+    st.sampled_from(["accuse", "clear", "cordon by hand", "uncordon by hand", "look"]), st.sampled_from(NAMES)
+)
+
+
+@given(st.lists(STEPS, max_size=40), st.integers(1, 3))
+def test_fleet_stays_within_the_limit_and_hand_made_cordons_stay(
+    steps: list[tuple[str, str]], limit: int
+) -> None:
+    """Whatever happens in whatever order, with one node looked at at a time."""
+    fleet = {name: NodeState(name) for name in NAMES}
+    by_hand: set[str] = set()
+    for time, (step, name) in enumerate(steps):
+        node = fleet[name]
+        if step in ("accuse", "clear"):
+            fleet[name] = heard(node, verdict(time, healthy=step == "clear"))
+        elif step == "cordon by hand" and not node.unschedulable:
+            by_hand.add(name)
+            fleet[name] = replace(node, unschedulable=True)
+        elif step == "uncordon by hand":
+            by_hand.discard(name)
+            fleet[name] = replace(node, unschedulable=False)
+        elif step == "look":
+            fleet[name] = decide(node, admitted=name in admit(fleet.values(), limit))
+        assert sum(node.cordoned for node in fleet.values()) <= limit
+        assert all(fleet[name].unschedulable for name in by_hand)

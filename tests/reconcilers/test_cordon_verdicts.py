@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crds.nodecheck import NodeCheck
+from reconcilers.cordon_mark import Verdict
+from reconcilers.cordon_options import CordonMode, CordonOptions
+from reconcilers.cordon_policy import NodeState, decide
+from reconcilers.cordon_statement import Statement, statement_on
+from reconcilers.verdicts import (
+    evidence_of_check,
+    evidence_of_worker,
+    failed_nodes,
+    is_decisive,
+    judged_nodes,
+)
+from tests.reconcilers.build import NOW, worker
+
+NODES = ("node-1", "node-2", "node-3", "node-4")
+
+
+def check(passed: tuple[str, ...] = NODES, cordon: bool = True, **status: Any) -> dict[str, Any]:
+    results = [{"node": n, "results": [{"round": 1, "passed": n in passed}]} for n in NODES]
+    ended = {"phase": "Succeeded", "completionTime": "2026-01-01T12:00:00Z", "nodeResults": results}
+    return {
+        "metadata": {"name": "c", "namespace": "default", "uid": "u", "resourceVersion": "1"},
+        "spec": {"nodes": list(NODES), "cordon": cordon},
+        "status": ended | status,
+    }
+
+
+def verdict_on(node: str, raw: dict[str, Any]) -> Verdict | None:
+    evidence = evidence_of_check(NodeCheck.model_validate(raw))
+    return None if evidence is None else evidence.on(node)
+
+
+# --- checks -----------------------------------------------------------------------------------------
+
+
+def test_check_accuses_the_faulty_and_clears_the_rest() -> None:
+    raw = check(passed=NODES[:3], faultyNodes=["node-4"])
+    accused, cleared = verdict_on("node-4", raw), verdict_on("node-1", raw)
+    assert accused is not None and (accused.healthy, accused.reason) == (False, "CheckFailed")
+    assert cleared is not None and cleared.healthy and cleared.time == NOW
+    assert verdict_on("node-9", raw) is None
+
+
+@given(st.sets(st.sampled_from(NODES)), st.sampled_from(["inconclusive", "stragglers"]))
+def test_those_it_could_not_judge_and_the_slow_are_neither_accused_nor_cleared(
+    nodes: set[str], kind: str
+) -> None:
+    raw = check(**{kind: sorted(nodes)})
+    assert {node for node in NODES if verdict_on(node, raw) is None} == nodes
+
+
+def test_node_that_passed_no_round_is_not_cleared() -> None:
+    assert verdict_on("node-4", check(passed=NODES[:3])) is None
+
+
+def test_nodes_of_a_faulty_link_are_well() -> None:
+    found = verdict_on("node-1", check(faultyLinks=[{"a": "node-1", "b": "node-2"}]))
+    assert found is not None and found.healthy
+
+
+@pytest.mark.parametrize(
+    "raw", [check(phase="Running"), check(phase="Failed"), check(cordon=False), {**check(), "status": {}}]
+)
+def test_only_finished_checks_that_may_cordon_decide(raw: dict[str, Any]) -> None:
+    assert not is_decisive(raw) and judged_nodes(raw) == set()
+
+
+# --- workers ----------------------------------------------------------------------------------------
+
+
+def test_hardware_error_accuses_the_node_it_happened_on_and_others_accuse_nobody() -> None:
+    end = {"incarnation": 1, "exitClass": "HardwareError", "nodeName": "node-3", "time": NOW}
+    report = evidence_of_worker(worker(lastExit=end))
+    said = report.on("node-3") if report else None
+    assert said is not None and (said.healthy, said.reason, said.time) == (False, "HardwareError", NOW)
+    assert failed_nodes({"status": {"lastExit": end}}) == ["node-3"]
+    for harmless in (end | {"exitClass": "UserError"}, end | {"nodeName": ""}):
+        assert evidence_of_worker(worker(lastExit=harmless)) is None
+        assert failed_nodes({"status": {"lastExit": harmless}}) == []
+
+
+# --- what is said -----------------------------------------------------------------------------------
+
+ENFORCE, REPORT = CordonOptions(), CordonOptions(CordonMode.REPORT)
+
+
+def said(
+    node: NodeState, options: CordonOptions = ENFORCE, *, admitted: bool = True, accused: bool = False
+) -> Statement:
+    statement = statement_on(node, decide(node, admitted=admitted), options, accused=accused)
+    assert statement is not None
+    return statement
+
+
+@pytest.fixture
+def faulty() -> NodeState:
+    return NodeState("node-4", verdict=verdict_on("node-4", check(faultyNodes=["node-4"])))
+
+
+@pytest.fixture
+def passed() -> Verdict | None:
+    return verdict_on("node-4", check(completionTime="2026-01-01T13:00:00Z"))
+
+
+def test_condition_names_the_check_and_when(faulty: NodeState) -> None:
+    statement = said(faulty)
+    assert (statement.status, statement.reason, statement.event_reason) == ("True", "CheckFailed", "Cordoned")
+    assert "NodeCheck default/c found this node faulty at 2026-01-01T12:00:00Z" in statement.message
+
+
+def test_held_node_is_told_which_limit_holds_it(faulty: NodeState) -> None:
+    statement = said(faulty, admitted=False)
+    assert (statement.reason, statement.event_reason) == ("CordonHeld", "CordonHeld")
+    assert "--cordon-limit" in statement.message and "10%" in statement.message
+
+
+def test_dry_run_says_that_nothing_is_done(faulty: NodeState, passed: Verdict) -> None:
+    assert "cordons nothing" in said(faulty, REPORT).message
+    cordoned = decide(faulty, admitted=True)
+    assert said(cordoned, REPORT).message == said(faulty).message
+    assert "lifts no cordon" in said(replace(cordoned, verdict=passed), REPORT).message
+
+
+def test_pass_takes_the_accusation_back_once(faulty: NodeState, passed: Verdict) -> None:
+    cordoned = replace(decide(faulty, admitted=True), verdict=passed)
+    assert said(cordoned, accused=True).event_reason == "CordonLifted"
+    lifted = decide(cordoned, admitted=True)
+    assert statement_on(lifted, lifted, ENFORCE, accused=False) is None
+
+
+def test_cordon_of_others_that_stays_is_mentioned(faulty: NodeState, passed: Verdict) -> None:
+    both = replace(decide(replace(faulty, unschedulable=True), admitted=True), verdict=passed)
+    assert "that others set stays" in said(both, accused=True).message
+
+
+def test_accusation_of_a_deleted_check_is_taken_back_where_nothing_was_done() -> None:
+    assert said(NodeState("node-4"), accused=True).reason == "VerdictGone"
+    assert statement_on(NodeState("n"), NodeState("n"), ENFORCE, accused=False) is None
