@@ -24,16 +24,16 @@ LIMITS = """## What nothing can tell, and what we do not
 
 * Two nodes, and no third: the pair tests accuse both alike. Only local tests, a vouched node or a minimum
   set for the network decide.
-* An intermittent fault that passes every screening round is not seen: of those that fail a share p of
-  their tests, 1 − p stay unseen in one screening round, (1 − p)ˢ in s. After a first failure, nearly all are
+* An intermittent fault that passes every screening round is not seen: of those that fail a share p of their
+  tests, 1 − p stay unseen in one screening round, (1 − p)ˢ in s. After a first failure, nearly all are
   found.
-* A bad link is seen only when its two nodes meet: in one screening round that is one pair in N − 1. One that
-  works now and then is mostly taken for an accident: its pair is not tried again once it passed.
+* A bad link is seen only when its two nodes meet: in one screening round that is one pair in N − 1. One
+  that works now and then is mostly taken for an accident: its pair is not tried again once it passed.
 * Two bad links at one node look like the node, and are called so.
-* Where nothing passes at all (all nodes but one faulty, or the software), everybody is inconclusive after four
-  rounds.
-* Ten percent cannot be told from the spread of healthy nodes among fewer than five, unless a minimum is set;
-  the network of two nodes has nothing to be compared with.
+* Where nothing passes at all (all nodes but one faulty, or the software), everybody is inconclusive after
+  four rounds.
+* Ten percent cannot be told from the spread of healthy nodes among fewer than five, unless a minimum is
+  set; the network of two nodes has nothing to be compared with.
 * Where a quarter of all nodes fail now and then, some fleets stay undecided in twelve rounds, and a healthy
   node is blamed when enough such partners fail with it and with nobody else.
 """
@@ -213,17 +213,19 @@ def report(fleets: int, seed: int) -> str:
     return f"""# Who is to blame: our diagnosis and DLRover's rule, on the same simulated fleets
 
 Every line is many fleets with faults at random places. In each column the first figure is ours
-(`healthcheck/`, as the NodeCheck reconciler runs it), the second is that of DLRover's rule. Percent, but for
-rounds (median / worst) and tests (mean). *Found* and *missed* are shares of the faulty nodes, links and racks;
-those missed are called healthy, or not named. The others are shares of the fleets: those in which some healthy
-node was called faulty or slow, in which a sound link or rack was named, and in which some node was called
-inconclusive, which cordons nobody. Measured figures have {NOISE:.0%} of noise. No fault but slow compute shows
-in a local test. A node in a dead rack counts as faulty, one in a rack that is cut off does not.
+(`healthcheck/`, as the NodeCheck reconciler runs it), the second is that of DLRover's rule. Percent, but
+for rounds (median / worst) and tests (mean). *Found* and *missed* are shares of the faulty nodes, links and
+racks; those missed are called healthy, or not named. The others are shares of the fleets: those in which
+some healthy node was called faulty or slow, in which a sound link or rack was named, and in which some node
+was called inconclusive, which cordons nobody. Measured figures have {NOISE:.0%} of noise. No fault but slow
+compute shows in a local test. A node in a dead rack counts as faulty, one in a rack that is cut off does
+not.
 
 {body}
 {LIMITS}
 {fleets} fleets a line, fewer above N={LARGE} (never fewer than {LEAST_FLEETS}); seed {seed}.
-{seconds:.0f} s of CPU time. {date.today()}, {platform.system()}, Python {platform.python_version()}. To run it again, with other fleets:
+{seconds:.0f} s of CPU time. {date.today()}, {platform.system()}, Python {platform.python_version()}.
+To run it again, with other fleets:
 
     python -m benchmarks.diagnosis --fleets {fleets} --seed {seed + 1}
 """

@@ -2,10 +2,10 @@
 
 Ours runs the code that the NodeCheck reconciler runs. DLRover's is written here after its
 `NetworkCheckRendezvousManager` and agent (dlrover/python/master/elastic_training/rdzv_manager.py and
-dlrover/python/elastic_agent/torch/training.py): round 0 pairs neighbours and ends the check if all pass; round
-1 sorts by elapsed time, a failure counting as 3600 s and equal ones in any order, and pairs the fastest with
-the slowest; a node is faulty if it failed both rounds, and slow if its best time, matrix product plus
-all-reduce, is over twice the median. With up to three nodes, any failure raises on all.
+dlrover/python/elastic_agent/torch/training.py): round 0 pairs neighbours and ends the check if all pass;
+round 1 sorts by elapsed time, a failure counting as 3600 s and equal ones in any order, and pairs the
+fastest with the slowest; a node is faulty if it failed both rounds, and slow if its best time, matrix
+product plus all-reduce, is over twice the median. With up to three nodes, any failure raises on all.
 """
 
 import random
