@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 NodeName = str
@@ -37,7 +36,3 @@ class Node:
     @property
     def smallest_domain(self) -> Domain | None:
         return self.domains[0] if self.domains else None
-
-
-def link(members: Iterable[NodeName]) -> Link:
-    return frozenset(members)
