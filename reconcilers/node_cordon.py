@@ -49,7 +49,7 @@ class NodeCordonReconciler(Reconciler):
         node = self._state(raw)
         wanted = decide(node, admitted=True)
         if wanted.cordoned and not node.cordoned:
-            wanted = decide(node, admitted=request.name in await self._admitted())
+            wanted = decide(node, admitted=await self._has_room(request.name))
         if self._options.mode is CordonMode.ENFORCE:
             raw = await self._write(raw, node, wanted)
         await self._tell(raw, node, wanted)
@@ -69,10 +69,15 @@ class NodeCordonReconciler(Reconciler):
             verdict=newest(said),
         )
 
-    async def _admitted(self) -> frozenset[str]:
-        """Asks the API server itself who is cordoned: a stale cache must not let the limit be exceeded."""
+    async def _has_room(self, name: str) -> bool:
+        """Also asks the API server itself: a stale cache must not let the limit be exceeded."""
+        if name not in self._admitted({}):
+            return False
         answer = await self._client.list(NODES, field_selector=UNSCHEDULABLE)
-        fresh = {raw["metadata"]["name"]: raw for raw in answer["items"]}
+        return name in self._admitted({raw["metadata"]["name"]: raw for raw in answer["items"]})
+
+    def _admitted(self, fresh: dict[str, dict[str, Any]]) -> frozenset[str]:
+        """Which nodes may be cordoned, by the cache and what is known better."""
         known = {raw["metadata"]["name"]: raw for raw in self._marked()}
         for name in self._verdicts.accused():
             raw = self._nodes.get(None, name)
