@@ -82,6 +82,10 @@ class Cluster(ABC):
     @abstractmethod
     def storage(self, namespace: str) -> Storage: ...
 
+    def logs(self) -> dict[str, str]:
+        """The end of what each process of the control plane said, by its name."""
+        return {}
+
     def control_plane(self, name: str) -> ControlPlaneProcess:
         raise NotImplementedError(f"{self.name} gives no access to {name}")
 

@@ -22,6 +22,7 @@ from localcluster.paths import Home
 
 UP_SECONDS = 90.0
 DOWN_SECONDS = 60.0
+LOG_LINES = 40
 POWER_ANNOTATION = "localcluster.dlr.dev/power"
 SUPERVISOR, API_SERVER, NODES, CONTROLLER = "supervisor", "apiserver", "nodes", "controller"
 
@@ -105,6 +106,10 @@ class EmbeddedCluster(Cluster):
         path = self._folder / "storage" / namespace
         path.mkdir(parents=True, exist_ok=True)
         return Storage(str(path), volumes=[], mounts=[])  # Pods are processes: they see the disk as it is
+
+    def logs(self) -> dict[str, str]:
+        files = [*self.home.logs.glob("*.log"), *self._folder.glob("*.log")]
+        return {file.name: "\n".join(file.read_text().splitlines()[-LOG_LINES:]) for file in files}
 
     def control_plane(self, name: str) -> LocalProcess:
         return LocalProcess(self.home.pidfile(name))

@@ -58,7 +58,7 @@ def digits(
     template = {
         "spec": {
             "restartPolicy": "Never",
-            "terminationGracePeriodSeconds": 10,
+            "terminationGracePeriodSeconds": 00,
             "containers": [container],
             "volumes": storage.volumes,
         }
@@ -70,7 +70,7 @@ def shell(cluster: Cluster, script: str, *, name: str = "shell", workers: int = 
     """A job whose Pods run a shell script and know nothing of training."""
     container = {"name": "main", "image": cluster.image, "command": ["/bin/sh", "-c", script]}
     template = {
-        "spec": {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": [container]}
+        "spec": {"restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "containers": [container]}
     }
     return job(name, template, workers, **spec)
 

@@ -41,7 +41,7 @@ def assert_undisturbed(
 def test_killing_the_controller_twice_restarts_no_training_process(
     cluster: Cluster, observation: Observation
 ) -> None:
-    manifest = jobs.digits(cluster, observation.namespace, epochs=12, step_delay_seconds=0.1)
+    manifest = jobs.digits(cluster, observation.namespace, epochs=9, step_delay_seconds=0.1)
     cluster.apply(manifest, observation.namespace)
     world = jobs.wait_until_training(observation, 2)
     before = everything_that_trains(cluster, observation)
@@ -64,7 +64,7 @@ def test_an_api_server_that_hangs_restarts_no_training_process(
     cluster: Cluster, observation: Observation
 ) -> None:
     delay_seconds = 0.2
-    manifest = jobs.digits(cluster, observation.namespace, epochs=12, step_delay_seconds=delay_seconds)
+    manifest = jobs.digits(cluster, observation.namespace, epochs=11, step_delay_seconds=delay_seconds)
     cluster.apply(manifest, observation.namespace)
     world = jobs.wait_until_training(observation, 2)
     before = everything_that_trains(cluster, observation)
@@ -86,8 +86,9 @@ def test_an_api_server_that_hangs_restarts_no_training_process(
 
 @pytest.mark.needs(Capability.WHOLE_CRASH)
 def test_a_job_outlives_the_crash_of_the_whole_cluster(cluster: Cluster, observation: Observation) -> None:
-    cluster.apply(jobs.digits(cluster, observation.namespace), observation.namespace)
-    before = jobs.wait_until_training(observation, 2, beyond_step=30)
+    manifest = jobs.digits(cluster, observation.namespace, epochs=5, step_delay_seconds=0.1)
+    cluster.apply(manifest, observation.namespace)
+    before = jobs.wait_until_training(observation, 2)
     uid = observation.job("digits")["metadata"]["uid"]
 
     cluster.crash()
