@@ -1,0 +1,83 @@
+"""What a probe says of itself, as one line of JSON: how it ended, what it measured, what it found."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Ending(Enum):
+    PASSED = "Passed"
+    FAILED = "Failed"
+    """It ended by itself and says what is wrong."""
+    SKIPPED = "Skipped"
+    """There is nothing here for it to test, and nothing is wrong with that."""
+    UNAVAILABLE = "Unavailable"
+    """It could not test what it was asked to; that says nothing about the hardware."""
+    TIMED_OUT = "TimedOut"
+    CRASHED = "Crashed"
+    """A signal ended it, or it ended without a report."""
+
+
+BLAMING = frozenset({Ending.FAILED, Ending.TIMED_OUT, Ending.CRASHED})
+
+
+@dataclass(frozen=True)
+class Report:
+    """How one probe ended."""
+
+    ending: Ending
+    reason: str = ""
+    """One sentence; empty if it passed."""
+    figures: Mapping[str, float] = field(default_factory=dict)
+    """Named with their units; those that nodes are compared by, as in `healthcheck.measurements.Metric`."""
+    faults: tuple[str, ...] = ()
+    """Of devices, a sentence each."""
+    notes: tuple[str, ...] = ()
+    """What a person should know and nobody is judged by: what is unknown here, what slows a device."""
+    signal: str = ""
+    """Which one ended it, such as SIGSEGV."""
+
+    def to_json(self) -> str:
+        """One line."""
+        said = {
+            "ending": self.ending.value,
+            "reason": self.reason,
+            "figures": dict(self.figures),
+            "faults": self.faults,
+            "notes": self.notes,
+            "signal": self.signal,
+        }
+        return json.dumps(said)
+
+    @classmethod
+    def from_json(cls, line: str) -> Report:
+        """Raises ValueError if the line is not a report."""
+        try:
+            said = json.loads(line)
+            return cls(
+                Ending(said["ending"]),
+                said["reason"],
+                said["figures"],
+                tuple(said["faults"]),
+                tuple(said["notes"]),
+                said["signal"],
+            )
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a report: {line[:200]!r}") from error
+
+
+class ProbeError(Exception):
+    """Ends a probe with a sentence; each kind with another ending."""
+
+    ending = Ending.FAILED
+
+
+class Skipped(ProbeError):
+    ending = Ending.SKIPPED
+
+
+class Unavailable(ProbeError):
+    ending = Ending.UNAVAILABLE

@@ -1,0 +1,45 @@
+"""A probe that ends in whatever way it is told to."""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from healthcheck.probes import child
+from healthcheck.probes.report import Ending, ProbeError, Report, Unavailable
+
+
+def measure(arguments: argparse.Namespace) -> Report:
+    how = arguments.how
+    if how == "raise":
+        raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
+    if how == "fail":
+        raise ProbeError("the product is wrong")
+    if how == "unavailable":
+        raise Unavailable("there is no such device")
+    if how == "no-torch":
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
+    if how == "exit":
+        os._exit(0)
+    if how == "sleep":
+        time.sleep(60)
+    if how == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if how.startswith("SIG"):
+        os.kill(os.getpid(), signal.Signals[how])
+    if how == "chat":
+        print("NCCL INFO this is no report")
+    if how == "leave-a-child":
+        left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+        Path(arguments.file).write_text(str(left.pid))
+    return Report(Ending.PASSED, figures={"gemm_bf16_tflops": 1.5})
+
+
+if __name__ == "__main__":
+    parser = child.argument_parser(__doc__)
+    parser.add_argument("--how", default="")
+    parser.add_argument("--file", default="")
+    child.serve(parser, measure)
