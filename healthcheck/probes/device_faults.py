@@ -1,0 +1,154 @@
+"""What the state of devices means: faults, what a person should know, and what stands in the way of a test.
+
+A fault is only what is certain: a device that NVIDIA says must be reset or replaced. What makes a device slow
+is a note: the measured figures judge its speed. So are counters that go back to an unknown time.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from healthcheck.probes.kernel_log import Xid
+from healthcheck.probes.nvml import DeviceState, NvLinks
+
+MEMORY_IN_USE_SHARE = 0.3
+"""Of a device that nobody should be using. DLRover's threshold, well above what a driver holds for itself."""
+
+XID_RECENT_SECONDS = 3600.0
+"""The kernel log goes back to boot, and a reset may have cured what it tells of. If not, it tells again."""
+
+FAULTY_XIDS = {
+    46: "GPU stopped processing",
+    48: "double-bit ECC error",
+    62: "internal micro-controller halt",
+    63: "memory row waits for its remapping",
+    64: "memory row cannot be remapped",
+    74: "NVLink error",
+    79: "GPU has fallen off the bus",
+    95: "uncontained memory error",
+    110: "security fault",
+    119: "GSP does not answer",
+    120: "GSP error",
+    136: "link training failed",
+    140: "unrecovered ECC error",
+    143: "GPU initialisation failed",
+}
+"""Those that NVIDIA's catalogue (docs.nvidia.com/deploy/xid-errors) answers with a reset, reboot or repair.
+Others are an application's doing (13, 31, 43, 45, …) or contained to it (94)."""
+
+SLOWDOWNS = {
+    0x08: "hardware slowdown",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "power brake",
+}
+"""nvmlClocksEventReason…: those that are not a healthy device at rest (0x01) or at its power limit (0x04)."""
+
+
+def faults(devices: Sequence[DeviceState]) -> list[str]:
+    """A sentence for each thing that is certainly wrong."""
+    siblings = _most_links(devices)
+    return [
+        f"{_name(device)}: {fault}"
+        for device in devices
+        for fault in (*_own_faults(device), *_missing_links(device.nvlinks, siblings[device.model]))
+    ]
+
+
+def xid_faults(found: Sequence[Xid]) -> list[str]:
+    recent = {x for x in found if x.code in FAULTY_XIDS and x.seconds_ago <= XID_RECENT_SECONDS}
+    last: dict[tuple[str, int], Xid] = {}
+    for xid in sorted(recent, key=lambda xid: -xid.seconds_ago):
+        last[xid.pci_bus_id, xid.code] = xid
+    return [f"GPU at {x.pci_bus_id}: Xid {_story(x)}" for x in last.values()]
+
+
+def xid_notes(found: Sequence[Xid]) -> list[str]:
+    """The latest of each kind that is no fault."""
+    last: dict[tuple[str, int], Xid] = {}
+    for xid in sorted(found, key=lambda xid: -xid.seconds_ago):
+        last[xid.pci_bus_id, xid.code] = xid
+    return [
+        f"GPU at {x.pci_bus_id}: Xid {_story(x)}"
+        for x in last.values()
+        if x.code not in FAULTY_XIDS or x.seconds_ago > XID_RECENT_SECONDS
+    ]
+
+
+def in_the_way(devices: Sequence[DeviceState]) -> list[str]:
+    """Devices that cannot be judged, because processes that can be seen use them."""
+    return [
+        f"{_name(device)} is in use: process {', '.join(map(str, device.processes))} "
+        f"holds {device.memory_used_share:.0%} of its memory"
+        for device in devices
+        if device.processes and device.memory_used_share and _is_full(device)
+    ]
+
+
+def notes(devices: Sequence[DeviceState]) -> list[str]:
+    return [f"{_name(device)}: {note}" for device in devices for note in _own_notes(device)]
+
+
+def _own_faults(device: DeviceState) -> list[str]:
+    if device.unusable:
+        return [f"it is not usable: {device.unusable}"]
+    found = []
+    if device.uncorrectable_ecc_volatile:
+        found.append(f"{device.uncorrectable_ecc_volatile} uncorrectable ECC errors since its last reset")
+    if device.row_remap_failed:
+        found.append("a memory row could not be remapped, so the device must be replaced")
+    if device.row_remap_pending:
+        found.append("memory rows wait for a reset of the device to be remapped")
+    if device.retired_pages_pending:
+        found.append("memory pages wait for a reset of the device to be retired")
+    if _is_full(device) and not device.processes:
+        found.append(
+            f"{device.memory_used_share:.0%} of its memory is in use, by no process that can be seen"
+        )
+    return found
+
+
+def _own_notes(device: DeviceState) -> list[str]:
+    found = []
+    if device.uncorrectable_ecc_aggregate:
+        found.append(f"{device.uncorrectable_ecc_aggregate} uncorrectable ECC errors in its life")
+    reasons = [text for bit, text in SLOWDOWNS.items() if (device.clocks_event_reasons or 0) & bit]
+    if reasons:
+        found.append(f"slowed down now: {', '.join(reasons)}")
+    links = device.nvlinks
+    counted = {"replays": links.replays, "recoveries": links.recoveries, "CRC errors": links.crc_errors}
+    if any(counted.values()):
+        counts = ", ".join(f"{count} {what}" for what, count in counted.items() if count)
+        found.append(f"NVLink {counts} since the driver was loaded")
+    return found
+
+
+def _is_full(device: DeviceState) -> bool:
+    return (device.memory_used_share or 0.0) > MEMORY_IN_USE_SHARE
+
+
+def _most_links(devices: Sequence[DeviceState]) -> dict[str, int]:
+    """By model: the active NVLinks of the device that has most."""
+    most: dict[str, int] = defaultdict(int)
+    for device in devices:
+        most[device.model] = max(most[device.model], len(device.nvlinks.active))
+    return most
+
+
+def _missing_links(links: NvLinks, siblings_have: int) -> list[str]:
+    """A sibling shows how many should be up: inactive links alone say little, as some boards have fewer."""
+    if not links.inactive or len(links.active) >= siblings_have:
+        return []
+    which = ", ".join(map(str, links.inactive))
+    return [f"{len(links.active)} NVLinks are up where its siblings have {siblings_have} (down: {which})"]
+
+
+def _story(xid: Xid) -> str:
+    minutes = xid.seconds_ago / 60
+    ago = f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.0f} h"
+    return f"{xid.code} {ago} ago: {FAULTY_XIDS.get(xid.code) or xid.text or 'no details'}"
+
+
+def _name(device: DeviceState) -> str:
+    return f"GPU {device.index}" + (f" ({device.pci_bus_id})" if device.pci_bus_id else "")

@@ -1,0 +1,58 @@
+"""The state of this node's NVIDIA devices: memory errors, Xids, NVLinks, throttling, memory in use."""
+
+from __future__ import annotations
+
+import argparse
+
+from healthcheck.probes import child, device_faults, kernel_log, nvml
+from healthcheck.probes.report import Ending, Report, Skipped, Unavailable
+
+GPU_COUNT = "gpu_count"
+"""The figure that tells how many devices there are."""
+
+
+def measure(arguments: argparse.Namespace) -> Report:
+    try:
+        with nvml.opened() as opened:
+            devices = nvml.read_devices(opened)
+    except nvml.NoDriver as error:
+        raise _no_gpu(arguments.require_gpu, f"this machine has no NVIDIA driver ({error})") from error
+    if not devices:
+        raise _no_gpu(arguments.require_gpu, "the NVIDIA driver of this machine shows no GPU")
+    return judge(devices, *_xids())
+
+
+def judge(
+    devices: tuple[nvml.DeviceState, ...], xids: list[kernel_log.Xid], log_unreadable: str = ""
+) -> Report:
+    """The report on devices.
+
+    Args:
+        devices: at least one.
+        xids: what the kernel log tells of them.
+        log_unreadable: why it tells nothing, if it could not be read.
+    """
+    faults = (*device_faults.faults(devices), *device_faults.xid_faults(xids))
+    busy = device_faults.in_the_way(devices)
+    notes = (*device_faults.notes(devices), *device_faults.xid_notes(xids))
+    if log_unreadable:
+        notes += (f"Xid errors since boot are unknown: the kernel log cannot be read ({log_unreadable})",)
+    ending = Ending.FAILED if faults else Ending.UNAVAILABLE if busy else Ending.PASSED
+    return Report(ending, "; ".join(faults or busy), {GPU_COUNT: len(devices)}, faults, notes)
+
+
+def _no_gpu(required: bool, reason: str) -> Skipped | Unavailable:
+    return Unavailable(f"a GPU was asked for, but {reason}") if required else Skipped(reason)
+
+
+def _xids() -> tuple[list[kernel_log.Xid], str]:
+    try:
+        return list(kernel_log.xids(kernel_log.read_lines())), ""
+    except OSError as error:
+        return [], error.strerror or str(error)
+
+
+if __name__ == "__main__":
+    parser = child.argument_parser(__doc__)
+    parser.add_argument("--require-gpu", action="store_true")
+    child.serve(parser, measure)

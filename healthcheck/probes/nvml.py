@@ -1,0 +1,163 @@
+"""The state of NVIDIA devices as NVML tells it; None where a device, a driver or a container does not let it.
+
+The only module that talks to NVML. Names are those of NVIDIA's reference (docs.nvidia.com/deploy/nvml-api).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from healthcheck.probes.report import Unavailable
+
+CONTROL_DEVICE = Path("/dev/nvidiactl")
+"""Exists where the driver is loaded, in containers with a GPU too."""
+
+
+class NoDriver(Exception):
+    """There is no NVIDIA driver here, so no NVIDIA device that could be used."""
+
+
+@dataclass(frozen=True)
+class NvLinks:
+    """The links that a device has, by number, and the errors of them all since the driver was loaded."""
+
+    active: tuple[int, ...] = ()
+    inactive: tuple[int, ...] = ()
+    replays: int = 0
+    recoveries: int = 0
+    crc_errors: int = 0
+
+
+@dataclass(frozen=True)
+class DeviceState:
+    """What NVML says of one device."""
+
+    index: int
+    model: str = ""
+    pci_bus_id: str = ""
+    """domain:bus:device.function, in hexadecimal."""
+    unusable: str = ""
+    """Why the device does not answer: lost from the bus, in need of a reset, without power."""
+    uncorrectable_ecc_volatile: int | None = None
+    """Since the driver was loaded, or the device reset."""
+    uncorrectable_ecc_aggregate: int | None = None
+    """In the life of the device."""
+    row_remap_pending: bool | None = None
+    row_remap_failed: bool | None = None
+    retired_pages_pending: bool | None = None
+    nvlinks: NvLinks = field(default_factory=NvLinks)
+    clocks_event_reasons: int | None = None
+    """Bit mask."""
+    memory_used_share: float | None = None
+    """0 to 1, with what the driver itself holds."""
+    processes: tuple[int, ...] | None = None
+    """Process ids that compute on it. Inside a container, those of others may be missing."""
+
+
+@contextlib.contextmanager
+def opened() -> Iterator[Any]:
+    """pynvml, initialised.
+
+    Raises NoDriver without a driver, Unavailable if there is one that cannot be talked to.
+    """
+    try:
+        import pynvml
+    except ModuleNotFoundError as error:
+        if not CONTROL_DEVICE.exists():
+            raise NoDriver(f"there is no {CONTROL_DEVICE}") from error
+        raise Unavailable("the Python package nvidia-ml-py is not installed here") from error
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        if error.value in (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED):
+            raise NoDriver(f"NVML: {error}") from error
+        raise Unavailable(f"NVML does not start: {error}") from error
+    try:
+        yield pynvml
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def read_devices(nvml: Any) -> tuple[DeviceState, ...]:
+    """All devices, in NVML's order (by PCI bus).
+
+    Args:
+        nvml: the pynvml module, initialised, or what stands in for it.
+    """
+    return tuple(_read_device(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
+
+
+def _read_device(nvml: Any, index: int) -> DeviceState:
+    try:
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        remapped = _ask(nvml, nvml.nvmlDeviceGetRemappedRows, handle)
+        pages_pending = _ask(nvml, nvml.nvmlDeviceGetRetiredPagesPendingStatus, handle)
+        memory = _ask(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
+        pci = _ask(nvml, nvml.nvmlDeviceGetPciInfo, handle)
+        processes = _ask(nvml, nvml.nvmlDeviceGetComputeRunningProcesses, handle)
+        return DeviceState(
+            index,
+            model=_ask(nvml, nvml.nvmlDeviceGetName, handle) or "",
+            pci_bus_id=_text(pci.busId) if pci else "",
+            uncorrectable_ecc_volatile=_ecc(nvml, handle, nvml.NVML_VOLATILE_ECC),
+            uncorrectable_ecc_aggregate=_ecc(nvml, handle, nvml.NVML_AGGREGATE_ECC),
+            row_remap_pending=bool(remapped[2]) if remapped else None,
+            row_remap_failed=bool(remapped[3]) if remapped else None,
+            retired_pages_pending=None if pages_pending is None else bool(pages_pending),
+            nvlinks=_nvlinks(nvml, handle),
+            clocks_event_reasons=_ask(nvml, nvml.nvmlDeviceGetCurrentClocksEventReasons, handle),
+            memory_used_share=memory.used / memory.total if memory and memory.total else None,
+            processes=None if processes is None else tuple(process.pid for process in processes),
+        )
+    except nvml.NVMLError as error:
+        return DeviceState(index, unusable=str(error))
+
+
+def _ecc(nvml: Any, handle: Any, counter: int) -> int | None:
+    asked = nvml.nvmlDeviceGetTotalEccErrors
+    count: int | None = _ask(nvml, asked, handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, counter)
+    return count
+
+
+def _nvlinks(nvml: Any, handle: Any) -> NvLinks:
+    states: dict[int, int] = {}
+    for link in range(nvml.NVML_NVLINK_MAX_LINKS):
+        state = _ask(nvml, nvml.nvmlDeviceGetNvLinkState, handle, link)
+        if state is not None:
+            states[link] = state
+
+    def errors(*counters: int) -> int:
+        asked = nvml.nvmlDeviceGetNvLinkErrorCounter
+        return sum(_ask(nvml, asked, handle, link, counter) or 0 for link in states for counter in counters)
+
+    return NvLinks(
+        tuple(link for link, active in states.items() if active),
+        tuple(link for link, active in states.items() if not active),
+        errors(nvml.NVML_NVLINK_ERROR_DL_REPLAY),
+        errors(nvml.NVML_NVLINK_ERROR_DL_RECOVERY),
+        errors(nvml.NVML_NVLINK_ERROR_DL_CRC_FLIT, nvml.NVML_NVLINK_ERROR_DL_CRC_DATA),
+    )
+
+
+def _ask(nvml: Any, function: Callable[..., Any], *arguments: Any) -> Any:
+    """The answer, or None where it cannot be had. Raises NVMLError if the device itself is not usable."""
+    unusable = (
+        nvml.NVML_ERROR_GPU_IS_LOST,
+        nvml.NVML_ERROR_RESET_REQUIRED,
+        nvml.NVML_ERROR_INSUFFICIENT_POWER,
+        nvml.NVML_ERROR_IRQ_ISSUE,
+    )
+    try:
+        return function(*arguments)
+    except nvml.NVMLError as error:
+        if error.value in unusable:
+            raise
+        return None
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value
