@@ -1,0 +1,69 @@
+"""Copies between host and device: gigabytes (10⁹ bytes) a second each way, and whether they arrive unchanged.
+
+Payload bytes divided by time, each byte counted once, as NVIDIA's nvbandwidth does. The host's memory is
+page-locked, so that the device's DMA engines do the copying. On a CPU the two directions are plain copies
+within its memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+
+from healthcheck.probes import child, device_kind, devices
+from healthcheck.probes.report import Ending, ProbeError, Report
+from healthcheck.probes.timing import slowest_median, time_repeats
+
+MEBIBYTES = {"cpu": 64, "cuda": 256}
+REPEATS = 8
+
+
+def measure(arguments: argparse.Namespace) -> Report:
+    to_device, to_host = [], []
+    for device in devices.choose(arguments.device):  # one after the other: they may share a PCIe switch
+        there, back = _copy(device, MEBIBYTES[device.type] * 2**20)
+        to_device.append(there)
+        to_host.append(back)
+    return Report(
+        Ending.PASSED,
+        figures={"host_to_device_gbps": min(to_device), "device_to_host_gbps": min(to_host)},
+    )
+
+
+def _copy(device: torch.device, size: int) -> tuple[float, float]:
+    """GB/s there and back of `size` bytes."""
+    pinned = device.type != "cpu"
+    sent = _payload(size)
+    if pinned:
+        sent = sent.pin_memory()
+    received = torch.empty(size, dtype=torch.uint8, pin_memory=pinned)
+    remote = torch.empty(size, dtype=torch.uint8, device=device)
+
+    def there(_: torch.device) -> None:
+        remote.copy_(sent, non_blocking=True)
+
+    def back(_: torch.device) -> None:
+        received.copy_(remote, non_blocking=True)
+
+    figures = []
+    for work in (there, back):
+        time_repeats([device], work, 1)
+        figures.append(size / slowest_median(time_repeats([device], work, REPEATS)) / 1e9)
+    if not torch.equal(sent, received):
+        changed = int((sent != received).sum())
+        raise ProbeError(f"{changed} of {size} bytes changed on their way to {device} and back")
+    return figures[0], figures[1]
+
+
+def _payload(size: int) -> torch.Tensor:
+    """Random bytes, from a block that repeats: making them all anew would take longer than the copies."""
+    generator = torch.Generator().manual_seed(size)
+    block = torch.randint(0, 256, (2**20 - 1,), dtype=torch.uint8, generator=generator)
+    return block.repeat(size // len(block) + 1)[:size].contiguous()
+
+
+if __name__ == "__main__":
+    parser = child.argument_parser(__doc__)
+    device_kind.add_argument(parser)
+    child.serve(parser, measure)

@@ -1,0 +1,23 @@
+"""Which devices of this node torch computes with."""
+
+from __future__ import annotations
+
+import torch
+
+from healthcheck.probes.device_kind import CPU, CUDA
+from healthcheck.probes.report import Unavailable
+
+
+def choose(kind: str) -> list[torch.device]:
+    """All CUDA devices, or the CPU; `auto` is the CPU only where there is no CUDA device.
+
+    Raises Unavailable if CUDA was asked for and torch has none.
+    """
+    count = 0 if kind == CPU else torch.cuda.device_count()
+    if count:
+        return [torch.device(CUDA, index) for index in range(count)]
+    if kind != CUDA:
+        return [torch.device(CPU)]
+    if torch.version.cuda is None and torch.version.hip is None:
+        raise Unavailable(f"torch {torch.__version__} is built without CUDA, so it cannot test a GPU")
+    raise Unavailable(f"torch {torch.__version__} finds no GPU that it can use")

@@ -1,0 +1,163 @@
+"""Matrix products in bfloat16, float16 and float32: how fast, how steadily, and whether they are right.
+
+A product of n × n matrices is 2·n³ floating-point operations, a multiplication and an addition for each of n
+terms of n² sums (2·M·N·K, NVIDIA's "Matrix Multiplication Background User's Guide"); TFLOP/s are 10¹² of them
+a second. float32 is real float32: torch does not use TF32 unless it is told to.
+
+Speed is measured on normal random numbers, since zeros and small integers draw less power and so run faster
+than training does. In between, products known exactly (`exact_product`) run on the hot device.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import torch
+
+from healthcheck.probes import child, device_kind, devices
+from healthcheck.probes.exact_product import ExactProduct
+from healthcheck.probes.report import Ending, ProbeError, Report
+from healthcheck.probes.timing import slowest_median, time_repeats
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+NOTABLE_LAG = 0.05
+"""A device this much slower than the median of its node is named in a note."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much to do on one kind of device."""
+
+    smallest: int
+    largest: int
+    """Of the matrices' sizes n. Large enough for a device's full speed, and the same on all of its kind."""
+    longest_seconds: float
+    """No product takes longer: slow types on slow devices get smaller matrices."""
+    budget_seconds: float
+    """Of measured time, for each type."""
+
+
+PLANS = {"cpu": Plan(256, 1024, 0.1, 0.25), "cuda": Plan(1024, 8192, 0.1, 0.6)}
+BATCHES = 4
+"""The repeats come in batches, and an exact product before, between and after."""
+LEAST_REPEATS, MOST_REPEATS = 8, 400
+MEMORY_SHARE = 0.5
+"""Of a GPU's free memory at most."""
+
+
+class Products:
+    """Matrices of one type and size on every device."""
+
+    def __init__(self, on: Sequence[torch.device], name: str, size: int) -> None:
+        self._devices = on
+        self._name = name
+        dtype = DTYPES[name]
+        self._random = {d: [torch.randn(size, size, device=d, dtype=dtype) for _ in range(2)] for d in on}
+        self._exact = {d: ExactProduct(size, dtype, d) for d in on}
+        self._out = {d: torch.empty(size, size, device=d, dtype=dtype) for d in on}
+
+    def time(self, repeats: int) -> dict[torch.device, list[float]]:
+        """Seconds a product."""
+        return time_repeats(self._devices, self._multiply, repeats)
+
+    def estimate(self) -> float:
+        """Seconds a product takes when nothing disturbs it: the best of three, on the slowest device."""
+        self.time(1)  # the first one loads kernels
+        return max(min(seconds) for seconds in self.time(3).values())
+
+    def check(self) -> None:
+        """Raises ProbeError if an exact product came out wrong."""
+        for device in self._devices:
+            exact, out = self._exact[device], self._out[device]
+            torch.matmul(exact.left, exact.right, out=out)
+            wrong = exact.wrong_rows(out)
+            if wrong:
+                raise ProbeError(
+                    f"{device} computes wrongly: {wrong} of {len(out)} rows of a {self._name} product"
+                )
+
+    def _multiply(self, device: torch.device) -> None:
+        left, right = self._random[device]
+        torch.matmul(left, right, out=self._out[device])
+
+
+def measure(arguments: argparse.Namespace) -> Report:
+    _exact_sums()
+    on = devices.choose(arguments.device)
+    figures: dict[str, float] = {}
+    notes: list[str] = []
+    for name in DTYPES:
+        size = _size(on, name)
+        seconds = _time(on, name, size)
+        operations = 2 * size**3
+        metric = f"gemm_{name}_tflops"
+        figures[metric] = operations / slowest_median(seconds) / 1e12
+        figures[f"gemm_{name}_spread"] = max(map(_spread, seconds.values()))
+        figures[f"gemm_{name}_size"] = size
+        notes += _laggards(name, {device: operations / median(s) / 1e12 for device, s in seconds.items()})
+    return Report(Ending.PASSED, figures=figures, notes=tuple(notes))
+
+
+def _exact_sums() -> None:
+    """Partial sums stay float32, as the exact products need."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+
+
+def _size(on: Sequence[torch.device], name: str) -> int:
+    """Double n, which takes eight times as long, while the next is neither too slow nor too large."""
+    plan = PLANS[on[0].type]
+    size = plan.smallest
+    while size < plan.largest and _fits(on, name, 2 * size):
+        products = Products(on, name, size)
+        if 8 * products.estimate() > plan.longest_seconds:
+            break
+        size *= 2
+    return size
+
+
+def _fits(on: Sequence[torch.device], name: str, size: int) -> bool:
+    """Five matrices of the type, and two of float64 while checking."""
+    if on[0].type == "cpu":
+        return True
+    wanted = size**2 * (5 * DTYPES[name].itemsize + 2 * torch.float64.itemsize)
+    return all(wanted <= MEMORY_SHARE * torch.cuda.mem_get_info(device)[0] for device in on)
+
+
+def _time(on: Sequence[torch.device], name: str, size: int) -> Mapping[torch.device, list[float]]:
+    plan = PLANS[on[0].type]
+    products = Products(on, name, size)
+    repeats = min(max(round(plan.budget_seconds / products.estimate()), LEAST_REPEATS), MOST_REPEATS)
+    seconds: dict[torch.device, list[float]] = {device: [] for device in on}
+    products.check()
+    for _ in range(BATCHES):
+        for device, values in products.time(repeats // BATCHES).items():
+            seconds[device] += values
+        products.check()
+    return seconds
+
+
+def _spread(seconds: Sequence[float]) -> float:
+    """The range of the middle half of the repeats, as a share of their median."""
+    ordered = sorted(seconds)
+    quarter = len(ordered) // 4
+    return (ordered[-1 - quarter] - ordered[quarter]) / median(ordered)
+
+
+def _laggards(name: str, tflops: Mapping[torch.device, float]) -> list[str]:
+    typical = median(tflops.values())
+    return [
+        f"{device} does {value:.4g} TFLOP/s in {name}, the median device of this node {typical:.4g}"
+        for device, value in tflops.items()
+        if value < (1 - NOTABLE_LAG) * typical
+    ]
+
+
+if __name__ == "__main__":
+    parser = child.argument_parser(__doc__)
+    device_kind.add_argument(parser)
+    child.serve(parser, measure)
