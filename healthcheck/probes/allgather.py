@@ -1,0 +1,125 @@
+"""The allgather of one process group: bandwidth for large messages, latency for small ones, content verified.
+
+With S the bytes that every rank ends up with, of n ranks, and t the time (NVIDIA nccl-tests, PERFORMANCE.md):
+algorithm bandwidth = S/t, bus bandwidth = S/t · (n − 1)/n. The latter is what a link carries, so that groups
+of two and of three compare. t is the slowest rank's median; latency is t for 8 bytes a rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from statistics import median
+
+import torch
+import torch.distributed as dist
+from torch.distributed import Store  # type: ignore[attr-defined]
+
+from healthcheck.probes.meeting import first_line
+from healthcheck.probes.report import ProbeError
+from healthcheck.probes.timing import time_repeats
+
+STORE_PREFIX = "allgather"
+ALGORITHM_GBPS, BUS_GBPS, LATENCY_US = "algorithm_gbps", "bus_gbps", "latency_us"
+
+MEBIBYTES = {"cpu": 32, "cuda": 1024}
+"""S: large enough that bandwidth no longer grows, on shared memory and on InfiniBand."""
+SMALL_ELEMENTS = 2
+BUDGET_SECONDS = 0.5
+LEAST_REPEATS, MOST_REPEATS = 4, 50
+WARM_UP, LATENCY_REPEATS = 5, 100
+_RANK_STRIDE = 1_000_003
+"""Between the first elements of two ranks' blocks, so that they differ in every place."""
+
+# The second is its name before torch 2.13.
+_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+
+class AllGather:
+    """An allgather of int32 blocks of `elements` each, in the default process group."""
+
+    def __init__(self, elements: int, device: torch.device) -> None:
+        self.device = device
+        self._elements = elements
+        self._block = self._expected(dist.get_rank())
+        self._out = torch.zeros(elements * dist.get_world_size(), dtype=torch.int32, device=device)
+
+    @property
+    def bytes(self) -> int:
+        """S."""
+        return self._out.nbytes
+
+    def run(self, _: torch.device) -> None:
+        _gather(self._out, self._block)
+
+    def median_seconds(self, repeats: int) -> float:
+        """On the slowest rank. What was gathered before is erased, so that `wrong_blocks` speaks of these."""
+        self._out.zero_()
+        mine = median(time_repeats([self.device], self.run, repeats)[self.device])
+        return max(_share(mine, self.device))
+
+    def wrong_blocks(self) -> int:
+        blocks = self._out.view(-1, self._elements)
+        return sum(not torch.equal(block, self._expected(rank)) for rank, block in enumerate(blocks))
+
+    def _expected(self, rank: int) -> torch.Tensor:
+        first = rank * _RANK_STRIDE
+        return torch.arange(first, first + self._elements, dtype=torch.int32, device=self.device)
+
+
+def measure(
+    store: Store, rank: int, owners: Sequence[str], device: torch.device, timeout_seconds: float
+) -> dict[str, float]:
+    """Take part as one rank, over NCCL on a GPU, else over Gloo. All ranks get the same figures.
+
+    Args:
+        store: shared by all ranks, and used for nothing else.
+        rank: this one, from 0.
+        owners: the name of each rank's node or device.
+        device: this rank's own.
+        timeout_seconds: after which Gloo gives up on another rank. Over NCCL the probe's own ends the wait.
+
+    Raises ProbeError if a rank is lost, or if content arrived changed.
+    """
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    if backend == "nccl":
+        torch.cuda.set_device(device)
+    timeout = timedelta(seconds=timeout_seconds)
+    try:
+        dist.init_process_group(backend, store=store, rank=rank, world_size=len(owners), timeout=timeout)
+        return _figures(owners, device)
+    except RuntimeError as error:
+        raise ProbeError(f"the allgather over {backend} broke: {first_line(error)}") from error
+
+
+def _figures(owners: Sequence[str], device: torch.device) -> dict[str, float]:
+    world = len(owners)
+    small = AllGather(SMALL_ELEMENTS, device)
+    small.median_seconds(WARM_UP)
+    latency = small.median_seconds(LATENCY_REPEATS)
+    large = AllGather(MEBIBYTES[device.type] * 2**20 // 4 // world, device)
+    large.median_seconds(1)
+    _require_intact(large, owners)
+    repeats = round(BUDGET_SECONDS / large.median_seconds(1))
+    seconds = large.median_seconds(min(max(repeats, LEAST_REPEATS), MOST_REPEATS))
+    _require_intact(large, owners)
+    algorithm = large.bytes / seconds / 1e9
+    return {
+        ALGORITHM_GBPS: algorithm,
+        BUS_GBPS: algorithm * (world - 1) / world,
+        LATENCY_US: latency * 1e6,
+    }
+
+
+def _require_intact(gathered: AllGather, owners: Sequence[str]) -> None:
+    wrong = _share(gathered.wrong_blocks(), gathered.device)
+    where = dict.fromkeys(owner for owner, blocks in zip(owners, wrong, strict=True) if blocks)
+    if where:
+        raise ProbeError(f"what the allgather brought had changed when it came to {', '.join(where)}")
+
+
+def _share(value: float, device: torch.device) -> list[float]:
+    """One number of every rank, on all of them."""
+    out = torch.zeros(dist.get_world_size(), dtype=torch.float64, device=device)
+    _gather(out, torch.tensor([value], dtype=torch.float64, device=device))
+    return [float(shared) for shared in out.tolist()]

@@ -1,0 +1,109 @@
+"""The allgather of a group of nodes, or of one node's devices: agree on the ranks, measure, compare notes.
+
+NCCL when every node of the group has GPUs, one rank a GPU; else Gloo.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from itertools import accumulate
+
+import torch.distributed as dist
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+
+from healthcheck.probes import allgather, device_kind, devices
+from healthcheck.probes.device_kind import CPU, CUDA
+from healthcheck.probes.meeting import Meeting
+from healthcheck.probes.report import BLAMING, ProbeError
+from healthcheck.probes.runner import Probe, run_together
+
+FAREWELL_SECONDS = 5.0
+"""For the members to tell each other how it went, once they are through."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    device_kind.add_argument(parser)
+    parser.add_argument("--cpu-ranks", type=int, default=1, help="ranks of this node over Gloo")
+
+
+class GroupGather:
+    """This node's part in the allgather of a meeting's members."""
+
+    def __init__(self, meeting: Meeting, arguments: argparse.Namespace) -> None:
+        self._meeting = meeting
+        self._cpu_ranks: int = arguments.cpu_ranks
+        self._ends = time.monotonic() + arguments.timeout_seconds
+        on_gpu = devices.choose(arguments.device)[0].type == CUDA and dist.is_nccl_available()
+        self._gpus = len(devices.choose(CUDA)) if on_gpu else 0
+
+    def run(self, join_seconds: float) -> dict[str, float]:
+        """The group's figures, named as in `allgather`; the same on every node.
+
+        Raises ProbeError with what went wrong, here or on another node of the group.
+        """
+        meeting = self._meeting
+        try:
+            said = meeting.exchange("ranks", {"gpus": self._gpus, "cpu": self._cpu_ranks}, join_seconds)
+            kind = CUDA if all(node["gpus"] for node in said) else CPU
+            ranks = [node["gpus"] if kind == CUDA else node["cpu"] for node in said]
+            return self._measure(kind, ranks)
+        finally:
+            meeting.leave(FAREWELL_SECONDS)
+
+    def _measure(self, kind: str, ranks: list[int]) -> dict[str, float]:
+        """`ranks` is how many each node has."""
+        meeting = self._meeting
+        failure, figures = "", {}
+        try:
+            figures = self._gather(kind, ranks)
+        except ProbeError as error:
+            failure = str(error)
+        try:
+            heard = meeting.exchange("failure", failure, FAREWELL_SECONDS)
+        except ProbeError as error:
+            raise ProbeError(failure or str(error)) from error
+        if failure:
+            raise ProbeError(failure)
+        for member, reason in zip(meeting.members, heard, strict=True):
+            if reason:
+                raise ProbeError(f"{member} says: {reason}")
+        return figures
+
+    def _gather(self, kind: str, ranks: list[int]) -> dict[str, float]:
+        meeting = self._meeting
+        first = list(accumulate(ranks, initial=0))[meeting.rank]
+        alone = len(ranks) == 1
+        owners = [
+            f"{kind}:{local}" if alone else member
+            for member, count in zip(meeting.members, ranks, strict=True)
+            for local in range(count)
+        ]
+        seconds = self._ends - time.monotonic()
+        if ranks[meeting.rank] > 1:
+            return self._gather_in_processes(kind, first, owners, ranks[meeting.rank], seconds)
+        store = PrefixStore(allgather.STORE_PREFIX, meeting.store)
+        return allgather.measure(store, first, owners, devices.choose(kind)[0], seconds)
+
+    def _gather_in_processes(
+        self, kind: str, first: int, owners: list[str], count: int, seconds: float
+    ) -> dict[str, float]:
+        """One rank a process, the ranks from `first` on."""
+        store = self._meeting.store
+        shared = (
+            f"--device={kind}",
+            f"--host={store.host}",
+            f"--port={store.port}",
+            f"--owners={','.join(owners)}",
+        )
+        results = run_together(
+            [
+                Probe("rank", (*shared, f"--rank={first + local}", f"--local-rank={local}"), seconds)
+                for local in range(count)
+            ]
+        )
+        bad = [(local, result) for local, result in enumerate(results) if result.ending in BLAMING]
+        if bad:
+            local, result = min(bad, key=lambda found: found[1].seconds)  # the first one to fail
+            raise ProbeError(f"{kind}:{local}: {result.report.reason}")
+        return dict(results[0].report.figures)

@@ -1,0 +1,34 @@
+"""The allgather of two or three nodes: bandwidth, latency, and whether what arrives is what was sent."""
+
+from __future__ import annotations
+
+import argparse
+
+from healthcheck.probes import allgather, child, group, meeting
+from healthcheck.probes.report import Ending, Report
+
+METRICS = {
+    allgather.ALGORITHM_GBPS: "pair_algorithm_gbps",
+    allgather.BUS_GBPS: "pair_bus_gbps",
+    allgather.LATENCY_US: "pair_latency_us",
+}
+
+
+def measure(arguments: argparse.Namespace) -> Report:
+    members = arguments.members.split(",")
+    met = meeting.join(
+        members, arguments.rank, arguments.master_address, arguments.master_port, arguments.join_seconds
+    )
+    figures = group.GroupGather(met, arguments).run(arguments.join_seconds)
+    return Report(Ending.PASSED, figures={METRICS[name]: value for name, value in figures.items()})
+
+
+if __name__ == "__main__":
+    parser = child.argument_parser(__doc__)
+    group.add_arguments(parser)
+    parser.add_argument("--members", required=True, help="the nodes' names in rank order, with commas")
+    parser.add_argument("--rank", type=int, required=True, help="this node's, from 0")
+    parser.add_argument("--master-address", required=True, help="of rank 0")
+    parser.add_argument("--master-port", type=int, required=True)
+    parser.add_argument("--join-seconds", type=float, default=60.0, help="how long to wait for the others")
+    child.serve(parser, measure)

@@ -1,0 +1,34 @@
+"""One rank of an allgather, where a node has several: its node's probe starts one for each device."""
+
+from __future__ import annotations
+
+import argparse
+
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+
+from healthcheck.probes import allgather, child, device_kind, devices
+from healthcheck.probes.report import Ending, Report
+
+
+def measure(arguments: argparse.Namespace) -> Report:
+    store = TCPStore(arguments.host, arguments.port, is_master=False, wait_for_workers=False)
+    found = devices.choose(arguments.device)
+    figures = allgather.measure(
+        PrefixStore(allgather.STORE_PREFIX, store),
+        arguments.rank,
+        arguments.owners.split(","),
+        found[arguments.local_rank % len(found)],  # several ranks share a CPU
+        arguments.timeout_seconds,
+    )
+    return Report(Ending.PASSED, figures=figures)
+
+
+if __name__ == "__main__":
+    parser = child.argument_parser(__doc__)
+    device_kind.add_argument(parser)
+    parser.add_argument("--host", required=True)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--rank", type=int, required=True)
+    parser.add_argument("--local-rank", type=int, required=True)
+    parser.add_argument("--owners", required=True)
+    child.serve(parser, measure)

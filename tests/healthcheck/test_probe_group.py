@@ -1,0 +1,65 @@
+"""Allgathers of real processes over Gloo: what they measure, and who is named when one does not come."""
+
+import socket
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from healthcheck.measurements import Metric
+from healthcheck.probes.allgather import AllGather
+from healthcheck.probes.report import Ending
+from healthcheck.probes.runner import Probe, run, run_together
+
+PAIR_METRICS = {Metric.PAIR_ALGORITHM_GBPS, Metric.PAIR_BUS_GBPS, Metric.PAIR_LATENCY_US}
+
+
+def member(rank: int, port: int, *arguments: str) -> Probe:
+    meeting = ("--members=node-a,node-b", "--master-address=127.0.0.1", f"--master-port={port}")
+    return Probe("pair", (*meeting, "--device=cpu", f"--rank={rank}", *arguments), timeout_seconds=60)
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def test_a_pair_agrees_on_its_figures(port: int) -> None:
+    a, b = run_together([member(0, port), member(1, port)])
+    assert (a.ending, b.ending) == (Ending.PASSED, Ending.PASSED), (a, b)
+    assert set(a.report.figures) == PAIR_METRICS
+    assert a.report.figures == b.report.figures
+    bus, algorithm = (a.report.figures[m] for m in (Metric.PAIR_BUS_GBPS, Metric.PAIR_ALGORITHM_GBPS))
+    assert bus == pytest.approx(algorithm / 2)
+
+
+@pytest.mark.parametrize(
+    ("rank", "reason"),
+    [(0, "no word from node-b within 1 s"), (1, "node-a, where the group meets, cannot be reached")],
+)
+def test_who_does_not_come_is_named(port: int, rank: int, reason: str) -> None:
+    report = run(member(rank, port, "--join-seconds=1")).report
+    assert report.ending is Ending.FAILED
+    assert reason in report.reason
+
+
+def test_the_devices_of_one_node_gather_in_a_process_each() -> None:
+    result = run(Probe("intra_node", ("--device=cpu", "--cpu-ranks=2"), timeout_seconds=60))
+    assert result.ending is Ending.PASSED, result
+    assert set(result.report.figures) == {Metric.INTRA_NODE_BUS_GBPS}
+
+
+def test_a_node_with_one_device_has_nobody_to_gather_from() -> None:
+    assert run(Probe("intra_node", ("--device=cpu",), timeout_seconds=60)).ending is Ending.SKIPPED
+
+
+def test_content_that_changed_on_its_way_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dist, "get_rank", lambda: 0)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    gathered = AllGather(4, torch.device("cpu"))
+    gathered._out[:] = torch.cat([gathered._expected(0), gathered._expected(1)])
+    assert gathered.wrong_blocks() == 0
+    gathered._out[5] ^= 1
+    assert gathered.wrong_blocks() == 1
