@@ -10,6 +10,7 @@ from dlr.commands.cluster import down, kubeconfig, up
 from dlr.commands.controller import controller
 from dlr.commands.job.commands import jobs
 from dlr.commands.manifests import manifests
+from dlr.commands.node_check import node_check
 
 application = typer.Typer(
     help="Elastic, self-healing PyTorch training on Kubernetes, without a per-job master.",
@@ -21,6 +22,7 @@ application.command()(up)
 application.command()(down)
 application.command()(kubeconfig)
 application.add_typer(jobs, name="job")
+application.command("node-check")(node_check)
 application.command()(controller)
 application.command()(manifests)
 

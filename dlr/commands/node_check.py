@@ -1,0 +1,109 @@
+"""`dlr node-check`: is this machine fit to train?"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+from rich.live import Live
+from rich.table import Table
+
+from dlr.commands.errors import CommandError
+from dlr.commands.options import Output
+from dlr.commands.output import Format, cell, console, print_json, show, table
+from healthcheck.local import Health, judge
+from healthcheck.measurements import Metric
+from healthcheck.probes.device_state import GPU_COUNT
+from healthcheck.probes.runner import ProbeResult
+from healthcheck.probes.suite import run_local
+
+EXIT_CODES = {Health.HEALTHY: 0, Health.FAULTY: 1, Health.UNKNOWN: 2}
+HEADERS = ("PROBE", "RESULT", "SECONDS", "MEASURED")
+FIGURES = {
+    GPU_COUNT: "{:.0f} GPUs",
+    Metric.GEMM_BF16_TFLOPS.value: "bf16 {:.3g} TFLOP/s",
+    Metric.GEMM_FP16_TFLOPS.value: "fp16 {:.3g} TFLOP/s",
+    Metric.GEMM_FP32_TFLOPS.value: "fp32 {:.3g} TFLOP/s",
+    Metric.HOST_TO_DEVICE_GBPS.value: "to device {:.3g} GB/s",
+    Metric.DEVICE_TO_HOST_GBPS.value: "to host {:.3g} GB/s",
+    Metric.INTRA_NODE_BUS_GBPS.value: "bus {:.3g} GB/s",
+}
+
+
+class CouldNotTell(CommandError):
+    """There is nothing to check, or no way to."""
+
+    exit_code = 2
+
+
+def node_check(
+    local: Annotated[bool, typer.Option("--local", help="Check this machine, without any cluster.")] = False,
+    gpu: Annotated[bool, typer.Option("--gpu", help="There has to be a GPU to check.")] = False,
+    output: Output = Format.TABLE,
+) -> None:
+    """Check this machine's devices, by itself: exit code 0 healthy, 1 faulty, 2 could not tell."""
+    if not local:
+        raise CouldNotTell("dlr node-check can only check the machine that it runs on so far; add --local.")
+    results = _run(gpu, output)
+    verdict = judge(results)
+    if output is Format.JSON:
+        shown = [_as_json(result) for result in results]
+        print_json({"verdict": verdict.health, "reason": verdict.reason, "probes": shown})
+    elif gpu and not any(GPU_COUNT in result.report.figures for result in results):
+        raise CouldNotTell(f"{verdict.reason[:1].upper()}{verdict.reason[1:]}.")
+    else:
+        _show_notes_and_verdict(results, f"{verdict.health}: {verdict.reason}".removesuffix(": "))
+    raise typer.Exit(EXIT_CODES[verdict.health])
+
+
+def _run(gpu: bool, output: Format) -> list[ProbeResult]:
+    """On a terminal, a table that grows while the probes run; else one at the end."""
+    if output is Format.JSON:
+        return run_local(gpu)
+    if not sys.stdout.isatty():
+        results = run_local(gpu)
+        show(_table({result.probe: result for result in results}))
+        return results
+    so_far: dict[str, ProbeResult | None] = {}
+    with Live(console=console(), auto_refresh=False) as live:
+
+        def progress(probe: str, result: ProbeResult | None) -> None:
+            so_far[probe] = result
+            live.update(_table(so_far), refresh=True)
+
+        return run_local(gpu, progress)
+
+
+def _table(results: Mapping[str, ProbeResult | None]) -> Table:
+    return table(HEADERS, (_row(probe, result) for probe, result in results.items()))
+
+
+def _row(probe: str, result: ProbeResult | None) -> tuple[object, ...]:
+    if result is None:
+        return probe, "Running", "", ""
+    return probe, result.ending.value, f"{result.seconds:.1f}", result.report.reason or _figures(result)
+
+
+def _figures(result: ProbeResult) -> str:
+    figures = result.report.figures
+    return ", ".join(text.format(figures[name]) for name, text in FIGURES.items() if name in figures)
+
+
+def _show_notes_and_verdict(results: list[ProbeResult], verdict: str) -> None:
+    for note in (note for result in results for note in result.report.notes):
+        show(cell(note))
+    show(cell(verdict))
+
+
+def _as_json(result: ProbeResult) -> dict[str, Any]:
+    return {
+        "probe": result.probe,
+        "result": result.ending.value,
+        "reason": result.report.reason,
+        "seconds": round(result.seconds, 3),
+        "figures": dict(result.report.figures),
+        "faults": list(result.report.faults),
+        "notes": list(result.report.notes),
+    }

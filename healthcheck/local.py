@@ -1,0 +1,70 @@
+"""What a machine's own probes say of it, without any other machine to compare it with.
+
+Slow is not judged here: that takes others of its kind. Only what no working GPU could be is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from healthcheck.measurements import LocalResult, Metric
+from healthcheck.probes.device_state import GPU_COUNT
+from healthcheck.probes.report import BLAMING, Ending
+from healthcheck.probes.runner import ProbeResult
+
+GPU_FLOORS: Mapping[Metric, float] = {
+    Metric.GEMM_FP32_TFLOPS: 0.1,
+    Metric.HOST_TO_DEVICE_GBPS: 0.1,
+    Metric.DEVICE_TO_HOST_GBPS: 0.1,
+}
+"""The slowest GPU that torch supports does ten times as much (a Jetson Orin Nano: 1.3 TFLOP/s), and so does a
+single PCI Express 3.0 lane (0.98 GB/s). CPUs have no floor: they differ a thousandfold."""
+
+
+class Health(StrEnum):
+    HEALTHY = "Healthy"
+    FAULTY = "Faulty"
+    UNKNOWN = "Unknown"
+    """Nothing speaks against it, and something that was asked for could not be tested."""
+
+
+@dataclass(frozen=True)
+class LocalVerdict:
+    health: Health
+    reason: str = ""
+    """One or more sentences; empty if it is healthy."""
+
+
+def local_result(results: Sequence[ProbeResult]) -> LocalResult:
+    """The probes' results as the diagnosis takes them. What was not tested speaks neither for nor against."""
+    figures = {name: value for result in results for name, value in result.report.figures.items()}
+    measured = {metric: figures[metric.value] for metric in Metric if metric.value in figures}
+    failures = [
+        f"{result.probe}: {result.report.reason}"
+        for result in results
+        if result.ending in BLAMING and not result.report.faults
+    ]
+    if figures.get(GPU_COUNT):
+        failures += [
+            f"{metric} is {measured[metric]:.3g}, less than any GPU has"
+            for metric, floor in GPU_FLOORS.items()
+            if metric in measured and measured[metric] < floor
+        ]
+    return LocalResult(
+        device_faults=tuple(fault for result in results for fault in result.report.faults),
+        failure="; ".join(failures),
+        measured=measured,
+    )
+
+
+def judge(results: Sequence[ProbeResult]) -> LocalVerdict:
+    """Whether this machine is fit to train, as far as it can tell alone."""
+    found = local_result(results)
+    if not found.passed:
+        return LocalVerdict(Health.FAULTY, found.reason)
+    untested = [result.report.reason for result in results if result.ending is Ending.UNAVAILABLE]
+    if untested:
+        return LocalVerdict(Health.UNKNOWN, "; ".join(dict.fromkeys(untested)))
+    return LocalVerdict(Health.HEALTHY)

@@ -1,0 +1,138 @@
+"""What a machine says of itself, and how `dlr node-check --local` shows it."""
+
+import json
+from typing import Any
+
+import pytest
+
+from dlr.cli import main
+from healthcheck.local import Health, judge, local_result
+from healthcheck.measurements import Metric
+from healthcheck.probes import suite
+from healthcheck.probes.report import Ending, Report
+from healthcheck.probes.runner import Probe, ProbeResult
+
+PASSED = Report(Ending.PASSED, figures={"gemm_bf16_tflops": 600.0, "gemm_bf16_spread": 0.01})
+
+
+def result(probe: str, report: Report) -> ProbeResult:
+    return ProbeResult(probe, report, 1.0)
+
+
+def failing(ending: Ending, reason: str, **said: Any) -> Report:
+    return Report(ending, reason, **said)
+
+
+def test_figures_become_measurements_and_the_rest_stays_out() -> None:
+    assert local_result([result("gemm", PASSED)]).measured == {Metric.GEMM_BF16_TFLOPS: 600.0}
+
+
+@pytest.mark.parametrize("ending", [Ending.FAILED, Ending.TIMED_OUT, Ending.CRASHED])
+def test_a_probe_that_fails_hangs_or_crashes_speaks_against_the_machine(ending: Ending) -> None:
+    found = local_result([result("gemm", failing(ending, "ended by SIGSEGV"))])
+    assert found.reason == "gemm: ended by SIGSEGV"
+    assert judge([result("gemm", failing(ending, "x"))]).health is Health.FAULTY
+
+
+def test_device_faults_are_told_once() -> None:
+    report = failing(Ending.FAILED, "GPU 0: broken", faults=("GPU 0: broken",))
+    assert local_result([result("device_state", report)]).reason == "GPU 0: broken"
+
+
+def test_what_could_not_be_tested_blames_nobody() -> None:
+    results = [result("device_state", failing(Ending.UNAVAILABLE, "no driver")), result("gemm", PASSED)]
+    assert local_result(results).passed
+    assert judge(results).health is Health.UNKNOWN
+
+
+def test_a_cpu_machine_is_healthy_without_a_gpu() -> None:
+    skipped = failing(Ending.SKIPPED, "no GPU here")
+    assert judge([result("device_state", skipped), result("gemm", PASSED)]).health is Health.HEALTHY
+
+
+def test_a_gpu_slower_than_any_is_faulty_and_a_cpu_is_not() -> None:
+    slow = result("gemm", Report(Ending.PASSED, figures={"gemm_fp32_tflops": 0.01}))
+    gpu = result("device_state", Report(Ending.PASSED, figures={"gpu_count": 1}))
+    assert judge([slow]).health is Health.HEALTHY
+    assert judge([gpu, slow]).health is Health.FAULTY
+
+
+@pytest.fixture
+def endings(monkeypatch: pytest.MonkeyPatch) -> dict[str, Report]:
+    """By probe, what it reports instead of running; the others pass."""
+    reports: dict[str, Report] = {}
+
+    def run(probe: Probe) -> ProbeResult:
+        return result(probe.name, reports.get(probe.name, PASSED))
+
+    monkeypatch.setattr(suite, "run", run)
+    return reports
+
+
+@pytest.mark.parametrize(
+    ("report", "code", "health"),
+    [
+        (PASSED, 0, "Healthy"),
+        (failing(Ending.CRASHED, "ended by SIGBUS"), 1, "Faulty"),
+        (failing(Ending.UNAVAILABLE, "torch is built without CUDA"), 2, "Unknown"),
+    ],
+)
+def test_exit_codes(
+    endings: dict[str, Report], capsys: pytest.CaptureFixture[str], report: Report, code: int, health: str
+) -> None:
+    endings["gemm"] = report
+    assert exit_code("node-check", "--local", "-o", "json") == code
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["verdict"] == health
+    assert [probe["probe"] for probe in shown["probes"]] == list(suite.TIMEOUT_SECONDS)
+
+
+def test_the_table_has_a_line_for_each_probe(
+    endings: dict[str, Report], capsys: pytest.CaptureFixture[str]
+) -> None:
+    endings["copies"] = failing(Ending.FAILED, "3 bytes changed")
+    assert exit_code("node-check", "--local") == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in lines[1:5]] == [
+        ["device_state", "Passed"],
+        ["gemm", "Passed"],
+        ["copies", "Failed"],
+        ["intra_node", "Passed"],
+    ]
+    assert lines[-1] == "Faulty: copies: 3 bytes changed"
+
+
+def test_a_gpu_asked_for_and_not_there_is_one_sentence(
+    endings: dict[str, Report], capsys: pytest.CaptureFixture[str]
+) -> None:
+    endings["device_state"] = failing(Ending.UNAVAILABLE, "a GPU was asked for, but there is no driver")
+    assert exit_code("node-check", "--local", "--gpu") == 2
+    assert capsys.readouterr().err == "dlr: A GPU was asked for, but there is no driver.\n"
+
+
+def test_a_device_state_that_hangs_ends_the_check(endings: dict[str, Report]) -> None:
+    endings["device_state"] = failing(Ending.TIMED_OUT, "no end after 30 s")
+    assert [done.probe for done in suite.run_local(require_gpu=False)] == ["device_state"]
+
+
+def test_where_there_are_gpus_torch_must_use_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Probe] = []
+
+    def run(probe: Probe) -> ProbeResult:
+        asked.append(probe)
+        return result(probe.name, Report(Ending.PASSED, figures={"gpu_count": 8}))
+
+    monkeypatch.setattr(suite, "run", run)
+    suite.run_local(require_gpu=False)
+    assert {probe.arguments for probe in asked[1:]} == {("--device=cuda",)}
+
+
+def test_without_local_it_says_what_it_can_do(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("node-check") == 2
+    assert "--local" in capsys.readouterr().err
+
+
+def exit_code(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    return int(ended.value.code or 0)
