@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import Store  # type: ignore[attr-defined]
 
-from healthcheck.probes.meeting import first_line
+from healthcheck.probes.meeting import brief
 from healthcheck.probes.report import ProbeError
 from healthcheck.probes.timing import time_repeats
 
@@ -89,7 +89,7 @@ def measure(
         dist.init_process_group(backend, store=store, rank=rank, world_size=len(owners), timeout=timeout)
         return _figures(owners, device)
     except RuntimeError as error:
-        raise ProbeError(f"the allgather over {backend} broke: {first_line(error)}") from error
+        raise ProbeError(f"the allgather over {backend} broke: {brief(error)}") from error
 
 
 def _figures(owners: Sequence[str], device: torch.device) -> dict[str, float]:

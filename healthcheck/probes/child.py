@@ -10,6 +10,7 @@ import argparse
 import faulthandler
 import os
 import sys
+import time
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -23,7 +24,12 @@ Measure = Callable[[argparse.Namespace], Report]
 def argument_parser(module_docstring: str | None) -> argparse.ArgumentParser:
     """With the option that every probe has."""
     parser = argparse.ArgumentParser(description=(module_docstring or "").partition("\n")[0])
-    parser.add_argument("--timeout-seconds", type=float, default=DEFAULT_TIMEOUT_SECONDS)
+    parser.add_argument(
+        "--deadline",
+        type=float,
+        default=time.monotonic() + DEFAULT_TIMEOUT_SECONDS,
+        help=f"on this machine's monotonic clock; else {DEFAULT_TIMEOUT_SECONDS:.0f} s from now",
+    )
     return parser
 
 
@@ -31,7 +37,7 @@ def serve(parser: argparse.ArgumentParser, measure: Measure) -> NoReturn:
     """Run `measure` and end the process. An exception that is no ProbeError ends it with a traceback."""
     arguments = parser.parse_args()
     faulthandler.enable()
-    faulthandler.dump_traceback_later(arguments.timeout_seconds, exit=True)
+    faulthandler.dump_traceback_later(max(arguments.deadline - time.monotonic(), 0.001), exit=True)
     report_fd = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     try:

@@ -20,11 +20,20 @@ from healthcheck.probes.runner import Probe, run_together
 
 FAREWELL_SECONDS = 5.0
 """For the members to tell each other how it went, once they are through."""
+LEAVE_SECONDS_AFTER_FAILURE = 1.0
+LEAST_COLLECTIVE_SECONDS = 1.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     device_kind.add_argument(parser)
     parser.add_argument("--cpu-ranks", type=int, default=1, help="ranks of this node over Gloo")
+
+
+def collective_timeout(deadline: float) -> float:
+    """Seconds for a collective from now on, so that time is left before `deadline` to tell that it broke."""
+    return max(
+        LEAST_COLLECTIVE_SECONDS, deadline - time.monotonic() - FAREWELL_SECONDS - LEAVE_SECONDS_AFTER_FAILURE
+    )
 
 
 class GroupGather:
@@ -33,7 +42,7 @@ class GroupGather:
     def __init__(self, meeting: Meeting, arguments: argparse.Namespace) -> None:
         self._meeting = meeting
         self._cpu_ranks: int = arguments.cpu_ranks
-        self._ends = time.monotonic() + arguments.timeout_seconds
+        self._deadline: float = arguments.deadline
         on_gpu = devices.choose(arguments.device)[0].type == CUDA and dist.is_nccl_available()
         self._gpus = len(devices.choose(CUDA)) if on_gpu else 0
 
@@ -43,28 +52,26 @@ class GroupGather:
         Raises ProbeError with what went wrong, here or on another node of the group.
         """
         meeting = self._meeting
+        patience = LEAVE_SECONDS_AFTER_FAILURE
         try:
             said = meeting.exchange("ranks", {"gpus": self._gpus, "cpu": self._cpu_ranks}, join_seconds)
             kind = CUDA if all(node["gpus"] for node in said) else CPU
             ranks = [node["gpus"] if kind == CUDA else node["cpu"] for node in said]
-            return self._measure(kind, ranks)
+            figures = self._compare_notes(kind, ranks)
+            patience = FAREWELL_SECONDS
+            return figures
         finally:
-            meeting.leave(FAREWELL_SECONDS)
+            meeting.leave(patience)
 
-    def _measure(self, kind: str, ranks: list[int]) -> dict[str, float]:
-        """`ranks` is how many each node has."""
+    def _compare_notes(self, kind: str, ranks: list[int]) -> dict[str, float]:
+        """`ranks` is how many each node has. Passes only if all nodes say that they did."""
         meeting = self._meeting
-        failure, figures = "", {}
         try:
             figures = self._gather(kind, ranks)
         except ProbeError as error:
-            failure = str(error)
-        try:
-            heard = meeting.exchange("failure", failure, FAREWELL_SECONDS)
-        except ProbeError as error:
-            raise ProbeError(failure or str(error)) from error
-        if failure:
-            raise ProbeError(failure)
+            meeting.say("failure", str(error))
+            raise
+        heard = meeting.exchange("failure", "", FAREWELL_SECONDS)
         for member, reason in zip(meeting.members, heard, strict=True):
             if reason:
                 raise ProbeError(f"{member} says: {reason}")
@@ -79,15 +86,13 @@ class GroupGather:
             for member, count in zip(meeting.members, ranks, strict=True)
             for local in range(count)
         ]
-        seconds = self._ends - time.monotonic()
         if ranks[meeting.rank] > 1:
-            return self._gather_in_processes(kind, first, owners, ranks[meeting.rank], seconds)
+            return self._gather_in_processes(kind, first, owners, ranks[meeting.rank])
         store = PrefixStore(allgather.STORE_PREFIX, meeting.store)
-        return allgather.measure(store, first, owners, devices.choose(kind)[0], seconds)
+        timeout_seconds = collective_timeout(self._deadline)
+        return allgather.measure(store, first, owners, devices.choose(kind)[0], timeout_seconds)
 
-    def _gather_in_processes(
-        self, kind: str, first: int, owners: list[str], count: int, seconds: float
-    ) -> dict[str, float]:
+    def _gather_in_processes(self, kind: str, first: int, owners: list[str], count: int) -> dict[str, float]:
         """One rank a process, the ranks from `first` on."""
         store = self._meeting.store
         shared = (
@@ -96,9 +101,11 @@ class GroupGather:
             f"--port={store.port}",
             f"--owners={','.join(owners)}",
         )
+        # Done before this probe is, so that it can tell of a rank that hangs.
+        timeout_seconds = self._deadline - time.monotonic() - FAREWELL_SECONDS
         results = run_together(
             [
-                Probe("rank", (*shared, f"--rank={first + local}", f"--local-rank={local}"), seconds)
+                Probe("rank", (*shared, f"--rank={first + local}", f"--local-rank={local}"), timeout_seconds)
                 for local in range(count)
             ]
         )

@@ -5,7 +5,10 @@ A member that does not come is named, by all that did.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
+import socket
 import time
 from collections.abc import Sequence
 from datetime import timedelta
@@ -16,7 +19,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from healthcheck.probes.report import ProbeError
 
-POLL_SECONDS = 0.02
+POLL_SECONDS, CONNECT_POLL_SECONDS = 0.02, 0.1
 _CAME, _LEFT, _ADJOURNED = "came", "left", "adjourned"
 
 
@@ -29,15 +32,20 @@ class Meeting:
         self.rank = rank
         store.set(f"{_CAME}/{rank}", "")
 
+    def say(self, topic: str, said: Any) -> None:
+        """Say something JSON can hold, to whoever hears it."""
+        with contextlib.suppress(dist.DistError):
+            self.store.set(f"{topic}/{self.rank}", json.dumps(said))
+
     def exchange(self, topic: str, said: Any, timeout_seconds: float) -> list[Any]:
-        """Say something JSON can hold, and hear what all said on the topic, in rank order.
+        """Say something, and hear what all said on the topic, in rank order.
 
         Raises ProbeError with the names of those that said nothing in time, or of the host if it is gone. The
         first to lose patience adjourns the meeting for all.
         """
         deadline = time.monotonic() + timeout_seconds
+        self.say(topic, said)
         try:
-            self.store.set(f"{topic}/{self.rank}", json.dumps(said))
             while not self.store.check(self._keys(topic)):
                 if self.store.check([_ADJOURNED]):
                     raise ProbeError(self.store.get(_ADJOURNED).decode())
@@ -46,7 +54,7 @@ class Meeting:
                 time.sleep(POLL_SECONDS)
             return [json.loads(self.store.get(key)) for key in self._keys(topic)]
         except dist.DistError as error:
-            raise ProbeError(f"lost {self.members[0]}, where the group meets: {first_line(error)}") from error
+            raise ProbeError(f"lost {self.members[0]}, where the group meets: {brief(error)}") from error
 
     def leave(self, timeout_seconds: float) -> None:
         """The host goes last of all that came, as the store goes with it."""
@@ -78,22 +86,37 @@ def join(members: Sequence[str], rank: int, host: str, port: int, timeout_second
 
     Raises ProbeError if the port is taken, or the host is not there in time.
     """
+    if rank != 0:
+        _await_host(members[0], host, port, timeout_seconds)
     timeout = timedelta(seconds=timeout_seconds)
     try:
         store = TCPStore(host, port, is_master=rank == 0, timeout=timeout, wait_for_workers=False)
         return Meeting(store, members, rank)
     except dist.DistError as error:
-        if rank == 0:
-            raise ProbeError(f"cannot listen on port {port}: {first_line(error)}") from error
-        raise ProbeError(
-            f"{members[0]}, where the group meets, cannot be reached at {host}:{port} "
-            f"within {timeout_seconds:.0f} s: {first_line(error)}"
-        ) from error
+        what = f"cannot listen on port {port}" if rank == 0 else f"cannot join {members[0]} at {host}:{port}"
+        raise ProbeError(f"{what}: {brief(error)}") from error
 
 
-def first_line(error: BaseException) -> str:
-    """torch adds a C++ stack to what it says."""
-    return str(error).partition("\n")[0][:300]
+def _await_host(name: str, host: str, port: int, timeout_seconds: float) -> None:
+    """A TCPStore would wait too, up to twice its time-out, and not say for what."""
+    deadline = time.monotonic() + timeout_seconds
+    while True:
+        try:
+            socket.create_connection((host, port), max(deadline - time.monotonic(), POLL_SECONDS)).close()
+            return
+        except OSError as error:
+            if time.monotonic() >= deadline:
+                raise ProbeError(
+                    f"{name}, where the group meets, cannot be reached at {host}:{port} "
+                    f"within {timeout_seconds:.0f} s: {error.strerror or error}"
+                ) from error
+        time.sleep(CONNECT_POLL_SECONDS)
+
+
+def brief(error: BaseException) -> str:
+    """Without the C++ stack, the place in the sources and the advice that torch and Gloo add."""
+    line = re.sub(r"^\[\S+:\d+\] ", "", str(error).partition("\n")[0])
+    return line.partition(". ")[0].rstrip(".")[:300]
 
 
 def _list(names: Sequence[str]) -> str:

@@ -16,10 +16,10 @@ METRICS = {
 
 def measure(arguments: argparse.Namespace) -> Report:
     members = arguments.members.split(",")
-    met = meeting.join(
-        members, arguments.rank, arguments.master_address, arguments.master_port, arguments.join_seconds
-    )
-    figures = group.GroupGather(met, arguments).run(arguments.join_seconds)
+    # Whoever is missing is to be named before this probe's own time is up.
+    patience = min(arguments.join_seconds, group.collective_timeout(arguments.deadline))
+    met = meeting.join(members, arguments.rank, arguments.master_address, arguments.master_port, patience)
+    figures = group.GroupGather(met, arguments).run(patience)
     return Report(Ending.PASSED, figures={METRICS[name]: value for name, value in figures.items()})
 
 

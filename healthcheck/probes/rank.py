@@ -6,7 +6,7 @@ import argparse
 
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
-from healthcheck.probes import allgather, child, device_kind, devices
+from healthcheck.probes import allgather, child, device_kind, devices, group
 from healthcheck.probes.report import Ending, Report
 
 
@@ -18,7 +18,7 @@ def measure(arguments: argparse.Namespace) -> Report:
         arguments.rank,
         arguments.owners.split(","),
         found[arguments.local_rank % len(found)],  # several ranks share a CPU
-        arguments.timeout_seconds,
+        group.collective_timeout(arguments.deadline),
     )
     return Report(Ending.PASSED, figures=figures)
 

@@ -98,11 +98,12 @@ class _Running:
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
         self._started = time.monotonic()
-        self.deadline = self._started + probe.timeout_seconds + OVERTIME_SECONDS
+        times_out = self._started + probe.timeout_seconds
+        self.deadline = times_out + OVERTIME_SECONDS
         self._printed = b""
         self._result: ProbeResult | None = None
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - close() does
-        arguments = [f"--timeout-seconds={probe.timeout_seconds}", *probe.arguments]
+        arguments = [f"--deadline={times_out}", *probe.arguments]
         self._process = subprocess.Popen(
             [sys.executable, "-m", f"{probe.package}.{probe.name}", *arguments],
             stdin=subprocess.DEVNULL,
