@@ -40,7 +40,7 @@ class Plan:
     """Of measured time, for each type."""
 
 
-PLANS = {"cpu": Plan(256, 512, 0.1, 0.2), "cuda": Plan(1024, 8192, 0.1, 0.6)}
+PLANS = {"cpu": Plan(256, 1024, 0.05, 0.2), "cuda": Plan(1024, 8192, 0.1, 0.6)}
 BATCHES = 4
 """The repeats come in batches, and an exact product before, between and after."""
 LEAST_REPEATS, MOST_REPEATS = 8, 400
