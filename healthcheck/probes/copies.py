@@ -21,7 +21,7 @@ REPEATS = 8
 
 def measure(arguments: argparse.Namespace) -> Report:
     to_device, to_host = [], []
-    for device in devices.choose(arguments.device):  # one after the other: they may share a PCIe switch
+    for device in devices.prepare(arguments.device):  # one after the other: they may share a PCIe switch
         there, back = _copy(device, MEBIBYTES[device.type] * 2**20)
         to_device.append(there)
         to_host.append(back)

@@ -21,3 +21,15 @@ def choose(kind: str) -> list[torch.device]:
     if torch.version.cuda is None and torch.version.hip is None:
         raise Unavailable(f"torch {torch.__version__} is built without CUDA, so it cannot test a GPU")
     raise Unavailable(f"torch {torch.__version__} finds no GPU that it can use")
+
+
+def prepare(kind: str) -> list[torch.device]:
+    """`choose`, and hold the CPU to one thread for figures that compare.
+
+    Threads that wait for each other lose a hundredfold, not their share, on a machine that others use too (seen:
+    0.002 to 0.27 TFLOP/s), and so do those of a container with fewer CPUs than its host.
+    """
+    found = choose(kind)
+    if found[0].type == CPU:
+        torch.set_num_threads(1)
+    return found

@@ -86,7 +86,7 @@ class Products:
 
 def measure(arguments: argparse.Namespace) -> Report:
     _exact_sums()
-    on = devices.choose(arguments.device)
+    on = devices.prepare(arguments.device)
     figures: dict[str, float] = {}
     notes: list[str] = []
     for name in DTYPES:
