@@ -26,8 +26,8 @@ def choose(kind: str) -> list[torch.device]:
 def prepare(kind: str) -> list[torch.device]:
     """`choose`, and hold the CPU to one thread for figures that compare.
 
-    Threads that wait for each other lose a hundredfold, not their share, on a machine that others use too (seen:
-    0.002 to 0.27 TFLOP/s), and so do those of a container with fewer CPUs than its host.
+    Threads that wait for each other lose a hundredfold, not their share, on a machine that others use too:
+    0.002 to 0.27 TFLOP/s were seen. So do those of a container with fewer CPUs than its host.
     """
     found = choose(kind)
     if found[0].type == CPU:
