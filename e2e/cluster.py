@@ -70,7 +70,6 @@ class Cluster(ABC):
     """Where Pods find the repository's examples/."""
     image: str = "dlr-examples:latest"
     working_directory: str | None = None
-    node_names: tuple[str, ...]
 
     @abstractmethod
     def start(self) -> None:

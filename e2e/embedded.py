@@ -70,10 +70,10 @@ class EmbeddedCluster(Cluster):
         self._folder = Path(tempfile.mkdtemp(prefix="dlr-e2e-"))
         self.home = Home(self._folder / "home")
         self.kubeconfig = self.home.kubeconfig
-        self.node_names = tuple(f"node-{index}" for index in range(nodes))
+        self._nodes = nodes
 
     def start(self) -> None:
-        self.dlr("up", "--nodes", str(len(self.node_names)), timeout_seconds=UP_SECONDS)
+        self.dlr("up", "--nodes", str(self._nodes), timeout_seconds=UP_SECONDS)
 
     def stop(self) -> None:
         self.dlr("down", timeout_seconds=DOWN_SECONDS)

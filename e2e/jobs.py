@@ -126,12 +126,8 @@ def wait_until_training(
         formed = world.get("phase") == "Formed"
         return world if formed and len(done) == workers and min(done) > beyond_step else None
 
-    return (
-        observation.wait_for(
-            f"{workers} workers to train beyond step {beyond_step}", training, within_seconds
-        )
-        or {}
-    )
+    what = f"{workers} workers to train beyond step {beyond_step}"
+    return observation.wait_for(what, training, within_seconds)
 
 
 def wait_until_succeeded(observation: Observation, name: str = "digits", within_seconds: float = 90) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from e2e.api import Kind
 from e2e.cluster import Cluster, Storage, Unavailable
 
 SHARED_PATH = "/tmp/dlr-e2e"
@@ -32,10 +31,6 @@ class KubeconfigCluster(Cluster):
             raise Unavailable(
                 f"dlr is not installed on this cluster (kubectl apply -k deploy): {known.stderr.strip()}"
             )
-        api = self.api()
-        nodes = api.list(Kind.NODE)["items"]
-        api.close()
-        self.node_names = tuple(node["metadata"]["name"] for node in nodes)
 
     def stop(self) -> None:
         """It was here before us and stays."""

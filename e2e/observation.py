@@ -68,7 +68,7 @@ class Observation:
             and (of is None or event["involvedObject"].get("name") == of)
         ]
 
-    def wait_for(self, what: str, condition: Callable[[], Answer], within_seconds: float) -> Answer:
+    def wait_for(self, what: str, condition: Callable[[], Answer | None], within_seconds: float) -> Answer:
         """The first truthy answer of `condition`, asked again whenever an object of the namespace changed."""
         deadline = time.monotonic() + within_seconds
         with self._changed:

@@ -101,4 +101,4 @@ def wait_for_round(observation: Observation, number: int) -> Object:
         world = jobs.rendezvous(observation)
         return world if world.get("round", 0) >= number and world["phase"] == "Formed" else None
 
-    return observation.wait_for(f"round {number}", formed, RECOVERY_SECONDS) or {}
+    return observation.wait_for(f"round {number}", formed, RECOVERY_SECONDS)
