@@ -3,8 +3,7 @@
 Two agents with one process each train a tiny DDP model over gloo. The process of rank 1 gets SIGKILL; the
 clock stops when every rank has ended a step in the next world. torchrun runs as its documentation says for
 two nodes (c10d rendezvous); dlr runs the same script in two Pods of the embedded cluster, so its figure
-includes the API server, the controller and the watch. A trial that passes its deadline counts as hung, and
-the job is started afresh.
+includes the API server, the controller and the watch. A trial that passes its deadline counts as hung.
 """
 
 import argparse
@@ -186,32 +185,34 @@ def wait_for(ask: Callable[[], Answer | None], deadline_seconds: float) -> Answe
     return None
 
 
-def one_trial(contender: Contender, timeline: Timeline, deadline_seconds: float) -> float | None:
-    """Seconds from the kill to the next step by all; None when it hung."""
-    victim = wait_for(timeline.victim, deadline_seconds)
-    if victim is None:
-        return None
-    killed_at = time.monotonic()
-    contender.kill(victim)
-    recovered_at = wait_for(lambda: timeline.first_step_of_all_after(victim.world), deadline_seconds)
+def trial(contender: Contender, deadline_seconds: float) -> float | None:
+    """A fresh job, a kill, and the seconds to the next step by all; None when it hung."""
+    with tempfile.TemporaryDirectory(prefix="recovery-") as directory:
+        timeline = Timeline(Path(directory))
+        contender.start(Path(directory))
+        try:
+            victim = wait_for(timeline.victim, deadline_seconds)
+            if victim is None:
+                return None
+            killed_at = time.monotonic()
+            contender.kill(victim)
+            recovered_at = wait_for(lambda: timeline.first_step_of_all_after(victim.world), deadline_seconds)
+        finally:
+            contender.stop()
     return None if recovered_at is None else recovered_at - killed_at
 
 
-def measure(contender: Contender, trials: int, deadline_seconds: float) -> list[float | None]:
-    """One entry a trial. The job goes on from trial to trial, and starts afresh after one that hung."""
-    results: list[float | None] = []
-    while len(results) < trials:
-        with tempfile.TemporaryDirectory(prefix="recovery-") as directory:
-            contender.start(Path(directory))
-            try:
-                while len(results) < trials:
-                    results.append(one_trial(contender, Timeline(Path(directory)), deadline_seconds))
-                    shown = "hung" if results[-1] is None else f"{results[-1]:.2f} s"
-                    print(f"{contender.name}: trial {len(results)}: {shown}", flush=True)
-                    if results[-1] is None:
-                        break
-            finally:
-                contender.stop()
+def measure(
+    contenders: Sequence[Contender], trials: int, deadline_seconds: float
+) -> dict[str, list[float | None]]:
+    """Turn by turn, so that whatever else the machine does falls on both."""
+    results: dict[str, list[float | None]] = {contender.name: [] for contender in contenders}
+    for number in range(1, trials + 1):
+        for contender in contenders:
+            seconds = trial(contender, deadline_seconds)
+            results[contender.name].append(seconds)
+            shown = "hung" if seconds is None else f"{seconds:.2f} s"
+            print(f"trial {number}: {contender.name}: {shown}", flush=True)
     return results
 
 
@@ -251,9 +252,9 @@ rendezvous and the start of processes (which is mostly `import torch`). A trial 
 
 {ratio(results)}
 
-Measured on {date.today()} with {os.cpu_count()} CPU cores, {platform.system()}, Python
-{platform.python_version()} and torch {torch.__version__}, both sides on the same machine, one after the
-other. To run it again:
+Measured on {date.today()}: {os.cpu_count()} CPU cores, {platform.system()},
+Python {platform.python_version()}, torch {torch.__version__}. Both sides ran on the same machine, turn by
+turn, each trial with a fresh job. Medians are of the trials that recovered. To run it again:
 
     python -m benchmarks.recovery --trials {trials}
 """
@@ -261,14 +262,13 @@ other. To run it again:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Seconds to recover from a killed training process.")
-    parser.add_argument("--trials", type=int, default=5)
+    parser.add_argument("--trials", type=int, default=7)
     parser.add_argument("--deadline-seconds", type=float, default=60)
     args = parser.parse_args()
     cluster = EmbeddedCluster(nodes=WORLD_SIZE)
     try:
-        results = {Torchrun.name: measure(Torchrun(), args.trials, args.deadline_seconds)}
         cluster.start()
-        results[Dlr.name] = measure(Dlr(cluster), args.trials, args.deadline_seconds)
+        results = measure([Torchrun(), Dlr(cluster)], args.trials, args.deadline_seconds)
     finally:
         cluster.stop()
     REPORT.write_text(report(results, args.trials, args.deadline_seconds))
