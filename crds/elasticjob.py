@@ -118,6 +118,13 @@ class ElasticPolicy(Model):
     """Without step progress for this long, living processes count as hung."""
 
 
+TopologyKeys = Annotated[
+    list[Annotated[str, Field(min_length=1, max_length=317)]],
+    Field(max_length=8, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
+]
+"""Node labels that name what nodes share, such as rack and switch, the smallest first."""
+
+
 class NodeCheckPolicy(Model):
     """When the job's nodes are checked, and what follows from it."""
 
@@ -130,7 +137,10 @@ class NodeCheckPolicy(Model):
     cordon: bool = True
     """Cordon nodes found faulty."""
     timeout_seconds: Annotated[int, Field(ge=10, le=3_600)] = 300
-    """A node that has not answered a round by then has failed it."""
+    """A node that has not answered a step of the check by then gave no answer, and that is a fault of its."""
+    fresh_seconds: Annotated[int, Field(ge=0, le=604_800)] = 3_600
+    """A node that passed a check so short a time ago is not checked again, unless hardware failed since."""
+    topology_keys: TopologyKeys = Field(default_factory=list)
 
 
 class FailureAction(StrEnum):
@@ -325,6 +335,10 @@ class ElasticJobStatus(Model):
     rendezvous: Rendezvous | None = None
     scale_plan: Name | None = None
     """The ScalePlan being carried out."""
+    active_check: Name | None = None
+    """The NodeCheck that workers of this job carry out now; no world is formed meanwhile."""
+    suspected_at: datetime | None = None
+    """When something last failed that smells of hardware: checks passed before then count no more."""
     replicas: int | None = None
     """Worker Pods that exist, for the scale subresource."""
     selector: Annotated[str, Field(max_length=1_024)] | None = None

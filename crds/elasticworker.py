@@ -1,4 +1,4 @@
-"""ElasticWorker: one slot of a job.
+"""ElasticWorker: one slot of a job, or one node of a NodeCheck.
 
 `spec` and `status` are the controller's voice, `status.agent` is the agent's.
 """
@@ -9,9 +9,18 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
-from crds.model import Conditions, Free, Index, Model, Name, ObjectMeta, ResourceRequirements
+from crds.model import (
+    Conditions,
+    Index,
+    Model,
+    Name,
+    ObjectMeta,
+    ResourceRequirements,
+    cel,
+    rules,
+)
 
 Text = Annotated[str, Field(max_length=8_192)]
 
@@ -54,7 +63,16 @@ class ExitClass(StrEnum):
 class ElasticWorkerSpec(Model):
     """The slot, and which life of it is wanted. Written by the controller."""
 
-    job_name: Name
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            cel("has(self.jobName) != has(self.checkName)", "name the job or the check, and not both")
+        )
+    )
+
+    job_name: Name | None = None
+    """The ElasticJob it trains for."""
+    check_name: Name | None = None
+    """The NodeCheck that it tests a node for."""
     type: Annotated[str, Field(max_length=32)]
     index: Index
     """The stable node rank."""
@@ -65,7 +83,13 @@ class ElasticWorkerSpec(Model):
     excluded_nodes: Annotated[
         list[Name], Field(max_length=256, json_schema_extra={"x-kubernetes-list-type": "set"})
     ] = Field(default_factory=list)
-    """Nodes that failed this slot for reasons of hardware."""
+    """Nodes that failed this slot for reasons of hardware: rather not there."""
+    faulty_nodes: Annotated[
+        list[Name], Field(max_length=256, json_schema_extra={"x-kubernetes-list-type": "set"})
+    ] = Field(default_factory=list)
+    """Nodes that a check found faulty: not there."""
+    node_name: Name | None = None
+    """The one node where the Pod may run."""
 
 
 class AgentFailure(Model):
@@ -101,6 +125,56 @@ class Accelerators(Model):
     model: Annotated[str, Field(max_length=256)] = ""
 
 
+class ProbeEnding(StrEnum):
+    """How a probe ended (`healthcheck.probes.report.Ending`)."""
+
+    PASSED = "Passed"
+    FAILED = "Failed"
+    SKIPPED = "Skipped"
+    UNAVAILABLE = "Unavailable"
+    TIMED_OUT = "TimedOut"
+    CRASHED = "Crashed"
+
+
+Sentences = Annotated[
+    list[Annotated[str, Field(max_length=1_024)]],
+    Field(max_length=32, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
+]
+
+
+class ProbeOutcome(Model):
+    """How one probe went; it says nothing yet about who is to blame."""
+
+    probe: Annotated[str, Field(max_length=64)]
+    ending: ProbeEnding
+    reason: Annotated[str, Field(max_length=1_024)] = ""
+    figures: Annotated[dict[str, float], Field(max_length=64)] = Field(default_factory=dict)
+    faults: Sentences = Field(default_factory=list)
+    notes: Sentences = Field(default_factory=list)
+    seconds: Annotated[float, Field(ge=0)] = 0.0
+
+
+class PairOutcome(ProbeOutcome):
+    """How the test with others went in one round."""
+
+    round: Annotated[int, Field(ge=1)]
+
+
+class AgentCheck(Model):
+    """What the agent found out for one NodeCheck, the last that it took part in."""
+
+    uid: Annotated[str, Field(max_length=64)]
+    """The NodeCheck's."""
+    local: Annotated[
+        list[ProbeOutcome], Field(max_length=16, json_schema_extra={"x-kubernetes-list-type": "atomic"})
+    ] = Field(default_factory=list)
+    """The node's own tests, when all of them have ended."""
+    pairs: Annotated[
+        list[PairOutcome], Field(max_length=32, json_schema_extra={"x-kubernetes-list-type": "atomic"})
+    ] = Field(default_factory=list)
+    """The tests with others, one a round that it took part in."""
+
+
 class AgentReport(Model):
     """`status.agent`, written by the agent alone; stale unless incarnation and podUid are current."""
 
@@ -117,8 +191,7 @@ class AgentReport(Model):
     failure: AgentFailure | None = None
     progress: StepProgress | None = None
     accelerators: Accelerators | None = None
-    checks: Free = Field(default_factory=dict)
-    """Results of node checks, by check."""
+    check: AgentCheck | None = None
 
 
 class WorkerExit(Model):
@@ -157,7 +230,7 @@ class ElasticWorkerStatus(Model):
 
 
 class ElasticWorker(Model):
-    """One slot of an ElasticJob, with a stable rank. Made by the controller; for people, a window."""
+    """One slot of an ElasticJob, with a stable rank, or one node of a NodeCheck. Made by the controller."""
 
     metadata: ObjectMeta
     spec: ElasticWorkerSpec

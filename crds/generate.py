@@ -155,6 +155,8 @@ DEFINITIONS = (
             Column("Round", ".status.round", "integer"),
             Column("Faulty", ".status.faultyNodes"),
             Column("Stragglers", ".status.stragglers"),
+            Column("Inconclusive", ".status.inconclusive", priority=1),
+            Column("Message", '.status.conditions[?(@.type=="Healthy")].message', priority=1),
             _AGE,
         ),
     ),

@@ -9,6 +9,7 @@ VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
 
 LABEL_JOB = f"{GROUP}/job-name"
+LABEL_CHECK = f"{GROUP}/check-name"
 LABEL_TYPE = f"{GROUP}/replica-type"
 LABEL_INDEX = f"{GROUP}/replica-index"
 LABEL_INCARNATION = f"{GROUP}/incarnation"
@@ -19,6 +20,9 @@ MANAGER = "dlr"
 
 WORKER = "worker"
 """The replica type that trains; its indices are the node ranks."""
+
+CHECK = "check"
+"""The type of the workers of a NodeCheck, one a node."""
 
 MASTER_TYPES = ("dlrover-master", "master")
 """DLRover's master replica types: accepted, ignored, and said so in a condition."""
@@ -35,6 +39,8 @@ CONDITION_UNHEALTHY = "ElasticUnhealthy"
 """Condition of a Node: True while the newest verdict says that it is faulty."""
 
 ENV_JOB_NAME = "DLR_JOB_NAME"
+ENV_CHECK_NAME = "DLR_CHECK_NAME"
+"""Instead of ENV_JOB_NAME, in the Pods of a NodeCheck."""
 ENV_NAMESPACE = "DLR_NAMESPACE"
 ENV_WORKER_NAME = "DLR_WORKER_NAME"
 ENV_WORKER_INDEX = "DLR_WORKER_INDEX"

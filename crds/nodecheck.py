@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
 
+from crds.elasticjob import POD_TEMPLATE_SCHEMA, IndexList, TopologyKeys
 from crds.model import Conditions, Model, Name, ObjectMeta, cel, rules
 
 NodeNames = Annotated[
@@ -15,6 +16,18 @@ NodeNames = Annotated[
 ]
 
 NodeSelector = Annotated[dict[str, Annotated[str, Field(max_length=63)]], Field(max_length=32)]
+
+Text = Annotated[str, Field(max_length=1_024)]
+
+Figures = Annotated[dict[str, float], Field(max_length=32)]
+"""By metric (`healthcheck.measurements.Metric`), which names the unit; compute and network apart."""
+
+
+class Accelerator(StrEnum):
+    """What the probes can test, besides CPU and network."""
+
+    NVIDIA_GPU = "nvidia.com/gpu"
+    NONE = "none"
 
 
 class NodeCheckSpec(Model):
@@ -25,68 +38,170 @@ class NodeCheckSpec(Model):
             cel(
                 "[has(self.jobName), has(self.nodes), has(self.nodeSelector)].filter(x, x).size() == 1",
                 "name what to check by exactly one of jobName, nodes and nodeSelector",
-            )
+            ),
+            cel("!has(self.workers) || has(self.jobName)", "workers are those of a job: name it by jobName"),
+            cel(
+                "!has(self.jobName) || !(has(self.template) || has(self.accelerator))",
+                "template and accelerator are for nodes: a job's workers are checked in their own Pods",
+            ),
         )
     )
 
     job_name: Name | None = None
+    """Check the nodes of this job, in its own Pods; training stops meanwhile."""
+    workers: Annotated[IndexList, Field(min_length=1)] | None = None
+    """Only these workers of the job, by index."""
     nodes: Annotated[NodeNames, Field(min_length=1)] | None = None
+    """Check these nodes, in a Pod on each; cordoned ones too."""
     node_selector: NodeSelector | None = None
+    """Check the nodes with these labels, in a Pod on each; cordoned ones too."""
+    template: Annotated[dict[str, Any], Field(json_schema_extra=POD_TEMPLATE_SCHEMA)] | None = None
+    """Instead of the controller's own: for another image, host network or devices of the fabric."""
+    accelerator: Accelerator | None = None
+    """Every node must have it, or none is to be used; the default is all GPUs of the nodes that have any."""
     cordon: bool = True
+    """Cordon nodes found faulty, and lift our cordon of those that pass."""
     timeout_seconds: Annotated[int, Field(ge=10, le=3_600)] = 300
+    """A node that has not answered a step of the check by then gave no answer, and that is a fault of its."""
+    straggler_ratio: Annotated[float, Field(gt=1.0, le=10.0)] = 1.5
+    """A node slower than this many times the median is a straggler at once."""
+    fresh_seconds: Annotated[int, Field(ge=0, le=604_800)] = 0
+    """Nodes that passed another check so short a time ago are not tested again; they serve as partners."""
+    topology_keys: TopologyKeys = Field(default_factory=list)
 
 
 class NodeCheckPhase(StrEnum):
     PENDING = "Pending"
     RUNNING = "Running"
     SUCCEEDED = "Succeeded"
+    """There are verdicts, good or bad."""
     FAILED = "Failed"
+    """It could not be carried out; the condition Failed says why."""
+
+    @property
+    def finished(self) -> bool:
+        return self in (NodeCheckPhase.SUCCEEDED, NodeCheckPhase.FAILED)
+
+
+GroupMembers = Annotated[
+    list[Name], Field(min_length=1, max_length=64, json_schema_extra={"x-kubernetes-list-type": "atomic"})
+]
 
 
 class CheckGroup(Model):
-    """Nodes that test each other in one round, in rank order."""
+    """Nodes that test each other in the current round, in rank order."""
 
-    members: Annotated[
-        list[Name], Field(min_length=1, max_length=64, json_schema_extra={"x-kubernetes-list-type": "atomic"})
+    members: GroupMembers
+    master_address: Annotated[str, Field(max_length=253)]
+    """Of the first member's agent."""
+    master_port: Annotated[int, Field(ge=1, le=65_535)]
+    """That agent's TCPStore, where the group meets."""
+
+
+class GroupOutcome(Model):
+    """How a group's test went. It passed if all of its members say so."""
+
+    members: GroupMembers
+    passed: bool
+    message: Text = ""
+    """What was wrong, and who says so."""
+    silent: Annotated[
+        list[Name], Field(max_length=64, json_schema_extra={"x-kubernetes-list-type": "atomic"})
+    ] = Field(default_factory=list)
+    """Members that gave no answer: a failure of theirs, which says nothing about the others."""
+    figures: Figures = Field(default_factory=dict)
+
+
+class CheckRound(Model):
+    """A finished round."""
+
+    number: Annotated[int, Field(ge=1)]
+    groups: Annotated[
+        list[GroupOutcome], Field(max_length=5_000, json_schema_extra={"x-kubernetes-list-type": "atomic"})
     ]
 
 
-class CheckResult(Model):
-    """What one node measured in one round. Compute and network times are never summed."""
+class Withdrawal(Model):
+    """A node that could not be tested, or not to the end, for no fault of its own."""
 
-    round: Annotated[int, Field(ge=1)]
-    passed: bool
-    compute_tflops: float | None = None
-    network_gbps: float | None = None
-    message: Annotated[str, Field(max_length=1_024)] = ""
+    node: Name
+    message: Text
+
+
+class NodeVerdict(StrEnum):
+    HEALTHY = "Healthy"
+    FAULTY = "Faulty"
+    STRAGGLER = "Straggler"
+    INCONCLUSIVE = "Inconclusive"
+    """It may be at fault, and nothing proves or disproves it. Only a person acts on this."""
 
 
 class NodeResult(Model):
-    """All that one node measured."""
+    """The verdict on one node, and what it rests on."""
 
     node: Name
-    results: Annotated[
-        list[CheckResult], Field(max_length=16, json_schema_extra={"x-kubernetes-list-type": "atomic"})
+    verdict: NodeVerdict
+    causes: Annotated[
+        list[Annotated[str, Field(max_length=64)]],
+        Field(max_length=8, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
     ] = Field(default_factory=list)
+    """LocalTest, NoAnswer, PairTest, SlowCompute, SlowNetwork; none if it is healthy."""
+    message: Text = ""
+    """The evidence, in a sentence."""
+    figures: Figures = Field(default_factory=dict)
+    """What the node measured by itself; what it measured with others is in `rounds`."""
 
 
 class FaultyLink(Model):
-    """Two nodes that are well, and cannot work with each other."""
+    """Two nodes that are well, and do not work with each other."""
 
     a: Name
     b: Name
+    symptom: Annotated[str, Field(max_length=32)]
+    """`failed` or `slow`."""
+    message: Text = ""
+    """The evidence, in a sentence."""
+
+
+class FaultyDomain(Model):
+    """A rack or switch to look at before its nodes."""
+
+    level: Name
+    """The node label."""
+    name: Name
+    """Its value."""
+    nodes: NodeNames
+    message: Text = ""
+    """The evidence, in a sentence."""
 
 
 class NodeCheckStatus(Model):
-    """The current round, its results, and the verdicts."""
+    """The desired assignment of the current round, what the rounds before it gave, and the verdicts."""
 
     observed_generation: int | None = None
     phase: NodeCheckPhase | None = None
+    conditions: Conditions = Field(default_factory=list)
+    nodes: NodeNames = Field(default_factory=list)
+    """The nodes that take part, in rank order. Fixed when the check starts, as the next two are."""
+    workers: IndexList = Field(default_factory=list)
+    """The index of the worker that speaks for each of `nodes`."""
+    incarnations: IndexList = Field(default_factory=list)
+    """Their incarnations."""
+    reused: NodeNames = Field(default_factory=list)
+    """Those that passed a check which is still fresh: they make no local tests, and serve as partners."""
     round: Annotated[int, Field(ge=0)] | None = None
+    """0 while the nodes make their local tests, then 1, 2, …"""
     groups: Annotated[
         list[CheckGroup], Field(max_length=5_000, json_schema_extra={"x-kubernetes-list-type": "atomic"})
     ] = Field(default_factory=list)
-    """The desired assignment of the current round."""
+    """Who tests with whom in the current round."""
+    rounds: Annotated[
+        list[CheckRound], Field(max_length=32, json_schema_extra={"x-kubernetes-list-type": "atomic"})
+    ] = Field(default_factory=list)
+    """The finished rounds."""
+    withdrawn: Annotated[
+        list[Withdrawal], Field(max_length=5_000, json_schema_extra={"x-kubernetes-list-type": "atomic"})
+    ] = Field(default_factory=list)
     node_results: Annotated[
         list[NodeResult],
         Field(
@@ -94,19 +209,31 @@ class NodeCheckStatus(Model):
             json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["node"]},
         ),
     ] = Field(default_factory=list)
+    """The verdicts, when the check has finished. (Every agent of the check watches it: it is kept small.)"""
     faulty_nodes: NodeNames = Field(default_factory=list)
     stragglers: NodeNames = Field(default_factory=list)
+    inconclusive: NodeNames = Field(default_factory=list)
     faulty_links: Annotated[
         list[FaultyLink], Field(max_length=1_000, json_schema_extra={"x-kubernetes-list-type": "atomic"})
     ] = Field(default_factory=list)
-    inconclusive: NodeNames = Field(default_factory=list)
-    conditions: Conditions = Field(default_factory=list)
+    faulty_domains: Annotated[
+        list[FaultyDomain], Field(max_length=1_000, json_schema_extra={"x-kubernetes-list-type": "atomic"})
+    ] = Field(default_factory=list)
     start_time: datetime | None = None
     completion_time: datetime | None = None
 
 
 class NodeCheck(Model):
     """A pairwise health check of nodes."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            cel(
+                "size(self.metadata.name) <= 45 && !self.metadata.name.contains('.')",
+                "metadata.name may have 45 characters and no dots, so that the Pods' names stay within 63",
+            )
+        )
+    )
 
     metadata: ObjectMeta
     spec: NodeCheckSpec

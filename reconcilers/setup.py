@@ -35,7 +35,27 @@ def add_all(manager: Manager, cordon: CordonOptions | None = None) -> None:
     cache = manager.cache
     cache.add_index(ELASTICWORKERS, BY_JOB, job_keys)
     cache.add_index(ELASTICWORKERS, BY_NODE, node_names)
+    cache.add_index(ELASTICWORKERS, BY_OWNER, owner_uids)
+    cache.add_index(NODECHECKS, BY_JOB, job_keys)
     cache.add_index(PODS, BY_OWNER, owner_uids)
+    _add_jobs(manager, clock)
+    _add_workers(manager, clock)
+    _add_cordon(manager, clock, cordon or CordonOptions())
+
+
+def _add_jobs(manager: Manager, clock: Clock) -> None:
+    jobs = ElasticJobReconciler(manager.client, manager.cache, manager.recorder, clock)
+    (
+        ControllerBuilder(manager, "elasticjob")
+        .for_(ELASTICJOBS)
+        .owns(ELASTICWORKERS, predicate=more_than_progress)
+        .with_workers(JOB_WORKERS)
+        .build(jobs)
+    )
+
+
+def _add_workers(manager: Manager, clock: Clock) -> None:
+    cache = manager.cache
     workers = cache.store(ELASTICWORKERS)
 
     def workers_of_job(job: dict[str, Any]) -> Iterable[Request]:
@@ -52,14 +72,6 @@ def add_all(manager: Manager, cordon: CordonOptions | None = None) -> None:
             return []
         return _requests(workers.by_index(BY_NODE, node["metadata"]["name"]))
 
-    jobs = ElasticJobReconciler(manager.client, cache, manager.recorder, clock)
-    (
-        ControllerBuilder(manager, "elasticjob")
-        .for_(ELASTICJOBS)
-        .owns(ELASTICWORKERS, predicate=more_than_progress)
-        .with_workers(JOB_WORKERS)
-        .build(jobs)
-    )
     pods = WorkerReconciler(manager.client, cache, manager.recorder, manager.contact, clock)
     (
         ControllerBuilder(manager, "elasticworker")
@@ -71,7 +83,6 @@ def add_all(manager: Manager, cordon: CordonOptions | None = None) -> None:
         .with_workers(WORKER_WORKERS)
         .build(pods)
     )
-    _add_cordon(manager, clock, cordon or CordonOptions())
 
 
 def _add_cordon(manager: Manager, clock: Clock, options: CordonOptions) -> None:

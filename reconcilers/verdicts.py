@@ -14,7 +14,7 @@ from typing import Any
 from controller.cache import Cache
 from controller.resources import ELASTICWORKERS, NODECHECKS
 from crds.elasticworker import ElasticWorker, ExitClass
-from crds.nodecheck import NodeCheck, NodeCheckPhase
+from crds.nodecheck import NodeCheck, NodeCheckPhase, NodeVerdict
 from reconcilers.cordon_mark import Verdict, VerdictReason
 from reconcilers.parsing import Parser
 
@@ -87,8 +87,15 @@ def evidence_of_check(check: NodeCheck) -> Evidence | None:
     status, metadata = check.status, check.metadata
     if status.completion_time is None:
         return None
-    passed = {result.node for result in status.node_results if any(r.passed for r in result.results)}
-    faulty = {*status.faulty_nodes} - {*status.inconclusive}
+    faulty = {*status.faulty_nodes}
+    passed = {
+        member
+        for round_ in status.rounds
+        for group in round_.groups
+        if group.passed
+        for member in group.members
+    }
+    well = {result.node for result in status.node_results if result.verdict is NodeVerdict.HEALTHY}
     return Evidence(
         kind=NODECHECKS.kind,
         namespace=metadata.namespace,
@@ -96,7 +103,7 @@ def evidence_of_check(check: NodeCheck) -> Evidence | None:
         time=status.completion_time,
         accusation=VerdictReason.CHECK_FAILED,
         faulty=frozenset(faulty),
-        healthy=frozenset(passed - faulty - {*status.inconclusive, *status.stragglers}),
+        healthy=frozenset(well & passed),
     )
 
 

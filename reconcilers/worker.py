@@ -235,5 +235,6 @@ def node_names(obj: dict[str, Any]) -> Iterable[str]:
 
 
 def job_keys(obj: dict[str, Any]) -> Iterable[str]:
-    """Index function: the job an ElasticWorker belongs to."""
-    return [f"{obj['metadata']['namespace']}/{obj['spec']['jobName']}"]
+    """Index function: the job that an ElasticWorker belongs to, or that a NodeCheck checks."""
+    job = obj["spec"].get("jobName")
+    return [f"{obj['metadata']['namespace']}/{job}"] if job else []
