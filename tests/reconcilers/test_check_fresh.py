@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crds.nodecheck import NodeCheck
+from reconcilers.check_fresh import fresh_passes, newest_verdicts
+from tests.reconcilers.build import NOW, later
+
+LONG_AGO = NOW - timedelta(days=30)
+CREATED = {"a": LONG_AGO, "b": LONG_AGO}
+
+
+def check(
+    ended: datetime, phase: str = "Succeeded", reused: Sequence[str] = (), **verdicts: str
+) -> NodeCheck:
+    status: dict[str, Any] = {
+        "phase": phase,
+        "reused": list(reused),
+        "completionTime": ended,
+        "nodeResults": [{"node": node, "verdict": verdict} for node, verdict in verdicts.items()],
+    }
+    return NodeCheck.model_validate({"metadata": {"name": "c"}, "spec": {"nodes": ["a"]}, "status": status})
+
+
+def test_node_that_passed_since_then_is_fresh_and_the_others_are_not() -> None:
+    checks = [check(NOW, a="Healthy", b="Faulty"), check(later(-61), b="Healthy")]
+    assert fresh_passes(checks, CREATED, later(-60)) == {"a"}
+    assert fresh_passes(checks, CREATED, NOW) == {"a"}
+    assert fresh_passes(checks, CREATED, later(1)) == frozenset()
+
+
+def test_newer_verdict_takes_an_earlier_pass_back() -> None:
+    for verdict in ("Faulty", "Straggler", "Inconclusive"):
+        checks = [check(later(-10), a="Healthy"), check(NOW, a=verdict)]
+        assert fresh_passes(checks, CREATED, LONG_AGO) == frozenset()
+        assert newest_verdicts(checks)["a"].verdict == verdict
+
+
+def test_of_two_verdicts_in_the_same_second_the_pass_does_not_count() -> None:
+    checks = [check(NOW, a="Healthy"), check(NOW, a="Faulty")]
+    assert not fresh_passes(checks, CREATED, LONG_AGO) and not fresh_passes(checks[::-1], CREATED, LONG_AGO)
+
+
+def test_pass_from_before_the_node_was_added_is_of_another_machine() -> None:
+    assert fresh_passes([check(NOW, a="Healthy")], {"a": later(1)}, LONG_AGO) == frozenset()
+    assert fresh_passes([check(NOW, a="Healthy")], {}, LONG_AGO) == frozenset()
+
+
+def test_pass_that_was_taken_over_from_an_earlier_check_does_not_grow_younger() -> None:
+    checks = [check(later(-100), a="Healthy", b="Healthy"), check(NOW, reused="ab", a="Healthy", b="Faulty")]
+    assert fresh_passes(checks, CREATED, later(-60)) == frozenset()
+    assert fresh_passes(checks, CREATED, later(-100)) == {"a"}
+
+
+def test_checks_that_did_not_succeed_say_nothing() -> None:
+    checks = [check(NOW, phase, a="Healthy") for phase in ("Pending", "Running", "Failed")]
+    assert fresh_passes(checks, CREATED, LONG_AGO) == frozenset() and newest_verdicts(checks) == {}
+
+
+VERDICTS = st.sampled_from(["Healthy", "Faulty", "Straggler", "Inconclusive"])
+CHECKS = st.lists(
+    st.tuples(st.integers(-100, 0), st.dictionaries(st.sampled_from("ab"), VERDICTS)), max_size=6
+)
+
+
+@given(CHECKS, st.integers(-100, 0), st.randoms())
+def test_order_of_checks_is_of_no_account(
+    drawn: list[tuple[int, Mapping[str, str]]], since: int, random: Any
+) -> None:
+    checks = [check(later(age), **verdicts) for age, verdicts in drawn]
+    shuffled = random.sample(checks, len(checks))
+    fresh = fresh_passes(checks, CREATED, later(since))
+    assert fresh == fresh_passes(shuffled, CREATED, later(since))
+    assert fresh <= {node for node, result in newest_verdicts(checks).items() if result.verdict == "Healthy"}
