@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -30,6 +31,16 @@ def report(
         "since": NOW,
     }
     return AgentReport(**(fields | more))
+
+
+def verdicts(nodes: Sequence[str], passed: Sequence[str], **status: Any) -> dict[str, Any]:
+    """What the status of a finished check says of its nodes: all well, but for those that `status` names."""
+    kinds = {"faultyNodes": "Faulty", "stragglers": "Straggler", "inconclusive": "Inconclusive"}
+    named = {node: verdict for kind, verdict in kinds.items() for node in status.get(kind, ())}
+    return {
+        "nodeResults": [{"node": node, "verdict": named.get(node, "Healthy")} for node in nodes],
+        "rounds": [{"number": 1, "groups": [{"members": [n], "passed": n in passed} for n in nodes]}],
+    }
 
 
 def participant(

@@ -12,6 +12,7 @@ import pytest
 from controller.resources import ELASTICWORKERS, EVENTS, NODECHECKS, NODES
 from crds import names
 from reconcilers.cordon_options import CordonMode, CordonOptions
+from tests.reconcilers.build import verdicts
 from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers, install_crds
 
 UNHEALTHY = {"key": names.TAINT_UNHEALTHY, "value": "CheckFailed", "effect": "NoSchedule"}
@@ -54,8 +55,8 @@ class Ward(Hollow):
             "spec": {"nodes": list(nodes), "cordon": cordon},
         }
         await self.client.create(NODECHECKS, check)
-        results = [{"node": node, "results": [{"round": 1, "passed": True}]} for node in nodes]
-        ended = {"phase": "Succeeded", "completionTime": later(Ward.checks), "nodeResults": results}
+        ended = {"phase": "Succeeded", "completionTime": later(Ward.checks)}
+        ended |= verdicts(nodes, passed=nodes, **status)
         patch = {"status": ended | status}
         await self.client.patch(NODECHECKS, name, patch, NAMESPACE, subresource="status")
         return name

@@ -19,14 +19,14 @@ from reconcilers.verdicts import (
     is_decisive,
     judged_nodes,
 )
-from tests.reconcilers.build import NOW, worker
+from tests.reconcilers.build import NOW, verdicts, worker
 
 NODES = ("node-1", "node-2", "node-3", "node-4")
 
 
 def check(passed: tuple[str, ...] = NODES, cordon: bool = True, **status: Any) -> dict[str, Any]:
-    results = [{"node": n, "results": [{"round": 1, "passed": n in passed}]} for n in NODES]
-    ended = {"phase": "Succeeded", "completionTime": "2026-01-01T12:00:00Z", "nodeResults": results}
+    ended = {"phase": "Succeeded", "completionTime": "2026-01-01T12:00:00Z"}
+    ended |= verdicts(NODES, passed, **status)
     return {
         "metadata": {"name": "c", "namespace": "default", "uid": "u", "resourceVersion": "1"},
         "spec": {"nodes": list(NODES), "cordon": cordon},
@@ -63,7 +63,8 @@ def test_node_that_passed_no_round_is_not_cleared() -> None:
 
 
 def test_nodes_of_a_faulty_link_are_well() -> None:
-    found = verdict_on("node-1", check(faultyLinks=[{"a": "node-1", "b": "node-2"}]))
+    link = {"a": "node-1", "b": "node-2", "symptom": "failed"}
+    found = verdict_on("node-1", check(faultyLinks=[link]))
     assert found is not None and found.healthy
 
 
