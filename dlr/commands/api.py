@@ -36,6 +36,7 @@ class Kind:
 
 ELASTICJOBS = Kind(names.API_VERSION, "elasticjobs", "ElasticJob")
 ELASTICWORKERS = Kind(names.API_VERSION, "elasticworkers", "ElasticWorker")
+NODECHECKS = Kind(names.API_VERSION, "nodechecks", "NodeCheck")
 PODS = Kind("v1", "pods", "Pod")
 EVENTS = Kind("v1", "events", "Event")
 NAMESPACES = Kind("v1", "namespaces", "namespace", namespaced=False)

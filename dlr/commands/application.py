@@ -10,7 +10,7 @@ from dlr.commands.cluster import down, kubeconfig, up
 from dlr.commands.controller import controller
 from dlr.commands.job.commands import jobs
 from dlr.commands.manifests import manifests
-from dlr.commands.node_check import node_check
+from dlr.commands.node_check.command import command as node_check
 
 application = typer.Typer(
     help="Elastic, self-healing PyTorch training on Kubernetes, without a per-job master.",

@@ -28,6 +28,10 @@ STYLES = {
     "Scaling": "yellow",
     "Pending": "yellow",
     "Suspended": "dim",
+    "Healthy": "green",
+    "Faulty": "bold red",
+    "Straggler": "red",
+    "Inconclusive": "yellow",
 }
 
 
@@ -75,6 +79,11 @@ def cell(value: object) -> Text:
 def plain(text: str) -> str:
     """One line without control characters."""
     return "".join(character if character.isprintable() else " " for character in text.strip())
+
+
+def significant(value: float) -> str:
+    """With three significant digits, and never as a power of ten: 0.0303, 5.85, 612, 2250."""
+    return f"{value:.3g}" if 1e-4 <= abs(value) < 1_000 else f"{value:.0f}"
 
 
 def parse_time(text: str | None) -> datetime | None:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from dlr.commands.job import logs, status
+from dlr.commands import following
+from dlr.commands.job import logs
 from tests.cli.scripted import (
     GROUP_PATH,
     Answer,
@@ -41,7 +42,7 @@ NO_JOB = refusal(404, "NotFound", 'elasticjobs "digits" not found', name="digits
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status, "WATCH_INTERVAL_SECONDS", 0.01)
+    monkeypatch.setattr(following, "INTERVAL_SECONDS", 0.01)
     monkeypatch.setattr(logs, "RETRY_SECONDS", 0.01)
 
 

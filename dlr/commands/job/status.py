@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,9 +15,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from dlr.commands.api import EVENTS, Api, Unreachable
+from dlr.commands.api import EVENTS, Api
 from dlr.commands.connection import connect
 from dlr.commands.errors import CommandError
+from dlr.commands.following import until_finished
 from dlr.commands.job import report
 from dlr.commands.job.lookup import get_job, list_workers
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace, Output
@@ -26,11 +26,6 @@ from dlr.commands.output import Format, cell, console, print_json, show, table, 
 
 JSON = dict[str, Any]
 
-WATCH_INTERVAL_SECONDS = 1.0
-WATCH_SHARE = 0.2
-"""Of its time a watch spends at most this much in asking: a large job is looked at less often."""
-OUTAGE_LIMIT_SECONDS = 300.0
-"""A watch sits out an API server's restart; one that stays away this long is not coming back by itself."""
 EVENTS_SHOWN = 10
 
 
@@ -98,7 +93,7 @@ def render(snapshot: Snapshot, now: datetime) -> RenderableType:
 
 
 def _watch(api: Api, name: str, output: Format) -> None:
-    snapshots = _until_finished(lambda: take_snapshot(api, name))
+    snapshots = until_finished(lambda: take_snapshot(api, name), lambda shot: report.is_finished(shot.job))
     if output is Format.JSON:
         last = _print_changes(snapshots, lambda snapshot: json.dumps(snapshot.as_json()), _resource_versions)
     elif sys.stdout.isatty():
@@ -110,25 +105,6 @@ def _watch(api: Api, name: str, output: Format) -> None:
     if report.phase(last.job) == "Failed":
         failure = (last.job["status"].get("lastFailure") or {}).get("message") or "see its conditions"
         raise JobFailed(f"The job {name!r} failed: {failure}")
-
-
-def _until_finished(fetch: Callable[[], Snapshot]) -> Iterator[Snapshot]:
-    """Look again and again; an absent API server is waited for, up to a limit."""
-    answered = time.monotonic()
-    while True:
-        asked = time.monotonic()
-        try:
-            snapshot = fetch()
-        except Unreachable as outage:
-            if time.monotonic() - answered > OUTAGE_LIMIT_SECONDS:
-                raise
-            print(f"dlr: {outage} Trying again.", file=sys.stderr)
-        else:
-            answered = asked
-            yield snapshot
-            if report.is_finished(snapshot.job):
-                return
-        time.sleep(max(WATCH_INTERVAL_SECONDS, (time.monotonic() - asked) / WATCH_SHARE))
 
 
 def _redraw(snapshots: Iterator[Snapshot]) -> Snapshot:

@@ -1,51 +1,40 @@
-"""`dlr node-check`: is this machine fit to train?"""
+"""`dlr node-check --local`: is this machine fit to train?"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.live import Live
 from rich.table import Table
 
-from dlr.commands.errors import CommandError
-from dlr.commands.options import Output
-from dlr.commands.output import Format, cell, console, print_json, show, table
+from dlr.commands.node_check.outcome import CouldNotTell
+from dlr.commands.output import Format, cell, console, print_json, show, significant, table
 from healthcheck.local import Health, judge
 from healthcheck.measurements import Metric
 from healthcheck.probes.device_state import GPU_COUNT
 from healthcheck.probes.runner import ProbeResult
 from healthcheck.probes.suite import run_local
 
-EXIT_CODES = {Health.HEALTHY: 0, Health.FAULTY: 1, Health.UNKNOWN: 2}
 HEADERS = ("PROBE", "RESULT", "SECONDS", "MEASURED")
 FIGURES = {
-    GPU_COUNT: "{:.0f} GPUs",
-    Metric.GEMM_BF16_TFLOPS.value: "bf16 {:.3g} TFLOP/s",
-    Metric.GEMM_FP16_TFLOPS.value: "fp16 {:.3g} TFLOP/s",
-    Metric.GEMM_FP32_TFLOPS.value: "fp32 {:.3g} TFLOP/s",
-    Metric.HOST_TO_DEVICE_GBPS.value: "to device {:.3g} GB/s",
-    Metric.DEVICE_TO_HOST_GBPS.value: "to host {:.3g} GB/s",
-    Metric.INTRA_NODE_BUS_GBPS.value: "bus {:.3g} GB/s",
+    GPU_COUNT: "{} GPUs",
+    Metric.GEMM_BF16_TFLOPS.value: "bf16 {} TFLOP/s",
+    Metric.GEMM_FP16_TFLOPS.value: "fp16 {} TFLOP/s",
+    Metric.GEMM_FP32_TFLOPS.value: "fp32 {} TFLOP/s",
+    Metric.HOST_TO_DEVICE_GBPS.value: "to device {} GB/s",
+    Metric.DEVICE_TO_HOST_GBPS.value: "to host {} GB/s",
+    Metric.INTRA_NODE_BUS_GBPS.value: "bus {} GB/s",
 }
 
 
-class CouldNotTell(CommandError):
-    """There is nothing to check, or no way to."""
+def check_this_machine(gpu: bool, output: Format) -> Health:
+    """Run the probes and show them.
 
-    exit_code = 2
-
-
-def node_check(
-    local: Annotated[bool, typer.Option("--local", help="Check this machine, without any cluster.")] = False,
-    gpu: Annotated[bool, typer.Option("--gpu", help="There has to be a GPU to check.")] = False,
-    output: Output = Format.TABLE,
-) -> None:
-    """Check this machine's devices, by itself: exit code 0 healthy, 1 faulty, 2 could not tell."""
-    if not local:
-        raise CouldNotTell("dlr node-check can only check the machine that it runs on so far; add --local.")
+    Raises:
+        CouldNotTell: there is no GPU, and one was asked for.
+    """
     results = _run(gpu, output)
     verdict = judge(results)
     if output is Format.JSON:
@@ -55,7 +44,7 @@ def node_check(
         raise CouldNotTell(f"{verdict.reason[:1].upper()}{verdict.reason[1:]}.")
     else:
         _show_notes_and_verdict(results, f"{verdict.health}: {verdict.reason}".removesuffix(": "))
-    raise typer.Exit(EXIT_CODES[verdict.health])
+    return verdict.health
 
 
 def _run(gpu: bool, output: Format) -> list[ProbeResult]:
@@ -88,7 +77,9 @@ def _row(probe: str, result: ProbeResult | None) -> tuple[object, ...]:
 
 def _figures(result: ProbeResult) -> str:
     figures = result.report.figures
-    return ", ".join(text.format(figures[name]) for name, text in FIGURES.items() if name in figures)
+    return ", ".join(
+        text.format(significant(figures[name])) for name, text in FIGURES.items() if name in figures
+    )
 
 
 def _show_notes_and_verdict(results: list[ProbeResult], verdict: str) -> None:

@@ -1,0 +1,133 @@
+"""`dlr node-check`: its options, and which of the two it is."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from crds.nodecheck import Accelerator
+from dlr.commands.api import Api
+from dlr.commands.connection import connect
+from dlr.commands.errors import CommandError
+from dlr.commands.node_check import remote
+from dlr.commands.node_check.local import check_this_machine
+from dlr.commands.node_check.outcome import EXIT_CODES, CouldNotTell
+from dlr.commands.node_check.request import Target, Wishes, node_check
+from dlr.commands.options import Context, Kubeconfig, Namespace, Output, complete_job_name
+from dlr.commands.output import Format
+from healthcheck.local import Health
+
+WHAT = "What to check (one of these)"
+HOW = "How"
+
+
+def command(
+    nodes: Annotated[
+        list[str] | None, typer.Option("--nodes", metavar="A,B", help="These nodes.", rich_help_panel=WHAT)
+    ] = None,
+    selector: Annotated[
+        str | None,
+        typer.Option(
+            "--selector", "-l", metavar="K=V,…", help="Nodes with these labels.", rich_help_panel=WHAT
+        ),
+    ] = None,
+    every_node: Annotated[bool, typer.Option("--all", help="Every node.", rich_help_panel=WHAT)] = False,
+    job: Annotated[
+        str | None,
+        typer.Option(
+            help="The nodes of this job, in its own Pods; its training stops meanwhile.",
+            autocompletion=complete_job_name,
+            rich_help_panel=WHAT,
+        ),
+    ] = None,
+    local: Annotated[
+        bool, typer.Option("--local", help="This machine, without any cluster.", rich_help_panel=WHAT)
+    ] = False,
+    accelerator: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RESOURCE",
+            help=f"{Accelerator.NVIDIA_GPU}: every node must have one; {Accelerator.NONE}: no GPU is used. "
+            "Default: the GPUs of the nodes that have any.",
+            rich_help_panel=HOW,
+        ),
+    ] = None,
+    gpu: Annotated[
+        bool,
+        typer.Option(
+            "--gpu", help=f"The same as --accelerator {Accelerator.NVIDIA_GPU}.", rich_help_panel=HOW
+        ),
+    ] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Stay and show what is found.", rich_help_panel=HOW)
+    ] = True,
+    cordon: Annotated[
+        bool, typer.Option("--cordon/--no-cordon", help="Cordon faulty nodes.", rich_help_panel=HOW)
+    ] = True,
+    timeout_seconds: Annotated[
+        int | None,
+        typer.Option(
+            "--timeout",
+            metavar="SECONDS",
+            help="A node that takes longer for a step of the check is faulty. Default: 300.",
+            rich_help_panel=HOW,
+        ),
+    ] = None,
+    topology: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="LABEL",
+            help="A node label that names a rack or switch, to see faults that lie together there; "
+            "several, the smallest first.",
+            rich_help_panel=HOW,
+        ),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="The NodeCheck's name; default: a new one.", rich_help_panel=HOW)
+    ] = None,
+    namespace: Namespace = None,
+    output: Output = Format.TABLE,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Check nodes: their devices, and their network in pairs.
+
+    Exit code: 0 all are healthy; 1 a node or link is faulty or slow; 2 could not tell.
+    """
+    target = Target(tuple(nodes or ()), selector, every_node, job, local)
+    target.require_one()
+    wishes = Wishes(_accelerator(accelerator, gpu), cordon, timeout_seconds, tuple(topology or ()), name)
+    if local:
+        _require_local(wishes, wait)
+        raise typer.Exit(EXIT_CODES[check_this_machine(wishes.accelerator is not None, output)])
+    try:
+        api = Api(connect(kubeconfig, context, namespace))
+        created = remote.create(api, node_check(target, wishes))
+        if not wait:
+            remote.announce(created, output)
+            return
+        found = remote.wait(api, created, output)
+    except CommandError as error:
+        if error.exit_code != EXIT_CODES[Health.FAULTY]:
+            raise
+        # A cluster that cannot be asked speaks against none of its nodes.
+        raise CouldNotTell(str(error)) from error
+    raise typer.Exit(EXIT_CODES[found])
+
+
+def _accelerator(named: str | None, gpu: bool) -> str | None:
+    if gpu and named not in (None, Accelerator.NVIDIA_GPU):
+        raise CouldNotTell(f"--gpu and --accelerator {named} contradict each other; drop one of them.")
+    return Accelerator.NVIDIA_GPU.value if gpu else named
+
+
+def _require_local(wishes: Wishes, wait: bool) -> None:
+    """An option that would do nothing is a misunderstanding."""
+    if not wait or wishes != Wishes(accelerator=wishes.accelerator):
+        raise CouldNotTell("Of the options that say how, --local takes --gpu and --accelerator alone.")
+    if wishes.accelerator not in (None, Accelerator.NVIDIA_GPU):
+        raise CouldNotTell(
+            f"--local uses the GPUs that it finds; all that it can be asked is to require one "
+            f"(--accelerator {Accelerator.NVIDIA_GPU})."
+        )

@@ -1,0 +1,279 @@
+"""What `dlr node-check` shows of a NodeCheck: one row a node, what was found, and a summary.
+
+Pure functions of the objects and `now`. While the check runs, figures come from its workers' reports; at the
+end from the NodeCheck alone, which is all that is left of it later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from crds.elasticworker import ProbeEnding
+from crds.nodecheck import NodeCheckPhase, NodeVerdict
+from dlr.commands.node_check.outcome import condition_message, message
+from dlr.commands.output import age, parse_time, significant
+from healthcheck.measurements import Metric
+
+JSON = dict[str, Any]
+Row = tuple[object, ...]
+
+LIVE_COLUMNS = ("NODE", "STATE", "COMPUTE", "NETWORK", "WHY")
+FINAL_COLUMNS = ("NODE", "VERDICT", "COMPUTE", "NETWORK", "WHY")
+LINK_COLUMNS = ("LINK", "SYMPTOM", "WHY")
+DOMAIN_COLUMNS = ("DOMAIN", "NODES", "WHY")
+NO_CONTROLLER_AFTER_SECONDS = 10.0
+COMPUTE = {
+    Metric.GEMM_BF16_TFLOPS.value: "bf16",
+    Metric.GEMM_FP16_TFLOPS.value: "fp16",
+    Metric.GEMM_FP32_TFLOPS.value: "fp32",
+}
+NETWORK = Metric.PAIR_BUS_GBPS.value
+BLAMING = (ProbeEnding.FAILED, ProbeEnding.TIMED_OUT, ProbeEnding.CRASHED)
+
+
+@dataclass(frozen=True)
+class Look:
+    """A NodeCheck and its workers, as found at one time."""
+
+    check: JSON
+    workers: Sequence[JSON] = ()
+    """Of a check that has nodes and is not finished; in no order."""
+
+    @property
+    def status(self) -> JSON:
+        found: JSON = self.check.get("status") or {}
+        return found
+
+    @property
+    def phase(self) -> str:
+        return str(self.status.get("phase") or "")
+
+    @property
+    def nodes(self) -> list[str]:
+        return list(self.status.get("nodes") or [])
+
+
+def is_finished(check: JSON) -> bool:
+    phase = (check.get("status") or {}).get("phase")
+    return phase in (NodeCheckPhase.SUCCEEDED, NodeCheckPhase.FAILED)
+
+
+def head(look: Look, now: datetime, waited_seconds: float) -> list[tuple[str, str]]:
+    """(label, text). `waited_seconds`: since the check was made, by the clock of who asks."""
+    metadata = look.check["metadata"]
+    return [
+        ("Check", f"{metadata['namespace']}/{metadata['name']}"),
+        ("Phase", _phase_line(look, now, waited_seconds)),
+    ]
+
+
+def _phase_line(look: Look, now: datetime, waited_seconds: float) -> str:
+    status = look.status
+    if not look.phase:
+        return no_controller(look, waited_seconds) or "no controller has seen it yet"
+    if look.phase == NodeCheckPhase.PENDING:
+        line = f"Pending for {age(look.check['metadata']['creationTimestamp'], now)}"
+        return f"{line}: {message(look.check)}".removesuffix(": ")
+    if look.phase == NodeCheckPhase.RUNNING:
+        return f"Running for {age(status.get('startTime'), now)}, {round_title(look)}: {_answers(look)}"
+    started = status.get("startTime") or look.check["metadata"]["creationTimestamp"]
+    took = age(started, parse_time(status.get("completionTime")) or now)
+    rounds = len(status.get("rounds") or [])
+    return f"{look.phase} after {took}, {rounds} round{'' if rounds == 1 else 's'}"
+
+
+def no_controller(look: Look, waited_seconds: float) -> str:
+    """Said of a check that nobody takes up."""
+    if look.phase or waited_seconds < NO_CONTROLLER_AFTER_SECONDS:
+        return ""
+    return (
+        f"no controller seems to run in this cluster: nobody has taken the check up for {waited_seconds:.0f}s"
+    )
+
+
+def round_title(look: Look) -> str:
+    number = look.status.get("round")
+    return f"round {number}" if number else "local tests"
+
+
+def _answers(look: Look) -> str:
+    asked = [node for node in look.nodes if is_asked(look, node)]
+    found = reports(look)
+    answered = sum(has_answered(look, found.get(node, {})) for node in asked)
+    return f"{answered} of {len(asked)} nodes have answered"
+
+
+def is_asked(look: Look, node: str) -> bool:
+    """It has a test to make in the current step."""
+    status = look.status
+    if node in withdrawals(look):
+        return False
+    if status.get("round"):
+        return partners(look, node) is not None
+    return node not in (status.get("reused") or [])
+
+
+def has_answered(look: Look, report: JSON) -> bool:
+    number = look.status.get("round")
+    if not number:
+        return bool(report.get("local"))
+    return any(pair["round"] == number for pair in report.get("pairs") or [])
+
+
+def partners(look: Look, node: str) -> list[str] | None:
+    """Whom the node meets in the current round; None if it is in no group."""
+    for group in look.status.get("groups") or []:
+        if node in group["members"]:
+            return [member for member in group["members"] if member != node]
+    return None
+
+
+def withdrawals(look: Look) -> dict[str, str]:
+    """By node, why it takes no part any more."""
+    return {out["node"]: out["message"] for out in look.status.get("withdrawn") or []}
+
+
+def workers_by_node(look: Look) -> dict[str, JSON]:
+    by_index = {worker["spec"]["index"]: worker for worker in look.workers}
+    indices = look.status.get("workers") or []
+    return {
+        node: by_index[index] for node, index in zip(look.nodes, indices, strict=False) if index in by_index
+    }
+
+
+def reports(look: Look) -> dict[str, JSON]:
+    """By node, what its agent has found out for this check so far; {} until it has."""
+    uid = look.check["metadata"]["uid"]
+    lives = dict(zip(look.nodes, look.status.get("incarnations") or [], strict=False))
+    found = {}
+    for node, worker in workers_by_node(look).items():
+        agent = (worker.get("status") or {}).get("agent") or {}
+        report = agent.get("check") or {}
+        if agent.get("incarnation") == lives.get(node) and report.get("uid") == uid:
+            found[node] = report
+    return found
+
+
+def live_rows(look: Look) -> list[Row]:
+    found, workers, out = reports(look), workers_by_node(look), withdrawals(look)
+    buses = best_bus(look.status.get("rounds") or [])
+    rows: list[Row] = []
+    for node in look.nodes:
+        report = found.get(node, {})
+        figures = _figures(report.get("local") or [])
+        own_bus = _figures(report.get("pairs") or []).get(NETWORK)
+        bus = max((value for value in (own_bus, buses.get(node)) if value is not None), default=None)
+        why = out.get(node) or complaint(report) or _worker_message(workers.get(node))
+        rows.append((node, _state(look, node, report), compute(figures), network(bus), why))
+    return rows
+
+
+def _state(look: Look, node: str, report: JSON) -> str:
+    if node in withdrawals(look):
+        return "withdrawn"
+    if look.phase != NodeCheckPhase.RUNNING:
+        return "waiting"
+    if not is_asked(look, node):
+        return "done" if look.status.get("round") else "passed lately"
+    step = round_title(look)
+    if has_answered(look, report):
+        return f"{step} done"
+    return f"{step} with {', '.join(partners(look, node) or [])}" if look.status.get("round") else step
+
+
+def complaint(report: JSON) -> str:
+    """The newest thing that went wrong, in the node's own words."""
+    for outcome in reversed([*(report.get("local") or []), *(report.get("pairs") or [])]):
+        if outcome["ending"] in BLAMING:
+            return outcome_text(outcome)
+    return ""
+
+
+def outcome_text(outcome: JSON) -> str:
+    what = outcome.get("reason") or "; ".join(outcome.get("faults") or []) or outcome["ending"]
+    return f"{outcome['probe']}: {what}"
+
+
+def _worker_message(worker: JSON | None) -> str:
+    """Why its Pod does not run yet, or no longer."""
+    status = (worker or {}).get("status") or {}
+    return "" if status.get("phase") == "Succeeded" else str(status.get("message") or "")
+
+
+def final_rows(check: JSON) -> list[Row]:
+    """Of a finished check; one that failed may have nodes without a verdict."""
+    look = Look(check)
+    results = {result["node"]: result for result in look.status.get("nodeResults") or []}
+    buses, out = best_bus(look.status.get("rounds") or []), withdrawals(look)
+    rows: list[Row] = []
+    for node in dict.fromkeys([*look.nodes, *results]):
+        result = results.get(node, {})
+        healthy = result.get("verdict") == NodeVerdict.HEALTHY
+        why = "" if healthy else result.get("message") or out.get(node)
+        figures = result.get("figures") or {}
+        rows.append((node, result.get("verdict"), compute(figures), network(buses.get(node)), why))
+    return rows
+
+
+def _figures(outcomes: Sequence[JSON]) -> dict[str, float]:
+    """Of several probes; where they measured the same, the best."""
+    best: dict[str, float] = {}
+    for outcome in outcomes:
+        for name, value in (outcome.get("figures") or {}).items():
+            best[name] = max(value, best.get(name, value))
+    return best
+
+
+def best_bus(rounds: Sequence[JSON]) -> dict[str, float]:
+    """By node, the bus bandwidth of the fastest group that it was in, in GB/s."""
+    best: dict[str, float] = {}
+    for group in (group for round_ in rounds for group in round_["groups"]):
+        bus = (group.get("figures") or {}).get(NETWORK)
+        if bus is not None:
+            best.update({node: max(bus, best.get(node, bus)) for node in group["members"]})
+    return best
+
+
+def compute(figures: Mapping[str, float]) -> str:
+    """The type of number that the node is fastest with."""
+    measured = {name: figures[name] for name in COMPUTE if name in figures}
+    if not measured:
+        return ""
+    fastest = max(measured, key=measured.__getitem__)
+    return f"{COMPUTE[fastest]} {significant(measured[fastest])} TFLOP/s"
+
+
+def network(bus_gbps: float | None) -> str:
+    return "" if bus_gbps is None else f"{significant(bus_gbps)} GB/s"
+
+
+def link_rows(check: JSON) -> list[Row]:
+    return [
+        (f"{link['a']} and {link['b']}", link["symptom"], link.get("message"))
+        for link in Look(check).status.get("faultyLinks") or []
+    ]
+
+
+def domain_rows(check: JSON) -> list[Row]:
+    return [
+        (f"{domain['level']}={domain['name']}", ", ".join(domain["nodes"]), domain.get("message"))
+        for domain in Look(check).status.get("faultyDomains") or []
+    ]
+
+
+def closing_lines(check: JSON) -> list[str]:
+    """The summary, and what follows from it."""
+    status = Look(check).status
+    lines = [condition_message(check, "AcceleratorsTested", "False"), message(check)]
+    faulty = status.get("faultyNodes") or []
+    if faulty and not check["spec"].get("cordon", True):
+        lines.append(f"Not cordoned, as --no-cordon says: {', '.join(faulty)}.")
+    elif faulty:
+        lines.append(
+            f"To be cordoned, unless the limit holds it back: {', '.join(faulty)}; "
+            "see kubectl describe node NODE."
+        )
+    return [line for line in lines if line]
