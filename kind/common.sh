@@ -5,6 +5,7 @@ set -euo pipefail
 REPOSITORY="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 CLUSTER="${KIND_CLUSTER:-dlr}"
 CONTROLLER_IMAGE="dlr-controller:0.1.0"
+WORKER_IMAGE="dlr-worker:0.1.0"
 EXAMPLES_IMAGE="dlr-examples:latest"
 
 # require PROGRAM WHAT-IT-IS-FOR

@@ -6,6 +6,7 @@ COPY crds crds
 COPY deploy deploy
 COPY controller controller
 COPY reconcilers reconcilers
+COPY healthcheck healthcheck
 COPY agent agent
 COPY localcluster localcluster
 COPY dlr dlr

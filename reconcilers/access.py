@@ -1,7 +1,7 @@
-"""What a worker's Pods may do: a ServiceAccount and a RoleBinding in the namespace where the job runs.
+"""What a worker's Pods may do: a ServiceAccount and a RoleBinding in the namespace of their job or check.
 
-They read ElasticJobs and ElasticWorkers, patch their own report and keep their own Lease, and nothing else
-(ClusterRole `dlr-worker`; the admission policy in deploy/ holds each to its own objects).
+They read ElasticJobs, NodeChecks and ElasticWorkers, patch their own report and keep their own Lease, and
+nothing else (ClusterRole `dlr-worker`; the admission policy in deploy/ holds each to its own objects).
 """
 
 from __future__ import annotations

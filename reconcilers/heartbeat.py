@@ -11,7 +11,7 @@ from controller.resources import LEASES
 from crds.elasticworker import ElasticWorker
 from reconcilers.clock import Clock
 from reconcilers.observations import Observations
-from reconcilers.pod_builder import labels, owner_reference
+from reconcilers.pod_builder import labels_of, owner_reference
 
 
 def lease_of(worker: ElasticWorker, timeout_seconds: float) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def lease_of(worker: ElasticWorker, timeout_seconds: float) -> dict[str, Any]:
         "metadata": {
             "name": worker.metadata.name,
             "namespace": worker.metadata.namespace,
-            "labels": labels(worker.spec.job_name, worker.spec.type, worker.spec.index),
+            "labels": labels_of(worker),
             "ownerReferences": [owner_reference("ElasticWorker", worker.metadata.name, worker.metadata.uid)],
         },
         "spec": {"leaseDurationSeconds": int(timeout_seconds)},

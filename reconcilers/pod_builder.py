@@ -1,4 +1,4 @@
-"""The Pod of a worker: the user's template, and what is ours.
+"""The Pod of a worker, whoever it works for: a template, and what is ours.
 
 Whatever the template says stays: restart policy, grace period, lifecycle hooks, volumes, affinity, all its
 containers. Added are name, labels, owner, environment and, where the template names none, the service account
@@ -7,18 +7,23 @@ and a restart policy of Never (Kubernetes' default, Always, would start a finish
 
 from __future__ import annotations
 
-import copy
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from crds import names
-from crds.elasticjob import ElasticJob, ReplicaSpec
 from crds.elasticworker import ElasticWorker
+from reconcilers.node_affinity import never_on, only_on, rather_not_on
 
 DEFAULT_GRACE_SECONDS = 30
+"""Kubernetes' terminationGracePeriodSeconds."""
 GPU_RESOURCE = "nvidia.com/gpu"
 MIN_HEARTBEAT_SECONDS = 10.0
 WORKERS_PER_HEARTBEAT_SECOND = 100.0
+
+Object = dict[str, Any]
+Variables = Mapping[str, Object]
+"""Environment variables by name, each an EnvVar without it."""
 
 
 def pod_name(worker: ElasticWorker) -> str:
@@ -30,24 +35,33 @@ def heartbeat_seconds(workers: int, timeout_seconds: float) -> float:
     return min(max(MIN_HEARTBEAT_SECONDS, workers / WORKERS_PER_HEARTBEAT_SECOND), timeout_seconds / 3)
 
 
-def service_account(spec: ReplicaSpec) -> str:
-    """Whose rights the Pods have: the template's own account, or ours."""
-    account = spec.template["spec"].get("serviceAccountName")
-    return account if isinstance(account, str) and account else names.SERVICE_ACCOUNT
-
-
 def labels(job: str, type_: str, index: int) -> dict[str, str]:
-    """Of an ElasticWorker and its Pods."""
+    """Of a job's ElasticWorker and its Pods."""
+    return {names.LABEL_JOB: job, **_common_labels(type_, index)}
+
+
+def check_labels(check: str, index: int) -> dict[str, str]:
+    """Of a NodeCheck's ElasticWorker and its Pod."""
+    return {names.LABEL_CHECK: check, **_common_labels(names.CHECK, index)}
+
+
+def labels_of(worker: ElasticWorker) -> dict[str, str]:
+    spec = worker.spec
+    if spec.job_name is not None:
+        return labels(spec.job_name, spec.type, spec.index)
+    return check_labels(spec.check_name or "", spec.index)
+
+
+def _common_labels(type_: str, index: int) -> dict[str, str]:
     return {
         names.LABEL_APP: names.APP,
         names.LABEL_MANAGED_BY: names.MANAGER,
-        names.LABEL_JOB: job,
         names.LABEL_TYPE: type_,
         names.LABEL_INDEX: str(index),
     }
 
 
-def owner_reference(kind: str, name: str, uid: str) -> dict[str, Any]:
+def owner_reference(kind: str, name: str, uid: str) -> Object:
     return {
         "apiVersion": names.API_VERSION,
         "kind": kind,
@@ -58,19 +72,55 @@ def owner_reference(kind: str, name: str, uid: str) -> dict[str, Any]:
     }
 
 
-def build_pod(job: ElasticJob, worker: ElasticWorker) -> dict[str, Any]:
-    """The Pod object to create for the worker's incarnation."""
-    replica_spec = job.spec.replica_specs[worker.spec.type]
-    template = copy.deepcopy(replica_spec.template)
+@dataclass(frozen=True)
+class Environment:
+    """What every container is told."""
+
+    fixed: Variables
+    """Ours, whatever the template says."""
+    of_owner: Variables = field(default_factory=dict)
+    """The user's, for all containers; a container's own definition overrides them."""
+    defaults: Variables = field(default_factory=dict)
+    """Ours, unless the user defines them."""
+
+
+def fixed_variables(owner: Variables, worker: ElasticWorker, spec: Object, beat_seconds: float) -> Variables:
+    """What the agent goes by; `owner` names the job or the check."""
+    grace_seconds = spec.get("terminationGracePeriodSeconds", DEFAULT_GRACE_SECONDS)
+    return {
+        **owner,
+        names.ENV_NAMESPACE: from_field("metadata.namespace"),
+        names.ENV_WORKER_NAME: plain(worker.metadata.name),
+        names.ENV_WORKER_INDEX: plain(str(worker.spec.index)),
+        names.ENV_INCARNATION: plain(str(worker.spec.incarnation)),
+        names.ENV_POD_UID: from_field("metadata.uid"),
+        names.ENV_POD_IP: from_field("status.podIP"),
+        names.ENV_NODE_NAME: from_field("spec.nodeName"),
+        names.ENV_HEARTBEAT_SECONDS: plain(f"{beat_seconds:g}"),
+        names.ENV_GRACE_SECONDS: plain(str(grace_seconds)),
+    }
+
+
+def plain(text: str) -> Object:
+    return {"value": text}
+
+
+def from_field(path: str) -> Object:
+    return {"valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def pod_of(worker: ElasticWorker, template: Object, environment: Environment) -> Object:
+    """The Pod object to create for the worker's incarnation; it takes over parts of `template`."""
     metadata, spec = template.get("metadata") or {}, template["spec"]
     spec.setdefault("restartPolicy", "Never")
-    if "serviceAccount" not in spec:
-        spec["serviceAccountName"] = service_account(replica_spec)
-    _set_resources(worker, spec["containers"][0])
-    _avoid_nodes(worker, spec)
-    ours = _environment(job, worker, spec)
-    for container in (*spec.get("initContainers", ()), *spec["containers"]):
-        container["env"] = _merged_environment(container.get("env") or [], job, ours)
+    if not service_account(spec):
+        spec["serviceAccountName"] = names.SERVICE_ACCOUNT
+    rather_not_on(spec, worker.spec.excluded_nodes)
+    never_on(spec, worker.spec.faulty_nodes)
+    if worker.spec.node_name:
+        only_on(spec, worker.spec.node_name)
+    for container in containers(spec):
+        container["env"] = _merged(container.get("env") or [], environment)
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -79,7 +129,7 @@ def build_pod(job: ElasticJob, worker: ElasticWorker) -> dict[str, Any]:
             "namespace": worker.metadata.namespace,
             "labels": {
                 **(metadata.get("labels") or {}),
-                **labels(job.metadata.name, worker.spec.type, worker.spec.index),
+                **labels_of(worker),
                 names.LABEL_INCARNATION: str(worker.spec.incarnation),
             },
             "annotations": metadata.get("annotations") or {},
@@ -90,116 +140,24 @@ def build_pod(job: ElasticJob, worker: ElasticWorker) -> dict[str, Any]:
     }
 
 
-def _set_resources(worker: ElasticWorker, container: dict[str, Any]) -> None:
-    if worker.spec.resources is None:
-        return
-    resources = container.setdefault("resources", {})
-    for kind, values in worker.spec.resources.to_wire().items():
-        resources.setdefault(kind, {}).update(values)
+def containers(spec: Object) -> list[Object]:
+    """All of a Pod's."""
+    return [*(spec.get("initContainers") or ()), *spec["containers"]]
 
 
-def _avoid_nodes(worker: ElasticWorker, spec: dict[str, Any]) -> None:
-    """Rather not on nodes that failed this slot; but better there than nowhere."""
-    if not worker.spec.excluded_nodes:
-        return
-    affinity = spec.setdefault("affinity", {}).setdefault("nodeAffinity", {})
-    affinity.setdefault("preferredDuringSchedulingIgnoredDuringExecution", []).append(
-        {
-            "weight": 100,
-            "preference": {
-                "matchExpressions": [
-                    {
-                        "key": "kubernetes.io/hostname",
-                        "operator": "NotIn",
-                        "values": list(worker.spec.excluded_nodes),
-                    }
-                ]
-            },
-        }
-    )
+def service_account(spec: Object) -> str:
+    """Whose rights the Pod has; empty if its template does not say. (`serviceAccount` is the old name.)"""
+    return str(spec.get("serviceAccountName") or spec.get("serviceAccount") or "")
 
 
-@dataclass(frozen=True)
-class _Environment:
-    """Variables that must be ours, and those that the user's own definition overrides."""
-
-    fixed: dict[str, dict[str, Any]]
-    defaults: dict[str, dict[str, Any]]
-
-
-def _environment(job: ElasticJob, worker: ElasticWorker, spec: dict[str, Any]) -> _Environment:
-    index, type_ = str(worker.spec.index), worker.spec.type
-    replicas = job.spec.replica_specs[type_].replicas
-    beat = heartbeat_seconds(replicas, job.spec.elastic_policy.heartbeat_timeout_seconds)
-    fixed = {
-        names.ENV_JOB_NAME: _value(job.metadata.name),
-        names.ENV_NAMESPACE: _field("metadata.namespace"),
-        names.ENV_WORKER_NAME: _value(worker.metadata.name),
-        names.ENV_WORKER_INDEX: _value(index),
-        names.ENV_INCARNATION: _value(str(worker.spec.incarnation)),
-        names.ENV_POD_UID: _field("metadata.uid"),
-        names.ENV_POD_IP: _field("status.podIP"),
-        names.ENV_NODE_NAME: _field("spec.nodeName"),
-        names.ENV_HEARTBEAT_SECONDS: _value(f"{beat:g}"),
-        names.ENV_GRACE_SECONDS: _value(
-            str(spec.get("terminationGracePeriodSeconds", DEFAULT_GRACE_SECONDS))
-        ),
-    }
-    defaults = {"NODE_IP": _field("status.hostIP"), "NODE_TYPE": _value(type_), "WORKER_TYPE": _value(type_)}
-    for prefix in ("NODE", "WORKER"):  # DLRover's two spellings
-        defaults |= {
-            f"{prefix}_ID": _value(index),
-            f"{prefix}_RANK": _value(index),
-            f"{prefix}_NUM": _value(str(replicas)),
-        }
-    if type_ == names.WORKER:
-        defaults |= _torchrun_environment(job, index, spec)
-    return _Environment(fixed, defaults)
-
-
-def _torchrun_environment(job: ElasticJob, index: str, spec: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """torchrun takes its flags from `PET_<FLAG>` too, so plain `torchrun train.py` joins the world.
-
-    https://docs.pytorch.org/docs/stable/elastic/run.html
-    """
-    worker = job.spec.replica_specs[names.WORKER]
-    environment = {
-        "PET_NNODES": _value(f"{worker.min_replicas or worker.replicas}:{worker.replicas}"),
-        "PET_NODE_RANK": _value(index),
-        "PET_RDZV_BACKEND": _value("dlr"),
-        "PET_RDZV_ID": _value(job.metadata.name),
-    }
-    gpus = (spec["containers"][0].get("resources") or {}).get("limits", {}).get(GPU_RESOURCE)
-    if gpus:
-        environment["PET_NPROC_PER_NODE"] = _value(str(gpus))
-    return environment
-
-
-def _merged_environment(
-    container: list[dict[str, Any]], job: ElasticJob, ours: _Environment
-) -> list[dict[str, Any]]:
+def _merged(own: list[Object], environment: Environment) -> list[Object]:
     """Ours come first, so that the user's variables may refer to them as $(NAME)."""
-    by_job = {name: _job_variable(value) for name, value in job.spec.envs.items()}
-    users = {entry["name"] for entry in container} | set(by_job)
-    first = ours.fixed | {k: v for k, v in ours.defaults.items() if k not in users}
-    own = {entry["name"] for entry in container}
+    fixed, of_owner = environment.fixed, environment.of_owner
+    own_names = {entry["name"] for entry in own}
+    users = own_names | set(of_owner)
+    first = {**fixed, **{name: value for name, value in environment.defaults.items() if name not in users}}
     return [
         *({"name": name, **value} for name, value in first.items()),
-        *({"name": name, **value} for name, value in by_job.items() if name not in own | set(ours.fixed)),
-        *(entry for entry in container if entry["name"] not in ours.fixed),
+        *({"name": name, **value} for name, value in of_owner.items() if name not in own_names | set(fixed)),
+        *(entry for entry in own if entry["name"] not in fixed),
     ]
-
-
-def _job_variable(value: Any) -> dict[str, Any]:
-    """An entry of `spec.envs`: a plain value, or an EnvVar without its name."""
-    if isinstance(value, dict):
-        return {key: value[key] for key in ("value", "valueFrom") if key in value}
-    return _value(str(value))
-
-
-def _value(text: str) -> dict[str, Any]:
-    return {"value": text}
-
-
-def _field(path: str) -> dict[str, Any]:
-    return {"valueFrom": {"fieldRef": {"fieldPath": path}}}

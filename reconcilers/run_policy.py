@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 from crds import names
 from crds.elasticjob import CleanPodPolicy, ElasticJob, JobPhase
@@ -28,19 +29,27 @@ def seconds_to_expiry(job: ElasticJob, now: datetime) -> float | None:
 
 
 def seconds_to_cleaning(job: ElasticJob, type_: str, *, pod_ended: bool, now: datetime) -> float | None:
-    """Until a Pod of a finished job is to be deleted; None if it may stay.
+    """Until a Pod of a suspended or finished job is to be deleted; None if it may stay.
 
-    Agents leave by themselves when the job has finished, so that their Pods keep exit code and log. Only
-    what is still there after its own grace period is deleted as running.
+    Suspended, it is to go at once. Of a finished job, agents leave by themselves, so that their Pods keep
+    exit code and log; only what is still there after its own grace period is deleted as running.
     """
-    policy = job.spec.run_policy.clean_pod_policy
+    phase, policy = job.status.phase, job.spec.run_policy.clean_pod_policy
+    if phase is None or not phase.finished:
+        return 0.0
     if policy is CleanPodPolicy.NONE or (policy is CleanPodPolicy.RUNNING and pod_ended):
         return None
-    if pod_ended:
+    serves_training = type_ != names.WORKER and phase is JobPhase.SUCCEEDED
+    if pod_ended or serves_training:
         return 0.0
     template = job.spec.replica_specs[type_].template if type_ in job.spec.replica_specs else {"spec": {}}
-    grace = template["spec"].get("terminationGracePeriodSeconds", DEFAULT_GRACE_SECONDS)
-    completed = job.status.completion_time or now
-    serves_training = type_ != names.WORKER and job.status.phase is JobPhase.SUCCEEDED
-    leave = 0.0 if serves_training else float(grace) + LEAVE_MARGIN_SECONDS
-    return max(leave - (now - completed).total_seconds(), 0.0)
+    return seconds_to_leave(grace_seconds(template), job.status.completion_time or now, now)
+
+
+def seconds_to_leave(grace_seconds: float, completed: datetime, now: datetime) -> float:
+    """Until an agent should have left by itself, whose work was completed then."""
+    return max(grace_seconds + LEAVE_MARGIN_SECONDS - (now - completed).total_seconds(), 0.0)
+
+
+def grace_seconds(template: dict[str, Any]) -> float:
+    return float(template["spec"].get("terminationGracePeriodSeconds", DEFAULT_GRACE_SECONDS))

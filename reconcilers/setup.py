@@ -11,6 +11,7 @@ from controller.reconciler import Request
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, LEASES, NODECHECKS, NODES, PODS
 from controller.store import Change
 from crds import names
+from reconcilers.check_options import DEFAULT_IMAGE
 from reconcilers.clock import Clock
 from reconcilers.cordon_mark import MarkState
 from reconcilers.cordon_options import CordonOptions
@@ -29,7 +30,7 @@ CORDON_WORKERS = 1
 """No more: two cordons at once could both take the last place under the limit."""
 
 
-def add_all(manager: Manager, cordon: CordonOptions | None = None) -> None:
+def add_all(manager: Manager, cordon: CordonOptions | None = None, check_image: str = DEFAULT_IMAGE) -> None:
     """Register every controller with the manager."""
     clock = Clock()
     cache = manager.cache
@@ -39,7 +40,7 @@ def add_all(manager: Manager, cordon: CordonOptions | None = None) -> None:
     cache.add_index(NODECHECKS, BY_JOB, job_keys)
     cache.add_index(PODS, BY_OWNER, owner_uids)
     _add_jobs(manager, clock)
-    _add_workers(manager, clock)
+    _add_workers(manager, clock, check_image)
     _add_cordon(manager, clock, cordon or CordonOptions())
 
 
@@ -54,7 +55,7 @@ def _add_jobs(manager: Manager, clock: Clock) -> None:
     )
 
 
-def _add_workers(manager: Manager, clock: Clock) -> None:
+def _add_workers(manager: Manager, clock: Clock, check_image: str) -> None:
     cache = manager.cache
     workers = cache.store(ELASTICWORKERS)
 
@@ -66,19 +67,26 @@ def _add_workers(manager: Manager, clock: Clock) -> None:
             return []
         return _requests(workers.by_index(BY_JOB, f"{metadata['namespace']}/{metadata['name']}"))
 
+    def workers_of_check(check: dict[str, Any]) -> Iterable[Request]:
+        """Its own, when it has finished; those of a job that it checks are the job's."""
+        if check.get("status", {}).get("phase") not in ("Succeeded", "Failed"):
+            return []
+        return _requests(workers.by_index(BY_OWNER, check["metadata"]["uid"]))
+
     def workers_on_node(node: dict[str, Any]) -> Iterable[Request]:
         conditions = node.get("status", {}).get("conditions", ())
         if any(c["type"] == "Ready" and c["status"] == "True" for c in conditions):
             return []
         return _requests(workers.by_index(BY_NODE, node["metadata"]["name"]))
 
-    pods = WorkerReconciler(manager.client, cache, manager.recorder, manager.contact, clock)
+    pods = WorkerReconciler(manager.client, cache, manager.recorder, manager.contact, clock, check_image)
     (
         ControllerBuilder(manager, "elasticworker")
         .for_(ELASTICWORKERS, predicate=more_than_the_agents_report)
         .owns(PODS)
         .owns(LEASES)
         .watches(ELASTICJOBS, workers_of_job)
+        .watches(NODECHECKS, workers_of_check)
         .watches(NODES, workers_on_node)
         .with_workers(WORKER_WORKERS)
         .build(pods)

@@ -1,7 +1,7 @@
 """The Worker reconciler: one Pod for each ElasticWorker's incarnation, and a status that says how it is.
 
-Desired state is `spec.incarnation`; what becomes of it is told in `status`, and the ElasticJob reconciler
-decides what follows. The Pod's name carries the incarnation, so making it twice is impossible.
+Desired state is `spec.incarnation`; what becomes of it is told in `status`, and the owner's reconciler (of a
+job or a check) decides what follows. The Pod's name carries the incarnation, so it cannot be made twice.
 """
 
 from __future__ import annotations
@@ -16,20 +16,19 @@ from controller.contact import Contact
 from controller.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
-from controller.resources import ELASTICJOBS, ELASTICWORKERS, LEASES, NODES, PODS
+from controller.resources import ELASTICWORKERS, LEASES, NODES, PODS
 from crds import names
-from crds.elasticjob import ElasticJob
-from crds.elasticworker import ElasticWorker, ElasticWorkerStatus, WorkerPhase
+from crds.elasticworker import ElasticWorker, ElasticWorkerStatus
 from crds.model import ConditionStatus
 from reconcilers.access import WorkerAccess
+from reconcilers.assignment import Assignment, Assignments
 from reconcilers.clock import Clock
 from reconcilers.conditions import with_condition
 from reconcilers.heartbeat import Heartbeats, lease_of
 from reconcilers.parsing import Parser
-from reconcilers.pod_builder import build_pod, pod_name, service_account
-from reconcilers.run_policy import seconds_to_cleaning
+from reconcilers.pod_builder import pod_name, service_account
 from reconcilers.status_patch import merge_patch
-from reconcilers.worker_status import SCHEDULED, Observation, observe
+from reconcilers.worker_status import ENDED, SCHEDULED, Observation, observe
 
 BY_OWNER = "owner"
 BY_NODE = "node"
@@ -40,18 +39,23 @@ HEARTBEAT_SLACK_SECONDS = 0.1
 
 class WorkerReconciler(Reconciler):
     def __init__(
-        self, client: Client, cache: Cache, recorder: EventRecorder, contact: Contact, clock: Clock
+        self,
+        client: Client,
+        cache: Cache,
+        recorder: EventRecorder,
+        contact: Contact,
+        clock: Clock,
+        check_image: str,
     ) -> None:
         self._client = client
         self._recorder = recorder
         self._clock = clock
         self._workers = cache.store(ELASTICWORKERS)
-        self._jobs = cache.store(ELASTICJOBS)
         self._pods = cache.store(PODS)
         self._leases = cache.store(LEASES)
         self._nodes = cache.store(NODES)
         self._parse_worker = Parser(ElasticWorker)
-        self._parse_job = Parser(ElasticJob)
+        self._assignments = Assignments(cache, check_image)
         self._heartbeats = Heartbeats(client, contact, clock)
         self._access = WorkerAccess(client, clock.monotonic)
 
@@ -62,30 +66,28 @@ class WorkerReconciler(Reconciler):
         if raw is None or raw["metadata"].get("deletionTimestamp"):
             return Result()
         worker = self._parse_worker.parse(raw)
-        raw_job = self._jobs.get(namespace, worker.spec.job_name)
-        if raw_job is None or raw_job["metadata"].get("deletionTimestamp"):
-            return Result()  # garbage collection takes the worker and its Pods with the job
-        job = self._parse_job.parse(raw_job)
-        released = job.spec.suspend or bool(job.status.phase and job.status.phase.finished)
+        assignment = self._assignments.of(worker)
+        if assignment is None:
+            return Result()
 
         await self._delete_earlier_pods(worker)
         pod = await self._find_pod(worker)
-        if pod is None and not released and _wants_pod(worker):
+        if pod is None and not assignment.released and _wants_pod(worker):
             try:
-                pod = await self._create_pod(job, worker)
+                pod = await self._create_pod(assignment)
             except (Invalid, Forbidden) as error:
-                await self._report_refusal(worker, raw, raw_job, str(error))
+                await self._report_refusal(assignment, raw, str(error))
                 return Result(REFUSED_RETRY_SECONDS)
-        silence, look_again = await self._silence(job, lease, pod)
+        silence, look_again = await self._silence(assignment, lease, pod)
         seen = Observation(
             pod=pod,
             heartbeat_lost_seconds=silence,
             node_lost=self._node_lost(pod, lease),
-            released=released,
+            released=assignment.released,
         )
         await self._write(raw, observe(worker, seen, self._clock.now()))
-        if released and pod is not None:
-            look_again = await self._clean(job, worker, pod)
+        if assignment.released and pod is not None:
+            look_again = await self._clean(assignment, pod)
         return Result(look_again)
 
     async def _find_pod(self, worker: ElasticWorker) -> dict[str, Any] | None:
@@ -93,21 +95,21 @@ class WorkerReconciler(Reconciler):
         pod = self._pods.get(worker.metadata.namespace, pod_name(worker))
         status = worker.status
         known = status.observed_incarnation == worker.spec.incarnation and status.pod_uid is not None
-        ended = status.phase in (WorkerPhase.FAILED, WorkerPhase.SUCCEEDED)
+        ended = status.phase in ENDED
         if pod is None and known and not ended:
             with contextlib.suppress(NotFound):
                 pod = await self._client.get(PODS, pod_name(worker), worker.metadata.namespace)
         return pod if pod is not None and _owned(pod, worker) else None
 
-    async def _create_pod(self, job: ElasticJob, worker: ElasticWorker) -> dict[str, Any]:
+    async def _create_pod(self, assignment: Assignment) -> dict[str, Any]:
+        worker, pod = assignment.worker, assignment.build_pod()
         namespace = worker.metadata.namespace
-        await self._access.ensure(namespace, service_account(job.spec.replica_specs[worker.spec.type]))
+        await self._access.ensure(namespace, service_account(pod["spec"]))
         if self._leases.get(namespace, worker.metadata.name) is None:
             with contextlib.suppress(AlreadyExists):
-                timeout = job.spec.elastic_policy.heartbeat_timeout_seconds
-                await self._client.create(LEASES, lease_of(worker, timeout))
+                await self._client.create(LEASES, lease_of(worker, assignment.heartbeat_timeout_seconds))
         try:
-            return await self._client.create(PODS, build_pod(job, worker))
+            return await self._client.create(PODS, pod)
         except AlreadyExists:
             pod = await self._client.get(PODS, pod_name(worker), namespace)
             if _owned(pod, worker):
@@ -136,25 +138,21 @@ class WorkerReconciler(Reconciler):
         with contextlib.suppress(NotFound, Conflict):
             await self._client.delete(PODS, metadata["name"], metadata["namespace"], uid=metadata["uid"])
 
-    async def _clean(self, job: ElasticJob, worker: ElasticWorker, pod: dict[str, Any]) -> float | None:
-        """Delete the Pod of a suspended or finished job, when it is time; seconds until then."""
-        if not (job.status.phase and job.status.phase.finished):
-            await self._delete_pod(pod)
-            return None
-        wait = seconds_to_cleaning(job, worker.spec.type, pod_ended=_ended(pod), now=self._clock.now())
+    async def _clean(self, assignment: Assignment, pod: dict[str, Any]) -> float | None:
+        """Delete the Pod of a released worker, when it is time; seconds until then."""
+        wait = assignment.seconds_to_cleaning(pod_ended=_ended(pod), now=self._clock.now())
         if wait == 0:
             await self._delete_pod(pod)
             return None
         return wait
 
     async def _silence(
-        self, job: ElasticJob, lease: dict[str, Any] | None, pod: dict[str, Any] | None
+        self, assignment: Assignment, lease: dict[str, Any] | None, pod: dict[str, Any] | None
     ) -> tuple[float | None, float | None]:
         """(seconds of silence if too long, seconds until it might be)."""
         if pod is None or lease is None or _ended(pod):
             return None, None
-        timeout = float(job.spec.elastic_policy.heartbeat_timeout_seconds)
-        age = self._heartbeats.age_seconds(lease, pod)
+        timeout, age = assignment.heartbeat_timeout_seconds, self._heartbeats.age_seconds(lease, pod)
         if age is not None and age >= timeout:
             age = await self._heartbeats.confirmed_age_seconds(lease, pod)
             if age >= timeout:
@@ -176,12 +174,11 @@ class WorkerReconciler(Reconciler):
             return None
         return f"node {name} is not ready: {ready.get('message', ready.get('reason', ''))}"
 
-    async def _report_refusal(
-        self, worker: ElasticWorker, raw: dict[str, Any], job: dict[str, Any], error: str
-    ) -> None:
+    async def _report_refusal(self, assignment: Assignment, raw: dict[str, Any], error: str) -> None:
         """The API server refuses the Pod: the template is wrong, or a quota or policy forbids it."""
+        worker = assignment.worker
         message = f"Pod {pod_name(worker)} was refused: {error}"
-        self._recorder.event(job, "Warning", "PodRefused", message)
+        self._recorder.event(assignment.owner, "Warning", "PodRefused", message)
         now = self._clock.now()
         status = observe(worker, Observation(pod=None), now)
         conditions = with_condition(
@@ -211,7 +208,7 @@ def _wants_pod(worker: ElasticWorker) -> bool:
     status = worker.status
     if status.observed_incarnation != worker.spec.incarnation:
         return True
-    ended = status.phase in (WorkerPhase.FAILED, WorkerPhase.SUCCEEDED)
+    ended = status.phase in ENDED
     return status.pod_uid is None and not ended
 
 

@@ -2,6 +2,9 @@
 
 An incarnation's end is final: once Failed or Succeeded, its status stays until the ElasticJob reconciler
 raises `spec.incarnation`. So a node that comes back from the dead changes nothing.
+
+A Pod that is replaced because a check found its node faulty has no end of its own: that it was taken off is
+counted with the first look at the next incarnation, in one write.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from reconcilers.conditions import with_condition
 from reconcilers.exit_class import PodEnd, classify_pod
 
 QUICK_EXIT_SECONDS = 60.0
+ENDED = (WorkerPhase.FAILED, WorkerPhase.SUCCEEDED)
 MAX_MESSAGE = 2_048
 MAX_REASON = 256
 SCHEDULED = "Scheduled"
@@ -39,24 +43,24 @@ class Observation:
     node_lost: str | None = None
     """Set when the Pod's node is gone or not ready: why."""
     released: bool = False
-    """The job is suspended or finished, so that a missing Pod is no failure."""
+    """The job is suspended or finished, or the check is, so that a missing Pod is no failure."""
 
 
 def observe(worker: ElasticWorker, seen: Observation, now: datetime) -> ElasticWorkerStatus:
     """The new status, without the agent's part."""
-    status = _of_this_incarnation(worker)
-    if status.phase in (WorkerPhase.FAILED, WorkerPhase.SUCCEEDED) and not seen.released:
+    status = _of_this_incarnation(worker, now)
+    if status.phase in ENDED and not seen.released:
         return status
     if seen.pod is None:
         return _without_pod(worker, status, seen, now)
     return _with_pod(worker, status, seen.pod, seen, now)
 
 
-def _of_this_incarnation(worker: ElasticWorker) -> ElasticWorkerStatus:
+def _of_this_incarnation(worker: ElasticWorker, now: datetime) -> ElasticWorkerStatus:
     status = worker.status
     if status.observed_incarnation == worker.spec.incarnation:
         return status
-    return ElasticWorkerStatus(
+    afresh = ElasticWorkerStatus(
         observed_incarnation=worker.spec.incarnation,
         phase=WorkerPhase.PENDING,
         restarts=status.restarts,
@@ -64,13 +68,34 @@ def _of_this_incarnation(worker: ElasticWorker) -> ElasticWorkerStatus:
         quick_exits=status.quick_exits,
         last_exit=status.last_exit,
     )
+    if status.observed_incarnation is None or status.phase in ENDED:
+        return afresh
+    if status.node_name not in worker.spec.faulty_nodes:
+        return afresh
+    message = f"{status.pod_name} was taken off the node {status.node_name}, which a check found faulty"
+    taken_off = WorkerExit(
+        incarnation=status.observed_incarnation,
+        exit_class=ExitClass.CHECK_FAILED,
+        reason="FaultyNode",
+        message=message,
+        node_name=status.node_name,
+        time=now,
+    )
+    return afresh.model_copy(update=_counted(status, taken_off) | {"quick_exits": 0})
+
+
+def _counted(status: ElasticWorkerStatus, end: WorkerExit) -> dict[str, Any]:
+    """The fields that remember one more end."""
+    restarts = dict(status.restarts)
+    restarts[end.exit_class.value] = restarts.get(end.exit_class.value, 0) + 1
+    return {"restarts": restarts, "restart_count": sum(restarts.values()), "last_exit": end}
 
 
 def _without_pod(
     worker: ElasticWorker, status: ElasticWorkerStatus, seen: Observation, now: datetime
 ) -> ElasticWorkerStatus:
     if seen.released:
-        if status.phase in (WorkerPhase.SUCCEEDED, WorkerPhase.FAILED):
+        if status.phase in ENDED:
             return status
         return status.model_copy(
             update={"phase": WorkerPhase.PENDING, "pod_name": None, "pod_uid": None, "node_name": None}
@@ -158,27 +183,24 @@ def _ended(
     pod: dict[str, Any] | None,
     now: datetime,
 ) -> ElasticWorkerStatus:
-    restarts = dict(status.restarts)
-    restarts[end.exit_class.value] = restarts.get(end.exit_class.value, 0) + 1
     failure = worker.status.agent.failure if current_report(worker) and worker.status.agent else None
     message = end.message or (failure.message if failure else "") or f"exit code {end.exit_code}"
+    last_exit = WorkerExit(
+        incarnation=worker.spec.incarnation,
+        exit_class=end.exit_class,
+        reason=end.reason[:MAX_REASON],
+        exit_code=end.exit_code,
+        rank=failure.rank if failure else None,
+        message=(failure.message or failure.log_tail if failure else message)[:MAX_MESSAGE],
+        node_name=status.node_name or "",
+        time=now,
+    )
     return status.model_copy(
         update={
             "phase": WorkerPhase.FAILED,
             "message": message[:MAX_MESSAGE],
-            "restarts": restarts,
-            "restart_count": sum(restarts.values()),
             "quick_exits": (status.quick_exits or 0) + 1 if _was_quick(pod, now) else 0,
-            "last_exit": WorkerExit(
-                incarnation=worker.spec.incarnation,
-                exit_class=end.exit_class,
-                reason=end.reason[:MAX_REASON],
-                exit_code=end.exit_code,
-                rank=failure.rank if failure else None,
-                message=(failure.message or failure.log_tail if failure else message)[:MAX_MESSAGE],
-                node_name=status.node_name or "",
-                time=now,
-            ),
+            **_counted(status, last_exit),
         }
     )
 

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import signal
+from collections.abc import Callable
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,10 +18,11 @@ import typer
 
 from dlr.commands.connection import find_source
 from dlr.commands.errors import CommandError
+from reconcilers.check_options import DEFAULT_IMAGE as DEFAULT_CHECK_IMAGE
 from reconcilers.cordon_options import DEFAULT_LIMIT_PERCENT, CordonMode, CordonOptions
 
 if TYPE_CHECKING:
-    from controller.manager import ManagerOptions
+    from controller.manager import Manager, ManagerOptions
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 
@@ -63,6 +65,9 @@ def controller(
             min=1, max=100, help="Percent of all nodes that may be cordoned by dlr at once; one always may."
         ),
     ] = DEFAULT_LIMIT_PERCENT,
+    check_image: Annotated[
+        str, typer.Option(help="Of the Pods that check nodes for NodeChecks without a template.")
+    ] = DEFAULT_CHECK_IMAGE,
     log_level: Annotated[LogLevel, typer.Option(help="The least to log.")] = LogLevel.INFO,
 ) -> None:
     """Run the controller: the reconcilers of ElasticJobs, their workers, and the nodes' cordons."""
@@ -85,32 +90,45 @@ def controller(
         lease_namespace=lease_namespace,
     )
     files = os.pathsep.join(map(str, source.paths)) or None
-    _run(files, context, options, CordonOptions(cordon, cordon_limit))
+
+    def add_reconcilers(manager: Manager) -> None:
+        from reconcilers.setup import add_all
+
+        add_all(manager, CordonOptions(cordon, cordon_limit), check_image)
+
+    _run(files, context, options, add_reconcilers)
 
 
-def _run(kubeconfig: str | None, context: str | None, options: ManagerOptions, cordon: CordonOptions) -> None:
+def _run(
+    kubeconfig: str | None,
+    context: str | None,
+    options: ManagerOptions,
+    add_reconcilers: Callable[[Manager], None],
+) -> None:
     from controller.elector import LeadershipLost
     from controller.errors import ClientError
     from controller.servers import ServeError
 
     try:
-        asyncio.run(_manage(kubeconfig, context, options, cordon))
+        asyncio.run(_manage(kubeconfig, context, options, add_reconcilers))
     except (ClientError, ServeError, LeadershipLost) as error:
         raise CommandError(f"The controller has ended: {error}") from error
 
 
 async def _manage(
-    kubeconfig: str | None, context: str | None, options: ManagerOptions, cordon: CordonOptions
+    kubeconfig: str | None,
+    context: str | None,
+    options: ManagerOptions,
+    add_reconcilers: Callable[[Manager], None],
 ) -> None:
     from controller.client import Client
     from controller.connection import load_connection
     from controller.manager import Manager
-    from reconcilers.setup import add_all
 
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with Client(await load_connection(kubeconfig, context)) as client:
         manager = Manager(client, options)
-        add_all(manager, cordon)
+        add_reconcilers(manager)
         await manager.run(stop)

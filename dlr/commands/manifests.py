@@ -25,12 +25,15 @@ def manifests(
     image: Annotated[
         str, typer.Option(help="The controller's image, where you have pushed it.")
     ] = deploy.DEFAULT_IMAGE,
+    check_image: Annotated[
+        str, typer.Option(help="The image that nodes are checked in, where you have pushed it.")
+    ] = deploy.DEFAULT_CHECK_IMAGE,
     output: Annotated[
         ManifestFormat, typer.Option("--output", "-o", help="What to print.")
     ] = ManifestFormat.YAML,
 ) -> None:
     """Print the CRDs, the controller and its rights: dlr manifests | kubectl apply -f -"""
-    documents = deploy.documents(namespace, image)
+    documents = deploy.documents(namespace, image, check_image)
     if output is ManifestFormat.JSON:
         print_json({"apiVersion": "v1", "kind": "List", "items": documents})
     else:

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crds import names
-from reconcilers.pod_builder import build_pod, heartbeat_seconds
+from reconcilers.job_pod import build_job_pod
+from reconcilers.pod_builder import heartbeat_seconds
 from tests.reconcilers.build import job, worker
 
 TEMPLATE: dict[str, Any] = {
@@ -38,7 +39,7 @@ def environment(pod: dict[str, Any], container: int = 0) -> dict[str, Any]:
 
 
 def test_what_the_template_says_stays() -> None:
-    pod = build_pod(job(template=TEMPLATE), worker())
+    pod = build_job_pod(job(template=TEMPLATE), worker())
     spec = pod["spec"]
     assert (spec["restartPolicy"], spec["terminationGracePeriodSeconds"]) == ("OnFailure", 77)
     assert spec["affinity"] == TEMPLATE["spec"]["affinity"] and spec["volumes"] == TEMPLATE["spec"]["volumes"]
@@ -50,12 +51,12 @@ def test_what_the_template_says_stays() -> None:
 
 def test_template_itself_is_not_changed() -> None:
     owner = job(template=TEMPLATE)
-    build_pod(owner, worker())
+    build_job_pod(owner, worker())
     assert owner.spec.replica_specs["worker"].template == TEMPLATE
 
 
 def test_name_owner_and_labels_are_ours() -> None:
-    metadata = build_pod(job(), worker(2, incarnation=3))["metadata"]
+    metadata = build_job_pod(job(), worker(2, incarnation=3))["metadata"]
     assert metadata["name"] == "digits-worker-2-3"
     assert metadata["ownerReferences"][0]["kind"] == "ElasticWorker"
     assert metadata["labels"][names.LABEL_INDEX] == "2"
@@ -63,7 +64,7 @@ def test_name_owner_and_labels_are_ours() -> None:
 
 def test_environment_speaks_torchruns_and_dlrovers_names_and_the_users_win() -> None:
     variables = environment(
-        build_pod(job(template=TEMPLATE, replicas=4, worker={"minReplicas": 2}), worker(1))
+        build_job_pod(job(template=TEMPLATE, replicas=4, worker={"minReplicas": 2}), worker(1))
     )
     assert variables["PET_NNODES"] == "2:4" and variables["PET_RDZV_BACKEND"] == "dlr"
     assert variables["PET_NPROC_PER_NODE"] == "8" and variables["NODE_NUM"] == "4"
@@ -75,7 +76,7 @@ def test_environment_speaks_torchruns_and_dlrovers_names_and_the_users_win() -> 
 
 def test_every_container_gets_the_environment_and_the_jobs_variables() -> None:
     envs = {"PLAIN": "v", "SECRET": {"valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}, "MINE": "job"}
-    pod = build_pod(job(template=TEMPLATE, envs=envs), worker())
+    pod = build_job_pod(job(template=TEMPLATE, envs=envs), worker())
     assert environment(pod, 1)["PLAIN"] == "v" and environment(pod, 1)["MINE"] == "job"
     assert environment(pod, 0)["MINE"] == "1"
     assert environment(pod, 1)["SECRET"] == {"secretKeyRef": {"name": "s", "key": "k"}}
@@ -83,27 +84,27 @@ def test_every_container_gets_the_environment_and_the_jobs_variables() -> None:
 
 
 def test_no_variable_is_defined_twice() -> None:
-    pod = build_pod(job(template=TEMPLATE, envs={"MINE": "job", "NODE_RANK": "3"}), worker())
+    pod = build_job_pod(job(template=TEMPLATE, envs={"MINE": "job", "NODE_RANK": "3"}), worker())
     entries = [e["name"] for e in pod["spec"]["containers"][0]["env"]]
     assert len(entries) == len(set(entries))
 
 
 def test_service_account_is_ours_unless_the_template_names_one() -> None:
-    assert build_pod(job(), worker())["spec"]["serviceAccountName"] == "dlr-worker"
+    assert build_job_pod(job(), worker())["spec"]["serviceAccountName"] == "dlr-worker"
     own = {"spec": {"serviceAccountName": "mine", "containers": [{"name": "main", "image": "x"}]}}
-    assert build_pod(job(template=own), worker())["spec"]["serviceAccountName"] == "mine"
+    assert build_job_pod(job(template=own), worker())["spec"]["serviceAccountName"] == "mine"
 
 
 def test_training_is_not_started_again_after_success_unless_asked() -> None:
-    assert build_pod(job(), worker())["spec"]["restartPolicy"] == "Never"
+    assert build_job_pod(job(), worker())["spec"]["restartPolicy"] == "Never"
 
 
 def test_nodes_that_failed_the_slot_are_avoided_but_not_forbidden() -> None:
     hurt = worker()
     hurt = hurt.model_copy(update={"spec": hurt.spec.model_copy(update={"excluded_nodes": ["node-3"]})})
-    affinity = build_pod(job(), hurt)["spec"]["affinity"]["nodeAffinity"]
+    affinity = build_job_pod(job(), hurt)["spec"]["affinity"]["nodeAffinity"]
     (term,) = affinity["preferredDuringSchedulingIgnoredDuringExecution"]
-    assert term["preference"]["matchExpressions"][0]["values"] == ["node-3"]
+    assert term["preference"]["matchFields"][0]["values"] == ["node-3"]
 
 
 @given(st.integers(0, 10_000), st.floats(5, 3_600))
