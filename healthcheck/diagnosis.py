@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -37,6 +37,8 @@ class Cause(StrEnum):
     SLOW_COMPUTE = "SlowCompute"
     """A figure of the node's own: GEMM, copies, the collective inside the node."""
     SLOW_NETWORK = "SlowNetwork"
+    WITHDRAWN = "Withdrawn"
+    """It could not be tested to the end."""
 
 
 @dataclass(frozen=True)
@@ -74,12 +76,15 @@ class Findings:
     """All that a history says, before anything is decided about going on."""
 
     nodes: tuple[Node, ...]
+    vouched: frozenset[NodeName]
     locally_tested: frozenset[NodeName]
     local_failures: Mapping[NodeName, str]
-    silent: Mapping[NodeName, int]
-    """With the round in which the node gave no answer."""
-    unheard: Mapping[NodeName, int]
-    """The same, in a round in which most were silent."""
+    silent: Mapping[NodeName, str]
+    """With a text that tells which answer the node did not give."""
+    unheard: Mapping[NodeName, str]
+    """The same, where most gave no answer."""
+    withdrawn: Mapping[NodeName, str]
+    """Why the node could not be tested to the end."""
     slow_compute: Mapping[NodeName, tuple[Slowness, ...]]
     evidence: Mapping[Symptom, Evidence]
 
@@ -88,7 +93,7 @@ def investigate(history: History, nodes: Sequence[Node], settings: Settings) -> 
     """Everything that the recorded results say. Pure, and so the same after any restart."""
     local = {n.name: history.local[n.name] for n in nodes if n.name in history.local}
     local_failures = {name: result.reason for name, result in local.items() if not result.passed}
-    silent, unheard = _silences(history)
+    silent, unheard = _silences(history, len(nodes))
     condemned = {*local_failures, *silent}
     failing = failing_trials(history.rounds)
     failed = attribute(failing, nodes, condemned, settings.failed)
@@ -96,10 +101,12 @@ def investigate(history: History, nodes: Sequence[Node], settings: Settings) -> 
     slow = attribute(slow_ledger, nodes, {*condemned, *failed.guilty}, settings.slow)
     return Findings(
         nodes=tuple(nodes),
+        vouched=frozenset(node.name for node in nodes if node.vouched),
         locally_tested=frozenset(local),
         local_failures=local_failures,
         silent=silent,
         unheard=unheard,
+        withdrawn=history.withdrawn,
         slow_compute=slow_nodes(local, nodes, settings),
         evidence={Symptom.FAILED: Evidence(failing, failed), Symptom.SLOW: Evidence(slow_ledger, slow)},
     )
@@ -122,21 +129,30 @@ def conclude(findings: Findings, settings: Settings) -> Verdicts:
     return Verdicts(nodes, links, domains)
 
 
-def most_are_silent(round_: RoundResult) -> bool:
+def most_are_silent(round_: RoundResult, withdrawn: Collection[NodeName] = ()) -> bool:
     """Most of those asked gave no answer: likelier that nobody reaches us than that all of them died."""
-    quiet = sum(len(group.silent) for group in round_.groups)
-    return 2 * quiet > sum(len(group.members) for group in round_.groups)
+    asked = [name for group in round_.groups for name in group.members if name not in withdrawn]
+    quiet = [name for group in round_.groups for name in group.silent if name not in withdrawn]
+    return 2 * len(quiet) > len(asked)
 
 
-def _silences(history: History) -> tuple[dict[NodeName, int], dict[NodeName, int]]:
-    """Who never answered, and who did not in a round in which most did not."""
-    silent: dict[NodeName, int] = {}
-    unheard: dict[NodeName, int] = {}
+def _silences(history: History, asked: int) -> tuple[dict[NodeName, str], dict[NodeName, str]]:
+    """Who never answered, and who did not when most did not."""
+    silent: dict[NodeName, str] = {}
+    unheard: dict[NodeName, str] = {}
+    withdrawn = history.withdrawn
+    most = 2 * len(history.unanswered) > asked - len(withdrawn)
+    for name, known in history.unanswered.items():
+        (unheard if most else silent)[name] = f"to the local tests{_because(known)}"
     for round_ in history.rounds:
-        quiet = [name for group in round_.groups for name in group.silent]
-        told = unheard if most_are_silent(round_) else silent
-        told.update((name, round_.number) for name in quiet if name not in told)
+        quiet = [name for group in round_.groups for name in group.silent if name not in withdrawn]
+        told = unheard if most_are_silent(round_, withdrawn) else silent
+        told.update((name, f"in round {round_.number}") for name in quiet if name not in told)
     return silent, unheard
+
+
+def _because(known: str) -> str:
+    return f" ({known})" if known else ""
 
 
 def _verdict(name: NodeName, findings: Findings) -> NodeVerdict:
@@ -144,12 +160,15 @@ def _verdict(name: NodeName, findings: Findings) -> NodeVerdict:
         text = f"its local tests failed: {findings.local_failures[name]}"
         return NodeVerdict(name, Verdict.FAULTY, text, (Cause.LOCAL_TEST,))
     if name in findings.silent:
-        text = f"it gave no answer in round {findings.silent[name]}"
+        text = f"it gave no answer {findings.silent[name]}"
         return NodeVerdict(name, Verdict.FAULTY, text, (Cause.NO_ANSWER,))
     failed = findings.evidence[Symptom.FAILED]
     if failed.standing(name) is Standing.GUILTY:
         text = accusation(Symptom.FAILED, name, failed)
         return NodeVerdict(name, Verdict.FAULTY, text, (Cause.PAIR_TEST,))
+    if name in findings.withdrawn:
+        text = f"it could not be tested to the end: {findings.withdrawn[name]}"
+        return NodeVerdict(name, Verdict.INCONCLUSIVE, text, (Cause.WITHDRAWN,))
     return _slow_verdict(name, findings) or _open_verdict(name, findings)
 
 
@@ -182,10 +201,14 @@ def _open_verdict(name: NodeName, findings: Findings) -> NodeVerdict:
 def _untested_verdict(name: NodeName, findings: Findings) -> NodeVerdict:
     """Of a node that no finished pair test included: its local tests speak alone, if it made any."""
     if name in findings.unheard:
-        text = f"most nodes gave no answer in round {findings.unheard[name]}, and this was one of them"
+        text = f"most nodes gave no answer {findings.unheard[name]}, and this was one of them"
         return NodeVerdict(name, Verdict.INCONCLUSIVE, text, (Cause.NO_ANSWER,))
     if name in findings.locally_tested:
         text = "it passed its local tests; there was no partner to test its network with"
         return NodeVerdict(name, Verdict.HEALTHY, text)
+    if name in findings.vouched:
+        return NodeVerdict(
+            name, Verdict.HEALTHY, "it passed an earlier check, and nobody needed it in this one"
+        )
     text = "it made no local test, and there was no partner to test it with"
     return NodeVerdict(name, Verdict.INCONCLUSIVE, text, (Cause.PAIR_TEST,))

@@ -80,3 +80,13 @@ class History:
     local: Mapping[NodeName, LocalResult] = field(default_factory=dict)
     """Of every node that ran local tests; a node without an entry has nothing said against it."""
     rounds: tuple[RoundResult, ...] = ()
+    unanswered: Mapping[NodeName, str] = field(default_factory=dict)
+    """Nodes that gave no answer to the local tests, each with what is known of it."""
+    withdrawn: Mapping[NodeName, str] = field(default_factory=dict)
+    """Nodes that could not be tested, or not to the end, for no fault of theirs, each with the reason.
+    Rounds count them among the silent, who speak neither for nor against their partners."""
+
+    @property
+    def absent(self) -> frozenset[NodeName]:
+        """Those that can be tested no further, whatever is known of them."""
+        return frozenset((*self.unanswered, *self.withdrawn))

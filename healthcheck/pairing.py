@@ -1,6 +1,7 @@
 """Who tests with whom in the next round. Deterministic: the groups follow from the results so far alone.
 
-Round 1 pairs neighbours, and an odd one makes a triple. Later rounds test whoever is open against trusted
+Round 1 pairs neighbours, and an odd one makes a triple; where nodes are vouched for, it pairs the others with
+them. Later rounds test whoever is open against trusted
 nodes that it has not met. Suspects meet each other only when no trusted node is free, with one exception: a
 pair that failed, while both of its nodes passed elsewhere since, meets again, to tell a link from a node.
 """
@@ -32,6 +33,20 @@ class Evidence:
         return self.attribution.standings[name]
 
 
+def opening_groups(nodes: Sequence[Node]) -> tuple[Group, ...]:
+    """The groups of the first round: with a vouched partner where there is one, and else neighbours.
+
+    Vouched nodes that nobody needs idle, as a reserve of witnesses.
+    """
+    open_ones = [node.name for node in nodes if not node.vouched]
+    vouched = [node.name for node in nodes if node.vouched]
+    groups = tuple(zip(open_ones, vouched, strict=False))
+    left = open_ones[len(vouched) :]
+    if groups and len(left) == 1:
+        return (*groups[:-1], (*groups[-1], *left))
+    return groups + neighbours(left)
+
+
 def neighbours(nodes: Sequence[NodeName]) -> tuple[Group, ...]:
     """Pairs of neighbours in the given order; an odd one joins the last pair. One alone makes no group."""
     if len(nodes) < 2:
@@ -42,28 +57,38 @@ def neighbours(nodes: Sequence[NodeName]) -> tuple[Group, ...]:
     return tuple(groups)
 
 
-def next_groups(nodes: Sequence[Node], evidence: Sequence[Evidence], screening: bool) -> tuple[Group, ...]:
+def next_groups(
+    nodes: Sequence[Node],
+    evidence: Sequence[Evidence],
+    screening: bool,
+    absent: Collection[NodeName] = (),
+) -> tuple[Group, ...]:
     """The groups of a round after the first; none if no test would tell more.
 
     Args:
         nodes: all nodes of the check, in rank order, but for those that take no part any more.
         evidence: each symptom's, failures first: a slow node may still be asked about its failures.
         screening: whether nodes that are trusted already are to meet further partners too.
+        absent: nodes that cannot be tested any more.
     """
-    return _Round(nodes, evidence).groups(screening)
+    return _Round(nodes, evidence, absent).groups(screening)
 
 
 class _Round:
     """Fills one round: whoever is in a group is no longer free."""
 
-    def __init__(self, nodes: Sequence[Node], evidence: Sequence[Evidence]) -> None:
+    def __init__(
+        self, nodes: Sequence[Node], evidence: Sequence[Evidence], absent: Collection[NodeName]
+    ) -> None:
         self._evidence = evidence
         self._ledger = evidence[0].ledger
         """Who met whom; every test is in the first symptom's."""
         self._rank = {node.name: rank for rank, node in enumerate(nodes)}
         self._domain = {node.name: node.smallest_domain for node in nodes}
         self._free: dict[NodeName, None] = dict.fromkeys(
-            node.name for node in nodes if evidence[0].standing(node.name) is not Standing.GUILTY
+            node.name
+            for node in nodes
+            if node.name not in absent and evidence[0].standing(node.name) is not Standing.GUILTY
         )
         self._groups: list[Group] = []
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from healthcheck.diagnosis import Findings, Verdicts, conclude, investigate, most_are_silent
 from healthcheck.fleet import Node
 from healthcheck.measurements import History
-from healthcheck.pairing import Group, neighbours, next_groups
+from healthcheck.pairing import Group, next_groups, opening_groups
 from healthcheck.settings import Settings
 
 UNHEARD_ROUNDS = 2
@@ -45,14 +45,17 @@ def next_step(history: History, nodes: Sequence[Node], settings: Settings) -> Ro
 def _groups(history: History, findings: Findings, settings: Settings) -> tuple[Group, ...]:
     done = len(history.rounds)
     if not done:
-        return neighbours([node.name for node in findings.nodes if node.name not in findings.local_failures])
+        out = {*findings.local_failures, *history.absent}
+        return opening_groups([node for node in findings.nodes if node.name not in out])
     last = history.rounds[-UNHEARD_ROUNDS:]
-    nobody_hears_us = len(last) == UNHEARD_ROUNDS and all(map(most_are_silent, last))
+    unheard = [most_are_silent(round_, history.withdrawn) for round_ in last]
+    nobody_hears_us = len(last) == UNHEARD_ROUNDS and all(unheard)
     hopeless = done >= settings.most_rounds_without_a_pass and not _anything_passed(history, findings)
     if done >= settings.most_rounds or nobody_hears_us or hopeless:
         return ()
     evidence = tuple(findings.evidence.values())
-    return next_groups(findings.nodes, evidence, screening=done < settings.screening_rounds)
+    screening = done < settings.screening_rounds
+    return next_groups(findings.nodes, evidence, screening=screening, absent=history.absent)
 
 
 def _anything_passed(history: History, findings: Findings) -> bool:

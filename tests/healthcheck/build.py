@@ -41,10 +41,11 @@ def play(
     probe: Probe,
     settings: Settings | None = None,
     local: Mapping[str, LocalResult] | None = None,
+    **absent: Mapping[str, str],
 ) -> Played:
     settings, local = settings or Settings(), local or {}
     rounds: tuple[RoundResult, ...] = ()
-    while isinstance(step := next_step(History(local, rounds), nodes, settings), Round):
+    while isinstance(step := next_step(History(local, rounds, **absent), nodes, settings), Round):
         assert step.number == len(rounds) + 1
         rounds += (RoundResult(step.number, tuple(probe(step.number, group) for group in step.groups)),)
     return Played(rounds, step)
