@@ -83,7 +83,7 @@ def plain(text: str) -> str:
 
 def significant(value: float) -> str:
     """With three significant digits, and never as a power of ten: 0.0303, 5.85, 612, 2250."""
-    return f"{value:.3g}" if 1e-4 <= abs(value) < 1_000 else f"{value:.0f}"
+    return f"{value:.3g}" if 1e-4 <= abs(value) < 999.5 else f"{value:.0f}"
 
 
 def parse_time(text: str | None) -> datetime | None:

@@ -118,6 +118,38 @@ def worker(index: int, *, job_name: str = "digits", incarnation: int = 1, **stat
     }
 
 
+def node_check(
+    name: str = "node-check-abcde", spec: JSON | None = None, uid: str = "uid-check", **status: Any
+) -> JSON:
+    return {
+        "apiVersion": "elastic.iml.github.io/v1alpha1",
+        "kind": "NodeCheck",
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "uid": uid,
+            "resourceVersion": "1",
+            "creationTimestamp": CREATED,
+        },
+        "spec": spec or {"nodeSelector": {}, "cordon": True},
+        "status": status,
+    }
+
+
+def check_worker(index: int, report: JSON | None = None, *, uid: str = "uid-check", **status: Any) -> JSON:
+    """The worker of a check on node-INDEX, and what its agent reports for the check."""
+    said = {"agent": {"incarnation": 1, "check": {"uid": uid} | report}} if report else {}
+    return {
+        "metadata": {"name": f"node-check-abcde-check-{index}", "namespace": "default"},
+        "spec": {"type": "check", "index": index, "incarnation": 1, "nodeName": f"node-{index}"},
+        "status": {"phase": "Running", "nodeName": f"node-{index}"} | said | status,
+    }
+
+
+def condition(kind: str, status: str, message: str = "", reason: str = "Said") -> JSON:
+    return {"type": kind, "status": status, "reason": reason, "message": message}
+
+
 def event(kind: str, name: str, reason: str, when: str, message: str = "", **more: Any) -> JSON:
     return {
         "metadata": {"name": f"{name}.{reason}", "uid": f"{name}.{reason}.{when}", "resourceVersion": "1"},

@@ -51,6 +51,11 @@ def test_controller_and_manifests_need_neither_torch_nor_pykube() -> None:
     assert list(yaml.safe_load_all(printed.stdout)) == deploy.documents()
 
 
+def test_checking_this_machine_needs_no_kubernetes_client() -> None:
+    asked = run_without("pykube,kubernetes", "node-check", "--local", "--accelerator", "none")
+    assert "--local uses the GPUs that it finds" in asked.stderr
+
+
 @pytest.mark.parametrize(
     ("blocked", "words", "says"),
     [
@@ -78,13 +83,15 @@ def test_every_command_has_help() -> None:
         ["manifests"],
         ["job"],
         ["job", "status"],
+        ["node-check"],
     ):
         shown = runner.invoke(application, [*words, "--help"])
         assert shown.exit_code == 0
         assert "Usage" in shown.output
     everything = runner.invoke(application, ["--help"]).output
     assert all(
-        name in everything for name in ("up", "down", "kubeconfig", "job", "run", "controller", "manifests")
+        name in everything
+        for name in ("up", "down", "kubeconfig", "job", "node-check", "run", "controller", "manifests")
     )
 
 

@@ -1,1 +1,1 @@
-"""`dlr node-check`: of this machine (`local`), or of a cluster's nodes (`remote`, shown by `view` and `history`)."""
+"""`dlr node-check`: of this machine (`local`), or of nodes of a cluster (`remote`, and what shows it)."""

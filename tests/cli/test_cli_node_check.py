@@ -1,0 +1,340 @@
+"""`dlr node-check` against a scripted API server: what is asked for, what is shown, and the exit codes."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dlr.commands import following
+from dlr.commands.node_check import view
+from tests.cli.scripted import (
+    GROUP_PATH,
+    Answer,
+    ScriptedServer,
+    check_worker,
+    condition,
+    job,
+    listing,
+    node_check,
+    refusal,
+)
+
+Dlr = Callable[..., Any]
+JSON = dict[str, Any]
+CHECKS = f"{GROUP_PATH}/default/nodechecks"
+CHECK = f"{CHECKS}/node-check-abcde"
+WORKERS = f"{GROUP_PATH}/default/elasticworkers"
+GONE = refusal(404, "NotFound", 'nodechecks "node-check-abcde" not found', name="node-check-abcde")
+GEMM = {"gemm_bf16_tflops": 612.0}
+MEMBERS = {"nodes": ["node-0", "node-1"], "workers": [0, 1], "incarnations": [1, 1]}
+LOCAL = [{"probe": "gemm", "ending": "Passed", "figures": GEMM}]
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "INTERVAL_SECONDS", 0.01)
+
+
+def finished(*verdicts: str, message: str = "2 of 2 nodes are healthy", **status: Any) -> JSON:
+    results = [
+        {
+            "node": f"node-{i}",
+            "verdict": verdict,
+            "causes": [] if verdict == "Healthy" else ["LocalTest"],
+            "message": "" if verdict == "Healthy" else "its local tests failed: gemm: ended by SIGSEGV",
+            "figures": GEMM,
+        }
+        for i, verdict in enumerate(verdicts)
+    ]
+    groups = [{"members": ["node-0", "node-1"], "passed": True, "figures": {"pair_bus_gbps": 11.0}}]
+    return node_check(
+        phase="Succeeded",
+        startTime="2026-01-01T00:00:05Z",
+        completionTime="2026-01-01T00:00:36Z",
+        nodeResults=results,
+        rounds=[{"number": 1, "groups": groups}],
+        conditions=[condition("Healthy", "True", message)],
+        **MEMBERS | status,
+    )
+
+
+def failed(message: str) -> JSON:
+    return node_check(phase="Failed", conditions=[condition("Failed", "True", message)])
+
+
+def script(server: ScriptedServer, *looks: JSON | Answer) -> None:
+    server.answers |= {
+        f"POST {CHECKS}": Answer(201, node_check()),
+        f"GET {CHECK}": list(looks),
+        f"GET {WORKERS}": listing(check_worker(0, {"local": LOCAL}), check_worker(1)),
+        f"GET {GROUP_PATH}/default/elasticjobs/digits": job(),
+    }
+
+
+def posted(server: ScriptedServer) -> JSON:
+    return next(request.body for request in server.requests if request.method == "POST")
+
+
+class TestWhatIsAsked:
+    @pytest.mark.parametrize(
+        ("words", "spec"),
+        [
+            (["--nodes", "node-1,node-2, node-1"], {"nodes": ["node-1", "node-2"]}),
+            (["--nodes", "node-1", "--nodes", "node-2"], {"nodes": ["node-1", "node-2"]}),
+            (["--all"], {"nodeSelector": {}}),
+            (["--selector", "pool=a100,zone==b"], {"nodeSelector": {"pool": "a100", "zone": "b"}}),
+            (["-l", "node-role.kubernetes.io/gpu="], {"nodeSelector": {"node-role.kubernetes.io/gpu": ""}}),
+            (["--job", "digits"], {"jobName": "digits"}),
+            (["--all", "--gpu"], {"nodeSelector": {}, "accelerator": "nvidia.com/gpu"}),
+            (["--all", "--accelerator", "none"], {"nodeSelector": {}, "accelerator": "none"}),
+            (
+                ["--all", "--no-cordon", "--timeout", "60", "--topology", "rack", "--topology", "zone"],
+                {
+                    "nodeSelector": {},
+                    "cordon": False,
+                    "timeoutSeconds": 60,
+                    "topologyKeys": ["rack", "zone"],
+                },
+            ),
+        ],
+    )
+    def test_becomes_the_spec(self, server: ScriptedServer, dlr: Dlr, words: list[str], spec: JSON) -> None:
+        script(server, finished("Healthy"))
+        assert dlr("node-check", *words, "--no-wait").exit_code == 0
+        assert posted(server)["spec"] == spec
+
+    def test_the_server_names_it_unless_a_name_is_given(self, server: ScriptedServer, dlr: Dlr) -> None:
+        script(server, finished("Healthy"))
+        dlr("node-check", "--all", "--no-wait")
+        assert posted(server)["metadata"] == {"generateName": "node-check-"}
+        server.requests.clear()
+        dlr("node-check", "--all", "--no-wait", "--name", "nightly")
+        assert posted(server)["metadata"] == {"name": "nightly"}
+
+    @pytest.mark.parametrize(
+        ("words", "says"),
+        [
+            ([], "exactly one of --nodes, --selector, --all, --job and --local"),
+            (["--all", "--job", "digits"], "exactly one of"),
+            (["--local", "--nodes", "a"], "exactly one of"),
+            (["--nodes", "a,,b"], "a node without a name"),
+            (["--selector", ""], "every node is --all"),
+            (["--selector", "pool"], "takes label=value"),
+            (["--selector", "pool!=a"], "takes label=value"),
+            (["--selector", "pool in (a, b)"], "takes label=value"),
+            (["--selector", "pool=a,pool=b"], "two values of the label pool"),
+            (["--all", "--gpu", "--accelerator", "none"], "contradict each other"),
+            (["--local", "--no-wait"], "--local takes --gpu and --accelerator alone"),
+            (["--local", "--timeout", "60"], "--local takes --gpu and --accelerator alone"),
+            (["--local", "--accelerator", "none"], "uses the GPUs that it finds"),
+        ],
+    )
+    def test_what_makes_no_sense_is_one_sentence(
+        self, server: ScriptedServer, dlr: Dlr, words: list[str], says: str
+    ) -> None:
+        done = dlr("node-check", *words)
+        assert (done.exit_code, done.out, len(done.err.splitlines())) == (2, "", 1)
+        assert says in done.err
+        assert not server.requests
+
+    def test_a_job_that_does_not_exist(self, server: ScriptedServer, dlr: Dlr) -> None:
+        script(server, finished("Healthy"))
+        server.answers |= {
+            f"GET {GROUP_PATH}/default/elasticjobs/digits": refusal(404, "NotFound", "no", name="digits"),
+            "GET /api/v1/namespaces/default": {"kind": "Namespace"},
+        }
+        done = dlr("node-check", "--job", "digits")
+        assert done.exit_code == 2
+        assert "There is no ElasticJob 'digits' in namespace 'default'" in done.err
+
+
+class TestRefusals:
+    def test_have_the_paths_of_the_fields(self, server: ScriptedServer, dlr: Dlr) -> None:
+        supported = 'Unsupported value: "amd.com/gpu": supported values: "nvidia.com/gpu", "none"'
+        causes = [
+            {"field": "spec.accelerator", "message": supported},
+            {"field": "spec.timeoutSeconds", "message": "Invalid value: 1: too small"},
+        ]
+        server.answers[f"POST {CHECKS}"] = refusal(422, "Invalid", "is invalid: …", causes=causes)
+        done = dlr("node-check", "--all", "--accelerator", "amd.com/gpu", "--timeout", "1")
+        assert done.exit_code == 2
+        assert done.err == (
+            f"dlr: spec.accelerator: {supported}\n     spec.timeoutSeconds: Invalid value: 1: too small\n"
+        )
+
+    def test_name_that_is_taken(self, server: ScriptedServer, dlr: Dlr) -> None:
+        server.answers[f"POST {CHECKS}"] = refusal(409, "AlreadyExists", "already exists", name="nightly")
+        done = dlr("node-check", "--all", "--name", "nightly")
+        assert done.exit_code == 2
+        assert "There is a NodeCheck 'nightly' in namespace 'default' already" in done.err
+
+    def test_no_cluster_says_nothing_about_nodes(self, server: ScriptedServer, dlr: Dlr) -> None:
+        server.close()
+        done = dlr("node-check", "--all")
+        assert done.exit_code == 2
+        assert "No API server answers" in done.err
+
+    def test_cluster_without_the_crds(self, server: ScriptedServer, dlr: Dlr) -> None:
+        done = dlr("node-check", "--all")
+        assert done.exit_code == 2
+        assert "knows no nodechecks. Install dlr there" in done.err
+
+
+class TestNoWait:
+    def test_says_the_name_and_how_to_look(self, server: ScriptedServer, dlr: Dlr) -> None:
+        script(server, finished("Healthy"))
+        done = dlr("node-check", "--all", "--no-wait")
+        assert done.exit_code == 0
+        assert "nodecheck default/node-check-abcde created" in done.out
+        assert "kubectl get nc node-check-abcde -n default" in done.out
+        assert dlr("node-check", "--all", "--no-wait", "-o", "json").json == {
+            "name": "node-check-abcde",
+            "namespace": "default",
+        }
+
+
+class TestWait:
+    def test_tells_each_thing_as_it_happens_and_the_verdicts_at_the_end(
+        self, server: ScriptedServer, dlr: Dlr
+    ) -> None:
+        waits = condition("Running", "False", "node-1 is being checked by nightly")
+        at_work = node_check(phase="Running", round=0, **MEMBERS)
+        script(
+            server,
+            node_check(),
+            *[node_check(phase="Pending", conditions=[waits])] * 3,
+            *[at_work] * 3,
+            finished("Healthy", "Healthy"),
+        )
+        done = dlr("node-check", "--all")
+        assert done.exit_code == 0
+        lines = done.out.splitlines()
+        assert [line[10:] for line in lines[:4]] == [
+            "Pending: node-1 is being checked by nightly",
+            "Running: local tests of 2 nodes",
+            "node-0: local tests done, bf16 612 TFLOP/s",
+            "round 1: 1 of 1 groups passed, the slowest with 11 GB/s",
+        ]
+        assert lines[4:] == [
+            "Check  default/node-check-abcde",
+            "Phase  Succeeded after 31s, 1 round",
+            "",
+            "NODE    VERDICT  COMPUTE           NETWORK  WHY",
+            "node-0  Healthy  bf16 612 TFLOP/s  11 GB/s  -",
+            "node-1  Healthy  bf16 612 TFLOP/s  11 GB/s  -",
+            "",
+            "2 of 2 nodes are healthy",
+        ]
+
+    def test_workers_are_asked_for_only_while_the_check_runs(self, server: ScriptedServer, dlr: Dlr) -> None:
+        running = node_check(phase="Running", round=0, **MEMBERS)
+        script(server, node_check(phase="Pending"), running, finished("Healthy"))
+        dlr("node-check", "--all")
+        queries = [request.query["labelSelector"] for request in server.requests if request.path == WORKERS]
+        assert queries == ["elastic.iml.github.io/check-name=node-check-abcde"]
+
+    def test_a_job_s_workers_are_found_by_the_job(self, server: ScriptedServer, dlr: Dlr) -> None:
+        spec = {"jobName": "digits", "cordon": True}
+        running = node_check(spec=spec, phase="Running", round=0, **MEMBERS)
+        script(server, running, finished("Healthy"))
+        dlr("node-check", "--job", "digits")
+        queries = [request.query["labelSelector"] for request in server.requests if request.path == WORKERS]
+        assert queries == ["elastic.iml.github.io/job-name=digits"]
+
+    def test_faulty_nodes_links_and_racks_are_shown(self, server: ScriptedServer, dlr: Dlr) -> None:
+        link = {"a": "node-2", "b": "node-3", "symptom": "failed", "message": "each passed with others"}
+        rack = {"level": "rack", "name": "r7", "nodes": ["node-0", "node-1"], "message": "2 of its 3 nodes"}
+        check = finished(
+            "Healthy", "Faulty", faultyNodes=["node-1"], faultyLinks=[link], faultyDomains=[rack]
+        )
+        script(server, check)
+        done = dlr("node-check", "--all")
+        assert done.exit_code == 1
+        rows = [" ".join(line.split()) for line in done.out.splitlines()]
+        assert "node-1 Faulty bf16 612 TFLOP/s 11 GB/s its local tests failed: gemm: ended by SIGSEGV" in rows
+        assert "node-2 and node-3 failed each passed with others" in rows
+        assert "rack=r7 node-0, node-1 2 of its 3 nodes" in rows
+        assert rows[-1].startswith("To be cordoned, unless the limit holds it back: node-1;")
+
+    def test_json_is_one_object_at_the_end(self, server: ScriptedServer, dlr: Dlr) -> None:
+        script(server, node_check(phase="Running", round=0, **MEMBERS), finished("Healthy", "Faulty"))
+        done = dlr("node-check", "--all", "-o", "json")
+        assert done.exit_code == 1
+        shown = done.json
+        assert (shown["name"], shown["namespace"], shown["phase"], shown["verdict"]) == (
+            "node-check-abcde",
+            "default",
+            "Succeeded",
+            "Faulty",
+        )
+        assert shown["nodes"][1] == {
+            "node": "node-1",
+            "verdict": "Faulty",
+            "causes": ["LocalTest"],
+            "message": "its local tests failed: gemm: ended by SIGSEGV",
+            "figures": GEMM,
+        }
+        assert shown["rounds"][0]["groups"][0]["figures"] == {"pair_bus_gbps": 11.0}
+        assert shown["links"] == shown["domains"] == []
+
+    def test_inconclusive_and_failed_checks_could_not_tell(self, server: ScriptedServer, dlr: Dlr) -> None:
+        script(server, finished("Healthy", "Inconclusive"))
+        assert dlr("node-check", "--all").exit_code == 2
+        script(server, failed("no node has the labels pool=a"))
+        done = dlr("node-check", "--selector", "pool=a")
+        assert done.exit_code == 2
+        assert done.err == (
+            "dlr: The check 'node-check-abcde' could not be carried out: no node has the labels pool=a\n"
+        )
+        as_json = dlr("node-check", "--selector", "pool=a", "-o", "json")
+        assert (as_json.exit_code, as_json.json["phase"], as_json.json["verdict"]) == (2, "Failed", "Unknown")
+        assert as_json.json["message"] == "no node has the labels pool=a"
+
+    @pytest.mark.parametrize("then", [GONE, node_check(uid="of-a-namesake", phase="Running")])
+    def test_a_check_that_somebody_deletes(
+        self, server: ScriptedServer, dlr: Dlr, then: JSON | Answer
+    ) -> None:
+        script(server, node_check(phase="Pending"), then)
+        done = dlr("node-check", "--all")
+        assert done.exit_code == 2
+        assert "The check 'node-check-abcde' was deleted before it had finished." in done.err
+
+    def test_ctrl_c_leaves_it_running_and_says_how_to_see_it(
+        self, server: ScriptedServer, dlr: Dlr, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def interrupted(_: float) -> None:
+            raise KeyboardInterrupt
+
+        script(server, node_check(phase="Pending"))
+        monkeypatch.setattr(time, "sleep", interrupted)
+        done = dlr("node-check", "--all")
+        assert done.exit_code == 130
+        assert "kubectl get nc node-check-abcde -n default" in done.err
+        assert "kubectl delete nc node-check-abcde -n default" in done.err
+        assert not any(request.method == "DELETE" for request in server.requests)
+
+    def test_a_cluster_without_a_controller_is_told(
+        self, server: ScriptedServer, dlr: Dlr, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(view, "NO_CONTROLLER_AFTER_SECONDS", 0.02)
+        script(server, *[node_check()] * 5, finished("Healthy"))
+        assert "no controller seems to run in this cluster" in dlr("node-check", "--all").out
+
+    def test_on_a_terminal_the_table_is_redrawn(
+        self, server: ScriptedServer, dlr: Dlr, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+        monkeypatch.setenv("TERM", "xterm")
+        monkeypatch.setenv("COLUMNS", "120")
+        groups = [{"members": ["node-0", "node-1"], "masterAddress": "10.0.0.1", "masterPort": 1}]
+        at_work = node_check(phase="Running", round=1, groups=groups, **MEMBERS)
+        script(server, at_work, finished("Healthy", "Healthy"))
+        done = dlr("node-check", "--all")
+        assert done.exit_code == 0
+        assert "round 1 with node-1" in done.out
+        assert "Succeeded after 31s, 1 round" in done.out
+        assert "\x1b[" in done.out
