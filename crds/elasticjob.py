@@ -8,7 +8,18 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
 
-from crds.model import Conditions, Free, Index, Model, Name, ObjectMeta, Quantity, cel, rules
+from crds.model import (
+    Conditions,
+    Free,
+    Index,
+    Model,
+    Name,
+    ObjectMeta,
+    Quantity,
+    ResourceRequirements,
+    cel,
+    rules,
+)
 
 REPLICA_TYPES = ("ps", "worker", "chief", "evaluator", "master", "dlrover-master")
 
@@ -114,6 +125,8 @@ class ElasticPolicy(Model):
     """Hold a broken world this long for a lost worker's replacement before going on without it."""
     heartbeat_timeout_seconds: Annotated[int, Field(ge=5, le=3_600)] = 30
     """A worker whose Lease is not renewed for this long is lost."""
+    grow_at_checkpoint_seconds: Annotated[int, Field(ge=0, le=86_400)] = 0
+    """A world that is to grow waits for the next checkpoint (`dlr.checkpoint_saved`), at most this long."""
     hang_timeout_seconds: Annotated[int, Field(ge=10, le=86_400)] = 1_800
     """Without step progress for this long, living processes count as hung."""
 
@@ -209,6 +222,19 @@ class RunPolicy(Model):
     """Fail the job when it has not finished this many seconds after it started."""
 
 
+class Gang(StrEnum):
+    NONE = "none"
+    VOLCANO = "volcano"
+    COSCHEDULING = "coscheduling"
+
+
+class SchedulingPolicy(Model):
+    """How the Pods come to their nodes."""
+
+    gang: Gang = Gang.NONE
+    """Whose PodGroup keeps the Pods back until there is room for the minimum of them."""
+
+
 class ElasticJobSpec(Model):
     """What is wanted."""
 
@@ -254,6 +280,7 @@ class ElasticJobSpec(Model):
     node_check: NodeCheckPolicy = Field(default_factory=NodeCheckPolicy)
     failure_policy: FailurePolicy = Field(default_factory=FailurePolicy)
     run_policy: RunPolicy = Field(default_factory=RunPolicy)
+    scheduling_policy: SchedulingPolicy = Field(default_factory=SchedulingPolicy)
 
 
 class JobPhase(StrEnum):
@@ -304,6 +331,23 @@ class Rendezvous(Model):
     """Since when a broken world waits for a replacement."""
 
 
+class Scaling(Model):
+    """The count of workers that is wanted, and whose intent it was."""
+
+    replicas: int
+    by: Annotated[str, Field(max_length=300)]
+    """`spec`, `the scale subresource`, or `ScalePlan <name>`."""
+    at: datetime
+
+
+class Migration(Model):
+    """One slot takes another's place, once it is up."""
+
+    type: Annotated[str, Field(max_length=32)]
+    source: Index
+    target: Index
+
+
 class ReplicaStatus(Model):
     """Pods of one type, counted by phase."""
 
@@ -333,8 +377,19 @@ class ElasticJobStatus(Model):
     conditions: Conditions = Field(default_factory=list)
     replica_statuses: Annotated[dict[str, ReplicaStatus], Field(max_length=6)] = Field(default_factory=dict)
     rendezvous: Rendezvous | None = None
+    scaling: Scaling | None = None
     scale_plan: Name | None = None
     """The ScalePlan being carried out."""
+    scale_plan_uid: Annotated[str, Field(max_length=64)] | None = None
+    """The last ScalePlan whose Pods and resources were taken over into the three fields below."""
+    retired: Annotated[dict[str, IndexList], Field(max_length=6)] = Field(default_factory=dict)
+    """By type, the slots that were removed for good: the others keep their index, and so their order."""
+    migrations: Annotated[
+        list[Migration], Field(max_length=1_000, json_schema_extra={"x-kubernetes-list-type": "atomic"})
+    ] = Field(default_factory=list)
+    """Slots being replaced by others, which are to be up first."""
+    resources: Annotated[dict[str, ResourceRequirements], Field(max_length=6)] = Field(default_factory=dict)
+    """By type, what its Pods are to have instead of what their template says."""
     active_check: Name | None = None
     """The NodeCheck that workers of this job carry out now; no world is formed meanwhile."""
     suspected_at: datetime | None = None

@@ -115,6 +115,8 @@ class StepProgress(Model):
 
     step: Annotated[int, Field(ge=0)]
     time: datetime
+    checkpoint_step: Annotated[int, Field(ge=0)] | None = None
+    """The step of the last checkpoint that the script told of (`dlr.checkpoint_saved`)."""
 
 
 class Accelerators(Model):

@@ -145,7 +145,7 @@ class NodeResult(Model):
         list[Annotated[str, Field(max_length=64)]],
         Field(max_length=8, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
     ] = Field(default_factory=list)
-    """LocalTest, NoAnswer, PairTest, SlowCompute, SlowNetwork; none if it is healthy."""
+    """LocalTest, NoAnswer, PairTest, SlowCompute, SlowNetwork, Withdrawn; none if it is healthy."""
     message: Text = ""
     """The evidence, in a sentence."""
     figures: Figures = Field(default_factory=dict)
@@ -209,7 +209,8 @@ class NodeCheckStatus(Model):
             json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["node"]},
         ),
     ] = Field(default_factory=list)
-    """The verdicts, when the check has finished. (Every agent of the check watches it: it is kept small.)"""
+    """The verdicts, when the check has finished; before, those on nodes that failed their own tests or gave no
+    answer to them. (Every agent of the check watches it: of many nodes, only the unhealthy have the details.)"""
     faulty_nodes: NodeNames = Field(default_factory=list)
     stragglers: NodeNames = Field(default_factory=list)
     inconclusive: NodeNames = Field(default_factory=list)

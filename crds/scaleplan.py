@@ -71,6 +71,8 @@ class ScalePlanStatus(Model):
     observed_generation: int | None = None
     phase: ScalePlanPhase | None = None
     conditions: Conditions = Field(default_factory=list)
+    job_generation: int | None = None
+    """The job's generation that the change of its spec is decided from."""
     create_time: datetime | None = None
     finish_time: datetime | None = None
 
