@@ -21,6 +21,8 @@ SERVICE_ACCOUNT_VARIABLE = "DLR_SERVICEACCOUNT_DIR"
 """Names the token's folder where it cannot be mounted."""
 FILE_MODE = 0o644
 HOSTS_FILE = "/etc/hosts"
+SHARED_MEMORY = "/dev/shm"
+"""Containers have the host's own: a folder on disk in its place would be slow."""
 
 
 @dataclass(frozen=True)
@@ -202,6 +204,9 @@ def container_mounts(container: JSON, paths: dict[str, Path], variables: dict[st
     """What the shim is to bind, parents first."""
     mounts = []
     for mount in container.get("volumeMounts") or ():
+        target = posixpath.normpath(posixpath.join("/", mount["mountPath"]))
+        if target == SHARED_MEMORY:
+            continue
         source = paths[mount["name"]]
         below = mount.get("subPath") or expand(mount.get("subPathExpr") or "", variables)
         if below:
@@ -212,7 +217,7 @@ def container_mounts(container: JSON, paths: dict[str, Path], variables: dict[st
                 source.mkdir(parents=True)
         entry: JSON = {
             "source": str(source),
-            "target": posixpath.normpath(posixpath.join("/", mount["mountPath"])),
+            "target": target,
             "readOnly": bool(mount.get("readOnly")),
         }
         if entry["target"] == SERVICE_ACCOUNT_PATH:

@@ -16,6 +16,7 @@ import crds
 import deploy
 from crds import names
 from dlr.commands import controller as controller_command
+from reconcilers import check_options
 
 REPOSITORY = Path(deploy.__file__).parent.parent
 KUBECTL = Path(sys.executable).with_name("kubectl")
@@ -52,17 +53,31 @@ def test_what_others_refer_to_comes_before_them() -> None:
     assert kinds.index("CustomResourceDefinition") < kinds.index("Deployment")
 
 
-def test_another_namespace_and_image_are_used_throughout() -> None:
-    text = yaml.safe_dump_all(deploy.documents("elsewhere", "registry.example/dlr:9"))
+def test_another_namespace_and_images_are_used_throughout() -> None:
+    text = yaml.safe_dump_all(
+        deploy.documents("elsewhere", "registry.example/dlr:9", "registry.example/check:9")
+    )
     assert deploy.DEFAULT_NAMESPACE not in text
-    assert deploy.DEFAULT_IMAGE not in text
+    assert deploy.DEFAULT_IMAGE not in text and deploy.DEFAULT_CHECK_IMAGE not in text
+    assert "--check-image=registry.example/check:9" in text
     assert "system:serviceaccount:elsewhere:dlr-controller" in text
 
 
-def test_image_carries_the_package_s_version() -> None:
-    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-    assert f"dlr-controller:{project['version']}" == deploy.DEFAULT_IMAGE
-    assert f'CONTROLLER_IMAGE="{deploy.DEFAULT_IMAGE}"' in (REPOSITORY / "kind" / "common.sh").read_text()
+def test_images_carry_the_package_s_version_and_are_what_kind_builds() -> None:
+    version = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["version"]
+    built = (REPOSITORY / "kind" / "common.sh").read_text()
+    assert f"dlr-controller:{version}" == deploy.DEFAULT_IMAGE
+    assert f"dlr-worker:{version}" == deploy.DEFAULT_CHECK_IMAGE == check_options.DEFAULT_IMAGE
+    assert f'CONTROLLER_IMAGE="{deploy.DEFAULT_IMAGE}"' in built
+    assert f'WORKER_IMAGE="{deploy.DEFAULT_CHECK_IMAGE}"' in built
+
+
+def test_images_hold_every_package_of_ours() -> None:
+    packages = {path.parent.name for path in REPOSITORY.glob("*/__init__.py")}
+    needed = packages - {"e2e", "tests"}
+    for image in ("controller", "worker"):
+        text = (REPOSITORY / "kind" / f"{image}.Dockerfile").read_text()
+        assert {line.split()[1] for line in text.splitlines() if line.startswith("COPY ")} >= needed, image
 
 
 def test_controller_runs_without_any_privilege() -> None:

@@ -89,6 +89,28 @@ def test_nobody_else_may_write_it(pod: str | None) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("pod", "allowed"),
+    [
+        ("lab-check-0-1", True),
+        ("lab-check-1-1", False),
+        ("lab-worker-0-1", False),
+        ("digits-worker-0-2", False),
+    ],
+)
+def test_a_check_s_worker_is_held_to_its_own_report_and_lease_like_a_job_s(pod: str, allowed: bool) -> None:
+    mine = changed(ELASTIC_WORKER, metadata__name="lab-check-0", spec__incarnation=1)
+    report = changed(mine, status__agent={"state": "Ready", "check": {"uid": "u", "local": []}})
+    assert (status_refusals(user(pod), report, mine) == []) is allowed
+    assert status_refusals(user(pod), changed(mine, status__phase="Failed"), mine)
+    lease = {
+        "metadata": {"name": "lab-check-0", "ownerReferences": [OWNER | {"name": "lab-check-0"}]},
+        "spec": {},
+    }
+    renewed = changed(lease, spec__renewTime="now", spec__holderIdentity=pod)
+    assert (lease_refusals(user(pod), renewed, lease) == []) is allowed
+
+
 def test_worker_may_not_write_what_the_controller_says() -> None:
     me = user("digits-worker-0-2")
     (refusal,) = status_refusals(me, changed(ELASTIC_WORKER, status__phase="Succeeded"))

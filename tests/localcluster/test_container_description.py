@@ -159,6 +159,12 @@ def test_paths_that_lead_out_of_a_volume_are_refused(path: str) -> None:
         container_mounts(container, {"v": Path("/somewhere")}, {})
 
 
+def test_shared_memory_is_the_hosts_own() -> None:
+    container = {"volumeMounts": [{"name": "v", "mountPath": "/dev/shm/"}, {"name": "v", "mountPath": "/v"}]}
+    (mount,) = container_mounts(container, {"v": Path("/somewhere")}, {})
+    assert mount["target"] == "/v"
+
+
 @pytest.mark.parametrize(
     ("volume", "message"),
     [

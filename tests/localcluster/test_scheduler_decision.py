@@ -202,6 +202,21 @@ def test_a_node_can_be_excluded_by_name() -> None:
     )
 
 
+def test_a_pod_pinned_as_a_daemonset_s_gets_its_node_cordoned_tainted_and_with_its_gpus_or_none() -> None:
+    mine = affinity({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["sick"]}]})
+    pinned = mine | {"tolerations": [{"operator": "Exists"}]}
+    unhealthy = {"key": "elastic.iml.github.io/unhealthy", "value": "CheckFailed", "effect": "NoSchedule"}
+    cordon = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+    sick = node("sick", taints=[unhealthy, cordon], gpu="2")
+    sick["spec"]["unschedulable"] = True
+    nodes = [node("well", gpu="2"), sick]
+    assert place(pod(spec=mine, gpu="2"), node_states(nodes, [])).node is None
+    assert place(pod(spec=pinned, gpu="2"), node_states(nodes, [])).node == "sick"
+    in_use = pod("training", spec={"nodeName": "sick"}, gpu="1")
+    placement = place(pod(spec=pinned, gpu="2"), node_states(nodes, [in_use]))
+    assert placement.node is None and "1 Insufficient nvidia.com/gpu" in placement.message
+
+
 def test_a_preferred_node_is_taken_although_others_are_emptier_and_done_without_where_there_is_none() -> None:
     elsewhere = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["a"]}
     term = {"weight": 100, "preference": {"matchExpressions": [elsewhere]}}

@@ -8,6 +8,7 @@ from typing import Any
 
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import AgentReport, AgentState, ElasticWorker, WorkerPhase
+from crds.nodecheck import NodeCheck
 from reconcilers.rendezvous import Bounds, Participant
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
@@ -85,6 +86,29 @@ def worker(
             "metadata": {"name": name, "namespace": "default", "uid": f"w{index}", "resourceVersion": "1"},
             "spec": {"jobName": "digits", "type": "worker", "index": index, "incarnation": incarnation},
             "status": {} if phase is None else observed | status,
+        }
+    )
+
+
+def check(name: str = "lab", **spec: Any) -> NodeCheck:
+    """Of four nodes, in Pods of its own."""
+    status = spec.pop("status", {})
+    return NodeCheck.model_validate(
+        {
+            "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}", "resourceVersion": "1"},
+            "spec": {"nodes": [f"node-{index}" for index in range(4)]} | spec,
+            "status": status,
+        }
+    )
+
+
+def check_worker(index: int = 0) -> ElasticWorker:
+    name = f"lab-check-{index}"
+    spec = {"checkName": "lab", "type": "check", "index": index, "nodeName": f"node-{index}"}
+    return ElasticWorker.model_validate(
+        {
+            "metadata": {"name": name, "namespace": "default", "uid": f"c{index}", "resourceVersion": "1"},
+            "spec": spec,
         }
     )
 

@@ -86,6 +86,41 @@ def test_next_incarnation_starts_afresh_but_remembers_its_restarts() -> None:
     assert status.restarts == {"Killed": 2}
 
 
+def relaunched(old: ElasticWorker, *faulty: str) -> ElasticWorker:
+    """The next incarnation is wanted, off these nodes."""
+    raised = {"incarnation": old.spec.incarnation + 1, "faulty_nodes": list(faulty)}
+    return old.model_copy(update={"spec": old.spec.model_copy(update=raised)})
+
+
+def test_pod_taken_off_a_faulty_node_is_counted_once_with_the_first_look_at_the_next() -> None:
+    moved = relaunched(worker(restarts={"Killed": 1}, restartCount=1, quickExits=2), "node-7", "node-0")
+    status = after(moved, pod=None)
+    assert (status.restarts, status.restart_count) == ({"Killed": 1, "CheckFailed": 1}, 2)
+    assert (status.phase, status.observed_incarnation, status.quick_exits) == (WorkerPhase.PENDING, 2, 0)
+    end = status.last_exit
+    assert (end.exit_class, end.incarnation, end.node_name) == (ExitClass.CHECK_FAILED, 1, "node-0")
+    assert end.message == "digits-worker-0-1 was taken off the node node-0, which a check found faulty"
+    seen = moved.model_copy(update={"status": status})
+    assert after(seen, pod=None) == status
+    assert after(seen, pod=pod(incarnation=2)).restarts == status.restarts
+
+
+def test_the_same_look_repeated_says_the_same() -> None:
+    moved = relaunched(worker(), "node-0")
+    assert after(moved, pod=None) == after(moved, pod=None)
+
+
+def test_pod_that_had_ended_by_itself_is_not_counted_again_as_taken_off() -> None:
+    ended = worker(phase=WorkerPhase.FAILED, restarts={"HardwareError": 1})
+    assert after(relaunched(ended, "node-0"), pod=None).restarts == {"HardwareError": 1}
+
+
+def test_relaunch_from_another_node_than_the_faulty_is_not_counted_as_a_failed_check() -> None:
+    assert after(relaunched(worker(), "node-7"), pod=None).restarts == {}
+    never_seen = worker(phase=None)
+    assert after(relaunched(never_seen, "node-0"), pod=None).restarts == {}
+
+
 def test_suspension_is_no_failure() -> None:
     leaving = after(worker(), pod=pod(deleted=True), released=True)
     assert leaving.phase is WorkerPhase.RUNNING
