@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from controller.builder import ControllerBuilder
+from controller.cache import Cache
 from controller.manager import Manager
 from controller.reconciler import Request
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, LEASES, NODECHECKS, NODES, PODS
@@ -33,15 +34,19 @@ CORDON_WORKERS = 1
 def add_all(manager: Manager, cordon: CordonOptions | None = None, check_image: str = DEFAULT_IMAGE) -> None:
     """Register every controller with the manager."""
     clock = Clock()
-    cache = manager.cache
+    add_indexes(manager.cache)
+    _add_jobs(manager, clock)
+    add_workers(manager, clock, check_image)
+    _add_cordon(manager, clock, cordon or CordonOptions())
+
+
+def add_indexes(cache: Cache) -> None:
+    """What the reconcilers look up in the cache besides names."""
     cache.add_index(ELASTICWORKERS, BY_JOB, job_keys)
     cache.add_index(ELASTICWORKERS, BY_NODE, node_names)
     cache.add_index(ELASTICWORKERS, BY_OWNER, owner_uids)
     cache.add_index(NODECHECKS, BY_JOB, job_keys)
     cache.add_index(PODS, BY_OWNER, owner_uids)
-    _add_jobs(manager, clock)
-    _add_workers(manager, clock, check_image)
-    _add_cordon(manager, clock, cordon or CordonOptions())
 
 
 def _add_jobs(manager: Manager, clock: Clock) -> None:
@@ -55,7 +60,7 @@ def _add_jobs(manager: Manager, clock: Clock) -> None:
     )
 
 
-def _add_workers(manager: Manager, clock: Clock, check_image: str) -> None:
+def add_workers(manager: Manager, clock: Clock, check_image: str) -> None:
     cache = manager.cache
     workers = cache.store(ELASTICWORKERS)
 

@@ -179,9 +179,12 @@ async def _served(client: Client) -> bool:
 
 @asynccontextmanager
 async def controllers(
-    server: ApiServer, leader_election: bool = False, cordon: CordonOptions | None = None
+    server: ApiServer,
+    leader_election: bool = False,
+    cordon: CordonOptions | None = None,
+    register: Callable[[Manager], None] | None = None,
 ) -> AsyncIterator[Manager]:
-    """The manager with all reconcilers, in this process."""
+    """The manager with all reconcilers, or those that `register` adds, in this process."""
     async with Client(await load_connection(server.kubeconfig)) as client:
         anywhere = Listen(address="127.0.0.1", health_port=0, metrics_port=0, grpc_port=0)
         manager = Manager(
@@ -193,7 +196,10 @@ async def controllers(
                 label_selectors=WATCHED_BY_LABEL,
             ),
         )
-        add_all(manager, cordon)
+        if register is not None:
+            register(manager)
+        else:
+            add_all(manager, cordon)
         stop = asyncio.Event()
         running = asyncio.create_task(manager.run(stop))
         try:
