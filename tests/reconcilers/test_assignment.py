@@ -1,0 +1,50 @@
+"""When a worker may go, and when its Pod has to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from reconcilers.assignment import CheckAssignment, JobAssignment
+from tests.reconcilers.build import NOW, check, check_worker, job, later, worker
+
+
+def of_job(**spec: Any) -> JobAssignment:
+    return JobAssignment(worker(), {}, job(**spec))
+
+
+def of_check(template: dict[str, Any] | None = None, **status: Any) -> CheckAssignment:
+    more = {"template": template} if template else {}
+    return CheckAssignment(check_worker(), {}, check(status=status, **more), None, "image")
+
+
+def test_a_job_s_worker_may_go_when_the_job_is_suspended_or_finished() -> None:
+    assert not of_job().released and not of_job(status={"phase": "Restarting"}).released
+    assert of_job(suspend=True).released
+    assert of_job(status={"phase": "Failed"}).released
+
+
+def test_pods_of_a_suspended_job_go_at_once() -> None:
+    suspended = of_job(suspend=True, status={"phase": "Running"}, runPolicy={"cleanPodPolicy": "None"})
+    assert suspended.seconds_to_cleaning(pod_ended=False, now=NOW) == 0
+
+
+@pytest.mark.parametrize(
+    ("phase", "released"),
+    [(None, False), ("Pending", False), ("Running", False), ("Succeeded", True), ("Failed", True)],
+)
+def test_a_check_s_worker_may_go_when_the_check_has_finished(phase: str | None, released: bool) -> None:
+    assert of_check(**({"phase": phase} if phase else {})).released is released
+
+
+@pytest.mark.parametrize(
+    ("grace", "pod_ended", "at", "expected"),
+    [(None, True, 99, None), (None, False, 0, 10), (None, False, 20, 0), (60, False, 20, 45)],
+)
+def test_pod_of_a_finished_check_stays_unless_it_outlives_its_grace(
+    grace: int | None, pod_ended: bool, at: float, expected: float | None
+) -> None:
+    spec = {"containers": [{"name": "c", "image": "x"}], "terminationGracePeriodSeconds": grace}
+    assignment = of_check({"spec": spec} if grace else None, phase="Succeeded", completionTime=NOW)
+    assert assignment.seconds_to_cleaning(pod_ended=pod_ended, now=later(at)) == expected
