@@ -1,0 +1,254 @@
+"""Data that follows the world: each sample once an epoch, and the same steps, at whatever world size.
+
+    sampler = ElasticDistributedSampler(dataset, global_batch_size=512, micro_batch_size=32)
+    loader = DataLoader(dataset, batch_sampler=sampler, num_workers=4)
+    sampler.load_state_dict(checkpoint["data"])
+
+    while sampler.epoch < epochs:
+        for batch in sampler.global_batches(loader):
+            optimizer.zero_grad()
+            for micro in batch:
+                inputs, targets = micro.data
+                with micro.accumulate(model):
+                    loss = cross_entropy(model(inputs), targets)
+                    (loss * micro.weight).backward()
+            optimizer.step()
+            ...  # now and then, on rank 0: save {"data": sampler.state_dict(), "model": ...}
+
+A step is a slice of the epoch's order, the global batch; the world only decides who computes which part of
+it. So its gradient does not depend on the number of ranks, and a checkpoint needs no more than how many
+samples of which epoch are behind it. docs/data.md tells what is exact, and what is not.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Sampler
+
+__all__ = ["ElasticDistributedSampler", "GlobalBatch", "MicroBatch"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class MicroBatch(Generic[T]):
+    """What a rank computes at once. Each rank has the same number of them in a step."""
+
+    data: T
+    """What the loader gave: never empty, since every rank has to take part in the collectives. Where there
+    are fewer samples than ranks, it is one that another rank learns from, and `weight` is 0."""
+    weight: float
+    """The mean loss over `data`, times this, summed over a rank's micro-batches and averaged over the ranks,
+    as DDP and FSDP average gradients, is the mean over the global batch."""
+    last: bool
+    """Whether the step ends with it: gradients need not be averaged before."""
+
+    def accumulate(self, model: nn.Module) -> AbstractContextManager[None]:
+        """`model.no_sync()` for all but the last micro-batch of a step: forward and backward go inside.
+
+        For a model without `no_sync`, as outside of DDP, nothing.
+        """
+        no_sync: Callable[[], AbstractContextManager[None]] | None = getattr(model, "no_sync", None)
+        return nullcontext() if self.last or no_sync is None else no_sync()
+
+
+@dataclass(frozen=True)
+class GlobalBatch(Generic[T]):
+    """This rank's part of one step. Iterate it once; what is left when the next is asked for is skipped."""
+
+    indices: list[int]
+    """The samples that this rank learns from; over all ranks, each sample of the step once."""
+    micro_batches: Iterator[MicroBatch[T]]
+
+    def __iter__(self) -> Iterator[MicroBatch[T]]:
+        return self.micro_batches
+
+
+class ElasticDistributedSampler(Sampler[list[int]]):
+    """Deals global batches to ranks: the `batch_sampler` of each rank's DataLoader.
+
+    It yields this rank's micro-batches for the rest of the epoch. Their order is drawn from (seed, epoch)
+    alone, as torch's DistributedSampler draws it for one replica. All ranks give the same arguments, but for
+    `rank`.
+
+    dataset: anything that has a length; `range(n)` will do
+    num_replicas, rank: by default those of the process group, which must be there then
+    drop_last: leave out an epoch's last global batch if it is short; without it, the batch is dealt as it is
+    global_batch_size: samples a step, over all ranks
+    micro_batch_size: the most samples that a rank computes at once; by default its whole part of a step
+
+    Raises ValueError if there is no such rank, a size is below 1, or an epoch would be without a step.
+    """
+
+    def __init__(
+        self,
+        dataset: Sized,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+        *,
+        global_batch_size: int,
+        micro_batch_size: int | None = None,
+    ) -> None:
+        self.length = len(dataset)
+        self.num_replicas = dist.get_world_size() if num_replicas is None else num_replicas
+        self.rank = dist.get_rank() if rank is None else rank
+        self.shuffle = shuffle
+        self.seed = seed
+        self.drop_last = drop_last
+        self.global_batch_size = global_batch_size
+        self.micro_batch_size = global_batch_size if micro_batch_size is None else micro_batch_size
+        self.epoch = 0
+        self.consumed = 0
+        """Samples of this epoch that all ranks together are done with."""
+
+        if not 0 <= self.rank < self.num_replicas:
+            raise ValueError(f"there is no rank {self.rank} among {self.num_replicas}")
+        if self.global_batch_size < 1 or self.micro_batch_size < 1:
+            raise ValueError(
+                f"batches have at least one sample: global_batch_size {global_batch_size}, "
+                f"micro_batch_size {micro_batch_size}"
+            )
+        if self.steps_per_epoch == 0:
+            raise ValueError(
+                f"no step in an epoch: {self.length} samples, global_batch_size {global_batch_size}, "
+                f"drop_last {drop_last}"
+            )
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Global batches in a whole epoch."""
+        full, rest = divmod(self.length, self.global_batch_size)
+        return full + (rest > 0 and not self.drop_last)
+
+    def __len__(self) -> int:
+        """Micro-batches of this rank in the rest of the epoch."""
+        full, rest = divmod(self._end - self.consumed, self.global_batch_size)
+        return full * self._micro_batches_of(self.global_batch_size) + self._micro_batches_of(rest)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order = self._order()
+        for batch in self._batches():
+            for part in self._parts(batch):
+                yield order[part.start : part.stop].tolist() or [int(order[batch.start])]
+
+    def global_batches(self, loader: Iterable[T]) -> Iterator[GlobalBatch[T]]:
+        """The steps in the rest of the epoch, each of which advances this sampler when it has been iterated.
+
+        loader: a DataLoader with this sampler as batch_sampler, or what passes its batches on in order
+
+        Raises ValueError if it is another DataLoader.
+        """
+        if isinstance(loader, DataLoader) and not (loader.batch_sampler is self and loader.in_order):
+            raise ValueError("the DataLoader needs this sampler as its batch_sampler, and in_order")
+        order = self._order()
+        loaded = iter(loader)
+        for batch in self._batches():
+            parts = self._parts(batch)
+            indices = [index for part in parts for index in order[part.start : part.stop].tolist()]
+            micro_batches = self._step(loaded, parts, len(batch))
+            yield GlobalBatch(indices, micro_batches)
+            for _ in micro_batches:
+                pass
+
+    def advance(self) -> None:
+        """A global batch is done, on all ranks; after an epoch's last one the next epoch begins.
+
+        For loops that iterate the loader itself: `global_batches` does this where they end a step.
+        """
+        self._move_to(self.consumed + self.global_batch_size)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin this epoch; stay where we are if it is the present one, as after `load_state_dict`."""
+        if epoch != self.epoch:
+            self.epoch, self.consumed = epoch, 0
+
+    def state_dict(self) -> dict[str, int]:
+        """Where training is, as of the last whole step: the same on every rank, whatever a loader has read
+        ahead, and five plain numbers."""
+        return {
+            "epoch": self.epoch,
+            "consumed": self.consumed,
+            "length": self.length,
+            "shuffle": self.shuffle,
+            "seed": self.seed,
+        }
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Go on from `state`; the number of ranks and the batch sizes may be others than they were.
+
+        Raises ValueError if it is from within an epoch whose order was another.
+        """
+        here = self.state_dict()
+        other = [key for key in ("length", "shuffle", "seed") if state[key] != here[key]]
+        if other and state["consumed"]:
+            differences = ", ".join(f"{key} {state[key]} (now {here[key]})" for key in other)
+            raise ValueError(
+                f"cannot go on {state['consumed']} samples into epoch {state['epoch']}: "
+                f"its order was drawn with {differences}"
+            )
+        self.epoch = state["epoch"]
+        self._move_to(state["consumed"])
+
+    @property
+    def _end(self) -> int:
+        """How many samples this epoch has."""
+        left = self.length - self.consumed
+        return self.length - left % self.global_batch_size if self.drop_last else self.length
+
+    def _move_to(self, consumed: int) -> None:
+        self.consumed = consumed
+        if self.consumed >= self._end:
+            self.epoch, self.consumed = self.epoch + 1, 0
+
+    def _order(self) -> Tensor:
+        return _order(self.length, self.seed + self.epoch if self.shuffle else None)
+
+    def _batches(self) -> Iterator[range]:
+        """The global batches in the rest of the epoch, as slices of its order."""
+        starts = range(self.consumed, self._end, self.global_batch_size)
+        end = self._end
+        return (range(start, min(start + self.global_batch_size, end)) for start in starts)
+
+    def _micro_batches_of(self, batch_size: int) -> int:
+        """How many micro-batches each rank computes for a global batch of so many samples."""
+        return -(-batch_size // (self.num_replicas * self.micro_batch_size))
+
+    def _parts(self, batch: range) -> list[range]:
+        """This rank's micro-batches of a global batch, which is cut for all ranks as evenly as can be.
+
+        Sizes differ by one sample at most, over ranks and micro-batches, so one may be empty.
+        """
+        size = len(batch)
+        count = self.num_replicas * self._micro_batches_of(size)
+        return [
+            batch[size * number // count : size * (number + 1) // count]
+            for number in range(self.rank, count, self.num_replicas)
+        ]
+
+    def _step(self, loaded: Iterator[T], parts: list[range], batch_size: int) -> Iterator[MicroBatch[T]]:
+        for number, part in enumerate(parts, start=1):
+            weight = len(part) * self.num_replicas / batch_size
+            yield MicroBatch(next(loaded), weight, last=number == len(parts))
+        self.advance()
+
+
+@functools.lru_cache(maxsize=1)
+def _order(length: int, seed: int | None) -> Tensor:
+    """All samples, as an epoch goes through them. Kept, since loader and steps both ask for it; read only.
+
+    As torch.utils.data.DistributedSampler: randperm of a generator seeded with seed + epoch.
+    """
+    if seed is None:
+        return torch.arange(length)
+    return torch.randperm(length, generator=torch.Generator().manual_seed(seed))

@@ -1,0 +1,287 @@
+"""ElasticDistributedSampler: who gets which sample, through any changes of the world."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
+
+from dlr.data import ElasticDistributedSampler
+
+many = settings(max_examples=300, deadline=None)
+sizes = st.integers(1, 40)
+worlds = st.integers(1, 9)
+micro_sizes = st.none() | st.integers(1, 8)
+runs = st.lists(st.tuples(worlds, micro_sizes, st.integers(0, 6)), max_size=8)
+"""A training's history: with how many ranks it ran, their micro-batch size, after how many steps it was killed."""
+
+
+def samplers(length: int, world: int, **options: Any) -> list[ElasticDistributedSampler]:
+    """One for each rank."""
+    return [
+        ElasticDistributedSampler(range(length), num_replicas=world, rank=rank, **options)
+        for rank in range(world)
+    ]
+
+
+def steps(ranks: list[ElasticDistributedSampler]) -> Iterator[list[int]]:
+    """The samples that the ranks together learn from, step by step through the rest of the epoch."""
+    for step in zip(*(sampler.global_batches(iter(sampler)) for sampler in ranks), strict=True):
+        for micro_batches in zip(*step, strict=True):
+            assert all(micro.data for micro in micro_batches), "every rank computes something"
+        yield [index for batch in step for index in batch.indices]
+
+
+def assert_all_ranks_agree(ranks: list[ElasticDistributedSampler]) -> dict[str, int]:
+    states = [sampler.state_dict() for sampler in ranks]
+    assert all(state == states[0] for state in states)
+    return states[0]
+
+
+def train_through(length: int, history: list[tuple[int, int | None, int]], **options: Any) -> list[list[int]]:
+    """The steps of epoch 0, each sorted: killed and resumed with another world, then on to the end."""
+    state: dict[str, int] | None = None
+    done: list[list[int]] = []
+    for world, micro_batch_size, steps_until_killed in [*history, (1, None, length)]:
+        ranks = samplers(length, world, micro_batch_size=micro_batch_size, **options)
+        for sampler in ranks:
+            if state is not None:
+                sampler.load_state_dict(json.loads(json.dumps(state)))
+        if ranks[0].epoch > 0:
+            break
+        done += [sorted(step) for step in itertools.islice(steps(ranks), steps_until_killed)]
+        state = assert_all_ranks_agree(ranks)
+    return done
+
+
+@many
+@given(length=st.integers(1, 200), batch=sizes, history=runs, shuffle=st.booleans())
+def test_every_sample_once_in_an_epoch_and_none_twice_whatever_happens_to_the_world(
+    length: int, batch: int, history: list[tuple[int, int | None, int]], shuffle: bool
+) -> None:
+    done = train_through(length, history, global_batch_size=batch, shuffle=shuffle)
+    assert sorted(itertools.chain.from_iterable(done)) == list(range(length))
+
+
+@many
+@given(length=st.integers(1, 200), batch=sizes, history=runs, drop_last=st.booleans())
+def test_steps_are_those_of_one_process_that_was_never_restarted(
+    length: int, batch: int, history: list[tuple[int, int | None, int]], drop_last: bool
+) -> None:
+    drop_last = drop_last and length >= batch
+    options = {"global_batch_size": batch, "drop_last": drop_last}
+    done = train_through(length, history, **options)
+    assert done == train_through(length, [], **options)
+    assert [len(step) for step in done] == [batch] * (length // batch) + [length % batch] * (
+        length % batch > 0 and not drop_last
+    )
+
+
+@many
+@given(
+    length=st.integers(1, 100),
+    batches=st.lists(st.tuples(sizes, worlds, st.integers(0, 4)), max_size=6),
+    last=sizes,
+)
+def test_the_global_batch_may_change_within_an_epoch(
+    length: int, batches: list[tuple[int, int, int]], last: int
+) -> None:
+    done: list[int] = []
+    state = samplers(length, 1, global_batch_size=1)[0].state_dict()
+    for batch, world, steps_until_killed in [*batches, (last, 1, length)]:
+        ranks = samplers(length, world, global_batch_size=batch)
+        for sampler in ranks:
+            sampler.load_state_dict(state)
+        if ranks[0].epoch == 0:
+            done += itertools.chain.from_iterable(itertools.islice(steps(ranks), steps_until_killed))
+        state = assert_all_ranks_agree(ranks)
+    assert sorted(done) == list(range(length))
+
+
+@many
+@given(length=st.integers(1, 200), batch=sizes, world=worlds, micro=micro_sizes, start=st.integers(0, 5))
+def test_every_rank_computes_as_many_micro_batches_none_empty_none_too_large(
+    length: int, batch: int, world: int, micro: int | None, start: int
+) -> None:
+    ranks = samplers(length, world, global_batch_size=batch, micro_batch_size=micro)
+    for sampler in ranks:
+        for _ in range(start):
+            sampler.advance()
+    dealt = [list(sampler) for sampler in ranks]
+    assert {len(micro_batches) for micro_batches in dealt} == {len(sampler) for sampler in ranks}
+    assert len(ranks[0]) >= ranks[0].steps_per_epoch - start
+    assert all(1 <= len(part) <= (micro or batch) for part in itertools.chain.from_iterable(dealt))
+    for at_once in zip(*dealt, strict=True):
+        assert max(map(len, at_once)) - min(map(len, at_once)) <= 1
+
+
+@many
+@given(length=st.integers(1, 200), batch=sizes, world=worlds, micro=micro_sizes)
+def test_weighted_and_averaged_every_sample_of_a_global_batch_counts_the_same(
+    length: int, batch: int, world: int, micro: int | None
+) -> None:
+    ranks = samplers(length, world, global_batch_size=batch, micro_batch_size=micro)
+    for step in zip(*(sampler.global_batches(iter(sampler)) for sampler in ranks), strict=True):
+        size = sum(len(share.indices) for share in step)
+        parts = [part for share in step for part in share]
+        assert sum(part.weight for part in parts) / world == pytest.approx(1)
+        counts = [part for part in parts if part.weight]
+        assert sum(len(part.data) for part in counts) == size
+        for part in counts:
+            assert part.weight / world / len(part.data) == pytest.approx(1 / size)
+
+
+@many
+@given(length=st.integers(1, 500), seed=st.integers(0, 2**31), epoch=st.integers(0, 1000))
+def test_order_is_the_one_of_torch_and_depends_on_seed_and_epoch_alone(
+    length: int, seed: int, epoch: int
+) -> None:
+    ours = ElasticDistributedSampler(range(length), 1, 0, seed=seed, global_batch_size=7)
+    theirs = DistributedSampler(range(length), 1, 0, seed=seed)
+    ours.set_epoch(epoch)
+    theirs.set_epoch(epoch)
+    assert list(itertools.chain.from_iterable(ours)) == list(theirs)
+
+
+def test_state_is_plain_small_and_survives_json_and_torch_save() -> None:
+    sampler = ElasticDistributedSampler(range(10**6), 8, 3, global_batch_size=512)
+    for _ in range(1000):
+        sampler.advance()
+    state = sampler.state_dict()
+    assert json.loads(json.dumps(state)) == state
+    assert len(json.dumps(state)) < 100
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    assert torch.load(file, weights_only=True) == state
+    assert (state["epoch"], state["consumed"]) == (0, 512_000)
+
+
+def test_an_epoch_ends_with_its_last_step_and_the_next_begins() -> None:
+    sampler = ElasticDistributedSampler(range(10), 1, 0, global_batch_size=4)
+    seen = []
+    while sampler.epoch < 3:
+        sampler.set_epoch(sampler.epoch)  # changes nothing
+        seen.append(list(itertools.chain.from_iterable(steps([sampler]))))
+    assert [sorted(epoch) for epoch in seen] == [list(range(10))] * 3
+    assert len({tuple(epoch) for epoch in seen}) == 3
+    assert (sampler.epoch, sampler.consumed) == (3, 0)
+
+
+def test_another_epoch_begins_at_its_beginning() -> None:
+    sampler = ElasticDistributedSampler(range(10), 1, 0, global_batch_size=4)
+    sampler.advance()
+    sampler.set_epoch(0)
+    assert sampler.consumed == 4
+    sampler.set_epoch(1)
+    assert (sampler.epoch, sampler.consumed) == (1, 0)
+
+
+def test_an_epoch_with_too_little_left_for_a_larger_batch_is_over() -> None:
+    small = ElasticDistributedSampler(range(10), 1, 0, drop_last=True, global_batch_size=4)
+    small.advance()
+    large = ElasticDistributedSampler(range(10), 1, 0, drop_last=True, global_batch_size=7)
+    large.load_state_dict(small.state_dict())
+    assert (large.epoch, large.consumed) == (1, 0)
+
+
+def test_a_step_counts_once_it_is_whole() -> None:
+    sampler = ElasticDistributedSampler(
+        range(12), 1, 0, global_batch_size=6, micro_batch_size=2, shuffle=False
+    )
+    batches = sampler.global_batches(iter(sampler))
+    for micro, last in zip(next(batches), (False, False, True), strict=True):
+        assert sampler.state_dict()["consumed"] == 0
+        assert micro.last is last
+    assert sampler.state_dict()["consumed"] == 6
+    next(iter(next(batches)))  # left early: its other micro-batches are skipped
+    assert list(batches) == []
+    assert sampler.state_dict()["epoch"] == 1
+
+
+class Numbers(Dataset[int]):
+    def __len__(self) -> int:
+        return 50
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_loader_that_reads_ahead_does_not_move_the_state(num_workers: int) -> None:
+    sampler = ElasticDistributedSampler(Numbers(), 2, 1, global_batch_size=8, micro_batch_size=2)
+    read_ahead: DataLoader[Tensor] = DataLoader(
+        Numbers(), batch_sampler=sampler, num_workers=num_workers, prefetch_factor=4 if num_workers else None
+    )
+    seen: list[int] = []
+    for batch in itertools.islice(sampler.global_batches(read_ahead), 3):
+        here = [index for micro in batch for index in micro.data.tolist()]
+        assert here == batch.indices
+        seen += here
+    assert sampler.state_dict()["consumed"] == 3 * 8
+
+    alone = ElasticDistributedSampler(Numbers(), 1, 0, global_batch_size=8)
+    alone.load_state_dict(sampler.state_dict())
+    rest: DataLoader[Tensor] = DataLoader(Numbers(), batch_sampler=alone, num_workers=num_workers)
+    assert len(rest) == math.ceil((50 - 24) / 8)
+    seen += [
+        index for batch in alone.global_batches(rest) for micro in batch for index in micro.data.tolist()
+    ]
+    rank_0 = ElasticDistributedSampler(Numbers(), 2, 0, global_batch_size=8, micro_batch_size=2)
+    seen += itertools.chain.from_iterable(itertools.islice(rank_0, 3 * 2))
+    assert sorted(seen) == list(range(50))
+
+
+def test_loaders_that_would_deal_otherwise_are_refused() -> None:
+    sampler = ElasticDistributedSampler(range(8), 1, 0, global_batch_size=4)
+    data = TensorDataset(torch.arange(8))
+    for loader in (
+        DataLoader(data, sampler=sampler),
+        DataLoader(data, batch_sampler=ElasticDistributedSampler(data, 1, 0, global_batch_size=4)),
+        DataLoader(data, batch_sampler=sampler, in_order=False),
+    ):
+        with pytest.raises(ValueError, match="batch_sampler"):
+            next(sampler.global_batches(loader))
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"num_replicas": 2, "rank": 2}, "no rank 2 among 2"),
+        ({"num_replicas": 2, "rank": -1}, "no rank -1"),
+        ({"global_batch_size": 0}, "at least one sample"),
+        ({"micro_batch_size": 0}, "at least one sample"),
+        ({"dataset": range(0)}, "no step in an epoch: 0 samples"),
+        ({"drop_last": True, "global_batch_size": 11}, "no step in an epoch: 10 samples"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_says_why(options: dict[str, Any], says: str) -> None:
+    usual = {"dataset": range(10), "num_replicas": 1, "rank": 0, "global_batch_size": 4}
+    with pytest.raises(ValueError, match=says):
+        ElasticDistributedSampler(**usual | options)
+
+
+@pytest.mark.parametrize("change", [{"dataset": range(11)}, {"seed": 1}, {"shuffle": False}])
+def test_another_order_is_refused_within_an_epoch_and_fine_between_epochs(change: dict[str, Any]) -> None:
+    usual = {"dataset": range(10), "num_replicas": 1, "rank": 0, "global_batch_size": 4}
+    before = ElasticDistributedSampler(**usual)
+    after = ElasticDistributedSampler(**usual | change)
+    after.load_state_dict(before.state_dict())
+    before.advance()
+    with pytest.raises(ValueError, match="cannot go on 4 samples into epoch 0"):
+        after.load_state_dict(before.state_dict())
+
+
+def test_without_a_process_group_ranks_have_to_be_given() -> None:
+    with pytest.raises(ValueError, match="process group"):
+        ElasticDistributedSampler(range(10), global_batch_size=4)
