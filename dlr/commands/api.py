@@ -49,6 +49,10 @@ class Cause:
     path: str
     message: str
 
+    def __str__(self) -> str:
+        # What is wrong with the object as a whole has no path, which some API servers spell out.
+        return self.message if self.path in ("", "<nil>") else f"{self.path}: {self.message}"
+
 
 @dataclass(eq=False)
 class ApiFailure(CommandError):

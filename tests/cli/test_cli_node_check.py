@@ -126,6 +126,7 @@ class TestWhatIsAsked:
             (["--selector", "pool"], "takes label=value"),
             (["--selector", "pool!=a"], "takes label=value"),
             (["--selector", "pool in (a, b)"], "takes label=value"),
+            (["--selector", "the pool=a"], "takes label=value"),
             (["--selector", "pool=a,pool=b"], "two values of the label pool"),
             (["--all", "--gpu", "--accelerator", "none"], "contradict each other"),
             (["--local", "--no-wait"], "--local takes --gpu and --accelerator alone"),
@@ -165,6 +166,12 @@ class TestRefusals:
         assert done.err == (
             f"dlr: spec.accelerator: {supported}\n     spec.timeoutSeconds: Invalid value: 1: too small\n"
         )
+
+    def test_of_the_whole_object_have_none(self, server: ScriptedServer, dlr: Dlr) -> None:
+        causes = [{"field": "", "message": "metadata.name may have no dots"}]
+        server.answers[f"POST {CHECKS}"] = refusal(422, "Invalid", "is invalid: …", causes=causes)
+        done = dlr("node-check", "--all", "--name", "a.b")
+        assert done.err == "dlr: metadata.name may have no dots\n"
 
     def test_name_that_is_taken(self, server: ScriptedServer, dlr: Dlr) -> None:
         server.answers[f"POST {CHECKS}"] = refusal(409, "AlreadyExists", "already exists", name="nightly")

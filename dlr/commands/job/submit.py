@@ -81,4 +81,4 @@ def _refusal(api: Api, job: JobFile, failure: ApiFailure) -> str:
     )
     if not causes:
         return f"{job.where()}: {failure}"
-    return "\n     ".join(f"{job.where(cause.path)}: {cause.path}: {cause.message}" for cause in causes)
+    return "\n     ".join(f"{job.where(cause.path)}: {cause}" for cause in causes)

@@ -60,7 +60,7 @@ def _refusal(api: Api, check: JSON, failure: ApiFailure) -> str:
             f"There is a NodeCheck {name!r} in namespace {api.namespace!r} already; choose another --name, "
             f"or delete it first (kubectl delete nc {name} -n {api.namespace})."
         )
-    return "\n     ".join(f"{cause.path}: {cause.message}" for cause in failure.causes) or str(failure)
+    return "\n     ".join(map(str, failure.causes)) or str(failure)
 
 
 def announce(created: JSON, output: Format) -> None:

@@ -97,7 +97,7 @@ def _labels(selector: str) -> dict[str, str]:
         raise CouldNotTell("--selector is empty; every node is --all.")
     for part in selector.split(","):
         key, equals, value = (word.strip() for word in part.replace("==", "=", 1).partition("="))
-        if not equals or not key or key.endswith("!") or any(sign in value for sign in "=!() "):
+        if not equals or not key or any(sign in key + value for sign in "=!() "):
             raise CouldNotTell(
                 f"--selector {selector!r} is not understood: it takes label=value, and several with commas "
                 "between, all of which a node must have."
