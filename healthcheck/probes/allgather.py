@@ -7,6 +7,7 @@ of two and of three compare. t is the slowest rank's median; latency is t for 8 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from datetime import timedelta
 from statistics import median
@@ -24,6 +25,8 @@ ALGORITHM_GBPS, BUS_GBPS, LATENCY_US = "algorithm_gbps", "bus_gbps", "latency_us
 
 MEBIBYTES = {"cpu": 32, "cuda": 1024}
 """S: large enough that bandwidth no longer grows, on shared memory and on InfiniBand."""
+INTERFACE_ENV = "GLOO_SOCKET_IFNAME"
+"""With it a person chooses another network than that of the node's address."""
 SMALL_ELEMENTS = 2
 BUDGET_SECONDS = 0.5
 LEAST_REPEATS, MOST_REPEATS = 4, 50
@@ -68,7 +71,12 @@ class AllGather:
 
 
 def measure(
-    store: Store, rank: int, owners: Sequence[str], device: torch.device, timeout_seconds: float
+    store: Store,
+    rank: int,
+    owners: Sequence[str],
+    device: torch.device,
+    timeout_seconds: float,
+    address: str = "",
 ) -> dict[str, float]:
     """Take part as one rank, over NCCL on a GPU, else over Gloo. All ranks get the same figures.
 
@@ -79,6 +87,8 @@ def measure(
         device: this rank's own.
         timeout_seconds: after which Gloo gives up on another rank. Over NCCL the probe's own ends the wait.
 
+        address: this node's own, for Gloo to listen at.
+
     Raises ProbeError if a rank is lost, or if content arrived changed.
     """
     backend = "nccl" if device.type == "cuda" else "gloo"
@@ -86,10 +96,29 @@ def measure(
         torch.cuda.set_device(device)
     timeout = timedelta(seconds=timeout_seconds)
     try:
+        if backend == "gloo" and address and INTERFACE_ENV not in os.environ:
+            backend = gloo_at(address)
         dist.init_process_group(backend, store=store, rank=rank, world_size=len(owners), timeout=timeout)
         return _figures(owners, device)
     except RuntimeError as error:
-        raise ProbeError(f"the allgather over {backend} broke: {brief(error)}") from error
+        raise ProbeError(f"the allgather over {backend.partition('_')[0]} broke: {brief(error)}") from error
+
+
+def gloo_at(address: str) -> str:
+    """The name of a backend: Gloo, listening at `address`.
+
+    By itself it looks up the host's name, and listens at 127.0.0.1, where no other node reaches it, if the
+    name is unknown or that of the loopback, as it may be in a Pod with the host's network.
+    """
+
+    def create(store: Store, rank: int, size: int, timeout: timedelta) -> dist.ProcessGroupGloo:
+        options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+        options._devices = [dist.ProcessGroupGloo.create_device(hostname=address)]
+        options._timeout = timeout
+        return dist.ProcessGroupGloo(store, rank, size, options)
+
+    dist.Backend.register_backend("gloo_at", create, devices="cpu")
+    return "gloo_at"
 
 
 def _figures(owners: Sequence[str], device: torch.device) -> dict[str, float]:

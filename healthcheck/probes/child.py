@@ -1,14 +1,17 @@
 """The inside of a probe's process: it measures, prints its report as the only line on stdout, and is gone.
 
 Whatever else is printed, by NCCL for one, goes to stderr. At its time-out the process ends itself and leaves
-on stderr where it hung; so nothing outlives a runner that is gone.
+on stderr where it hung. It also ends with the runner that started it: so a probe of several processes is
+killed as a whole with its first one, and none outlives an agent that was killed.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import faulthandler
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -17,12 +20,13 @@ from typing import NoReturn
 from healthcheck.probes.report import Ending, ProbeError, Report
 
 DEFAULT_TIMEOUT_SECONDS = 300.0
+_PR_SET_PDEATHSIG = 1
 
 Measure = Callable[[argparse.Namespace], Report]
 
 
 def argument_parser(module_docstring: str | None) -> argparse.ArgumentParser:
-    """With the option that every probe has."""
+    """With the options that every probe has."""
     parser = argparse.ArgumentParser(description=(module_docstring or "").partition("\n")[0])
     parser.add_argument(
         "--deadline",
@@ -30,12 +34,15 @@ def argument_parser(module_docstring: str | None) -> argparse.ArgumentParser:
         default=time.monotonic() + DEFAULT_TIMEOUT_SECONDS,
         help=f"on this machine's monotonic clock; else {DEFAULT_TIMEOUT_SECONDS:.0f} s from now",
     )
+    parser.add_argument("--parent", type=int, help="the process id of who started this, to end with it")
     return parser
 
 
 def serve(parser: argparse.ArgumentParser, measure: Measure) -> NoReturn:
     """Run `measure` and end the process. An exception that is no ProbeError ends it with a traceback."""
     arguments = parser.parse_args()
+    if arguments.parent is not None:
+        _end_with(arguments.parent)
     faulthandler.enable()
     faulthandler.dump_traceback_later(max(arguments.deadline - time.monotonic(), 0.001), exit=True)
     report_fd = os.dup(sys.stdout.fileno())
@@ -51,3 +58,10 @@ def serve(parser: argparse.ArgumentParser, measure: Measure) -> NoReturn:
     os.write(report_fd, report.to_json().encode() + b"\n")
     sys.stderr.flush()
     os._exit(0)  # a library that hangs or crashes on its way out changes nothing any more
+
+
+def _end_with(parent: int) -> None:
+    """Be killed when `parent`, or the thread of it that started this process, ends (Linux)."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)  # it was gone already

@@ -26,6 +26,7 @@ LEAST_COLLECTIVE_SECONDS = 1.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     device_kind.add_argument(parser)
+    parser.add_argument("--address", default="", help="this node's own, for Gloo to listen at")
     parser.add_argument("--cpu-ranks", type=int, default=1, help="ranks of this node over Gloo")
 
 
@@ -41,6 +42,7 @@ class GroupGather:
 
     def __init__(self, meeting: Meeting, arguments: argparse.Namespace) -> None:
         self._meeting = meeting
+        self._address: str = arguments.address
         self._cpu_ranks: int = arguments.cpu_ranks
         self._deadline: float = arguments.deadline
         on_gpu = devices.choose(arguments.device)[0].type == CUDA and dist.is_nccl_available()
@@ -90,15 +92,18 @@ class GroupGather:
             return self._gather_in_processes(kind, first, owners, ranks[meeting.rank])
         store = PrefixStore(allgather.STORE_PREFIX, meeting.store)
         timeout_seconds = collective_timeout(self._deadline)
-        return allgather.measure(store, first, owners, devices.choose(kind)[0], timeout_seconds)
+        device = devices.choose(kind)[0]
+        return allgather.measure(store, first, owners, device, timeout_seconds, self._address)
 
     def _gather_in_processes(self, kind: str, first: int, owners: list[str], count: int) -> dict[str, float]:
         """One rank a process, the ranks from `first` on."""
-        store = self._meeting.store
+        place = self._meeting.place
         shared = (
             f"--device={kind}",
-            f"--host={store.host}",
-            f"--port={store.port}",
+            f"--address={self._address}",
+            f"--host={place.host}",
+            f"--port={place.port}",
+            f"--store-prefix={place.prefix}",
             f"--owners={','.join(owners)}",
         )
         # Done before this probe is, so that it can tell of a rank that hangs.

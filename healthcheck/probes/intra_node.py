@@ -8,6 +8,7 @@ from healthcheck.probes import allgather, child, devices, group, meeting
 from healthcheck.probes.report import Ending, Report, Skipped
 
 METRIC = "intra_node_bus_gbps"
+LOOPBACK = "127.0.0.1"
 JOIN_SECONDS = 10.0
 
 
@@ -15,7 +16,7 @@ def measure(arguments: argparse.Namespace) -> Report:
     found = devices.choose(arguments.device)
     if len(found) < 2 and arguments.cpu_ranks < 2:
         raise Skipped(f"there is one device here ({found[0].type}), so there is nobody to gather from")
-    met = meeting.join(["this node"], 0, "127.0.0.1", 0, JOIN_SECONDS)
+    met = meeting.join(["this node"], 0, meeting.Place(LOOPBACK, 0), JOIN_SECONDS)
     figures = group.GroupGather(met, arguments).run(JOIN_SECONDS)
     return Report(Ending.PASSED, figures={METRIC: figures[allgather.BUS_GBPS]})
 
@@ -23,4 +24,5 @@ def measure(arguments: argparse.Namespace) -> Report:
 if __name__ == "__main__":
     parser = child.argument_parser(__doc__)
     group.add_arguments(parser)
+    parser.set_defaults(address=LOOPBACK)
     child.serve(parser, measure)

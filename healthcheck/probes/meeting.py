@@ -1,6 +1,7 @@
-"""Where the members of a group meet before they test each other: a TCPStore that the first member hosts.
+"""Where the members of a group meet before they test each other: a TCPStore.
 
-A member that does not come is named, by all that did.
+Either the first member hosts it, or it is there already and the group keeps to a prefix of its own in it. A
+member that does not come is named, by all that did.
 """
 
 from __future__ import annotations
@@ -11,23 +12,42 @@ import re
 import socket
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from healthcheck.probes.report import ProbeError
 
+STORE_TIMEOUT_SECONDS = 300.0
 POLL_SECONDS, CONNECT_POLL_SECONDS = 0.02, 0.1
 _CAME, _LEFT, _ADJOURNED = "came", "left", "adjourned"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A TCPStore, or the part of one under `prefix`."""
+
+    host: str
+    port: int
+    prefix: str = ""
+    """If there is one, the store is there already, and nobody of the group hosts it."""
+
+    def visit(self, timeout_seconds: float = STORE_TIMEOUT_SECONDS) -> Store:
+        """As a client. Raises DistError."""
+        timeout = timedelta(seconds=timeout_seconds)
+        store = TCPStore(self.host, self.port, is_master=False, timeout=timeout, wait_for_workers=False)
+        return PrefixStore(self.prefix, store) if self.prefix else store
 
 
 class Meeting:
     """One member's view of a group: what all of them said, topic by topic."""
 
-    def __init__(self, store: TCPStore, members: Sequence[str], rank: int) -> None:
+    def __init__(self, store: Store, place: Place, members: Sequence[str], rank: int) -> None:
         self.store = store
+        self.place = place
         self.members = tuple(members)
         self.rank = rank
         store.set(f"{_CAME}/{rank}", "")
@@ -61,7 +81,7 @@ class Meeting:
         deadline = time.monotonic() + timeout_seconds
         try:
             self.store.set(f"{_LEFT}/{self.rank}", "")
-            if self.rank != 0:
+            if self.rank != 0 or self.place.prefix:
                 return
             present = [key for key in self._keys(_LEFT) if self.store.check([key.replace(_LEFT, _CAME)])]
             while not self.store.check(present) and time.monotonic() < deadline:
@@ -81,33 +101,38 @@ class Meeting:
         return [f"{topic}/{rank}" for rank in range(len(self.members))]
 
 
-def join(members: Sequence[str], rank: int, host: str, port: int, timeout_seconds: float) -> Meeting:
-    """Come to the meeting at `host`:`port`, as its host if `rank` is 0. Port 0 is any free one.
+def join(members: Sequence[str], rank: int, place: Place, timeout_seconds: float) -> Meeting:
+    """Come to the meeting; as its host if `rank` is 0 and the place has no prefix. Port 0 is any free one.
 
     Raises ProbeError if the port is taken, or the host is not there in time.
     """
-    if rank != 0:
-        _await_host(members[0], host, port, timeout_seconds)
-    timeout = timedelta(seconds=timeout_seconds)
+    hosts = rank == 0 and not place.prefix
+    if not hosts:
+        _await_host(members[0], place, timeout_seconds)
     try:
-        store = TCPStore(host, port, is_master=rank == 0, timeout=timeout, wait_for_workers=False)
-        return Meeting(store, members, rank)
+        if hosts:
+            timeout = timedelta(seconds=timeout_seconds)
+            store = TCPStore(place.host, place.port, is_master=True, timeout=timeout, wait_for_workers=False)
+            return Meeting(store, replace(place, port=store.port), members, rank)
+        return Meeting(place.visit(timeout_seconds), place, members, rank)
     except dist.DistError as error:
-        what = f"cannot listen on port {port}" if rank == 0 else f"cannot join {members[0]} at {host}:{port}"
+        where = f"{place.host}:{place.port}"
+        what = f"cannot listen on port {place.port}" if hosts else f"cannot join {members[0]} at {where}"
         raise ProbeError(f"{what}: {brief(error)}") from error
 
 
-def _await_host(name: str, host: str, port: int, timeout_seconds: float) -> None:
+def _await_host(name: str, place: Place, timeout_seconds: float) -> None:
     """A TCPStore would wait too, up to twice its time-out, and not say for what."""
     deadline = time.monotonic() + timeout_seconds
     while True:
         try:
-            socket.create_connection((host, port), max(deadline - time.monotonic(), POLL_SECONDS)).close()
+            patience = max(deadline - time.monotonic(), POLL_SECONDS)
+            socket.create_connection((place.host, place.port), patience).close()
             return
         except OSError as error:
             if time.monotonic() >= deadline:
                 raise ProbeError(
-                    f"{name}, where the group meets, cannot be reached at {host}:{port} "
+                    f"{name}, where the group meets, cannot be reached at {place.host}:{place.port} "
                     f"within {timeout_seconds:.0f} s: {error.strerror or error}"
                 ) from error
         time.sleep(CONNECT_POLL_SECONDS)

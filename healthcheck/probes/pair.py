@@ -18,7 +18,8 @@ def measure(arguments: argparse.Namespace) -> Report:
     members = arguments.members.split(",")
     # Whoever is missing is to be named before this probe's own time is up.
     patience = min(arguments.join_seconds, group.collective_timeout(arguments.deadline))
-    met = meeting.join(members, arguments.rank, arguments.master_address, arguments.master_port, patience)
+    place = meeting.Place(arguments.master_address, arguments.master_port, arguments.store_prefix)
+    met = meeting.join(members, arguments.rank, place, patience)
     figures = group.GroupGather(met, arguments).run(patience)
     return Report(Ending.PASSED, figures={METRICS[name]: value for name, value in figures.items()})
 
@@ -28,7 +29,12 @@ if __name__ == "__main__":
     group.add_arguments(parser)
     parser.add_argument("--members", required=True, help="the nodes' names in rank order, with commas")
     parser.add_argument("--rank", type=int, required=True, help="this node's, from 0")
-    parser.add_argument("--master-address", required=True, help="of rank 0")
+    parser.add_argument("--master-address", required=True, help="where the group meets: rank 0's")
     parser.add_argument("--master-port", type=int, required=True)
+    parser.add_argument(
+        "--store-prefix",
+        default="",
+        help="of the group's keys in a TCPStore that is there already; without it rank 0 opens one",
+    )
     parser.add_argument("--join-seconds", type=float, default=60.0, help="how long to wait for the others")
     child.serve(parser, measure)

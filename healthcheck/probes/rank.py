@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 
-from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
 from healthcheck.probes import allgather, child, device_kind, devices, group
+from healthcheck.probes.meeting import Place
 from healthcheck.probes.report import Ending, Report
 
 
 def measure(arguments: argparse.Namespace) -> Report:
-    store = TCPStore(arguments.host, arguments.port, is_master=False, wait_for_workers=False)
+    store = Place(arguments.host, arguments.port, arguments.store_prefix).visit()
     found = devices.choose(arguments.device)
     figures = allgather.measure(
         PrefixStore(allgather.STORE_PREFIX, store),
@@ -19,6 +20,7 @@ def measure(arguments: argparse.Namespace) -> Report:
         arguments.owners.split(","),
         found[arguments.local_rank % len(found)],  # several ranks share a CPU
         group.collective_timeout(arguments.deadline),
+        arguments.address,
     )
     return Report(Ending.PASSED, figures=figures)
 
@@ -26,8 +28,10 @@ def measure(arguments: argparse.Namespace) -> Report:
 if __name__ == "__main__":
     parser = child.argument_parser(__doc__)
     device_kind.add_argument(parser)
+    parser.add_argument("--address", default="")
     parser.add_argument("--host", required=True)
     parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--store-prefix", default="")
     parser.add_argument("--rank", type=int, required=True)
     parser.add_argument("--local-rank", type=int, required=True)
     parser.add_argument("--owners", required=True)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,34 +52,59 @@ class ProbeResult:
         return self.report.ending
 
 
-def run(probe: Probe) -> ProbeResult:
-    """Run one probe, for its time-out and a few seconds at most. Raises OSError if Python cannot start."""
-    return run_together([probe])[0]
+class Cancelled(Exception):
+    """The results are not wanted any more; nothing of the probes is left."""
 
 
-def run_together(probes: Sequence[Probe]) -> tuple[ProbeResult, ...]:
+@dataclass(frozen=True)
+class Cancellation:
+    """Ends probes early: at the start, and whenever `fd` is readable, `is_cancelled` is asked."""
+
+    fd: int
+    is_cancelled: Callable[[], bool]
+    """Has to see to it that `fd` is not readable any more, unless it says yes."""
+
+
+def run(probe: Probe, cancellation: Cancellation | None = None) -> ProbeResult:
+    """Run one probe, for its time-out and a few seconds at most.
+
+    Raises Cancelled, and OSError if Python cannot start.
+    """
+    return run_together([probe], cancellation)[0]
+
+
+def run_together(
+    probes: Sequence[Probe], cancellation: Cancellation | None = None
+) -> tuple[ProbeResult, ...]:
     """Run probes that need each other at the same time, and return when all have ended.
 
     When one has failed, the others cannot pass any more: they are ended soon, not only at their time-outs.
+    Raises as `run` does.
     """
+    if cancellation and cancellation.is_cancelled():
+        raise Cancelled
     started: list[_Running] = []
     try:
         started.extend(_Running(probe) for probe in probes)
-        _wait(started)
+        _wait(started, cancellation)
         return tuple(running.result() for running in started)
     finally:
         for running in started:
             running.close()
 
 
-def _wait(started: Sequence[_Running]) -> None:
+def _wait(started: Sequence[_Running], cancellation: Cancellation | None) -> None:
     poller = select.poll()
     open_ones = {running.stdout_fd: running for running in started}
     for fd in open_ones:
         poller.register(fd, select.POLLIN)
+    if cancellation:
+        poller.register(cancellation.fd, select.POLLIN)
     while open_ones:
         seconds_left = min(running.deadline for running in open_ones.values()) - time.monotonic()
         readable = {fd for fd, _ in poller.poll(max(0.0, seconds_left) * 1000 + 1)}
+        if cancellation and cancellation.fd in readable and cancellation.is_cancelled():
+            raise Cancelled
         for fd, running in list(open_ones.items()):
             ended = fd in readable and not running.read()
             if not ended and time.monotonic() < running.deadline:
@@ -103,7 +128,7 @@ class _Running:
         self._printed = b""
         self._result: ProbeResult | None = None
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - close() does
-        arguments = [f"--deadline={times_out}", *probe.arguments]
+        arguments = [f"--deadline={times_out}", f"--parent={os.getpid()}", *probe.arguments]
         self._process = subprocess.Popen(
             [sys.executable, "-m", f"{probe.package}.{probe.name}", *arguments],
             stdin=subprocess.DEVNULL,

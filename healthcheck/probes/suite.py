@@ -2,46 +2,81 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 
-from healthcheck.probes.device_kind import AUTO, CUDA
+from healthcheck.probes.device_kind import AUTO, CPU, CUDA
 from healthcheck.probes.device_state import GPU_COUNT
-from healthcheck.probes.report import Ending
-from healthcheck.probes.runner import Probe, ProbeResult, run
+from healthcheck.probes.report import Ending, Report
+from healthcheck.probes.runner import Cancellation, Probe, ProbeResult, run
 
 DEVICE_STATE = "device_state"
 TIMEOUT_SECONDS = {DEVICE_STATE: 30.0, "gemm": 120.0, "copies": 90.0, "intra_node": 120.0}
 """By probe, in their order. Ample for importing torch from a cold disk and starting CUDA on eight GPUs."""
+LEAST_SECONDS = 3.0
+"""With less than this left, a probe that does not end would say more about the budget than about the node."""
 
 Progress = Callable[[str, ProbeResult | None], None]
 """Told of a probe when it starts, with None, and when it has ended."""
 
 
-def run_local(require_gpu: bool, progress: Progress = lambda probe, result: None) -> list[ProbeResult]:
+def run_local(
+    require_gpu: bool,
+    progress: Progress = lambda probe, result: None,
+    *,
+    cpu_only: bool = False,
+    budget_seconds: float = math.inf,
+    cancellation: Cancellation | None = None,
+) -> list[ProbeResult]:
     """Run all local probes, in order.
 
-    Without the GPU that is required, and where even asking for the devices' state crashes or hangs, the rest
-    is not run: it could only do the same.
+    Without the GPU that is required, where even asking for the devices' state crashes or hangs, and after any
+    probe that hangs, the rest is not run: it could only do the same. A probe for which too little of the budget
+    is left is Unavailable.
+
+    Args:
+        cpu_only: leave GPUs alone, though there may be some.
+        budget_seconds: for all of them; each probe's own limit holds besides.
+
+    Raises Cancelled, and OSError if Python cannot start.
     """
+    ends_at = time.monotonic() + budget_seconds
     results: list[ProbeResult] = []
-    for name, timeout_seconds in TIMEOUT_SECONDS.items():
+    for name, limit_seconds in TIMEOUT_SECONDS.items():
+        if cpu_only and name == DEVICE_STATE:
+            continue
         progress(name, None)
-        result = run(Probe(name, _arguments(name, require_gpu, results), timeout_seconds))
+        timeout_seconds = min(limit_seconds, ends_at - time.monotonic())
+        if timeout_seconds < LEAST_SECONDS:
+            result = _not_run(name, budget_seconds)
+        else:
+            arguments = _arguments(name, require_gpu, cpu_only, results)
+            result = run(Probe(name, arguments, timeout_seconds), cancellation)
         progress(name, result)
         results.append(result)
-        if name == DEVICE_STATE and _is_pointless_to_go_on(result, require_gpu):
+        if _is_pointless_to_go_on(result, require_gpu):
             break
     return results
 
 
-def _arguments(name: str, require_gpu: bool, earlier: list[ProbeResult]) -> tuple[str, ...]:
+def _not_run(name: str, budget_seconds: float) -> ProbeResult:
+    reason = f"{name} was not run: the {budget_seconds:.0f} s for all local tests were spent before"
+    return ProbeResult(name, Report(Ending.UNAVAILABLE, reason), 0.0)
+
+
+def _arguments(name: str, require_gpu: bool, cpu_only: bool, earlier: list[ProbeResult]) -> tuple[str, ...]:
     if name == DEVICE_STATE:
         return ("--require-gpu",) if require_gpu else ()
+    if cpu_only:
+        return (f"--device={CPU}",)
     has_gpu = any(GPU_COUNT in result.report.figures for result in earlier)
     return (f"--device={CUDA if require_gpu or has_gpu else AUTO}",)
 
 
-def _is_pointless_to_go_on(device_state: ProbeResult, require_gpu: bool) -> bool:
-    if device_state.ending in (Ending.CRASHED, Ending.TIMED_OUT):
+def _is_pointless_to_go_on(after: ProbeResult, require_gpu: bool) -> bool:
+    if after.ending is Ending.TIMED_OUT:
         return True
-    return require_gpu and GPU_COUNT not in device_state.report.figures
+    if after.probe != DEVICE_STATE:
+        return False
+    return after.ending is Ending.CRASHED or (require_gpu and GPU_COUNT not in after.report.figures)

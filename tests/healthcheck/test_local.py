@@ -62,7 +62,7 @@ def endings(monkeypatch: pytest.MonkeyPatch) -> dict[str, Report]:
     """By probe, what it reports instead of running; the others pass."""
     reports: dict[str, Report] = {}
 
-    def run(probe: Probe) -> ProbeResult:
+    def run(probe: Probe, cancellation: object) -> ProbeResult:
         return result(probe.name, reports.get(probe.name, PASSED))
 
     monkeypatch.setattr(suite, "run", run)
@@ -118,7 +118,7 @@ def test_a_device_state_that_hangs_ends_the_check(endings: dict[str, Report]) ->
 def test_where_there_are_gpus_torch_must_use_them(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Probe] = []
 
-    def run(probe: Probe) -> ProbeResult:
+    def run(probe: Probe, cancellation: object) -> ProbeResult:
         asked.append(probe)
         return result(probe.name, Report(Ending.PASSED, figures={"gpu_count": 8}))
 
