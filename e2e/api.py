@@ -34,6 +34,7 @@ class Resource:
 class Kind(Enum):
     JOB = Resource("elastic.iml.github.io/v1alpha1", "elasticjobs")
     WORKER = Resource("elastic.iml.github.io/v1alpha1", "elasticworkers")
+    CHECK = Resource("elastic.iml.github.io/v1alpha1", "nodechecks")
     POD = Resource("v1", "pods")
     EVENT = Resource("v1", "events")
     NODE = Resource("v1", "nodes", namespaced=False)

@@ -26,6 +26,7 @@ REPOSITORY = Path(__file__).parent.parent
 KUBECTL_TIMEOUT_SECONDS = 60.0
 EMPTY_SECONDS = 60.0
 OLD_KUBECTL = "1.32"
+CORDON_ANNOTATION = "elastic.iml.github.io/cordon"
 
 
 class Unavailable(Exception):
@@ -38,6 +39,8 @@ class Capability(Enum):
     CONTROL_PLANE = "signals to the processes of the control plane"
     WHOLE_CRASH = "killing the whole cluster at once"
     POWER = "powering nodes off and on"
+    NODE_PROCESSES = "signals to the processes on its nodes"
+    NETWORK_NAMESPACES = "network of its own for each node (that takes root, and the command ip)"
 
 
 class ControlPlaneProcess(ABC):
@@ -107,7 +110,7 @@ class Cluster(ABC):
 
     @contextmanager
     def namespace(self, prefix: str) -> Iterator[Observation]:
-        """A namespace of its own, watched from the start; emptied of jobs at the end."""
+        """A namespace of its own, watched from the start; emptied of jobs and checks at the end."""
         name = f"{prefix}-{uuid4().hex[:5]}"
         api = self.api()
         api.create(Kind.NAMESPACE, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
@@ -115,10 +118,12 @@ class Cluster(ABC):
         try:
             yield observation
         finally:
-            for job in api.list(Kind.JOB, name)["items"]:
-                api.delete(Kind.JOB, job["metadata"]["name"], name)
+            for kind in (Kind.JOB, Kind.CHECK):
+                for made in api.list(kind, name)["items"]:
+                    api.delete(kind, made["metadata"]["name"], name)
             observation.wait_for("the scenario's Pods to go", lambda: not observation.pods(), EMPTY_SECONDS)
             observation.close()
+            _put_into_service(api, name)
             api.delete(Kind.NAMESPACE, name)
             api.close()
 
@@ -185,6 +190,18 @@ class Cluster(ABC):
             "exec", "-i", "-n", namespace, pod, "--", "python3", "-", *arguments, stdin=source
         )
         return done.stdout
+
+
+def _put_into_service(api: Api, namespace: str) -> None:
+    """Nodes that a check or job of the namespace has taken out of it. (The controller could not know.)"""
+    for node in api.list(Kind.NODE)["items"]:
+        mark = json.loads((node["metadata"].get("annotations") or {}).get(CORDON_ANNOTATION, "{}"))
+        if mark and mark["verdict"]["namespace"] == namespace:
+            nothing_left = {
+                "metadata": {"annotations": {CORDON_ANNOTATION: None}},
+                "spec": {"taints": None, "unschedulable": None},
+            }
+            api.patch(Kind.NODE, node["metadata"]["name"], nothing_left)
 
 
 def default_kubectl() -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from e2e.cluster import Capability, Cluster, Unavailable, default_kubectl
-from e2e.embedded import EmbeddedCluster
+from e2e.embedded import DEFAULT_NODES, EmbeddedCluster
 from e2e.kind import KindCluster
 from e2e.kubeconfig import KubeconfigCluster
 from e2e.observation import Observation
@@ -44,9 +44,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.fixture(scope="module")
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """One cluster a module: what a scenario breaks stays with its own kind."""
+    """One cluster a module, of as many NODES as it says: what a scenario breaks stays with its own kind."""
     backends: dict[str, Callable[[], Cluster]] = {
-        "embedded": EmbeddedCluster,
+        "embedded": lambda: EmbeddedCluster(getattr(request.module, "NODES", DEFAULT_NODES)),
         "kind": KindCluster,
         "kubeconfig": lambda: KubeconfigCluster(request.config.getoption("--kubeconfig")),
     }

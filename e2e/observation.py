@@ -20,7 +20,7 @@ Answer = TypeVar("Answer")
 
 RECONNECT_SECONDS = 0.5
 LOOK_AGAIN_SECONDS = 1.0  # conditions may look at more than objects
-WATCHED = (Kind.JOB, Kind.WORKER, Kind.POD, Kind.EVENT)
+WATCHED = (Kind.JOB, Kind.WORKER, Kind.CHECK, Kind.POD, Kind.EVENT)
 
 
 class Timeout(AssertionError):
@@ -28,7 +28,7 @@ class Timeout(AssertionError):
 
 
 class Observation:
-    """Watches jobs, workers, Pods and Events of a namespace from its creation until `close`."""
+    """Watches jobs, workers, node checks, Pods and Events of a namespace from its creation until `close`."""
 
     def __init__(self, kubeconfig: Path, namespace: str) -> None:
         self.namespace = namespace
@@ -53,8 +53,16 @@ class Observation:
 
     def workers(self, job: str) -> list[Object]:
         """The job's ElasticWorkers, by index."""
-        mine = [w for w in self.objects(Kind.WORKER).values() if w["spec"]["jobName"] == job]
+        mine = [w for w in self.objects(Kind.WORKER).values() if w["spec"].get("jobName") == job]
         return sorted(mine, key=lambda worker: int(worker["spec"]["index"]))
+
+    def checks(self) -> list[Object]:
+        """The node checks, in the order of their making."""
+
+        def age(check: Object) -> tuple[str, str]:
+            return check["metadata"]["creationTimestamp"], check["metadata"]["name"]
+
+        return sorted(self.objects(Kind.CHECK).values(), key=age)
 
     def pods(self) -> dict[str, Object]:
         return self.objects(Kind.POD)
@@ -86,10 +94,14 @@ class Observation:
             status = job.get("status", {})
             lines.append(f"job {name}: {status.get('phase')} rendezvous={status.get('rendezvous')}")
             lines += [f"  {_condition(condition)}" for condition in status.get("conditions", [])]
+        for check in self.checks():
+            lines += _described_check(check)
         for name, worker in sorted(self.objects(Kind.WORKER).items()):
             status = worker.get("status", {})
             agent = status.get("agent") or {}
-            shown = {key: agent.get(key) for key in ("state", "observedRound", "progress", "failure")}
+            shown = {
+                key: agent.get(key) for key in ("state", "observedRound", "progress", "failure", "check")
+            }
             lines.append(f"worker {name}: {status.get('phase')} {status.get('message', '')} agent={shown}")
         for name, pod in sorted(self.objects(Kind.POD).items()):
             status = pod.get("status", {})
@@ -145,6 +157,19 @@ class Observation:
             else:
                 self._current[kind][name] = event["object"]
             self._changed.notify_all()
+
+
+def _described_check(check: Object) -> list[str]:
+    status = check.get("status", {})
+    rounds = [
+        [(group["members"], group["passed"]) for group in r["groups"]] for r in status.get("rounds", [])
+    ]
+    lines = [
+        f"node check {check['metadata']['name']}: {status.get('phase')} round={status.get('round')} {rounds}"
+    ]
+    lines += [f"  {_condition(condition)}" for condition in status.get("conditions", [])]
+    lines += [f"  {r['node']} {r['verdict']}: {r.get('message')}" for r in status.get("nodeResults", [])]
+    return lines
 
 
 def _condition(condition: Object) -> str:

@@ -43,6 +43,15 @@ def _stat(pid: int) -> tuple[str, int, int] | None:
     return fields[0], int(fields[1]), int(fields[19])
 
 
+def cpu_seconds(pid: int) -> float:
+    """What a process has used; 0 when it is gone."""
+    try:
+        fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / float(os.sysconf("SC_CLK_TCK"))
+
+
 def all_pids() -> list[int]:
     return [int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit()]
 
@@ -70,13 +79,14 @@ def mentioning(text: str) -> dict[int, str]:
         stat = _stat(pid)
         if pid == os.getpid() or stat is None or stat[0] == "Z":
             continue
-        command = _command(pid)
-        if text in command or any(text in value for value in environment(pid).values()):
-            found[pid] = command
+        line = command(pid)
+        if text in line or any(text in value for value in environment(pid).values()):
+            found[pid] = line
     return found
 
 
-def _command(pid: int) -> str:
+def command(pid: int) -> str:
+    """The command line, its words with spaces between; empty when the process is gone or has ended."""
     try:
         return (
             (PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()

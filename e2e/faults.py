@@ -1,0 +1,134 @@
+"""Breaks, slows or holds a virtual node for real, by signals to the probe processes of its Pods.
+
+Each fault is a thread that looks through /proc often enough to catch a probe while it still starts. For
+backends whose Pods are processes of this machine.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from abc import ABC, abstractmethod
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+from e2e import processes
+
+LOOK_SECONDS = 0.01
+YOUNG_SECONDS = 2.0
+"""A process may still become a probe until it is so old: it has been forked, and calls exec soon."""
+DUTY_SECONDS = 0.01
+"""Much shorter than a product or an allgather that is measured, so that each of them is slowed."""
+LOADED_CPU_SECONDS = 0.8
+"""By then a probe has imported torch. Slowing that too would only make the check last longer."""
+
+
+class NodeProbes:
+    """The probe processes of the Pods that one namespace has on one node."""
+
+    def __init__(self, namespace: str, node: str, probe: str = "") -> None:
+        """`probe` is a module of healthcheck.probes; without it, all are meant."""
+        self._variables = {"DLR_NAMESPACE": namespace, "DLR_NODE_NAME": node}
+        self._module = f"healthcheck.probes.{probe}"
+        self._since: dict[int, float] = {}
+        self._found: set[int] = set()
+
+    def living(self) -> list[int]:
+        """Their pids."""
+        now = time.monotonic()
+        pids = set(processes.all_pids())
+        self._since = {pid: self._since.get(pid, now) for pid in pids}
+        young = {pid for pid in pids if now - self._since[pid] < YOUNG_SECONDS}
+        self._found = (self._found & pids) | {pid for pid in young if self._is_one(pid)}
+        return sorted(self._found)
+
+    def signal(self, pid: int, number: int) -> bool:
+        """Whether the process was still there, and one of them, to get it."""
+        with suppress(ProcessLookupError):
+            descriptor = os.pidfd_open(pid)
+            try:
+                if self._is_one(pid):
+                    signal.pidfd_send_signal(descriptor, number)
+                    return True
+            finally:
+                os.close(descriptor)
+        return False
+
+    def _is_one(self, pid: int) -> bool:
+        if self._module not in processes.command(pid):
+            return False
+        return self._variables.items() <= processes.environment(pid).items()
+
+
+class Fault(ABC):
+    """Lasts as long as its context."""
+
+    def __init__(self, probes: NodeProbes) -> None:
+        self.probes = probes
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._work, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+
+    @abstractmethod
+    def _work(self) -> None:
+        """Until `_over` is set."""
+
+
+class Broken(Fault):
+    """Kills every probe of the node as it appears."""
+
+    def __init__(self, probes: NodeProbes) -> None:
+        super().__init__(probes)
+        self.killed = 0
+
+    def _work(self) -> None:
+        while not self._over.wait(LOOK_SECONDS):
+            self.killed += sum(self.probes.signal(pid, signal.SIGKILL) for pid in self.probes.living())
+
+
+class Slowed(Fault):
+    """Stops the node's probes for a share of every hundredth of a second, as a throttled CPU would."""
+
+    def __init__(self, probes: NodeProbes, stopped_share: float = 0.9) -> None:
+        super().__init__(probes)
+        self._stopped_seconds = stopped_share * DUTY_SECONDS
+        self.slowed: set[int] = set()
+
+    def _work(self) -> None:
+        while not self._over.is_set():
+            pids = [pid for pid in self.probes.living() if processes.cpu_seconds(pid) >= LOADED_CPU_SECONDS]
+            stopped = [pid for pid in pids if self.probes.signal(pid, signal.SIGSTOP)]
+            self.slowed.update(stopped)
+            self._over.wait(self._stopped_seconds)
+            for pid in stopped:
+                self.probes.signal(pid, signal.SIGCONT)
+            self._over.wait(DUTY_SECONDS - self._stopped_seconds)
+
+
+class Held(Fault):
+    """Stops one probe of the node until the context ends, so that a check cannot go on."""
+
+    def __init__(self, probes: NodeProbes) -> None:
+        super().__init__(probes)
+        self.caught = threading.Event()
+
+    def _work(self) -> None:
+        while not self._over.wait(LOOK_SECONDS):
+            for pid in self.probes.living():
+                if self.probes.signal(pid, signal.SIGSTOP):
+                    self.caught.set()
+                    self._over.wait()
+                    self.probes.signal(pid, signal.SIGCONT)
+                    return

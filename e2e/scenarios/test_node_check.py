@@ -1,0 +1,175 @@
+"""Checks of a cluster's nodes: the broken one is cordoned, the slow one is not, nonsense is told as such."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import yaml
+
+from e2e import checks, jobs
+from e2e.api import Kind, Object
+from e2e.cluster import Capability, Cluster
+from e2e.embedded import EmbeddedCluster
+from e2e.faults import Broken, NodeProbes, Slowed
+from e2e.observation import Observation
+
+TIMEOUT_SECONDS = 60
+CONDITION_SECONDS = 20
+
+
+def dlr_node_check(cluster: Cluster, *arguments: str) -> tuple[int, Object]:
+    """`dlr node-check`, as a person or a script calls it: its exit code, and what it printed."""
+    assert isinstance(cluster, EmbeddedCluster)
+    done = cluster.run_dlr(
+        "node-check",
+        f"--timeout={TIMEOUT_SECONDS}",
+        f"--straggler-ratio={checks.RATIO}",
+        "-o",
+        "json",
+        *arguments,
+    )
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+@pytest.mark.needs(Capability.NODE_PROCESSES)
+def test_a_broken_node_is_cordoned_and_a_later_pass_lifts_our_cordon_but_not_another(
+    cluster: Cluster, observation: Observation
+) -> None:
+    namespace = observation.namespace
+    nodes = ["node-0", "node-1", "node-2", "node-3"]
+    everybody = ("--namespace", namespace, "--nodes", ",".join(nodes))
+    with Broken(NodeProbes(namespace, "node-3", "gemm")) as fault:
+        code, found = dlr_node_check(cluster, *everybody)
+    assert fault.killed == 1
+    assert code == 1, found
+    assert {entry["node"]: entry["verdict"] for entry in found["nodes"]} == {
+        **dict.fromkeys(nodes, "Healthy"),
+        "node-3": "Faulty",
+    }
+    assert "SIGKILL" in found["nodes"][3]["message"]
+    checks.wait_until_cordoned(cluster, observation, "node-3")
+
+    cluster.kubectl("cordon", "node-2")
+    try:
+        code, found = dlr_node_check(cluster, *everybody)
+        assert code == 0, found
+        assert [entry["verdict"] for entry in found["nodes"]] == 4 * ["Healthy"], (
+            "cordoned ones are tested too"
+        )
+        observation.wait_for(
+            "our cordon to be lifted",
+            lambda: checks.is_in_service(checks.node(cluster, "node-3")),
+            checks.CORDON_SECONDS,
+        )
+        assert checks.node(cluster, "node-2")["spec"]["unschedulable"], "a cordon made by hand stays"
+    finally:
+        cluster.kubectl("uncordon", "node-2")
+
+
+@pytest.mark.needs(Capability.NODE_PROCESSES)
+def test_a_slow_node_is_named_a_straggler_and_stays_in_service(
+    cluster: Cluster, observation: Observation
+) -> None:
+    namespace = observation.namespace
+    nodes = ["node-0", "node-1", "node-2", "node-3"]
+    with Slowed(NodeProbes(namespace, "node-1")) as fault:
+        cluster.apply(checks.node_check({"nodes": nodes, "timeoutSeconds": 2 * TIMEOUT_SECONDS}), namespace)
+        check = checks.wait_until_finished(observation, within_seconds=150)
+    print(checks.duration(check))
+    assert len(fault.slowed) >= 2
+    status = check["status"]
+    assert status.get("stragglers") == ["node-1"], observation.describe()
+    assert not status.get("faultyNodes"), observation.describe()
+    assert jobs.condition(check, "Healthy")["reason"] == "Stragglers"
+    checks.assert_in_service(cluster, nodes)
+
+
+REFUSED: dict[str, tuple[Object, str]] = {
+    "an unknown accelerator": ({"nodes": ["node-0"], "accelerator": "acme.com/npu"}, "spec.accelerator"),
+    "nodes and a job": ({"nodes": ["node-0"], "jobName": "digits"}, "exactly one of"),
+    "nothing": ({}, "exactly one of"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_check_that_makes_no_sense_is_refused(
+    cluster: Cluster, observation: Observation, case: str
+) -> None:
+    spec, expected = REFUSED[case]
+    manifest = yaml.safe_dump(checks.node_check(spec))
+    done = cluster.kubectl("apply", "-n", observation.namespace, "-f", "-", stdin=manifest, check=False)
+    assert done.returncode != 0
+    assert expected in done.stderr, done.stderr
+
+
+HOPELESS: dict[str, tuple[Object, str, str]] = {
+    "a selector without nodes": (
+        {"nodeSelector": {"no-such-label": "here"}},
+        "NoNodes",
+        "no node has the labels no-such-label=here",
+    ),
+    "a node that does not exist": ({"nodes": ["node-0", "node-99"]}, "NodeNotFound", "node-99"),
+    "a job that does not exist": ({"jobName": "no-such-job"}, "JobNotFound", "no-such-job"),
+}
+
+
+@pytest.mark.parametrize("case", HOPELESS)
+def test_a_check_that_cannot_be_carried_out_fails_and_says_why(
+    cluster: Cluster, observation: Observation, case: str
+) -> None:
+    spec, reason, expected = HOPELESS[case]
+    cluster.apply(checks.node_check(spec), observation.namespace)
+    check = checks.wait_until_finished(observation, within_seconds=CONDITION_SECONDS)
+    assert check["status"]["phase"] == "Failed"
+    failed = jobs.condition(check, "Failed")
+    assert failed["reason"] == reason, failed
+    assert expected in failed["message"]
+    assert not observation.pods()
+
+
+def test_one_node_alone_is_checked_and_the_message_tells_what_was_not(
+    cluster: Cluster, observation: Observation
+) -> None:
+    cluster.apply(
+        checks.node_check({"nodes": ["node-0"], "timeoutSeconds": TIMEOUT_SECONDS}), observation.namespace
+    )
+    check = checks.wait_until_finished(observation)
+    assert checks.verdicts(check) == {"node-0": "Healthy"}
+    assert "no partner" in jobs.condition(check, "Healthy")["message"]
+
+
+def test_a_check_without_the_gpu_that_it_asks_for_could_not_tell(
+    cluster: Cluster, observation: Observation
+) -> None:
+    spec = {"nodes": ["node-0", "node-1"], "accelerator": "nvidia.com/gpu", "timeoutSeconds": TIMEOUT_SECONDS}
+    cluster.apply(checks.node_check(spec), observation.namespace)
+    check = checks.wait_until_finished(observation)
+    assert set(checks.verdicts(check).values()) == {"Inconclusive"}
+    assert all("nvidia.com/gpu" in result["message"] for result in check["status"]["nodeResults"])
+    healthy = jobs.condition(check, "Healthy")
+    assert (healthy["status"], healthy["reason"]) == ("Unknown", "Inconclusive")
+    checks.assert_in_service(cluster, ["node-0", "node-1"])
+
+
+def test_a_second_check_of_the_same_node_waits_for_the_first(
+    cluster: Cluster, observation: Observation
+) -> None:
+    for name in ("first", "second"):
+        cluster.apply(
+            checks.node_check({"nodes": ["node-0"], "timeoutSeconds": TIMEOUT_SECONDS}, name),
+            observation.namespace,
+        )
+
+    def told() -> Object | None:
+        waiting = jobs.condition(observation.objects(Kind.CHECK).get("second", {}), "Running")
+        return waiting if waiting.get("reason") == "WaitingForCheck" else None
+
+    waiting = observation.wait_for("the second to say what it waits for", told, CONDITION_SECONDS)
+    assert "node-0" in waiting["message"]
+    assert "first" in waiting["message"]
+    first = checks.wait_until_finished(observation, "first")
+    second = checks.wait_until_finished(observation, "second")
+    assert checks.verdicts(first) == checks.verdicts(second) == {"node-0": "Healthy"}
+    assert first["status"]["completionTime"] <= second["status"]["startTime"]

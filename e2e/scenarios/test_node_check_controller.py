@@ -1,0 +1,72 @@
+"""The controller dies in the middle of a round: the next one goes on with it, to the same verdict."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from e2e import checks, embedded
+from e2e.api import Kind
+from e2e.cluster import Capability, Cluster
+from e2e.faults import Broken, Held, NodeProbes
+from e2e.observation import Observation
+
+TIMEOUT_SECONDS = 60
+SUCCESSOR_SECONDS = 15
+NODES_CHECKED = ["node-0", "node-1", "node-2", "node-3"]
+BROKEN, BYSTANDER = "node-3", "node-0"
+
+
+def replace_controller(cluster: Cluster, observation: Observation) -> None:
+    """SIGKILL, and the next one leads.
+
+    The dead one's Lease is deleted: that a successor waits it out, other scenarios show.
+    """
+    controller = cluster.control_plane(embedded.CONTROLLER)
+    killed = controller.pid()
+    before = holder(cluster)
+    controller.signal(signal.SIGKILL)
+    observation.wait_for(
+        "the next controller", lambda: controller.pid() not in (None, killed), SUCCESSOR_SECONDS
+    )
+    api = cluster.api()
+    api.delete(Kind.LEASE, "dlr-controller", "kube-system")
+    api.close()
+    observation.wait_for(
+        "the next controller to lead", lambda: holder(cluster) not in ("", before), SUCCESSOR_SECONDS
+    )
+
+
+def holder(cluster: Cluster) -> str:
+    """The identity of the controller that leads; empty where none does."""
+    api = cluster.api()
+    leases = {lease["metadata"]["name"]: lease for lease in api.list(Kind.LEASE, "kube-system")["items"]}
+    api.close()
+    return str(leases.get("dlr-controller", {}).get("spec", {}).get("holderIdentity") or "")
+
+
+@pytest.mark.needs(Capability.CONTROL_PLANE)
+@pytest.mark.needs(Capability.NODE_PROCESSES)
+def test_a_check_outlives_the_controller_in_the_middle_of_round_1_and_of_round_2(
+    cluster: Cluster, observation: Observation
+) -> None:
+    namespace = observation.namespace
+    with Broken(NodeProbes(namespace, BROKEN, "pair")):
+        cluster.apply(
+            checks.node_check({"nodes": NODES_CHECKED, "timeoutSeconds": TIMEOUT_SECONDS}), namespace
+        )
+        for number in (1, 2):
+            checks.wait_for_round(observation, number)
+            with Held(NodeProbes(namespace, BYSTANDER, "pair")) as hold:
+                observation.wait_for("a probe to be held", hold.caught.is_set, SUCCESSOR_SECONDS)
+                replace_controller(cluster, observation)
+                status = observation.objects(Kind.CHECK)["check"]["status"]
+                assert (status["phase"], status["round"]) == ("Running", number)
+        check = checks.wait_until_finished(observation)
+    print(checks.duration(check))
+    assert checks.groups(check, 1) == {("node-0", "node-1"): True, ("node-2", "node-3"): False}
+    assert check["status"].get("faultyNodes") == [BROKEN], observation.describe()
+    assert checks.verdicts(check) == {**dict.fromkeys(NODES_CHECKED, "Healthy"), BROKEN: "Faulty"}
+    assert len(check["status"]["rounds"]) == 2
+    checks.wait_until_cordoned(cluster, observation, BROKEN)

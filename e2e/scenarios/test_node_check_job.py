@@ -1,0 +1,133 @@
+"""The node check of a job: before its training, for who joins it, and not for every little failure."""
+
+from __future__ import annotations
+
+import pytest
+
+from e2e import checks, jobs
+from e2e.api import Kind, Object
+from e2e.cluster import Capability, Cluster
+from e2e.faults import Broken, NodeProbes
+from e2e.observation import Observation
+
+NODES = 7
+WORKERS = 6
+TIMEOUT_SECONDS = 60
+CHECKED_SECONDS = 150
+TRAINED_SECONDS = 120
+
+
+def one_a_node(manifest: Object) -> Object:
+    """So large that no two workers share one of the virtual nodes, which have 8 CPUs each."""
+    template = manifest["spec"]["replicaSpecs"]["worker"]["template"]
+    template["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "5"}}
+    return manifest
+
+
+def policy(**more: object) -> Object:
+    return {
+        "enabled": True,
+        "timeoutSeconds": TIMEOUT_SECONDS,
+        "stragglerRatio": checks.RATIO,
+        "cordon": True,
+        **more,
+    }
+
+
+def node_of(observation: Observation, pod: str) -> str:
+    found = observation.pods().get(pod, {})
+    return str(found.get("spec", {}).get("nodeName") or "")
+
+
+@pytest.mark.needs(Capability.NODE_PROCESSES)
+def test_of_six_nodes_the_sixth_is_broken_found_cordoned_and_replaced_and_the_job_succeeds(
+    cluster: Cluster, observation: Observation
+) -> None:
+    """DLRover's own example: the pair {5, 6} fails, both get other partners, and 6 fails again."""
+    namespace = observation.namespace
+    manifest = jobs.digits(
+        cluster, namespace, workers=WORKERS, epochs=5, step_delay_seconds=0, nodeCheck=policy()
+    )
+    cluster.apply(one_a_node(manifest), namespace)
+    sixth = observation.wait_for(
+        "the sixth worker to be placed", lambda: node_of(observation, "digits-worker-5-1"), 20
+    )
+    with Broken(NodeProbes(namespace, sixth, "pair")) as fault:
+        first = observation.wait_for("the check before training to be made", observation.checks, 30)[0]
+        check = checks.wait_until_finished(observation, first["metadata"]["name"], CHECKED_SECONDS)
+        local, pairs = checks.probe_seconds(observation, check)
+        print(f"{checks.duration(check)}; probes: {local:.0f} s local, {pairs:.0f} s with others")
+
+        nodes = check["status"]["nodes"]
+        assert nodes[5] == sixth
+        assert len(set(nodes)) == WORKERS
+        assert checks.groups(check, 1) == {
+            (nodes[0], nodes[1]): True,
+            (nodes[2], nodes[3]): True,
+            (nodes[4], nodes[5]): False,
+        }, observation.describe()
+        assert len(check["status"]["rounds"]) == 2
+        assert checks.verdicts(check) == {**dict.fromkeys(nodes, "Healthy"), sixth: "Faulty"}
+        assert check["status"]["faultyNodes"] == [sixth]
+        assert fault.killed == 2, "one probe a round"
+        checks.wait_until_cordoned(cluster, observation, sixth)
+        checks.assert_in_service(cluster, nodes[:5])
+
+        jobs.wait_until_succeeded(observation, within_seconds=TRAINED_SECONDS)
+    world = jobs.rendezvous(observation)
+    assert world["members"] == list(range(WORKERS))
+    assert world["incarnations"] == [1, 1, 1, 1, 1, 2], "just the sixth worker was relaunched"
+    assert world["round"] == 1, "nobody trained before the check had passed everybody"
+    spare = node_of(observation, "digits-worker-5-2")
+    assert spare not in nodes
+    assert jobs.accuracy(cluster, observation) >= jobs.GOOD_ACCURACY
+
+    second = observation.checks()[1]
+    assert checks.verdicts(second)[spare] == "Healthy", "who joins is checked first"
+    assert set(second["status"]["reused"]) == set(second["status"]["nodes"]) - {spare}, (
+        "and the others, who passed a moment ago, are its partners"
+    )
+    assert len(observation.checks()) == 2
+
+
+@pytest.mark.needs(Capability.NODE_PROCESSES)
+def test_a_joiner_on_a_new_node_is_checked_and_a_killed_process_starts_no_check(
+    cluster: Cluster, observation: Observation
+) -> None:
+    namespace = observation.namespace
+    manifest = jobs.digits(
+        cluster, namespace, workers=2, epochs=30, step_delay_seconds=0.05, nodeCheck=policy()
+    )
+    cluster.apply(one_a_node(manifest), namespace)
+    before = jobs.wait_until_training(observation, 2, within_seconds=CHECKED_SECONDS)
+    assert len(observation.checks()) == 1
+
+    cluster.kill_process(namespace, jobs.current_pods(observation)[1])
+    observation.wait_for(
+        "the next world", lambda: jobs.rendezvous(observation)["round"] > before["round"], 30
+    )
+    jobs.wait_until_training(observation, 2, beyond_step=0)
+    assert len(observation.checks()) == 1, "a process that dies says nothing about its node"
+
+    left = node_of(observation, "digits-worker-1-1")
+    cluster.kubectl("cordon", left)
+    try:
+        cluster.delete_pod(namespace, "digits-worker-1-1")
+        joined = observation.wait_for(
+            "the worker on another node", lambda: node_of(observation, "digits-worker-1-2"), 30
+        )
+        assert joined != left
+        after = jobs.wait_until_training(observation, 2, beyond_step=0, within_seconds=CHECKED_SECONDS)
+    finally:
+        cluster.kubectl("uncordon", left)
+    assert after["incarnations"] == [1, 2]
+    check = observation.checks()[1]
+    assert check["status"]["phase"] == "Succeeded"
+    assert checks.verdicts(check)[joined] == "Healthy"
+    formed_without_it = [
+        version["status"]["rendezvous"]["round"]
+        for version in observation.history[Kind.JOB]
+        if (version.get("status", {}).get("rendezvous") or {}).get("phase") == "Formed"
+        and version["status"].get("activeCheck")
+    ]
+    assert not formed_without_it, "no world is formed while a check is under way"
