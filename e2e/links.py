@@ -1,8 +1,8 @@
 """A network for each virtual node, so that the link between two of them can be cut for real.
 
 The embedded cluster's Pods all share the host's network. Here, every node gets a network namespace; a cable
-of two virtual interfaces leads from each to one bridge, and what Pods run in them talks over these alone. Needs
-root.
+of two virtual interfaces leads from each to one bridge, and what Pods run in them talks over these alone. It
+needs root.
 """
 
 from __future__ import annotations
