@@ -52,8 +52,8 @@ def test_controller_and_manifests_need_neither_torch_nor_pykube() -> None:
 
 
 def test_checking_this_machine_needs_no_kubernetes_client() -> None:
-    asked = run_without("pykube,kubernetes", "node-check", "--local", "--accelerator", "none")
-    assert "--local uses the GPUs that it finds" in asked.stderr
+    asked = run_without("pykube,kubernetes", "node-check", "--local", "--accelerator", "tpu")
+    assert "'tpu' is unknown here" in asked.stderr
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ class TestWhatIsAsked:
             (["--all", "--gpu", "--accelerator", "none"], "contradict each other"),
             (["--local", "--no-wait"], "--local takes --gpu and --accelerator alone"),
             (["--local", "--timeout", "60"], "--local takes --gpu and --accelerator alone"),
-            (["--local", "--accelerator", "none"], "uses the GPUs that it finds"),
+            (["--local", "--accelerator", "tpu"], "'tpu' is unknown here; there are nvidia.com/gpu and none"),
         ],
     )
     def test_what_makes_no_sense_is_one_sentence(

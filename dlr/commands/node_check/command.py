@@ -100,7 +100,7 @@ def command(
     wishes = Wishes(_accelerator(accelerator, gpu), cordon, timeout_seconds, tuple(topology or ()), name)
     if local:
         _require_local(wishes, wait)
-        raise typer.Exit(EXIT_CODES[check_this_machine(wishes.accelerator is not None, output)])
+        raise typer.Exit(EXIT_CODES[check_this_machine(wishes.accelerator, output)])
     try:
         api = Api(connect(kubeconfig, context, namespace))
         created = remote.create(api, node_check(target, wishes))
@@ -126,8 +126,3 @@ def _require_local(wishes: Wishes, wait: bool) -> None:
     """An option that would do nothing is a misunderstanding."""
     if not wait or wishes != Wishes(accelerator=wishes.accelerator):
         raise CouldNotTell("Of the options that say how, --local takes --gpu and --accelerator alone.")
-    if wishes.accelerator not in (None, Accelerator.NVIDIA_GPU):
-        raise CouldNotTell(
-            f"--local uses the GPUs that it finds; all that it can be asked is to require one "
-            f"(--accelerator {Accelerator.NVIDIA_GPU})."
-        )

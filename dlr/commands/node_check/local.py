@@ -9,6 +9,7 @@ from typing import Any
 from rich.live import Live
 from rich.table import Table
 
+from crds.nodecheck import Accelerator
 from dlr.commands.node_check.outcome import CouldNotTell
 from dlr.commands.output import Format, cell, console, print_json, show, significant, table
 from healthcheck.local import Health, judge
@@ -29,13 +30,18 @@ FIGURES = {
 }
 
 
-def check_this_machine(gpu: bool, output: Format) -> Health:
+def check_this_machine(accelerator: str | None, output: Format) -> Health:
     """Run the probes and show them.
 
     Raises:
-        CouldNotTell: there is no GPU, and one was asked for.
+        CouldNotTell: there is no GPU, and one was asked for, or the probes know no such accelerator.
     """
-    results = _run(gpu, output)
+    if accelerator not in (None, *Accelerator):
+        raise CouldNotTell(
+            f"The accelerator {accelerator!r} is unknown here; there are {' and '.join(Accelerator)}."
+        )
+    gpu = accelerator == Accelerator.NVIDIA_GPU
+    results = _run(gpu, accelerator == Accelerator.NONE, output)
     verdict = judge(results)
     if output is Format.JSON:
         shown = [_as_json(result) for result in results]
@@ -47,12 +53,12 @@ def check_this_machine(gpu: bool, output: Format) -> Health:
     return verdict.health
 
 
-def _run(gpu: bool, output: Format) -> list[ProbeResult]:
+def _run(gpu: bool, cpu_only: bool, output: Format) -> list[ProbeResult]:
     """On a terminal, a table that grows while the probes run; else one at the end."""
     if output is Format.JSON:
-        return run_local(gpu)
+        return run_local(gpu, cpu_only=cpu_only)
     if not sys.stdout.isatty():
-        results = run_local(gpu)
+        results = run_local(gpu, cpu_only=cpu_only)
         show(_table({result.probe: result for result in results}))
         return results
     so_far: dict[str, ProbeResult | None] = {}
@@ -62,7 +68,7 @@ def _run(gpu: bool, output: Format) -> list[ProbeResult]:
             so_far[probe] = result
             live.update(_table(so_far), refresh=True)
 
-        return run_local(gpu, progress)
+        return run_local(gpu, progress, cpu_only=cpu_only)
 
 
 def _table(results: Mapping[str, ProbeResult | None]) -> Table:
