@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 from dlr.commands.node_check.history import happenings
 from dlr.commands.node_check.outcome import health
-from dlr.commands.node_check.view import Look, closing_lines, compute, final_rows, head, live_rows
+from dlr.commands.node_check.view import (
+    Look,
+    closing_lines,
+    compute,
+    final_rows,
+    head,
+    live_rows,
+    most_telling,
+)
 from dlr.commands.output import significant
 from healthcheck.local import Health
 from tests.cli.scripted import check_worker, condition, node_check
@@ -143,6 +151,18 @@ class TestLiveRows:
         )
         look.workers[0]["status"]["agent"]["incarnation"] = 3
         assert states(look) == ["local tests done"]
+
+    def test_where_not_all_fit_those_with_something_to_say_come_first(self) -> None:
+        workers = [
+            check_worker(0, {"local": [probe()]}),
+            check_worker(1),
+            check_worker(2, {"local": [probe(ending="TimedOut", reason="no end after 120 s")]}),
+        ]
+        rows = live_rows(running(0, *workers))
+        assert most_telling(rows, 3) == rows
+        assert [row[0] for row in most_telling(rows, 2)] == ["node-2", "… and 2 more"]
+        long = most_telling(rows + rows, 5)
+        assert [row[0] for row in long] == ["node-2", "node-2", "node-1", "node-1", "… and 2 more"]
 
 
 class TestHead:

@@ -27,6 +27,9 @@ from healthcheck.local import Health
 
 JSON = dict[str, Any]
 
+LINES_BESIDE_ROWS = 6
+"""Of a terminal: the head, with a phase of two lines, the headers, and the cursor's."""
+
 
 class Interrupted(CommandError):
     """Ctrl-C: whoever waited has gone, the check has not."""
@@ -142,11 +145,12 @@ def _show(looks: Iterator[view.Look], output: Format) -> JSON:
 def _redraw(looks: Iterator[view.Look], waited_seconds: Callable[[], float]) -> view.Look:
     with Live(console=console(), auto_refresh=False) as live:
         for look in looks:
-            now = utc_now()
-            finished = view.is_finished(look.check)
-            live.update(
-                final(look.check, now) if finished else running(look, now, waited_seconds()), refresh=True
-            )
+            if view.is_finished(look.check):
+                shown = final(look.check, utc_now())
+            else:
+                most_rows = max(2, live.console.height - LINES_BESIDE_ROWS)
+                shown = running(look, utc_now(), waited_seconds(), most_rows)
+            live.update(shown, refresh=True)
     return look
 
 
@@ -160,9 +164,9 @@ def _print_news(looks: Iterator[view.Look], waited_seconds: Callable[[], float])
     return look
 
 
-def running(look: view.Look, now: datetime, waited_seconds: float) -> RenderableType:
+def running(look: view.Look, now: datetime, waited_seconds: float, most_rows: int) -> RenderableType:
     parts = [_head(look, now, waited_seconds)]
-    if rows := view.live_rows(look):
+    if rows := view.most_telling(view.live_rows(look), most_rows):
         parts += [Text(""), table(view.LIVE_COLUMNS, rows)]
     return Group(*parts)
 

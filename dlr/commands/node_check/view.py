@@ -171,6 +171,19 @@ def live_rows(look: Look) -> list[Row]:
     return rows
 
 
+def most_telling(rows: Sequence[Row], most: int) -> list[Row]:
+    """What fits on a screen: the nodes with something to say first, else those that are still at work."""
+    if len(rows) <= most:
+        return list(rows)
+
+    def how_telling(row: Row) -> int:
+        _, state, _, _, why = row
+        return 0 if why else 1 + str(state).endswith(("done", "passed lately"))
+
+    kept = sorted(rows, key=how_telling)[: most - 1]
+    return [*kept, (f"… and {len(rows) - len(kept)} more", "", "", "", "")]
+
+
 def _state(look: Look, node: str, report: JSON) -> str:
     if node in withdrawals(look):
         return "withdrawn"
