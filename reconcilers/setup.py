@@ -17,6 +17,7 @@ from reconcilers.clock import Clock
 from reconcilers.cordon_mark import MarkState
 from reconcilers.cordon_options import CordonOptions
 from reconcilers.elasticjob import ElasticJobReconciler
+from reconcilers.node_check import NodeCheckReconciler, has_nodes, is_finished
 from reconcilers.node_cordon import BY_CORDON, NodeCordonReconciler, cordon_states, cordon_view
 from reconcilers.verdicts import BY_EXIT_CLASS, failed_nodes, judged_nodes, last_exit_classes
 from reconcilers.worker import BY_JOB, BY_NODE, BY_OWNER, WorkerReconciler, job_keys, node_names, owner_uids
@@ -27,6 +28,7 @@ WATCHED_BY_LABEL = {PODS: _OURS, LEASES: _OURS}
 
 JOB_WORKERS = 4
 WORKER_WORKERS = 16
+CHECK_WORKERS = 2
 CORDON_WORKERS = 1
 """No more: two cordons at once could both take the last place under the limit."""
 
@@ -37,6 +39,7 @@ def add_all(manager: Manager, cordon: CordonOptions | None = None, check_image: 
     add_indexes(manager.cache)
     _add_jobs(manager, clock)
     add_workers(manager, clock, check_image)
+    add_node_checks(manager, clock)
     _add_cordon(manager, clock, cordon or CordonOptions())
 
 
@@ -98,6 +101,37 @@ def add_workers(manager: Manager, clock: Clock, check_image: str) -> None:
     )
 
 
+def add_node_checks(manager: Manager, clock: Clock) -> None:
+    cache = manager.cache
+    jobs, checks = cache.store(ELASTICJOBS), cache.store(NODECHECKS)
+
+    def active_check(worker: dict[str, Any]) -> Iterable[Request]:
+        """The check that the worker's job carries out now."""
+        namespace = worker["metadata"]["namespace"]
+        job = jobs.get(namespace, worker["spec"].get("jobName") or "")
+        active = (job or {}).get("status", {}).get("activeCheck")
+        return [Request(namespace, active)] if active else []
+
+    def checks_of_job(job: dict[str, Any]) -> Iterable[Request]:
+        metadata = job["metadata"]
+        return _requests(checks.by_index(BY_JOB, f"{metadata['namespace']}/{metadata['name']}"))
+
+    def waiting_checks(_: dict[str, Any]) -> Iterable[Request]:
+        return _requests(check for check in checks.list() if not has_nodes(check))
+
+    reconciler = NodeCheckReconciler(manager.client, cache, manager.recorder, manager.contact, clock)
+    (
+        ControllerBuilder(manager, "nodecheck")
+        .for_(NODECHECKS)
+        .owns(ELASTICWORKERS, predicate=more_of_an_answer)
+        .watches(ELASTICWORKERS, active_check, predicate=more_of_an_answer)
+        .watches(ELASTICJOBS, checks_of_job, predicate=more_of_a_jobs_checks)
+        .watches(NODECHECKS, waiting_checks, predicate=makes_way)
+        .with_workers(CHECK_WORKERS)
+        .build(reconciler)
+    )
+
+
 def _add_cordon(manager: Manager, clock: Clock, options: CordonOptions) -> None:
     """Whatever may give or take room under the limit also wakes the nodes that wait for it."""
     cache = manager.cache
@@ -138,6 +172,21 @@ def more_than_the_agents_report(change: Change) -> bool:
     return _without(change.old, None) != _without(change.new, None)
 
 
+def more_of_an_answer(change: Change) -> bool:
+    """What a check wants to know of a worker: where its Pod is, how it is, and what its agent found out."""
+    return _voice(change.old) != _voice(change.new)
+
+
+def more_of_a_jobs_checks(change: Change) -> bool:
+    """Which check the job carries out, whether it still has a world, and whether it has ended."""
+    return _part_in_checks(change.old) != _part_in_checks(change.new)
+
+
+def makes_way(change: Change) -> bool:
+    """A check has finished or is gone: one that waits for its nodes may begin."""
+    return change.old is not None and (change.new is None or is_finished(change.new))
+
+
 def more_than_a_heartbeat(change: Change) -> bool:
     """Kubelets write every Node's status every few minutes or seconds."""
     return cordon_view(change.old) != cordon_view(change.new)
@@ -152,6 +201,23 @@ def _without(worker: dict[str, Any] | None, key: str | None) -> tuple[object, ..
     if key is not None and report is not None:
         status["agent"] = {k: v for k, v in report.items() if k != key}
     return worker["spec"], status, worker["metadata"].get("deletionTimestamp")
+
+
+def _voice(worker: dict[str, Any] | None) -> tuple[object, ...] | None:
+    if worker is None:
+        return None
+    status = worker.get("status", {})
+    report = status.get("agent") or {}
+    said = [report.get(key) for key in ("incarnation", "podUid", "state", "check")]
+    known = [status.get(key) for key in ("observedIncarnation", "phase", "podUid", "nodeName", "conditions")]
+    return worker["spec"]["incarnation"], worker["metadata"].get("deletionTimestamp"), *said, *known
+
+
+def _part_in_checks(job: dict[str, Any] | None) -> tuple[object, ...] | None:
+    if job is None:
+        return None
+    status = job.get("status", {})
+    return status.get("activeCheck"), status.get("phase"), (status.get("rendezvous") or {}).get("phase")
 
 
 def _named(nodes: Iterable[str]) -> list[Request]:

@@ -1,0 +1,299 @@
+"""The NodeCheck reconciler: who tests with whom, and what follows from it.
+
+A check goes in steps: the local tests, then rounds of groups. A step is published in the status, the nodes'
+agents carry it out and report, and when everybody has answered or is out, one status write records what the
+step gave and publishes the next, or the verdicts. All of it is decided from the API objects alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from controller.cache import Cache
+from controller.client import Client
+from controller.contact import Contact
+from controller.errors import AlreadyExists
+from controller.events import EventRecorder, EventType
+from controller.reconciler import Reconciler, Request, Result
+from controller.resources import ELASTICWORKERS, NODECHECKS
+from crds import names
+from crds.elasticjob import ElasticJob, Rendezvous
+from crds.model import ConditionStatus
+from crds.nodecheck import Accelerator, NodeCheck, NodeCheckPhase, NodeCheckStatus, NodeResult, NodeVerdict
+from healthcheck.diagnosis import Verdicts
+from healthcheck.fleet import Node
+from healthcheck.measurements import History
+from healthcheck.plan import Round, next_step
+from healthcheck.settings import Settings
+from reconcilers import check_status
+from reconcilers.check_history import Ended, ended_gathering, ended_step, history_of, settled_nodes
+from reconcilers.check_participants import Participant, participants_of
+from reconcilers.check_scope import (
+    FailedReason,
+    Refusal,
+    Scope,
+    choose,
+    is_idle,
+    named_nodes,
+    one_each,
+    speakers,
+    wanted_workers,
+)
+from reconcilers.check_settings import fleet_of, lacks_gpu, settings_of, untested_accelerators
+from reconcilers.check_summary import step_ended, summary_of
+from reconcilers.check_turns import in_the_way
+from reconcilers.check_view import CheckView
+from reconcilers.check_workers import new_check_worker
+from reconcilers.clock import Clock
+from reconcilers.observations import Observations
+from reconcilers.parallel import in_parallel
+from reconcilers.status_patch import merge_patch
+
+MANY_NODES = 100
+"""With so many, planning takes long enough to be done beside the event loop."""
+SLACK_SECONDS = 0.05
+NO_GPU = "it has no nvidia.com/gpu, which was asked for"
+
+
+@dataclass
+class _Turn:
+    """One look at one check: what was read, and what is to be told at the end."""
+
+    check: NodeCheck
+    raw: dict[str, Any]
+    job: ElasticJob | None
+    raw_job: dict[str, Any] | None
+    now: datetime
+    events: list[tuple[EventType, str, str]] = field(default_factory=list)
+    job_events: list[tuple[EventType, str, str]] = field(default_factory=list)
+    look_again_seconds: float | None = None
+
+    @property
+    def status(self) -> NodeCheckStatus:
+        return self.check.status
+
+    def event(self, type_: EventType, reason: str, message: str, *, on_job: bool = False) -> None:
+        self.events.append((type_, reason, message))
+        if on_job:
+            self.job_events.append((type_, reason, f"NodeCheck {self.check.metadata.name}: {message}"))
+
+
+class NodeCheckReconciler(Reconciler):
+    def __init__(
+        self, client: Client, cache: Cache, recorder: EventRecorder, contact: Contact, clock: Clock
+    ) -> None:
+        self._client = client
+        self._recorder = recorder
+        self._contact = contact
+        self._clock = clock
+        self._view = CheckView(cache, client)
+        self._since = Observations(clock.monotonic)
+
+    async def reconcile(self, request: Request) -> Result:
+        found = self._view.check(request.namespace, request.name)
+        if found is None or is_finished(found[1]):
+            return Result()
+        check, raw = found
+        job, raw_job = self._view.job_of(check) or (None, None)
+        turn = _Turn(check, raw, job, raw_job, self._clock.now())
+        await self._write(turn, await self._next(turn))
+        return Result(turn.look_again_seconds)
+
+    async def _next(self, turn: _Turn) -> NodeCheckStatus:
+        """The status that follows from what is there; the same one while there is somebody to wait for."""
+        if turn.check.spec.job_name is not None:
+            lost = _lost_job(turn.check.spec.job_name, turn.job)
+            if lost is not None:
+                return self._refuse(turn, lost)
+        if not turn.status.nodes:
+            return self._begin_nodes(turn) if turn.job is None else self._begin_job(turn, turn.job)
+        if turn.status.phase is NodeCheckPhase.PENDING:
+            return await self._gather(turn)
+        return await self._carry_on(turn)
+
+    # --- before the first step ------------------------------------------------------------------------
+
+    def _begin_nodes(self, turn: _Turn) -> NodeCheckStatus:
+        """Fix the nodes of a check of nodes; their workers come next."""
+        wanted = named_nodes(turn.check.spec, self._view.labels())
+        if isinstance(wanted, Refusal):
+            return self._refuse(turn, wanted)
+        scope = choose(one_each(wanted), self._view.fresh(turn.check, wanted, turn.now))
+        return self._begin(turn, replace(scope, participants=one_each(scope.nodes)))
+
+    def _begin_job(self, turn: _Turn, job: ElasticJob) -> NodeCheckStatus:
+        """Fix the nodes of a job check, when the job has given its workers to it and they are idle."""
+        check = turn.check
+        if job.status.active_check != check.metadata.name:
+            message = f"waits until job {job.metadata.name} lets its workers be checked"
+            return check_status.waiting(turn.status, "WaitingForJob", message, turn.now)
+        wanted = wanted_workers(check.spec, self._view.workers_of(check))
+        idle = [worker for worker in wanted if is_idle(worker, job.status.rendezvous or Rendezvous())]
+        expected = len(check.spec.workers or range(job.spec.replica_specs[names.WORKER].replicas))
+        if len(idle) < expected and not self._is_overdue(turn, "idle"):
+            message = "waits until the workers to be checked are there and have stopped training"
+            return check_status.waiting(turn.status, "WaitingForWorkers", message, turn.now)
+        if not idle:
+            message = f"none of the workers of job {job.metadata.name} is there to be checked"
+            return self._refuse(turn, Refusal(FailedReason.NO_WORKERS, message))
+        candidates = speakers(idle)
+        fresh = self._view.fresh(check, [candidate.node for candidate in candidates], turn.now)
+        status = self._begin(turn, choose(candidates, fresh))
+        is_over = status.phase is not None and status.phase.finished
+        return status if is_over or not status.nodes else self._start(turn, status)
+
+    def _begin(self, turn: _Turn, scope: Scope) -> NodeCheckStatus:
+        obstacle = in_the_way(turn.check, scope.nodes, self._view.claims())
+        if obstacle is not None:
+            message = f"waits: {obstacle}"
+            return check_status.waiting(turn.status, "WaitingForCheck", message, turn.now)
+        nodes = self._view.nodes(scope.nodes)
+        needs_gpu = turn.check.spec.accelerator is Accelerator.NVIDIA_GPU
+        withdrawn = {name: NO_GPU for name, raw in nodes.items() if needs_gpu and lacks_gpu(raw)}
+        status = check_status.scoped(turn.status, scope, withdrawn, turn.now)
+        untested = untested_accelerators(nodes.values())
+        if untested:
+            status = check_status.with_untested_accelerators(status, untested, turn.now)
+        turn.event("Normal", "CheckStarted", str(scope), on_job=True)
+        if len(scope.reused) == len(scope.nodes):
+            return self._finish(turn, status, self._kept(scope))
+        return status
+
+    def _kept(self, scope: Scope) -> list[NodeResult]:
+        """The verdicts on nodes that all passed another check lately."""
+        known = self._view.verdicts()
+        nothing = {node: NodeResult(node=node, verdict=NodeVerdict.HEALTHY) for node in scope.nodes}
+        return [
+            (known.get(node) or nothing[node]).model_copy(update={"verdict": NodeVerdict.HEALTHY})
+            for node in scope.nodes
+        ]
+
+    async def _gather(self, turn: _Turn) -> NodeCheckStatus:
+        """Wait for the agents of a check of nodes; then the local tests begin with those who are there."""
+        settled = settled_nodes(turn.status)
+        participants = [p for p in self._participants(turn) if p.node not in settled]
+        missing = [p for p in participants if p.worker is None]
+        if missing:
+            index_of = dict(zip(turn.status.nodes, turn.status.workers, strict=True))
+            await in_parallel([self._create_worker(turn.check, index_of[p.node], p.node) for p in missing])
+        overdue = self._is_overdue(turn, "agents")
+        ended = None if missing and not overdue else ended_gathering(participants, overdue=overdue)
+        if ended is None:
+            message = "waits for the agents on its nodes"
+            return check_status.waiting(turn.status, "WaitingForAgents", message, turn.now)
+        return self._start(turn, check_status.settled(turn.status, ended))
+
+    def _start(self, turn: _Turn, status: NodeCheckStatus) -> NodeCheckStatus:
+        count = len(set(status.nodes) - settled_nodes(status) - {*status.reused})
+        turn.event("Normal", "RoundStarted", f"local tests: {count} nodes")
+        return check_status.started(status, turn.now)
+
+    async def _create_worker(self, check: NodeCheck, index: int, node: str) -> None:
+        with contextlib.suppress(AlreadyExists):  # made before; the cache has yet to show it
+            await self._client.create(ELASTICWORKERS, new_check_worker(check, index, node))
+
+    # --- steps ----------------------------------------------------------------------------------------
+
+    async def _carry_on(self, turn: _Turn) -> NodeCheckStatus:
+        """The next step, or the verdicts, once everybody has answered the current one or is out."""
+        participants = self._participants(turn)
+        ended = ended_step(turn.status, participants, overdue=False)
+        if ended is None and self._is_overdue(turn, turn.status.round):
+            participants = participants_of(turn.check, await self._view.workers_now(turn.check))
+            ended = ended_step(turn.status, participants, overdue=True)
+        if ended is None:
+            return turn.status
+        return await self._after(turn, participants, ended)
+
+    async def _after(self, turn: _Turn, participants: Sequence[Participant], ended: Ended) -> NodeCheckStatus:
+        turn.event("Normal", "RoundFinished", step_ended(ended, len(turn.status.nodes)))
+        status = check_status.settled(turn.status, ended)
+        history = history_of(status, participants)
+        if not turn.status.round:
+            status = check_status.with_local_failures(status, history)
+        spec = turn.check.spec
+        fleet = fleet_of(participants, self._labels(turn.status.nodes), spec.topology_keys)
+        step = await _plan(history, fleet, settings_of(spec, participants))
+        if isinstance(step, Round):
+            turn.event("Normal", "RoundStarted", f"round {step.number}: {len(step.groups)} groups")
+            return check_status.in_round(status, step, participants, turn.now)
+        status = check_status.with_places(status, step)
+        return self._finish(turn, status, check_status.node_results(step, history))
+
+    def _finish(self, turn: _Turn, status: NodeCheckStatus, results: Sequence[NodeResult]) -> NodeCheckStatus:
+        summary = summary_of(results, status.faulty_links, status.faulty_domains)
+        type_: EventType = "Normal" if summary.healthy is ConditionStatus.TRUE else "Warning"
+        turn.event(type_, "CheckFinished", summary.message, on_job=True)
+        return check_status.concluded(status, results, summary, turn.now)
+
+    def _refuse(self, turn: _Turn, refusal: Refusal) -> NodeCheckStatus:
+        turn.event("Warning", refusal.reason, refusal.message, on_job=True)
+        return check_status.refused(turn.status, refusal, turn.now)
+
+    # --- what is read and written ---------------------------------------------------------------------
+
+    def _participants(self, turn: _Turn) -> tuple[Participant, ...]:
+        return participants_of(turn.check, self._view.workers_of(turn.check))
+
+    def _labels(self, nodes: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
+        return {name: raw["metadata"].get("labels") or {} for name, raw in self._view.nodes(nodes).items()}
+
+    def _is_overdue(self, turn: _Turn, step: object) -> bool:
+        """Whether a step has lasted timeoutSeconds; if not, it is looked at again by then.
+
+        By our own clock, and only as far as we were in contact with the API server: its outage, or a new
+        controller, makes nobody late.
+        """
+        age = self._since.age_seconds(turn.check.metadata.uid, str(step))
+        age = min(age, self._clock.monotonic() - self._contact.since)
+        left = turn.check.spec.timeout_seconds - age
+        if left <= 0:
+            return True
+        turn.look_again_seconds = left + SLACK_SECONDS
+        return False
+
+    async def _write(self, turn: _Turn, status: NodeCheckStatus) -> None:
+        """The one status write, if anything changed; then the Events, which tell what has happened."""
+        if status is turn.status:
+            return
+        metadata = turn.check.metadata
+        status = status.model_copy(update={"observed_generation": metadata.generation})
+        patch = merge_patch(turn.raw.get("status", {}), status.to_wire())
+        if not patch:
+            return
+        body = {"metadata": {"resourceVersion": metadata.resource_version}, "status": patch}
+        await self._client.patch(NODECHECKS, metadata.name, body, metadata.namespace, subresource="status")
+        for event in turn.events:
+            self._recorder.event(turn.raw, *event)
+        if turn.raw_job is not None:
+            for event in turn.job_events:
+                self._recorder.event(turn.raw_job, *event)
+
+
+def has_nodes(check: dict[str, Any]) -> bool:
+    """Whether it is fixed which nodes a check is of."""
+    return bool(check.get("status", {}).get("nodes"))
+
+
+def is_finished(check: dict[str, Any]) -> bool:
+    phase = check.get("status", {}).get("phase")
+    return phase in (NodeCheckPhase.SUCCEEDED, NodeCheckPhase.FAILED)
+
+
+def _lost_job(name: str, job: ElasticJob | None) -> Refusal | None:
+    if job is None:
+        return Refusal(FailedReason.JOB_NOT_FOUND, f"there is no job {name}")
+    if job.status.phase is not None and job.status.phase.finished:
+        return Refusal(FailedReason.JOB_FINISHED, f"job {name} has finished: nobody is there to be checked")
+    return None
+
+
+async def _plan(history: History, fleet: Sequence[Node], settings: Settings) -> Round | Verdicts:
+    if len(fleet) < MANY_NODES:
+        return next_step(history, fleet, settings)
+    return await asyncio.to_thread(next_step, history, fleet, settings)

@@ -1,0 +1,525 @@
+"""Whole checks by the real reconciler, from the object's creation to its verdicts, without a server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controller.reconciler import Request
+from controller.resources import ELASTICJOBS, ELASTICWORKERS
+from tests.reconcilers.build import NOW
+from tests.reconcilers.check_stage import BAD, GOOD, NAMESPACE, NO_GPU, Agents, Stage
+
+SIX = [f"node-{i}" for i in range(1, 7)]
+
+
+def broken(*bad: str) -> Agents:
+    """Every pair test with one of these fails."""
+    return Agents(passes=lambda round_, members: not {*bad} & {*members})
+
+
+def stage(nodes: Sequence[str] = SIX, agents: Agents | None = None, **spec: Any) -> Stage:
+    staged = Stage(agents or Agents())
+    staged.add_nodes(*nodes)
+    staged.add_check(nodes=list(nodes), **spec)
+    return staged
+
+
+def groups(staged: Stage) -> list[list[list[str]]]:
+    return [[group["members"] for group in done["groups"]] for done in staged.status()["rounds"]]
+
+
+# --- checks of nodes ----------------------------------------------------------------------------------------
+
+
+async def test_the_write_ups_example_six_nodes_of_which_the_sixth_is_broken() -> None:
+    staged = stage(agents=broken("node-6"))
+    check = await staged.play()
+    one, two, three, four, five, six = SIX
+    assert groups(staged) == [[[one, two], [three, four], [five, six]], [[five, one], [six, two]]]
+    assert check.status.faulty_nodes == [six] and staged.verdicts()[five] == "Healthy"
+    assert staged.condition("Healthy")["reason"] == "FaultyNodes"
+    assert staged.condition("Healthy")["message"] == "of 6 nodes, 1 faulty (node-6)"
+    told = [(reason, message) for name, reason, message in staged.events if name == "c"]
+    assert told == [
+        ("CheckStarted", "6 nodes"),
+        ("RoundStarted", "local tests: 6 nodes"),
+        ("RoundFinished", "local tests: 6 of 6 nodes have answered"),
+        ("RoundStarted", "round 1: 3 groups"),
+        ("RoundFinished", "round 1: 2 of 3 groups passed; not: node-5+node-6"),
+        ("RoundStarted", "round 2: 2 groups"),
+        ("RoundFinished", "round 2: 1 of 2 groups passed; not: node-6+node-2"),
+        ("CheckFinished", "of 6 nodes, 1 faulty (node-6)"),
+    ]
+
+
+async def test_healthy_nodes_take_one_round_and_one_write_a_step() -> None:
+    staged = stage()
+    check = await staged.play()
+    assert set(staged.verdicts().values()) == {"Healthy"} and len(check.status.rounds) == 1
+    assert [patch.get("round") for patch in staged.writes] == [None, None, 0, 1, None]
+    assert not check.status.groups and check.status.completion_time is not None
+    assert [staged.condition(type_)["status"] for type_ in ("Running", "Succeeded", "Healthy")] == [
+        "False",
+        "True",
+        "True",
+    ]
+
+
+async def test_answers_alone_write_nothing() -> None:
+    staged = stage(agents=Agents(local=lambda node: None if node == "node-6" else GOOD))
+    while staged.status().get("phase") != "Running":
+        await staged.reconcile()
+        staged.act()
+    written = len(staged.writes)
+    for _ in range(5):
+        staged.act()
+        await staged.reconcile()
+    assert len(staged.writes) == written
+
+
+async def test_groups_meet_at_the_first_members_agent() -> None:
+    staged = stage(SIX[:2])
+    while not staged.status().get("groups"):
+        await staged.reconcile()
+        staged.act()
+    (group,) = staged.status()["groups"]
+    assert (group["masterAddress"], group["masterPort"]) == ("10.0.0.1", 20_000)
+
+
+async def test_node_whose_own_tests_fail_is_faulty_and_meets_nobody() -> None:
+    staged = stage(agents=Agents(local=lambda node: BAD if node == "node-2" else GOOD))
+    check = await staged.play()
+    assert check.status.faulty_nodes == ["node-2"]
+    assert not any("node-2" in group for done in groups(staged) for group in done)
+    result = next(r for r in check.status.node_results if r.node == "node-2")
+    assert result.causes == ["LocalTest"] and "Xid 79" in result.message
+
+
+async def test_silent_node_is_faulty_after_the_time_out_and_no_sooner() -> None:
+    staged = stage(agents=Agents(local=lambda node: None if node == "node-2" else GOOD), timeoutSeconds=60)
+    check = await staged.play()
+    assert check.status.faulty_nodes == ["node-2"] and 60 <= staged.seconds < 61
+    assert "gave no answer to the local tests" in check.status.node_results[1].message
+
+
+async def test_node_that_falls_silent_in_a_round_is_faulty_and_its_partner_is_not() -> None:
+    staged = stage(agents=Agents(silent_in_pairs=frozenset({"node-2"})), timeoutSeconds=60)
+    check = await staged.play()
+    assert check.status.faulty_nodes == ["node-2"] and staged.verdicts()["node-1"] == "Healthy"
+
+
+async def test_new_controller_gives_everybody_the_whole_time_again() -> None:
+    staged = stage(agents=Agents(local=lambda node: None if node == "node-2" else GOOD), timeoutSeconds=60)
+    for _ in range(6):
+        await staged.reconcile()
+        staged.act()
+    staged.seconds += 59
+    staged.reconciler = staged.new_reconciler()
+    assert await staged.reconcile() == pytest.approx(60, abs=0.1)
+    assert staged.status()["phase"] == "Running"
+
+
+async def test_node_without_a_starting_pod_is_silent_and_the_others_go_on() -> None:
+    staged = stage(timeoutSeconds=60)
+    staged.dead.add("node-3")
+    while not staged.stores.store(ELASTICWORKERS).list():
+        await staged.reconcile()
+    placed = {
+        "observedIncarnation": 1,
+        "phase": "Pending",
+        "podUid": "p",
+        "nodeName": "node-3",
+        "message": "main: ErrImagePull",
+    }
+    staged.update(ELASTICWORKERS, "c-check-2", {"status": placed})
+    check = await staged.play()
+    assert check.status.faulty_nodes == ["node-3"]
+    assert "its Pod never reported: main: ErrImagePull" in check.status.node_results[2].message
+
+
+async def test_node_that_cannot_take_the_pod_withdraws() -> None:
+    staged = stage(timeoutSeconds=60)
+    staged.dead.add("node-3")
+    while not staged.stores.store(ELASTICWORKERS).list():
+        await staged.reconcile()
+    full = {
+        "type": "Scheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": "insufficient nvidia.com/gpu",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+    status = {"observedIncarnation": 1, "phase": "Pending", "podUid": "p", "conditions": [full]}
+    staged.update(ELASTICWORKERS, "c-check-2", {"status": status})
+    check = await staged.play()
+    assert check.status.inconclusive == ["node-3"] and check.status.faulty_nodes == []
+    assert "insufficient nvidia.com/gpu" in check.status.withdrawn[0].message
+
+
+async def test_node_that_cannot_test_what_was_asked_for_withdraws() -> None:
+    staged = stage(agents=Agents(local=lambda node: NO_GPU if node == "node-1" else GOOD))
+    check = await staged.play()
+    assert check.status.inconclusive == ["node-1"]
+    assert staged.condition("Healthy")["status"] == "Unknown"
+
+
+@pytest.mark.parametrize(
+    ("exit_class", "verdict"),
+    [("Preempted", "Inconclusive"), ("Killed", "Inconclusive"), ("NodeLost", "Faulty")],
+)
+async def test_end_of_a_pod_is_the_nodes_fault_only_if_the_node_was_lost(
+    exit_class: str, verdict: str
+) -> None:
+    staged = stage(timeoutSeconds=600)
+    while staged.status().get("round") != 1:
+        await staged.reconcile()
+        if staged.status().get("round") != 1:
+            staged.act()
+    staged.end("c-check-1", exit_class, "it is gone")
+    await staged.play()
+    assert staged.verdicts() == dict.fromkeys(SIX, "Healthy") | {"node-2": verdict}
+    assert staged.seconds < 600
+
+
+async def test_node_without_the_gpu_that_was_asked_for_withdraws_at_once_and_gets_no_pod() -> None:
+    staged = stage(SIX[:3], accelerator="nvidia.com/gpu")
+    for node in SIX[:2]:
+        staged.update_node(node, {"nvidia.com/gpu": "8"})
+    check = await staged.play()
+    assert [left.node for left in check.status.withdrawn] == ["node-3"]
+    assert "asked for" in check.status.withdrawn[0].message and staged.seconds < 1
+    assert len(staged.stores.store(ELASTICWORKERS).list()) == 2
+
+
+async def test_accelerators_that_no_probe_knows_are_told_of() -> None:
+    staged = stage(SIX[:2])
+    staged.update_node("node-1", {"amd.com/gpu": "8", "cpu": "64"})
+    await staged.play()
+    told = staged.condition("AcceleratorsTested")
+    assert told["status"] == "False" and "amd.com/gpu" in told["message"]
+
+
+async def test_one_node_makes_its_local_tests_and_says_that_it_had_no_partner() -> None:
+    staged = stage(SIX[:1])
+    await staged.play()
+    assert staged.verdicts() == {"node-1": "Healthy"}
+    assert "no partner" in staged.condition("Healthy")["message"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason", "message"),
+    [
+        ({"nodes": ["node-1", "x", "y"]}, "NodeNotFound", "there are no nodes x, y"),
+        ({"nodeSelector": {"pool": "b"}}, "NoNodes", "no node has the labels pool=b"),
+        ({"jobName": "j"}, "JobNotFound", "there is no job j"),
+    ],
+)
+async def test_check_that_cannot_be_carried_out_fails_with_one_sentence(
+    spec: dict[str, Any], reason: str, message: str
+) -> None:
+    staged = Stage()
+    staged.add_nodes("node-1")
+    staged.add_check(**spec)
+    await staged.play()
+    failed = staged.condition("Failed")
+    assert (failed["status"], failed["reason"], failed["message"]) == ("True", reason, message)
+    assert not staged.verdicts() and staged.status()["phase"] == "Failed"
+
+
+async def test_selector_takes_the_nodes_with_the_labels() -> None:
+    staged = Stage()
+    staged.add_nodes("b", "a", metadata={"labels": {"pool": "x", "zone": "z"}})
+    staged.add_nodes("c", metadata={"labels": {"pool": "y"}})
+    staged.add_check(nodeSelector={"pool": "x"})
+    assert (await staged.play()).status.nodes == ["a", "b"]
+
+
+async def test_finished_check_is_left_alone() -> None:
+    staged = stage(SIX[:2])
+    await staged.play()
+    written = len(staged.writes)
+    staged.delete(ELASTICWORKERS, "c-check-0")
+    assert await staged.reconcile() is None and len(staged.writes) == written
+
+
+async def test_racks_come_from_the_topology_labels() -> None:
+    staged = Stage(broken(*(f"n{i}" for i in (4, 5, 6, 7))))
+    for i in range(16):
+        staged.add_nodes(f"n{i}", metadata={"labels": {"rack": f"r{i // 4}"}})
+    staged.add_check(nodes=[f"n{i}" for i in range(16)], topologyKeys=["rack"])
+    check = await staged.play()
+    assert [(d.level, d.name) for d in check.status.faulty_domains] == [("rack", "r1")]
+    assert "look first at rack=r1" in staged.condition("Healthy")["message"]
+
+
+async def test_cpus_that_are_shared_are_not_called_slow_below_the_ratio() -> None:
+    def local(node: str) -> list[dict[str, Any]]:
+        return [
+            {
+                "probe": "gemm",
+                "ending": "Passed",
+                "figures": {"gemm_fp32_tflops": 0.07 if node == "node-1" else 0.1},
+            }
+        ]
+
+    staged = stage(agents=Agents(local=local), stragglerRatio=1.5)
+    await staged.play()
+    assert staged.status()["stragglers"] == []
+    staged = stage(agents=Agents(local=local), stragglerRatio=1.3)
+    await staged.play()
+    assert staged.status()["stragglers"] == ["node-1"]
+
+
+# --- two checks of the same nodes -----------------------------------------------------------------------------
+
+
+async def test_younger_check_of_the_same_nodes_waits_for_the_older_one() -> None:
+    staged = stage(SIX[:3])
+    staged.add_check("late", nodes=["node-3"], created=NOW + timedelta(seconds=1))
+    await staged.reconcile("late")
+    waiting = staged.condition("Running", "late")
+    assert (waiting["reason"], waiting["status"]) == ("WaitingForCheck", "False")
+    assert waiting["message"] == "waits: node node-3 is being checked by NodeCheck default/c"
+    await staged.play("c")
+    await staged.play("late")
+    assert staged.verdicts("late") == {"node-3": "Healthy"}
+
+
+async def test_older_check_waits_for_a_younger_one_that_has_begun() -> None:
+    staged = stage(SIX[:3])
+    await staged.reconcile()
+    staged.add_check("old", nodes=["node-3"], created=NOW - timedelta(seconds=1))
+    await staged.reconcile("old")
+    assert staged.condition("Running", "old")["reason"] == "WaitingForCheck"
+
+
+# --- fresh passes -----------------------------------------------------------------------------------------------
+
+
+def passed_before(staged: Stage, *nodes: str, seconds_ago: float = 10, verdict: str = "Healthy") -> None:
+    ended = (NOW - timedelta(seconds=seconds_ago)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    results = [{"node": node, "verdict": verdict, "message": "it passed 1 test"} for node in nodes]
+    staged.add_check(
+        f"before-{nodes[0]}",
+        status={"phase": "Succeeded", "completionTime": ended, "nodeResults": results},
+        nodes=list(nodes),
+    )
+
+
+async def test_nodes_that_all_passed_lately_are_healthy_at_once() -> None:
+    staged = Stage()
+    staged.add_nodes(*SIX, created=NOW - timedelta(days=1))
+    passed_before(staged, *SIX)
+    staged.add_check(nodes=SIX, freshSeconds=60)
+    await staged.reconcile()
+    assert set(staged.verdicts().values()) == {"Healthy"} and staged.status()["phase"] == "Succeeded"
+    assert not staged.stores.store(ELASTICWORKERS).list()
+
+
+async def test_only_the_others_are_tested_with_as_many_partners() -> None:
+    staged = Stage(broken("node-5"))
+    staged.add_nodes(*SIX, created=NOW - timedelta(days=1))
+    passed_before(staged, "node-1", "node-2", "node-3", "node-4")
+    staged.add_check(nodes=SIX, freshSeconds=60)
+    check = await staged.play()
+    assert check.status.nodes == ["node-1", "node-2", "node-5", "node-6"] and check.status.workers == [
+        0,
+        1,
+        2,
+        3,
+    ]
+    assert check.status.reused == ["node-1", "node-2"] and check.status.faulty_nodes == ["node-5"]
+    assert (
+        "c",
+        "CheckStarted",
+        "4 nodes, 2 of them have passed lately; 2 more passed lately and are left out",
+    ) in staged.events
+
+
+# --- checks of a job's nodes ------------------------------------------------------------------------------------
+
+
+def job_stage(agents: Agents | None = None, workers: int = 4, active: str | None = "c", **spec: Any) -> Stage:
+    staged = Stage(agents or Agents())
+    staged.add_nodes(*SIX)
+    staged.add_job(replicas=workers, **({"activeCheck": active} if active else {}))
+    for index in range(workers):
+        staged.add_worker(index, SIX[index])
+    staged.add_check(jobName="j", **spec)
+    return staged
+
+
+async def test_job_check_waits_until_the_job_gives_its_workers_to_it() -> None:
+    staged = job_stage(active=None)
+    assert await staged.reconcile() is None
+    assert staged.condition("Running")["reason"] == "WaitingForJob"
+    staged.update(ELASTICJOBS, "j", {"status": {"activeCheck": "c"}})
+    check = await staged.play()
+    assert (check.status.nodes, check.status.workers, check.status.incarnations) == (
+        SIX[:4],
+        [0, 1, 2, 3],
+        [1] * 4,
+    )
+    assert [reason for name, reason, _ in staged.events if name == "j"] == ["CheckStarted", "CheckFinished"]
+    assert len(staged.stores.store(ELASTICWORKERS).list()) == 4
+
+
+async def test_job_check_waits_until_its_workers_have_stopped() -> None:
+    staged = job_stage()
+    world = {"round": 1, "phase": "Formed", "members": [0, 1, 2, 3], "incarnations": [1] * 4}
+    staged.update(ELASTICJOBS, "j", {"status": {"rendezvous": world}})
+    await staged.reconcile()
+    assert staged.condition("Running")["reason"] == "WaitingForWorkers"
+    staged.update(ELASTICJOBS, "j", {"status": {"rendezvous": {"phase": "Reforming"}}})
+    staged.update(ELASTICWORKERS, "j-worker-0", {"status": {"agent": {"state": "Running"}}})
+    await staged.reconcile()
+    assert staged.status()["phase"] == "Pending"
+    staged.update(ELASTICWORKERS, "j-worker-0", {"status": {"agent": {"state": "Failed"}}})
+    await staged.play()
+    assert set(staged.verdicts().values()) == {"Healthy"}
+
+
+async def test_job_check_begins_without_those_who_do_not_come_in_time() -> None:
+    staged = job_stage(timeoutSeconds=60)
+    staged.update(ELASTICWORKERS, "j-worker-3", {"status": {"agent": {"state": "Running"}}})
+    check = await staged.play()
+    assert check.status.workers == [0, 1, 2] and 60 <= staged.seconds < 61
+
+
+async def test_job_check_of_named_workers_takes_one_a_node() -> None:
+    staged = Stage()
+    staged.add_nodes(*SIX)
+    staged.add_job(replicas=4, activeCheck="c")
+    for index, node in enumerate(("node-1", "node-2", "node-2", "node-3")):
+        staged.add_worker(index, node)
+    staged.add_check(jobName="j", workers=[1, 2, 3])
+    check = await staged.play()
+    assert (check.status.nodes, check.status.workers) == (["node-2", "node-3"], [1, 3])
+
+
+async def test_job_check_fails_if_nobody_is_there_or_the_job_has_finished() -> None:
+    staged = Stage()
+    staged.add_job(activeCheck="c")
+    staged.add_check(jobName="j", timeoutSeconds=30)
+    await staged.play()
+    assert staged.condition("Failed")["reason"] == "NoWorkers"
+    staged = job_stage()
+    await staged.reconcile()
+    staged.update(ELASTICJOBS, "j", {"status": {"phase": "Failed"}})
+    await staged.play()
+    assert staged.condition("Failed")["reason"] == "JobFinished" and not staged.status()["faultyNodes"]
+
+
+async def test_worker_that_was_relaunched_withdraws_its_node() -> None:
+    staged = job_stage()
+    await staged.reconcile()
+    staged.end("j-worker-1", "OOM", "out of memory")
+    staged.update(
+        ELASTICWORKERS,
+        "j-worker-1",
+        {"spec": {"incarnation": 2}, "status": {"observedIncarnation": 2, "phase": "Pending"}},
+    )
+    check = await staged.play()
+    assert check.status.inconclusive == ["node-2"] and "out of memory" in check.status.withdrawn[0].message
+
+
+async def test_suspicion_makes_earlier_passes_of_a_jobs_nodes_worthless() -> None:
+    for suspected, tested in ((NOW - timedelta(seconds=5), True), (NOW - timedelta(seconds=20), False)):
+        staged = Stage()
+        staged.add_nodes(*SIX, created=NOW - timedelta(days=1))
+        passed_before(staged, "node-1", "node-2")
+        staged.add_job(activeCheck="c", suspectedAt=suspected.strftime("%Y-%m-%dT%H:%M:%SZ"))
+        staged.add_worker(0, "node-1")
+        staged.add_worker(1, "node-2")
+        staged.add_check(jobName="j", freshSeconds=60)
+        check = await staged.play()
+        assert bool(check.status.rounds) is tested
+
+
+# --- a controller that is killed at any moment ---------------------------------------------------------------------
+
+
+@st.composite
+def fleets(draw: st.DrawFn) -> tuple[list[str], Agents]:
+    nodes = [f"n{i}" for i in range(draw(st.integers(1, 9)))]
+    some = st.sets(st.sampled_from(nodes), max_size=3)
+    bad, mute, ill, unable = draw(some), draw(some), draw(some), draw(some)
+    flaky = draw(st.dictionaries(st.integers(1, 4), some, max_size=2))
+
+    def local(node: str) -> list[dict[str, Any]] | None:
+        if node in mute:
+            return None
+        return BAD if node in ill else NO_GPU if node in unable else GOOD
+
+    def passes(round_: int, members: Sequence[str]) -> bool:
+        return not (bad | flaky.get(round_, set())) & {*members}
+
+    return nodes, Agents(local=local, passes=passes, silent_in_pairs=frozenset(draw(some)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(fleets(), st.lists(st.booleans(), max_size=60))
+def test_controller_that_is_killed_at_any_moment_goes_on_to_the_same_verdicts(
+    fleet: tuple[list[str], Agents], deaths: list[bool]
+) -> None:
+    nodes, agents = fleet
+    undisturbed = stage(nodes, agents, timeoutSeconds=30)
+    expected = asyncio.run(undisturbed.play())
+    killed = stage(nodes, agents, timeoutSeconds=30)
+    ahead = iter(deaths)
+    killed.crash = lambda: next(ahead, False)
+    found = asyncio.run(killed.play())
+    assert found.status.rounds == expected.status.rounds
+    assert found.status.node_results == expected.status.node_results
+    assert killed.published == undisturbed.published
+
+
+@settings(max_examples=30, deadline=None)
+@given(fleets())
+def test_reconciler_without_a_memory_publishes_the_same_groups(fleet: tuple[list[str], Agents]) -> None:
+    nodes, agents = fleet
+    agents.local = lambda node: GOOD  # without time-outs, which a memory is needed for
+    agents.silent_in_pairs = frozenset()
+    expected, forgetful = stage(nodes, agents), stage(nodes, agents)
+    asyncio.run(expected.play())
+
+    async def forget() -> None:
+        for _ in range(200):
+            forgetful.reconciler = forgetful.new_reconciler()
+            await forgetful.reconcile()
+            forgetful.act()
+            if forgetful.status()["phase"] == "Succeeded":
+                return
+
+    asyncio.run(forget())
+    assert forgetful.published == expected.published
+    assert forgetful.status()["nodeResults"] == expected.status()["nodeResults"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(fleets())
+def test_nobody_who_answers_and_passes_is_ever_called_faulty(fleet: tuple[list[str], Agents]) -> None:
+    nodes, agents = fleet
+    agents.passes = lambda round_, members: True
+    staged = stage(nodes, agents, timeoutSeconds=30)
+    asyncio.run(staged.play())
+    for node in nodes:
+        well = agents.local(node) == GOOD and node not in agents.silent_in_pairs
+        assert staged.verdicts()[node] == "Healthy" if well else True
+
+
+async def test_two_controllers_at_once_publish_each_round_once() -> None:
+    staged = stage(agents=broken("node-6"))
+    other = staged.new_reconciler()
+    while staged.status().get("phase") != "Succeeded":
+        await staged.reconcile()
+        await other.reconcile(Request(NAMESPACE, "c"))
+        staged.act()
+    assert staged.status()["faultyNodes"] == ["node-6"] and len(staged.published) == 2
