@@ -1,4 +1,4 @@
-"""`python -m localcluster.nodes --home DIR --nodes N`: scheduler, node lifecycle, and N virtual nodes."""
+"""`python -m localcluster.nodes --home DIR --nodes N`: the control plane's work, and N virtual nodes."""
 
 from __future__ import annotations
 
@@ -9,24 +9,21 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from localcluster.client.api import LEASES, NODES, PODS, Access, ApiClient, ApiFailure, ApiUnavailable
+from localcluster.client.api import NODES, Access, ApiClient, ApiFailure, ApiUnavailable
 from localcluster.client.informer import Informer
 from localcluster.client.recorder import Recorder
+from localcluster.control_plane import ControlPlane
 from localcluster.kubelet.addresses import AddressPool
 from localcluster.kubelet.container import ContainerRuntime, Isolation, detect_isolation
-from localcluster.kubelet.heartbeat import LEASE_NAMESPACE
 from localcluster.kubelet.hosts_files import HostsFiles
 from localcluster.kubelet.kubelet import Kubelet, Machine, remove_stale_files
 from localcluster.kubelet.node_objects import NodeShape, is_managed
-from localcluster.node_lifecycle import NodeLifecycle
 from localcluster.paths import Home, default_root, write_private
 from localcluster.resource import JSON
-from localcluster.scheduler.scheduler import Scheduler
 
 PROCESS = "nodes"
 
@@ -52,22 +49,13 @@ async def run_nodes(options: NodesOptions, stop: asyncio.Event) -> None:
     isolation = options.isolation or detect_isolation(home.run / "probe")
     log.info("starting nodes=%d isolation=%s", options.nodes, isolation.value)
     async with ApiClient(Access.from_kubeconfig(home.kubeconfig)) as client:
-        pods, nodes = Informer(client, PODS), Informer(client, NODES)
-        leases = Informer(client, LEASES, LEASE_NAMESPACE)
-        kubelet_events, scheduler_events = Recorder(client, "kubelet"), Recorder(client, "default-scheduler")
-        lifecycle_events = Recorder(client, "node-controller")
-        scheduler = Scheduler(client, pods, nodes, scheduler_events)
-        lifecycle = NodeLifecycle(client, lifecycle_events, nodes, pods, leases)
-        work: list[Coroutine[Any, Any, None]] = [
-            *(informer.run() for informer in (pods, nodes, leases)),
-            *(recorder.run() for recorder in (kubelet_events, scheduler_events, lifecycle_events)),
-            scheduler.run(),
-            lifecycle.run(),
-        ]
-        tasks = [asyncio.create_task(each) for each in work]
+        control_plane = ControlPlane(client)
+        pods, nodes = control_plane.pods, control_plane.nodes
+        kubelet_events = Recorder(client, "kubelet")
+        tasks = [asyncio.create_task(each) for each in (*control_plane.work(), kubelet_events.run())]
         kubelets: list[Kubelet] = []
         stopped = asyncio.create_task(stop.wait())
-        synced: asyncio.Future[Any] = asyncio.gather(pods.synced.wait(), nodes.synced.wait())
+        synced = asyncio.create_task(control_plane.synced())
         await asyncio.wait({*tasks, stopped, synced}, return_when=asyncio.FIRST_COMPLETED)
         if not stop.is_set():
             _raise_first(tasks)
@@ -90,9 +78,9 @@ async def run_nodes(options: NodesOptions, stop: asyncio.Event) -> None:
             tasks.append(asyncio.create_task(_remove_surplus_nodes(client, nodes, options.nodes)))
             tasks.append(asyncio.create_task(_say_ready(kubelets, home.pidfile(PROCESS))))
             await _until_first_fault(tasks, stopped)
-        for task in (*tasks, stopped):
+        for task in (*tasks, stopped, synced):
             task.cancel()
-        await asyncio.gather(*tasks, stopped, return_exceptions=True)
+        await asyncio.gather(*tasks, stopped, synced, return_exceptions=True)
         await asyncio.gather(*(kubelet.power_off() for kubelet in kubelets))
 
 

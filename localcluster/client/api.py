@@ -80,6 +80,7 @@ SECRETS = Collection("/api/v1", "secrets")
 SERVICE_ACCOUNTS = Collection("/api/v1", "serviceaccounts")
 EVENTS = Collection("/api/v1", "events")
 LEASES = Collection("/apis/coordination.k8s.io/v1", "leases")
+POD_GROUPS = Collection("/apis/scheduling.x-k8s.io/v1alpha1", "podgroups")
 
 
 @dataclass(frozen=True)

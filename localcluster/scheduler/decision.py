@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from localcluster.quantities import CPU, MEMORY, PODS, Amounts, add, amounts, pod_requests
 from localcluster.resource import JSON
@@ -55,6 +55,12 @@ class NodeState:
         self.pods.append(pod)
         if required_terms(pod, "podAntiAffinity"):
             self.repelling.append(pod)
+
+    def with_pod(self, pod: JSON) -> NodeState:
+        """The node with one Pod more; this state stays as it is."""
+        after = replace(self, pods=[*self.pods], repelling=[*self.repelling])
+        after.take(pod)
+        return after
 
     def free(self, resource: str) -> int:
         return self.allocatable.get(resource, 0) - self.used.get(resource, 0)

@@ -9,12 +9,15 @@ from typing import Any
 
 from localcluster.client.api import PODS, STRATEGIC_PATCH, ApiClient, ApiFailure, ApiUnavailable
 from localcluster.client.clock import timestamp, utc_now
-from localcluster.client.informer import Change, Informer
+from localcluster.client.informer import Change, Informer, key_of
 from localcluster.client.recorder import Recorder
 from localcluster.resource import JSON
-from localcluster.scheduler.decision import FINISHED_PHASES, node_states, place
+from localcluster.scheduler.decision import FINISHED_PHASES, node_states
+from localcluster.scheduler.gangs import decide
 
 SCHEDULER_NAME = "default-scheduler"
+OWN_NAMES = frozenset({SCHEDULER_NAME, "scheduler-plugins-scheduler"})
+"""What scheduler-plugins is called where it runs as a second scheduler. Gangs are minded under both names."""
 RETRY_SECONDS = 1.0  # after a write that failed; changes of Pods and nodes are not waited for, they wake us
 
 log = logging.getLogger(__name__)
@@ -25,26 +28,22 @@ def awaits_node(pod: JSON) -> bool:
     return (
         not pod["spec"].get("nodeName")
         and not pod["spec"].get("schedulingGates")
-        and (pod["spec"].get("schedulerName") or SCHEDULER_NAME) == SCHEDULER_NAME
+        and (pod["spec"].get("schedulerName") or SCHEDULER_NAME) in OWN_NAMES
         and "deletionTimestamp" not in pod["metadata"]
         and pod.get("status", {}).get("phase") not in FINISHED_PHASES
     )
 
 
-def queue_order(pod: JSON) -> tuple[int, str, str, str]:
-    """Highest priority first, then oldest."""
-    metadata = pod["metadata"]
-    created = metadata.get("creationTimestamp") or ""
-    return -(pod["spec"].get("priority") or 0), created, metadata["namespace"], metadata["name"]
-
-
 class Scheduler:
     """Level-triggered: each round looks at all waiting Pods and all nodes."""
 
-    def __init__(self, client: ApiClient, pods: Informer, nodes: Informer, recorder: Recorder) -> None:
+    def __init__(
+        self, client: ApiClient, pods: Informer, nodes: Informer, pod_groups: Informer, recorder: Recorder
+    ) -> None:
         self._client = client
         self._pods = pods
         self._nodes = nodes
+        self._pod_groups = pod_groups
         self._recorder = recorder
         self._changed = asyncio.Event()
         self._assumed: dict[str, str] = {}
@@ -54,9 +53,11 @@ class Scheduler:
         self._writes: set[asyncio.Task[None]] = set()
         pods.add_handler(self._pod_changed)
         nodes.add_handler(lambda _change, _node: self._changed.set())
+        pod_groups.add_handler(lambda _change, _group: self._changed.set())
 
     async def run(self) -> None:
-        await asyncio.gather(self._pods.synced.wait(), self._nodes.synced.wait())
+        informers = (self._pods, self._nodes, self._pod_groups)
+        await asyncio.gather(*(informer.synced.wait() for informer in informers))
         self._changed.set()
         while True:
             await self._changed.wait()
@@ -70,14 +71,14 @@ class Scheduler:
         if not waiting:
             return
         states = node_states(self._nodes.list(), map(self._with_assumed_node, pods))
-        for pod in sorted(waiting, key=queue_order):
-            placement = place(pod, states)
-            if placement.node is None:
-                self._write(self._report(pod, placement.message))
+        groups = {key_of(group): group for group in self._pod_groups.list()}
+        for decided in decide(waiting, groups, states):
+            pod, node = decided.pod, decided.placement.node
+            if node is None:
+                self._write(self._report(pod, decided.placement.message))
                 continue
-            states[placement.node].take(pod)
-            self._assumed[pod["metadata"]["uid"]] = placement.node
-            self._write(self._bind(pod, placement.node))
+            self._assumed[pod["metadata"]["uid"]] = node
+            self._write(self._bind(pod, node))
 
     def _with_assumed_node(self, pod: JSON) -> JSON:
         node = self._assumed.get(pod["metadata"]["uid"])
