@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from crds import names
 from crds.elasticjob import Rendezvous, RendezvousPhase
 from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
+from reconcilers.job_verdicts import UNJUDGED, Standing
 
 MAX_DELAY_SECONDS = 60.0
 MAX_EXCLUDED_NODES = 16
+MAX_FAULTY_NODES = 256
 AVOIDED = frozenset({ExitClass.NODE_LOST, ExitClass.HARDWARE_ERROR, ExitClass.CHECK_FAILED})
 """Ends after which a slot would rather not come back to the same node."""
 
@@ -19,6 +22,7 @@ AVOIDED = frozenset({ExitClass.NODE_LOST, ExitClass.HARDWARE_ERROR, ExitClass.CH
 class Relaunch:
     worker: ElasticWorker
     excluded_nodes: tuple[str, ...]
+    faulty_nodes: tuple[str, ...]
     reason: str
 
 
@@ -33,18 +37,21 @@ def delay_seconds(quick_exits: int) -> float:
     return 0.0 if quick_exits <= 1 else min(2.0 ** min(quick_exits - 2, 10), MAX_DELAY_SECONDS)
 
 
-def plan_relaunches(workers: Sequence[ElasticWorker], rendezvous: Rendezvous, now: datetime) -> RelaunchPlan:
-    """The slots whose Pod has ended and is due to be replaced."""
+def plan_relaunches(
+    workers: Sequence[ElasticWorker], rendezvous: Rendezvous, now: datetime, standing: Standing = UNJUDGED
+) -> RelaunchPlan:
+    """The slots whose Pod has ended and is due to be replaced, or is on a node that was found faulty."""
     due, waits = [], []
     for worker in workers:
-        reason = _reason(worker, rendezvous)
+        faulty = standing.faulty.get(worker.spec.index) if worker.spec.type == names.WORKER else None
+        reason = faulty or _reason(worker, rendezvous)
         if reason is None:
             continue
-        wait = _remaining_delay(worker, now)
+        wait = 0.0 if faulty else _remaining_delay(worker, now)
         if wait > 0:
             waits.append(wait)
         else:
-            due.append(Relaunch(worker, _excluded(worker), reason))
+            due.append(Relaunch(worker, _excluded(worker), _faulty(worker, standing), reason))
     return RelaunchPlan(tuple(due), min(waits, default=None))
 
 
@@ -72,3 +79,11 @@ def _excluded(worker: ElasticWorker) -> tuple[str, ...]:
     if last_exit is not None and last_exit.exit_class in AVOIDED and last_exit.node_name:
         nodes = [node for node in nodes if node != last_exit.node_name] + [last_exit.node_name]
     return tuple(nodes[-MAX_EXCLUDED_NODES:])
+
+
+def _faulty(worker: ElasticWorker, standing: Standing) -> tuple[str, ...]:
+    """What was known for this slot and not refuted, and what is known now; the newest of it."""
+    known = [node for node in worker.spec.faulty_nodes if node not in standing.cleared]
+    found = set(standing.faulty_nodes)
+    nodes = [*(node for node in known if node not in found), *standing.faulty_nodes]
+    return tuple(nodes[-MAX_FAULTY_NODES:])

@@ -144,7 +144,7 @@ def _judge_formed(
             reason += f"; and {len(breaks) - NAMED_BREAKS} more"
         joinable = [p for p in ranked if p.joinable]
         if len(joinable) >= bounds.desired and bounds.floor(len(joinable)):
-            return Decision(_form(published, joinable, bounds, reason, now), breaks)
+            return Decision(form(published, joinable, bounds, reason, now), breaks)
         held = published.model_copy(
             update={"phase": RendezvousPhase.REFORMING, "reason": reason, "reforming_since": now}
         )
@@ -169,7 +169,7 @@ def _judge_growth(
         return Decision(published, look_again_seconds=wait)
     joining = [p for p in ranked if p.joinable]
     reason = f"the world grows from {len(members)} to {size} workers"
-    return Decision(_form(published, joining, bounds, reason, now, keep=members))
+    return Decision(form(published, joining, bounds, reason, now, keep=members))
 
 
 def _judge_reforming(
@@ -177,7 +177,7 @@ def _judge_reforming(
 ) -> Decision:
     joinable = [p for p in ranked if p.joinable]
     if len(joinable) >= bounds.desired and bounds.floor(len(joinable)):
-        return Decision(_form(published, joinable, bounds, published.reason, now))
+        return Decision(form(published, joinable, bounds, published.reason, now))
     since = published.reforming_since or now
     wait = bounds.shrink_after_seconds - (now - since).total_seconds()
     if wait > 0:
@@ -186,7 +186,7 @@ def _judge_reforming(
     if not size:
         return Decision(published)  # fewer than the minimum: the next worker to join wakes us
     reason = f"{published.reason}; no replacement within {bounds.shrink_after_seconds:g} s"
-    return Decision(_form(published, joinable, bounds, reason, now, keep=set(published.members)))
+    return Decision(form(published, joinable, bounds, reason, now, keep=set(published.members)))
 
 
 def _judge_forming(
@@ -196,12 +196,12 @@ def _judge_forming(
     if not bounds.floor(len(joinable)):
         return Decision(published)
     if len(joinable) >= bounds.desired:
-        return Decision(_form(published, joinable, bounds, "all workers are ready", now))
+        return Decision(form(published, joinable, bounds, "all workers are ready", now))
     wait = _last_call(joinable, bounds)
     if wait > 0:
         return Decision(published, look_again_seconds=wait)
     reason = f"{len(joinable)} of {bounds.desired} workers are ready after the last call"
-    return Decision(_form(published, joinable, bounds, reason, now))
+    return Decision(form(published, joinable, bounds, reason, now))
 
 
 def _last_call(joined: Sequence[Participant], bounds: Bounds) -> float:
@@ -214,7 +214,7 @@ def _has_succeeded(member: Participant, round_: int) -> bool:
     return report is not None and report.state is AgentState.SUCCEEDED and report.observed_round == round_
 
 
-def _form(
+def form(
     published: Rendezvous,
     joinable: Sequence[Participant],
     bounds: Bounds,

@@ -58,6 +58,7 @@ def _add_jobs(manager: Manager, clock: Clock) -> None:
         ControllerBuilder(manager, "elasticjob")
         .for_(ELASTICJOBS)
         .owns(ELASTICWORKERS, predicate=more_than_progress)
+        .watches(NODECHECKS, checked_job, predicate=begins_or_ends)
         .with_workers(JOB_WORKERS)
         .build(jobs)
     )
@@ -162,6 +163,17 @@ def _add_cordon(manager: Manager, clock: Clock, options: CordonOptions) -> None:
     )
 
 
+def checked_job(check: dict[str, Any]) -> Iterable[Request]:
+    """The job whose workers a NodeCheck is of."""
+    job = check["spec"].get("jobName")
+    return [Request(check["metadata"].get("namespace"), job)] if job else []
+
+
+def begins_or_ends(change: Change) -> bool:
+    """A job does not follow the rounds of its checks."""
+    return _ending(change.old) != _ending(change.new)
+
+
 def more_than_progress(change: Change) -> bool:
     """Steps are reported every few seconds by every worker, and decide nothing about a job."""
     return _without(change.old, "progress") != _without(change.new, "progress")
@@ -218,6 +230,14 @@ def _part_in_checks(job: dict[str, Any] | None) -> tuple[object, ...] | None:
         return None
     status = job.get("status", {})
     return status.get("activeCheck"), status.get("phase"), (status.get("rendezvous") or {}).get("phase")
+
+
+def _ending(check: dict[str, Any] | None) -> tuple[object, ...] | None:
+    """What a job goes by: whether the check has finished, with which verdicts, and whether it is to go."""
+    if check is None:
+        return None
+    status = check.get("status", {})
+    return status.get("phase"), status.get("nodeResults"), check["metadata"].get("deletionTimestamp")
 
 
 def _named(nodes: Iterable[str]) -> list[Request]:

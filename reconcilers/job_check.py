@@ -1,0 +1,208 @@
+"""When a node check has to come before a job's world (docs/node-check.md, "In a job"). Pure.
+
+While a check is active no world is formed, and a world of which it tests a member is given up. When a world
+would be formed with workers that no check vouches for, a check is made instead.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from crds import names
+from crds.elasticjob import ElasticJob, Rendezvous, RendezvousPhase
+from crds.elasticworker import AgentState
+from crds.nodecheck import NodeCheck
+from reconcilers.job_verdicts import LONG_AGO, Standing
+from reconcilers.pod_builder import owner_reference
+from reconcilers.rendezvous import Bounds, Decision, Participant
+from reconcilers.stragglers import decide_without_stragglers
+
+KEPT_CHECKS = 5
+MAX_NAME = 45
+"""Of a NodeCheck (crds/nodecheck.py)."""
+NAMED_WORKERS = 5
+"""The others are counted."""
+
+
+@dataclass(frozen=True)
+class Course:
+    """What is to be done about a job's world."""
+
+    decision: Decision
+    left_out: frozenset[int] = frozenset()
+    """Workers on slow nodes that the world does without."""
+    check: tuple[int, ...] = ()
+    """The workers to check before the world can be formed."""
+    otherwise: Decision | None = None
+    """What to do if that check cannot even be made."""
+
+    def without_check(self) -> Course:
+        return Course(self.otherwise or self.decision, self.left_out)
+
+
+def active_check(checks: Iterable[NodeCheck]) -> NodeCheck | None:
+    """The oldest of a job's checks that has not finished: they go one at a time."""
+    unfinished = [c for c in checks if c.status.phase is None or not c.status.phase.finished]
+    return min(unfinished, key=_age, default=None)
+
+
+def plan_world(
+    published: Rendezvous,
+    participants: Sequence[Participant],
+    bounds: Bounds,
+    standing: Standing,
+    active: NodeCheck | None,
+    now: datetime,
+) -> Course:
+    """`decide`, with checks: the faulty do not join, the slow only if needed, the unchecked wait."""
+    able = [_faulty(p, standing) for p in participants]
+    chosen = decide_without_stragglers(published, able, bounds, standing.slow, now)
+    if active is not None:
+        return Course(_during(active, published, chosen.decision, able, now), chosen.left_out)
+    check = _workers_to_check(published, chosen.decision, able, standing.unchecked)
+    if not check:
+        return Course(chosen.decision, chosen.left_out)
+    held = _without_new_world(published, chosen.decision, now)
+    return Course(held, chosen.left_out, check, otherwise=chosen.decision)
+
+
+def waiting_since_the_check(published: Rendezvous, now: datetime) -> Rendezvous:
+    """A broken world gives a replacement its time from the end of a check on, not from its beginning."""
+    if published.phase is not RendezvousPhase.REFORMING:
+        return published
+    return published.model_copy(update={"reforming_since": now})
+
+
+def check_name(job: str, number: int) -> str:
+    """`<job>-check-<n>`; a job's name that is too long is cut, and kept apart from its like by a digest."""
+    suffix = f"-check-{number}"
+    if len(job) + len(suffix) > MAX_NAME:
+        digest = hashlib.sha256(job.encode()).hexdigest()[:6]
+        job = f"{job[: MAX_NAME - len(suffix) - len(digest) - 1]}-{digest}"
+    return job + suffix
+
+
+def next_number(job: str, taken: Collection[str]) -> int:
+    """1 + the highest that any NodeCheck of the namespace has, whoever made it."""
+    numbers = (int(found[1]) for name in taken if (found := re.search(r"-check-([1-9]\d{0,8})$", name)))
+    return max((number for number in numbers if check_name(job, number) in taken), default=0) + 1
+
+
+def new_check(job: ElasticJob, name: str, workers: Sequence[int]) -> dict[str, Any]:
+    """The NodeCheck object to create."""
+    policy = job.spec.node_check
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": "NodeCheck",
+        "metadata": {
+            "name": name,
+            "namespace": job.metadata.namespace,
+            "labels": {names.LABEL_JOB: job.metadata.name, names.LABEL_MANAGED_BY: names.MANAGER},
+            "ownerReferences": [owner_reference("ElasticJob", job.metadata.name, job.metadata.uid)],
+        },
+        "spec": {
+            "jobName": job.metadata.name,
+            "workers": list(workers),
+            "cordon": policy.cordon,
+            "timeoutSeconds": policy.timeout_seconds,
+            "stragglerRatio": policy.straggler_ratio,
+            "freshSeconds": policy.fresh_seconds,
+            "topologyKeys": list(policy.topology_keys),
+        },
+    }
+
+
+def outdated(checks: Iterable[NodeCheck], owned: Collection[str]) -> list[NodeCheck]:
+    """The finished checks to delete: of those that the job owns (by uid), all but the newest."""
+    finished = [
+        check
+        for check in checks
+        if check.metadata.uid in owned and check.status.phase is not None and check.status.phase.finished
+    ]
+    return sorted(finished, key=_age, reverse=True)[KEPT_CHECKS:]
+
+
+def named(workers: Collection[int]) -> str:
+    """Such as `workers 0, 1, 2 and 4 more`."""
+    shown = sorted(workers)[:NAMED_WORKERS]
+    more = f" and {len(workers) - len(shown)} more" if len(workers) > len(shown) else ""
+    return f"worker{'s' if len(workers) > 1 else ''} {', '.join(map(str, shown))}{more}"
+
+
+def tests(check: NodeCheck) -> str:
+    """What a check is of, in words."""
+    return "all workers" if check.spec.workers is None else named(check.spec.workers)
+
+
+def _age(check: NodeCheck) -> tuple[datetime, str]:
+    return check.metadata.creation_timestamp or LONG_AGO, check.metadata.uid
+
+
+def _faulty(participant: Participant, standing: Standing) -> Participant:
+    reason = standing.faulty.get(participant.index)
+    if reason is None:
+        return participant
+    return replace(participant, alive=False, gone_because=reason)
+
+
+def _workers_to_check(
+    published: Rendezvous, decision: Decision, participants: Sequence[Participant], unchecked: frozenset[int]
+) -> tuple[int, ...]:
+    """Nobody, if the decision may stand. A world that only grows is not stopped to test its members again."""
+    world = decision.rendezvous
+    if world.phase is not RendezvousPhase.FORMED or world.round == published.round:
+        return ()
+    growth = published.phase is RendezvousPhase.FORMED and not decision.breaks
+    old = set(published.members) if growth else set()
+    if not unchecked & (set(world.members) - old):
+        return ()
+    return tuple(p.index for p in participants if p.joinable and p.index not in old)
+
+
+def _during(
+    active: NodeCheck,
+    published: Rendezvous,
+    decision: Decision,
+    participants: Sequence[Participant],
+    now: datetime,
+) -> Decision:
+    tested = [m for m in published.members if active.spec.workers is None or m in active.spec.workers]
+    stands = published.phase is RendezvousPhase.FORMED and not decision.breaks
+    if not stands or not tested or _is_ending(published, participants):
+        return _without_new_world(published, decision, now)
+    reason = f"node check {active.metadata.name} tests {named(tested)}"
+    return Decision(_given_up(published, reason, now))
+
+
+def _without_new_world(published: Rendezvous, decision: Decision, now: datetime) -> Decision:
+    """The decision, but for the world that it forms. That the old one broke, and why, is kept."""
+    world = decision.rendezvous
+    if world.phase is not RendezvousPhase.FORMED or world.round == published.round:
+        return replace(decision, look_again_seconds=None)
+    if not decision.breaks:
+        return Decision(published)
+    return Decision(_given_up(published, world.reason, now), decision.breaks)
+
+
+def _given_up(published: Rendezvous, reason: str, now: datetime) -> Rendezvous:
+    phase = RendezvousPhase.REFORMING
+    return published.model_copy(update={"phase": phase, "reason": reason, "reforming_since": now})
+
+
+def _is_ending(published: Rendezvous, participants: Sequence[Participant]) -> bool:
+    """Whether a member has finished: training is not given up so near to its end."""
+    return any(
+        p.succeeded
+        or (
+            p.report is not None
+            and p.report.state is AgentState.SUCCEEDED
+            and p.report.observed_round == published.round
+        )
+        for p in participants
+        if p.index in published.members
+    )

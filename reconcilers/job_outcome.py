@@ -1,0 +1,121 @@
+"""The status that a look at a job ends with, and the Events that tell of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from crds import names
+from crds.elasticjob import ElasticJobStatus, JobPhase, Rendezvous, RendezvousPhase
+from crds.model import Condition
+from reconcilers import job_status
+from reconcilers.conditions import with_condition
+from reconcilers.incidents import Incident
+from reconcilers.job_check_report import NODES_CHECKED, QUIET, Finding, interrupted
+from reconcilers.job_turn import Turn
+from reconcilers.rendezvous import Decision, dissolve
+
+
+def progress(turn: Turn, rendezvous: Rendezvous, finding: Finding | None) -> ElasticJobStatus:
+    """Of a job that goes on."""
+    job = turn.job
+    phase = job_status.phase_of(job, turn.workers, rendezvous)
+    conditions = job_status.progress_conditions(job, turn.workers, phase, rendezvous, turn.now)
+    _announce_scheduling(turn, conditions)
+    return common(turn).model_copy(
+        update={
+            "phase": phase,
+            "conditions": _with_finding(turn, conditions, finding),
+            "rendezvous": rendezvous,
+            "start_time": job.status.start_time or turn.now,
+            "last_failure": job_status.last_failure(job, turn.workers),
+        }
+    )
+
+
+def suspended(turn: Turn) -> ElasticJobStatus:
+    job, phase = turn.job, JobPhase.SUSPENDED
+    rendezvous = dissolve(turn.published, "the job is suspended")
+    if job.status.phase is not phase:
+        turn.event("Normal", "Suspended", "the job is suspended: its Pods are deleted")
+    conditions = job_status.progress_conditions(job, turn.workers, phase, rendezvous, turn.now)
+    return common(turn).model_copy(
+        update={
+            "phase": phase,
+            "conditions": _with_finding(turn, conditions, interrupted(conditions)),
+            "rendezvous": rendezvous,
+            "start_time": None,
+        }
+    )
+
+
+def out_of_budget(
+    turn: Turn, excess: str, incident: Incident | None, restarts: dict[str, int]
+) -> ElasticJobStatus:
+    failure = incident.failure if incident else job_status.last_failure(turn.job, turn.workers)
+    message = f"{excess}; last: {failure.worker}: {failure.message}" if failure else excess
+    status = finished(turn, JobPhase.FAILED, "RestartLimitExceeded", message[:4_096])
+    return status.model_copy(update={"restarts": restarts, "last_failure": failure})
+
+
+def finished(turn: Turn, phase: JobPhase, reason: str, message: str) -> ElasticJobStatus:
+    turn.event("Normal" if phase is JobPhase.SUCCEEDED else "Warning", reason, message)
+    conditions = job_status.final_conditions(turn.job.status.conditions, phase, reason, message, turn.now)
+    turn.active_check = None
+    return common(turn).model_copy(
+        update={
+            "phase": phase,
+            "conditions": _with_finding(turn, conditions, interrupted(conditions)),
+            "completion_time": turn.now,
+            "last_failure": job_status.last_failure(turn.job, turn.workers),
+        }
+    )
+
+
+def common(turn: Turn) -> ElasticJobStatus:
+    """What every status says, whatever the phase."""
+    job = turn.job
+    selector = {names.LABEL_JOB: job.metadata.name, names.LABEL_TYPE: names.WORKER}
+    return job.status.model_copy(
+        update={
+            "observed_generation": job.metadata.generation,
+            "replica_statuses": job_status.replica_statuses(job, turn.workers),
+            "replicas": sum(w.spec.type == names.WORKER for w in turn.workers),
+            "selector": ",".join(f"{key}={value}" for key, value in selector.items()),
+            "active_check": turn.active_check.metadata.name if turn.active_check else None,
+            "suspected_at": turn.suspected_at or job.status.suspected_at,
+        }
+    )
+
+
+def announce_world(turn: Turn, decision: Decision) -> None:
+    published, new = turn.published, decision.rendezvous
+    if decision.breaks:
+        turn.event("Warning", "WorldBroken", f"round {published.round}: {new.reason}")
+    if new.phase is RendezvousPhase.FORMED and new.round != published.round:
+        turn.event(
+            "Normal",
+            "WorldFormed",
+            f"round {new.round}: {len(new.members)} workers, {new.world_size} processes, "
+            f"rank 0 is worker {new.members[0]} at {new.master_address}:{new.master_port}",
+        )
+
+
+def _announce_scheduling(turn: Turn, conditions: Sequence[Condition]) -> None:
+    before = {c.type: (c.status, c.message) for c in turn.job.status.conditions}
+    for condition in conditions:
+        unseen = before.get(condition.type) != (condition.status, condition.message)
+        if condition.type == job_status.WORKERS_SCHEDULED and condition.message and unseen:
+            turn.event("Warning", condition.reason, condition.message)
+        if condition.type == job_status.MASTER_IGNORED and unseen:
+            turn.event("Normal", job_status.MASTER_IGNORED, condition.message)
+
+
+def _with_finding(turn: Turn, conditions: list[Condition], finding: Finding | None) -> list[Condition]:
+    """The conditions with what is known of the nodes; an Event when a check begins or has ended."""
+    if finding is None:
+        return conditions
+    if finding.differs_from(conditions) and finding.of_a_check:
+        turn.event("Normal" if finding.reason in QUIET else "Warning", finding.reason, finding.message)
+    return with_condition(
+        conditions, NODES_CHECKED, finding.status, finding.reason, finding.message, turn.now
+    )
