@@ -164,7 +164,7 @@ class ElasticDistributedSampler(Sampler[list[int]]):
     def advance(self) -> None:
         """A global batch is done, on all ranks; after an epoch's last one the next epoch begins.
 
-        For loops that iterate the loader itself: `global_batches` does this where they end a step.
+        For loops that iterate the loader themselves: `global_batches` calls it at the end of each step.
         """
         self._move_to(self.consumed + self.global_batch_size)
 

@@ -234,7 +234,7 @@ class TestWait:
             "node-0  Healthy  bf16 612 TFLOP/s  11 GB/s  -",
             "node-1  Healthy  bf16 612 TFLOP/s  11 GB/s  -",
             "",
-            "2 of 2 nodes are healthy",
+            "Healthy: 2 of 2 nodes are healthy",
         ]
 
     def test_workers_are_asked_for_only_while_the_check_runs(self, server: ScriptedServer, dlr: Dlr) -> None:

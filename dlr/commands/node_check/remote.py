@@ -27,8 +27,8 @@ from healthcheck.local import Health
 
 JSON = dict[str, Any]
 
-LINES_BESIDE_ROWS = 6
-"""Of a terminal: the head, with a phase of two lines, the headers, and the cursor's."""
+LINES_BESIDE_ROWS = 7
+"""Of a terminal: the head, with a phase of two lines, the headers, what is left out, and the cursor's."""
 
 
 class Interrupted(CommandError):
@@ -148,7 +148,7 @@ def _redraw(looks: Iterator[view.Look], waited_seconds: Callable[[], float]) -> 
             if view.is_finished(look.check):
                 shown = final(look.check, utc_now())
             else:
-                most_rows = max(2, live.console.height - LINES_BESIDE_ROWS)
+                most_rows = max(1, live.console.height - LINES_BESIDE_ROWS)
                 shown = running(look, utc_now(), waited_seconds(), most_rows)
             live.update(shown, refresh=True)
     return look
@@ -166,8 +166,10 @@ def _print_news(looks: Iterator[view.Look], waited_seconds: Callable[[], float])
 
 def running(look: view.Look, now: datetime, waited_seconds: float, most_rows: int) -> RenderableType:
     parts = [_head(look, now, waited_seconds)]
-    if rows := view.most_telling(view.live_rows(look), most_rows):
-        parts += [Text(""), table(view.LIVE_COLUMNS, rows)]
+    if rows := view.live_rows(look):
+        parts += [Text(""), table(view.LIVE_COLUMNS, view.most_telling(rows, most_rows))]
+    if len(rows) > most_rows:
+        parts.append(cell(f"… and {len(rows) - most_rows} more nodes"))
     return Group(*parts)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from crds.elasticworker import ProbeEnding
 from crds.nodecheck import NodeCheckPhase, NodeVerdict
-from dlr.commands.node_check.outcome import condition_message, message
+from dlr.commands.node_check.outcome import condition_message, health, message
 from dlr.commands.output import age, parse_time, significant
 from healthcheck.measurements import Metric
 
@@ -173,15 +173,12 @@ def live_rows(look: Look) -> list[Row]:
 
 def most_telling(rows: Sequence[Row], most: int) -> list[Row]:
     """What fits on a screen: the nodes with something to say first, else those that are still at work."""
-    if len(rows) <= most:
-        return list(rows)
 
     def how_telling(row: Row) -> int:
         _, state, _, _, why = row
         return 0 if why else 1 + str(state).endswith(("done", "passed lately"))
 
-    kept = sorted(rows, key=how_telling)[: most - 1]
-    return [*kept, (f"… and {len(rows) - len(kept)} more", "", "", "", "")]
+    return list(rows) if len(rows) <= most else sorted(rows, key=how_telling)[:most]
 
 
 def _state(look: Look, node: str, report: JSON) -> str:
@@ -280,7 +277,8 @@ def domain_rows(check: JSON) -> list[Row]:
 def closing_lines(check: JSON) -> list[str]:
     """The summary, and what follows from it."""
     status = Look(check).status
-    lines = [condition_message(check, "AcceleratorsTested", "False"), message(check)]
+    summary = f"{health(check)}: {message(check)}".removesuffix(": ")
+    lines = [condition_message(check, "AcceleratorsTested", "False"), summary]
     faulty = status.get("faultyNodes") or []
     if faulty and not check["spec"].get("cordon", True):
         lines.append(f"Not cordoned, as --no-cordon says: {', '.join(faulty)}.")
