@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 JOB_NAME = "DLR_JOB_NAME"
+CHECK_NAME = "DLR_CHECK_NAME"
 NAMESPACE = "DLR_NAMESPACE"
 WORKER_NAME = "DLR_WORKER_NAME"
 WORKER_INDEX = "DLR_WORKER_INDEX"
@@ -18,12 +19,21 @@ GRACE_SECONDS = "DLR_TERMINATION_GRACE_SECONDS"
 
 
 class InvalidEnvironmentError(Exception):
-    """The environment is not that of a worker of an ElasticJob; the message is one sentence for a person."""
+    """The environment is not that of a worker; the message is one sentence for a person."""
+
+
+_NOT_A_WORKER = {
+    JOB_NAME: "this is not a worker Pod of an ElasticJob: submit the job with `dlr job submit`, or train on "
+    "this machine alone with `torchrun --standalone`",
+    CHECK_NAME: "this is not a Pod of a NodeCheck: check nodes with `dlr node-check`, or this machine alone "
+    "with `dlr node-check --local`",
+}
 
 
 @dataclass(frozen=True)
 class Environment:
-    job_name: str
+    owner_name: str
+    """The ElasticJob that it trains for, or the NodeCheck that it tests a node for."""
     namespace: str
     worker_name: str
     worker_index: int
@@ -39,35 +49,34 @@ class Environment:
         return f"{self.worker_name}-{self.incarnation}"
 
     @classmethod
-    def read(cls, environ: Mapping[str, str]) -> Environment:
+    def read(cls, environ: Mapping[str, str], owner: str = JOB_NAME) -> Environment:
+        """Of a worker of the ElasticJob, or of the NodeCheck, that the variable `owner` names."""
+
+        def text(name: str) -> str:
+            value = environ.get(name, "")
+            if not value:
+                raise InvalidEnvironmentError(f"{name} is not set, so {_NOT_A_WORKER[owner]}")
+            return value
+
         return cls(
-            job_name=_text(environ, JOB_NAME),
-            namespace=_text(environ, NAMESPACE),
-            worker_name=_text(environ, WORKER_NAME),
-            worker_index=int(_number(environ, WORKER_INDEX)),
-            incarnation=int(_number(environ, INCARNATION)),
-            pod_uid=_text(environ, POD_UID),
-            pod_ip=_text(environ, POD_IP),
+            owner_name=text(owner),
+            namespace=text(NAMESPACE),
+            worker_name=text(WORKER_NAME),
+            worker_index=int(_number(WORKER_INDEX, text(WORKER_INDEX))),
+            incarnation=int(_number(INCARNATION, text(INCARNATION))),
+            pod_uid=text(POD_UID),
+            pod_ip=text(POD_IP),
             node_name=environ.get(NODE_NAME, ""),
-            heartbeat_seconds=_number(environ, HEARTBEAT_SECONDS, cls.heartbeat_seconds),
-            termination_grace_seconds=_number(environ, GRACE_SECONDS, cls.termination_grace_seconds),
+            heartbeat_seconds=_number(
+                HEARTBEAT_SECONDS, environ.get(HEARTBEAT_SECONDS) or cls.heartbeat_seconds
+            ),
+            termination_grace_seconds=_number(
+                GRACE_SECONDS, environ.get(GRACE_SECONDS) or cls.termination_grace_seconds
+            ),
         )
 
 
-def _text(environ: Mapping[str, str], name: str) -> str:
-    value = environ.get(name, "")
-    if not value:
-        raise InvalidEnvironmentError(
-            f"{name} is not set, so this is not a worker Pod of an ElasticJob: submit the job with "
-            "`dlr job submit`, or train on this machine alone with `torchrun --standalone`"
-        )
-    return value
-
-
-def _number(environ: Mapping[str, str], name: str, default: float | None = None) -> float:
-    text = environ.get(name, "") if default is not None else _text(environ, name)
-    if not text and default is not None:
-        return default
+def _number(name: str, text: str | float) -> float:
     try:
         value = float(text)
     except ValueError:
@@ -75,6 +84,6 @@ def _number(environ: Mapping[str, str], name: str, default: float | None = None)
     if value < 0:
         raise InvalidEnvironmentError(
             f"{name} is {text!r} but must be a number ≥ 0: the controller sets it, so see what overrides it "
-            "in the job's Pod template"
+            "in the Pod template"
         )
     return value

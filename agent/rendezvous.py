@@ -12,9 +12,7 @@ import logging
 import os
 import select
 import sys
-import threading
 from datetime import datetime, timezone
-from typing import Any
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -27,14 +25,15 @@ from torch.distributed.elastic.rendezvous import (
 )
 
 from agent import accelerators
-from agent.api import GROUP_PATH, ApiClient, retrying
-from agent.complaints import Complaints
+from agent.api import ApiClient
+from agent.check_report import CheckReport
+from agent.checks import ActiveCheck
 from agent.environment import Environment
 from agent.failure import Failure, failure_of_process
 from agent.heartbeat import Heartbeat
 from agent.join import Meeting, MeetingTimeoutError, RoundStores, SupersededError
-from agent.report import Facts, Report, Reporter
-from agent.watcher import JobWatcher
+from agent.report import Facts, Report, Reporter, last_report
+from agent.watcher import Watcher
 from agent.world import (
     WAIT,
     Action,
@@ -72,7 +71,7 @@ class DlrRendezvousHandler(RendezvousHandler):
         me: Environment,
         *,
         store: TCPStore,
-        watcher: JobWatcher,
+        watcher: Watcher[JobView],
         reporter: Reporter,
         heartbeat: Heartbeat,
         api: ApiClient,
@@ -86,6 +85,7 @@ class DlrRendezvousHandler(RendezvousHandler):
         self._lifetime_store = store
         self._heartbeat = heartbeat
         self._api = api
+        self._active_check = ActiveCheck(api, me, reporter)
         self._join_timeout_seconds = join_timeout_seconds
         self._round_stores: RoundStores | None = None
         self._closed = False
@@ -183,22 +183,27 @@ class DlrRendezvousHandler(RendezvousHandler):
         return self.next_action() == Action(Verb.START, world.round)
 
     def _await_world(self) -> World:
+        """Until then this agent is idle, and its node may be tested."""
         poll = select.poll()
         poll.register(self.watcher.fileno(), select.POLLIN)
-        while True:
-            action, view = self._decide()
-            if self._closed:
-                raise RendezvousClosedError("the rendezvous was closed")
-            if action.verb is Verb.EXIT and action.reason is not None:
-                raise JobEndedError(action.reason)
-            if action.verb is Verb.START and view.world is not None:
-                return view.world
-            if action.verb is Verb.STAND_BY and action.round is not None:
-                self.stand_by(action.round)
-            elif self.reporter.latest.state is AgentState.RUNNING:
-                # torchrun's agent stopped what ran: Ready at the round that stands says "I left it".
-                self.stand_by(self.reporter.latest.observed_round)
-            poll.poll()
+        try:
+            while True:
+                action, view = self._decide()
+                if self._closed:
+                    raise RendezvousClosedError("the rendezvous was closed")
+                if action.verb is Verb.EXIT and action.reason is not None:
+                    raise JobEndedError(action.reason)
+                if action.verb is Verb.START and view.world is not None:
+                    return view.world
+                if action.verb is Verb.STAND_BY and action.round is not None:
+                    self.stand_by(action.round)
+                elif self.reporter.latest.state is AgentState.RUNNING:
+                    # torchrun's agent stopped what ran: Ready at the round that stands says "I left it".
+                    self.stand_by(self.reporter.latest.observed_round)
+                self._active_check.follow(view.active_check)
+                poll.poll()
+        finally:
+            self._active_check.leave()  # no probe runs beside training processes
 
     def _report_end_of_torchrun(self, error: BaseException | None) -> None:
         """torchrun's launcher shuts its handler down with the error in flight; nobody else tells it."""
@@ -226,7 +231,7 @@ def create_handler(params: RendezvousParameters) -> DlrRendezvousHandler:
     api = ApiClient.in_cluster(os.environ)
     heartbeat = Heartbeat(api, me)
     heartbeat.start()
-    watcher = JobWatcher(api, me.namespace, me.job_name)
+    watcher = Watcher(api, "elasticjobs", me.namespace, me.owner_name, parse=JobView.parse, missing=JobView())
     watcher.start()
     store = TCPStore(me.pod_ip, 0, is_master=True, wait_for_workers=False)
     facts = Facts(
@@ -249,14 +254,14 @@ def create_handler(params: RendezvousParameters) -> DlrRendezvousHandler:
     )
 
 
-def _first_report(api: ApiClient, me: Environment, watcher: JobWatcher) -> Report:
+def _first_report(api: ApiClient, me: Environment, watcher: Watcher[JobView]) -> Report:
     """Ready, for a world newer than any this Pod may have been in.
 
     A container that was restarted in its Pod finds itself in a world whose processes died with its
     predecessor. It must not join that round again: the others are in the middle of it. Ready at that round
     says that it was left.
     """
-    predecessor = _last_report(api, me)
+    predecessor = last_report(api, me)
     poll = select.poll()
     poll.register(watcher.fileno(), select.POLLIN)
     while watcher.view() is None:
@@ -271,18 +276,8 @@ def _first_report(api: ApiClient, me: Environment, watcher: JobWatcher) -> Repor
         since=datetime.now(timezone.utc),
         observed_round=known_round,
         failure=Failure.from_status(failure) if failure else None,
+        check=CheckReport.from_status(predecessor.get("check")),
     )
-
-
-def _last_report(api: ApiClient, me: Environment) -> dict[str, Any]:
-    """What an earlier agent of this very Pod reported; {} if there was none."""
-    path = f"{GROUP_PATH}/namespaces/{me.namespace}/elasticworkers/{me.worker_name}"
-    complaints = Complaints(logger, f"read elasticworker {me.namespace}/{me.worker_name}")
-    retry = retrying(threading.Event(), max_wait_seconds=2.0, before_sleep=complaints.failed)
-    worker = retry(api.get, path)
-    report = (worker.get("status") or {}).get("agent") or {}
-    mine = report.get("podUid") == me.pod_uid and report.get("incarnation") == me.incarnation
-    return report if mine else {}
 
 
 def _local_world_size_of_torchrun() -> int:

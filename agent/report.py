@@ -18,6 +18,7 @@ from http import HTTPStatus
 from typing import Any
 
 from agent.api import GROUP_PATH, ApiClient, ApiError, retrying
+from agent.check_report import CheckReport
 from agent.complaints import Complaints
 from agent.environment import Environment
 from agent.failure import Failure
@@ -47,6 +48,7 @@ class Report:
     observed_round: int = 0
     failure: Failure | None = None
     progress: Progress | None = None
+    check: CheckReport | None = None
 
     @property
     def failures(self) -> int:
@@ -61,6 +63,7 @@ class Report:
             "progress": {"step": self.progress.step, "time": rfc3339(self.progress.time)}
             if self.progress
             else None,
+            "check": self.check.to_status() if self.check else None,
         }
 
 
@@ -158,6 +161,13 @@ class Reporter(threading.Thread):
             self._outbox.put(self._latest)
             self._changed.notify_all()
 
+    def check(self, check: CheckReport) -> None:
+        """Say what a NodeCheck found out here; the state stays as it was."""
+        with self._changed:
+            self._latest = replace(self._latest, check=check)
+            self._outbox.put(self._latest)
+            self._changed.notify_all()
+
     def progress(self, progress: Progress, *, at_once: bool = False) -> None:
         with self._changed:
             self._latest = replace(self._latest, progress=progress)
@@ -224,3 +234,14 @@ class Reporter(threading.Thread):
             if report.progress == self._latest.progress:
                 self._progress_due_at = None
             self._changed.notify_all()
+
+
+def last_report(api: ApiClient, me: Environment) -> dict[str, Any]:
+    """`status.agent` as an earlier agent of this very Pod wrote it; {} if there was none."""
+    path = f"{GROUP_PATH}/namespaces/{me.namespace}/elasticworkers/{me.worker_name}"
+    complaints = Complaints(logger, f"read elasticworker {me.namespace}/{me.worker_name}")
+    retry = retrying(threading.Event(), max_wait_seconds=MAX_WAIT_SECONDS, before_sleep=complaints.failed)
+    worker = retry(api.get, path)
+    report = (worker.get("status") or {}).get("agent") or {}
+    mine = report.get("podUid") == me.pod_uid and report.get("incarnation") == me.incarnation
+    return report if mine else {}

@@ -22,6 +22,7 @@ from torch.distributed.run import config_from_args, get_args_parser
 
 from agent.elastic_agent import UNLIMITED_RESTARTS, DlrElasticAgent
 from agent.environment import Environment, InvalidEnvironmentError
+from agent.logs import log_to_stderr
 from agent.progress import ProgressMonitor
 from agent.rendezvous import BACKEND, DlrRendezvousHandler, JobEndedError, create_handler
 from agent.world import AgentState, ExitReason
@@ -40,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         args = parse(argv)
         me = Environment.read(os.environ)
-        _log_to_stderr()
+        log_to_stderr()
         signals = getattr(args, "signals_to_handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT")  # torch ≥ 2.8
         _on_signals(signals, _raise_signal)
         config, entrypoint, entrypoint_args = config_from_args(args)
@@ -135,7 +136,7 @@ def _rendezvous_parameters(config: LaunchConfig, me: Environment) -> RendezvousP
     return RendezvousParameters(
         BACKEND,
         "",
-        me.job_name,
+        me.owner_name,
         config.min_nodes,
         config.max_nodes,
         config.local_addr,
@@ -197,15 +198,6 @@ def _on_signals(names: str, handler: Any) -> None:
 def _raise_signal(signum: int, _frame: object) -> None:
     name = signal.Signals(signum)
     raise SignalException(f"the agent got {name.name}", sigval=name)
-
-
-def _log_to_stderr() -> None:
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname).1s %(name)s: %(message)s"))
-    package = logging.getLogger("agent")
-    package.addHandler(handler)
-    package.setLevel(os.environ.get("LOGLEVEL", "INFO").upper())
-    package.propagate = False
 
 
 if __name__ == "__main__":

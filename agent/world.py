@@ -83,11 +83,17 @@ class JobView:
 
     phase: str = ""
     world: World | None = None
+    active_check: str = ""
+    """The NodeCheck that the job's idle workers are in."""
 
     @classmethod
     def parse(cls, job: Mapping[str, Any]) -> JobView:
         status = job.get("status") or {}
-        return cls(str(status.get("phase") or ""), World.parse(status.get("rendezvous") or {}))
+        return cls(
+            str(status.get("phase") or ""),
+            World.parse(status.get("rendezvous") or {}),
+            str(status.get("activeCheck") or ""),
+        )
 
 
 class Verb(Enum):

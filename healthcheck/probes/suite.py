@@ -32,8 +32,8 @@ def run_local(
     """Run all local probes, in order.
 
     Without the GPU that is required, where even asking for the devices' state crashes or hangs, and after any
-    probe that hangs, the rest is not run: it could only do the same. A probe for which too little of the budget
-    is left is Unavailable.
+    probe that hangs, the rest is not run: it could only do the same. A probe that finds too little of the
+    budget left is Unavailable.
 
     Args:
         cpu_only: leave GPUs alone, though there may be some.

@@ -46,6 +46,16 @@ def test_what_is_missing_is_named_or_has_a_default(name: str) -> None:
             Environment.read(given)
 
 
+def test_a_check_takes_the_place_of_the_job() -> None:
+    given = {**GIVEN, names.ENV_CHECK_NAME: "nightly"}
+    del given[names.ENV_JOB_NAME]
+    assert Environment.read(given, owner=environment.CHECK_NAME).owner_name == "nightly"
+    with pytest.raises(
+        InvalidEnvironmentError, match="DLR_CHECK_NAME is not set, so this is not a Pod of a N"
+    ):
+        Environment.read(GIVEN, owner=environment.CHECK_NAME)
+
+
 def test_nonsense_is_named() -> None:
     with pytest.raises(InvalidEnvironmentError, match="DLR_WORKER_INDEX is 'three' but must be a number"):
         Environment.read({**GIVEN, names.ENV_WORKER_INDEX: "three"})

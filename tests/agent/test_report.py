@@ -113,10 +113,10 @@ def test_what_is_written_is_what_the_crd_takes(
     written = {**facts.to_status(ME), **report.to_status()}
     read = AgentReport.model_validate(written)
     # Nothing is lost on the way, and nothing is unknown (it would be pruned).
-    again = read.model_dump(mode="json", by_alias=True, exclude={"checks"})
+    again = read.model_dump(mode="json", by_alias=True)
     assert again.keys() == written.keys()
     assert (again["failure"] or {}).keys() == (written["failure"] or {}).keys()
-    assert (again["progress"] or {}).keys() == (written["progress"] or {}).keys()
+    assert (again["progress"] or {}).keys() >= (written["progress"] or {}).keys()
     assert again["accelerators"] == written["accelerators"]
     assert read.observed_round == round_
     assert read.since == NOW

@@ -9,14 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.api import ApiClient, ApiError, GoneError, UnavailableError, _lines, error_of
-from agent.watcher import JobWatcher
-from agent.world import JobView
+from agent.watcher import Watcher
+from agent.world import WAIT, AgentState, JobView, Member, next_action
 from tests.agent.fake_cluster import JOB, NAMESPACE, FakeCluster
+
+JobWatcher = Watcher[JobView]
 
 
 @pytest.fixture
 def watcher(cluster: FakeCluster) -> Iterator[JobWatcher]:
-    watcher = JobWatcher(ApiClient.in_cluster(cluster.environ(0)), NAMESPACE, JOB)
+    api = ApiClient.in_cluster(cluster.environ(0))
+    watcher = Watcher(api, "elasticjobs", NAMESPACE, JOB, parse=JobView.parse, missing=JobView())
     yield watcher
     watcher.stop()
 
@@ -85,9 +88,14 @@ def test_bookmarks_move_the_version_only(cluster: FakeCluster, watcher: JobWatch
     assert watcher._resource_version == "9"
     assert watcher.view() == JobView("Running")
     watcher.feed({"type": "DELETED", "object": {"metadata": {"resourceVersion": "10"}}})
-    assert watcher.view() == JobView("Running")  # the kubelet says when to go
+    assert watcher.view() == JobView()
     with pytest.raises(GoneError):
         watcher.feed({"type": "ERROR", "object": {"code": 410, "message": "too old"}})
+
+
+def test_a_job_that_is_gone_asks_for_nothing() -> None:
+    gone = JobView()  # the kubelet says when to go
+    assert next_action(gone.world, Member(0, 1), 3, AgentState.RUNNING, gone.phase) == WAIT
 
 
 def test_rotated_token_is_read_anew(cluster: FakeCluster) -> None:

@@ -1,0 +1,121 @@
+"""What a NodeCheck asks of one worker: plain data and one decision.
+
+As with the job, the agent is level-triggered: it looks at the newest state of the check and at what it has
+told already, and `next_duty` says what to do now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from agent.check_report import CheckReport
+from agent.world import Member
+
+GPU = "nvidia.com/gpu"
+NO_ACCELERATOR = "none"
+
+RUNNING = "Running"
+FINISHED = ("Succeeded", "Failed")
+DEFAULT_TIMEOUT_SECONDS = 300.0
+
+
+@dataclass(frozen=True)
+class LocalTests:
+    """What the node can test by itself."""
+
+    check_uid: str
+
+
+@dataclass(frozen=True)
+class PairTest:
+    """The test of a group of nodes in one round."""
+
+    check_uid: str
+    round: int
+    members: tuple[str, ...]
+    """Names of nodes, in rank order."""
+    rank: int
+    master_address: str
+    master_port: int
+    """Where the group meets: the TCPStore of the first member's agent."""
+
+
+Duty = LocalTests | PairTest
+
+
+@dataclass(frozen=True)
+class CheckView:
+    """What of a NodeCheck concerns one worker. The default is a check that is not there (any more)."""
+
+    uid: str = ""
+    phase: str = ""
+    asked: Duty | None = None
+    """In the check's current round."""
+    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+    """For the node to answer."""
+    accelerator: str = ""
+    """`GPU` if there has to be one, `NO_ACCELERATOR` if none is to be tested."""
+
+    @property
+    def over(self) -> bool:
+        return not self.uid or self.phase in FINISHED
+
+    @classmethod
+    def parse(cls, check: Mapping[str, Any], me: Member) -> CheckView:
+        """Raises KeyError, TypeError or ValueError if it is no NodeCheck."""
+        uid = str(check["metadata"]["uid"])
+        spec, status = check.get("spec") or {}, check.get("status") or {}
+        phase = str(status.get("phase") or "")
+        return cls(
+            uid=uid,
+            phase=phase,
+            asked=_asked(uid, status, me) if phase == RUNNING else None,
+            timeout_seconds=float(spec.get("timeoutSeconds") or DEFAULT_TIMEOUT_SECONDS),
+            accelerator=str(spec.get("accelerator") or ""),
+        )
+
+
+def next_duty(view: CheckView, told: CheckReport | None) -> Duty | None:
+    """What the worker does now for the check; None if there is nothing to do.
+
+    Args:
+        told: what it has reported, for this check or another.
+    """
+    asked = view.asked
+    if asked is None:
+        return None
+    done = told if told is not None and told.uid == view.uid else CheckReport(view.uid)
+    if isinstance(asked, LocalTests):
+        return None if done.local or done.pairs else asked
+    return asked if asked.round > done.last_round else None
+
+
+def _asked(uid: str, status: Mapping[str, Any], me: Member) -> Duty | None:
+    node = _node_of(status, me)
+    if node is None or status.get("round") is None:
+        return None
+    round_ = int(status["round"])
+    if round_ == 0:
+        return None if node in (status.get("reused") or ()) else LocalTests(uid)
+    for group in status.get("groups") or ():
+        members = tuple(map(str, group["members"]))
+        if node in members:
+            address, port = str(group["masterAddress"]), int(group["masterPort"])
+            return PairTest(uid, round_, members, members.index(node), address, port)
+    return None
+
+
+def _node_of(status: Mapping[str, Any], me: Member) -> str | None:
+    """The node that `me` speaks for; None if it does not take part, or only another life of it does."""
+    speakers = zip(
+        status.get("nodes") or (),
+        status.get("workers") or (),
+        status.get("incarnations") or (),
+        strict=True,
+    )
+    for node, index, incarnation in speakers:
+        if me == Member(int(index), int(incarnation)):
+            return str(node)
+    return None

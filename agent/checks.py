@@ -1,0 +1,198 @@
+"""Testing this node for a NodeCheck: its duties, one after the other, each in processes of its own.
+
+A duty that the check does not ask for any more is ended at once, with all its processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import select
+import threading
+
+from agent.api import ApiClient
+from agent.check_report import CheckReport
+from agent.check_view import GPU, NO_ACCELERATOR, CheckView, Duty, LocalTests, PairTest, next_duty
+from agent.environment import Environment
+from agent.report import Reporter
+from agent.watcher import Watcher
+from agent.world import Member
+from healthcheck.probes.device_kind import AUTO, CPU, CUDA
+from healthcheck.probes.report import Ending, Report
+from healthcheck.probes.runner import Cancellation, Cancelled, Probe, ProbeResult, run
+from healthcheck.probes.suite import run_local
+
+logger = logging.getLogger(__name__)
+
+LOCAL_SHARE = 0.8
+"""Of the time for an answer, so that there is time left to tell it."""
+PAIR_SHARE, PAIR_LIMIT_SECONDS = 0.8, 120.0
+JOIN_SHARE, JOIN_LIMIT_SECONDS = 0.3, 30.0
+"""For all members of a group to meet: within the limit of the test."""
+
+WATCH_SECONDS = 60.0
+"""A check is followed for minutes; the watch of one that was left goes on until it ends."""
+
+LEAVE_SECONDS = 15.0
+"""A probe is killed in milliseconds, or cannot be killed at all, on a wedged device."""
+
+_DEVICE = {GPU: CUDA, NO_ACCELERATOR: CPU}
+
+
+class CheckDuties:
+    """What one NodeCheck asks of this worker."""
+
+    def __init__(self, api: ApiClient, me: Environment, reporter: Reporter, check_name: str) -> None:
+        self._me = me
+        self._reporter = reporter
+        self._name = check_name
+        self._stopped = threading.Event()
+        self._watcher = Watcher(
+            api,
+            "nodechecks",
+            me.namespace,
+            check_name,
+            parse=functools.partial(CheckView.parse, me=Member(me.worker_index, me.incarnation)),
+            missing=CheckView(),
+            watch_seconds=WATCH_SECONDS,
+        )
+
+    def run(self, *, until_over: bool = False) -> None:
+        """Until `stop`; or until the check is over or gone, if so asked."""
+        poll = select.poll()
+        poll.register(self._watcher.fileno(), select.POLLIN)
+        self._watcher.start()
+        try:
+            while True:
+                view, duty = self._look()
+                if self._stopped.is_set() or (until_over and view is not None and view.over):
+                    return
+                if view is None or duty is None:
+                    poll.poll()
+                    continue
+                with contextlib.suppress(Cancelled):
+                    self._carry_out(view, duty)
+        finally:
+            self._watcher.stop()
+
+    def stop(self) -> None:
+        """From another thread. A probe that runs is ended, untold."""
+        self._stopped.set()
+        self._watcher.stop()
+
+    def _look(self) -> tuple[CheckView | None, Duty | None]:
+        """The newest view of the check, if there is one yet, and what it asks for."""
+        view = self._watcher.take()
+        if view is None or self._stopped.is_set():
+            return view, None
+        return view, next_duty(view, self._reporter.latest.check)
+
+    def _carry_out(self, view: CheckView, duty: Duty) -> None:
+        """Raises Cancelled."""
+        told = self._reporter.latest.check
+        if told is None or told.uid != view.uid:
+            told = CheckReport(view.uid)
+        cancellation = Cancellation(self._watcher.fileno(), lambda: self._look()[1] != duty)
+        if isinstance(duty, LocalTests):
+            logger.info("testing this node: check=%s", self._name)
+            results = self._local_tests(view, cancellation)
+            told = told.with_local(results)
+        else:
+            logger.info(
+                "testing with others: check=%s round=%d members=%s",
+                self._name,
+                duty.round,
+                ",".join(duty.members),
+            )
+            results = [self._pair_test(view, duty, cancellation)]
+            told = told.with_pair(duty.round, results[0])
+        _log(results)
+        self._reporter.check(told)
+
+    def _local_tests(self, view: CheckView, cancellation: Cancellation) -> list[ProbeResult]:
+        try:
+            return run_local(
+                view.accelerator == GPU,
+                cpu_only=view.accelerator == NO_ACCELERATOR,
+                budget_seconds=LOCAL_SHARE * view.timeout_seconds,
+                cancellation=cancellation,
+            )
+        except OSError as error:
+            return [_not_started("local", error)]
+
+    def _pair_test(self, view: CheckView, duty: PairTest, cancellation: Cancellation) -> ProbeResult:
+        probe = pair_probe(view, duty, self._me.pod_ip)
+        try:
+            return run(probe, cancellation)
+        except OSError as error:
+            return _not_started(probe.name, error)
+
+
+class ActiveCheck:
+    """The NodeCheck that an idle agent's job is in: followed on a thread of its own, and left at once."""
+
+    def __init__(self, api: ApiClient, me: Environment, reporter: Reporter) -> None:
+        self._api = api
+        self._me = me
+        self._reporter = reporter
+        self._name = ""
+        self._duties: CheckDuties | None = None
+        self._thread: threading.Thread | None = None
+
+    def follow(self, name: str) -> None:
+        """Carry out the duties of this check, and of no other; "" is none."""
+        if name == self._name:
+            return
+        self.leave()
+        if name:
+            self._name = name
+            self._duties = CheckDuties(self._api, self._me, self._reporter, name)
+            self._thread = threading.Thread(target=self._duties.run, name="dlr-check", daemon=True)
+            self._thread.start()
+
+    def leave(self) -> None:
+        """End what runs, with all its processes."""
+        self._name = ""
+        duties, thread = self._duties, self._thread
+        self._duties = self._thread = None
+        if duties is None or thread is None:
+            return
+        duties.stop()
+        thread.join(LEAVE_SECONDS)
+        if thread.is_alive():
+            logger.error("a probe of the node check cannot be ended: giving it up")
+
+
+def pair_probe(view: CheckView, duty: PairTest, address: str) -> Probe:
+    """This node's part in the test of a group; its members meet in the store of the first one's agent."""
+    limit_seconds = min(PAIR_LIMIT_SECONDS, PAIR_SHARE * view.timeout_seconds)
+    join_seconds = min(JOIN_LIMIT_SECONDS, JOIN_SHARE * view.timeout_seconds)
+    arguments = (
+        f"--members={','.join(duty.members)}",
+        f"--rank={duty.rank}",
+        f"--master-address={duty.master_address}",
+        f"--master-port={duty.master_port}",
+        f"--store-prefix=check/{duty.check_uid}/{duty.round}",
+        f"--join-seconds={join_seconds:g}",
+        f"--address={address}",
+        f"--device={_DEVICE.get(view.accelerator, AUTO)}",
+    )
+    return Probe("pair", arguments, limit_seconds)
+
+
+def _not_started(probe: str, error: OSError) -> ProbeResult:
+    return ProbeResult(probe, Report(Ending.UNAVAILABLE, f"a probe cannot be started here: {error}"), 0.0)
+
+
+def _log(results: list[ProbeResult]) -> None:
+    for result in results:
+        logger.info(
+            "probe=%s ending=%s seconds=%.1f %s",
+            result.probe,
+            result.ending.value,
+            result.seconds,
+            result.report.reason,
+        )
+        if result.ending in (Ending.TIMED_OUT, Ending.CRASHED) and result.stderr_tail:
+            logger.warning("the end of what %s printed:\n%s", result.probe, result.stderr_tail)
