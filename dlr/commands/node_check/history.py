@@ -35,8 +35,8 @@ def happenings(look: Look, waited_seconds: float) -> list[str]:
 def _beginning(look: Look, waited_seconds: float) -> Iterator[str]:
     if missing := no_controller(look, waited_seconds):
         yield missing.partition(":")[0]
-    if look.phase == NodeCheckPhase.PENDING:
-        yield f"Pending: {message(look.check)}".removesuffix(": ")
+    if look.phase == NodeCheckPhase.PENDING and (why := message(look.check)):
+        yield f"Pending: {why}"
     if look.phase == NodeCheckPhase.RUNNING:
         reused = look.status.get("reused") or []
         lately = f" ({len(reused)} of them passed lately, and are not tested again)" if reused else ""

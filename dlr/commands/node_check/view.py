@@ -82,7 +82,8 @@ def _phase_line(look: Look, now: datetime, waited_seconds: float) -> str:
     started = status.get("startTime") or look.check["metadata"]["creationTimestamp"]
     took = age(started, parse_time(status.get("completionTime")) or now)
     rounds = len(status.get("rounds") or [])
-    return f"{look.phase} after {took}, {rounds} round{'' if rounds == 1 else 's'}"
+    made = f", {rounds} round{'' if rounds == 1 else 's'}" if rounds else ""
+    return f"{look.phase} after {took}{made}"
 
 
 def no_controller(look: Look, waited_seconds: float) -> str:
