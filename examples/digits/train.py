@@ -4,7 +4,8 @@ What makes a training script elastic is small, and all of it is here:
 
 * `load` before training and `save` every few steps, to a directory that outlives the Pod;
 * a checkpoint that does not depend on how many workers wrote it, so fewer or more can go on from it;
-* data order drawn from (seed, epoch) alone, so that a restart sees the samples it would have seen;
+* `ElasticDistributedSampler` deals each global batch to the workers that are there, so that every step
+  learns from the same samples with any number of them, and an epoch from every sample once;
 * `dlr.report_step`, so that the cluster can tell slow from stuck (does nothing outside of dlr).
 
 Runs unchanged under `dlr run`, under stock `torchrun`, and as one plain process.
@@ -16,18 +17,22 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from sklearn.datasets import load_digits
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
 
 import dlr
+from dlr.data import ElasticDistributedSampler, GlobalBatch
 
 SEED = 7
-GLOBAL_BATCH = 64
+GLOBAL_BATCH = 64  # samples a step, over all workers
+MICRO_BATCH = 32  # samples that a worker computes at once: what fits into a GPU's memory
 
 
 def arguments() -> argparse.Namespace:
@@ -45,17 +50,23 @@ def arguments() -> argparse.Namespace:
         default=float(os.environ.get("STEP_DELAY_SECONDS", "0")),
         help="sleep in every step, as a larger model would compute: leaves time to watch a recovery",
     )
+    parser.add_argument(
+        "--sample-log-dir",
+        type=Path,
+        default=os.environ.get("SAMPLE_LOG_DIR"),
+        help="write down here which samples each step learns from",
+    )
     return parser.parse_args()
 
 
-def load_data(device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Training images and labels, test images and labels: the same split on every worker."""
+def load_data(device: torch.device) -> tuple[TensorDataset, TensorDataset]:
+    """Images and labels, for training and for testing: the same split on every worker."""
     digits = load_digits()
     images = torch.tensor(digits.data, dtype=torch.float32, device=device) / 16
     labels = torch.tensor(digits.target, device=device)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(SEED)).to(device)
     test, train = order[:360], order[360:]
-    return images[train], labels[train], images[test], labels[test]
+    return TensorDataset(images[train], labels[train]), TensorDataset(images[test], labels[test])
 
 
 def build_model() -> nn.Module:
@@ -71,26 +82,51 @@ def build_model() -> nn.Module:
     )
 
 
-def save(directory: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+def save(directory: Path, step: int, **parts: Any) -> None:
     """Written aside, forced to disk, then renamed: a crash leaves the old checkpoint or the new."""
     directory.mkdir(parents=True, exist_ok=True)
     aside = directory / "checkpoint.tmp"
     with aside.open("wb") as file:
-        torch.save({"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
+        torch.save({"step": step} | {name: part.state_dict() for name, part in parts.items()}, file)
         file.flush()
         os.fsync(file.fileno())
     aside.rename(directory / "checkpoint.pt")
 
 
-def load(directory: Path, model: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device) -> int:
+def load(directory: Path, device: torch.device, **parts: Any) -> int:
     """The step to go on from: 0 where there is no checkpoint yet."""
     path = directory / "checkpoint.pt"
     if not path.exists():
         return 0
     state = torch.load(path, map_location=device, weights_only=True)
-    model.load_state_dict(state["model"])
-    optimizer.load_state_dict(state["optimizer"])
+    for name, part in parts.items():
+        part.load_state_dict(state[name])
     return int(state["step"])
+
+
+def log_samples(directory: Path, rank: int, world: int, step: int, samples: list[int]) -> None:
+    """A line for each step and rank. Steps that a restart repeats are there again: the last ones count."""
+    directory.mkdir(parents=True, exist_ok=True)
+    line = {"step": step, "time": time.time(), "world": world, "samples": samples}
+    with (directory / f"rank-{rank}.jsonl").open("a") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def learn(batch: GlobalBatch[list[Tensor]], model: nn.Module, optimizer: torch.optim.Optimizer) -> Tensor:
+    """One step of all workers; the mean loss over the global batch, whoever computed which part of it."""
+    optimizer.zero_grad()
+    total = torch.zeros((), device=next(model.parameters()).device)
+    for micro in batch:
+        images, labels = micro.data
+        with micro.accumulate(model):
+            loss = nn.functional.cross_entropy(model(images), labels) * micro.weight
+            loss.backward()
+        total += loss.detach()
+    optimizer.step()
+    if dist.is_initialized():
+        dist.all_reduce(total)
+        total /= dist.get_world_size()
+    return total
 
 
 class StopRequest:
@@ -115,35 +151,38 @@ def main() -> None:
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if gpu else torch.device("cpu")
 
     torch.manual_seed(SEED)
-    images, labels, test_images, test_labels = load_data(device)
+    train_data, test_data = load_data(device)
     model = build_model().to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    first_step = load(args.checkpoint_dir, model, optimizer, device)
+    sampler = ElasticDistributedSampler(
+        train_data, world, rank, seed=SEED, global_batch_size=GLOBAL_BATCH, micro_batch_size=MICRO_BATCH
+    )
+    loader = DataLoader(train_data, batch_sampler=sampler)
+    state = {"model": model, "optimizer": optimizer, "data": sampler}
+    step = load(args.checkpoint_dir, device, **state)
     replica = DistributedDataParallel(model) if dist.is_initialized() else model
-    steps_per_epoch = len(images) // GLOBAL_BATCH
-    last_step = args.epochs * steps_per_epoch
-    print(f"rank {rank} of {world}: steps {first_step} to {last_step}", flush=True)
+    last_step = args.epochs * sampler.steps_per_epoch
+    print(f"rank {rank} of {world}: steps {step} to {last_step}", flush=True)
 
-    for step in range(first_step + 1, last_step + 1):
-        epoch, batch_index = divmod(step - 1, steps_per_epoch)
-        order = torch.randperm(len(images), generator=torch.Generator().manual_seed(SEED + epoch))
-        batch = order[batch_index * GLOBAL_BATCH :][:GLOBAL_BATCH][rank::world]
-        loss = nn.functional.cross_entropy(replica(images[batch]), labels[batch])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        time.sleep(args.step_delay_seconds)
+    while sampler.epoch < args.epochs:
+        for batch in sampler.global_batches(loader):
+            step += 1
+            if args.sample_log_dir:
+                log_samples(args.sample_log_dir, rank, world, step, batch.indices)
+            loss = learn(batch, replica, optimizer)
+            time.sleep(args.step_delay_seconds)
 
-        dlr.report_step(step)
-        if rank == 0 and (stop.received or step == last_step or step % args.save_every_steps == 0):
-            save(args.checkpoint_dir, step, model, optimizer)
-            print(f"step {step}/{last_step} loss {loss.item():.3f} saved", flush=True)
-        if stop.received:
-            raise SystemExit(128 + signal.SIGTERM)
+            dlr.report_step(step)
+            if rank == 0 and (stop.received or step == last_step or step % args.save_every_steps == 0):
+                save(args.checkpoint_dir, step, **state)
+                print(f"step {step}/{last_step} loss {loss.item():.3f} saved", flush=True)
+            if stop.received:
+                raise SystemExit(128 + signal.SIGTERM)
 
     if rank == 0:
+        images, labels = test_data.tensors
         with torch.no_grad():
-            accuracy = (model(test_images).argmax(dim=1) == test_labels).float().mean().item()
+            accuracy = (model(images).argmax(dim=1) == labels).float().mean().item()
         result = {"accuracy": accuracy, "steps": last_step, "world_size": world}
         (args.checkpoint_dir / "result.json").write_text(json.dumps(result))
         print(f"test accuracy {accuracy:.2%} after {last_step} steps on {world} workers", flush=True)
