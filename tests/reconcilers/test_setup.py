@@ -3,7 +3,13 @@ from __future__ import annotations
 from typing import Any
 
 from controller.store import Change
-from reconcilers.setup import more_than_progress, more_than_the_agents_report
+from reconcilers.setup import (
+    makes_way,
+    more_of_a_jobs_checks,
+    more_of_an_answer,
+    more_than_progress,
+    more_than_the_agents_report,
+)
 
 
 def raw(**agent: Any) -> dict[str, Any]:
@@ -23,3 +29,35 @@ def test_an_agents_state_wakes_the_job_but_not_its_pods_reconciler() -> None:
 def test_appearing_and_vanishing_wake_both() -> None:
     for change in (Change(None, raw()), Change(raw(), None)):
         assert more_than_progress(change) and more_than_the_agents_report(change)
+
+
+def checked(**agent: Any) -> dict[str, Any]:
+    return raw(**agent) | {"spec": {"index": 0, "incarnation": 1}}
+
+
+def test_answers_to_a_check_wake_it_and_steps_do_not() -> None:
+    answered = Change(checked(state="Ready"), checked(state="Ready", check={"uid": "c", "local": []}))
+    assert more_of_an_answer(answered)
+    step = Change(checked(state="Running"), checked(state="Running", progress={"step": 2}))
+    assert not more_of_an_answer(step)
+
+
+def test_world_and_active_check_of_a_job_concern_its_checks_and_counts_do_not() -> None:
+    def job(**status: Any) -> dict[str, Any]:
+        return {"metadata": {"name": "j"}, "status": status}
+
+    assert more_of_a_jobs_checks(Change(job(), job(activeCheck="c")))
+    assert more_of_a_jobs_checks(
+        Change(job(rendezvous={"phase": "Formed"}), job(rendezvous={"phase": "Reforming"}))
+    )
+    assert not more_of_a_jobs_checks(Change(job(replicas=1), job(replicas=2)))
+
+
+def test_check_makes_way_when_it_has_finished_or_is_gone() -> None:
+    def check(phase: str) -> dict[str, Any]:
+        return {"metadata": {"name": "c"}, "status": {"phase": phase}}
+
+    assert makes_way(Change(check("Running"), check("Failed"))) and makes_way(Change(check("Running"), None))
+    assert not makes_way(Change(check("Pending"), check("Running"))) and not makes_way(
+        Change(None, check(""))
+    )

@@ -1,0 +1,340 @@
+"""The pure decisions of a NodeCheck: who takes part, who goes first, who is out, and what a step gave."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crds.elasticjob import Rendezvous
+from crds.nodecheck import CheckGroup, NodeCheck, NodeCheckSpec, NodeCheckStatus, NodeResult
+from healthcheck.measurements import Metric
+from reconcilers.check_history import ended_gathering, ended_step, history_of, settled_nodes
+from reconcilers.check_participants import Participant, out_of
+from reconcilers.check_scope import (
+    Candidate,
+    choose,
+    is_idle,
+    named_nodes,
+    one_each,
+    speakers,
+    wanted_workers,
+)
+from reconcilers.check_settings import fleet_of, settings_of, untested_accelerators
+from reconcilers.check_status import DETAILED_UP_TO
+from reconcilers.check_summary import summary_of
+from reconcilers.check_turns import Claim, in_the_way
+from tests.reconcilers.build import NOW, worker
+from tests.reconcilers.check_stage import BAD, GOOD, NO_GPU, outcome
+
+UID = "uid-c"
+
+
+def agent(index: int = 0, **said: Any) -> dict[str, Any]:
+    report = {
+        "incarnation": 1,
+        "podUid": f"uid-{index}-1",
+        "address": "10.0.0.1",
+        "storePort": 20_000,
+        "localWorldSize": 1,
+        "state": "Ready",
+        "since": NOW,
+    }
+    return report | said
+
+
+def participant(
+    index: int = 0,
+    local: list[dict[str, Any]] | None = None,
+    pairs: list[dict[str, Any]] | None = None,
+    uid: str = UID,
+    reused: bool = False,
+    accelerators: dict[str, Any] | None = None,
+    **status: Any,
+) -> Participant:
+    """Node n<index>, whose agent has said this much."""
+    report = agent(index, check={"uid": uid, "local": local or [], "pairs": pairs or []})
+    if accelerators:
+        report["accelerators"] = accelerators
+    return Participant(f"n{index}", 1, worker(index, agent=report, **status), reused, UID)
+
+
+def group(*members: str) -> CheckGroup:
+    return CheckGroup(members=list(members), master_address="10.0.0.1", master_port=20_000)
+
+
+# --- who takes part -----------------------------------------------------------------------------------
+
+
+def test_nodes_keep_their_order_and_count_once() -> None:
+    spec = NodeCheckSpec(nodes=["b", "a", "b"])
+    assert named_nodes(spec, {"a": {}, "b": {}, "c": {}}) == ("b", "a")
+
+
+def test_empty_selector_is_every_node() -> None:
+    assert named_nodes(NodeCheckSpec(node_selector={}), {"b": {}, "a": {"x": "y"}}) == ("a", "b")
+
+
+NAMES = [f"n{i}" for i in range(8)]
+
+
+@given(st.sets(st.sampled_from(NAMES)), st.sets(st.sampled_from(NAMES)))
+def test_whoever_is_not_fresh_is_tested_with_as_many_fresh_partners(nodes: set[str], fresh: set[str]) -> None:
+    candidates = one_each(sorted(nodes))
+    scope = choose(candidates, fresh)
+    stale, passed = nodes - fresh, nodes & fresh
+    assert stale <= {*scope.nodes} and {*scope.reused} == {*scope.nodes} & fresh
+    assert {*scope.nodes} | {*scope.left_out} == nodes
+    if stale:
+        assert len(scope.reused) == min(len(passed), max(len(stale), 2))
+    else:
+        assert {*scope.reused} == passed
+    assert [c for c in candidates if c in scope.participants] == list(scope.participants)
+
+
+def test_lowest_worker_speaks_for_its_node_and_workers_without_a_node_for_none() -> None:
+    workers = [worker(i, nodeName=node) for i, node in enumerate(["a", "b", "a", ""])]
+    assert speakers(workers) == (Candidate("a", 0, 1), Candidate("b", 1, 1))
+
+
+def test_named_workers_alone_and_those_that_train_are_wanted() -> None:
+    workers = [worker(i) for i in (2, 0, 1)]
+    spec = NodeCheckSpec(job_name="digits", workers=[1, 2, 7])
+    assert [w.spec.index for w in wanted_workers(spec, workers)] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("state", "phase", "idle"),
+    [
+        ("Ready", "Reforming", True),
+        ("Failed", "Forming", True),
+        ("Running", "Reforming", False),
+        ("Succeeded", "Reforming", False),
+        ("Ready", "Formed", False),
+    ],
+)
+def test_worker_is_idle_when_its_agent_waits_outside_of_any_world(state: str, phase: str, idle: bool) -> None:
+    world = Rendezvous.model_validate({"round": 1, "phase": phase, "members": [0], "incarnations": [1]})
+    assert is_idle(worker(agent=agent(state=state)), world) is idle
+    newcomer = worker(1, agent=agent(1, state="Ready"))
+    assert is_idle(newcomer, world)
+
+
+def test_stale_report_is_nobodys() -> None:
+    assert not is_idle(worker(agent=agent(podUid="another")), Rendezvous())
+    assert not is_idle(worker(), Rendezvous())
+
+
+# --- who goes first -----------------------------------------------------------------------------------
+
+
+def check(name: str, age: float = 0, nodes: tuple[str, ...] = ()) -> NodeCheck:
+    created = NOW - timedelta(seconds=age)
+    metadata = {"name": name, "namespace": "default", "uid": f"uid-{name}", "creationTimestamp": created}
+    return NodeCheck.model_validate(
+        {"metadata": metadata, "spec": {"nodes": ["n1"]}, "status": {"nodes": list(nodes)}}
+    )
+
+
+def test_older_check_and_one_that_has_begun_go_first_if_they_want_the_same_node() -> None:
+    mine = check("mine", age=10)
+    for other, blocks in ((check("a", 11), True), (check("a", 9), False), (check("a", 9, ("n1",)), True)):
+        assert bool(in_the_way(mine, ["n1"], [Claim(other, frozenset(["n1"]))])) is blocks
+        assert in_the_way(mine, ["n2"], [Claim(other, frozenset(["n1"]))]) is None
+
+
+def test_of_two_of_the_same_second_exactly_one_waits() -> None:
+    a, b = check("a"), check("b")
+    claims = [Claim(a, frozenset(["n1"])), Claim(b, frozenset(["n1"]))]
+    assert in_the_way(a, ["n1"], claims) is None and in_the_way(b, ["n1"], claims) is not None
+
+
+# --- who is out ---------------------------------------------------------------------------------------
+
+
+def test_present_worker_is_not_out() -> None:
+    assert out_of(participant()) is None and participant().is_ready
+
+
+@pytest.mark.parametrize(
+    ("exit_class", "lost"),
+    [("NodeLost", True), ("Preempted", False), ("OOM", False), ("HardwareError", False)],
+)
+def test_ended_pod_is_out_and_the_node_to_blame_only_when_lost(exit_class: str, lost: bool) -> None:
+    end = {"incarnation": 1, "exitClass": exit_class, "message": "so it was", "time": NOW}
+    out = out_of(participant(phase="Failed", lastExit=end))
+    assert out is not None and out.lost is lost and "so it was" in out.message
+
+
+def test_exit_of_an_earlier_incarnation_is_no_exit_of_this_one() -> None:
+    raised = worker(incarnation=3, lastExit={"incarnation": 2, "exitClass": "NodeLost", "time": NOW})
+    out = out_of(Participant("n0", 1, raised, check_uid=UID))
+    assert out is not None and not out.lost
+
+
+def test_missing_worker_suspended_pod_and_leaving_agent_are_out() -> None:
+    assert out_of(Participant("n0", 1, None)) is not None
+    assert out_of(participant(phase="Pending", podUid=None)) is not None
+    leaving = worker(agent=agent(state="Stopped"))
+    assert out_of(Participant("n0", 1, leaving)) is not None
+
+
+def test_pod_that_is_not_placed_is_waited_for_until_it_is_too_late() -> None:
+    condition = {
+        "type": "Scheduled",
+        "status": "False",
+        "reason": "x",
+        "message": "no room",
+        "lastTransitionTime": NOW,
+    }
+    waiting = Participant("n0", 1, worker(phase="Pending", nodeName=None, conditions=[condition]))
+    assert ended_gathering([waiting, participant(1)], overdue=False) is None
+    ended = ended_gathering([waiting, participant(1)], overdue=True)
+    assert ended is not None and ended.withdrawn == {"n0": "its Pod could not be placed: no room"}
+
+
+def test_placed_pod_that_never_reports_is_the_nodes_fault() -> None:
+    mute = Participant("n0", 1, worker(phase="Pending"))
+    ended = ended_gathering([mute], overdue=True)
+    assert ended is not None and ended.unanswered == {"n0": "its Pod never reported"} and not ended.withdrawn
+
+
+# --- what a step gave ---------------------------------------------------------------------------------
+
+LOCAL = NodeCheckStatus(round=0)
+
+
+def test_local_tests_are_over_when_all_but_the_reused_have_answered_this_check() -> None:
+    done, reused = participant(0, GOOD), participant(1, reused=True)
+    assert ended_step(LOCAL, [done, reused], overdue=False) is not None
+    assert ended_step(LOCAL, [done, participant(2)], overdue=False) is None
+    assert ended_step(LOCAL, [done, participant(2, GOOD, uid="another")], overdue=False) is None
+    ended = ended_step(LOCAL, [done, participant(2)], overdue=True)
+    assert ended is not None and [*ended.unanswered] == ["n2"]
+
+
+def test_what_could_not_be_tested_withdraws_a_node_unless_something_failed() -> None:
+    ended = ended_step(LOCAL, [participant(0, NO_GPU), participant(1, NO_GPU + BAD)], overdue=False)
+    assert ended is not None and ended.withdrawn == {"n0": "a GPU was asked for, and there is none"}
+
+
+def test_round_is_over_when_every_member_has_answered_and_passed_if_all_say_so() -> None:
+    status = NodeCheckStatus(round=2, groups=[group("n0", "n1"), group("n2", "n3")])
+    good = [outcome("pair", round=2, figures={"pair_bus_gbps": speed}) for speed in (10.00049, 9.0, 8.0, 8.0)]
+    good[3] |= {"ending": "Failed", "reason": "n2 did not come"}
+    everybody = [participant(i, GOOD, [said]) for i, said in enumerate(good)]
+    assert ended_step(status, [*everybody[:3], participant(3, GOOD)], overdue=False) is None
+    ended = ended_step(status, everybody, overdue=False)
+    assert ended is not None and ended.round is not None
+    first, second = ended.round.groups
+    assert first.passed and first.figures == {"pair_bus_gbps": 9.0}
+    assert not second.passed and second.message == "n3: n2 did not come" and second.figures == {}
+
+
+def test_answers_of_another_round_do_not_count() -> None:
+    status = NodeCheckStatus(round=2, groups=[group("n0", "n1")])
+    said = [participant(i, GOOD, [outcome("pair", round=1)]) for i in (0, 1)]
+    assert ended_step(status, said, overdue=False) is None
+    ended = ended_step(status, said, overdue=True)
+    assert ended is not None and ended.round is not None and ended.round.groups[0].silent == ["n0", "n1"]
+
+
+def test_member_that_could_not_test_withdraws_and_says_nothing_of_its_partner() -> None:
+    status = NodeCheckStatus(round=1, groups=[group("n0", "n1")])
+    unable = outcome("pair", "Unavailable", round=1, reason="torch is missing")
+    failed = outcome("pair", "Failed", round=1, reason="n0 did not come")
+    ended = ended_step(
+        status, [participant(0, GOOD, [unable]), participant(1, GOOD, [failed])], overdue=False
+    )
+    assert ended is not None and ended.round is not None
+    assert ended.withdrawn == {"n0": "pair: torch is missing"} and ended.round.groups[0].silent == ["n0"]
+
+
+def test_local_failure_is_remembered_when_the_report_is_gone() -> None:
+    known = NodeResult.model_validate(
+        {"node": "n0", "verdict": "Faulty", "causes": ["LocalTest"], "message": "Xid 79"}
+    )
+    status = NodeCheckStatus(round=1, node_results=[known])
+    history = history_of(status, [Participant("n0", 1, worker(0))])
+    assert history.local["n0"].reason == "Xid 79" and settled_nodes(status) == {"n0"}
+
+
+def test_long_messages_are_cut() -> None:
+    status = NodeCheckStatus(round=1, groups=[group("n0", "n1")])
+    failed = outcome("pair", "Failed", round=1, reason="x" * 1_000)
+    ended = ended_step(status, [participant(i, GOOD, [failed]) for i in (0, 1)], overdue=False)
+    assert ended is not None and ended.round is not None and len(ended.round.groups[0].message) <= 200
+
+
+# --- what the diagnosis is told -----------------------------------------------------------------------
+
+
+def test_kind_place_and_past_of_a_node() -> None:
+    nodes = [
+        participant(0, accelerators={"kind": "nvidia", "count": 8, "model": "NVIDIA H100"}),
+        participant(1, reused=True),
+    ]
+    a, b = fleet_of(nodes, {"n0": {"rack": "r1", "zone": "z"}}, ["rack", "row", "zone"])
+    assert a.hardware_class == "nvidia NVIDIA H100" and [str(d) for d in a.domains] == ["rack=r1", "zone=z"]
+    assert b.vouched and not a.vouched and b.domains == () and b.hardware_class == ""
+
+
+def test_ratio_alone_makes_slow_where_there_is_no_accelerator() -> None:
+    spec = NodeCheckSpec(nodes=["n0"], straggler_ratio=2.0)
+    cpus = settings_of(spec, [participant(accelerators={"kind": "cpu", "count": 4})])
+    assert (
+        cpus.small_fleet_ratio,
+        cpus.floor(Metric.GEMM_FP32_TFLOPS),
+        cpus.floor(Metric.PAIR_LATENCY_US),
+    ) == (2.0, 0.5, 0.5)
+    gpus = settings_of(spec, [participant(accelerators={"kind": "nvidia", "count": 4}), participant(1)])
+    assert gpus.straggler_ratio == 2.0 and gpus.small_fleet_ratio == 1.2
+
+
+@pytest.mark.parametrize(
+    "resource", ["amd.com/gpu", "habana.ai/gaudi", "google.com/tpu", "huawei.com/Ascend910"]
+)
+def test_unknown_accelerators_are_named(resource: str) -> None:
+    node = {"status": {"allocatable": {"cpu": "8", "nvidia.com/gpu": "1", resource: "4"}}}
+    assert resource in untested_accelerators([node])
+    assert untested_accelerators([{"status": {"allocatable": {resource: "0", "nvidia.com/gpu": "8"}}}]) == ""
+    assert untested_accelerators([{}]) == ""
+
+
+# --- what is said at the end --------------------------------------------------------------------------
+
+
+def results(**verdicts: str) -> list[NodeResult]:
+    return [
+        NodeResult.model_validate({"node": node, "verdict": verdict}) for node, verdict in verdicts.items()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "status", "reason", "message"),
+    [
+        ({"a": "Healthy", "b": "Healthy"}, "True", "AllHealthy", "all 2 nodes are healthy"),
+        ({"a": "Healthy", "b": "Inconclusive"}, "Unknown", "Inconclusive", "of 2 nodes, 1 inconclusive (b)"),
+        (
+            {"a": "Straggler", "b": "Inconclusive"},
+            "False",
+            "Stragglers",
+            "of 2 nodes, 1 slow (a), 1 inconclusive (b)",
+        ),
+        ({"a": "Faulty", "b": "Straggler"}, "False", "FaultyNodes", "of 2 nodes, 1 faulty (a), 1 slow (b)"),
+        ({"a": "Faulty"}, "False", "FaultyNodes", "node a is faulty"),
+    ],
+)
+def test_summary_tells_the_worst_first(
+    verdicts: dict[str, str], status: str, reason: str, message: str
+) -> None:
+    summary = summary_of(results(**verdicts))
+    assert (summary.healthy, summary.reason, summary.message) == (status, reason, message)
+
+
+def test_summary_of_many_names_some() -> None:
+    summary = summary_of(results(**{f"n{i}": "Faulty" for i in range(DETAILED_UP_TO)}))
+    assert len(summary.message) < 200 and "and 490 more" in summary.message

@@ -1,0 +1,292 @@
+"""The NodeCheck reconciler on the real API server, with hollow workers and agents that report over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import pytest
+
+from controller.errors import NotFound
+from controller.manager import Manager
+from controller.resources import ELASTICJOBS, ELASTICWORKERS, EVENTS, NODECHECKS, NODES
+from reconcilers.clock import Clock
+from reconcilers.setup import add_indexes, add_node_checks
+from tests.reconcilers.check_stage import BAD, GOOD, Agents
+from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers, install_crds
+
+JSON = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    process = ApiServer(tmp_path_factory.mktemp("home"))
+
+    async def install() -> None:
+        async with connected(process) as hollow:
+            await install_crds(hollow)
+
+    asyncio.run(install())
+    yield process
+    process.stop()
+
+
+def controller(server: ApiServer) -> AbstractAsyncContextManager[Manager]:
+    """The manager with the NodeCheck reconciler alone: the tests play the others."""
+
+    def register(manager: Manager) -> None:
+        add_indexes(manager.cache)
+        add_node_checks(manager, Clock())
+
+    return controllers(server, register=register)
+
+
+class Nodes(Hollow):
+    """Plays nodes, workers and agents."""
+
+    async def add_nodes(self, *nodes: str) -> None:
+        for name in nodes:
+            node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
+            await self.client.create(NODES, node)
+
+    async def add_check(self, name: str, **spec: Any) -> None:
+        meta = {"name": name, "namespace": NAMESPACE}
+        check = {
+            "apiVersion": NODECHECKS.api_version,
+            "kind": NODECHECKS.kind,
+            "metadata": meta,
+            "spec": spec,
+        }
+        await self.client.create(NODECHECKS, check)
+
+    async def check(self, name: str) -> JSON:
+        return await self.client.get(NODECHECKS, name, NAMESPACE)
+
+    async def until_check(self, name: str, **wanted: Any) -> JSON:
+        """Its status, once it has these fields."""
+
+        async def reached() -> JSON | None:
+            status = (await self.check(name)).get("status", {})
+            return status if wanted.items() <= status.items() else None
+
+        found: JSON = await self.until(f"{name} {wanted}", reached)
+        return found
+
+    async def until_condition(self, name: str, type_: str, reason: str) -> JSON:
+        async def reached() -> JSON | None:
+            conditions = (await self.check(name)).get("status", {}).get("conditions", ())
+            return next((c for c in conditions if (c["type"], c["reason"]) == (type_, reason)), None)
+
+        found: JSON = await self.until(f"{name}: {reason}", reached)
+        return found
+
+    async def start(self, worker: str, node: str, **report: Any) -> None:
+        """Its Pod runs on the node, and the agent in it is ready."""
+        agent = {
+            "incarnation": 1,
+            "podUid": worker,
+            "address": "127.0.0.9",
+            "storePort": 29_400,
+            "localWorldSize": 1,
+            "state": "Ready",
+            "since": "2026-01-01T00:00:00Z",
+        }
+        status = {"observedIncarnation": 1, "phase": "Running", "podUid": worker, "nodeName": node}
+        patch = {"status": status | {"agent": agent | report}}
+        await self.client.patch(ELASTICWORKERS, worker, patch, NAMESPACE, subresource="status")
+
+    async def workers_of(self, check: str) -> dict[str, str]:
+        """The node of each ElasticWorker that was made for the check."""
+        label = f"elastic.iml.github.io/check-name={check}"
+        listed = await self.client.list(ELASTICWORKERS, NAMESPACE, label_selector=label)
+        return {w["metadata"]["name"]: w["spec"]["nodeName"] for w in listed["items"]}
+
+    async def start_all(self, check: str, count: int) -> dict[str, str]:
+        async def made() -> dict[str, str] | None:
+            workers = await self.workers_of(check)
+            return workers if len(workers) == count else None
+
+        workers: dict[str, str] = await self.until("the workers", made)
+        for worker, node in workers.items():
+            await self.start(worker, node)
+        return workers
+
+    async def answer(self, name: str, agents: Agents, *, job: str = "") -> None:
+        """All agents do what the current step asks of them."""
+        check = await self.check(name)
+        status, uid = check["status"], check["metadata"]["uid"]
+        for node, index in zip(status["nodes"], status["workers"], strict=True):
+            worker = f"{job}-worker-{index}" if job else f"{name}-check-{index}"
+            report = (await self.client.get(ELASTICWORKERS, worker, NAMESPACE))["status"]["agent"]
+            said = report.get("check") or {}
+            if said.get("uid") != uid:
+                said = {"uid": uid, "local": [], "pairs": []}
+            if not status["round"]:
+                said["local"] = agents.local(node) or []
+            group = next((g["members"] for g in status.get("groups", ()) if node in g["members"]), None)
+            if group is not None:
+                said["pairs"] = [*said["pairs"], agents.pair(node, status["round"], group)]
+            await self.say(worker, {"check": said})
+
+    async def carry_out(self, name: str, agents: Agents, *, job: str = "") -> JSON:
+        """Answer step after step; the status at the end."""
+
+        async def next_step(last: int | None) -> JSON | None:
+            status = (await self.check(name)).get("status", {})
+            moved = status.get("phase") == "Succeeded" or status.get("round", last) != last
+            return status if moved else None
+
+        last = None
+        while True:
+            status: JSON = await self.until("a step", lambda last=last: next_step(last))
+            if status["phase"] == "Succeeded":
+                return status
+            last = status["round"]
+            await self.answer(name, agents, job=job)
+
+
+@pytest.fixture
+async def nodes(server: ApiServer) -> AsyncIterator[Nodes]:
+    async with connected(server) as hollow:
+        yield Nodes(hollow.client)
+
+
+def broken(*bad: str) -> Agents:
+    return Agents(passes=lambda round_, members: not {*bad} & {*members})
+
+
+async def test_six_nodes_of_which_the_sixth_is_broken(server: ApiServer, nodes: Nodes) -> None:
+    names = [f"six-{i}" for i in range(1, 7)]
+    await nodes.add_nodes(*names)
+    async with controller(server):
+        await nodes.add_check("six", nodes=names)
+        workers = await nodes.start_all("six", 6)
+        assert workers == {f"six-check-{i}": name for i, name in enumerate(names)}
+        status = await nodes.carry_out("six", broken("six-6"))
+        assert status["faultyNodes"] == ["six-6"] and status["stragglers"] == []
+        met = [[group["members"] for group in done["groups"]] for done in status["rounds"]]
+        assert met[1] == [["six-5", "six-1"], ["six-6", "six-2"]]
+        told = await nodes.until_condition("six", "Healthy", "FaultyNodes")
+        assert told["message"] == "of 6 nodes, 1 faulty (six-6)"
+
+        async def announced() -> bool:
+            events = (await nodes.client.list(EVENTS, NAMESPACE))["items"]
+            seen = {e["reason"] for e in events if e["involvedObject"]["name"] == "six"}
+            return {"CheckStarted", "RoundStarted", "RoundFinished", "CheckFinished"} <= seen
+
+        await nodes.until("the Events", announced)
+
+
+async def test_workers_of_a_check_go_with_it(server: ApiServer, nodes: Nodes) -> None:
+    await nodes.add_nodes("gone-1", "gone-2")
+    async with controller(server):
+        await nodes.add_check("gone", nodes=["gone-1", "gone-2"])
+        await nodes.start_all("gone", 2)
+        await nodes.client.delete(NODECHECKS, "gone", NAMESPACE)
+
+        async def collected() -> bool:
+            return not await nodes.workers_of("gone")
+
+        await nodes.until("its workers to be collected", collected)
+
+
+async def test_check_goes_on_under_another_controller_after_every_step(
+    server: ApiServer, nodes: Nodes
+) -> None:
+    names = [f"on-{i}" for i in range(1, 6)]
+    agents = Agents(
+        local=lambda node: BAD if node == "on-1" else GOOD,
+        passes=lambda round_, members: "on-4" not in members,
+    )
+    await nodes.add_nodes(*names)
+    async with controller(server):
+        await nodes.add_check("on", nodes=names)
+        await nodes.start_all("on", 5)
+        await nodes.until_check("on", round=0)
+    await nodes.answer("on", agents)
+    round_ = 0
+    while True:
+        async with controller(server):
+
+            async def moved(after: int = round_) -> JSON | None:
+                status = (await nodes.check("on"))["status"]
+                return status if status["round"] > after or status["phase"] == "Succeeded" else None
+
+            status = await nodes.until("the next step", moved)
+        if status["phase"] == "Succeeded":
+            break
+        round_ = status["round"]
+        await nodes.answer("on", agents)
+    assert status["faultyNodes"] == ["on-1", "on-4"]
+    assert [done["number"] for done in status["rounds"]] == list(range(1, round_ + 1))
+
+
+async def test_check_of_a_job_waits_for_its_turn_and_for_idle_workers(
+    server: ApiServer, nodes: Nodes
+) -> None:
+    async with controller(server):
+        await nodes.submit("job", replicas=2)
+        owner = await nodes.job("job")
+        reference = {
+            "apiVersion": ELASTICJOBS.api_version,
+            "kind": "ElasticJob",
+            "name": "job",
+            "uid": owner["metadata"]["uid"],
+            "controller": True,
+        }
+        for index in (0, 1):
+            worker = {"apiVersion": ELASTICWORKERS.api_version, "kind": ELASTICWORKERS.kind}
+            metadata = {"name": f"job-worker-{index}", "namespace": NAMESPACE, "ownerReferences": [reference]}
+            spec = {"jobName": "job", "type": "worker", "index": index}
+            await nodes.client.create(ELASTICWORKERS, worker | {"metadata": metadata, "spec": spec})
+            await nodes.start(f"job-worker-{index}", f"node-{index}", state="Running" if index else "Ready")
+        await nodes.add_check("turn", jobName="job")
+        await nodes.until_condition("turn", "Running", "WaitingForJob")
+        patch = {"status": {"activeCheck": "turn"}}
+        await nodes.client.patch(ELASTICJOBS, "job", patch, NAMESPACE, subresource="status")
+        await nodes.until_condition("turn", "Running", "WaitingForWorkers")
+        await nodes.say("job-worker-1", {"state": "Ready"})
+        status = await nodes.carry_out("turn", Agents(), job="job")
+        assert {r["node"]: r["verdict"] for r in status["nodeResults"]} == {
+            "node-0": "Healthy",
+            "node-1": "Healthy",
+        }
+
+
+async def test_check_that_waits_for_another_begins_when_that_is_deleted(
+    server: ApiServer, nodes: Nodes
+) -> None:
+    await nodes.add_nodes("both")
+    async with controller(server):
+        await nodes.add_check("first", nodes=["both"])
+        await nodes.until_check("first", nodes=["both"])
+        await nodes.add_check("second", nodes=["both"])
+        await nodes.until_condition("second", "Running", "WaitingForCheck")
+        await nodes.client.delete(NODECHECKS, "first", NAMESPACE)
+        await nodes.until_check("second", nodes=["both"])
+
+
+async def test_silent_node_is_faulty_when_the_servers_own_word_confirms_it(
+    server: ApiServer, nodes: Nodes
+) -> None:
+    await nodes.add_nodes("mute-1", "mute-2", "mute-3")
+    async with controller(server):
+        await nodes.add_check("mute", nodes=["mute-1", "mute-2", "mute-3"], timeoutSeconds=10)
+        await nodes.start_all("mute", 3)
+        await nodes.until_check("mute", round=0)
+        await nodes.answer("mute", Agents(local=lambda node: None if node == "mute-2" else GOOD))
+        status = await nodes.until_check("mute", round=1)
+        assert [result["causes"] for result in status["nodeResults"]] == [["NoAnswer"]]
+        status = await nodes.carry_out("mute", Agents())
+        assert status["faultyNodes"] == ["mute-2"]
+
+
+async def test_unknown_node_fails_the_check(server: ApiServer, nodes: Nodes) -> None:
+    async with controller(server):
+        await nodes.add_check("lost", nodes=["nowhere"])
+        failed = await nodes.until_condition("lost", "Failed", "NodeNotFound")
+        assert failed["message"] == "there is no node nowhere"
+        with pytest.raises(NotFound):
+            await nodes.client.get(ELASTICWORKERS, "lost-check-0", NAMESPACE)
