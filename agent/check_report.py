@@ -14,7 +14,7 @@ from typing import Any
 from agent.failure import clip
 from healthcheck.probes.runner import ProbeResult
 
-TEXT_BYTES = 1024
+TEXT_BYTES, HEAD_BYTES = 1024, 512
 SENTENCES = 32
 FIGURES = 64
 PAIRS = 32
@@ -62,7 +62,7 @@ def outcome(result: ProbeResult) -> Outcome:
     return {
         "probe": result.probe,
         "ending": report.ending.value,
-        "reason": clip(report.reason, TEXT_BYTES),
+        "reason": _clip(report.reason),
         "figures": {
             name: value for name, value in islice(report.figures.items(), FIGURES) if math.isfinite(value)
         },
@@ -73,4 +73,8 @@ def outcome(result: ProbeResult) -> Outcome:
 
 
 def _sentences(texts: Iterable[str]) -> list[str]:
-    return [clip(text, TEXT_BYTES) for text in islice(texts, SENTENCES)]
+    return [_clip(text) for text in islice(texts, SENTENCES)]
+
+
+def _clip(text: str) -> str:
+    return clip(text, TEXT_BYTES, head=HEAD_BYTES)

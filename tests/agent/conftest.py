@@ -61,6 +61,10 @@ class Agents:
         self._running.append(process)
         return process
 
+    def check(self, index: int) -> subprocess.Popen[bytes]:
+        """A Pod of the NodeCheck."""
+        return self.start(index, module="agent.node_check", **self._cluster.check_environ(index))
+
     def log(self, index: int, incarnation: int = 1) -> str:
         return (self._directory / f"agent-{index}-{incarnation}.log").read_text(errors="replace")
 

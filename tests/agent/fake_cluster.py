@@ -1,4 +1,5 @@
-"""A Kubernetes API server for one ElasticJob, and the hand of the controller: tests form the rounds."""
+"""A Kubernetes API server for one ElasticJob and one NodeCheck, and the hand of the controller: tests form the
+rounds of either."""
 
 from __future__ import annotations
 
@@ -21,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 JOB = "job"
+CHECK = "nightly"
 NAMESPACE = "default"
 TOKEN = "a-token"
 
@@ -42,9 +44,10 @@ class FakeCluster:
         self.directory = directory
         self.changed = threading.Condition()
         self.version = 1
-        self.history: list[tuple[int, dict[str, Any]]] = []
+        self.history: list[tuple[int, str, dict[str, Any]]] = []
         self.oldest = 0
         self.job: dict[str, Any] = {"metadata": {"name": JOB, "resourceVersion": "1"}, "status": {}}
+        self.check: dict[str, Any] | None = None
         self.workers: dict[str, dict[str, Any]] = {}
         self.reports: list[tuple[str, dict[str, Any]]] = []
         self.renewals: list[tuple[float, dict[str, Any]]] = []
@@ -66,8 +69,7 @@ class FakeCluster:
                 "metadata": {"name": JOB, "resourceVersion": str(self.version)},
                 "status": {**self.job["status"], **status},
             }
-            self.history.append((self.version, {"type": "MODIFIED", "object": self.job}))
-            self.changed.notify_all()
+            self._tell("elasticjobs", "MODIFIED", self.job)
 
     def form(self, members: list[int], *, reason: str = "the test says so") -> int:
         """Publish the next round."""
@@ -95,6 +97,29 @@ class FakeCluster:
     def round(self) -> int:
         return (self.job["status"].get("rendezvous") or {}).get("round", 0)
 
+    def publish_check(
+        self, uid: str = "uid-of-check", spec: dict[str, Any] | None = None, **status: Any
+    ) -> None:
+        """The whole status. A spec that was given stays."""
+        with self.changed:
+            self.version += 1
+            spec = (self.check or {}).get("spec", {}) if spec is None else spec
+            metadata = {"name": CHECK, "uid": uid, "resourceVersion": str(self.version)}
+            self.check = {"metadata": metadata, "spec": spec, "status": status}
+            self._tell("nodechecks", "MODIFIED", self.check)
+
+    def delete_check(self) -> None:
+        assert self.check is not None
+        with self.changed:
+            self.version += 1
+            self.check["metadata"]["resourceVersion"] = str(self.version)
+            self._tell("nodechecks", "DELETED", self.check)
+            self.check = None
+
+    def _tell(self, resource: str, kind: str, thing: dict[str, Any]) -> None:
+        self.history.append((self.version, resource, {"type": kind, "object": thing}))
+        self.changed.notify_all()
+
     def expire(self) -> None:
         """As after a compaction: what is watched from is too old now."""
         with self.changed:
@@ -104,8 +129,11 @@ class FakeCluster:
             self.job["metadata"]["resourceVersion"] = str(self.version)
             self.changed.notify_all()
 
-    def agent(self, index: int) -> dict[str, Any]:
-        return (self.workers.get(f"{JOB}-worker-{index}") or {}).get("status", {}).get("agent") or {}
+    def agent(self, index: int, slot: str = f"{JOB}-worker") -> dict[str, Any]:
+        return (self.workers.get(f"{slot}-{index}") or {}).get("status", {}).get("agent") or {}
+
+    def check_agent(self, index: int) -> dict[str, Any]:
+        return self.agent(index, f"{CHECK}-check")
 
     def wait(self, condition: Callable[[], Any], what: str, timeout_seconds: float = 60.0) -> None:
         with self.changed:
@@ -167,6 +195,13 @@ class FakeCluster:
             "DLR_HEARTBEAT_SECONDS": "0.5",
             "DLR_TERMINATION_GRACE_SECONDS": "10",
         }
+
+    def check_environ(self, index: int) -> dict[str, str]:
+        """Of a Pod of the NodeCheck."""
+        name = f"{CHECK}-check-{index}"
+        self.workers.setdefault(name, {"metadata": {"name": name}, "status": {}})
+        owner = {"DLR_JOB_NAME": "", "DLR_CHECK_NAME": CHECK, "DLR_WORKER_NAME": name}
+        return {**self.environ(index), **owner}
 
     def _serve(self, port: int) -> Any:
         handler = type("Handler", (_Handler,), {"cluster": self})
@@ -239,15 +274,20 @@ class _Handler(BaseHTTPRequestHandler):
         if self._refused():
             return
         cluster = self.cluster
-        if url.path.endswith("/elasticjobs"):
-            assert query["fieldSelector"] == f"metadata.name={JOB}"
+        resource = url.path.rpartition("/")[2]
+        if resource in ("elasticjobs", "nodechecks"):
+            name = JOB if resource == "elasticjobs" else CHECK
+            assert query["fieldSelector"] == f"metadata.name={name}"
             if query.get("watch"):
-                self._watch(int(query["resourceVersion"]), float(query["timeoutSeconds"]))
+                self._watch(resource, int(query["resourceVersion"]), float(query["timeoutSeconds"]))
                 return
             cluster.lists += 1
             with cluster.changed:
                 version = str(cluster.version)
-                self._answer(200, {"metadata": {"resourceVersion": version}, "items": [cluster.job]})
+                thing = cluster.job if resource == "elasticjobs" else cluster.check
+                self._answer(
+                    200, {"metadata": {"resourceVersion": version}, "items": [thing] if thing else []}
+                )
         else:
             self._answer(200, cluster.workers[url.path.rpartition("/")[2]])
 
@@ -287,7 +327,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
-    def _watch(self, version: int, timeout_seconds: float) -> None:
+    def _watch(self, resource: str, version: int, timeout_seconds: float) -> None:
         cluster, server = self.cluster, self.server
         cluster.watches += 1
         deadline = time.monotonic() + timeout_seconds
@@ -297,7 +337,7 @@ class _Handler(BaseHTTPRequestHandler):
         while cluster.server is server:
             with cluster.changed:
                 gone = version < cluster.oldest
-                events = [(v, e) for v, e in cluster.history if v > version]
+                events = [(v, e) for v, r, e in cluster.history if v > version and r == resource]
                 if not events and not gone and not cluster.changed.wait(deadline - time.monotonic()):
                     break
             cluster.hanging.wait(120)

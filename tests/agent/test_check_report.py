@@ -1,0 +1,61 @@
+"""What an agent writes of a check is what the CRD takes, whatever the probes say."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.check_report import PAIRS, CheckReport
+from crds.elasticworker import AgentCheck, ProbeEnding
+from healthcheck.probes.report import Ending, Report
+from healthcheck.probes.runner import ProbeResult
+
+texts = st.text(max_size=9) | st.sampled_from(["ö" * 600, "x" * 1_024, "ö" * 1_025])
+many_texts = st.builds(lambda text, count: (text,) * count, texts, st.sampled_from([0, 1, 40]))
+figures = st.dictionaries(st.sampled_from(["a", "b"]), st.floats()) | st.just(
+    {str(n): 0.5 for n in range(80)}
+)
+
+results = st.builds(
+    ProbeResult,
+    st.sampled_from(["device_state", "gemm", "copies", "intra_node", "pair"]),
+    st.builds(
+        Report,
+        st.sampled_from(Ending),
+        texts,
+        figures,
+        many_texts,
+        many_texts,
+    ),
+    st.floats(0, 3_600),
+    texts,
+)
+
+
+@settings(max_examples=50)
+@given(st.lists(results, min_size=1, max_size=4), st.lists(results, max_size=3), st.sampled_from([1, PAIRS]))
+def test_what_is_written_is_what_the_crd_takes(
+    local: list[ProbeResult], some: list[ProbeResult], times: int
+) -> None:
+    pairs = some * times
+    report = CheckReport("uid").with_local(local)
+    for round_, result in enumerate(pairs, start=1):
+        report = report.with_pair(round_, result)
+    written = json.loads(json.dumps(report.to_status(), allow_nan=False))
+    read = AgentCheck.model_validate(written)
+    assert read.model_dump(mode="json", by_alias=True) == written  # nothing would be pruned
+    assert [outcome.ending for outcome in read.local] == [result.ending.value for result in local]
+    assert [outcome.round for outcome in read.pairs] == list(range(1, len(pairs) + 1))[-PAIRS:]
+    assert CheckReport.from_status(written) == report
+    assert report.last_round == len(pairs)
+
+
+def test_nothing_was_told() -> None:
+    assert CheckReport.from_status(None) is None
+    assert CheckReport("uid").last_round == 0
+
+
+def test_endings_are_those_of_the_crd() -> None:
+    assert {ending.value for ending in Ending} == set(ProbeEnding)

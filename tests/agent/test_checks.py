@@ -1,0 +1,305 @@
+"""Real agents, real probes: the API server alone is of the test's own."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crds.elasticworker import AgentCheck, AgentReport, ProbeEnding
+from healthcheck.measurements import Metric
+from tests.agent.conftest import Agents, children, kill
+from tests.agent.fake_cluster import CHECK, FakeCluster
+
+SCRIPT = "import dlr, time\nfor step in range(10**6):\n    dlr.report_step(step)\n    time.sleep(0.05)\n"
+LONG_SECONDS = 100.0
+
+
+def running(workers: list[int], round_: int, groups: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+    """The status of a check of these workers' nodes."""
+    return {
+        "phase": "Running",
+        "nodes": [f"node-{index}" for index in workers],
+        "workers": workers,
+        "incarnations": [1 for _ in workers],
+        "round": round_,
+        "groups": groups or [],
+    }
+
+
+def group(*agents: dict[str, Any], first: int = 0) -> dict[str, Any]:
+    return {
+        "members": [f"node-{first + position}" for position in range(len(agents))],
+        "masterAddress": agents[0]["address"],
+        "masterPort": agents[0]["storePort"],
+    }
+
+
+def told(agent: dict[str, Any]) -> AgentCheck:
+    read = AgentReport.model_validate(agent).check
+    assert read is not None
+    assert read.model_dump(mode="json", by_alias=True) == agent["check"]
+    return read
+
+
+def wait_for(condition: Callable[[], Any], what: str, timeout_seconds: float = 60.0) -> Any:
+    deadline = time.monotonic() + timeout_seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"waited {timeout_seconds} s for {what}"
+        time.sleep(0.02)
+    return found
+
+
+def probes(pid: int) -> list[int]:
+    """Processes of probes that the agent runs."""
+    return [
+        child
+        for child in children(pid)
+        if b"healthcheck.probes." in Path(f"/proc/{child}/cmdline").read_bytes()
+    ]
+
+
+def lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def probe_of(agent: subprocess.Popen[bytes]) -> int:
+    return int(wait_for(lambda: probes(agent.pid), "a probe")[0])
+
+
+def hanging_probe_of(agent: subprocess.Popen[bytes]) -> int:
+    """Stopped, so that it does not end by itself."""
+    pid = probe_of(agent)
+    kill(pid, signal.SIGSTOP)
+    return pid
+
+
+def test_pods_of_a_check_test_their_nodes_and_then_each_other_and_leave_with_it(
+    cluster: FakeCluster, agents: Agents
+) -> None:
+    cluster.publish_check(phase="Pending", spec={"timeoutSeconds": 300})
+    processes = [agents.check(0), agents.check(1)]
+    cluster.wait(lambda: all(cluster.check_agent(i).get("state") == "Ready" for i in (0, 1)), "both agents")
+    assert [cluster.check_agent(i)["localWorldSize"] for i in (0, 1)] == [1, 1]
+    assert not cluster.check_agent(0).get("check")
+    assert cluster.renewals
+
+    cluster.publish_check(**running([0, 1], 0))
+    cluster.wait(
+        lambda: all(cluster.check_agent(i).get("check") for i in (0, 1)), "local tests", LONG_SECONDS
+    )
+    for index in (0, 1):
+        check = told(cluster.check_agent(index))
+        assert check.uid == "uid-of-check"
+        assert [outcome.probe for outcome in check.local] == ["device_state", "gemm", "copies", "intra_node"]
+        assert check.local[1].ending is ProbeEnding.PASSED
+        assert check.pairs == []
+
+    pair = group(*(cluster.check_agent(i) for i in (0, 1)))
+    for round_ in (1, 2):
+        cluster.publish_check(**running([0, 1], round_, [pair]))
+        cluster.wait(
+            lambda round_=round_: all(
+                len(cluster.check_agent(i)["check"]["pairs"]) == round_ for i in (0, 1)
+            ),
+            f"round {round_}",
+            LONG_SECONDS,
+        )
+    for index in (0, 1):
+        check = told(cluster.check_agent(index))
+        assert [(p.round, p.ending) for p in check.pairs] == [(1, "Passed"), (2, "Passed")], check.pairs
+        assert check.pairs[0].figures.keys() == {
+            Metric.PAIR_ALGORITHM_GBPS,
+            Metric.PAIR_BUS_GBPS,
+            Metric.PAIR_LATENCY_US,
+        }
+        assert check.local
+
+    cluster.publish_check(phase="Succeeded")
+    assert [process.wait(10) for process in processes] == [0, 0]
+    assert cluster.check_agent(0)["state"] == "Stopped"
+
+
+def test_a_member_that_does_not_come_is_named_by_the_one_that_did(
+    cluster: FakeCluster, agents: Agents
+) -> None:
+    cluster.publish_check(phase="Pending", spec={"timeoutSeconds": 40})
+    agents.check(0)
+    cluster.wait(lambda: cluster.check_agent(0).get("state") == "Ready", "the agent")
+    me = cluster.check_agent(0)
+    cluster.publish_check(**running([0, 1], 1, [group(me, {})]))
+    cluster.wait(lambda: cluster.check_agent(0).get("check"), "the test", LONG_SECONDS)
+    (pair,) = told(cluster.check_agent(0)).pairs
+    assert (pair.ending, pair.round) == ("Failed", 1)
+    assert "no word from node-1 within" in pair.reason
+
+
+@pytest.mark.parametrize("end", ["deleted", "finished"])
+def test_the_end_of_the_check_ends_its_pods_with_all_their_probes(
+    cluster: FakeCluster, agents: Agents, end: str
+) -> None:
+    cluster.publish_check(**running([0], 0))
+    agent = agents.check(0)
+    probe = hanging_probe_of(agent)
+    if end == "deleted":
+        cluster.delete_check()
+    else:
+        cluster.publish_check(phase="Failed")
+    assert agent.wait(10) == 0
+    assert not lives(probe)
+    assert cluster.check_agent(0)["state"] == "Stopped"
+    assert not cluster.check_agent(0).get("check")
+
+
+def test_a_check_that_is_gone_already_is_left_at_once(cluster: FakeCluster, agents: Agents) -> None:
+    assert agents.check(0).wait(30) == 0
+
+
+def test_sigterm_ends_the_pod_of_a_check_with_its_probes(cluster: FakeCluster, agents: Agents) -> None:
+    cluster.publish_check(**running([0], 0))
+    agent = agents.check(0)
+    probe = hanging_probe_of(agent)
+    agent.terminate()
+    assert agent.wait(10) == 143
+    assert not lives(probe)
+    assert cluster.check_agent(0)["state"] == "Stopped"
+
+
+def test_probes_do_not_outlive_an_agent_that_is_killed(cluster: FakeCluster, agents: Agents) -> None:
+    cluster.publish_check(**running([0], 0))
+    agent = agents.check(0)
+    probe = probe_of(agent)
+    wait_for(lambda: not lives(probe) or b"--parent" in Path(f"/proc/{probe}/cmdline").read_bytes(), "it")
+    agent.kill()
+    agent.wait()
+    wait_for(lambda: not lives(probe), "the end of the probe", 10)
+
+
+def test_a_pod_that_is_not_of_a_check_says_so(cluster: FakeCluster, agents: Agents) -> None:
+    agent = agents.start(0, module="agent.node_check")
+    assert agent.wait(30) == 2
+    assert "DLR_CHECK_NAME is not set" in agents.log(0)
+
+
+def test_the_agent_of_a_job_is_tested_while_it_is_idle_and_then_trains(
+    cluster: FakeCluster, agents: Agents
+) -> None:
+    agent = agents.start(0, agents.script(SCRIPT))
+    cluster.wait_state({0: "Ready"}, 0)
+    cluster.publish_check(**running([0], 0))
+    cluster.publish(activeCheck=CHECK)
+    cluster.wait(lambda: cluster.agent(0).get("check"), "local tests", LONG_SECONDS)
+    assert told(cluster.agent(0)).local
+    assert cluster.agent(0)["state"] == "Ready"
+    cluster.publish_check(phase="Succeeded")
+    cluster.publish(activeCheck=None)
+    cluster.form([0])
+    cluster.wait_step(0, 0)
+    assert cluster.agent(0)["check"]["local"], "it stays for whoever looks"
+    assert agent.poll() is None
+
+
+def test_an_agent_that_trains_is_not_tested(cluster: FakeCluster, agents: Agents) -> None:
+    agent = agents.start(0, agents.script(SCRIPT))
+    cluster.wait_state({0: "Ready"}, 0)
+    cluster.form([0])
+    cluster.wait_step(0, 0)
+    cluster.publish_check(**running([0], 0))
+    cluster.publish(activeCheck=CHECK)
+    step = cluster.agent(0)["progress"]["step"]
+    cluster.wait_step(0, step + 5)
+    assert probes(agent.pid) == []
+    cluster.reform()
+    cluster.wait(lambda: cluster.agent(0).get("check"), "local tests", LONG_SECONDS)
+
+
+def test_a_new_world_ends_the_probes_before_its_processes_start(cluster: FakeCluster, agents: Agents) -> None:
+    agent = agents.start(0, agents.script(SCRIPT))
+    cluster.wait_state({0: "Ready"}, 0)
+    cluster.publish_check(**running([0], 0))
+    cluster.publish(activeCheck=CHECK)
+    probe = hanging_probe_of(agent)
+    cluster.form([0])
+    cluster.wait_state({0: "Running"}, 1)
+    assert not lives(probe)
+    cluster.wait_step(0, 0)
+    assert probes(agent.pid) == []
+    assert not cluster.agent(0).get("check"), "a test that was broken off says nothing"
+
+
+@pytest.mark.parametrize("end", ["suspended", "sigterm", "the check is not active any more"])
+def test_probes_end_when_the_agent_has_no_time_for_them_any_more(
+    cluster: FakeCluster, agents: Agents, end: str
+) -> None:
+    agent = agents.start(0, agents.script(SCRIPT))
+    cluster.wait_state({0: "Ready"}, 0)
+    cluster.publish_check(**running([0], 0))
+    cluster.publish(activeCheck=CHECK)
+    probe = hanging_probe_of(agent)
+    if end == "suspended":
+        cluster.publish(phase="Suspended")
+        assert agent.wait(10) == 143
+    elif end == "sigterm":
+        agent.terminate()
+        assert agent.wait(10) == 143
+    else:
+        cluster.publish(activeCheck=None)
+    wait_for(lambda: not lives(probe), "the end of the probe", 10)
+
+
+def test_a_round_that_is_past_is_left_for_the_newer_one(cluster: FakeCluster, agents: Agents) -> None:
+    cluster.publish_check(phase="Pending", spec={"timeoutSeconds": 40})
+    agent = agents.check(0)
+    cluster.wait(lambda: cluster.check_agent(0).get("state") == "Ready", "the agent")
+    pair = group(cluster.check_agent(0), {})
+    cluster.publish_check(**running([0, 1], 1, [pair]))
+    probe = hanging_probe_of(agent)
+    cluster.publish_check(**running([0, 1], 2, [pair]))
+    wait_for(lambda: not lives(probe), "the end of the probe", 10)
+    cluster.wait(lambda: cluster.check_agent(0).get("check"), "the newer test", LONG_SECONDS)
+    assert [p.round for p in told(cluster.check_agent(0)).pairs] == [2]
+
+
+def test_a_restarted_container_does_its_current_duty_again_and_no_other(
+    cluster: FakeCluster, agents: Agents
+) -> None:
+    cluster.publish_check(**running([0], 0))
+    first = agents.check(0)
+    cluster.wait(lambda: cluster.check_agent(0).get("check"), "local tests", LONG_SECONDS)
+    before = cluster.check_agent(0)
+    first.kill()
+    first.wait()
+    again = agents.check(0)
+    cluster.wait(lambda: cluster.check_agent(0)["storePort"] != before["storePort"], "the next agent")
+    assert cluster.check_agent(0)["check"] == before["check"], "its node is the same"
+    cluster.publish_check(**running([0, 1], 1, [group(cluster.check_agent(0), {})]))
+    interrupted = probe_of(again)
+    again.kill()
+    again.wait()
+    wait_for(lambda: not lives(interrupted), "the end of the probe", 10)
+    third = agents.check(0)
+    probe_of(third)
+    assert told(cluster.check_agent(0)).pairs == []
+
+
+def test_an_api_server_that_is_away_while_probes_run_hurts_nobody(
+    cluster: FakeCluster, agents: Agents
+) -> None:
+    cluster.publish_check(**running([0], 0))
+    agent = agents.check(0)
+    probe_of(agent)
+    cluster.stop()
+    wait_for(lambda: "probe=intra_node" in agents.log(0), "the end of the suite", LONG_SECONDS)
+    cluster.start()
+    cluster.wait(lambda: cluster.check_agent(0).get("check"), "the report")
+    assert len(told(cluster.check_agent(0)).local) == 4
+    cluster.publish_check(phase="Succeeded")
+    assert agent.wait(20) == 0
