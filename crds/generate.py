@@ -152,6 +152,7 @@ DEFINITIONS = (
         short_name="nc",
         columns=(
             Column("Phase", ".status.phase"),
+            Column("Result", '.status.conditions[?(@.type=="Healthy")].reason'),
             Column("Round", ".status.round", "integer"),
             Column("Faulty", ".status.faultyNodes"),
             Column("Stragglers", ".status.stragglers"),

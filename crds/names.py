@@ -35,6 +35,9 @@ TAINT_UNHEALTHY = f"{GROUP}/unhealthy"
 ANNOTATION_CORDON = f"{GROUP}/cordon"
 """What we set on a Node, and on whose verdict (`reconcilers/cordon_mark.py`)."""
 
+ANNOTATION_RESOURCES = f"{GROUP}/resources"
+"""Of a Pod: the digest of what its first container may use (`reconcilers/pod_resources.py`)."""
+
 CONDITION_UNHEALTHY = "ElasticUnhealthy"
 """Condition of a Node: True while the newest verdict says that it is faulty."""
 
