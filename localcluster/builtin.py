@@ -290,6 +290,9 @@ OVERLAY: dict[str, JSON] = {
         "type": {"default": "ClusterIP", "enum": ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"]},
     },
     _CORE + "ServicePort": {"protocol": {"default": "TCP", "enum": _PROTOCOLS}},
+    "io.k8s.api.policy.v1.PodDisruptionBudgetSpec": {
+        "unhealthyPodEvictionPolicy": {"enum": ["AlwaysAllow", "IfHealthyBudget"]}
+    },
     _CORE + "PersistentVolumeClaimSpec": {"volumeMode": {"default": "Filesystem"}},
     "io.k8s.api.apps.v1.DeploymentSpec": {
         "progressDeadlineSeconds": {"default": 600},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from localcluster.apiserver import crds, namespaces, pods, policies, rbac
+from localcluster.apiserver import budgets, crds, disruption, namespaces, pods, policies, rbac
 from localcluster.apiserver.cluster import Cluster
 from localcluster.apiserver.errors import forbidden, forbidden_field, invalid_value
 from localcluster.apiserver.policies import Admission, Operation
@@ -33,6 +33,8 @@ def create_faults(resource_type: ResourceType, obj: JSON) -> list[JSON]:
             return policies.policy_faults(obj)
         case policies.BINDINGS:
             return policies.binding_faults(obj)
+        case budgets.BUDGETS:
+            return disruption.faults(obj)
         case "events":
             return _event_faults(obj)
     return []
@@ -57,6 +59,8 @@ def update_faults(resource_type: ResourceType, old: JSON, new: JSON, subresource
             return policies.policy_faults(new)
         case policies.BINDINGS:
             return policies.binding_faults(new)
+        case budgets.BUDGETS if not subresource:
+            return disruption.faults(new)
         case rbac.ROLE_BINDINGS | rbac.CLUSTER_ROLE_BINDINGS if old["roleRef"] != new["roleRef"]:
             return [forbidden_field("roleRef", "cannot change roleRef")]
         case "configmaps" | "secrets" if old.get("immutable"):

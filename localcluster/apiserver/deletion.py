@@ -94,7 +94,7 @@ def delete(
 ) -> Deleted:
     """Delete one object, or start to."""
     metadata = stored.obj["metadata"]
-    _check_preconditions(resource_type, metadata, options)
+    check_preconditions(resource_type, metadata, options)
     if resource_type.group_resource == "namespaces" and metadata["name"] in KEPT_NAMESPACES:
         raise forbidden(resource_type, metadata["name"], "this namespace may not be deleted")
     marked = _marked(resource_type, stored, options, now)
@@ -122,7 +122,7 @@ def _may_go(resource_type: ResourceType, marked: JSON) -> bool:
     return resource_type.group_resource != "namespaces" or not (marked.get("spec") or {}).get("finalizers")
 
 
-def _check_preconditions(resource_type: ResourceType, metadata: JSON, options: DeleteOptions) -> None:
+def check_preconditions(resource_type: ResourceType, metadata: JSON, options: DeleteOptions) -> None:
     for what, expected, actual in (
         ("UID", options.uid, metadata["uid"]),
         ("ResourceVersion", options.resource_version, metadata["resourceVersion"]),

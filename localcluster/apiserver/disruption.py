@@ -1,11 +1,46 @@
-"""How many Pods a PodDisruptionBudget lets go now."""
+"""PodDisruptionBudgets: what one may ask for, and how many of the Pods it selects may go now. All of it pure.
+
+https://kubernetes.io/docs/tasks/run-application/configure-pdb/
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 
+from localcluster.apiserver.errors import invalid_value
+from localcluster.apiserver.times import rfc3339
 from localcluster.resource import JSON
+from localcluster.selectors import SelectorError, from_selector
+
+ALWAYS_ALLOW = "AlwaysAllow"
+CONDITION = "DisruptionAllowed"
+_PERCENT = re.compile(r"[0-9]+%")
+_PERCENT_TEXT = (
+    "a valid percent string must be a numeric string followed by an ending '%' "
+    "(e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')"
+)
+
+
+class ScaleUnknown(Exception):
+    """How many Pods there should be cannot be told; the message says why."""
+
+
+@dataclass(frozen=True)
+class Health:
+    """How the Pods of a budget are."""
+
+    current: int
+    desired: int
+    expected: int
+
+    @property
+    def allowed(self) -> int:
+        """A budget whose Pods are still to come allows nothing."""
+        return max(self.current - self.desired, 0) if self.expected > 0 else 0
 
 
 def is_ready(pod: JSON) -> bool:
@@ -13,17 +48,82 @@ def is_ready(pod: JSON) -> bool:
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
-def disruptions_allowed(budget: JSON, pods: Sequence[JSON]) -> int:
-    """For the Pods that a budget selects."""
-    spec = budget["spec"]
-    ready = sum(is_ready(pod) for pod in pods)
-    if "maxUnavailable" in spec:
-        return ready - (len(pods) - _count(spec["maxUnavailable"], len(pods)))
-    return ready - _count(spec.get("minAvailable", 0), len(pods))
+def selects(budget: JSON, labels: JSON | None) -> bool:
+    """A budget without a selector selects no Pod, one with an empty selector all."""
+    selector = (budget.get("spec") or {}).get("selector")
+    return selector is not None and from_selector(selector).matches(labels)
 
 
-def _count(amount: int | str, total: int) -> int:
-    """A number or a percentage of all Pods, rounded up."""
+def health(spec: JSON, pods: Sequence[JSON], scale: Callable[[], int]) -> Health:
+    """Of the Pods that a budget selects. `scale` tells, or ScaleUnknown, how many their owners want."""
+    current = sum(is_ready(pod) and "deletionTimestamp" not in pod["metadata"] for pod in pods)
+    least, most_missing = spec.get("minAvailable"), spec.get("maxUnavailable")
+    if most_missing is not None:
+        expected = scale()
+        return Health(current, max(expected - _share(most_missing, expected), 0), expected)
+    if isinstance(least, str):
+        expected = scale()
+        return Health(current, _share(least, expected), expected)
+    return Health(current, least or 0, 0 if least is None else len(pods))
+
+
+def _share(amount: int | str, total: int) -> int:
+    """A number, or a percentage of the total, rounded up."""
     if isinstance(amount, int):
         return amount
     return math.ceil(int(amount.removesuffix("%")) * total / 100)
+
+
+def status_of(budget: JSON, found: Health | ScaleUnknown, now: datetime) -> JSON:
+    """What the status of a budget says next; what cannot be told is not made up, and nothing may go."""
+    before: JSON = budget.get("status") or {}
+    if isinstance(found, ScaleUnknown):
+        condition = {"status": "False", "reason": "SyncFailed", "message": str(found)}
+        counts = {
+            "currentHealthy": 0,
+            "desiredHealthy": 0,
+            "expectedPods": 0,
+            **before,
+            "disruptionsAllowed": 0,
+        }
+    else:
+        enough = found.allowed > 0
+        reason = "SufficientPods" if enough else "InsufficientPods"
+        condition = {"status": str(enough), "reason": reason, "message": ""}
+        counts = {
+            "currentHealthy": found.current,
+            "desiredHealthy": found.desired,
+            "expectedPods": found.expected,
+            "disruptionsAllowed": found.allowed,
+        }
+    generation = budget["metadata"].get("generation", 0)
+    others = [each for each in before.get("conditions") or () if each["type"] != CONDITION]
+    known: JSON = next((each for each in before.get("conditions") or () if each["type"] == CONDITION), {})
+    unchanged = known.get("status") == condition["status"]
+    since = known["lastTransitionTime"] if unchanged else rfc3339(now)
+    whole = {"type": CONDITION, **condition, "observedGeneration": generation, "lastTransitionTime": since}
+    return {**counts, "observedGeneration": generation, "conditions": [*others, whole]}
+
+
+def faults(budget: JSON) -> list[JSON]:
+    """What is wrong with a budget that no schema can say."""
+    spec = budget.get("spec") or {}
+    found: list[JSON] = []
+    if spec.get("minAvailable") is not None and spec.get("maxUnavailable") is not None:
+        found.append(invalid_value("spec", spec, "minAvailable and maxUnavailable cannot be both set"))
+    for name in ("minAvailable", "maxUnavailable"):
+        if (amount := spec.get(name)) is not None and (why := _amount_fault(amount)):
+            found.append(invalid_value(f"spec.{name}", amount, why))
+    try:
+        from_selector(spec.get("selector") or {})
+    except SelectorError as error:
+        found.append(invalid_value("spec.selector", spec["selector"], str(error)))
+    return found
+
+
+def _amount_fault(amount: int | str) -> str:
+    if isinstance(amount, int):
+        return "must be greater than or equal to 0" if amount < 0 else ""
+    if not _PERCENT.fullmatch(amount):
+        return _PERCENT_TEXT
+    return "must not be greater than 100%" if int(amount.removesuffix("%")) > 100 else ""

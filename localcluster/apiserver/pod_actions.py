@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from localcluster.apiserver.bodies import SUCCESS, read_body
+from localcluster.apiserver.budgets import check_eviction
 from localcluster.apiserver.cluster import Cluster
-from localcluster.apiserver.deletion import delete, read_options
-from localcluster.apiserver.disruption import disruptions_allowed, is_ready
-from localcluster.apiserver.errors import ApiError, conflict, invalid, required
+from localcluster.apiserver.deletion import check_preconditions, delete, read_options
+from localcluster.apiserver.errors import conflict, invalid, required
 from localcluster.apiserver.requests import Context
 from localcluster.apiserver.times import rfc3339
 from localcluster.apiserver.versions import collection_of
 from localcluster.apiserver.writes import current_object
 from localcluster.builtin import BINDING, EVICTION
 from localcluster.resource import JSON
-from localcluster.selectors import from_selector
 
-BUDGETS = "poddisruptionbudgets.policy"
-EVICTION_RETRY_SECONDS = 10
+DOES_NO_WORK = frozenset({"Pending", "Succeeded", "Failed"})
+"""The phases of Pods that no budget holds back."""
 
 
 def bind(cluster: Cluster, context: Context, body: Any, now: datetime) -> JSON:
@@ -48,28 +48,27 @@ def bind(cluster: Cluster, context: Context, body: Any, now: datetime) -> JSON:
 
 
 def evict(cluster: Cluster, context: Context, body: Any, now: datetime) -> JSON:
-    """A deletion that PodDisruptionBudgets may refuse."""
+    """A deletion that a PodDisruptionBudget may refuse."""
     current = current_object(cluster, context)
     eviction = read_body(EVICTION, body)
     options_body = eviction.get("deleteOptions") or {}
     options = read_options(options_body, None, None, dry_run=context.dry_run(options_body))
-    if is_ready(current.obj):
-        _check_budgets(cluster, context, current.obj)
-    delete(cluster, context.type, current, options, now)
+    check_preconditions(context.type, current.obj["metadata"], options)
+    if not current.obj["metadata"].get("deletionTimestamp"):
+        if current.obj["status"].get("phase") not in DOES_NO_WORK:
+            check_eviction(cluster, current.obj)
+        if not options.dry_run:
+            current = cluster.store.put(collection_of(context.type), _as_target(current.copy(), now))
+    delete(cluster, context.type, current, replace(options, resource_version=None), now)
     return SUCCESS
 
 
-def _check_budgets(cluster: Cluster, context: Context, pod: JSON) -> None:
-    """429 while a budget that selects the Pod can spare none."""
-    neighbours = [stored.obj for _, stored in cluster.store.select("pods", context.namespace)]
-    for (_, name), stored in cluster.store.select(BUDGETS, context.namespace):
-        selector = from_selector(stored.obj["spec"].get("selector") or {})
-        if not selector.matches(pod["metadata"].get("labels")):
-            continue
-        selected = [each for each in neighbours if selector.matches(each["metadata"].get("labels"))]
-        if disruptions_allowed(stored.obj, selected) <= 0:
-            why = f"The disruption budget {name} can spare no Pod now"
-            causes = [{"reason": "DisruptionBudget", "message": why}]
-            details = {"causes": causes, "retryAfterSeconds": EVICTION_RETRY_SECONDS}
-            message = "Cannot evict pod as it would violate the pod's disruption budget."
-            raise ApiError(429, "TooManyRequests", message, details)
+def _as_target(pod: JSON, now: datetime) -> JSON:
+    """What tells an evicted Pod from one that was deleted."""
+    conditions = [
+        each for each in pod["status"].get("conditions") or () if each["type"] != "DisruptionTarget"
+    ]
+    why = {"reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting"}
+    target = {"type": "DisruptionTarget", "status": "True", **why, "lastTransitionTime": rfc3339(now)}
+    pod["status"]["conditions"] = [*conditions, {**target, "lastProbeTime": None}]
+    return pod

@@ -13,6 +13,7 @@ from aiohttp import web
 
 from localcluster.apiserver.authentication import Authenticator
 from localcluster.apiserver.bootstrap import ensure_roles
+from localcluster.apiserver.budgets import BudgetController
 from localcluster.apiserver.cluster import Cluster
 from localcluster.apiserver.database import Database
 from localcluster.apiserver.deferred import Deferred
@@ -74,6 +75,7 @@ def build(home: Home, identity: Identity, database: Database) -> Cluster:
     DefinitionController(cluster)
     NamespaceController(cluster)
     GarbageCollector(cluster)
+    BudgetController(cluster)
     return cluster
 
 

@@ -6,7 +6,16 @@ import copy
 import secrets
 from typing import Any
 
-from .resources import CONFIGMAPS, DEPLOYMENTS, LEASES, PODS, SERVICEACCOUNTS, WIDGETS, Resource
+from .resources import (
+    BUDGETS,
+    CONFIGMAPS,
+    DEPLOYMENTS,
+    LEASES,
+    PODS,
+    SERVICEACCOUNTS,
+    WIDGETS,
+    Resource,
+)
 
 JSON = dict[str, Any]
 
@@ -42,6 +51,11 @@ def lease(namespace: str, name: str, **spec: Any) -> JSON:
 
 def serviceaccount(namespace: str, name: str) -> JSON:
     return manifest(SERVICEACCOUNTS, namespace, name)
+
+
+def budget(namespace: str, name: str, **spec: Any) -> JSON:
+    """A PodDisruptionBudget of the Pods with the label `app` set to its name."""
+    return manifest(BUDGETS, namespace, name, spec={"selector": {"matchLabels": {"app": name}}, **spec})
 
 
 def pod(namespace: str, name: str, *containers: JSON, **spec: Any) -> JSON:
@@ -179,6 +193,11 @@ _SPEC: JSON = {
             "rule": "!has(self.min) || !has(self.max) || self.min <= self.max",
             "message": "min must not exceed max",
             "fieldPath": ".max",
+        },
+        {
+            "rule": "!has(self.max) || self.replicas <= self.max",
+            "message": "replicas must not exceed max",
+            "fieldPath": ".replicas",
         },
         {"rule": "!has(oldSelf.mode) || has(self.mode)", "message": "mode cannot be taken away"},
     ],

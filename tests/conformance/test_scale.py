@@ -6,8 +6,9 @@ from typing import Any
 
 from .conftest import Maker
 from .kubectl import Kubectl
+from .objects import manifest
 from .rawapi import Api, causes
-from .resources import WIDGETS
+from .resources import AUTOSCALERS, WIDGETS
 
 JSON = dict[str, Any]
 
@@ -49,6 +50,39 @@ async def test_a_merge_patch_of_scale(api: Api, make: Maker) -> None:
     assert (await api.get(WIDGETS, make.namespace, "w")).body["spec"]["replicas"] == 2
 
 
+async def test_an_autoscaler_s_calls_end_in_a_conflict_when_somebody_else_was_quicker(
+    api: Api, make: Maker
+) -> None:
+    """What a HorizontalPodAutoscaler's controller does: read the Scale, and put it with other replicas."""
+    target = {"apiVersion": WIDGETS.api_version, "kind": WIDGETS.kind, "name": "w"}
+    spec = {"scaleTargetRef": target, "minReplicas": 1, "maxReplicas": 4}
+    autoscaler = manifest(AUTOSCALERS, make.namespace, "h", spec=spec)
+    (await api.create(AUTOSCALERS, autoscaler, fieldValidation="Strict")).expect(201)
+    await make.widget("w", {"replicas": 2})
+    scale = (await api.get(WIDGETS, make.namespace, "w", sub="scale")).expect(200)
+    (await api.patch(WIDGETS, make.namespace, "w", {"spec": {"size": 7}})).expect(200)
+    scale["spec"]["replicas"] = 4
+    (await api.put(WIDGETS, scale, sub="scale")).refused(409, "Conflict")
+    again = (await api.get(WIDGETS, make.namespace, "w", sub="scale")).expect(200)
+    again["spec"]["replicas"] = 4
+    assert (await api.put(WIDGETS, again, sub="scale")).expect(200)["spec"]["replicas"] == 4
+
+
+async def test_a_kind_s_own_rules_hold_for_its_scale_too(api: Api, make: Maker) -> None:
+    await make.widget("w", {"replicas": 2, "max": 4})
+    scale = (await api.get(WIDGETS, make.namespace, "w", sub="scale")).expect(200)
+    scale["spec"]["replicas"] = 5
+    patch = {"spec": {"replicas": 5}}
+    for reply in (
+        await api.put(WIDGETS, scale, sub="scale"),
+        await api.patch(WIDGETS, make.namespace, "w", patch, sub="scale"),
+    ):
+        status = reply.refused(422, "Invalid")
+        assert causes(status) == {"spec.replicas": "FieldValueInvalid"}
+        assert "replicas must not exceed max" in status["message"]
+    assert (await api.get(WIDGETS, make.namespace, "w")).body["spec"]["replicas"] == 2
+
+
 async def test_negative_replicas_are_refused(api: Api, make: Maker) -> None:
     await make.widget()
     reply = await api.patch(WIDGETS, make.namespace, "w", {"spec": {"replicas": -1}}, sub="scale")
@@ -60,6 +94,9 @@ async def test_kubectl_scales(kubectl: Kubectl, api: Api, make: Maker) -> None:
     output = await kubectl.run("scale", "wg/w", "--replicas=5", namespace=make.namespace)
     assert "scaled" in output.stdout
     assert (await api.get(WIDGETS, make.namespace, "w")).body["spec"]["replicas"] == 5
+    (await api.patch(WIDGETS, make.namespace, "w", {"spec": {"max": 5}})).expect(200)
+    beyond = await kubectl.refused("scale", "wg/w", "--replicas=6", namespace=make.namespace)
+    assert "replicas must not exceed max" in beyond
     arguments = ("scale", "wg/w", "--current-replicas=2", "--replicas=6")
     assert "5" in await kubectl.refused(*arguments, namespace=make.namespace)
     shown = await kubectl.run(

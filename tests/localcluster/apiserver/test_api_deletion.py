@@ -189,24 +189,3 @@ async def test_a_deleted_definition_takes_its_objects_along(widgets: Api) -> Non
     await widgets.patch(f"{WIDGETS}/one", {"metadata": {"finalizers": None}})
     await widgets.gone(crd)
     assert (await widgets.get(WIDGETS)).code == 404
-
-
-async def test_an_eviction_asks_the_disruption_budgets(api: Api) -> None:
-    await api.created(PODS, pod("one", labels={"app": "a"}))
-    await bind(api, "one")
-    ready = {"type": "Ready", "status": "True"}
-    await api.patch(f"{PODS}/one/status", {"status": {"phase": "Running", "conditions": [ready]}})
-    budget = {
-        "apiVersion": "policy/v1",
-        "kind": "PodDisruptionBudget",
-        "metadata": {"name": "all"},
-        "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "a"}}},
-    }
-    budgets = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
-    await api.created(budgets, budget)
-    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "one"}}
-    refused = await api.post(f"{PODS}/one/eviction", eviction)
-    assert refused.code == 429 and refused.headers["Retry-After"] == "10"
-    await api.delete(f"{budgets}/all")
-    assert (await api.post(f"{PODS}/one/eviction", eviction)).code == 201
-    assert "deletionTimestamp" in (await api.get(f"{PODS}/one")).body["metadata"]
