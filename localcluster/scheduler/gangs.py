@@ -130,9 +130,9 @@ def _hopeless(entry: _Entry, group: JSON | None, bound: Sequence[JSON], states: 
     """Why no placement need be tried; nothing where it may succeed."""
     if group is None:
         return f"PodGroup {_named(entry)} not found"
-    present = len(bound) + len(entry.pods)
-    if present < min_member(group):
-        return f"PodGroup {_named(entry)} needs {min_member(group)} Pods at once and has {present}"
+    if len(bound) + len(entry.pods) < min_member(group):
+        # How many there are is left out: each Pod that comes would change what all before it are told.
+        return f"PodGroup {_named(entry)} needs {min_member(group)} Pods at once, and some are still to come"
     if short := _resource_gap(group, bound, states):
         return f"PodGroup {_named(entry)} needs more {', '.join(short)} than is free: its minResources say so"
     return ""

@@ -87,7 +87,9 @@ def test_members_on_their_way_out_do_not_make_up_the_minimum() -> None:
 
 def test_a_gang_without_all_its_pods_waits_for_them() -> None:
     outcome = decided(gang("train", 2), [group("train", 3)], [node()])
-    assert {why for _, why in outcome.values()} == {"PodGroup default/train needs 3 Pods at once and has 2"}
+    assert {why for _, why in outcome.values()} == {
+        "PodGroup default/train needs 3 Pods at once, and some are still to come"
+    }
 
 
 def test_pods_of_a_group_that_is_not_there_wait_for_it() -> None:
