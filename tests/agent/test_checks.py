@@ -218,7 +218,7 @@ def test_an_agent_that_trains_is_not_tested(cluster: FakeCluster, agents: Agents
     cluster.wait_step(0, step + 5)
     assert probes(agent.pid) == []
     cluster.reform()
-    cluster.wait(lambda: cluster.agent(0).get("check"), "local tests", LONG_SECONDS)
+    probe_of(agent)
 
 
 def test_a_new_world_ends_the_probes_before_its_processes_start(cluster: FakeCluster, agents: Agents) -> None:
@@ -271,35 +271,39 @@ def test_a_round_that_is_past_is_left_for_the_newer_one(cluster: FakeCluster, ag
 def test_a_restarted_container_does_its_current_duty_again_and_no_other(
     cluster: FakeCluster, agents: Agents
 ) -> None:
-    cluster.publish_check(**running([0], 0))
+    cluster.publish_check(phase="Pending", spec={"timeoutSeconds": 10})
     first = agents.check(0)
-    cluster.wait(lambda: cluster.check_agent(0).get("check"), "local tests", LONG_SECONDS)
+    cluster.wait(lambda: cluster.check_agent(0).get("state") == "Ready", "the agent")
+    cluster.publish_check(**running([0, 1], 1, [group(cluster.check_agent(0), {})]))
+    cluster.wait(lambda: cluster.check_agent(0).get("check"), "the test", LONG_SECONDS)
     before = cluster.check_agent(0)
     first.kill()
     first.wait()
-    again = agents.check(0)
+    second = agents.check(0)
     cluster.wait(lambda: cluster.check_agent(0)["storePort"] != before["storePort"], "the next agent")
     assert cluster.check_agent(0)["check"] == before["check"], "its node is the same"
-    cluster.publish_check(**running([0, 1], 1, [group(cluster.check_agent(0), {})]))
-    interrupted = probe_of(again)
-    again.kill()
-    again.wait()
+    cluster.publish_check(**running([0, 1], 2, [group(cluster.check_agent(0), {})]))
+    interrupted = probe_of(second)
+    second.kill()
+    second.wait()
     wait_for(lambda: not lives(interrupted), "the end of the probe", 10)
-    third = agents.check(0)
-    probe_of(third)
-    assert told(cluster.check_agent(0)).pairs == []
+    agents.check(0)
+    cluster.wait(lambda: len(cluster.check_agent(0)["check"]["pairs"]) == 2, "the test", LONG_SECONDS)
+    assert [p.round for p in told(cluster.check_agent(0)).pairs] == [1, 2]
 
 
 def test_an_api_server_that_is_away_while_probes_run_hurts_nobody(
     cluster: FakeCluster, agents: Agents
 ) -> None:
-    cluster.publish_check(**running([0], 0))
+    cluster.publish_check(phase="Pending", spec={"timeoutSeconds": 10})
     agent = agents.check(0)
+    cluster.wait(lambda: cluster.check_agent(0).get("state") == "Ready", "the agent")
+    cluster.publish_check(**running([0, 1], 1, [group(cluster.check_agent(0), {})]))
     probe_of(agent)
     cluster.stop()
-    wait_for(lambda: "probe=intra_node" in agents.log(0), "the end of the suite", LONG_SECONDS)
+    wait_for(lambda: "probe=pair" in agents.log(0), "the end of the probe")
     cluster.start()
     cluster.wait(lambda: cluster.check_agent(0).get("check"), "the report")
-    assert len(told(cluster.check_agent(0)).local) == 4
+    assert [p.round for p in told(cluster.check_agent(0)).pairs] == [1]
     cluster.publish_check(phase="Succeeded")
     assert agent.wait(20) == 0

@@ -12,16 +12,18 @@ from healthcheck.probes import child
 from healthcheck.probes.report import Ending, ProbeError, Report, Unavailable
 
 
+ERRORS = {
+    "raise": RuntimeError("CUDA error: uncorrectable ECC error encountered"),
+    "fail": ProbeError("the product is wrong"),
+    "unavailable": Unavailable("there is no such device"),
+    "no-torch": ModuleNotFoundError("No module named 'torch'", name="torch"),
+}
+
+
 def measure(arguments: argparse.Namespace) -> Report:
     how = arguments.how
-    if how == "raise":
-        raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
-    if how == "fail":
-        raise ProbeError("the product is wrong")
-    if how == "unavailable":
-        raise Unavailable("there is no such device")
-    if how == "no-torch":
-        raise ModuleNotFoundError("No module named 'torch'", name="torch")
+    if how in ERRORS:
+        raise ERRORS[how]
     if how == "exit":
         os._exit(0)
     if how == "sleep":
@@ -35,6 +37,10 @@ def measure(arguments: argparse.Namespace) -> Report:
     if how == "leave-a-child":
         left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
         Path(arguments.file).write_text(str(left.pid))
+    if how == "say-pid":
+        Path(arguments.file).write_text(str(os.getpid()))
+    if arguments.then_sleep:
+        time.sleep(60)
     return Report(Ending.PASSED, figures={"gemm_bf16_tflops": 1.5})
 
 
@@ -42,4 +48,5 @@ if __name__ == "__main__":
     parser = child.argument_parser(__doc__)
     parser.add_argument("--how", default="")
     parser.add_argument("--file", default="")
+    parser.add_argument("--then-sleep", action="store_true")
     child.serve(parser, measure)

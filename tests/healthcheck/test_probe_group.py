@@ -5,6 +5,7 @@ import socket
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed import TCPStore
 
 from healthcheck.measurements import Metric
 from healthcheck.probes.allgather import AllGather
@@ -43,6 +44,32 @@ def test_who_does_not_come_is_named(port: int, rank: int, reason: str) -> None:
     report = run(member(rank, port, "--join-seconds=1")).report
     assert report.ending is Ending.FAILED
     assert reason in report.reason
+
+
+def member_elsewhere(rank: int, store: TCPStore, prefix: str, *arguments: str) -> Probe:
+    """Of a group that meets in a store which none of its probes hosts."""
+    return member(rank, store.port, f"--store-prefix={prefix}", f"--address=127.0.0.{rank + 2}", *arguments)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_groups_meet_in_a_store_that_is_there_already(ranks: int) -> None:
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    for prefix in ("check/uid/1", "check/uid/2"):  # the second finds the keys of the first
+        pair = [member_elsewhere(rank, store, prefix, f"--cpu-ranks={ranks}") for rank in (0, 1)]
+        results = run_together(pair)
+        assert [result.ending for result in results] == [Ending.PASSED, Ending.PASSED], results
+
+
+def test_who_does_not_come_to_a_store_that_is_there_is_named() -> None:
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    report = run(member_elsewhere(1, store, "check/uid/1", "--join-seconds=1")).report
+    assert (report.ending, report.reason) == (Ending.FAILED, "no word from node-a within 1 s")
+
+
+def test_a_store_that_was_to_be_there_is_missed(port: int) -> None:
+    report = run(member(0, port, "--store-prefix=check/uid/1", "--join-seconds=1")).report
+    assert report.ending is Ending.FAILED
+    assert "node-a, where the group meets, cannot be reached" in report.reason
 
 
 def test_the_devices_of_one_node_gather_in_a_process_each() -> None:

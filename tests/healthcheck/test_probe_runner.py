@@ -1,13 +1,19 @@
 """Whatever a probe does, the runner returns, and says what it was."""
 
+import contextlib
+import os
+import subprocess
+import sys
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from healthcheck.probes import runner
 from healthcheck.probes.report import Ending
-from healthcheck.probes.runner import Probe, run, run_together
+from healthcheck.probes.runner import Cancellation, Cancelled, Probe, run, run_together
 
 
 def misbehaving(how: str, *arguments: str, timeout_seconds: float = 30.0) -> Probe:
@@ -56,10 +62,7 @@ def test_a_process_that_cannot_end_itself_is_killed(monkeypatch: pytest.MonkeyPa
 def test_nothing_that_a_probe_started_outlives_it(tmp_path: Path) -> None:
     left = tmp_path / "pid"
     assert run(misbehaving("leave-a-child", f"--file={left}")).ending is Ending.PASSED
-    deadline = time.monotonic() + 5
-    while _lives(int(left.read_text())) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not _lives(int(left.read_text()))
+    await_end(int(left.read_text()))
 
 
 def test_when_one_of_a_group_fails_the_others_are_ended_soon(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,6 +71,74 @@ def test_when_one_of_a_group_fails_the_others_are_ended_soon(monkeypatch: pytest
     assert failed.ending is Ending.FAILED
     assert other.report.reason == "ended, because one that it worked with had failed"
     assert other.seconds < 10
+
+
+@contextlib.contextmanager
+def cancellation(answers: Iterator[bool]) -> Iterator[tuple[int, Cancellation]]:
+    """A descriptor that wakes the runner, which is then told the next answer."""
+    fd = os.eventfd(0, os.EFD_NONBLOCK)
+
+    def is_cancelled() -> bool:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(fd)
+        return next(answers)
+
+    yield fd, Cancellation(fd, is_cancelled)
+    os.close(fd)
+
+
+def test_a_cancelled_probe_is_ended_at_once_with_all_that_it_started(tmp_path: Path) -> None:
+    pids = [tmp_path / "a", tmp_path / "b"]
+    probes = [misbehaving("leave-a-child", f"--file={path}", "--then-sleep") for path in pids]
+
+    def cancel(fd: int) -> None:
+        while not all(path.exists() and path.read_text() for path in pids):
+            time.sleep(0.01)
+        os.eventfd_write(fd, 1)
+
+    with cancellation(iter([False, True])) as (fd, cancelled):
+        threading.Thread(target=cancel, args=(fd,), daemon=True).start()
+        with pytest.raises(Cancelled):
+            run_together(probes, cancelled)
+    for path in pids:
+        await_end(int(path.read_text()))
+
+
+def test_a_wake_up_that_cancels_nothing_changes_nothing() -> None:
+    with cancellation(iter([False, False, True])) as (fd, not_cancelled):
+        os.eventfd_write(fd, 1)
+        assert run(misbehaving(""), not_cancelled).ending is Ending.PASSED
+
+
+def test_what_is_cancelled_already_is_not_started(tmp_path: Path) -> None:
+    left = tmp_path / "pid"
+    with cancellation(iter([True])) as (_, cancelled), pytest.raises(Cancelled):
+        run(misbehaving("leave-a-child", f"--file={left}"), cancelled)
+    assert not left.exists()
+
+
+def test_a_probe_does_not_outlive_a_runner_that_is_killed(tmp_path: Path) -> None:
+    told = tmp_path / "pid"
+    script = (
+        "from healthcheck.probes.runner import Probe, run\n"
+        f"run(Probe('misbehaving', ('--how=say-pid', '--file={told}', '--then-sleep'), 60, 'tests.healthcheck'))"
+    )
+    root = str(Path(__file__).parents[2])
+    runner_process = subprocess.Popen([sys.executable, "-c", script], cwd=root)
+    deadline = time.monotonic() + 30
+    while not (told.exists() and told.read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    runner_process.kill()
+    runner_process.wait()
+    await_end(int(told.read_text()))
+
+
+def await_end(pid: int) -> None:
+    deadline = time.monotonic() + 10
+    while _lives(pid):
+        assert time.monotonic() < deadline, f"{pid} lives on"
+        time.sleep(0.01)
 
 
 def _lives(pid: int) -> bool:
