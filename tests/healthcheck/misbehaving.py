@@ -11,7 +11,6 @@ from pathlib import Path
 from healthcheck.probes import child
 from healthcheck.probes.report import Ending, ProbeError, Report, Unavailable
 
-
 ERRORS = {
     "raise": RuntimeError("CUDA error: uncorrectable ECC error encountered"),
     "fail": ProbeError("the product is wrong"),
