@@ -91,6 +91,7 @@ class TestWhatIsAsked:
             (["--job", "digits"], {"jobName": "digits"}),
             (["--all", "--gpu"], {"nodeSelector": {}, "accelerator": "nvidia.com/gpu"}),
             (["--all", "--accelerator", "none"], {"nodeSelector": {}, "accelerator": "none"}),
+            (["--all", "--straggler-ratio", "3"], {"nodeSelector": {}, "stragglerRatio": 3.0}),
             (
                 ["--all", "--no-cordon", "--timeout", "60", "--topology", "rack", "--topology", "zone"],
                 {

@@ -74,6 +74,14 @@ def command(
             rich_help_panel=HOW,
         ),
     ] = None,
+    straggler_ratio: Annotated[
+        float | None,
+        typer.Option(
+            metavar="TIMES",
+            help="A node so many times slower than the median is slow. Default: 1.5.",
+            rich_help_panel=HOW,
+        ),
+    ] = None,
     topology: Annotated[
         list[str] | None,
         typer.Option(
@@ -97,7 +105,9 @@ def command(
     """
     target = Target(tuple(nodes or ()), selector, every_node, job, local)
     target.require_one()
-    wishes = Wishes(_accelerator(accelerator, gpu), cordon, timeout_seconds, tuple(topology or ()), name)
+    wishes = Wishes(
+        _accelerator(accelerator, gpu), cordon, timeout_seconds, straggler_ratio, tuple(topology or ()), name
+    )
     if local:
         _require_local(wishes, wait)
         raise typer.Exit(EXIT_CODES[check_this_machine(wishes.accelerator, output)])

@@ -46,6 +46,7 @@ class Wishes:
     accelerator: str | None = None
     cordon: bool = True
     timeout_seconds: int | None = None
+    straggler_ratio: float | None = None
     topology_keys: tuple[str, ...] = ()
     name: str | None = None
 
@@ -63,6 +64,8 @@ def node_check(target: Target, wishes: Wishes) -> JSON:
         spec["cordon"] = False
     if wishes.timeout_seconds is not None:
         spec["timeoutSeconds"] = wishes.timeout_seconds
+    if wishes.straggler_ratio is not None:
+        spec["stragglerRatio"] = wishes.straggler_ratio
     if wishes.topology_keys:
         spec["topologyKeys"] = list(wishes.topology_keys)
     return {
