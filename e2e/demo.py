@@ -1,4 +1,4 @@
-"""`make demo`: an embedded cluster, real training on it, and two things killed while it trains.
+"""`make demo`: a cluster with a bad node, real training on it, and two things killed while it trains.
 
 Ends with exit code 0 when the training came through and nothing is left running.
 """
@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
-from e2e import jobs
-from e2e.api import Object
+from e2e import checks, jobs
+from e2e.api import Kind, Object
 from e2e.cluster import Unavailable, default_kubectl
 from e2e.embedded import EmbeddedCluster
+from e2e.faults import Broken, NodeProbes
 from e2e.observation import Observation
-from e2e.screen import Screen, WorkerRow
+from e2e.screen import NodeRow, Screen, WorkerRow
 
 WORKERS = 3
 NODES = 4
@@ -24,6 +25,9 @@ EPOCHS = 8
 STEPS_AN_EPOCH = 22
 STEP_DELAY_SECONDS = 0.08
 STEPS_BETWEEN_BLOWS = 30
+NODE_CHECK = {"enabled": True, "timeoutSeconds": 60, "stragglerRatio": checks.RATIO}
+CHECK_SECONDS = 90
+TRAINING_SECONDS = 90
 RECOVERY_SECONDS = 60
 REFRESH_SECONDS = 0.2
 NAMESPACE = "demo"
@@ -34,9 +38,15 @@ STATES = {
     "Succeeded": "done",
     "Stopped": "leaving",
 }
+VERDICTS = {
+    "Healthy": "passed",
+    "Faulty": "FAULTY",
+    "Straggler": "passed, but slow",
+    "Inconclusive": "could not tell",
+}
 TITLE = (
-    "Three worker Pods learn to read handwritten digits, on a small Kubernetes cluster on this machine,\n"
-    "while a training process and a whole Pod are killed under them."
+    "Three worker Pods learn to read handwritten digits, on a small Kubernetes cluster on this machine.\n"
+    "One of its nodes is broken, and later a training process and a whole Pod are killed under them."
 )
 
 
@@ -51,7 +61,7 @@ def main() -> int:
         try:
             screen.say(f"starting a cluster of {NODES} virtual nodes: dlr up --nodes {NODES}")
             cluster.start()
-            with cluster.namespace(NAMESPACE) as observation, drawn(screen, observation):
+            with cluster.namespace(NAMESPACE) as observation, drawn(screen, cluster, observation):
                 good = story(cluster, observation, screen)
         except AssertionError as failure:
             screen.say(str(failure), "red")
@@ -67,11 +77,22 @@ def story(cluster: EmbeddedCluster, observation: Observation, screen: Screen) ->
     """What is done to the job, and how it takes it; whether it came through."""
     namespace = observation.namespace
     manifest = jobs.digits(
-        cluster, namespace, workers=WORKERS, epochs=EPOCHS, step_delay_seconds=STEP_DELAY_SECONDS
+        cluster,
+        namespace,
+        workers=WORKERS,
+        epochs=EPOCHS,
+        step_delay_seconds=STEP_DELAY_SECONDS,
+        nodeCheck=NODE_CHECK,
     )
-    cluster.apply(manifest, namespace)
-    screen.say(f"kubectl apply: ElasticJob digits with {WORKERS} workers, each a Pod with one process")
-    world = jobs.wait_until_training(observation, WORKERS, beyond_step=STEPS_BETWEEN_BLOWS)
+    cluster.apply(jobs.one_a_node(manifest), namespace)
+    screen.say(
+        f"kubectl apply: ElasticJob digits with {WORKERS} workers, each a Pod on a node of its own; "
+        "the nodes are checked before they train"
+    )
+    tell_node_check(cluster, observation, screen)
+    world = jobs.wait_until_training(
+        observation, WORKERS, beyond_step=STEPS_BETWEEN_BLOWS, within_seconds=TRAINING_SECONDS
+    )
     screen.say("all three train together; the first of them saves a checkpoint every 10 steps", "green")
 
     struck_at = datetime.now(UTC)
@@ -83,8 +104,9 @@ def story(cluster: EmbeddedCluster, observation: Observation, screen: Screen) ->
         observation, WORKERS, beyond_step=max(jobs.steps(observation)) + STEPS_BETWEEN_BLOWS
     )
     struck_at = datetime.now(UTC)
-    cluster.delete_pod(namespace, "digits-worker-2-1")
-    screen.say("kubectl delete pod digits-worker-2-1", "bold red")
+    pod = jobs.current_pods(observation)[2]["metadata"]["name"]
+    cluster.delete_pod(namespace, pod)
+    screen.say(f"kubectl delete pod {pod}", "bold red")
     tell_recovery(observation, screen, world, struck_at)
 
     jobs.wait_until_succeeded(observation)
@@ -96,6 +118,32 @@ def story(cluster: EmbeddedCluster, observation: Observation, screen: Screen) ->
         "bold green" if good else "bold red",
     )
     return good
+
+
+def tell_node_check(cluster: EmbeddedCluster, observation: Observation, screen: Screen) -> None:
+    """Break a worker's node, see the check find it, and where the worker goes instead."""
+    victim = "digits-worker-2"
+    bad = observation.wait_for(
+        "the last worker to have a node", lambda: jobs.node_of(observation, f"{victim}-1"), CHECK_SECONDS
+    )
+    with Broken(NodeProbes(observation.namespace, bad, "gemm")):
+        screen.say(
+            f"{bad} is broken: whatever multiplies matrices there to test it gets a kill -9", "bold red"
+        )
+        made = observation.wait_for("a node check to be made", observation.checks, CHECK_SECONDS)
+        check = checks.wait_until_finished(observation, made[0]["metadata"]["name"], CHECK_SECONDS)
+        for result in check["status"]["nodeResults"]:
+            good = result["verdict"] == "Healthy"
+            told = f"{result['node']} {VERDICTS[result['verdict']]}: {result['message']}"
+            screen.say(told, "green" if good else "bold red")
+        checks.wait_until_cordoned(cluster, observation, bad)
+    node = observation.wait_for(
+        "the worker to have another node", lambda: jobs.node_of(observation, f"{victim}-2"), CHECK_SECONDS
+    )
+    screen.say(
+        f"{bad} is cordoned, {victim} runs on {node} instead; that node is checked too before it may join",
+        "green",
+    )
 
 
 def tell_recovery(observation: Observation, screen: Screen, before: Object, struck_at: datetime) -> Object:
@@ -117,13 +165,15 @@ def tell_recovery(observation: Observation, screen: Screen, before: Object, stru
 
 
 @contextmanager
-def drawn(screen: Screen, observation: Observation) -> Iterator[None]:
-    """Keeps the table on the screen up to date."""
+def drawn(screen: Screen, cluster: EmbeddedCluster, observation: Observation) -> Iterator[None]:
+    """Keeps the tables on the screen up to date."""
     done = threading.Event()
 
     def draw() -> None:
+        api = cluster.api()
         while not done.wait(REFRESH_SECONDS):
-            screen.show(*rows(observation))
+            screen.show(*rows(observation), node_rows(api.list(Kind.NODE)["items"], observation.checks()))
+        api.close()
 
     drawing = threading.Thread(target=draw, daemon=True)
     drawing.start()
@@ -132,6 +182,25 @@ def drawn(screen: Screen, observation: Observation) -> Iterator[None]:
     finally:
         done.set()
         drawing.join()
+
+
+def node_rows(nodes: Iterable[Object], made: Iterable[Object]) -> list[NodeRow]:
+    """What the node checks, in the order of their making, found out about the nodes."""
+    said: dict[str, str] = {}
+    for check in made:
+        status = check.get("status", {})
+        if status.get("phase") in ("Pending", "Running"):
+            reused = status.get("reused", [])
+            said |= {name: "is tested" for name in status.get("nodes", []) if name not in reused}
+        said |= {found["node"]: VERDICTS[found["verdict"]] for found in status.get("nodeResults", [])}
+    return [
+        NodeRow(
+            node["metadata"]["name"],
+            said.get(node["metadata"]["name"], "not checked"),
+            "in service" if checks.is_in_service(node) else "cordoned",
+        )
+        for node in nodes
+    ]
 
 
 def rows(observation: Observation) -> tuple[str, list[WorkerRow]]:

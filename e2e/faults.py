@@ -20,9 +20,9 @@ from e2e import processes
 LOOK_SECONDS = 0.01
 YOUNG_SECONDS = 2.0
 """A process may still become a probe until it is so old: it has been forked, and calls exec soon."""
-DUTY_SECONDS = 0.01
-"""Much shorter than a product or an allgather that is measured, so that each of them is slowed."""
-LOADED_CPU_SECONDS = 0.8
+RUN_SECONDS = 0.001
+"""Shorter than the products and copies that are measured, so that each of them is slowed."""
+LOADED_CPU_SECONDS = 1.2
 """By then a probe has imported torch. Slowing that too would only make the check last longer."""
 
 
@@ -99,22 +99,26 @@ class Broken(Fault):
 
 
 class Slowed(Fault):
-    """Stops the node's probes for a share of every hundredth of a second, as a throttled CPU would."""
+    """Leaves the node's probes a small share of a CPU: what they use is followed by a stop in proportion."""
 
-    def __init__(self, probes: NodeProbes, stopped_share: float = 0.9) -> None:
+    def __init__(self, probes: NodeProbes, share: float = 0.07) -> None:
         super().__init__(probes)
-        self._stopped_seconds = stopped_share * DUTY_SECONDS
+        self._stops_per_run = 1 / share - 1
         self.slowed: set[int] = set()
 
     def _work(self) -> None:
+        with suppress(PermissionError):  # without the right to it, runs get longer on a busy machine
+            os.sched_setscheduler(threading.get_native_id(), os.SCHED_FIFO, os.sched_param(1))
         while not self._over.is_set():
-            pids = [pid for pid in self.probes.living() if processes.cpu_seconds(pid) >= LOADED_CPU_SECONDS]
-            stopped = [pid for pid in pids if self.probes.signal(pid, signal.SIGSTOP)]
+            loaded = [pid for pid in self.probes.living() if processes.cpu_seconds(pid) >= LOADED_CPU_SECONDS]
+            used = {pid: processes.cpu_seconds(pid) for pid in loaded}
+            self._over.wait(RUN_SECONDS)
+            stopped = [pid for pid in loaded if self.probes.signal(pid, signal.SIGSTOP)]
             self.slowed.update(stopped)
-            self._over.wait(self._stopped_seconds)
+            longest = max((processes.cpu_seconds(pid) - used[pid] for pid in stopped), default=0.0)
+            self._over.wait(max(longest, RUN_SECONDS) * self._stops_per_run)
             for pid in stopped:
                 self.probes.signal(pid, signal.SIGCONT)
-            self._over.wait(DUTY_SECONDS - self._stopped_seconds)
 
 
 class Held(Fault):

@@ -75,6 +75,13 @@ def shell(cluster: Cluster, script: str, *, name: str = "shell", workers: int = 
     return job(name, template, workers, **spec)
 
 
+def one_a_node(manifest: Object) -> Object:
+    """The job with Pods so large that no two share one of the virtual nodes, which have 8 CPUs each."""
+    template = manifest["spec"]["replicaSpecs"]["worker"]["template"]
+    template["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "5"}}
+    return manifest
+
+
 def phase(observation: Observation, name: str = "digits") -> str:
     return str(observation.job(name).get("status", {}).get("phase", ""))
 
@@ -108,6 +115,11 @@ def current_pods(observation: Observation, name: str = "digits") -> list[Object]
     pods = observation.pods()
     names = [f"{w['metadata']['name']}-{w['spec']['incarnation']}" for w in observation.workers(name)]
     return [pods[pod] for pod in names if pod in pods]
+
+
+def node_of(observation: Observation, pod: str) -> str:
+    """Where a Pod is; empty while it is nowhere."""
+    return str(observation.pods().get(pod, {}).get("spec", {}).get("nodeName") or "")
 
 
 def wait_until_training(

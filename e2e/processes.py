@@ -44,12 +44,14 @@ def _stat(pid: int) -> tuple[str, int, int] | None:
 
 
 def cpu_seconds(pid: int) -> float:
-    """What a process has used; 0 when it is gone."""
+    """What a process has used, in all its threads; 0 when it is gone."""
+    used = 0
     try:
-        fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+        for task in (PROC / str(pid) / "task").iterdir():
+            used += int((task / "schedstat").read_text().split()[0])  # in ns; /proc/PID/stat has 10 ms steps
     except OSError:
         return 0.0
-    return (int(fields[11]) + int(fields[12])) / float(os.sysconf("SC_CLK_TCK"))
+    return used / 1e9
 
 
 def all_pids() -> list[int]:

@@ -1,4 +1,4 @@
-"""What the demo shows: a table of the workers and a timeline; plain lines where there is no terminal."""
+"""What the demo shows: tables of nodes and workers, a timeline; plain lines where there is no terminal."""
 
 from __future__ import annotations
 
@@ -30,6 +30,19 @@ class WorkerRow:
         return f"worker {self.index} {self.state}" + (f" at step {self.step}" if self.step else "")
 
 
+@dataclass(frozen=True)
+class NodeRow:
+    """One node as the table shows it."""
+
+    name: str
+    check: str
+    """What its node check came to."""
+    service: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.check}, {self.service}"
+
+
 class Screen:
     """A live display on a terminal; elsewhere the same story as lines, so that logs can be read."""
 
@@ -39,6 +52,7 @@ class Screen:
         self._last_step = last_step
         self._began = time.monotonic()
         self._workers: list[WorkerRow] = []
+        self._nodes: list[NodeRow] = []
         self._world = ""
         self._said: list[Text] = []
         self._printed_progress_at = 0.0
@@ -71,18 +85,41 @@ class Screen:
         else:
             self._draw()
 
-    def show(self, world: str, workers: list[WorkerRow]) -> None:
-        """The workers as they are now."""
-        self._world, self._workers = world, workers
+    def show(self, world: str, workers: list[WorkerRow], nodes: list[NodeRow]) -> None:
+        """The workers and nodes as they are now."""
+        is_news = nodes != self._nodes
+        self._world, self._workers, self._nodes = world, workers, nodes
         if not self._is_plain:
             self._draw()
-        elif time.monotonic() - self._printed_progress_at > PLAIN_PROGRESS_SECONDS and workers:
+            return
+        if is_news:
+            self._print("nodes: " + "; ".join(map(str, nodes)))
+        if time.monotonic() - self._printed_progress_at > PLAIN_PROGRESS_SECONDS and workers:
             self._printed_progress_at = time.monotonic()
-            states = ", ".join(map(str, workers))
-            since = time.monotonic() - self._began
-            self._console.print(f"{since:6.1f} s    {world}: {states}", soft_wrap=True)
+            self._print(f"{world}: {', '.join(map(str, workers))}")
+
+    def _print(self, text: str) -> None:
+        self._console.print(f"{time.monotonic() - self._began:6.1f} s    {text}", soft_wrap=True)
 
     def _draw(self) -> None:
+        self._live.update(
+            Group(Panel(self._title), self._node_table(), self._worker_table(), *self._said), refresh=True
+        )
+
+    def _node_table(self) -> Table:
+        table = Table(expand=True)
+        for heading in ("node", "node check", "service"):
+            table.add_column(heading)
+        for row in self._nodes:
+            well = row.check == "passed"
+            table.add_row(
+                row.name,
+                Text(row.check, style="green" if well else "bold red" if row.check == "FAULTY" else "yellow"),
+                Text(row.service, style="" if row.service == "in service" else "bold red"),
+            )
+        return table
+
+    def _worker_table(self) -> Table:
         table = Table(expand=True, caption=self._world, caption_justify="left")
         for heading in ("worker", "pod", "node", "state", f"step of {self._last_step}", ""):
             table.add_column(heading)
@@ -95,4 +132,4 @@ class Screen:
                 str(row.step),
                 ProgressBar(total=self._last_step, completed=row.step, width=24),
             )
-        self._live.update(Group(Panel(self._title), table, *self._said), refresh=True)
+        return table

@@ -17,13 +17,6 @@ CHECKED_SECONDS = 150
 TRAINED_SECONDS = 120
 
 
-def one_a_node(manifest: Object) -> Object:
-    """So large that no two workers share one of the virtual nodes, which have 8 CPUs each."""
-    template = manifest["spec"]["replicaSpecs"]["worker"]["template"]
-    template["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "5"}}
-    return manifest
-
-
 def policy(**more: object) -> Object:
     return {
         "enabled": True,
@@ -32,11 +25,6 @@ def policy(**more: object) -> Object:
         "cordon": True,
         **more,
     }
-
-
-def node_of(observation: Observation, pod: str) -> str:
-    found = observation.pods().get(pod, {})
-    return str(found.get("spec", {}).get("nodeName") or "")
 
 
 @pytest.mark.needs(Capability.NODE_PROCESSES)
@@ -48,9 +36,9 @@ def test_of_six_nodes_the_sixth_is_broken_found_cordoned_and_replaced_and_the_jo
     manifest = jobs.digits(
         cluster, namespace, workers=WORKERS, epochs=5, step_delay_seconds=0, nodeCheck=policy()
     )
-    cluster.apply(one_a_node(manifest), namespace)
+    cluster.apply(jobs.one_a_node(manifest), namespace)
     sixth = observation.wait_for(
-        "the sixth worker to be placed", lambda: node_of(observation, "digits-worker-5-1"), 20
+        "the sixth worker to be placed", lambda: jobs.node_of(observation, "digits-worker-5-1"), 20
     )
     with Broken(NodeProbes(namespace, sixth, "pair")) as fault:
         first = observation.wait_for("the check before training to be made", observation.checks, 30)[0]
@@ -78,7 +66,7 @@ def test_of_six_nodes_the_sixth_is_broken_found_cordoned_and_replaced_and_the_jo
     assert world["members"] == list(range(WORKERS))
     assert world["incarnations"] == [1, 1, 1, 1, 1, 2], "just the sixth worker was relaunched"
     assert world["round"] == 1, "nobody trained before the check had passed everybody"
-    spare = node_of(observation, "digits-worker-5-2")
+    spare = jobs.node_of(observation, "digits-worker-5-2")
     assert spare not in nodes
     assert jobs.accuracy(cluster, observation) >= jobs.GOOD_ACCURACY
 
@@ -98,7 +86,7 @@ def test_a_joiner_on_a_new_node_is_checked_and_a_killed_process_starts_no_check(
     manifest = jobs.digits(
         cluster, namespace, workers=2, epochs=30, step_delay_seconds=0.05, nodeCheck=policy()
     )
-    cluster.apply(one_a_node(manifest), namespace)
+    cluster.apply(jobs.one_a_node(manifest), namespace)
     before = jobs.wait_until_training(observation, 2, within_seconds=CHECKED_SECONDS)
     assert len(observation.checks()) == 1
 
@@ -109,12 +97,12 @@ def test_a_joiner_on_a_new_node_is_checked_and_a_killed_process_starts_no_check(
     jobs.wait_until_training(observation, 2, beyond_step=0)
     assert len(observation.checks()) == 1, "a process that dies says nothing about its node"
 
-    left = node_of(observation, "digits-worker-1-1")
+    left = jobs.node_of(observation, "digits-worker-1-1")
     cluster.kubectl("cordon", left)
     try:
         cluster.delete_pod(namespace, "digits-worker-1-1")
         joined = observation.wait_for(
-            "the worker on another node", lambda: node_of(observation, "digits-worker-1-2"), 30
+            "the worker on another node", lambda: jobs.node_of(observation, "digits-worker-1-2"), 30
         )
         assert joined != left
         after = jobs.wait_until_training(observation, 2, beyond_step=0, within_seconds=CHECKED_SECONDS)
