@@ -12,11 +12,13 @@ from typing import Any
 
 from controller.cache import Cache
 from controller.resources import ELASTICJOBS, NODECHECKS, NODES
+from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck
 from reconcilers import run_policy
 from reconcilers.check_pod import GRACE_SECONDS, HEARTBEAT_TIMEOUT_SECONDS, build_check_pod
+from reconcilers.gang import PodGroup, pod_group_of
 from reconcilers.job_pod import build_job_pod
 from reconcilers.parsing import Parser
 
@@ -40,6 +42,11 @@ class Assignment(ABC):
     @abstractmethod
     def heartbeat_timeout_seconds(self) -> float:
         """For how long its agent may be silent."""
+
+    @property
+    @abstractmethod
+    def pod_group(self) -> PodGroup | None:
+        """What has to be there before the Pod."""
 
     @abstractmethod
     def build_pod(self) -> Object:
@@ -65,6 +72,10 @@ class JobAssignment(Assignment):
     def heartbeat_timeout_seconds(self) -> float:
         return float(self.job.spec.elastic_policy.heartbeat_timeout_seconds)
 
+    @property
+    def pod_group(self) -> PodGroup | None:
+        return pod_group_of(self.job) if self.worker.spec.type == names.WORKER else None
+
     def build_pod(self) -> Object:
         return build_job_pod(self.job, self.worker)
 
@@ -88,6 +99,10 @@ class CheckAssignment(Assignment):
     @property
     def heartbeat_timeout_seconds(self) -> float:
         return HEARTBEAT_TIMEOUT_SECONDS
+
+    @property
+    def pod_group(self) -> PodGroup | None:
+        return None
 
     def build_pod(self) -> Object:
         return build_check_pod(self.check, self.worker, self.node, self.image)

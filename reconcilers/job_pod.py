@@ -8,6 +8,8 @@ from typing import Any
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
+from reconcilers.gang import pod_group_of
+from reconcilers.minimum import minimum_workers
 from reconcilers.pod_builder import (
     GPU_RESOURCE,
     Environment,
@@ -19,21 +21,21 @@ from reconcilers.pod_builder import (
     plain,
     pod_of,
 )
+from reconcilers.pod_resources import limits_of, resources_digest, resources_of
 
 
 def build_job_pod(job: ElasticJob, worker: ElasticWorker) -> Object:
     """The Pod object to create for the worker's incarnation."""
     template = copy.deepcopy(job.spec.replica_specs[worker.spec.type].template)
-    _set_resources(worker, template["spec"]["containers"][0])
-    return pod_of(worker, template, _environment(job, worker, template["spec"]))
-
-
-def _set_resources(worker: ElasticWorker, container: Object) -> None:
-    if worker.spec.resources is None:
-        return
-    resources = container.setdefault("resources", {})
-    for kind, values in worker.spec.resources.to_wire().items():
-        resources.setdefault(kind, {}).update(values)
+    resources = resources_of(job, worker.spec.type, worker.spec.resources)
+    if resources:
+        template["spec"]["containers"][0]["resources"] = resources
+    pod = pod_of(worker, template, _environment(job, worker, template["spec"]))
+    pod["metadata"]["annotations"][names.ANNOTATION_RESOURCES] = resources_digest(resources)
+    group = pod_group_of(job) if worker.spec.type == names.WORKER else None
+    if group is not None:
+        group.enlist(pod, worker.metadata.name)
+    return pod
 
 
 def _environment(job: ElasticJob, worker: ElasticWorker, spec: Object) -> Environment:
@@ -65,14 +67,14 @@ def _torchrun_environment(job: ElasticJob, index: str, spec: Object) -> Variable
 
     https://docs.pytorch.org/docs/stable/elastic/run.html
     """
-    worker = job.spec.replica_specs[names.WORKER]
+    replicas = job.spec.replica_specs[names.WORKER].replicas
     environment = {
-        "PET_NNODES": plain(f"{worker.min_replicas or worker.replicas}:{worker.replicas}"),
+        "PET_NNODES": plain(f"{minimum_workers(job)}:{replicas}"),
         "PET_NODE_RANK": plain(index),
         "PET_RDZV_BACKEND": plain("dlr"),
         "PET_RDZV_ID": plain(job.metadata.name),
     }
-    gpus = (spec["containers"][0].get("resources") or {}).get("limits", {}).get(GPU_RESOURCE)
+    gpus = limits_of(spec["containers"][0]).get(GPU_RESOURCE)
     if gpus:
         environment["PET_NPROC_PER_NODE"] = plain(str(gpus))
     return environment

@@ -9,11 +9,20 @@ from controller.builder import ControllerBuilder
 from controller.cache import Cache
 from controller.manager import Manager
 from controller.reconciler import Request
-from controller.resources import ELASTICJOBS, ELASTICWORKERS, LEASES, NODECHECKS, NODES, PODS
+from controller.resources import (
+    ELASTICJOBS,
+    ELASTICWORKERS,
+    LEASES,
+    NODECHECKS,
+    NODES,
+    PODDISRUPTIONBUDGETS,
+    PODS,
+)
 from controller.store import Change
 from crds import names
 from reconcilers.check_options import DEFAULT_IMAGE
 from reconcilers.clock import Clock
+from reconcilers.companions import CompanionReconciler
 from reconcilers.cordon_mark import MarkState
 from reconcilers.cordon_options import CordonOptions
 from reconcilers.elasticjob import ElasticJobReconciler
@@ -23,11 +32,12 @@ from reconcilers.verdicts import BY_EXIT_CLASS, failed_nodes, judged_nodes, last
 from reconcilers.worker import BY_JOB, BY_NODE, BY_OWNER, WorkerReconciler, job_keys, node_names, owner_uids
 
 _OURS = f"{names.LABEL_MANAGED_BY}={names.MANAGER}"
-WATCHED_BY_LABEL = {PODS: _OURS, LEASES: _OURS}
-"""For `ManagerOptions.label_selectors`: a cluster has many Pods and Leases that are none of our business."""
+WATCHED_BY_LABEL = {PODS: _OURS, LEASES: _OURS, PODDISRUPTIONBUDGETS: _OURS}
+"""For `ManagerOptions.label_selectors`: a cluster has many of these that are none of our business."""
 
 JOB_WORKERS = 4
 WORKER_WORKERS = 16
+COMPANION_WORKERS = 4
 CHECK_WORKERS = 2
 CORDON_WORKERS = 1
 """No more: two cordons at once could both take the last place under the limit."""
@@ -37,8 +47,9 @@ def add_all(manager: Manager, cordon: CordonOptions | None = None, check_image: 
     """Register every controller with the manager."""
     clock = Clock()
     add_indexes(manager.cache)
-    _add_jobs(manager, clock)
+    add_jobs(manager, clock)
     add_workers(manager, clock, check_image)
+    add_companions(manager)
     add_node_checks(manager, clock)
     _add_cordon(manager, clock, cordon or CordonOptions())
 
@@ -52,7 +63,7 @@ def add_indexes(cache: Cache) -> None:
     cache.add_index(PODS, BY_OWNER, owner_uids)
 
 
-def _add_jobs(manager: Manager, clock: Clock) -> None:
+def add_jobs(manager: Manager, clock: Clock) -> None:
     jobs = ElasticJobReconciler(manager.client, manager.cache, manager.recorder, clock)
     (
         ControllerBuilder(manager, "elasticjob")
@@ -99,6 +110,17 @@ def add_workers(manager: Manager, clock: Clock, check_image: str) -> None:
         .watches(NODES, workers_on_node)
         .with_workers(WORKER_WORKERS)
         .build(pods)
+    )
+
+
+def add_companions(manager: Manager) -> None:
+    reconciler = CompanionReconciler(manager.client, manager.cache, manager.recorder)
+    (
+        ControllerBuilder(manager, "jobcompanion")
+        .for_(ELASTICJOBS, predicate=more_than_status)
+        .owns(PODDISRUPTIONBUDGETS, predicate=more_than_status)
+        .with_workers(COMPANION_WORKERS)
+        .build(reconciler)
     )
 
 
@@ -174,6 +196,11 @@ def begins_or_ends(change: Change) -> bool:
     return _ending(change.old) != _ending(change.new)
 
 
+def more_than_status(change: Change) -> bool:
+    """What is wanted of an object, or that it has come to its end."""
+    return _wanted(change.old) != _wanted(change.new)
+
+
 def more_than_progress(change: Change) -> bool:
     """Steps are reported every few seconds by every worker, and decide nothing about a job."""
     return _without(change.old, "progress") != _without(change.new, "progress")
@@ -202,6 +229,13 @@ def makes_way(change: Change) -> bool:
 def more_than_a_heartbeat(change: Change) -> bool:
     """Kubelets write every Node's status every few minutes or seconds."""
     return cordon_view(change.old) != cordon_view(change.new)
+
+
+def _wanted(obj: dict[str, Any] | None) -> tuple[object, ...] | None:
+    if obj is None:
+        return None
+    said = [obj["metadata"].get(key) for key in ("labels", "ownerReferences", "deletionTimestamp")]
+    return obj["spec"], obj.get("status", {}).get("phase") in ("Succeeded", "Failed"), *said
 
 
 def _without(worker: dict[str, Any] | None, key: str | None) -> tuple[object, ...] | None:

@@ -24,6 +24,7 @@ from reconcilers.access import WorkerAccess
 from reconcilers.assignment import Assignment, Assignments
 from reconcilers.clock import Clock
 from reconcilers.conditions import with_condition
+from reconcilers.gang_gate import GangGate, Obstacle
 from reconcilers.heartbeat import Heartbeats, lease_of
 from reconcilers.parsing import Parser
 from reconcilers.pod_builder import pod_name, service_account
@@ -58,6 +59,7 @@ class WorkerReconciler(Reconciler):
         self._assignments = Assignments(cache, check_image)
         self._heartbeats = Heartbeats(client, contact, clock)
         self._access = WorkerAccess(client, clock.monotonic)
+        self._gate = GangGate(client, clock.monotonic)
 
     async def reconcile(self, request: Request) -> Result:
         namespace = request.namespace or ""
@@ -74,6 +76,11 @@ class WorkerReconciler(Reconciler):
         pod = await self._find_pod(worker)
         if pod is None and not assignment.released and _wants_pod(worker):
             try:
+                obstacle = await self._obstacle(assignment)
+                if obstacle is not None:
+                    if obstacle.worth_telling:
+                        await self._write_unscheduled(worker, raw, obstacle.reason, obstacle.message)
+                    return Result(obstacle.retry_seconds)
                 pod = await self._create_pod(assignment)
             except (Invalid, Forbidden) as error:
                 await self._report_refusal(assignment, raw, str(error))
@@ -100,6 +107,11 @@ class WorkerReconciler(Reconciler):
             with contextlib.suppress(NotFound):
                 pod = await self._client.get(PODS, pod_name(worker), worker.metadata.namespace)
         return pod if pod is not None and _owned(pod, worker) else None
+
+    async def _obstacle(self, assignment: Assignment) -> Obstacle | None:
+        """Why the Pod has to wait for its gang."""
+        group = assignment.pod_group
+        return None if group is None else await self._gate.obstacle(group)
 
     async def _create_pod(self, assignment: Assignment) -> dict[str, Any]:
         worker, pod = assignment.worker, assignment.build_pod()
@@ -179,11 +191,15 @@ class WorkerReconciler(Reconciler):
         worker = assignment.worker
         message = f"Pod {pod_name(worker)} was refused: {error}"
         self._recorder.event(assignment.owner, "Warning", "PodRefused", message)
+        await self._write_unscheduled(worker, raw, "PodRefused", message)
+
+    async def _write_unscheduled(
+        self, worker: ElasticWorker, raw: dict[str, Any], reason: str, message: str
+    ) -> None:
+        """The condition shows on the job too, and is told there in an Event."""
         now = self._clock.now()
         status = observe(worker, Observation(pod=None), now)
-        conditions = with_condition(
-            status.conditions, SCHEDULED, ConditionStatus.FALSE, "PodRefused", message, now
-        )
+        conditions = with_condition(status.conditions, SCHEDULED, ConditionStatus.FALSE, reason, message, now)
         await self._write(raw, status.model_copy(update={"message": message, "conditions": conditions}))
 
     async def _write(self, raw: dict[str, Any], status: ElasticWorkerStatus) -> None:

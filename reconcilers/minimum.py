@@ -1,0 +1,80 @@
+"""The minimum: with how few workers a job goes on training.
+
+Its own `minReplicas` says so. Where that is not set, the launcher's `--nnodes=MIN:MAX` does, as DLRover's
+users write it in the first container's command, or PET_NNODES in its environment, from which torchrun takes
+the flag. Where nothing says so: no fewer than `replicas`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from crds import names
+from crds.elasticjob import ElasticJob, ReplicaSpec
+
+Variables = Mapping[str, str]
+
+# The value ends where a shell's word does; `$(NAME)` is Kubernetes' own way to refer to a variable.
+_FLAG = re.compile(r"(?<![\w-])--nnodes(?:=|\s+)((?:\$\(\w+\)|[^\s;&|()])+)")
+_COMMENT = re.compile(r"(?:^|(?<=\s))#.*$", re.MULTILINE)
+_REFERENCE = re.compile(r"\$(?:\{(\w+)(?::?-([^}]*))?\}|\((\w+)\)|(\w+))")
+"""`$NAME`, `${NAME}`, `${NAME:-default}` and `$(NAME)`."""
+_RANGE = re.compile(r"(\d+):(\d+)")
+_QUOTES = str.maketrans("", "", "\"'\\")
+
+
+def minimum_workers(job: ElasticJob) -> int:
+    """In whole node units, at least 1 and at most `replicas`; 0 if the job is to have no workers."""
+    worker = job.spec.replica_specs.get(names.WORKER)
+    if worker is None:
+        return 0
+    unit = job.spec.elastic_policy.node_unit
+    asked = worker.min_replicas or _of_launcher(worker, job.spec.envs) or worker.replicas
+    return min(-(-asked // unit) * unit, worker.replicas)
+
+
+def _of_launcher(worker: ReplicaSpec, envs: Mapping[str, Any]) -> int | None:
+    """MIN, if the command or the environment gives a range that can be made out."""
+    container = worker.template["spec"]["containers"][0]
+    variables = _variables(worker, envs, container)
+    command = _COMMENT.sub("", "\n".join(_words(container)).replace("\\\n", " "))
+    flag = _FLAG.search(command)
+    found = _RANGE.fullmatch(_expanded(flag[1] if flag else variables.get("PET_NNODES", ""), variables))
+    if found is None:
+        return None
+    least, most = int(found[1]), int(found[2])
+    return max(least, 1) if least <= most else None
+
+
+def _words(container: Mapping[str, Any]) -> Iterator[str]:
+    """Command and arguments. The API server has not seen to it yet that they are lists of strings."""
+    for key in ("command", "args"):
+        found = container.get(key)
+        yield from (word for word in (found if isinstance(found, list) else ()) if isinstance(word, str))
+
+
+def _variables(worker: ReplicaSpec, envs: Mapping[str, Any], container: Mapping[str, Any]) -> Variables:
+    """What is known of the container's environment: ours, the job's, its own, the later ones first."""
+    replicas = str(worker.replicas)
+    known = {"NODE_NUM": replicas, "WORKER_NUM": replicas}
+    own = container.get("env")
+    entries = [entry for entry in (own if isinstance(own, list) else ()) if isinstance(entry, dict)]
+    for name, value in (*envs.items(), *((str(entry.get("name")), entry) for entry in entries)):
+        plain = value.get("value") if isinstance(value, dict) else value
+        if plain is None:
+            known.pop(name, None)  # it comes from elsewhere (valueFrom): not known here
+        else:
+            known[name] = str(plain)
+    return known
+
+
+def _expanded(text: str, variables: Variables) -> str:
+    """Without quotes, and with the values of variables; those that are not known stay as they are."""
+
+    def value_of(reference: re.Match[str]) -> str:
+        name = reference[1] or reference[3] or reference[4]
+        return variables.get(name, reference[2] or reference[0])
+
+    return _REFERENCE.sub(value_of, text.translate(_QUOTES))

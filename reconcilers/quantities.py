@@ -1,0 +1,50 @@
+"""Kubernetes' resource quantities, exactly: `500m`, `1.5Gi`, `1e3`, 2.
+
+https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from fractions import Fraction
+
+BINARY = {suffix: 2 ** (10 * power) for power, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), 1)}
+DECIMAL = {suffix: 10 ** (3 * power) for power, suffix in enumerate(("k", "M", "G", "T", "P", "E"), 1)}
+SMALL = {suffix: Fraction(1, 10 ** (3 * power)) for power, suffix in enumerate(("m", "u", "n"), 1)}
+_SCALES = {"": Fraction(1)} | {
+    suffix: Fraction(scale) for suffix, scale in (*BINARY.items(), *DECIMAL.items(), *SMALL.items())
+}
+_QUANTITY = re.compile(
+    r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))(?:[eE]([+-]?[0-9]{1,3})|([KMGTPE]i|[numkMGTPE]?))"
+)
+
+
+def parse(quantity: str | int) -> Fraction:
+    """The number of units.
+
+    Raises:
+        ValueError: it is not a quantity; the message says so.
+    """
+    found = _QUANTITY.fullmatch(str(quantity))
+    if found is None:
+        raise ValueError(f"{quantity!r} is not a quantity such as 500m, 2 or 1.5Gi")
+    number, exponent, suffix = found.groups()
+    scale = Fraction(10) ** int(exponent) if exponent else _SCALES[suffix]
+    return Fraction(number) * scale
+
+
+def whole(quantity: str | int) -> int:
+    """In whole units, rounded up, as Kubernetes rounds.
+
+    Raises:
+        ValueError: it is not a quantity.
+    """
+    return math.ceil(parse(quantity))
+
+
+def format_bytes(count: int) -> str:
+    """The shortest way to write exactly that many: `24Gi`, `3G`, `1500`."""
+    scales = {**BINARY, **DECIMAL}
+    exact = [f"{count // scale}{suffix}" for suffix, scale in scales.items() if count % scale == 0]
+    return min([str(count), *exact], key=len)

@@ -1,0 +1,347 @@
+"""What a job has beside its Pods, on the real API server: its disruption budget, and the PodGroup of its gang."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import localcluster
+from controller.errors import NotFound, Unavailable
+from controller.manager import Manager
+from controller.resources import (
+    COSCHEDULING_PODGROUPS,
+    CRDS,
+    ELASTICJOBS,
+    ELASTICWORKERS,
+    EVENTS,
+    PODDISRUPTIONBUDGETS,
+    PODS,
+    VOLCANO_PODGROUPS,
+    Resource,
+)
+from crds import names
+from reconcilers.clock import Clock
+from reconcilers.setup import add_companions, add_indexes, add_jobs, add_workers
+from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers, install_crds
+
+Json = dict[str, Any]
+
+COSCHEDULING: Json = {"schedulingPolicy": {"gang": "coscheduling"}}
+VOLCANO: Json = {"schedulingPolicy": {"gang": "volcano"}}
+COSCHEDULING_CRD = Path(localcluster.__file__).parent / "scheduler" / "pod_groups.yaml"
+EVICTION = {"apiVersion": "policy/v1", "kind": "Eviction"}
+
+
+class Town(Hollow):
+    """Plays users, cluster administrators and kubelets."""
+
+    async def find(self, resource: Resource, name: str) -> Json | None:
+        try:
+            return await self.client.get(resource, name, NAMESPACE)
+        except NotFound:
+            return None
+
+    async def until_gone(self, resource: Resource, name: str) -> None:
+        async def gone() -> bool:
+            return await self.find(resource, name) is None
+
+        await self.until(f"{resource.kind} {name} to go", gone)
+
+    async def until_spec(self, resource: Resource, name: str, **expected: Any) -> Json:
+        async def check() -> Json | None:
+            found = await self.client.get(resource, name, NAMESPACE)
+            return found if expected.items() <= found["spec"].items() else None
+
+        return await self.until(f"{resource.kind} {name} with {expected}", check)
+
+    async def edit(self, job: str, **spec: Any) -> None:
+        await self.client.patch(ELASTICJOBS, job, {"spec": spec}, NAMESPACE)
+
+    async def finish(self, job: str) -> None:
+        patch = {"status": {"phase": "Succeeded"}}
+        await self.client.patch(ELASTICJOBS, job, patch, NAMESPACE, subresource="status")
+
+    async def until_event(self, job: str, reason: str) -> str:
+        async def check() -> str | None:
+            events = (await self.client.list(EVENTS, NAMESPACE))["items"]
+            told = [e for e in events if (e["involvedObject"]["name"], e["reason"]) == (job, reason)]
+            return told[0]["message"] if told else None
+
+        return str(await self.until(f"Event {reason} of {job}", check))
+
+    async def until_unscheduled(self, job: str, reason: str) -> str:
+        async def check() -> str | None:
+            conditions = (await self.status(job)).get("conditions", ())
+            found = [c for c in conditions if (c["type"], c["reason"]) == ("WorkersScheduled", reason)]
+            return found[0]["message"] if found else None
+
+        return str(await self.until(f"WorkersScheduled {reason} of {job}", check))
+
+    async def until_pods(self, job: str, count: int) -> list[Json]:
+        async def check() -> tuple[list[Json]] | None:
+            selector = f"{names.LABEL_JOB}={job}"
+            found = (await self.client.list(PODS, NAMESPACE, label_selector=selector))["items"]
+            return (found,) if len(found) == count else None
+
+        (pods,) = await self.until(f"{count} Pods of {job}", check)
+        return list(pods)
+
+    async def serve(self, crd: Json) -> None:
+        await self.client.create(CRDS, crd)
+        resource = next(
+            r for r in (COSCHEDULING_PODGROUPS, VOLCANO_PODGROUPS) if r.group == crd["spec"]["group"]
+        )
+
+        async def served() -> bool:
+            await self.client.list(resource, NAMESPACE)
+            return True
+
+        await self.until(f"{resource.group_resource} served", served)
+
+    async def evict(self, pod: str) -> bool:
+        eviction = EVICTION | {"metadata": {"name": pod, "namespace": NAMESPACE}}
+        evictions = Resource("", "v1", f"pods/{pod}/eviction", "Eviction")
+        try:
+            await self.client.create(evictions, eviction)
+        except Unavailable as error:
+            assert error.status == 429
+            return False
+        return True
+
+
+def volcano_crd() -> Json:
+    """The fields that we use, of those that Volcano's has; its webhook fills in the queue."""
+    spec = {
+        "minMember": {"type": "integer"},
+        "queue": {"type": "string", "default": "default"},
+        "priorityClassName": {"type": "string"},
+    }
+    schema = {"type": "object", "properties": {"spec": {"type": "object", "properties": spec}}}
+    version = {"name": "v1beta1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": "podgroups.scheduling.volcano.sh"},
+        "spec": {
+            "group": "scheduling.volcano.sh",
+            "scope": "Namespaced",
+            "names": {"kind": "PodGroup", "plural": "podgroups", "singular": "podgroup"},
+            "versions": [version],
+        },
+    }
+
+
+def without_checks(manager: Manager) -> None:
+    add_indexes(manager.cache)
+    add_jobs(manager, Clock())
+    add_workers(manager, Clock(), "none")
+    add_companions(manager)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    process = ApiServer(tmp_path_factory.mktemp("home"))
+
+    async def install() -> None:
+        async with connected(process) as hollow:
+            await install_crds(hollow)
+
+    asyncio.run(install())
+    yield process
+    process.stop()
+
+
+@pytest.fixture
+async def town(server: ApiServer) -> AsyncIterator[Town]:
+    async with connected(server) as hollow, controllers(server, register=without_checks):
+        yield Town(hollow.client)
+
+
+@pytest.fixture
+async def gangs(town: Town) -> Town:
+    """A cluster with both kinds of PodGroups."""
+    known = {crd["metadata"]["name"] for crd in (await town.client.list(CRDS))["items"]}
+    for crd in (yaml.safe_load(COSCHEDULING_CRD.read_text()), volcano_crd()):
+        if crd["metadata"]["name"] not in known:
+            await town.serve(crd)
+    return town
+
+
+async def test_cluster_without_podgroups_makes_no_pods_and_says_why_until_it_has_them(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("companions", "gang_gate"):
+        monkeypatch.setattr(f"reconcilers.{module}.UNAVAILABLE_RETRY_SECONDS", 0.5)
+    await town.submit("missing", **COSCHEDULING)
+    message = await town.until_unscheduled("missing", "GangUnavailable")
+    assert "podgroups.scheduling.x-k8s.io" in message and "install scheduler-plugins" in message
+    assert "cannot be scheduled" in await town.until_event("missing", "GangUnavailable")
+    assert await town.pods("missing") == []
+    worker = await town.client.get(ELASTICWORKERS, "missing-worker-0", NAMESPACE)
+    (condition,) = worker["status"]["conditions"]
+    assert (condition["type"], condition["status"]) == ("Scheduled", "False")
+    assert await town.find(PODDISRUPTIONBUDGETS, "missing"), "one does not wait for the other"
+    await town.serve(yaml.safe_load(COSCHEDULING_CRD.read_text()))
+    await town.until_pods("missing", 2)
+
+
+async def test_budget_follows_the_minimum(town: Town) -> None:
+    await town.submit("follows", replicas=4, worker={"minReplicas": 2})
+    budget = await town.until_spec(PODDISRUPTIONBUDGETS, "follows", minAvailable=2)
+    selector = {names.LABEL_JOB: "follows", names.LABEL_TYPE: "worker"}
+    assert budget["spec"]["selector"] == {"matchLabels": selector}
+    await town.edit("follows", replicaSpecs={"worker": {"minReplicas": 3}})
+    await town.until_spec(PODDISRUPTIONBUDGETS, "follows", minAvailable=3)
+    await town.edit("follows", replicaSpecs={"worker": {"minReplicas": None, "replicas": 6}})
+    await town.until_spec(PODDISRUPTIONBUDGETS, "follows", minAvailable=6)
+    await town.edit("follows", replicaSpecs={"worker": {"replicas": 0}})
+    await town.until_gone(PODDISRUPTIONBUDGETS, "follows")
+
+
+async def test_budget_that_was_deleted_or_changed_by_hand_comes_back(town: Town) -> None:
+    await town.submit("stubborn")
+    await town.until_spec(PODDISRUPTIONBUDGETS, "stubborn", minAvailable=2)
+    await town.client.delete(PODDISRUPTIONBUDGETS, "stubborn", NAMESPACE)
+    await town.until_spec(PODDISRUPTIONBUDGETS, "stubborn", minAvailable=2)
+    everything = {"minAvailable": 0, "selector": {"matchExpressions": [{"key": "a", "operator": "Exists"}]}}
+    await town.client.patch(PODDISRUPTIONBUDGETS, "stubborn", {"spec": everything}, NAMESPACE)
+    selector = {"matchLabels": {names.LABEL_JOB: "stubborn", names.LABEL_TYPE: "worker"}}
+    await town.until_spec(PODDISRUPTIONBUDGETS, "stubborn", minAvailable=2, selector=selector)
+    unmarked = {"metadata": {"labels": {names.LABEL_MANAGED_BY: None}}, "spec": {"minAvailable": 1}}
+    await town.client.patch(PODDISRUPTIONBUDGETS, "stubborn", unmarked, NAMESPACE)
+    budget = await town.until_spec(PODDISRUPTIONBUDGETS, "stubborn", minAvailable=2)
+    assert budget["metadata"]["labels"][names.LABEL_MANAGED_BY] == names.MANAGER
+
+
+async def test_suspended_or_finished_job_has_no_budget(town: Town) -> None:
+    await town.submit("pausing", suspend=True)
+    await town.phase("pausing", "Suspended")
+    assert await town.find(PODDISRUPTIONBUDGETS, "pausing") is None
+    await town.edit("pausing", suspend=False)
+    await town.until_spec(PODDISRUPTIONBUDGETS, "pausing", minAvailable=2)
+    await town.edit("pausing", suspend=True)
+    await town.until_gone(PODDISRUPTIONBUDGETS, "pausing")
+    await town.edit("pausing", suspend=False)
+    await town.until_spec(PODDISRUPTIONBUDGETS, "pausing", minAvailable=2)
+    await town.finish("pausing")
+    await town.until_gone(PODDISRUPTIONBUDGETS, "pausing")
+
+
+async def test_budget_goes_with_its_job(town: Town) -> None:
+    await town.submit("leaving")
+    await town.until_spec(PODDISRUPTIONBUDGETS, "leaving", minAvailable=2)
+    await town.client.delete(ELASTICJOBS, "leaving", NAMESPACE)
+    await town.until_gone(PODDISRUPTIONBUDGETS, "leaving")
+
+
+async def test_evictions_leave_the_minimum(town: Town) -> None:
+    await town.submit("evicted", replicas=3, worker={"minReplicas": 2})
+    await town.until_spec(PODDISRUPTIONBUDGETS, "evicted", minAvailable=2)
+    ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    for pod in await town.until_pods("evicted", 3):
+        await town.pod_status(pod["metadata"]["name"], ready)
+    assert await town.evict("evicted-worker-2-1")
+    assert not await town.evict("evicted-worker-1-1")
+
+
+async def test_budget_of_somebody_else_is_left_alone_and_told(town: Town) -> None:
+    metadata = {"name": "foreign", "namespace": NAMESPACE}
+    foreign = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": metadata}
+    selector = {"matchLabels": {"app": "web"}}
+    await town.client.create(
+        PODDISRUPTIONBUDGETS, foreign | {"spec": {"minAvailable": 7, "selector": selector}}
+    )
+    await town.submit("foreign")
+    assert "not this job's" in await town.until_event("foreign", "PodDisruptionBudgetRefused")
+    found = await town.client.get(PODDISRUPTIONBUDGETS, "foreign", NAMESPACE)
+    assert found["spec"] == {"minAvailable": 7, "selector": selector}
+    await town.until_pods("foreign", 2)
+    await town.client.delete(PODDISRUPTIONBUDGETS, "foreign", NAMESPACE)
+    await town.until_spec(PODDISRUPTIONBUDGETS, "foreign", minAvailable=2)
+
+
+@pytest.mark.parametrize(
+    ("policy", "resource"), [(COSCHEDULING, COSCHEDULING_PODGROUPS), (VOLCANO, VOLCANO_PODGROUPS)]
+)
+async def test_podgroup_is_there_before_the_pods_and_follows_the_minimum(
+    gangs: Town, policy: Json, resource: Resource
+) -> None:
+    name = f"gang-{policy['schedulingPolicy']['gang']}"
+    await gangs.submit(name, replicas=4, worker={"minReplicas": 3}, **policy)
+    pods = await gangs.until_pods(name, 4)
+    group = await gangs.client.get(resource, name, NAMESPACE)
+    assert group["spec"]["minMember"] == 3
+    version = int(group["metadata"]["resourceVersion"])
+    assert all(version < int(pod["metadata"]["resourceVersion"]) for pod in pods)
+    marks = {**pods[0]["metadata"]["labels"], **pods[0]["metadata"]["annotations"]}
+    assert name in (marks.get("scheduling.x-k8s.io/pod-group"), marks.get("scheduling.k8s.io/group-name"))
+    await gangs.edit(name, replicaSpecs={"worker": {"minReplicas": 2}})
+    await gangs.until_spec(resource, name, minMember=2)
+    await gangs.edit(name, suspend=True)
+    await gangs.until_gone(resource, name)
+    await gangs.until_pods(name, 0)
+    await gangs.edit(name, suspend=False)
+    await gangs.until_pods(name, 4)
+    await gangs.until_spec(resource, name, minMember=2)
+    await gangs.finish(name)
+    await gangs.until_gone(resource, name)
+
+
+async def test_what_the_scheduler_says_of_the_group_stays(gangs: Town) -> None:
+    await gangs.submit("filled", replicas=2, **VOLCANO)
+    await gangs.until_spec(VOLCANO_PODGROUPS, "filled", queue="default")
+    await gangs.edit("filled", replicaSpecs={"worker": {"replicas": 3}})
+    group = await gangs.until_spec(VOLCANO_PODGROUPS, "filled", minMember=3)
+    assert group["spec"]["queue"] == "default"
+
+
+async def test_pods_wait_for_the_podgroup_to_be_the_jobs_own(
+    gangs: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reconcilers.gang_gate.UNAVAILABLE_RETRY_SECONDS", 0.5)
+    foreign = {
+        "apiVersion": COSCHEDULING_PODGROUPS.api_version,
+        "kind": "PodGroup",
+        "metadata": {"name": "taken", "namespace": NAMESPACE},
+        "spec": {"minMember": 1},
+    }
+    await gangs.client.create(COSCHEDULING_PODGROUPS, foreign)
+    await gangs.submit("taken", **COSCHEDULING)
+    assert "not this job's" in await gangs.until_unscheduled("taken", "PodGroupTaken")
+    assert "not this job's" in await gangs.until_event("taken", "PodGroupRefused")
+    assert await gangs.pods("taken") == []
+    await gangs.client.delete(COSCHEDULING_PODGROUPS, "taken", NAMESPACE)
+    await gangs.until_pods("taken", 2)
+    await gangs.until_spec(COSCHEDULING_PODGROUPS, "taken", minMember=2)
+
+
+async def test_podgroup_that_does_not_come_is_told_on_the_job(
+    gangs: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A webhook may refuse it, or the controller's other half be slow."""
+
+    async def nothing(*_: Any, **__: Any) -> None:
+        return None
+
+    monkeypatch.setattr("reconcilers.gang_gate.PATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr("reconcilers.gang_gate.LATER_SECONDS", 0.5)
+    with monkeypatch.context() as patch:
+        patch.setattr("reconcilers.companions.CompanionReconciler._keep_group", nothing)
+        await gangs.submit("late", **COSCHEDULING)
+        assert "yet to be made" in await gangs.until_unscheduled("late", "WaitingForPodGroup")
+        assert await gangs.pods("late") == []
+    await gangs.edit("late", replicaSpecs={"worker": {"minReplicas": 1}})
+    await gangs.until_pods("late", 2)
+
+
+async def test_pods_come_one_by_one_without_a_gang(gangs: Town) -> None:
+    await gangs.submit("plain")
+    (pod, _) = await gangs.until_pods("plain", 2)
+    assert "scheduling.x-k8s.io/pod-group" not in pod["metadata"]["labels"]
+    for resource in (COSCHEDULING_PODGROUPS, VOLCANO_PODGROUPS):
+        assert await gangs.find(resource, "plain") is None

@@ -1,0 +1,122 @@
+"""PodGroups and disruption budgets: what they say, and how Pods are enlisted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crds.elasticjob import ElasticJob
+from localcluster.scheduler.gangs import group_of
+from reconcilers.disruption_budget import budget_of
+from reconcilers.gang import pod_group_of
+from reconcilers.job_pod import build_job_pod
+from tests.reconcilers.build import job, worker
+
+
+def gang(kind: str, replicas: int = 4, **spec: Any) -> ElasticJob:
+    return job(replicas=replicas, schedulingPolicy={"gang": kind}, **spec)
+
+
+def template(metadata: Any = None, **spec: Any) -> dict[str, Any]:
+    containers = [{"name": "main", "image": "x"}]
+    return {"metadata": metadata or {}, "spec": {"containers": containers} | spec}
+
+
+def test_with_none_nothing_is_made_and_pods_are_as_they_are() -> None:
+    assert pod_group_of(gang("none")) is None
+    assert build_job_pod(gang("none"), worker()) == build_job_pod(job(replicas=4), worker())
+
+
+def test_coscheduling_s_group_and_pods() -> None:
+    owner = gang("coscheduling", worker={"minReplicas": 3})
+    group = pod_group_of(owner)
+    assert group is not None
+    assert (group.wanted["apiVersion"], group.wanted["kind"]) == ("scheduling.x-k8s.io/v1alpha1", "PodGroup")
+    assert group.wanted["spec"] == {"minMember": 3}
+    metadata = group.wanted["metadata"]
+    assert (metadata["name"], metadata["namespace"]) == ("digits", "default")
+    assert metadata["ownerReferences"][0]["uid"] == "uid-digits"
+    pod = build_job_pod(owner, worker())
+    assert pod["metadata"]["labels"]["scheduling.x-k8s.io/pod-group"] == "digits"
+    assert "schedulerName" not in pod["spec"]
+    assert group_of(pod) == ("default", "digits")
+
+
+def test_volcano_s_group_and_pods() -> None:
+    owner = gang("volcano")
+    group = pod_group_of(owner)
+    assert group is not None
+    assert (group.wanted["apiVersion"], group.wanted["kind"]) == ("scheduling.volcano.sh/v1beta1", "PodGroup")
+    assert group.wanted["spec"] == {"minMember": 4}
+    pod = build_job_pod(owner, worker(2))
+    assert pod["metadata"]["annotations"]["scheduling.k8s.io/group-name"] == "digits"
+    assert pod["metadata"]["annotations"]["volcano.sh/task-spec"] == "digits-worker-2"
+    assert pod["spec"]["schedulerName"] == "volcano"
+
+
+def test_volcano_is_told_queue_and_priority_of_the_template() -> None:
+    annotations = {"scheduling.volcano.sh/queue-name": "research", "volcano.sh/task-spec": "mine"}
+    owner = gang(
+        "volcano",
+        template=template({"annotations": annotations}, priorityClassName="high", schedulerName="volcano-2"),
+    )
+    group = pod_group_of(owner)
+    assert group is not None
+    assert group.wanted["spec"] == {"minMember": 4, "queue": "research", "priorityClassName": "high"}
+    pod = build_job_pod(owner, worker())
+    assert pod["spec"]["schedulerName"] == "volcano-2"
+    assert pod["metadata"]["annotations"]["volcano.sh/task-spec"] == "mine"
+
+
+@pytest.mark.parametrize("kind", ["volcano", "coscheduling"])
+def test_workers_alone_are_the_gang(kind: str) -> None:
+    containers = {"containers": [{"name": "a", "image": "x"}]}
+    types = {name: {"replicas": 2, "template": {"spec": containers}} for name in ("ps", "worker")}
+    owner = ElasticJob.model_validate(
+        {
+            "metadata": {"name": "digits", "namespace": "default", "uid": "u"},
+            "spec": {"replicaSpecs": types, "schedulingPolicy": {"gang": kind}},
+        }
+    )
+    ps = worker().model_copy(update={"spec": worker().spec.model_copy(update={"type": "ps"})})
+    pod = build_job_pod(owner, ps)
+    assert group_of(pod) is None
+    assert "schedulerName" not in pod["spec"]
+    assert "scheduling.k8s.io/group-name" not in pod["metadata"]["annotations"]
+
+
+@pytest.mark.parametrize("kind", ["volcano", "coscheduling"])
+def test_cluster_without_the_kind_is_told_what_to_do(kind: str) -> None:
+    group = pod_group_of(gang(kind))
+    assert group is not None
+    assert group.resource.group_resource in group.unavailable
+    assert "install " in group.unavailable and "set it to none" in group.unavailable
+
+
+def test_job_that_wants_no_workers_has_neither_group_nor_budget() -> None:
+    assert pod_group_of(gang("coscheduling", 0)) is None
+    assert budget_of(job(replicas=0)) is None
+
+
+def test_budget_keeps_the_minimum_of_the_job_s_workers() -> None:
+    budget = budget_of(job(replicas=4, worker={"minReplicas": 2}))
+    assert budget is not None
+    assert (budget["apiVersion"], budget["kind"]) == ("policy/v1", "PodDisruptionBudget")
+    assert budget["spec"]["minAvailable"] == 2
+    selected = budget["spec"]["selector"]["matchLabels"]
+    assert selected.items() <= build_job_pod(job(), worker())["metadata"]["labels"].items()
+    assert budget["metadata"]["ownerReferences"][0]["kind"] == "ElasticJob"
+    assert "app.kubernetes.io/managed-by" in budget["metadata"]["labels"]
+
+
+@given(units=st.integers(1, 50), unit=st.integers(1, 8), least=st.integers(1, 400))
+def test_group_and_budget_have_the_same_minimum(units: int, unit: int, least: int) -> None:
+    replicas = units * unit
+    bounds = {"minReplicas": min(least, replicas)}
+    owner = gang("coscheduling", replicas, worker=bounds, elasticPolicy={"nodeUnit": unit})
+    group, budget = pod_group_of(owner), budget_of(owner)
+    assert group is not None and budget is not None
+    assert 1 <= group.min_member == budget["spec"]["minAvailable"] <= replicas

@@ -1,0 +1,170 @@
+"""A slot that ran out of memory gets more: how much, and where it ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crds.elasticjob import ElasticJob
+from crds.elasticworker import ElasticWorker, ExitClass, WorkerExit, WorkerPhase
+from crds.model import ResourceRequirements
+from reconcilers.memory import MOST_A_STEP_BYTES, Memory, memory_of, raised, raised_memory
+from tests.reconcilers.build import NOW, job, worker
+
+GI = 2**30
+
+
+def node(memory: str) -> dict[str, Any]:
+    return {"status": {"allocatable": {"cpu": "8", "memory": memory}}}
+
+
+LARGE = [node("64Gi"), node("256Gi")]
+
+
+def needing(limits: Any = None, requests: Any = None, beside: Any = None, **spec: Any) -> ElasticJob:
+    given_ = {"limits": limits, "requests": requests}
+    resources = {kind: values for kind, values in given_.items() if values}
+    containers = [{"name": "main", "image": "x", "resources": resources}]
+    if beside:
+        containers.append({"name": "log", "image": "x", "resources": beside})
+    return job(template={"spec": {"containers": containers}}, **spec)
+
+
+def killed(
+    index: int = 0,
+    exit_class: ExitClass = ExitClass.OOM,
+    own: dict[str, Any] | None = None,
+    phase: WorkerPhase = WorkerPhase.FAILED,
+    **status: Any,
+) -> ElasticWorker:
+    end = WorkerExit(incarnation=1, exit_class=exit_class, time=NOW)
+    made = worker(index, phase, **({"lastExit": end.to_wire()} | status))
+    resources = None if own is None else ResourceRequirements.model_validate(own)
+    return made.model_copy(update={"spec": made.spec.model_copy(update={"resources": resources})})
+
+
+def raise_(owner: ElasticJob, failed: ElasticWorker, *others: ElasticWorker, nodes: Any = LARGE) -> Any:
+    found = raised_memory(owner, failed, [failed, *others], nodes)
+    return None if found is None else found.resources.to_wire()
+
+
+def test_memory_doubles() -> None:
+    owner = needing({"memory": "2Gi", "cpu": "4"})
+    found = raised_memory(owner, killed(), [killed()], LARGE)
+    assert found is not None
+    assert found.resources.to_wire() == {"limits": {"memory": "4Gi"}, "requests": {}}
+    assert found.message == "digits-worker-0 ran out of memory with 2Gi: its next Pod gets 4Gi"
+
+
+def test_no_step_is_more_than_8_gib() -> None:
+    assert raise_(needing({"memory": "16Gi"}), killed())["limits"] == {"memory": "24Gi"}
+
+
+@pytest.mark.parametrize(
+    ("limit", "request_", "limit_after", "request_after"),
+    [
+        ("2Gi", "2Gi", "4Gi", "4Gi"),
+        ("16Gi", "4Gi", "24Gi", "6Gi"),
+        ("1500M", "1G", "3G", "2G"),
+        (None, "2Gi", None, "4Gi"),
+        ("1Gi", 1000, "2Gi", "2k"),
+    ],
+)
+def test_limit_and_request_grow_in_proportion(
+    limit: Any, request_: Any, limit_after: Any, request_after: Any
+) -> None:
+    owner = needing(limit and {"memory": limit}, {"memory": request_})
+    expected = {"limits": {"memory": limit_after} if limit else {}, "requests": {"memory": request_after}}
+    assert raise_(owner, killed()) == expected
+
+
+def test_what_is_in_force_is_raised() -> None:
+    owner = needing({"memory": "1Gi"}, status={"resources": {"worker": {"limits": {"memory": "3Gi"}}}})
+    assert raise_(owner, killed())["limits"] == {"memory": "6Gi"}
+    own = {"limits": {"memory": "5Gi", "cpu": "2"}}
+    assert raise_(owner, killed(own=own))["limits"] == {"memory": "10Gi", "cpu": "2"}
+
+
+def test_largest_node_is_the_cap() -> None:
+    owner = needing({"memory": "6Gi"}, {"memory": "3Gi"})
+    nodes = [node("4Gi"), node("9Gi"), {"status": {}}, {}]
+    assert raise_(owner, killed(), nodes=nodes) == {
+        "limits": {"memory": "9Gi"},
+        "requests": {"memory": "4608Mi"},
+    }
+    assert raise_(needing({"memory": "9Gi"}), killed(), nodes=nodes) is None
+    assert raise_(needing({"memory": "20Gi"}), killed(), nodes=nodes) is None
+    assert raise_(owner, killed(), nodes=[]) is None
+
+
+def test_other_containers_of_the_pod_need_room_too() -> None:
+    owner = needing({"memory": "6Gi"}, beside={"limits": {"memory": "4Gi"}, "requests": {"memory": "1Gi"}})
+    assert raise_(owner, killed(), nodes=[node("9Gi")])["limits"] == {"memory": "8Gi"}
+
+
+def test_limit_of_the_job_is_for_all_its_pods() -> None:
+    owner = needing({"memory": "4Gi"}, replicas=3, resourceLimits={"memory": "14Gi"})
+    others = [worker(1), worker(2)]
+    assert raise_(owner, killed(), *others)["limits"] == {"memory": "6Gi"}
+    larger = killed(2, own={"limits": {"memory": "6Gi"}})
+    assert raise_(owner, killed(), worker(1), larger) is None
+    assert raise_(needing({"memory": "4Gi"}, resourceLimits={"cpu": "9"}), killed()) is not None
+
+
+def test_limit_that_nobody_can_read_allows_no_more() -> None:
+    assert raise_(needing({"memory": "4Gi"}, resourceLimits={"memory": "lots"}), killed()) is None
+
+
+@pytest.mark.parametrize("limits", [None, {"cpu": "1"}, {"memory": "much"}, {"memory": 0}])
+def test_without_any_amount_there_is_nothing_to_raise(limits: Any) -> None:
+    assert raise_(needing(limits), killed()) is None
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        killed(exit_class=ExitClass.USER_ERROR),
+        killed(phase=WorkerPhase.RUNNING),
+        killed(lastExit=None),
+        killed(observedIncarnation=2),
+        killed(lastExit=WorkerExit(incarnation=2, exit_class=ExitClass.OOM, time=NOW).to_wire()),
+        worker(0, None),
+    ],
+)
+def test_only_a_pod_that_has_just_run_out_of_memory_gets_more(other: ElasticWorker) -> None:
+    assert raise_(needing({"memory": "4Gi"}), other) is None
+
+
+def test_worker_of_a_type_that_is_gone_gets_nothing() -> None:
+    gone = killed().model_copy(update={"spec": killed().spec.model_copy(update={"type": "ps"})})
+    assert raise_(needing({"memory": "4Gi"}), gone) is None
+    assert memory_of(needing({"memory": "4Gi"}), gone) is None
+
+
+amounts = st.integers(1, 2**50)
+
+
+@given(limit=amounts, share=st.fractions(0, 1), room=st.integers(-(2**40), 2**51))
+def test_step_is_bounded_and_keeps_the_proportion(limit: int, share: Any, room: int) -> None:
+    request = max(int(limit * share), 1)
+    after = raised(Memory(limit, request), room)
+    if after is None:
+        assert room <= limit
+        return
+    assert after.limit is not None and after.request is not None
+    assert limit < after.limit <= min(2 * limit, limit + MOST_A_STEP_BYTES, room)
+    assert request <= after.request <= after.limit
+    assert 0 <= after.request * limit - request * after.limit < limit
+
+
+@given(start=st.integers(1, 600 * GI), room=st.integers(1, 600 * GI))
+def test_steps_end_at_the_cap_exactly(start: int, room: int) -> None:
+    memory, steps = Memory(start, start), 0
+    while (after := raised(memory, room)) is not None:
+        memory, steps = after, steps + 1
+    assert memory.most == max(start, room)
+    assert memory.limit == memory.request
+    assert steps <= 40 + room // MOST_A_STEP_BYTES
