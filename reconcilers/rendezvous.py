@@ -159,15 +159,14 @@ def _judge_growth(
     members = set(published.members)
     if any(p.succeeded or _has_succeeded(p, published.round) for p in ranked if p.index in members):
         return Decision(published)  # training is ending: nobody is disturbed for a newcomer
-    newcomers = [p for p in ranked if p.joinable and p.index not in members]
-    size = bounds.floor(len(members) + len(newcomers))
+    joining = [p for p in ranked if p.joinable]  # a member that stops before it has begun is not
+    newcomers = [p for p in joining if p.index not in members]
+    size = bounds.floor(len(joining))
     if size <= len(members):
         return Decision(published)
-    complete = len(members) + len(newcomers) >= bounds.desired
-    wait = 0.0 if complete else _last_call(newcomers, bounds)
+    wait = 0.0 if len(joining) >= bounds.desired else _last_call(newcomers, bounds)
     if wait > 0:
         return Decision(published, look_again_seconds=wait)
-    joining = [p for p in ranked if p.joinable]
     reason = f"the world grows from {len(members)} to {size} workers"
     return Decision(form(published, joining, bounds, reason, now, keep=members))
 

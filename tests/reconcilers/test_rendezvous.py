@@ -100,6 +100,11 @@ def test_a_member_no_longer_wanted_leaves_by_a_smaller_world_at_once() -> None:
     assert decision.rendezvous.members == [0, 1] and decision.rendezvous.round == 2
 
 
+def test_a_member_that_stops_before_it_has_begun_does_not_count_for_growth() -> None:
+    people = [participant(0, AgentState.STOPPED, 0), participant(1)]
+    assert decide(formed(0), people, bounds(3, 2), NOW).rendezvous == formed(0)
+
+
 def test_newcomer_does_not_disturb_a_world_that_is_finishing() -> None:
     people = [participant(0, AgentState.SUCCEEDED, 1), *running(1), participant(2)]
     world = formed(0, 1)

@@ -2,8 +2,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from controller.reconciler import Request
 from controller.store import Change
 from reconcilers.setup import (
+    begins_or_ends,
+    checked_job,
     makes_way,
     more_of_a_jobs_checks,
     more_of_an_answer,
@@ -61,3 +64,21 @@ def test_check_makes_way_when_it_has_finished_or_is_gone() -> None:
     assert not makes_way(Change(check("Pending"), check("Running"))) and not makes_way(
         Change(None, check(""))
     )
+
+
+def of_digits(phase: str = "Running", **status: Any) -> dict[str, Any]:
+    spec = {"jobName": "digits"}
+    return {"metadata": {"name": "c", "namespace": "ns"}, "spec": spec, "status": {"phase": phase, **status}}
+
+
+def test_a_job_is_woken_when_a_check_of_it_begins_or_ends_and_not_by_its_rounds() -> None:
+    assert list(checked_job(of_digits())) == [Request("ns", "digits")]
+    assert not checked_job({"metadata": {"name": "c"}, "spec": {"nodes": ["a"]}})
+    assert not begins_or_ends(Change(of_digits(round=1), of_digits(round=2)))
+    for change in (
+        Change(None, of_digits()),
+        Change(of_digits(), None),
+        Change(of_digits("Pending"), of_digits()),
+        Change(of_digits(), of_digits(nodeResults=[{"node": "a", "verdict": "Faulty"}])),
+    ):
+        assert begins_or_ends(change)

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import pytest
+
+from crds.elasticjob import Rendezvous, RendezvousPhase
+from crds.elasticworker import AgentFailure, AgentState, ElasticWorker, ExitClass, WorkerPhase
+from reconcilers.hardware_smell import smells_of_hardware, suspected_at
+from tests.reconcilers.build import NOW, later, report, worker
+
+FORMED = RendezvousPhase.FORMED
+ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
+WORLD = Rendezvous(round=1, phase=FORMED, members=[0, 1], incarnations=[1, 1], formed_at=NOW)
+
+
+def failing(message: str = "", round_: int = 1, code: int = 1, log_tail: str = "") -> ElasticWorker:
+    failure = AgentFailure(
+        sequence=1, round=round_, exit_code=code, message=message, log_tail=log_tail, time=NOW
+    )
+    said = report(0, AgentState.FAILED, round_, failure=failure)
+    return worker(0, agent=said.to_wire())
+
+
+def ended(exit_class: ExitClass, message: str = "boom") -> ElasticWorker:
+    last = {"incarnation": 1, "exitClass": exit_class, "time": later(5), "message": message}
+    return worker(0, WorkerPhase.FAILED, lastExit=last)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ECC,
+        "HIP error: uncorrectable ECC error encountered",
+        "CUDA error: uncorrectable NVLink error detected during the execution",
+        "CUDA error: hardware stack error",
+        "Error 802: system not yet initialized",
+        "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, GPU has fallen off the bus.",
+        "NCCL error in: ProcessGroupNCCL.cpp:1290, unhandled system error, NCCL version 2.21.5",
+        "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.",
+        "NCCL WARN NET/IB : mlx5_0:1 Got async event : port error",
+    ],
+)
+def test_errors_of_devices_and_fabric_smell(text: str) -> None:
+    assert smells_of_hardware(ExitClass.USER_ERROR, f"Traceback …\n{text}\n")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "ValueError: xid must be positive",
+        "RuntimeError: CUDA error: device-side assert triggered",
+        "torch.OutOfMemoryError: CUDA out of memory",
+        "RuntimeError: [../gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.7]:6712",
+        "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
+        "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE) ran for 600000 ms",
+        "unhandled system error … ncclSystemError: … It can be also caused by unexpected exit of a remote peer.",
+        "ncclSystemError: … Last error: Error while creating shared memory segment /dev/shm/nccl-x (size 9637888)",
+    ],
+)
+def test_the_users_errors_and_what_follows_from_a_peers_death_do_not(text: str) -> None:
+    assert not smells_of_hardware(ExitClass.USER_ERROR, text)
+
+
+def test_a_hardware_exit_smells_whatever_it_says_and_an_end_from_outside_never() -> None:
+    assert smells_of_hardware(ExitClass.HARDWARE_ERROR, "")
+    for outside in (ExitClass.KILLED, ExitClass.PREEMPTED, ExitClass.NODE_LOST):
+        assert not smells_of_hardware(outside, ECC)
+
+
+def test_a_failure_in_place_sets_the_time_once_a_round() -> None:
+    workers = [failing(ECC)]
+    at = suspected_at(None, workers, WORLD, later(3))
+    assert at == later(3)
+    assert suspected_at(at, workers, WORLD, later(9)) == at
+    broken = WORLD.model_copy(update={"phase": RendezvousPhase.REFORMING})
+    assert suspected_at(at, workers, broken, later(9)) == at
+
+
+def test_a_failure_told_after_the_world_broke_counts_too() -> None:
+    broken = WORLD.model_copy(update={"phase": RendezvousPhase.REFORMING})
+    assert suspected_at(None, [failing(log_tail=ECC)], broken, later(3)) == later(3)
+    assert suspected_at(None, [failing(code=201)], broken, later(3)) == later(3)
+
+
+def test_a_failure_of_an_earlier_round_has_been_judged() -> None:
+    next_world = WORLD.model_copy(update={"round": 2, "formed_at": later(60)})
+    assert suspected_at(later(3), [failing(ECC)], next_world, later(61)) == later(3)
+
+
+def test_ordinary_restarts_in_place_make_no_check_necessary() -> None:
+    assert suspected_at(None, [failing("ValueError: boom")], WORLD, later(3)) is None
+
+
+def test_a_pods_end_counts_from_its_time_and_a_lost_node_alone_does_not() -> None:
+    assert suspected_at(None, [ended(ExitClass.HARDWARE_ERROR)], WORLD, later(9)) == later(5)
+    assert suspected_at(None, [ended(ExitClass.USER_ERROR, ECC)], WORLD, later(9)) == later(5)
+    assert suspected_at(later(7), [ended(ExitClass.HARDWARE_ERROR)], WORLD, later(9)) == later(7)
+    assert suspected_at(None, [ended(ExitClass.NODE_LOST, ECC)], WORLD, later(9)) is None
+    assert suspected_at(None, [ended(ExitClass.USER_ERROR)], WORLD, later(9)) is None

@@ -1,0 +1,379 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from crds.elasticjob import Rendezvous, RendezvousPhase
+from crds.elasticworker import AgentFailure, AgentState
+from crds.nodecheck import NodeCheck
+from reconcilers.job_check import (
+    active_check,
+    check_name,
+    named,
+    new_check,
+    next_number,
+    outdated,
+    plan_world,
+    waiting_since_the_check,
+)
+from reconcilers.job_verdicts import Standing
+from reconcilers.rendezvous import Bounds, Participant, decide
+from tests.reconcilers.build import NOW, bounds, later, participant
+from tests.reconcilers.job_stage import Stage, at, checked_job, job_check
+from tests.reconcilers.test_rendezvous import formed, published_worlds, running, situations
+
+FORMED, REFORMING, FORMING = RendezvousPhase.FORMED, RendezvousPhase.REFORMING, RendezvousPhase.FORMING
+LATE = later(1_000)
+
+
+def unfinished(number: int = 1, workers: list[int] | None = None) -> NodeCheck:
+    return job_check(number, "Running", workers=workers, ended=later(number))
+
+
+def of(*unchecked: int) -> Standing:
+    return Standing(unchecked=frozenset(unchecked))
+
+
+# --- which check, and of whom -----------------------------------------------------------------------
+
+
+def test_the_oldest_unfinished_check_is_active() -> None:
+    ended = job_check(1)
+    assert active_check([unfinished(3), ended, unfinished(2)]) == unfinished(2)
+    assert active_check([ended, job_check(4, "Failed")]) is None
+    assert active_check([job_check(1, None)]) is not None
+
+
+def test_the_first_world_is_put_off_until_its_unchecked_workers_are_tested() -> None:
+    people = [participant(0), participant(1)]
+    course = plan_world(Rendezvous(), people, bounds(2), of(1), None, NOW)
+    assert course.decision.rendezvous == Rendezvous() and course.check == (0, 1)
+    assert course.without_check().decision.rendezvous.members == [0, 1]
+    assert not plan_world(Rendezvous(), people, bounds(2), of(), None, NOW).check
+    assert not plan_world(Rendezvous(), people[:1], bounds(2), of(0), None, NOW).check, "no world, no check"
+
+
+def test_newcomers_are_tested_while_the_others_train_on() -> None:
+    people = [*running(0, 1), participant(2), participant(3)]
+    course = plan_world(formed(0, 1), people, bounds(4), of(0, 3), None, NOW)
+    assert course.decision.rendezvous == formed(0, 1) and course.check == (2, 3)
+    grown = plan_world(formed(0, 1), people, bounds(4), of(0, 1), None, NOW)
+    assert grown.decision.rendezvous.members == [0, 1, 2, 3], "members are not stopped to be tested"
+
+
+def test_a_broken_world_waits_for_its_check_and_the_break_is_told_once() -> None:
+    people = [*running(0), participant(1, AgentState.FAILED, 1)]
+    first = plan_world(formed(0, 1), people, bounds(2), of(0, 1), None, NOW)
+    held = first.decision.rendezvous
+    assert (held.phase, held.round, held.reforming_since) == (REFORMING, 1, NOW)
+    assert [b.index for b in first.decision.breaks] == [1] and first.check == (0, 1)
+    during = plan_world(held, people, bounds(2), of(0, 1), unfinished(), LATE)
+    assert during.decision.rendezvous == held and not during.decision.breaks and not during.check
+    after = plan_world(held, people, bounds(2), of(), None, LATE)
+    assert after.decision.rendezvous.members == [0, 1] and not after.decision.breaks
+
+
+def test_a_restart_in_place_of_checked_workers_makes_no_check() -> None:
+    people = [*running(0), participant(1, AgentState.FAILED, 1)]
+    course = plan_world(formed(0, 1), people, bounds(2), of(2), None, NOW)
+    assert course.decision.rendezvous.round == 2 and not course.check
+
+
+def test_a_check_of_a_member_gives_the_world_up_and_says_why() -> None:
+    for check in (unfinished(7, [1, 2]), unfinished(7)):
+        course = plan_world(formed(0, 1), running(0, 1), bounds(2), of(), check, NOW)
+        held = course.decision.rendezvous
+        assert (held.phase, held.reforming_since) == (REFORMING, NOW) and not course.decision.breaks
+        assert held.reason.startswith("node check digits-check-7 tests worker")
+
+
+def test_a_check_of_others_lets_the_world_train_and_growth_wait() -> None:
+    people = [*running(0, 1), participant(2, seconds_since_joined=99)]
+    course = plan_world(formed(0, 1), people, bounds(3, 2), of(), unfinished(1, [2]), NOW)
+    assert course.decision.rendezvous == formed(0, 1)
+
+
+def test_a_world_that_breaks_during_a_check_is_reforming_with_its_break() -> None:
+    people = [*running(0), participant(1, AgentState.FAILED, 1)]
+    course = plan_world(formed(0, 1), people, bounds(2), of(), unfinished(1, [2]), NOW)
+    assert course.decision.rendezvous.phase is REFORMING and len(course.decision.breaks) == 1
+
+
+def test_a_world_whose_training_is_ending_is_not_given_up_for_a_check() -> None:
+    people = [participant(0, AgentState.SUCCEEDED, 1), *running(1)]
+    course = plan_world(formed(0, 1), people, bounds(2), of(), unfinished(), NOW)
+    assert course.decision.rendezvous == formed(0, 1)
+
+
+def test_who_is_found_faulty_does_not_join_and_leaves_a_world_that_it_is_in() -> None:
+    standing = Standing(faulty={1: "node check c found b faulty"})
+    people = [participant(0), participant(1, seconds_since_joined=99)]
+    apart = plan_world(Rendezvous(), people, bounds(2, 1, last_call_seconds=0), standing, None, NOW)
+    assert apart.decision.rendezvous.members == [0]
+    broken = plan_world(formed(0, 1), running(0, 1), bounds(2), standing, None, NOW)
+    assert broken.decision.rendezvous.phase is REFORMING
+    assert "found b faulty" in broken.decision.rendezvous.reason
+
+
+def test_replacements_have_their_time_from_the_end_of_the_check_on() -> None:
+    broken = formed(0, 1).model_copy(update={"phase": REFORMING, "reforming_since": NOW})
+    assert waiting_since_the_check(broken, LATE).reforming_since == LATE
+    assert waiting_since_the_check(formed(0), LATE) == formed(0)
+
+
+# --- the object -------------------------------------------------------------------------------------
+
+
+def test_a_check_is_the_jobs_own_and_carries_its_policy() -> None:
+    policy = {"cordon": False, "timeoutSeconds": 60, "stragglerRatio": 2.0, "topologyKeys": ["rack"]}
+    made = NodeCheck.model_validate(new_check(checked_job(2, policy), "digits-check-1", (0, 1)))
+    assert made.spec.job_name == "digits" and made.spec.workers == [0, 1] and not made.spec.cordon
+    assert (made.spec.timeout_seconds, made.spec.straggler_ratio, made.spec.fresh_seconds) == (60, 2.0, 3_600)
+    assert made.spec.topology_keys == ["rack"]
+    owner = new_check(checked_job(), "x", (0,))["metadata"]["ownerReferences"][0]
+    assert owner["uid"] == "uid-digits" and owner["controller"]
+
+
+def test_checks_are_numbered_past_all_that_have_such_a_name() -> None:
+    assert next_number("digits", []) == 1
+    taken = ["digits-check-2", "digits-check-10", "other-check-99", "digits-check-x", "digits"]
+    assert next_number("digits", taken) == 11
+
+
+@given(st.text("abc-", min_size=1, max_size=45), st.integers(1, 10**8))
+def test_a_checks_name_fits_and_is_found_again(job: str, number: int) -> None:
+    name = check_name(job, number)
+    assert len(name) <= 45 and next_number(job, [name]) == number + 1
+
+
+def test_jobs_with_long_names_do_not_share_their_checks_names() -> None:
+    one, two = "x" * 44 + "1", "x" * 44 + "2"
+    assert check_name(one, 1) != check_name(two, 1)
+
+
+def test_only_the_newest_finished_checks_of_the_jobs_own_are_kept() -> None:
+    ended = [job_check(number, ended=later(number)) for number in range(1, 9)]
+    theirs, going_on = job_check(20, ended=NOW), job_check(21, "Running", ended=later(-5))
+    owned = {c.metadata.uid for c in [*ended, going_on]}
+    assert [c.metadata.name[-1] for c in outdated([*ended, theirs, going_on], owned)] == ["3", "2", "1"]
+
+
+@pytest.mark.parametrize(
+    ("workers", "text"),
+    [([1], "worker 1"), (range(3), "workers 0, 1, 2"), (range(7), "workers 0, 1, 2, 3, 4 and 2 more")],
+)
+def test_workers_are_named_and_many_are_counted(workers: list[int], text: str) -> None:
+    assert named(workers) == text
+
+
+# --- invariants -------------------------------------------------------------------------------------
+
+INDICES = st.frozensets(st.integers(0, 7))
+
+
+@given(situations(), published_worlds(), st.floats(0, 100))
+@settings(max_examples=300, deadline=None)
+def test_without_checks_every_decision_is_as_it_was(
+    situation: tuple[list[Participant], Bounds], published: Rendezvous, seconds: float
+) -> None:
+    people, limits = situation
+    course = plan_world(published, people, limits, Standing(), None, later(seconds))
+    assert course.decision == decide(published, people, limits, later(seconds))
+    assert not course.check and not course.left_out
+
+
+@given(
+    situations(),
+    published_worlds(),
+    INDICES,
+    INDICES,
+    st.one_of(st.none(), st.just([]), st.lists(st.integers(0, 7), min_size=1)),
+    st.floats(0, 100),
+)
+@settings(max_examples=400, deadline=None)
+def test_no_world_is_formed_during_a_check_and_none_with_the_unchecked_or_faulty(
+    situation: tuple[list[Participant], Bounds],
+    published: Rendezvous,
+    unchecked: frozenset[int],
+    faulty: frozenset[int],
+    active: list[int] | None,
+    seconds: float,
+) -> None:
+    """Invariants; also: breaks are those of `decide`, and a new world, or its check, is never forgotten."""
+    people, limits = situation
+    check = None if active is None else unfinished(workers=active or None)
+    standing = Standing(unchecked=unchecked, faulty=dict.fromkeys(faulty, "found faulty"))
+    course = plan_world(published, people, limits, standing, check, later(seconds))
+    world = course.decision.rendezvous
+    plain = plan_world(published, people, limits, Standing(faulty=standing.faulty), None, later(seconds))
+    assert course.decision.breaks == plain.decision.breaks
+    if world.phase is FORMED and world.round != published.round:
+        assert check is None and not course.check
+        growth = published.phase is FORMED and not course.decision.breaks
+        joining = set(world.members) - (set(published.members) if growth else set())
+        assert not joining & unchecked and not set(world.members) & faulty
+    else:
+        assert world.round == published.round and world.members == published.members
+    if course.decision.breaks:
+        assert world.phase is not FORMED or world.round != published.round
+    if course.check:
+        assert check is None and not set(course.check) & faulty
+        assert plain.decision.rendezvous.round == published.round + 1
+
+
+# --- a job's life -----------------------------------------------------------------------------------
+
+NODES = "abcdefghijklmnopqrst"
+"""More than any story can find faulty."""
+OUTCOMES = st.sampled_from(["Healthy", "Inconclusive", "Straggler", "Faulty"])
+
+
+def train(stage: Stage, nodes: str = NODES) -> None:
+    """Everybody does what is theirs, once."""
+    for index in range(len(stage.workers)):
+        stage.place(index, nodes)
+    stage.look()
+    stage.act()
+
+
+def test_a_job_is_checked_loses_a_faulty_node_and_trains() -> None:
+    stage = Stage(checked_job(3), [at(i, "abc"[i]) for i in range(3)])
+    stage.look()
+    assert stage.world.phase is FORMING and [c.metadata.name for c in stage.checks] == ["digits-check-1"]
+    stage.look()
+    assert stage.active == "digits-check-1" and len(stage.checks) == 1
+    stage.conclude(c="Faulty")
+    stage.look()
+    assert stage.active is None and stage.workers[2].spec.incarnation == 2
+    assert stage.workers[2].spec.faulty_nodes == ["c"] and stage.world.phase is FORMING
+    train(stage)
+    assert stage.workers[2].status.node_name == "d"
+    stage.look()
+    assert stage.active == "digits-check-2", "the replacement's node is tested too"
+    stage.conclude()
+    stage.look()
+    assert stage.world.members == [0, 1, 2] and stage.world.incarnations == [1, 1, 2]
+
+
+def test_a_job_whose_hardware_fails_in_place_is_checked_again_and_the_failure_counted_once() -> None:
+    stage = Stage(checked_job(2), [at(i, "ab"[i]) for i in range(2)])
+    stage.look()
+    stage.conclude()
+    train(stage)
+    assert stage.world.round == 1
+    failure = AgentFailure(
+        sequence=1, round=1, exit_code=1, message="CUDA error: uncorrectable ECC error", time=stage.now
+    )
+    stage.speak(1, AgentState.FAILED, failure=failure)
+    for _ in range(3):
+        stage.look()
+        assert stage.world.phase is REFORMING and stage.restarts == {"UserError": 1}
+    stage.act()
+    assert [c.spec.workers for c in stage.checks] == [[0, 1], [0, 1]]
+    stage.conclude(b="Inconclusive")
+    train(stage)
+    assert stage.world.round == 2 and stage.restarts == {"UserError": 1}
+    ordinary = failure.model_copy(update={"sequence": 2, "round": 2, "message": "ValueError"})
+    stage.speak(1, AgentState.FAILED, failure=ordinary)
+    train(stage)
+    assert stage.world.round == 3 and len(stage.checks) == 2
+
+
+def test_without_another_node_the_job_goes_on_with_fewer() -> None:
+    stage = Stage(checked_job(3, worker={"minReplicas": 2}), [at(i, "abc"[i]) for i in range(3)])
+    stage.look()
+    stage.conclude(b="Faulty")
+    for _ in range(4):
+        train(stage, "abc")
+    assert stage.world.members == [0, 2] and len(stage.checks) == 1
+    assert stage.workers[1].spec.incarnation == 2, "it waits for a node, and is not relaunched again"
+
+
+def test_stragglers_are_left_out_and_taken_in_again() -> None:
+    policy = {"excludeStragglers": True}
+    stage = Stage(checked_job(3, policy, worker={"minReplicas": 2}), [at(i, "abc"[i]) for i in range(3)])
+    stage.look()
+    stage.conclude(a="Straggler")
+    course = stage.look()
+    assert stage.world.members == [1, 2] and course.left_out == {0}
+    stage.act()
+    stage.lose(2)
+    stage.look()
+    assert stage.world.phase is REFORMING
+    stage.now = later(10_000)
+    stage.look()
+    assert stage.world.members == [0, 1], "slow is better than nobody"
+
+
+@given(
+    st.integers(1, 4),
+    st.lists(
+        st.tuples(
+            st.sampled_from(["end", "fail", "smell", "lose", "look"]),
+            st.integers(0, 3),
+            st.sampled_from(["Succeeded", "Succeeded", "Failed"]),
+            st.dictionaries(st.integers(0, 3), OUTCOMES, max_size=2),
+        ),
+        max_size=12,
+    ),
+    st.booleans(),
+    st.sampled_from(["Healthy", "Inconclusive", "Straggler", "Failed"]),
+)
+@settings(max_examples=150, deadline=None)
+def test_whatever_happens_worlds_are_of_checked_workers_and_training_goes_on_in_the_end(
+    size: int, story: list[tuple[str, int, str, dict[int, str]]], excluding: bool, ending: str
+) -> None:
+    """Invariants on the way; at the end liveness: no more failures and faults, so a world follows, and then no more checks."""
+    stage = Stage(
+        checked_job(size, {"excludeStragglers": excluding}, worker={"minReplicas": 1}),
+        [at(i, NODES[i]) for i in range(size)],
+    )
+
+    def look() -> None:
+        before, unfinished_before = stage.world, active_check(stage.checks)
+        verdicts = {r.node: r.verdict for c in stage.checks for r in c.status.node_results}
+        course = stage.look()
+        if course.check:
+            assert unfinished_before is None, "one check at a time"
+        if stage.world.phase is FORMED and stage.world.round != before.round:
+            assert unfinished_before is None, "no world during a check"
+            nodes = [stage.workers[i].status.node_name for i in stage.world.members]
+            assert "Faulty" not in [verdicts.get(node or "") for node in nodes]
+        for index in range(size):
+            stage.place(index, NODES)
+        stage.act()
+
+    for what, who, phase, found in story:
+        index = who % size
+        speaking = stage.workers[index].status.agent is not None
+        if what == "end" and stage.active is not None:
+            stage.conclude(
+                phase,
+                **{
+                    w.status.node_name or "": found[w.spec.index]
+                    for w in stage.workers
+                    if w.spec.index in found
+                },
+            )
+        elif what in ("fail", "smell") and speaking and index in stage.world.members:
+            message = "uncorrectable ECC error" if what == "smell" else "ValueError"
+            failure = AgentFailure(
+                sequence=stage.world.round + 1, round=stage.world.round, message=message, time=stage.now
+            )
+            stage.speak(index, AgentState.FAILED, failure=failure)
+        elif what == "lose":
+            stage.lose(index)
+        look()
+    checks_before = len(stage.checks)
+    for _ in range(8):
+        if active_check(stage.checks) is not None:
+            verdict = "Healthy" if ending == "Failed" else ending
+            nodes = [w.status.node_name or "" for w in stage.workers]
+            stage.conclude("Failed" if ending == "Failed" else "Succeeded", **dict.fromkeys(nodes, verdict))
+        look()
+    assert stage.world.phase is FORMED and active_check(stage.checks) is None
+    assert len(stage.checks) <= checks_before + 2, "no endless checks"
+    settled = stage.world
+    look()
+    assert stage.world == settled and active_check(stage.checks) is None

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+from datetime import timedelta
+
+from crds.elasticworker import WorkerPhase
+from crds.nodecheck import NodeCheck
+from reconcilers.job_verdicts import Checks, standing_of
+from reconcilers.relaunch import plan_relaunches
+from tests.reconcilers.build import NOW, check, job, later
+from tests.reconcilers.job_stage import all_checks, at, checked_job, job_check
+from tests.reconcilers.test_rendezvous import formed
+
+WORKERS = [at(0, "a"), at(1, "b")]
+AFTER = later(7_200)
+"""When passes are no longer fresh."""
+
+
+def others(ended_seconds: float = 0.0, **verdicts: str) -> NodeCheck:
+    """A check of nodes, made by a person."""
+    status = {
+        "phase": "Succeeded",
+        "completionTime": later(ended_seconds),
+        "faultyNodes": [node for node, verdict in verdicts.items() if verdict == "Faulty"],
+        "nodeResults": [{"node": node, "verdict": verdict} for node, verdict in verdicts.items()],
+    }
+    return check(nodes=list(verdicts), status=status)
+
+
+def unchecked(*checks: NodeCheck, workers: list = WORKERS, now: object = AFTER, **more: object) -> set[int]:
+    standing = standing_of(checked_job(2), workers, all_checks(*checks), more.get("suspected_at"), now)
+    return set(standing.unchecked)
+
+
+def test_a_new_jobs_workers_are_unchecked_and_fresh_passes_by_anyone_count() -> None:
+    assert unchecked() == {0, 1}
+    assert unchecked(others(a="Healthy"), now=later(60)) == {1}
+    assert unchecked(others(a="Healthy"), now=AFTER) == {0, 1}
+
+
+def test_passes_from_before_the_suspicion_count_no_more() -> None:
+    passed = [others(a="Healthy", b="Healthy"), job_check(1, of=WORKERS)]
+    assert unchecked(*passed, now=later(60), suspected_at=later(5)) == {0, 1}
+    assert unchecked(*passed, now=later(60), suspected_at=NOW) == set()
+
+
+def test_who_took_part_needs_no_other_check_however_late_it_is() -> None:
+    assert unchecked(job_check(1, of=WORKERS)) == set()
+    assert unchecked(job_check(1, of=WORKERS, a="Inconclusive", b="Straggler")) == set()
+
+
+def test_another_incarnation_or_another_node_is_another_case() -> None:
+    of_both = job_check(1, of=WORKERS)
+    assert unchecked(of_both, workers=[at(0, "a"), at(1, "b", incarnation=2)]) == {1}
+    assert unchecked(of_both, workers=[at(0, "a"), at(1, "c")]) == {1}
+
+
+def test_the_verdict_on_a_node_counts_for_all_the_checks_workers_there() -> None:
+    both = [at(0, "a"), at(1, "a")]
+    by_the_first = job_check(1, of=both[:1])
+    assert unchecked(by_the_first, workers=both) == set()
+    assert unchecked(job_check(1, of=both[:1], workers=[0]), workers=both) == {1}
+    found = standing_of(job(), both, all_checks(job_check(1, of=both[:1], a="Faulty")), None, AFTER)
+    assert set(found.faulty) == {0, 1}
+
+
+def test_a_check_that_could_not_be_carried_out_holds_nobody_up() -> None:
+    failed = job_check(1, "Failed")
+    assert unchecked(failed) == set()
+    assert unchecked(job_check(1, "Failed", workers=[0])) == {1}
+    assert unchecked(failed, suspected_at=later(1)) == {0, 1}
+
+
+def test_a_pod_that_came_after_the_failed_check_gets_another_try() -> None:
+    last_exit = {"incarnation": 1, "exitClass": "NodeLost", "time": later(60)}
+    replaced = at(1, "c", incarnation=2, lastExit=last_exit)
+    assert unchecked(job_check(1, "Failed"), workers=[at(0, "a"), replaced]) == {1}
+    assert unchecked(job_check(1, "Failed", ended=later(90)), workers=[at(0, "a"), replaced]) == set()
+
+
+def test_a_later_accusation_by_others_calls_for_a_check_but_moves_nobody() -> None:
+    checks = [job_check(1, of=WORKERS), others(60, a="Faulty")]
+    found = standing_of(checked_job(2), WORKERS, all_checks(*checks), None, AFTER)
+    assert found.unchecked == {0} and not found.faulty
+
+
+def test_found_faulty_by_its_own_check_a_worker_has_to_leave_unless_the_node_passed_since() -> None:
+    guilty = job_check(1, of=WORKERS, b="Faulty")
+    for any_job in (job(), checked_job(2)):
+        found = standing_of(any_job, WORKERS, all_checks(guilty), None, AFTER)
+        assert set(found.faulty) == {1} and "digits-check-1 found b faulty" in found.faulty[1]
+    cleared = standing_of(job(), WORKERS, all_checks(guilty, others(60, b="Healthy")), None, AFTER)
+    assert not cleared.faulty
+    moved = [at(0, "a"), at(1, "c", incarnation=2)]
+    assert not standing_of(job(), moved, all_checks(guilty), None, AFTER).faulty
+
+
+def test_slow_by_the_newest_verdict_and_only_if_the_job_wants_so() -> None:
+    slow = job_check(1, of=WORKERS, b="Straggler")
+    excluding = checked_job(2, {"excludeStragglers": True})
+    assert standing_of(excluding, WORKERS, all_checks(slow), None, AFTER).slow == {1}
+    assert not standing_of(checked_job(2), WORKERS, all_checks(slow), None, AFTER).slow
+    passed = all_checks(slow, others(60, b="Healthy"))
+    assert not standing_of(excluding, WORKERS, passed, None, AFTER).slow
+
+
+def test_nothing_is_wanted_of_a_job_without_node_checks() -> None:
+    found = standing_of(job(replicas=2), WORKERS, Checks(), None, NOW)
+    assert not found.unchecked and not found.faulty and not found.slow
+
+
+# --- relaunching ------------------------------------------------------------------------------------
+
+
+def test_a_worker_on_a_faulty_node_gets_a_new_pod_at_once_off_all_faulty_nodes() -> None:
+    checks = all_checks(others(-60, d="Faulty"), job_check(1, of=WORKERS, b="Faulty"))
+    standing = standing_of(checked_job(2), WORKERS, checks, None, AFTER)
+    (relaunch,) = plan_relaunches(WORKERS, formed(0), AFTER, standing).relaunches
+    assert relaunch.worker.spec.index == 1 and relaunch.faulty_nodes == ("d", "b")
+    assert "digits-check-1" in relaunch.reason and not relaunch.excluded_nodes
+
+
+def test_every_relaunch_takes_the_newest_word_on_faulty_nodes() -> None:
+    last_exit = {"incarnation": 1, "exitClass": "NodeLost", "time": NOW, "nodeName": "a"}
+    dead = at(0, "a", phase=WorkerPhase.FAILED, lastExit=last_exit)
+    known = dead.model_copy(update={"spec": dead.spec.model_copy(update={"faulty_nodes": ["b", "c"]})})
+    checks = all_checks(others(-60, b="Faulty", d="Faulty"), others(60, b="Healthy"))
+    standing = standing_of(checked_job(2), [known], checks, None, AFTER)
+    (relaunch,) = plan_relaunches([known], formed(0), AFTER, standing).relaunches
+    assert relaunch.faulty_nodes == ("c", "d"), "b passed since; nobody has said another word of c"
+
+
+def test_of_many_faulty_nodes_the_newest_are_kept() -> None:
+    nodes = [f"n{index:03}" for index in range(300)]
+    checks = Checks(everyones=tuple(others(index, **{node: "Faulty"}) for index, node in enumerate(nodes)))
+    guilty = [
+        at(0, "a", phase=WorkerPhase.FAILED, lastExit={"incarnation": 1, "exitClass": "OOM", "time": NOW})
+    ]
+    standing = standing_of(checked_job(1), guilty, checks, None, AFTER + timedelta(days=1))
+    (relaunch,) = plan_relaunches(guilty, formed(0), AFTER, standing).relaunches
+    assert relaunch.faulty_nodes == tuple(nodes[-256:])
