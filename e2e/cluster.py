@@ -40,6 +40,7 @@ class Capability(Enum):
     WHOLE_CRASH = "killing the whole cluster at once"
     POWER = "powering nodes off and on"
     NODE_PROCESSES = "signals to the processes on its nodes"
+    STORAGE = "storage of its Pods that is a directory of this machine"
     NETWORK_NAMESPACES = "network of its own for each node (that takes root, and the command ip)"
 
 

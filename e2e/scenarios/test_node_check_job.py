@@ -91,24 +91,20 @@ def test_a_joiner_on_a_new_node_is_checked_and_a_killed_process_starts_no_check(
     assert len(observation.checks()) == 1
 
     cluster.kill_process(namespace, jobs.current_pods(observation)[1])
-    observation.wait_for(
-        "the next world", lambda: jobs.rendezvous(observation)["round"] > before["round"], 30
-    )
-    jobs.wait_until_training(observation, 2, beyond_step=0)
+    restarted = wait_for_world(observation, before["round"] + 1)
+    assert restarted["incarnations"] == [1, 1]
     assert len(observation.checks()) == 1, "a process that dies says nothing about its node"
 
     left = jobs.node_of(observation, "digits-worker-1-1")
     cluster.kubectl("cordon", left)
     try:
         cluster.delete_pod(namespace, "digits-worker-1-1")
-        joined = observation.wait_for(
-            "the worker on another node", lambda: jobs.node_of(observation, "digits-worker-1-2"), 30
-        )
-        assert joined != left
-        after = jobs.wait_until_training(observation, 2, beyond_step=0, within_seconds=CHECKED_SECONDS)
+        grown = wait_for_world(observation, restarted["round"] + 1)
     finally:
         cluster.kubectl("uncordon", left)
-    assert after["incarnations"] == [1, 2]
+    assert grown["incarnations"] == [1, 2]
+    joined = jobs.node_of(observation, "digits-worker-1-2")
+    assert joined != left
     check = observation.checks()[1]
     assert check["status"]["phase"] == "Succeeded"
     assert checks.verdicts(check)[joined] == "Healthy"
@@ -119,3 +115,11 @@ def test_a_joiner_on_a_new_node_is_checked_and_a_killed_process_starts_no_check(
         and version["status"].get("activeCheck")
     ]
     assert not formed_without_it, "no world is formed while a check is under way"
+
+
+def wait_for_world(observation: Observation, number: int) -> Object:
+    def formed() -> Object | None:
+        world = jobs.rendezvous(observation)
+        return world if world.get("round", 0) >= number and world["phase"] == "Formed" else None
+
+    return observation.wait_for(f"world {number}", formed, CHECKED_SECONDS)

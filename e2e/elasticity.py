@@ -1,0 +1,113 @@
+"""Elastic jobs of the scenarios, and what their worlds went through."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from e2e import jobs
+from e2e.api import Kind, Object
+from e2e.cluster import Cluster
+from e2e.observation import Observation
+
+GRACE_SECONDS = 10
+POLICY = {"heartbeatTimeoutSeconds": 6, "shrinkAfterSeconds": 6, "lastCallSeconds": 8}
+"""Short, so that scenarios are; within `lastCallSeconds` of each other, the Pods of two cores come."""
+
+
+@dataclass(frozen=True)
+class World:
+    """One that was formed."""
+
+    round: int
+    members: tuple[int, ...]
+    formed_at: str
+    reason: str
+
+
+def digits(
+    cluster: Cluster,
+    namespace: str,
+    *,
+    workers: int,
+    minimum: int,
+    maximum: int,
+    epochs: int,
+    step_delay_seconds: float = 0.2,
+    policy: Object | None = None,
+    **spec: Any,
+) -> Object:
+    """The example as an elastic job, with time to save its state when it is stopped."""
+    manifest = jobs.digits(
+        cluster,
+        namespace,
+        workers=workers,
+        epochs=epochs,
+        step_delay_seconds=step_delay_seconds,
+        elasticPolicy=POLICY | (policy or {}),
+        **spec,
+    )
+    return bounded(manifest, minimum, maximum)
+
+
+def bounded(manifest: Object, minimum: int, maximum: int) -> Object:
+    """The job with these bounds of its worker count, and with a grace period."""
+    worker = manifest["spec"]["replicaSpecs"]["worker"]
+    worker |= {"minReplicas": minimum, "maxReplicas": maximum}
+    worker["template"]["spec"]["terminationGracePeriodSeconds"] = GRACE_SECONDS
+    return manifest
+
+
+def worlds(observation: Observation, name: str = "digits") -> list[World]:
+    """All that were ever formed, in order."""
+    found: dict[int, World] = {}
+    for version in observation.history[Kind.JOB]:
+        world = version.get("status", {}).get("rendezvous") or {}
+        if version["metadata"]["name"] == name and world.get("phase") == "Formed":
+            members = tuple(world["members"])
+            found[world["round"]] = World(world["round"], members, world["formedAt"], world["reason"])
+    return [found[number] for number in sorted(found)]
+
+
+def wait_for_world(
+    observation: Observation, members: list[int], name: str = "digits", within_seconds: float = 90
+) -> Object:
+    """The formed world of just these workers."""
+
+    def formed() -> Object | None:
+        world = jobs.rendezvous(observation, name)
+        return world if world.get("phase") == "Formed" and world["members"] == members else None
+
+    return observation.wait_for(f"a world of workers {members}", formed, within_seconds)
+
+
+def scale(cluster: Cluster, observation: Observation, replicas: int, name: str = "digits") -> None:
+    """As a person would."""
+    cluster.kubectl("scale", f"ej/{name}", f"--replicas={replicas}", "-n", observation.namespace)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What rank 0 printed: the losses that were saved, and the step that each of its starts went on from."""
+
+    losses: dict[int, float]
+    starts: list[int]
+    restarts_from_checkpoint: bool
+    """Whether each start, but the first, went on from the last step that was saved."""
+
+
+def curve(log: str) -> Curve:
+    """Read from the log of the Pod that was rank 0 all along."""
+    losses: dict[int, float] = {}
+    starts, faithful, saved = [], True, 0
+    for start, step, loss in re.findall(
+        r"rank 0 of \d+: steps (\d+) to|step (\d+)/\d+ loss (\S+) saved", log
+    ):
+        if start:
+            starts.append(int(start))
+            faithful = faithful and int(start) == saved
+        else:
+            saved = int(step)
+            losses[saved] = float(loss)
+    return Curve(losses, starts, faithful)
