@@ -1,7 +1,7 @@
 """More memory for a slot whose Pod was killed for want of it: twice as much, at most 8 GiB more at a time.
 
 What is raised is the limit, since passing it is what kills. The request grows in proportion: who asks for all
-it may use (QoS class Guaranteed) goes on doing so, and who asks for a quarter still asks for a quarter. With a
+it may use (QoS class Guaranteed) goes on doing so, who asks for a quarter still asks for a quarter. With a
 request alone, the request grows. Without either there is nothing to raise.
 """
 

@@ -16,6 +16,7 @@ import requests
 import yaml
 
 import deploy
+import localcluster
 from localcluster.paths import Home
 
 JSON = dict[str, Any]
@@ -23,6 +24,7 @@ JSON = dict[str, Any]
 DEADLINE_SECONDS = 30.0
 GROUP = "/apis/elastic.iml.github.io/v1alpha1"
 DEFAULT = "namespaces/default"
+PODS_OF_JOB = f"/api/v1/{DEFAULT}/pods?labelSelector=elastic.iml.github.io/job-name=rights"
 LEASES = f"/apis/coordination.k8s.io/v1/{DEFAULT}/leases"
 TOKEN_REQUEST = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest"}
 JOB = {
@@ -155,7 +157,7 @@ def controller_log(
 @pytest.fixture(scope="module")
 def pods(server: Server, controller_log: Path) -> list[JSON]:
     def both() -> list[JSON]:
-        found = server.as_admin("GET", f"/api/v1/{DEFAULT}/pods")["items"]
+        found = server.as_admin("GET", PODS_OF_JOB)["items"]
         return found if len(found) == 2 else []
 
     try:
@@ -275,6 +277,44 @@ def test_rights_suffice_to_cordon_a_node(server: Server, controller_log: Path) -
     assert "forbidden" not in controller_log.read_text().lower()
 
 
+def test_rights_suffice_to_keep_a_gang_s_podgroup_and_disruption_budget(
+    server: Server, controller_log: Path
+) -> None:
+    definition = Path(localcluster.__file__).parent / "scheduler" / "pod_groups.yaml"
+    crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    server.as_admin("POST", crds, yaml.safe_load(definition.read_text()))
+    budget = f"/apis/policy/v1/{DEFAULT}/poddisruptionbudgets/gang"
+    group = f"/apis/scheduling.x-k8s.io/v1alpha1/{DEFAULT}/podgroups/gang"
+
+    def minimum(count: int | None) -> Callable[[], bool]:
+        def both() -> bool:
+            answers = [server.call("GET", path, token=server.admin) for path in (budget, group)]
+            if count is None:
+                return all(answer.status_code == 404 for answer in answers)
+            specs = [answer.json().get("spec", {}) for answer in answers]
+            return [specs[0].get("minAvailable"), specs[1].get("minMember")] == [count, count]
+
+        return both
+
+    eventually(
+        "PodGroups are served", lambda: server.call("GET", group, token=server.admin).json().get("details")
+    )
+    spec = JOB["spec"] | {"schedulingPolicy": {"gang": "coscheduling"}}
+    server.as_admin(
+        "POST", f"{GROUP}/{DEFAULT}/elasticjobs", JOB | {"metadata": {"name": "gang"}, "spec": spec}
+    )
+    eventually("both are made", minimum(2))
+    job = f"{GROUP}/{DEFAULT}/elasticjobs/gang"
+    server.as_admin("PATCH", job, {"spec": {"replicaSpecs": {"worker": {"minReplicas": 1}}}})
+    eventually("both follow the minimum", minimum(1))
+    server.as_admin("PATCH", job, {"spec": {"suspend": True}})
+    eventually("both are gone", minimum(None))
+    server.as_admin("DELETE", job)
+    pods = f"/api/v1/{DEFAULT}/pods?labelSelector=elastic.iml.github.io/job-name=gang"
+    eventually("its Pods are gone", lambda: not server.as_admin("GET", pods)["items"])
+    assert "forbidden" not in controller_log.read_text().lower()
+
+
 def test_rights_suffice_for_a_job_from_its_start_to_its_removal(
     server: Server, pods: list[JSON], controller_log: Path
 ) -> None:
@@ -283,7 +323,7 @@ def test_rights_suffice_for_a_job_from_its_start_to_its_removal(
     server.as_admin("DELETE", relaunch)
 
     def names() -> list[str]:
-        return [pod["metadata"]["name"] for pod in server.as_admin("GET", f"/api/v1/{DEFAULT}/pods")["items"]]
+        return [pod["metadata"]["name"] for pod in server.as_admin("GET", PODS_OF_JOB)["items"]]
 
     eventually("the deleted Pod has a successor", lambda: any(name.endswith("-2") for name in names()))
     server.as_admin("DELETE", f"{GROUP}/{DEFAULT}/elasticjobs/rights")
