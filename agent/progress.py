@@ -1,6 +1,6 @@
-"""How far training is: what the scripts say through `dlr.report_step`, or through DLRover's metrics file.
+"""How far training is: what the scripts say through `dlr`, or the step through DLRover's metrics file.
 
-Each training process gets a 16-byte file of its own (`DLR_PROGRESS_FILE`, see dlr/progress.py), and the
+Each training process gets a 32-byte file of its own (`DLR_PROGRESS_FILE`, see dlr/progress.py), and the
 agent's processes share one metrics file `{"step": …, "timestamp": …}` under the name that DLRover's
 trainers look up. All of it lies in a directory of this agent, so two agents on one host never mix.
 """
@@ -14,6 +14,7 @@ import struct
 import tempfile
 import threading
 import time
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -29,7 +30,11 @@ FIRST_LOOK_SECONDS = 0.1
 """Between looks at the files: in general, and until the first step after a start. It costs microseconds; how
 often to tell is the reporter's choice."""
 
-_RECORD = struct.Struct("qd")
+_RECORD = struct.Struct("qdqd")
+"""A step, and when it was told (CLOCK_MONOTONIC, 0 if never); the last checkpoint's step, and when."""
+
+_Told = tuple[float, int]
+"""When (seconds since the epoch), and which step."""
 
 
 class ProgressFiles:
@@ -56,26 +61,29 @@ class ProgressFiles:
         return [{ENV_PROGRESS_FILE: str(path), ENV_RUNTIME_METRICS: metrics} for path in self._steps]
 
     def read(self) -> Progress | None:
-        """The newest step that any process told since it was started."""
-        told = [t for t in (*map(self._read_step, self._steps), self._read_metrics()) if t is not None]
-        if not told:
+        """The newest step, and the highest checkpoint, that any process told since it was started."""
+        records = [self._read_record(path) for path in self._steps]
+        checkpoints = [checkpoint for _, checkpoint in records if checkpoint is not None]
+        told = (*(step for step, _ in records), self._read_metrics())
+        # A script that tells nothing but its checkpoints is at least as far as these.
+        steps = [step for step in told if step is not None] or checkpoints
+        if not steps:
             return None
-        at, step = max(told)
-        return Progress(step, datetime.fromtimestamp(at, timezone.utc))
+        at, newest = max(steps)
+        saved = max((step for _, step in checkpoints), default=None)
+        return Progress(newest, datetime.fromtimestamp(at, timezone.utc), saved)
 
     def remove(self) -> None:
         shutil.rmtree(self._directory, ignore_errors=True)
 
-    def _read_step(self, path: Path) -> tuple[float, int] | None:
+    def _read_record(self, path: Path) -> tuple[_Told | None, _Told | None]:
         try:
-            step, monotonic = _RECORD.unpack(path.read_bytes())
+            step, told_at, checkpoint, saved_at = _RECORD.unpack(path.read_bytes())
         except (OSError, struct.error):
-            return None
-        if monotonic == 0.0 or step < 0:
-            return None
-        return time.time() - (time.monotonic() - monotonic), step
+            return None, None
+        return _told(step, told_at), _told(checkpoint, saved_at)
 
-    def _read_metrics(self) -> tuple[float, int] | None:
+    def _read_metrics(self) -> _Told | None:
         path = Path(os.environ.get(ENV_RUNTIME_METRICS) or self._metrics)
         try:
             metrics = json.loads(path.read_text())
@@ -83,6 +91,16 @@ class ProgressFiles:
         except (OSError, ValueError, KeyError, TypeError):
             return None
         return (at, step) if at >= self._since and step >= 0 else None
+
+
+def _told(step: int, monotonic: float) -> _Told | None:
+    if monotonic == 0.0 or step < 0:
+        return None
+    return time.time() - (time.monotonic() - monotonic), step
+
+
+def _steps(progress: Progress) -> tuple[int, int | None]:
+    return progress.step, progress.checkpoint_step
 
 
 class ProgressMonitor(threading.Thread):
@@ -93,7 +111,8 @@ class ProgressMonitor(threading.Thread):
         self._files = files
         self._reporter = reporter
         self._stop_event = threading.Event()
-        self._told: tuple[int, int] | None = None
+        self._told: tuple[int, Progress] | None = None
+        """The last, and of which generation it was."""
 
     def stop(self) -> None:
         self._stop_event.set()
@@ -109,12 +128,18 @@ class ProgressMonitor(threading.Thread):
     def look(self) -> None:
         generation = self._files.generation
         progress = self._files.read()
-        if progress is None or self._told == (generation, progress.step):
+        if progress is None:
             return
-        # The first step after a start is news: it says that a restart is over.
-        first = self._told is None or self._told[0] != generation
-        self._told = (generation, progress.step)
-        self._reporter.progress(progress, at_once=first)
+        before = self._told[1] if self._told is not None and self._told[0] == generation else None
+        saved = [p.checkpoint_step for p in (before, progress) if p and p.checkpoint_step is not None]
+        progress = replace(progress, checkpoint_step=max(saved, default=None))
+        if before is not None and _steps(before) == _steps(progress):
+            return
+        self._told = generation, progress
+        # The first step after a start is news: it says that a restart is over. So is a checkpoint, since a
+        # world that is to grow may wait for it.
+        news = before is None or before.checkpoint_step != progress.checkpoint_step
+        self._reporter.progress(progress, at_once=news)
 
 
 class TrackedLogsSpecs(LogsSpecs):

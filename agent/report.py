@@ -37,6 +37,10 @@ def rfc3339(moment: datetime) -> str:
 class Progress:
     step: int
     time: datetime
+    checkpoint_step: int | None = None
+
+    def to_status(self) -> dict[str, Any]:
+        return {"step": self.step, "time": rfc3339(self.time), "checkpointStep": self.checkpoint_step}
 
 
 @dataclass(frozen=True)
@@ -60,9 +64,7 @@ class Report:
             "since": rfc3339(self.since),
             "observedRound": self.observed_round,
             "failure": self.failure.to_status() if self.failure else None,
-            "progress": {"step": self.progress.step, "time": rfc3339(self.progress.time)}
-            if self.progress
-            else None,
+            "progress": self.progress.to_status() if self.progress else None,
             "check": self.check.to_status() if self.check else None,
         }
 
@@ -109,7 +111,7 @@ class Outbox:
 class Reporter(threading.Thread):
     """Writes reports in the background, for ever trying again.
 
-    A change of state is written at once, step progress at most every `progress_seconds`.
+    A change of state is written at once, step progress at most every `progress_seconds` unless it is news.
     """
 
     def __init__(

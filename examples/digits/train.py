@@ -6,7 +6,8 @@ What makes a training script elastic is small, and all of it is here:
 * a checkpoint that does not depend on how many workers wrote it, so fewer or more can go on from it;
 * `ElasticDistributedSampler` deals each global batch to the workers that are there, so that every step
   learns from the same samples with any number of them, and an epoch from every sample once;
-* `dlr.report_step`, so that the cluster can tell slow from stuck (does nothing outside of dlr).
+* `dlr.report_step`, so that the cluster can tell slow from stuck, and `dlr.checkpoint_saved`, so that it can
+  grow where little is lost (both do nothing outside of dlr).
 
 Runs unchanged under `dlr run`, under stock `torchrun`, and as one plain process.
 """
@@ -175,6 +176,7 @@ def main() -> None:
             dlr.report_step(step)
             if rank == 0 and (stop.received or step == last_step or step % args.save_every_steps == 0):
                 save(args.checkpoint_dir, step, **state)
+                dlr.checkpoint_saved(step)
                 print(f"step {step}/{last_step} loss {loss.item():.3f} saved", flush=True)
             if stop.received:
                 raise SystemExit(128 + signal.SIGTERM)

@@ -71,6 +71,28 @@ def test_killed_process_restarts_in_the_next_round(cluster: FakeCluster, agents:
     print(f"told {told_seconds:.3f} s after the kill")
 
 
+def test_checkpoint_of_any_process_is_told_before_the_next_report_of_steps_is_due(
+    cluster: FakeCluster, agents: Agents, tmp_path: Path
+) -> None:
+    script = agents.script(
+        "import os, time, dlr\n"
+        "dlr.report_step(41)\n"
+        "while not os.path.exists(os.environ['OUT'] + '/save'): time.sleep(0.02)\n"
+        "if os.environ['RANK'] == '1': dlr.checkpoint_saved(41)\n"
+        "time.sleep(600)\n"
+    )
+    agents.start(0, "--nproc-per-node=2", script, DLR_HEARTBEAT_SECONDS="300")
+    cluster.wait_state({0: "Ready"}, 0)
+    cluster.form([0])
+    cluster.wait_step(0, 41)
+    assert "checkpointStep" not in cluster.agent(0)["progress"]
+    (tmp_path / "work/save").touch()
+    cluster.wait(lambda: cluster.agent(0)["progress"].get("checkpointStep") == 41, "a checkpoint")
+    (tmp_path / "work/save").unlink()
+    cluster.form([0])
+    cluster.wait(lambda: "checkpointStep" not in cluster.agent(0)["progress"], "a round without a checkpoint")
+
+
 def test_sigterm_lets_processes_save_and_is_told(
     cluster: FakeCluster, agents: Agents, tmp_path: Path
 ) -> None:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from datetime import UTC, datetime
+from itertools import dropwhile
 from pathlib import Path
 
 import pytest
@@ -31,14 +32,16 @@ def files(monkeypatch: pytest.MonkeyPatch):
     files.remove()
 
 
+def run_script(env: dict[str, str], code: str) -> None:
+    subprocess.run([sys.executable, "-c", code], env=env, cwd=ROOT, check=True, timeout=20)
+
+
 def report_step(env: dict[str, str], step: int) -> None:
-    subprocess.run(
-        [sys.executable, "-c", f"import dlr; dlr.report_step({step})"],
-        env=env,
-        cwd=ROOT,
-        check=True,
-        timeout=20,
-    )
+    run_script(env, f"import dlr; dlr.report_step({step})")
+
+
+def save_checkpoint(env: dict[str, str], step: int) -> None:
+    run_script(env, f"import dlr; dlr.checkpoint_saved({step})")
 
 
 def test_newest_step_of_any_process_is_read(files: ProgressFiles) -> None:
@@ -57,6 +60,67 @@ def test_started_anew_nothing_is_told_yet(files: ProgressFiles) -> None:
     report_step(env, 7)
     files.renew(1)
     assert files.read() is None
+
+
+def test_highest_checkpoint_of_any_process_is_read_with_the_newest_step(files: ProgressFiles) -> None:
+    first, second = files.renew(2)
+    report_step(first, 25)
+    save_checkpoint(second, 20)
+    save_checkpoint(first, 10)  # its part took longer to store
+    progress = files.read()
+    assert progress is not None
+    assert (progress.step, progress.checkpoint_step) == (25, 20)
+
+
+def test_script_that_tells_only_its_checkpoints_is_at_least_that_far(files: ProgressFiles) -> None:
+    (env,) = files.renew(1)
+    save_checkpoint(env, 20)
+    progress = files.read()
+    assert progress is not None
+    assert (progress.step, progress.checkpoint_step) == (20, 20)
+    assert abs((datetime.now(UTC) - progress.time).total_seconds()) < 5
+
+
+def test_checkpoints_of_an_earlier_start_are_not_told(files: ProgressFiles) -> None:
+    (env,) = files.renew(1)
+    save_checkpoint(env, 20)
+    (env,) = files.renew(1)
+    report_step(env, 21)
+    progress = files.read()
+    assert progress is not None
+    assert (progress.step, progress.checkpoint_step) == (21, None)
+
+
+def test_script_with_an_older_dlr_is_read(files: ProgressFiles) -> None:
+    (env,) = files.renew(1)
+    run_script(
+        env,
+        "import mmap, os, struct, time\n"
+        "with open(os.environ['DLR_PROGRESS_FILE'], 'r+b') as file: slot = mmap.mmap(file.fileno(), 16)\n"
+        "struct.pack_into('qd', slot, 0, 7, time.monotonic())\n",
+    )
+    progress = files.read()
+    assert progress is not None
+    assert (progress.step, progress.checkpoint_step) == (7, None)
+
+
+def test_steps_never_fall_while_they_are_written(files: ProgressFiles) -> None:
+    (env,) = files.renew(1)
+    script = (
+        "import dlr\nfor step in range(500_000):\n    dlr.report_step(step)\n    dlr.checkpoint_saved(step)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], env=env, cwd=ROOT) as process:
+        seen: list[Progress] = []
+        while process.poll() is None and len(seen) < 5_000:
+            progress = files.read()
+            if progress is not None:
+                seen.append(progress)
+        process.kill()
+    assert len(seen) > 100
+    assert [p.step for p in seen] == sorted(p.step for p in seen)
+    saved = [*dropwhile(lambda step: step is None, (p.checkpoint_step for p in seen))]
+    assert saved and None not in saved
+    assert saved == sorted(step for step in saved if step is not None)
 
 
 def test_dlrovers_metrics_file_counts_too(files: ProgressFiles) -> None:
@@ -78,10 +142,10 @@ def test_two_agents_on_one_host_do_not_mix() -> None:
 class FakeReporter:
     def __init__(self) -> None:
         self.latest = Report(AgentState.RUNNING, datetime.now(UTC), 1)
-        self.told: list[tuple[int, bool]] = []
+        self.told: list[tuple[int, int | None, bool]] = []
 
     def progress(self, progress: Progress, *, at_once: bool) -> None:
-        self.told.append((progress.step, at_once))
+        self.told.append((progress.step, progress.checkpoint_step, at_once))
 
 
 def test_only_changes_are_told_and_the_first_of_a_round_at_once(files: ProgressFiles) -> None:
@@ -100,7 +164,34 @@ def test_only_changes_are_told_and_the_first_of_a_round_at_once(files: ProgressF
     monitor.look()
     report_step(env, 2)
     monitor.look()
-    assert reporter.told == [(1, True), (2, False), (2, True)]
+    assert reporter.told == [(1, None, True), (2, None, False), (2, None, True)]
+
+
+def test_a_checkpoint_is_told_at_once_and_never_falls_within_a_round(files: ProgressFiles) -> None:
+    reporter = FakeReporter()
+    monitor = ProgressMonitor(files, reporter)  # type: ignore[arg-type]
+    (env,) = files.renew(1)
+    report_step(env, 9)
+    monitor.look()
+    save_checkpoint(env, 9)
+    monitor.look()
+    monitor.look()
+    save_checkpoint(env, 4)  # the script went back, and is not as far again yet
+    monitor.look()
+    report_step(env, 5)
+    monitor.look()
+    (env,) = files.renew(1)
+    report_step(env, 5)
+    monitor.look()
+    save_checkpoint(env, 5)
+    monitor.look()
+    assert reporter.told == [
+        (9, None, True),
+        (9, 9, True),
+        (5, 9, False),
+        (5, None, True),
+        (5, 5, True),
+    ]
 
 
 def test_processes_learn_their_files_from_their_environment(files: ProgressFiles, tmp_path: Path) -> None:
