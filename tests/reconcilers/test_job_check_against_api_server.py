@@ -11,7 +11,7 @@ import pytest
 
 from controller.errors import NotFound
 from controller.manager import Manager
-from controller.resources import ELASTICJOBS, ELASTICWORKERS, EVENTS, NODECHECKS, PODS, Resource
+from controller.resources import ELASTICJOBS, ELASTICWORKERS, EVENTS, NODECHECKS, NODES, PODS, Resource
 from reconcilers.clock import Clock
 from reconcilers.setup import add_indexes, add_jobs, add_workers
 from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers, install_crds
@@ -82,6 +82,30 @@ class Ward(Hollow):
             "completionTime": datetime.now(UTC).isoformat(),
         }
         await self.client.patch(NODECHECKS, check, {"status": status}, NAMESPACE, subresource="status")
+
+    async def answer_checks(self, job: str, broken: str) -> None:
+        """Every agent carries out what the job's check asks of it; pairs with the broken node fail."""
+        while True:
+            await asyncio.sleep(0.05)
+            active = (await self.status(job)).get("activeCheck")
+            if active is None:
+                continue
+            check = await self.client.get(NODECHECKS, active, NAMESPACE)
+            status = check.get("status", {})
+            for index, node in zip(status.get("workers", ()), status.get("nodes", ()), strict=True):
+                worker = await self.worker(f"{job}-worker-{index}")
+                said = worker["status"]["agent"].get("check", {})
+                if said.get("uid") != check["metadata"]["uid"]:
+                    said = {"uid": check["metadata"]["uid"], "local": [], "pairs": []}
+                if not said["local"] and node not in status.get("reused", ()):
+                    said["local"] = [{"probe": "gemm", "ending": "Passed"}]
+                for group in status.get("groups", ()):
+                    told = [pair["round"] for pair in said["pairs"]]
+                    if node in group["members"] and status["round"] not in told:
+                        ending = "Failed" if broken in group["members"] else "Passed"
+                        pair = {"probe": "pair", "ending": ending, "round": status["round"]}
+                        said["pairs"] = [*said["pairs"], pair]
+                await self.say(f"{job}-worker-{index}", {"check": said})
 
     async def condition(self, job: str, reason: str) -> JSON:
         async def told() -> JSON | None:
@@ -290,6 +314,30 @@ async def test_a_suspended_job_is_not_checked(ward: Ward) -> None:
     status = await ward.phase("rest", "Suspended")
     assert "activeCheck" not in status
     await ward.condition("rest", "CheckInterrupted")
+
+
+async def test_job_and_check_go_hand_in_hand_from_a_broken_node_to_training(server: ApiServer) -> None:
+    """All reconcilers; the agents answer as their nodes are."""
+    async with connected(server) as hollow, controllers(server):
+        ward = Ward(hollow.client)
+        for index in range(5):
+            node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": f"whole-{index}"}}
+            await ward.client.create(NODES, node)
+        await ward.submit("whole", replicas=4, nodeCheck={"enabled": True, "cordon": False})
+        for index in range(4):
+            await ward.up("whole", index, f"whole-{index}")
+        answering = asyncio.create_task(ward.answer_checks("whole", broken="whole-3"))
+        try:
+            await ward.up("whole", 3, "whole-4", incarnation=2)
+            world = await ward.formed("whole", 1)
+        finally:
+            answering.cancel()
+        assert (world["members"], world["incarnations"]) == ([0, 1, 2, 3], [1, 1, 1, 2])
+        first = await ward.client.get(NODECHECKS, "whole-check-1", NAMESPACE)
+        assert first["status"]["faultyNodes"] == ["whole-3"]
+        second = await ward.client.get(NODECHECKS, "whole-check-2", NAMESPACE)
+        assert "whole-4" not in second["status"]["reused"] and len(second["status"]["reused"]) >= 2
+        assert "whole-3" in (await ward.worker("whole-worker-3"))["spec"]["faultyNodes"]
 
 
 async def test_deleting_a_job_removes_its_checks(ward: Ward) -> None:
