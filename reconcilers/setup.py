@@ -202,13 +202,16 @@ def more_than_status(change: Change) -> bool:
 
 
 def more_than_progress(change: Change) -> bool:
-    """Steps are reported every few seconds by every worker, and decide nothing about a job."""
-    return _without(change.old, "progress") != _without(change.new, "progress")
+    """Steps are reported every few seconds by every worker, and decide nothing about a job.
+
+    A checkpoint may: a world that is to grow can wait for it.
+    """
+    return _without_steps(change.old) != _without_steps(change.new)
 
 
 def more_than_the_agents_report(change: Change) -> bool:
     """A worker's Pod does not depend on what its agent says."""
-    return _without(change.old, None) != _without(change.new, None)
+    return _without_report(change.old) != _without_report(change.new)
 
 
 def more_of_an_answer(change: Change) -> bool:
@@ -238,15 +241,19 @@ def _wanted(obj: dict[str, Any] | None) -> tuple[object, ...] | None:
     return obj["spec"], obj.get("status", {}).get("phase") in ("Succeeded", "Failed"), *said
 
 
-def _without(worker: dict[str, Any] | None, key: str | None) -> tuple[object, ...] | None:
-    """Spec, status and deletion of an ElasticWorker without the agent's report, or one key of it."""
+def _without_report(worker: dict[str, Any] | None) -> tuple[object, ...] | None:
+    """Spec, status and deletion of an ElasticWorker, but for what its agent says."""
     if worker is None:
         return None
-    status = dict(worker.get("status", {}))
-    report = status.pop("agent", None)
-    if key is not None and report is not None:
-        status["agent"] = {k: v for k, v in report.items() if k != key}
+    status = {k: v for k, v in worker.get("status", {}).items() if k != "agent"}
     return worker["spec"], status, worker["metadata"].get("deletionTimestamp")
+
+
+def _without_steps(worker: dict[str, Any] | None) -> tuple[object, ...] | None:
+    """Of the agent's progress no more than its last checkpoint."""
+    report = (worker or {}).get("status", {}).get("agent") or {}
+    rest = {k: v for k, v in report.items() if k != "progress"}
+    return _without_report(worker), rest, (report.get("progress") or {}).get("checkpointStep")
 
 
 def _voice(worker: dict[str, Any] | None) -> tuple[object, ...] | None:

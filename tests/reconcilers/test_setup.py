@@ -24,6 +24,16 @@ def test_steps_wake_nobody() -> None:
     assert not more_than_progress(change) and not more_than_the_agents_report(change)
 
 
+def test_a_checkpoint_wakes_the_job_and_the_steps_after_it_do_not() -> None:
+    none = raw(state="Running", progress={"step": 9})
+    saved = raw(state="Running", progress={"step": 10, "checkpointStep": 10})
+    later = raw(state="Running", progress={"step": 11, "checkpointStep": 10})
+    next_saved = raw(state="Running", progress={"step": 20, "checkpointStep": 20})
+    assert more_than_progress(Change(none, saved)) and more_than_progress(Change(later, next_saved))
+    assert not more_than_progress(Change(saved, later))
+    assert not more_than_the_agents_report(Change(none, saved))
+
+
 def test_an_agents_state_wakes_the_job_but_not_its_pods_reconciler() -> None:
     change = Change(raw(state="Ready"), raw(state="Running"))
     assert more_than_progress(change) and not more_than_the_agents_report(change)
