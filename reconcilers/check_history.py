@@ -22,7 +22,8 @@ UNTESTABLE = (ProbeEnding.UNAVAILABLE, ProbeEnding.SKIPPED)
 """Endings of a pair test that never took place."""
 
 MAX_GROUP_MESSAGE = 200
-"""Many groups may fail at once, and every agent of the check watches the object."""
+MAX_GROUP_MESSAGES = 50
+"""In a round. Thousands of groups may fail at once, and every agent of the check watches the object."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,17 @@ def _ended_round(
     for node, out in outs.items():
         if node not in silent_before and not (out.lost and node in silent):
             withdrawn.setdefault(node, out.message)
-    return Ended(withdrawn, {}, CheckRound(number=number, groups=outcomes))
+    return Ended(withdrawn, {}, CheckRound(number=number, groups=_shortened(outcomes)))
+
+
+def _shortened(outcomes: Sequence[GroupOutcome]) -> list[GroupOutcome]:
+    """With the first messages only."""
+    told = [number for number, outcome in enumerate(outcomes) if outcome.message]
+    cut = {*told[MAX_GROUP_MESSAGES:]}
+    return [
+        outcome.model_copy(update={"message": ""}) if number in cut else outcome
+        for number, outcome in enumerate(outcomes)
+    ]
 
 
 def _outcome(members: Sequence[str], answers: Mapping[str, PairOutcome]) -> GroupOutcome:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 from crds.model import ConditionStatus
 from crds.nodecheck import (
@@ -29,9 +30,23 @@ RUNNING, SUCCEEDED, FAILED, HEALTHY = "Running", "Succeeded", "Failed", "Healthy
 ACCELERATORS_TESTED = "AcceleratorsTested"
 
 MAX_TEXT = 1_024
-DETAILED_UP_TO = 500
-"""With more nodes, the healthy ones' evidence and figures are left out: 5,000 nodes have to fit in an object,
-which etcd limits to 1.5 MB."""
+MAX_DETAILED = 250
+"""Nodes whose verdict comes with evidence and figures, those that are not healthy first: etcd takes no object
+of more than 1.5 MB, and every agent of the check watches this one."""
+
+
+def to_wire(status: NodeCheckStatus) -> dict[str, Any]:
+    """As it is written: without the empty fields of results, of which there may be thousands."""
+    wire = status.to_wire()
+    wire["rounds"] = [
+        done | {"groups": [_full(group) for group in done["groups"]]} for done in wire["rounds"]
+    ]
+    wire["nodeResults"] = [_full(result) for result in wire["nodeResults"]]
+    return wire
+
+
+def _full(result: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in result.items() if value not in ("", [], {})}
 
 
 def waiting(status: NodeCheckStatus, reason: str, message: str, now: datetime) -> NodeCheckStatus:
@@ -174,17 +189,18 @@ def with_places(status: NodeCheckStatus, verdicts: Verdicts) -> NodeCheckStatus:
 
 def node_results(verdicts: Verdicts, history: History) -> list[NodeResult]:
     """The verdicts on the nodes."""
+    by_need = sorted(verdicts.nodes, key=lambda found: found.verdict is Verdict.HEALTHY)
+    detailed = {found.node for found in by_need[:MAX_DETAILED]}
     results = []
     for found in verdicts.nodes:
         local = history.local.get(found.node)
-        detailed = len(verdicts.nodes) <= DETAILED_UP_TO or found.verdict is not Verdict.HEALTHY
-        measured = local.measured if local is not None and detailed else {}
+        measured = local.measured if local is not None and found.node in detailed else {}
         results.append(
             NodeResult(
                 node=found.node,
                 verdict=NodeVerdict(found.verdict.value),
                 causes=[cause.value for cause in found.causes],
-                message=found.evidence[:MAX_TEXT] if detailed else "",
+                message=found.evidence[:MAX_TEXT] if found.node in detailed else "",
                 figures={metric.value: rounded(value) for metric, value in measured.items()},
             )
         )

@@ -263,7 +263,7 @@ class NodeCheckReconciler(Reconciler):
             return
         metadata = turn.check.metadata
         status = status.model_copy(update={"observed_generation": metadata.generation})
-        patch = merge_patch(turn.raw.get("status", {}), status.to_wire())
+        patch = merge_patch(turn.raw.get("status", {}), check_status.to_wire(status))
         if not patch:
             return
         body = {"metadata": {"resourceVersion": metadata.resource_version}, "status": patch}

@@ -24,7 +24,7 @@ from reconcilers.check_scope import (
     wanted_workers,
 )
 from reconcilers.check_settings import fleet_of, settings_of, untested_accelerators
-from reconcilers.check_status import DETAILED_UP_TO
+from reconcilers.check_status import MAX_DETAILED
 from reconcilers.check_summary import summary_of
 from reconcilers.check_turns import Claim, in_the_way
 from tests.reconcilers.build import NOW, worker
@@ -336,5 +336,5 @@ def test_summary_tells_the_worst_first(
 
 
 def test_summary_of_many_names_some() -> None:
-    summary = summary_of(results(**{f"n{i}": "Faulty" for i in range(DETAILED_UP_TO)}))
-    assert len(summary.message) < 200 and "and 490 more" in summary.message
+    summary = summary_of(results(**{f"n{i}": "Faulty" for i in range(MAX_DETAILED)}))
+    assert len(summary.message) < 200 and "and 240 more" in summary.message
