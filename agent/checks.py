@@ -18,6 +18,7 @@ from agent.environment import Environment
 from agent.report import Reporter
 from agent.watcher import Watcher
 from agent.world import Member
+from healthcheck.probes import meeting
 from healthcheck.probes.device_kind import AUTO, CPU, CUDA
 from healthcheck.probes.report import Ending, Report
 from healthcheck.probes.runner import Cancellation, Cancelled, Probe, ProbeResult, run
@@ -30,6 +31,9 @@ LOCAL_SHARE = 0.8
 PAIR_SHARE, PAIR_LIMIT_SECONDS = 0.8, 120.0
 JOIN_SHARE, JOIN_LIMIT_SECONDS = 0.3, 30.0
 """For all members of a group to meet: within the limit of the test."""
+
+SPEECHLESS = (Ending.CRASHED, Ending.TIMED_OUT)
+"""Probes that ended so have not told the others of the group that they would fail."""
 
 WATCH_SECONDS = 60.0
 """A check is followed for minutes; the watch of one that was left goes on until it ends."""
@@ -109,6 +113,8 @@ class CheckDuties:
             told = told.with_pair(duty.round, results[0])
         _log(results)
         self._reporter.check(told)
+        if isinstance(duty, PairTest) and results[0].ending in SPEECHLESS:
+            _excuse(duty, results[0].report.reason)
 
     def _local_tests(self, view: CheckView, cancellation: Cancellation) -> list[ProbeResult]:
         try:
@@ -166,19 +172,29 @@ class ActiveCheck:
 
 def pair_probe(view: CheckView, duty: PairTest, address: str) -> Probe:
     """This node's part in the test of a group; its members meet in the store of the first one's agent."""
+    place = meeting_place(duty)
     limit_seconds = min(PAIR_LIMIT_SECONDS, PAIR_SHARE * view.timeout_seconds)
     join_seconds = min(JOIN_LIMIT_SECONDS, JOIN_SHARE * view.timeout_seconds)
     arguments = (
         f"--members={','.join(duty.members)}",
         f"--rank={duty.rank}",
-        f"--master-address={duty.master_address}",
-        f"--master-port={duty.master_port}",
-        f"--store-prefix=check/{duty.check_uid}/{duty.round}",
+        f"--master-address={place.host}",
+        f"--master-port={place.port}",
+        f"--store-prefix={place.prefix}",
         f"--join-seconds={join_seconds:g}",
         f"--address={address}",
         f"--device={_DEVICE.get(view.accelerator, AUTO)}",
     )
     return Probe("pair", arguments, limit_seconds)
+
+
+def meeting_place(duty: PairTest) -> meeting.Place:
+    return meeting.Place(duty.master_address, duty.master_port, f"check/{duty.check_uid}/{duty.round}")
+
+
+def _excuse(duty: PairTest, reason: str) -> None:
+    """Tell the group, for a probe that could not."""
+    meeting.adjourn(meeting_place(duty), f"{duty.members[duty.rank]} says: {reason}")
 
 
 def _not_started(probe: str, error: OSError) -> ProbeResult:

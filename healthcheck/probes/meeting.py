@@ -22,6 +22,7 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 from healthcheck.probes.report import ProbeError
 
 STORE_TIMEOUT_SECONDS = 300.0
+ADJOURN_SECONDS = 3.0
 POLL_SECONDS, CONNECT_POLL_SECONDS = 0.02, 0.1
 _CAME, _LEFT, _ADJOURNED = "came", "left", "adjourned"
 
@@ -119,6 +120,15 @@ def join(members: Sequence[str], rank: int, place: Place, timeout_seconds: float
         where = f"{place.host}:{place.port}"
         what = f"cannot listen on port {place.port}" if hosts else f"cannot join {members[0]} at {where}"
         raise ProbeError(f"{what}: {brief(error)}") from error
+
+
+def adjourn(place: Place, reason: str) -> None:
+    """End the meeting for a member that cannot come any more, so that nobody waits for it.
+
+    Where the place cannot be reached, the others have to find out by themselves.
+    """
+    with contextlib.suppress(dist.DistError):
+        place.visit(ADJOURN_SECONDS).set(_ADJOURNED, reason)
 
 
 def _await_host(name: str, place: Place, timeout_seconds: float) -> None:

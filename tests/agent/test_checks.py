@@ -142,6 +142,18 @@ def test_a_member_that_does_not_come_is_named_by_the_one_that_did(
     assert "no word from node-1 within" in pair.reason
 
 
+def test_nobody_waits_for_a_member_whose_probe_was_killed(cluster: FakeCluster, agents: Agents) -> None:
+    cluster.publish_check(phase="Pending", spec={"timeoutSeconds": 300})
+    processes = [agents.check(0), agents.check(1)]
+    cluster.wait(lambda: all(cluster.check_agent(i).get("state") == "Ready" for i in (0, 1)), "both agents")
+    cluster.publish_check(**running([0, 1], 1, [group(*(cluster.check_agent(i) for i in (0, 1)))]))
+    kill(probe_of(processes[1]), signal.SIGKILL)
+    cluster.wait(lambda: all(cluster.check_agent(i).get("check") for i in (0, 1)), "the test", LONG_SECONDS)
+    reasons = [told(cluster.check_agent(i)).pairs[0].reason for i in (0, 1)]
+    assert reasons == ["node-1 says: ended by SIGKILL", "ended by SIGKILL"]
+    assert told(cluster.check_agent(0)).pairs[0].seconds < 30, "which is how long it would have waited"
+
+
 @pytest.mark.parametrize("end", ["deleted", "finished"])
 def test_the_end_of_the_check_ends_its_pods_with_all_their_probes(
     cluster: FakeCluster, agents: Agents, end: str
