@@ -73,7 +73,7 @@ class NodeNetworks:
         script = (
             f'case "$DLR_NODE_NAME" in {cases}esac; '
             f'exec ip netns exec {self._id}-"$DLR_NODE_NAME" '
-            f'env POD_IP="$address" GLOO_SOCKET_IFNAME={INTERFACE} "$@"'
+            f'env POD_IP="$address" "$@"'
         )
         return ["sh", "-c", script, "sh", *words]
 
