@@ -51,6 +51,22 @@ def digits(
     return bounded(manifest, minimum, maximum)
 
 
+def idle(
+    cluster: Cluster, *, workers: int, minimum: int, maximum: int, policy: Object | None = None, **spec: Any
+) -> Object:
+    """A job whose training processes only sleep: agents, worlds and restarts as ever, and no other work."""
+    container = {
+        "name": "main",
+        "image": cluster.image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["dlr", "run", "--no-python", "sleep", "3600"],
+        "resources": jobs.TRAINING_RESOURCES,
+    }
+    template = {"spec": {"restartPolicy": "Never", "containers": [container]}}
+    manifest = jobs.job("idle", template, workers, elasticPolicy=POLICY | (policy or {}), **spec)
+    return bounded(manifest, minimum, maximum)
+
+
 def bounded(manifest: Object, minimum: int, maximum: int) -> Object:
     """The job with these bounds of its worker count, and with a grace period."""
     worker = manifest["spec"]["replicaSpecs"]["worker"]
@@ -80,6 +96,21 @@ def wait_for_world(
         return world if world.get("phase") == "Formed" and world["members"] == members else None
 
     return observation.wait_for(f"a world of workers {members}", formed, within_seconds)
+
+
+def wait_until_all_run(observation: Observation, world: Object, name: str, within_seconds: float = 60) -> str:
+    """All members' training processes are started in that world; when the last of them were."""
+
+    def run() -> str | None:
+        agents = [(w.get("status", {}).get("agent") or {}) for w in observation.workers(name)]
+        started = [
+            agent["since"]
+            for agent in agents
+            if agent.get("state") == "Running" and agent.get("observedRound") == world["round"]
+        ]
+        return max(started) if len(started) == len(world["members"]) else None
+
+    return observation.wait_for(f"all of round {world['round']} to run", run, within_seconds)
 
 
 def scale(cluster: Cluster, observation: Observation, replicas: int, name: str = "digits") -> None:
