@@ -19,14 +19,24 @@ KINDS = ("limits", "requests")
 
 
 def resources_of(job: ElasticJob, type_: str, own: ResourceRequirements | None) -> Object:
-    """The first container's `resources` in the next Pod of a slot of this type."""
+    """The first container's `resources` in the next Pod of a slot of this type.
+
+    The slot's own count where they are more: who asks for more for all does not ask for less for this one.
+    """
     container = job.spec.replica_specs[type_].template["spec"]["containers"][0]
     resources = dict(mapping(container.get("resources")))
-    for layer in (job.status.resources.get(type_), own):
-        for kind, values in (layer.to_wire() if layer is not None else {}).items():
-            if values:
-                resources[kind] = {**mapping(resources.get(kind)), **values}
+    for kind, amounts in _layer(job.status.resources.get(type_)).items():
+        resources[kind] = {**mapping(resources.get(kind)), **amounts}
+    for kind, amounts in _layer(own).items():
+        others = mapping(resources.get(kind))
+        more = {name: amount for name, amount in amounts.items() if _is_more(amount, others.get(name))}
+        if more:
+            resources[kind] = {**others, **more}
     return resources
+
+
+def limits_of(container: Object) -> Object:
+    return mapping(mapping(container.get("resources")).get("limits"))
 
 
 def limits_of(container: Object) -> Object:
@@ -42,9 +52,33 @@ def resources_digest(resources: Object) -> str:
     return hashlib.sha256(json.dumps(amounts, sort_keys=True).encode()).hexdigest()[:16]
 
 
+def _layer(resources: ResourceRequirements | None) -> Object:
+    wire = resources.to_wire() if resources is not None else {}
+    return {kind: amounts for kind, amounts in wire.items() if amounts}
+
+
+def _is_more(amount: Any, than: Any) -> bool:
+    try:
+        return than is None or parse(amount) > parse(than)
+    except ValueError:
+        return True
+
+
 def mapping(found: Any) -> Object:
     """The API server has not seen to it yet that it is one."""
     return found if isinstance(found, dict) else {}
+
+
+def _layer(resources: ResourceRequirements | None) -> dict[str, Object]:
+    """What is said, by kind."""
+    return {kind: amounts for kind, amounts in (resources.to_wire() if resources else {}).items() if amounts}
+
+
+def _is_more(amount: Any, other: Any) -> bool:
+    try:
+        return other is None or parse(amount) > parse(other)
+    except ValueError:
+        return True
 
 
 def _amount(quantity: Any) -> str:

@@ -15,7 +15,7 @@ def template(resources: Any) -> dict[str, Any]:
     return {"spec": {"containers": [{"name": "main", "image": "x", "resources": resources}]}}
 
 
-def test_a_slots_own_come_before_its_types_and_those_before_the_templates() -> None:
+def test_a_types_resources_come_before_the_templates_and_a_slots_own_where_they_are_more() -> None:
     limits = {"cpu": "1", "memory": "1Gi", "nvidia.com/gpu": 8}
     asked = {"worker": {"limits": {"cpu": "2", "memory": "2Gi"}, "requests": {"cpu": "2"}}}
     owner = job(

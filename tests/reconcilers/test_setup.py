@@ -11,6 +11,7 @@ from reconcilers.setup import (
     more_of_a_jobs_checks,
     more_of_an_answer,
     more_than_progress,
+    more_than_status,
     more_than_the_agents_report,
 )
 
@@ -92,3 +93,20 @@ def test_a_job_is_woken_when_a_check_of_it_begins_or_ends_and_not_by_its_rounds(
         Change(of_digits(), of_digits(nodeResults=[{"node": "a", "verdict": "Faulty"}])),
     ):
         assert begins_or_ends(change)
+
+
+def a_job(replicas: int = 2, phase: str = "Running", **metadata: Any) -> dict[str, Any]:
+    return {"metadata": metadata, "spec": {"replicas": replicas}, "status": {"phase": phase}}
+
+
+def test_what_stands_beside_a_job_s_pods_is_not_looked_at_with_each_of_its_statuses() -> None:
+    assert not more_than_status(Change(a_job(), a_job(phase="Restarting")))
+    assert not more_than_status(Change(a_job(resourceVersion="1"), a_job(resourceVersion="2")))
+    for after in (
+        a_job(replicas=3),
+        a_job(phase="Failed"),
+        a_job(labels={}),
+        a_job(ownerReferences=[]),
+        None,
+    ):
+        assert more_than_status(Change(a_job(), after))

@@ -1,0 +1,85 @@
+"""Many Pods that wait for one PodGroup: how often it is asked for, and what they are told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from controller.client import Client
+from controller.errors import NotFound
+from reconcilers.gang import PodGroup, pod_group_of
+from reconcilers.gang_gate import ANSWER_SECONDS, PATIENCE_SECONDS, GangGate
+from tests.reconcilers.build import job
+
+
+class Server:
+    """Answers for the one PodGroup, at a time of its own."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.asked = 0
+        self.group: dict[str, Any] | None = None
+
+    def monotonic(self) -> float:
+        return self.now
+
+    async def get(self, *_: Any) -> dict[str, Any]:
+        self.asked += 1
+        if self.group is None:
+            raise NotFound(404, "NotFound", "", {"name": "digits", "kind": "podgroups"})
+        return self.group
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+@pytest.fixture
+def gate(server: Server) -> GangGate:
+    client: Client = server  # type: ignore[assignment]
+    return GangGate(client, server.monotonic)
+
+
+def group(replicas: int = 4) -> PodGroup:
+    found = pod_group_of(job(replicas=replicas, schedulingPolicy={"gang": "coscheduling"}))
+    assert found is not None
+    return found
+
+
+async def test_one_answer_does_for_all_who_wait(server: Server, gate: GangGate) -> None:
+    for _ in range(1_000):
+        obstacle = await gate.obstacle(group())
+        assert obstacle is not None and not obstacle.worth_telling
+    assert server.asked == 1
+    server.group = group().wanted
+    server.now += ANSWER_SECONDS * 1.1
+    assert await gate.obstacle(group()) is None
+    assert server.asked == 2
+
+
+async def test_new_minimum_is_asked_for_at_once(server: Server, gate: GangGate) -> None:
+    server.group = group(2).wanted
+    assert await gate.obstacle(group(2)) is None
+    obstacle = await gate.obstacle(group(4))
+    assert obstacle is not None and obstacle.message == "the PodGroup digits is yet to have minMember 4"
+
+
+async def test_long_absence_is_told_and_asked_for_less_often(server: Server, gate: GangGate) -> None:
+    soon = await gate.obstacle(group())
+    server.now += PATIENCE_SECONDS * 1.1
+    later = await gate.obstacle(group())
+    assert soon is not None and later is not None
+    assert later.worth_telling and later.retry_seconds > soon.retry_seconds
+
+
+async def test_each_wait_begins_afresh(server: Server, gate: GangGate) -> None:
+    await gate.obstacle(group())
+    server.now += PATIENCE_SECONDS * 1.1
+    server.group = group().wanted
+    assert await gate.obstacle(group()) is None
+    server.now += 60.0
+    server.group = None
+    obstacle = await gate.obstacle(group())
+    assert obstacle is not None and not obstacle.worth_telling
