@@ -31,8 +31,16 @@ def minimum_workers(job: ElasticJob) -> int:
     if worker is None:
         return 0
     unit = job.spec.elastic_policy.node_unit
-    asked = worker.min_replicas or _of_launcher(worker, job.spec.envs) or worker.replicas
+    asked = stated_minimum(job) or worker.replicas
     return min(-(-asked // unit) * unit, worker.replicas)
+
+
+def stated_minimum(job: ElasticJob) -> int | None:
+    """What the job itself or its command says, whatever `replicas` is; None if nothing does."""
+    worker = job.spec.replica_specs.get(names.WORKER)
+    if worker is None:
+        return None
+    return worker.min_replicas or _of_launcher(worker, job.spec.envs)
 
 
 def _of_launcher(worker: ReplicaSpec, envs: Mapping[str, Any]) -> int | None:

@@ -39,10 +39,6 @@ def limits_of(container: Object) -> Object:
     return mapping(mapping(container.get("resources")).get("limits"))
 
 
-def limits_of(container: Object) -> Object:
-    return mapping(mapping(container.get("resources")).get("limits"))
-
-
 def resources_digest(resources: Object) -> str:
     """Tells whether a Pod is up to date; `1Gi` and `1024Mi` are the same."""
     amounts = {
@@ -50,18 +46,6 @@ def resources_digest(resources: Object) -> str:
         for kind in KINDS
     }
     return hashlib.sha256(json.dumps(amounts, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _layer(resources: ResourceRequirements | None) -> Object:
-    wire = resources.to_wire() if resources is not None else {}
-    return {kind: amounts for kind, amounts in wire.items() if amounts}
-
-
-def _is_more(amount: Any, than: Any) -> bool:
-    try:
-        return than is None or parse(amount) > parse(than)
-    except ValueError:
-        return True
 
 
 def mapping(found: Any) -> Object:
