@@ -15,6 +15,7 @@ from e2e.faults import Broken, NodeProbes, Slowed
 from e2e.observation import Observation
 
 TIMEOUT_SECONDS = 60
+FINISHED_SECONDS = 150
 CONDITION_SECONDS = 20
 
 
@@ -28,6 +29,7 @@ def dlr_node_check(cluster: Cluster, *arguments: str) -> tuple[int, Object]:
         "-o",
         "json",
         *arguments,
+        timeout_seconds=FINISHED_SECONDS,
     )
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout)
@@ -38,34 +40,34 @@ def test_a_broken_node_is_cordoned_and_a_later_pass_lifts_our_cordon_but_not_ano
     cluster: Cluster, observation: Observation
 ) -> None:
     namespace = observation.namespace
-    nodes = ["node-0", "node-1", "node-2", "node-3"]
+    nodes = ["node-0", "node-1", "node-2"]
     everybody = ("--namespace", namespace, "--nodes", ",".join(nodes))
-    with Broken(NodeProbes(namespace, "node-3", "gemm")) as fault:
+    with Broken(NodeProbes(namespace, "node-2", "gemm")) as fault:
         code, found = dlr_node_check(cluster, *everybody)
     assert fault.killed == 1
     assert code == 1, found
     assert {entry["node"]: entry["verdict"] for entry in found["nodes"]} == {
         **dict.fromkeys(nodes, "Healthy"),
-        "node-3": "Faulty",
+        "node-2": "Faulty",
     }
-    assert "SIGKILL" in found["nodes"][3]["message"]
-    checks.wait_until_cordoned(cluster, observation, "node-3")
+    assert "SIGKILL" in found["nodes"][2]["message"]
+    checks.wait_until_cordoned(cluster, observation, "node-2")
 
-    cluster.kubectl("cordon", "node-2")
+    cluster.kubectl("cordon", "node-1")
     try:
         code, found = dlr_node_check(cluster, *everybody)
         assert code == 0, found
-        assert [entry["verdict"] for entry in found["nodes"]] == 4 * ["Healthy"], (
+        assert [entry["verdict"] for entry in found["nodes"]] == 3 * ["Healthy"], (
             "cordoned ones are tested too"
         )
         observation.wait_for(
             "our cordon to be lifted",
-            lambda: checks.is_in_service(checks.node(cluster, "node-3")),
+            lambda: checks.is_in_service(checks.node(cluster, "node-2")),
             checks.CORDON_SECONDS,
         )
-        assert checks.node(cluster, "node-2")["spec"]["unschedulable"], "a cordon made by hand stays"
+        assert checks.node(cluster, "node-1")["spec"]["unschedulable"], "a cordon made by hand stays"
     finally:
-        cluster.kubectl("uncordon", "node-2")
+        cluster.kubectl("uncordon", "node-1")
 
 
 @pytest.mark.needs(Capability.NODE_PROCESSES)
@@ -73,10 +75,10 @@ def test_a_slow_node_is_named_a_straggler_and_stays_in_service(
     cluster: Cluster, observation: Observation
 ) -> None:
     namespace = observation.namespace
-    nodes = ["node-0", "node-1", "node-2", "node-3"]
+    nodes = ["node-0", "node-1", "node-2"]
     with Slowed(NodeProbes(namespace, "node-1", "gemm")) as fault:
         cluster.apply(checks.node_check({"nodes": nodes, "timeoutSeconds": 2 * TIMEOUT_SECONDS}), namespace)
-        check = checks.wait_until_finished(observation, within_seconds=150)
+        check = checks.wait_until_finished(observation, within_seconds=FINISHED_SECONDS)
     print(checks.duration(check))
     assert len(fault.slowed) == 1
     status = check["status"]
