@@ -28,6 +28,8 @@ def test_a_types_resources_come_before_the_templates_and_a_slots_own_where_they_
         "claims": [{"name": "nic"}],
     }
     assert resources_of(owner, "worker", None)["limits"]["memory"] == "2Gi"
+    less = ResourceRequirements(limits={"memory": "1536Mi", "cpu": "500m"})
+    assert resources_of(owner, "worker", less) == resources_of(owner, "worker", None)
     assert limits["memory"] == "1Gi"
 
 
