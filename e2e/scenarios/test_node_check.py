@@ -131,17 +131,6 @@ def test_a_check_that_cannot_be_carried_out_fails_and_says_why(
     assert not observation.pods()
 
 
-def test_one_node_alone_is_checked_and_the_message_tells_what_was_not(
-    cluster: Cluster, observation: Observation
-) -> None:
-    cluster.apply(
-        checks.node_check({"nodes": ["node-0"], "timeoutSeconds": TIMEOUT_SECONDS}), observation.namespace
-    )
-    check = checks.wait_until_finished(observation)
-    assert checks.verdicts(check) == {"node-0": "Healthy"}
-    assert "no partner" in jobs.condition(check, "Healthy")["message"]
-
-
 def test_a_check_without_the_gpu_that_it_asks_for_could_not_tell(
     cluster: Cluster, observation: Observation
 ) -> None:
@@ -155,7 +144,7 @@ def test_a_check_without_the_gpu_that_it_asks_for_could_not_tell(
     checks.assert_in_service(cluster, ["node-0", "node-1"])
 
 
-def test_a_second_check_of_the_same_node_waits_for_the_first(
+def test_one_node_alone_is_checked_without_a_partner_and_a_second_check_of_it_waits(
     cluster: Cluster, observation: Observation
 ) -> None:
     for name in ("first", "second"):
@@ -174,4 +163,5 @@ def test_a_second_check_of_the_same_node_waits_for_the_first(
     first = checks.wait_until_finished(observation, "first")
     second = checks.wait_until_finished(observation, "second")
     assert checks.verdicts(first) == checks.verdicts(second) == {"node-0": "Healthy"}
+    assert "no partner" in jobs.condition(first, "Healthy")["message"]
     assert first["status"]["completionTime"] <= second["status"]["startTime"]
