@@ -35,6 +35,7 @@ class Kind(Enum):
     JOB = Resource("elastic.iml.github.io/v1alpha1", "elasticjobs")
     WORKER = Resource("elastic.iml.github.io/v1alpha1", "elasticworkers")
     CHECK = Resource("elastic.iml.github.io/v1alpha1", "nodechecks")
+    PLAN = Resource("elastic.iml.github.io/v1alpha1", "scaleplans")
     POD = Resource("v1", "pods")
     EVENT = Resource("v1", "events")
     NODE = Resource("v1", "nodes", namespaced=False)

@@ -20,7 +20,7 @@ Answer = TypeVar("Answer")
 
 RECONNECT_SECONDS = 0.5
 LOOK_AGAIN_SECONDS = 1.0  # conditions may look at more than objects
-WATCHED = (Kind.JOB, Kind.WORKER, Kind.CHECK, Kind.POD, Kind.EVENT)
+WATCHED = (Kind.JOB, Kind.WORKER, Kind.CHECK, Kind.PLAN, Kind.POD, Kind.EVENT)
 
 
 class Timeout(AssertionError):
@@ -28,7 +28,7 @@ class Timeout(AssertionError):
 
 
 class Observation:
-    """Watches jobs, workers, node checks, Pods and Events of a namespace from its creation until `close`."""
+    """Watches what is in a namespace, of the kinds above, from its creation until `close`."""
 
     def __init__(self, kubeconfig: Path, namespace: str) -> None:
         self.namespace = namespace
@@ -96,6 +96,10 @@ class Observation:
             lines += [f"  {_condition(condition)}" for condition in status.get("conditions", [])]
         for check in self.checks():
             lines += _described_check(check)
+        for name, plan in self.objects(Kind.PLAN).items():
+            status = plan.get("status", {})
+            lines.append(f"scale plan {name}: {status.get('phase')}")
+            lines += [f"  {_condition(condition)}" for condition in status.get("conditions", [])]
         for name, worker in sorted(self.objects(Kind.WORKER).items()):
             status = worker.get("status", {})
             agent = status.get("agent") or {}
