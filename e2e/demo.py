@@ -21,10 +21,10 @@ from e2e.screen import NodeRow, Screen, WorkerRow
 
 WORKERS = 3
 NODES = 4
-EPOCHS = 8
-STEPS_AN_EPOCH = 22
-STEP_DELAY_SECONDS = 0.08
-STEPS_BETWEEN_BLOWS = 30
+EPOCHS = 6
+STEPS_AN_EPOCH = 23
+STEP_DELAY_SECONDS = 0.07
+STEPS_BETWEEN_BLOWS = 20
 NODE_CHECK = {"enabled": True, "timeoutSeconds": 60, "stragglerRatio": checks.RATIO}
 CHECK_SECONDS = 90
 TRAINING_SECONDS = 90

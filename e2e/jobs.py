@@ -38,7 +38,7 @@ def digits(
     launcher: tuple[str, ...] = ("dlr", "run"),
     **spec: Any,
 ) -> Object:
-    """examples/digits as a job of this cluster: 22 steps an epoch, a checkpoint every 10 steps."""
+    """examples/digits as a job of this cluster: 23 steps an epoch, a checkpoint every 10 steps."""
     storage = cluster.storage(namespace)
     variables = {
         "CHECKPOINT_DIR": storage.path,
