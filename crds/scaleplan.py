@@ -73,6 +73,8 @@ class ScalePlanStatus(Model):
     conditions: Conditions = Field(default_factory=list)
     job_generation: int | None = None
     """The job's generation that the change of its spec is decided from."""
+    replicas: Annotated[dict[str, int], Field(max_length=6)] = Field(default_factory=dict)
+    """By type, the counts that the plan comes to; decided once."""
     create_time: datetime | None = None
     finish_time: datetime | None = None
 

@@ -8,16 +8,17 @@ both publish the next round.
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 from controller.cache import Cache
 from controller.client import Client
 from controller.errors import AlreadyExists, NotFound
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
-from controller.resources import ELASTICJOBS, ELASTICWORKERS
+from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODES
 from crds.elasticjob import ElasticJob, ElasticJobStatus, JobPhase, Rendezvous
 from crds.elasticworker import ElasticWorker
-from reconcilers import job_outcome
+from reconcilers import job_outcome, rolling
 from reconcilers.clock import Clock
 from reconcilers.failure_policy import over_budget
 from reconcilers.hardware_smell import suspected_at
@@ -25,15 +26,20 @@ from reconcilers.incidents import incident_of, with_incident
 from reconcilers.job_check import Course, active_check, plan_world, waiting_since_the_check
 from reconcilers.job_check_report import CheckState, finding_of
 from reconcilers.job_checks import JobChecks
-from reconcilers.job_status import has_succeeded
+from reconcilers.job_plans import JobPlans
+from reconcilers.job_scale import take_up, with_moves_done, with_sources
+from reconcilers.job_status import has_succeeded, training_types
 from reconcilers.job_turn import Turn
 from reconcilers.job_verdicts import Standing, standing_of
+from reconcilers.memory import raised_memory
 from reconcilers.observations import Observations
 from reconcilers.parallel import in_parallel
 from reconcilers.parsing import Parser
-from reconcilers.participants import bounds_of, is_waiting, participants_of
+from reconcilers.participants import Ages, bounds_of, checkpoint_of, is_waiting, participants_of
 from reconcilers.relaunch import Relaunch, plan_relaunches
+from reconcilers.rolling import plan_roll
 from reconcilers.run_policy import seconds_to_deadline, seconds_to_expiry
+from reconcilers.slots import present_slots
 from reconcilers.status_patch import merge_patch
 from reconcilers.worker import BY_JOB, owner_uids
 from reconcilers.worker_set import new_worker, plan_workers
@@ -50,6 +56,9 @@ class ElasticJobReconciler(Reconciler):
         self._parse_job = Parser(ElasticJob)
         self._parse_worker = Parser(ElasticWorker)
         self._joined = Observations(clock.monotonic)
+        self._saved = Observations(clock.monotonic)
+        self._plans = JobPlans(client, cache)
+        self._nodes = cache.store(NODES)
 
     async def reconcile(self, request: Request) -> Result:
         raw = self._jobs.get(request.namespace, request.name)
@@ -61,6 +70,7 @@ class ElasticJobReconciler(Reconciler):
             return await self._expire(turn)
 
         await self._keep_workers(turn)
+        await self._take_up(turn)
         if job.spec.suspend:
             status = job_outcome.suspended(turn)
         else:
@@ -79,7 +89,7 @@ class ElasticJobReconciler(Reconciler):
         return sorted((self._parse_worker.parse(raw) for raw in mine), key=lambda w: w.spec.index)
 
     async def _keep_workers(self, turn: Turn) -> None:
-        """As many ElasticWorkers as the spec wants; a surplus one goes once no world has it any more."""
+        """An ElasticWorker for each slot; a surplus one goes once no world has it any more."""
         plan = plan_workers(turn.job, turn.workers, turn.published)
         if plan.missing:
             turn.event("Normal", "WorkersCreated", f"created {len(plan.missing)} workers")
@@ -96,6 +106,15 @@ class ElasticJobReconciler(Reconciler):
         metadata = worker.metadata
         with contextlib.suppress(NotFound):
             await self._client.delete(ELASTICWORKERS, metadata.name, metadata.namespace, uid=metadata.uid)
+
+    async def _take_up(self, turn: Turn) -> None:
+        """What is asked of the job's scale becomes desired state; it is written with the status."""
+        turn.fresh = self._plans.freshness(turn.job, turn.workers)
+        managed_fields = turn.raw["metadata"].get("managedFields") or ()
+        plans = await self._plans.read(turn.job)
+        uptake = take_up(turn.job, plans, turn.fresh, managed_fields, turn.now)
+        turn.job, turn.asked_anew = uptake.job, uptake.anew
+        job_outcome.announce_scale(turn, uptake)
 
     async def _train(self, turn: Turn) -> ElasticJobStatus:
         """The status of a job that is to run: its world, or its end."""
@@ -128,8 +147,12 @@ class ElasticJobReconciler(Reconciler):
         await self._relaunch(turn, course.decision.rendezvous, standing)
         await self._checks.prune(job, checks)
         job_outcome.announce_world(turn, course.decision)
+        turn.job, done = with_moves_done(turn.job, turn.workers, course.decision.rendezvous)
+        job_outcome.announce_moves(turn, done)
         state = CheckState(checks.of_job, turn.active_check, refused, standing.unchecked, course.left_out)
-        status = job_outcome.progress(turn, course.decision.rendezvous, finding_of(job, state))
+        fresh = self._plans.freshness(turn.job, turn.workers) if turn.asked_anew else turn.fresh
+        world, finding = course.decision.rendezvous, finding_of(job, state)
+        status = job_outcome.progress(turn, world, finding, course.left_out, fresh)
         return status.model_copy(
             update={
                 "restarts": restarts,
@@ -142,38 +165,53 @@ class ElasticJobReconciler(Reconciler):
         published = turn.published
         if job.status.active_check and active is None:
             published = waiting_since_the_check(published, turn.now)
-        checking = active.metadata.name if active else None
-        ages = {
-            worker.metadata.uid: self._joined.age_seconds(worker.metadata.uid, (is_waiting(worker), checking))
-            for worker in turn.workers
-        }
-        participants = participants_of(job, turn.workers, ages)
-        course = plan_world(published, participants, bounds_of(job), standing, active, turn.now)
+        participants, bounds = participants_of(job, turn.workers, self._ages(turn)), bounds_of(job)
+        if active is None:
+            turn.roll = plan_roll(
+                job, turn.workers, participants, published, bounds, turn.fresh, standing.slow
+            )
+            turn.job = with_sources(job, turn.roll.sources) if turn.roll.sources else job
+        people = turn.roll.marked(participants)
+        course = plan_world(published, people, bounds, standing, active, turn.now)
         turn.again_in(course.decision.look_again_seconds)
         return course
 
+    def _ages(self, turn: Turn) -> Ages:
+        checking = turn.active_check.metadata.name if turn.active_check else None
+        joined, checkpoint = {}, {}
+        for worker in turn.workers:
+            uid, step = worker.metadata.uid, checkpoint_of(worker)
+            joined[uid] = self._joined.age_seconds(uid, (is_waiting(worker), checking))
+            if step is not None:
+                checkpoint[uid] = self._saved.age_seconds(uid, step)
+        return Ages(joined, checkpoint)
+
     async def _relaunch(self, turn: Turn, rendezvous: Rendezvous, standing: Standing) -> None:
         """Raise the incarnation of slots whose Pod has ended, or has to leave its node."""
-        wanted = [w for w in turn.workers if w.spec.index < turn.job.spec.replica_specs[w.spec.type].replicas]
-        plan = plan_relaunches(wanted, rendezvous, turn.now, standing)
+        slots = {type_: present_slots(turn.job, type_) for type_ in training_types(turn.job)}
+        wanted = [w for w in turn.workers if w.spec.index in slots.get(w.spec.type, ())]
+        renewed = {worker.metadata.uid: rolling.REASON for worker in turn.roll.relaunches}
+        plan = plan_relaunches(wanted, rendezvous, turn.now, standing, renewed)
         turn.again_in(plan.look_again_seconds)
-        await in_parallel([self._raise_incarnation(relaunch) for relaunch in plan.relaunches])
-        for relaunch in plan.relaunches:
-            name = relaunch.worker.metadata.name
-            message = f"{name} gets a new Pod, incarnation {relaunch.worker.spec.incarnation + 1}"
-            turn.event("Normal", "WorkerRelaunched", f"{message}: {relaunch.reason}")
+        await in_parallel([self._raise_incarnation(turn, relaunch) for relaunch in plan.relaunches])
 
-    async def _raise_incarnation(self, relaunch: Relaunch) -> None:
+    async def _raise_incarnation(self, turn: Turn, relaunch: Relaunch) -> None:
         worker = relaunch.worker
-        patch = {
-            "metadata": {"resourceVersion": worker.metadata.resource_version},
-            "spec": {
-                "incarnation": worker.spec.incarnation + 1,
-                "excludedNodes": list(relaunch.excluded_nodes),
-                "faultyNodes": list(relaunch.faulty_nodes),
-            },
+        spec: dict[str, Any] = {
+            "incarnation": worker.spec.incarnation + 1,
+            "excludedNodes": list(relaunch.excluded_nodes),
+            "faultyNodes": list(relaunch.faulty_nodes),
         }
-        await self._client.patch(ELASTICWORKERS, worker.metadata.name, patch, worker.metadata.namespace)
+        raised = raised_memory(turn.job, worker, turn.workers, self._nodes.list())
+        if raised is not None:
+            spec["resources"] = raised.resources.to_wire()
+        metadata = worker.metadata
+        patch = {"metadata": {"resourceVersion": metadata.resource_version}, "spec": spec}
+        await self._client.patch(ELASTICWORKERS, metadata.name, patch, metadata.namespace)
+        message = f"{metadata.name} gets a new Pod, incarnation {spec['incarnation']}"
+        turn.event("Normal", "WorkerRelaunched", f"{message}: {relaunch.reason}")
+        if raised is not None:
+            turn.event("Normal", "MemoryRaised", raised.message)
 
     async def _write(self, turn: Turn, status: ElasticJobStatus) -> None:
         """The one status write, if anything changed; then the Events, which tell what has happened."""

@@ -15,11 +15,11 @@ from typing import Any
 
 from crds import names
 from crds.elasticjob import ElasticJob, Rendezvous, RendezvousPhase
-from crds.elasticworker import AgentState
 from crds.nodecheck import NodeCheck
 from reconcilers.job_verdicts import LONG_AGO, Standing
+from reconcilers.moving import settle
 from reconcilers.pod_builder import owner_reference
-from reconcilers.rendezvous import Bounds, Decision, Participant
+from reconcilers.rendezvous import Bounds, Decision, Participant, is_ending
 from reconcilers.stragglers import decide_without_stragglers
 
 KEPT_CHECKS = 5
@@ -59,16 +59,22 @@ def plan_world(
     active: NodeCheck | None,
     now: datetime,
 ) -> Course:
-    """`decide`, with checks: the faulty do not join, the slow only if needed, the unchecked wait."""
-    able = [_faulty(p, standing) for p in participants]
-    chosen = decide_without_stragglers(published, able, bounds, standing.slow, now)
+    """`decide`, with checks: the faulty do not join, the slow only if needed, the unchecked wait.
+
+    Who takes another's place does so though its node is slow: the world is not to be smaller for it.
+    """
+    settled = settle(published, [_faulty(p, standing) for p in participants], bounds)
+    able = settled.participants
+    slow = standing.slow - {p.index for p in able if p.replaces is not None}
+    chosen = decide_without_stragglers(published, able, bounds, slow, now)
+    decision = _again_in(chosen.decision, settled.look_again_seconds)
     if active is not None:
-        return Course(_during(active, published, chosen.decision, able, now), chosen.left_out)
-    check = _workers_to_check(published, chosen.decision, able, standing.unchecked)
+        return Course(_during(active, published, decision, able, now), chosen.left_out)
+    check = _workers_to_check(published, decision, able, standing.unchecked)
     if not check:
-        return Course(chosen.decision, chosen.left_out)
-    held = _without_new_world(published, chosen.decision, now)
-    return Course(held, chosen.left_out, check, otherwise=chosen.decision)
+        return Course(decision, chosen.left_out)
+    held = _without_new_world(published, decision, now)
+    return Course(held, chosen.left_out, check, otherwise=decision)
 
 
 def waiting_since_the_check(published: Rendezvous, now: datetime) -> Rendezvous:
@@ -143,6 +149,13 @@ def _age(check: NodeCheck) -> tuple[datetime, str]:
     return check.metadata.creation_timestamp or LONG_AGO, check.metadata.uid
 
 
+def _again_in(decision: Decision, seconds: float | None) -> Decision:
+    known = decision.look_again_seconds
+    if seconds is None:
+        return decision
+    return replace(decision, look_again_seconds=seconds if known is None else min(known, seconds))
+
+
 def _faulty(participant: Participant, standing: Standing) -> Participant:
     reason = standing.faulty.get(participant.index)
     if reason is None:
@@ -153,11 +166,11 @@ def _faulty(participant: Participant, standing: Standing) -> Participant:
 def _workers_to_check(
     published: Rendezvous, decision: Decision, participants: Sequence[Participant], unchecked: frozenset[int]
 ) -> tuple[int, ...]:
-    """Nobody, if the decision may stand. A world that only grows is not stopped to test its members again."""
+    """Nobody, if the decision may stand. Members of a world that did not break are not tested again."""
     world = decision.rendezvous
     if world.phase is not RendezvousPhase.FORMED or world.round == published.round:
         return ()
-    growth = published.phase is RendezvousPhase.FORMED and not decision.breaks
+    growth = published.phase is RendezvousPhase.FORMED and not decision.broken
     old = set(published.members) if growth else set()
     if not unchecked & (set(world.members) - old):
         return ()
@@ -172,8 +185,8 @@ def _during(
     now: datetime,
 ) -> Decision:
     tested = [m for m in published.members if active.spec.workers is None or m in active.spec.workers]
-    stands = published.phase is RendezvousPhase.FORMED and not decision.breaks
-    if not stands or not tested or _is_ending(published, participants):
+    stands = published.phase is RendezvousPhase.FORMED and not decision.broken
+    if not stands or not tested or is_ending(published, participants):
         return _without_new_world(published, decision, now)
     reason = f"node check {active.metadata.name} tests {named(tested)}"
     return Decision(_given_up(published, reason, now))
@@ -184,7 +197,7 @@ def _without_new_world(published: Rendezvous, decision: Decision, now: datetime)
     world = decision.rendezvous
     if world.phase is not RendezvousPhase.FORMED or world.round == published.round:
         return replace(decision, look_again_seconds=None)
-    if not decision.breaks:
+    if not decision.broken:
         return Decision(published)
     return Decision(_given_up(published, world.reason, now), decision.breaks)
 
@@ -192,17 +205,3 @@ def _without_new_world(published: Rendezvous, decision: Decision, now: datetime)
 def _given_up(published: Rendezvous, reason: str, now: datetime) -> Rendezvous:
     phase = RendezvousPhase.REFORMING
     return published.model_copy(update={"phase": phase, "reason": reason, "reforming_since": now})
-
-
-def _is_ending(published: Rendezvous, participants: Sequence[Participant]) -> bool:
-    """Whether a member has finished: training is not given up so near to its end."""
-    return any(
-        p.succeeded
-        or (
-            p.report is not None
-            and p.report.state is AgentState.SUCCEEDED
-            and p.report.observed_round == published.round
-        )
-        for p in participants
-        if p.index in published.members
-    )

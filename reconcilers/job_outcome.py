@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from crds import names
-from crds.elasticjob import ElasticJobStatus, JobPhase, Rendezvous, RendezvousPhase
+from crds.elasticjob import ElasticJobStatus, JobPhase, Migration, Rendezvous, RendezvousPhase
 from crds.model import Condition
 from reconcilers import job_status
 from reconcilers.conditions import with_condition
 from reconcilers.incidents import Incident
 from reconcilers.job_check_report import NODES_CHECKED, QUIET, Finding, interrupted
+from reconcilers.job_scale import Uptake, in_words
+from reconcilers.job_scaled import phase_while_scaling, with_scaled
 from reconcilers.job_turn import Turn
 from reconcilers.rendezvous import Decision, dissolve
+from reconcilers.rolling import Freshness
+from reconcilers.scale_plan import intent_of
 
 
-def progress(turn: Turn, rendezvous: Rendezvous, finding: Finding | None) -> ElasticJobStatus:
-    """Of a job that goes on."""
+def progress(
+    turn: Turn, rendezvous: Rendezvous, finding: Finding | None, without: Collection[int], fresh: Freshness
+) -> ElasticJobStatus:
+    """Of a job that goes on. The world does without some workers, and some have outdated Pods."""
     job = turn.job
     phase = job_status.phase_of(job, turn.workers, rendezvous)
     conditions = job_status.progress_conditions(job, turn.workers, phase, rendezvous, turn.now)
+    conditions = with_scaled(
+        conditions, job, turn.workers, rendezvous, without, fresh, turn.now, anew=turn.asked_anew
+    )
     _announce_scheduling(turn, conditions)
     return common(turn).model_copy(
         update={
-            "phase": phase,
+            "phase": phase_while_scaling(phase, conditions),
             "conditions": _with_finding(turn, conditions, finding),
             "rendezvous": rendezvous,
             "start_time": job.status.start_time or turn.now,
@@ -66,6 +75,7 @@ def finished(turn: Turn, phase: JobPhase, reason: str, message: str) -> ElasticJ
             "phase": phase,
             "conditions": _with_finding(turn, conditions, interrupted(conditions)),
             "completion_time": turn.now,
+            "scale_plan": None,
             "last_failure": job_status.last_failure(turn.job, turn.workers),
         }
     )
@@ -89,8 +99,10 @@ def common(turn: Turn) -> ElasticJobStatus:
 
 def announce_world(turn: Turn, decision: Decision) -> None:
     published, new = turn.published, decision.rendezvous
-    if decision.breaks:
+    if decision.broken:
         turn.event("Warning", "WorldBroken", f"round {published.round}: {new.reason}")
+    elif decision.breaks:
+        turn.event("Normal", "WorldChanged", f"round {published.round}: {new.reason}")
     if new.phase is RendezvousPhase.FORMED and new.round != published.round:
         turn.event(
             "Normal",
@@ -98,6 +110,23 @@ def announce_world(turn: Turn, decision: Decision) -> None:
             f"round {new.round}: {len(new.members)} workers, {new.world_size} processes, "
             f"rank 0 is worker {new.members[0]} at {new.master_address}:{new.master_port}",
         )
+
+
+def announce_scale(turn: Turn, uptake: Uptake) -> None:
+    """Tell of a count or a plan that has just become desired state."""
+    scaling, before = uptake.job.status.scaling, uptake.count_changed_from
+    if scaling is not None and before is not None:
+        message = f"from {before} to {scaling.replicas} workers, by {scaling.by}"
+        turn.event("Normal", "ScaleRequested", message)
+    if uptake.plan is not None:
+        comes_to = in_words(intent_of(uptake.plan, uptake.job))
+        turn.event("Normal", "ScalePlanTaken", f"ScalePlan {uptake.plan.metadata.name}: {comes_to}")
+
+
+def announce_moves(turn: Turn, done: Sequence[Migration]) -> None:
+    for move in done:
+        message = f"{move.type} {move.target} has taken the place of {move.source}"
+        turn.event("Normal", "WorkerMoved", message)
 
 
 def _announce_scheduling(turn: Turn, conditions: Sequence[Condition]) -> None:

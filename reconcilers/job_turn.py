@@ -11,16 +11,24 @@ from controller.reconciler import Result
 from crds.elasticjob import ElasticJob, Rendezvous
 from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck
+from reconcilers.rolling import Freshness, Roll
 
 
 @dataclass
 class Turn:
     job: ElasticJob
+    """As it was read; with what is asked of its scale, once that is taken up."""
     raw: dict[str, Any]
     workers: list[ElasticWorker]
     now: datetime
     active_check: NodeCheck | None = None
     suspected_at: datetime | None = None
+    fresh: Freshness = field(default_factory=Freshness)
+    """Whose Pods have not the resources that the job, as it was read, wants."""
+    roll: Roll = field(default_factory=Roll)
+    """Who of them has a turn now."""
+    asked_anew: bool = False
+    """Whether a count, or something of a ScalePlan, has become desired state just now."""
     events: list[tuple[EventType, str, str]] = field(default_factory=list)
     look_again: list[float] = field(default_factory=list)
 

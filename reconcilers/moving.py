@@ -27,10 +27,10 @@ class Settled:
 
 
 def settle(published: Rendezvous, participants: Sequence[Participant], bounds: Bounds) -> Settled:
-    """A target that is not ready does not count yet; one that is takes over, at once unless its source trains.
+    """A target that is not ready does not count yet; one that is takes over, unless its source trains.
 
-    Then it waits for other targets that are on their way, and for the next checkpoint, as newcomers do. It also
-    waits while the world is ending, or if the world would be smaller without the source.
+    Then it waits for other targets on their way and for the next checkpoint, as newcomers do; and as long as
+    the world is ending, or would be smaller without the source.
     """
     targets = [p for p in participants if p.replaces is not None]
     if not targets:
@@ -53,16 +53,6 @@ def settle(published: Rendezvous, participants: Sequence[Participant], bounds: B
         checkpoint_wait(published, participants, newcomers, bounds),
     )
     return Settled(eager, wait) if wait > 0 else Settled(people)
-
-
-def taken_over(world: Rendezvous, participants: Sequence[Participant]) -> frozenset[int]:
-    """The slots whose place in the world another has."""
-    members = set(world.members) if world.phase is RendezvousPhase.FORMED else set()
-    return frozenset(
-        p.replaces
-        for p in participants
-        if p.replaces is not None and p.index in members and p.replaces not in members
-    )
 
 
 def _trains(published: Rendezvous, participants: Sequence[Participant]) -> frozenset[int]:

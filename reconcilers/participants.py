@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
+from reconcilers.minimum import minimum_workers
 from reconcilers.rendezvous import Bounds, Participant
+from reconcilers.slots import present_slots, slots_of
 from reconcilers.worker_status import current_report
 
 MAX_REASON = 200
@@ -16,25 +19,34 @@ MAX_REASON = 200
 
 def bounds_of(job: ElasticJob) -> Bounds:
     worker, policy = job.spec.replica_specs.get(names.WORKER), job.spec.elastic_policy
-    replicas = worker.replicas if worker else 0
     return Bounds(
-        desired=replicas,
-        minimum=(worker.min_replicas if worker else None) or replicas,
+        desired=worker.replicas if worker else 0,
+        minimum=minimum_workers(job),
         node_unit=policy.node_unit,
         last_call_seconds=float(policy.last_call_seconds),
         shrink_after_seconds=float(policy.shrink_after_seconds),
+        grow_at_checkpoint_seconds=float(policy.grow_at_checkpoint_seconds),
     )
 
 
-def participants_of(
-    job: ElasticJob, workers: Sequence[ElasticWorker], ages: Mapping[str, float]
-) -> list[Participant]:
-    """The wanted training workers. `ages` gives, by uid, seconds since each began to wait for a world."""
-    desired = bounds_of(job).desired
+@dataclass(frozen=True)
+class Ages:
+    """How long ago we saw something of each worker, by uid."""
+
+    joined: Mapping[str, float] = field(default_factory=dict)
+    """When it began to wait for a world."""
+    checkpoint: Mapping[str, float] = field(default_factory=dict)
+    """When it saved a checkpoint."""
+
+
+def participants_of(job: ElasticJob, workers: Sequence[ElasticWorker], ages: Ages) -> list[Participant]:
+    """The training workers that are wanted, and those that are to take the place of one."""
+    present = set(present_slots(job, names.WORKER))
+    sources = {target: source for source, target in slots_of(job, names.WORKER).moves.items()}
     return [
-        _participant(worker, ages.get(worker.metadata.uid, 0.0))
+        _participant(worker, ages, sources.get(worker.spec.index))
         for worker in workers
-        if worker.spec.type == names.WORKER and worker.spec.index < desired
+        if worker.spec.type == names.WORKER and worker.spec.index in present
     ]
 
 
@@ -46,7 +58,15 @@ def is_waiting(worker: ElasticWorker) -> Hashable:
     return (report.pod_uid, report.state in (AgentState.READY, AgentState.FAILED))
 
 
-def _participant(worker: ElasticWorker, seconds_since_joined: float) -> Participant:
+def checkpoint_of(worker: ElasticWorker) -> int | None:
+    """The step of the last checkpoint that the worker's agent told of."""
+    report = worker.status.agent
+    if report is None or report.progress is None or not current_report(worker):
+        return None
+    return report.progress.checkpoint_step
+
+
+def _participant(worker: ElasticWorker, ages: Ages, replaces: int | None) -> Participant:
     status = worker.status
     judged = status.observed_incarnation == worker.spec.incarnation
     succeeded = judged and status.phase is WorkerPhase.SUCCEEDED
@@ -58,7 +78,9 @@ def _participant(worker: ElasticWorker, seconds_since_joined: float) -> Particip
         succeeded=succeeded,
         gone_because=_first_line(status.message) if failed else "",
         report=status.agent if current_report(worker) else None,
-        seconds_since_joined=seconds_since_joined,
+        seconds_since_joined=ages.joined.get(worker.metadata.uid, 0.0),
+        seconds_since_checkpoint=ages.checkpoint.get(worker.metadata.uid),
+        replaces=replaces,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -38,16 +38,24 @@ def delay_seconds(quick_exits: int) -> float:
 
 
 def plan_relaunches(
-    workers: Sequence[ElasticWorker], rendezvous: Rendezvous, now: datetime, standing: Standing = UNJUDGED
+    workers: Sequence[ElasticWorker],
+    rendezvous: Rendezvous,
+    now: datetime,
+    standing: Standing = UNJUDGED,
+    renewed: Mapping[str, str] | None = None,
 ) -> RelaunchPlan:
-    """The slots whose Pod has ended and is due to be replaced, or is on a node that was found faulty."""
+    """The slots whose Pod has ended and is due to be replaced, or is on a node that was found faulty.
+
+    `renewed` says, by uid, who is to have a new Pod for another reason, and for which.
+    """
     due, waits = [], []
     for worker in workers:
         faulty = standing.faulty.get(worker.spec.index) if worker.spec.type == names.WORKER else None
-        reason = faulty or _reason(worker, rendezvous)
+        wanted = faulty or (renewed or {}).get(worker.metadata.uid)
+        reason = wanted or _reason(worker, rendezvous)
         if reason is None:
             continue
-        wait = 0.0 if faulty else _remaining_delay(worker, now)
+        wait = 0.0 if wanted else _remaining_delay(worker, now)
         if wait > 0:
             waits.append(wait)
         else:

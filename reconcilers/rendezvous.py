@@ -8,6 +8,7 @@ stable and rank 0 is always the lowest slot. A round, once published as Formed, 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,11 +18,12 @@ from crds.elasticworker import AgentReport, AgentState
 
 NAMED_BREAKS = 3
 """The others are counted: a rack that is lost must not fill the status."""
+_TOO_FEW = re.compile(r"(^|; )\d+ of at least \d+ workers are ready$")
 
 
 @dataclass(frozen=True)
 class Participant:
-    """One wanted worker slot, as the last reads show it."""
+    """One worker slot that is wanted, or is to take the place of one, as the last reads show it."""
 
     index: int
     incarnation: int
@@ -35,10 +37,18 @@ class Participant:
     """The agent's report, if it is of this incarnation and Pod."""
     seconds_since_joined: float = 0.0
     """How long we have seen this agent wait for a world."""
+    seconds_since_checkpoint: float | None = None
+    """How long ago we saw it save one."""
+    replaces: int | None = None
+    """The slot whose place it is to take."""
+    leaving: str = ""
+    """Why it is to be in no world, although it could be."""
 
     @property
     def joinable(self) -> bool:
-        return self.alive and self.report is not None and self.report.state is not AgentState.STOPPED
+        if not self.alive or self.leaving or self.report is None:
+            return False
+        return self.report.state is not AgentState.STOPPED
 
 
 @dataclass(frozen=True)
@@ -50,11 +60,17 @@ class Bounds:
     node_unit: int
     last_call_seconds: float
     shrink_after_seconds: float
+    grow_at_checkpoint_seconds: float = 0.0
 
     def floor(self, count: int) -> int:
         """The largest allowed world size of at most `count` workers; 0 if that is below the minimum."""
         units = min(count, self.desired) // self.node_unit * self.node_unit
-        return units if units >= max(self.minimum, 1) else 0
+        return units if units >= self.least else 0
+
+    @property
+    def least(self) -> int:
+        """The smallest allowed world size."""
+        return -(-max(self.minimum, 1) // self.node_unit) * self.node_unit
 
 
 @dataclass(frozen=True)
@@ -65,6 +81,8 @@ class Break:
     reason: str
     report: AgentReport | None = None
     """Set if the member's own training processes failed, in place."""
+    departed: bool = False
+    """It was to leave: there is nobody to wait for."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +91,11 @@ class Decision:
     breaks: tuple[Break, ...] = ()
     """Why the published world had to be given up; only in the decision that gives it up."""
     look_again_seconds: float | None = None
+
+    @property
+    def broken(self) -> bool:
+        """Whether the world failed; one that is given up only for the next has not."""
+        return any(not b.departed for b in self.breaks)
 
     def changes(self, published: Rendezvous) -> bool:
         return self.rendezvous != published
@@ -85,7 +108,7 @@ def decide(
 
     Args:
         published: what the ElasticJob's status says.
-        participants: the wanted workers, one an index.
+        participants: the workers that count, one an index; of a slot and its replacement, one (`settle`).
         bounds: sizes and waiting times.
         now: wall clock, for `formedAt` and `reformingSince`, which outlive the controller.
     """
@@ -113,11 +136,32 @@ def dissolve(published: Rendezvous, reason: str) -> Rendezvous:
     return Rendezvous(round=published.round, phase=RendezvousPhase.FORMING, reason=reason)
 
 
+def is_ending(published: Rendezvous, participants: Sequence[Participant]) -> bool:
+    """Whether a member of a formed world has finished: so near to its end, training is not disturbed."""
+    members = set(published.members)
+    return any(p.succeeded or _has_succeeded(p, published.round) for p in participants if p.index in members)
+
+
+def checkpoint_wait(
+    published: Rendezvous, people: Sequence[Participant], newcomers: Sequence[Participant], bounds: Bounds
+) -> float:
+    """Seconds for which ready newcomers are still kept waiting for the world to save a checkpoint."""
+    if not bounds.grow_at_checkpoint_seconds:
+        return 0.0
+    joined = [p.seconds_since_joined for p in newcomers]
+    saved = [p.seconds_since_checkpoint for p in people if p.index in published.members]
+    if any(seconds is not None and seconds < min(joined) for seconds in saved):
+        return 0.0
+    return max(bounds.grow_at_checkpoint_seconds - max(joined), 0.0)
+
+
 def _break_of(index: int, incarnation: int, round_: int, member: Participant | None) -> Break | None:
     if member is None:
-        return Break(index, f"worker {index} is no longer wanted")
+        return Break(index, f"worker {index} is no longer wanted", departed=True)
     if member.succeeded:
         return None
+    if member.leaving:
+        return Break(index, member.leaving, departed=True)
     if member.incarnation != incarnation:
         return Break(index, f"worker {index} was relaunched as incarnation {member.incarnation}")
     if not member.alive:
@@ -143,13 +187,22 @@ def _judge_formed(
         if len(breaks) > NAMED_BREAKS:
             reason += f"; and {len(breaks) - NAMED_BREAKS} more"
         joinable = [p for p in ranked if p.joinable]
-        if len(joinable) >= bounds.desired and bounds.floor(len(joinable)):
-            return Decision(form(published, joinable, bounds, reason, now), breaks)
+        if bounds.floor(len(joinable)) and (
+            len(joinable) >= bounds.desired or _nobody_is_lost(published, breaks, joinable)
+        ):
+            keep = set(published.members)
+            return Decision(form(published, joinable, bounds, reason, now, keep=keep), breaks)
         held = published.model_copy(
             update={"phase": RendezvousPhase.REFORMING, "reason": reason, "reforming_since": now}
         )
-        return Decision(held, breaks, bounds.shrink_after_seconds)
+        return Decision(_told(held, joinable, bounds), breaks, bounds.shrink_after_seconds)
     return _judge_growth(published, ranked, bounds, now)
+
+
+def _nobody_is_lost(published: Rendezvous, breaks: Sequence[Break], joinable: Sequence[Participant]) -> bool:
+    """Whether all the members who are to stay are there: then there is nobody to wait for."""
+    staying = set(published.members) - {b.index for b in breaks if b.departed}
+    return staying <= {p.index for p in joinable}
 
 
 def _judge_growth(
@@ -157,14 +210,15 @@ def _judge_growth(
 ) -> Decision:
     """Ready newcomers join a healthy world in whole units, batched by the last call."""
     members = set(published.members)
-    if any(p.succeeded or _has_succeeded(p, published.round) for p in ranked if p.index in members):
-        return Decision(published)  # training is ending: nobody is disturbed for a newcomer
+    if is_ending(published, ranked):
+        return Decision(published)
     joining = [p for p in ranked if p.joinable]  # a member that stops before it has begun is not
     newcomers = [p for p in joining if p.index not in members]
     size = bounds.floor(len(joining))
     if size <= len(members):
         return Decision(published)
-    wait = 0.0 if len(joining) >= bounds.desired else _last_call(newcomers, bounds)
+    wait = 0.0 if len(joining) >= bounds.desired else last_call(newcomers, bounds)
+    wait = max(wait, checkpoint_wait(published, ranked, newcomers, bounds))
     if wait > 0:
         return Decision(published, look_again_seconds=wait)
     reason = f"the world grows from {len(members)} to {size} workers"
@@ -175,16 +229,17 @@ def _judge_reforming(
     published: Rendezvous, ranked: Sequence[Participant], bounds: Bounds, now: datetime
 ) -> Decision:
     joinable = [p for p in ranked if p.joinable]
+    reason = _TOO_FEW.sub("", published.reason)
     if len(joinable) >= bounds.desired and bounds.floor(len(joinable)):
-        return Decision(form(published, joinable, bounds, published.reason, now))
+        return Decision(form(published, joinable, bounds, reason, now))
     since = published.reforming_since or now
     wait = bounds.shrink_after_seconds - (now - since).total_seconds()
+    told = _told(published, joinable, bounds)
     if wait > 0:
-        return Decision(published, look_again_seconds=wait)
-    size = bounds.floor(len(joinable))
-    if not size:
-        return Decision(published)  # fewer than the minimum: the next worker to join wakes us
-    reason = f"{published.reason}; no replacement within {bounds.shrink_after_seconds:g} s"
+        return Decision(told, look_again_seconds=wait)
+    if not bounds.floor(len(joinable)):
+        return Decision(told)  # fewer than the minimum: the next worker to join wakes us
+    reason = f"{reason}; no replacement within {bounds.shrink_after_seconds:g} s"
     return Decision(form(published, joinable, bounds, reason, now, keep=set(published.members)))
 
 
@@ -192,18 +247,28 @@ def _judge_forming(
     published: Rendezvous, ranked: Sequence[Participant], bounds: Bounds, now: datetime
 ) -> Decision:
     joinable = [p for p in ranked if p.joinable]
+    waiting = _told(published.model_copy(update={"reason": ""}), joinable, bounds)
     if not bounds.floor(len(joinable)):
-        return Decision(published)
+        return Decision(waiting)
     if len(joinable) >= bounds.desired:
         return Decision(form(published, joinable, bounds, "all workers are ready", now))
-    wait = _last_call(joinable, bounds)
+    wait = last_call(joinable, bounds)
     if wait > 0:
-        return Decision(published, look_again_seconds=wait)
+        return Decision(waiting, look_again_seconds=wait)
     reason = f"{len(joinable)} of {bounds.desired} workers are ready after the last call"
     return Decision(form(published, joinable, bounds, reason, now))
 
 
-def _last_call(joined: Sequence[Participant], bounds: Bounds) -> float:
+def _told(waiting: Rendezvous, joinable: Sequence[Participant], bounds: Bounds) -> Rendezvous:
+    """The same, whose reason says what it waits for, if that is more workers than there are."""
+    reason = _TOO_FEW.sub("", waiting.reason)
+    if joinable and not bounds.floor(len(joinable)):
+        few = f"{len(joinable)} of at least {bounds.least} workers are ready"
+        reason = f"{reason}; {few}" if reason else few
+    return waiting if reason == waiting.reason else waiting.model_copy(update={"reason": reason})
+
+
+def last_call(joined: Sequence[Participant], bounds: Bounds) -> float:
     """Seconds until `lastCallSeconds` have passed since the last one joined."""
     return bounds.last_call_seconds - min(p.seconds_since_joined for p in joined)
 

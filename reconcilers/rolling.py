@@ -61,6 +61,7 @@ def freshness(
 ) -> Freshness:
     """`pods` by name. What was made before Pods told of their resources counts as up to date."""
     outdated, unknown = set(), set()
+    of_type = {t: resources_digest(resources_of(job, t, None)) for t in job.spec.replica_specs}
     for worker in workers:
         slot, status = (worker.spec.type, worker.spec.index), worker.status
         current = status.observed_incarnation == worker.spec.incarnation and status.pod_uid is not None
@@ -71,7 +72,9 @@ def freshness(
             unknown.add(slot)
             continue
         built = (pod["metadata"].get("annotations") or {}).get(names.ANNOTATION_RESOURCES)
-        wanted = resources_digest(resources_of(job, worker.spec.type, worker.spec.resources))
+        own, wanted = worker.spec.resources, of_type[worker.spec.type]
+        if own is not None:
+            wanted = resources_digest(resources_of(job, worker.spec.type, own))
         if built is not None and built != wanted:
             outdated.add(slot)
     return Freshness(frozenset(outdated), frozenset(unknown))
@@ -89,12 +92,12 @@ def plan_roll(
     """What to do next for those that are outdated.
 
     Args:
-        job: as published, so that new Pods are built with what is wanted.
+        job: whose slots these are.
         workers: all of the job's.
         participants: the training workers; sources and targets of moves too.
         published: the world.
         bounds: of the world.
-        fresh: by `freshness`.
+        fresh: by `freshness`, of the job as published, since that is what new Pods are built with.
         without: workers that the world does without, however long.
     """
     old = [w for w in workers if (w.spec.type, w.spec.index) in fresh.outdated]

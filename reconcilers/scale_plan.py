@@ -233,7 +233,7 @@ def _pods(plan: ScalePlan) -> list[tuple[str, list[PodMeta]]]:
 def _slots(pods: Iterable[PodMeta], name: str, job: ElasticJob) -> dict[str, frozenset[int]]:
     found: dict[str, frozenset[int]] = {}
     for pod in _named(pods, name, job):
-        if pod.type is not None and pod.index in wanted_slots(job, pod.type):
+        if pod.type in job.spec.replica_specs:
             found[pod.type] = found.get(pod.type, frozenset()) | {pod.index}
     return found
 

@@ -17,6 +17,7 @@ from controller.resources import (
     NODES,
     PODDISRUPTIONBUDGETS,
     PODS,
+    SCALEPLANS,
 )
 from controller.store import Change
 from crds import names
@@ -26,8 +27,10 @@ from reconcilers.companions import CompanionReconciler
 from reconcilers.cordon_mark import MarkState
 from reconcilers.cordon_options import CordonOptions
 from reconcilers.elasticjob import ElasticJobReconciler
+from reconcilers.job_plans import BY_OWNER_JOB, owner_job
 from reconcilers.node_check import NodeCheckReconciler, has_nodes, is_finished
 from reconcilers.node_cordon import BY_CORDON, NodeCordonReconciler, cordon_states, cordon_view
+from reconcilers.scaleplan import ScalePlanReconciler, is_over
 from reconcilers.verdicts import BY_EXIT_CLASS, failed_nodes, judged_nodes, last_exit_classes
 from reconcilers.worker import BY_JOB, BY_NODE, BY_OWNER, WorkerReconciler, job_keys, node_names, owner_uids
 
@@ -39,6 +42,7 @@ JOB_WORKERS = 4
 WORKER_WORKERS = 16
 COMPANION_WORKERS = 4
 CHECK_WORKERS = 2
+PLAN_WORKERS = 2
 CHECK_TIMEOUT_SECONDS = 600.0
 """Where nothing passes among 5,000 nodes, a round is planned for a minute of CPU time; 1,000 take 3 s."""
 CORDON_WORKERS = 1
@@ -53,6 +57,7 @@ def add_all(manager: Manager, cordon: CordonOptions | None = None, check_image: 
     add_workers(manager, clock, check_image)
     add_companions(manager)
     add_node_checks(manager, clock)
+    add_scale_plans(manager, clock)
     _add_cordon(manager, clock, cordon or CordonOptions())
 
 
@@ -63,6 +68,7 @@ def add_indexes(cache: Cache) -> None:
     cache.add_index(ELASTICWORKERS, BY_OWNER, owner_uids)
     cache.add_index(NODECHECKS, BY_JOB, job_keys)
     cache.add_index(PODS, BY_OWNER, owner_uids)
+    cache.add_index(SCALEPLANS, BY_OWNER_JOB, owner_job)
 
 
 def add_jobs(manager: Manager, clock: Clock) -> None:
@@ -72,6 +78,7 @@ def add_jobs(manager: Manager, clock: Clock) -> None:
         .for_(ELASTICJOBS)
         .owns(ELASTICWORKERS, predicate=more_than_progress)
         .watches(NODECHECKS, checked_job, predicate=begins_or_ends)
+        .watches(SCALEPLANS, planned_job, predicate=plans_otherwise)
         .with_workers(JOB_WORKERS)
         .build(jobs)
     )
@@ -158,6 +165,30 @@ def add_node_checks(manager: Manager, clock: Clock) -> None:
     )
 
 
+def add_scale_plans(manager: Manager, clock: Clock) -> None:
+    plans = manager.cache.store(SCALEPLANS)
+
+    def plans_for(namespace: str, job: str) -> Iterable[Request]:
+        found = plans.by_index(BY_OWNER_JOB, f"{namespace}/{job}")
+        return _requests(plan for plan in found if not is_over(plan))
+
+    def plans_of_job(job: dict[str, Any]) -> Iterable[Request]:
+        return plans_for(job["metadata"]["namespace"], job["metadata"]["name"])
+
+    def siblings(plan: dict[str, Any]) -> Iterable[Request]:
+        return plans_for(plan["metadata"]["namespace"], plan["spec"]["ownerJob"])
+
+    reconciler = ScalePlanReconciler(manager.client, manager.cache, manager.recorder, clock)
+    (
+        ControllerBuilder(manager, "scaleplan")
+        .for_(SCALEPLANS)
+        .watches(SCALEPLANS, siblings, predicate=plans_otherwise)
+        .watches(ELASTICJOBS, plans_of_job)
+        .with_workers(PLAN_WORKERS)
+        .build(reconciler)
+    )
+
+
 def _add_cordon(manager: Manager, clock: Clock, options: CordonOptions) -> None:
     """Whatever may give or take room under the limit also wakes the nodes that wait for it."""
     cache = manager.cache
@@ -194,9 +225,19 @@ def checked_job(check: dict[str, Any]) -> Iterable[Request]:
     return [Request(check["metadata"].get("namespace"), job)] if job else []
 
 
+def planned_job(plan: dict[str, Any]) -> Iterable[Request]:
+    """The job that a ScalePlan is for."""
+    return [Request(plan["metadata"].get("namespace"), plan["spec"]["ownerJob"])]
+
+
 def begins_or_ends(change: Change) -> bool:
     """A job does not follow the rounds of its checks."""
     return _ending(change.old) != _ending(change.new)
+
+
+def plans_otherwise(change: Change) -> bool:
+    """A job does not follow what its plans say of their progress."""
+    return _planned(change.old) != _planned(change.new)
 
 
 def more_than_status(change: Change) -> bool:
@@ -257,6 +298,13 @@ def _without_steps(worker: dict[str, Any] | None) -> tuple[object, ...] | None:
     report = (worker or {}).get("status", {}).get("agent") or {}
     rest = {k: v for k, v in report.items() if k != "progress"}
     return _without_report(worker), rest, (report.get("progress") or {}).get("checkpointStep")
+
+
+def _planned(plan: dict[str, Any] | None) -> tuple[object, ...] | None:
+    if plan is None:
+        return None
+    status, metadata = plan.get("status", {}), plan["metadata"]
+    return plan["spec"], status.get("phase"), status.get("replicas"), metadata.get("deletionTimestamp")
 
 
 def _voice(worker: dict[str, Any] | None) -> tuple[object, ...] | None:

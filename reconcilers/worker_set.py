@@ -1,4 +1,4 @@
-"""Which ElasticWorkers a job should have: one a slot of each type, from index 0."""
+"""Which ElasticWorkers a job should have: one a slot of each type."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from crds.elasticjob import ElasticJob, Rendezvous, RendezvousPhase
 from crds.elasticworker import ElasticWorker
 from reconcilers.job_status import training_types
 from reconcilers.pod_builder import labels, owner_reference
+from reconcilers.slots import present_slots
 
 
 @dataclass(frozen=True)
@@ -22,11 +23,7 @@ class WorkerPlan:
 
 
 def plan_workers(job: ElasticJob, workers: Sequence[ElasticWorker], published: Rendezvous) -> WorkerPlan:
-    wanted = [
-        (type_, index)
-        for type_ in training_types(job)
-        for index in range(job.spec.replica_specs[type_].replicas)
-    ]
+    wanted = [(type_, index) for type_ in training_types(job) for index in present_slots(job, type_)]
     present = {(worker.spec.type, worker.spec.index) for worker in workers}
     missing = () if job.spec.suspend else tuple(slot for slot in wanted if slot not in present)
     in_world = set(published.members) if published.phase is RendezvousPhase.FORMED else set()

@@ -15,7 +15,7 @@ from reconcilers.hardware_smell import suspected_at
 from reconcilers.incidents import incident_of, with_incident
 from reconcilers.job_check import Course, active_check, check_name, next_number, plan_world
 from reconcilers.job_verdicts import Checks, standing_of
-from reconcilers.participants import bounds_of, participants_of
+from reconcilers.participants import Ages, bounds_of, participants_of
 from reconcilers.relaunch import plan_relaunches
 from tests.reconcilers.build import NOW, job, report, worker
 
@@ -96,7 +96,8 @@ class Stage:
         checks = all_checks(*self.checks)
         active = active_check(checks.of_job)
         standing = standing_of(self.job, self.workers, checks, self.suspected, self.now)
-        people = participants_of(self.job, self.workers, {w.metadata.uid: 1e6 for w in self.workers})
+        ages = Ages(joined={w.metadata.uid: 1e6 for w in self.workers})
+        people = participants_of(self.job, self.workers, ages)
         course = plan_world(self.world, people, bounds_of(self.job), standing, active, self.now)
         self.restarts = with_incident(self.restarts, incident_of(course.decision.breaks, self.workers))
         if course.check:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from crds.elasticjob import Rendezvous, RendezvousPhase
 from crds.elasticworker import WorkerPhase
-from reconcilers.participants import bounds_of, participants_of
+from reconcilers.participants import Ages, bounds_of, participants_of
 from reconcilers.rendezvous import decide
 from tests.reconcilers.build import NOW, job, worker
 
@@ -17,12 +17,12 @@ def test_ended_worker_is_not_alive_and_says_why_in_one_line() -> None:
 def test_worker_with_a_raised_incarnation_is_judged_anew() -> None:
     ended = worker(phase=WorkerPhase.FAILED)
     raised = ended.model_copy(update={"spec": ended.spec.model_copy(update={"incarnation": 2})})
-    (found,) = participants_of(job(replicas=1), [raised], {})
+    (found,) = participants_of(job(replicas=1), [raised], Ages())
     assert found.alive and found.incarnation == 2 and found.report is None
 
 
 def test_surplus_workers_take_no_part() -> None:
-    assert len(participants_of(job(replicas=1), [worker(0), worker(1)], {})) == 1
+    assert len(participants_of(job(replicas=1), [worker(0), worker(1)], Ages())) == 1
 
 
 def test_minimum_is_the_wanted_count_unless_the_user_allows_fewer() -> None:
@@ -34,5 +34,5 @@ def test_the_worlds_reason_fits_its_field_however_many_are_lost_and_however_much
     lost = [worker(i, WorkerPhase.FAILED, message="x" * 8_000) for i in range(50)]
     everyone = job(replicas=50)
     world = Rendezvous(round=1, phase=RendezvousPhase.FORMED, members=list(range(50)), incarnations=[1] * 50)
-    reason = decide(world, participants_of(everyone, lost, {}), bounds_of(everyone), NOW).rendezvous.reason
+    reason = decide(world, participants_of(everyone, lost, Ages()), bounds_of(everyone), NOW).rendezvous.reason
     assert len(reason) <= 1_024 and "and 47 more" in reason

@@ -191,7 +191,7 @@ def test_every_new_world_is_allowed_and_follows_its_predecessor(
     people, limits = situation
     decision = decide(published, people, limits, later(seconds))
     world = decision.rendezvous
-    if world == published:
+    if world.model_copy(update={"reason": published.reason}) == published:
         return
     if world.phase is not FORMED:
         assert (world.phase, world.round) == (REFORMING, published.round)
