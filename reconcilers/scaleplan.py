@@ -1,0 +1,118 @@
+"""The ScalePlan reconciler: validates a plan, writes its counts to the job's spec, tells how far it has come.
+
+All else that a plan asks, the ElasticJob reconciler takes over into the job's status (`job_scale.py`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from controller.cache import Cache
+from controller.client import Client
+from controller.errors import Forbidden, Invalid, NotFound
+from controller.events import EventRecorder, EventType
+from controller.reconciler import Reconciler, Request, Result
+from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODES, SCALEPLANS
+from crds.elasticjob import ElasticJob
+from crds.elasticworker import ElasticWorker
+from crds.scaleplan import ScalePlan, ScalePlanPhase, ScalePlanStatus
+from reconcilers.clock import Clock
+from reconcilers.job_plans import BY_OWNER_JOB
+from reconcilers.parsing import Parser
+from reconcilers.scale_progress import Situation, Step, next_step, refused_by_server
+from reconcilers.status_patch import merge_patch
+from reconcilers.worker import BY_JOB
+
+Object = dict[str, Any]
+
+
+class ScalePlanReconciler(Reconciler):
+    def __init__(self, client: Client, cache: Cache, recorder: EventRecorder, clock: Clock) -> None:
+        self._client = client
+        self._recorder = recorder
+        self._clock = clock
+        self._plans = cache.store(SCALEPLANS)
+        self._jobs = cache.store(ELASTICJOBS)
+        self._workers = cache.store(ELASTICWORKERS)
+        self._nodes = cache.store(NODES)
+        self._parse_plan = Parser(ScalePlan)
+        self._parse_job = Parser(ElasticJob)
+        self._parse_worker = Parser(ElasticWorker)
+
+    async def reconcile(self, request: Request) -> Result:
+        raw = self._plans.get(request.namespace, request.name)
+        if raw is None or raw["metadata"].get("deletionTimestamp") or is_over(raw):
+            return Result()
+        plan = self._parse_plan.parse(raw)
+        seen = Situation(plan, await self._job_of(plan), self._siblings(plan), *self._surroundings(plan))
+        step = next_step(seen, self._clock.now())
+        if step.counts is not None and seen.job is not None:
+            step = await self._write_counts(plan, seen.job, step)
+        if step.status is not None:
+            await self._write(raw, step.status)
+        return Result()
+
+    async def _job_of(self, plan: ScalePlan) -> ElasticJob | None:
+        """A job that the cache does not show may have come with the plan: then the server knows it."""
+        namespace, name = plan.metadata.namespace, plan.spec.owner_job
+        raw = self._jobs.get(namespace, name)
+        if raw is None:
+            try:
+                raw = await self._client.get(ELASTICJOBS, name, namespace)
+            except NotFound:
+                return None
+        return self._parse_job.parse(raw)
+
+    def _siblings(self, plan: ScalePlan) -> list[ScalePlan]:
+        key = f"{plan.metadata.namespace}/{plan.spec.owner_job}"
+        others = (raw for raw in self._plans.by_index(BY_OWNER_JOB, key))
+        return [
+            self._parse_plan.parse(raw)
+            for raw in others
+            if raw["metadata"]["uid"] != plan.metadata.uid and not raw["metadata"].get("deletionTimestamp")
+        ]
+
+    def _surroundings(self, plan: ScalePlan) -> tuple[list[ElasticWorker], list[Object]]:
+        key = f"{plan.metadata.namespace}/{plan.spec.owner_job}"
+        found = self._workers.by_index(BY_JOB, key)
+        return [self._parse_worker.parse(raw) for raw in found], self._nodes.list()
+
+    async def _write_counts(self, plan: ScalePlan, job: ElasticJob, step: Step) -> Step:
+        """Only if the job is as it was when this was decided: then it has not named another plan since."""
+        metadata = job.metadata
+        counts = {type_: {"replicas": count} for type_, count in (step.counts or {}).items()}
+        patch = {
+            "metadata": {"resourceVersion": metadata.resource_version},
+            "spec": {"replicaSpecs": counts},
+        }
+        try:
+            await self._client.patch(ELASTICJOBS, metadata.name, patch, metadata.namespace)
+        except (Invalid, Forbidden) as error:
+            return refused_by_server(plan, str(error), self._clock.now())
+        return Step()
+
+    async def _write(self, raw: Object, status: ScalePlanStatus) -> None:
+        patch = merge_patch(raw.get("status", {}), status.to_wire())
+        metadata = raw["metadata"]
+        await self._client.patch(
+            SCALEPLANS,
+            metadata["name"],
+            {"metadata": {"resourceVersion": metadata["resourceVersion"]}, "status": patch},
+            metadata["namespace"],
+            subresource="status",
+        )
+        before = raw.get("status", {}).get("phase")
+        if status.phase is not None and status.phase.value != before:
+            self._tell(raw, status)
+
+    def _tell(self, raw: Object, status: ScalePlanStatus) -> None:
+        assert status.phase is not None
+        told = {c.type: c for c in status.conditions}
+        condition = told.get(status.phase.value) or told["Progressing"]
+        type_: EventType = "Warning" if status.phase is ScalePlanPhase.FAILED else "Normal"
+        reason = condition.reason if status.phase is ScalePlanPhase.FAILED else status.phase.value
+        self._recorder.event(raw, type_, reason, condition.message)
+
+
+def is_over(plan: Object) -> bool:
+    return plan.get("status", {}).get("finishTime") is not None
