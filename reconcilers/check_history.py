@@ -16,7 +16,7 @@ from healthcheck.local import local_result
 from healthcheck.measurements import GroupResult, History, LocalResult, Metric, RoundResult
 from healthcheck.probes.report import Ending, Report
 from healthcheck.probes.runner import ProbeResult
-from reconcilers.check_participants import MAX_MESSAGE, Participant, absence_of, out_of
+from reconcilers.check_participants import MAX_MESSAGE, Participant, absence_of, departure_of, out_of
 
 UNTESTABLE = (ProbeEnding.UNAVAILABLE, ProbeEnding.SKIPPED)
 """Endings of a pair test that never took place."""
@@ -37,11 +37,22 @@ class Ended:
     round: CheckRound | None = None
     """None after the local tests."""
 
+    @property
+    def everybody_answered(self) -> bool:
+        silent = self.round is not None and any(group.silent for group in self.round.groups)
+        return not (self.withdrawn or self.unanswered or silent)
 
-def ended_gathering(participants: Sequence[Participant], *, overdue: bool) -> Ended | None:
-    """Whether all agents of a standalone check are there, or need not be waited for; None to wait on."""
-    missing = [participant for participant in participants if not participant.is_ready]
-    if not overdue and any(out_of(participant) is None for participant in missing):
+
+def ended_gathering(
+    status: NodeCheckStatus, participants: Sequence[Participant], *, overdue: bool
+) -> Ended | None:
+    """Whether all agents of a check of nodes are there, or need not be waited for; None to wait on.
+
+    A worker that is not there is one that was made just now.
+    """
+    settled = settled_nodes(status)
+    missing = [p for p in participants if p.node not in settled and not p.is_ready]
+    if not overdue and any(p.worker is None or out_of(p) is None for p in missing):
         return None
     absent = {participant.node: absence_of(participant) for participant in missing}
     return Ended(
@@ -78,7 +89,7 @@ def _ended_local(present: Sequence[Participant], *, overdue: bool) -> Ended | No
     withdrawn: dict[str, str] = {}
     unanswered: dict[str, str] = {}
     for participant in present:
-        out = out_of(participant)
+        out = departure_of(participant)
         answered = participant.reused or bool(participant.local)
         if out is not None and (not out.lost or participant.reused):
             withdrawn[participant.node] = out.message
@@ -104,7 +115,9 @@ def _ended_round(
     overdue: bool,
 ) -> Ended | None:
     by_node = {participant.node: participant for participant in present}
-    outs = {node: out for node, participant in by_node.items() if (out := out_of(participant)) is not None}
+    outs = {
+        node: out for node, participant in by_node.items() if (out := departure_of(participant)) is not None
+    }
     withdrawn: dict[str, str] = {}
     outcomes = []
     for group in groups:

@@ -103,11 +103,17 @@ def out_of(participant: Participant) -> Out | None:
         return Out("its Pod was replaced")
     if ended or status.phase is WorkerPhase.SUCCEEDED:
         return Out("its Pod ended")
-    if participant.report is not None and status.pod_uid is None:
-        return Out("its Pod is gone")
     if participant.report is not None and participant.report.state is AgentState.STOPPED:
         return Out("its agent has stopped")
     return None
+
+
+def departure_of(participant: Participant) -> Out | None:
+    """The same of a node whose agent was there: a Pod that is not known is gone, not yet to come."""
+    out, worker = out_of(participant), participant.worker
+    if out is None and worker is not None and worker.status.pod_uid is None:
+        return Out("its Pod is gone")
+    return out
 
 
 def absence_of(participant: Participant) -> Out:

@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 from controller.cache import Cache
 from controller.client import Client
@@ -58,6 +58,14 @@ MANY_NODES = 100
 """With so many, planning takes long enough to be done beside the event loop."""
 SLACK_SECONDS = 0.05
 NO_GPU = "it has no nvidia.com/gpu, which was asked for"
+
+
+class Judge(Protocol):
+    """Tells what a step gave, or None while it is not over."""
+
+    def __call__(
+        self, status: NodeCheckStatus, participants: Sequence[Participant], *, overdue: bool
+    ) -> Ended | None: ...
 
 
 @dataclass
@@ -175,14 +183,11 @@ class NodeCheckReconciler(Reconciler):
 
     async def _gather(self, turn: _Turn) -> NodeCheckStatus:
         """Wait for the agents of a check of nodes; then the local tests begin with those who are there."""
-        settled = settled_nodes(turn.status)
-        participants = [p for p in self._participants(turn) if p.node not in settled]
-        missing = [p for p in participants if p.worker is None]
-        if missing:
-            index_of = dict(zip(turn.status.nodes, turn.status.workers, strict=True))
-            await in_parallel([self._create_worker(turn.check, index_of[p.node], p.node) for p in missing])
-        overdue = self._is_overdue(turn, "agents")
-        ended = None if missing and not overdue else ended_gathering(participants, overdue=overdue)
+        made = {p.node for p in self._participants(turn) if p.worker is not None}
+        needless = made | settled_nodes(turn.status)
+        missing = [(index, node) for index, node in enumerate(turn.status.nodes) if node not in needless]
+        await in_parallel([self._create_worker(turn.check, index, node) for index, node in missing])
+        _, ended = await self._ended(turn, "agents", ended_gathering)
         if ended is None:
             message = "waits for the agents on its nodes"
             return check_status.waiting(turn.status, "WaitingForAgents", message, turn.now)
@@ -201,14 +206,20 @@ class NodeCheckReconciler(Reconciler):
 
     async def _carry_on(self, turn: _Turn) -> NodeCheckStatus:
         """The next step, or the verdicts, once everybody has answered the current one or is out."""
+        participants, ended = await self._ended(turn, turn.status.round, ended_step)
+        return turn.status if ended is None else await self._after(turn, participants, ended)
+
+    async def _ended(
+        self, turn: _Turn, step: object, judge: Judge
+    ) -> tuple[Sequence[Participant], Ended | None]:
+        """What a step gave, if it is over. Nobody drops out by the word of our cache alone, which may lag."""
         participants = self._participants(turn)
-        ended = ended_step(turn.status, participants, overdue=False)
-        if ended is None and self._is_overdue(turn, turn.status.round):
+        overdue = self._is_overdue(turn, step)
+        ended = judge(turn.status, participants, overdue=False)
+        if not ended.everybody_answered if ended is not None else overdue:
             participants = participants_of(turn.check, await self._view.workers_now(turn.check))
-            ended = ended_step(turn.status, participants, overdue=True)
-        if ended is None:
-            return turn.status
-        return await self._after(turn, participants, ended)
+            ended = judge(turn.status, participants, overdue=overdue)
+        return participants, ended
 
     async def _after(self, turn: _Turn, participants: Sequence[Participant], ended: Ended) -> NodeCheckStatus:
         turn.event("Normal", "RoundFinished", step_ended(ended, len(turn.status.nodes)))

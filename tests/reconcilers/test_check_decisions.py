@@ -13,7 +13,7 @@ from crds.elasticjob import Rendezvous
 from crds.nodecheck import CheckGroup, NodeCheck, NodeCheckSpec, NodeCheckStatus, NodeResult
 from healthcheck.measurements import Metric
 from reconcilers.check_history import ended_gathering, ended_step, history_of, settled_nodes
-from reconcilers.check_participants import Participant, out_of
+from reconcilers.check_participants import Participant, departure_of, out_of
 from reconcilers.check_scope import (
     Candidate,
     choose,
@@ -175,9 +175,17 @@ def test_exit_of_an_earlier_incarnation_is_no_exit_of_this_one() -> None:
     assert out is not None and not out.lost
 
 
+def test_agent_that_is_heard_before_its_pod_is_known_is_waited_for() -> None:
+    early = participant(0, phase="Pending", podUid=None)
+    assert (
+        not early.is_ready
+        and ended_gathering(NodeCheckStatus(), [early, participant(1)], overdue=False) is None
+    )
+
+
 def test_missing_worker_suspended_pod_and_leaving_agent_are_out() -> None:
     assert out_of(Participant("n0", 1, None)) is not None
-    assert out_of(participant(phase="Pending", podUid=None)) is not None
+    assert departure_of(participant(phase="Pending", podUid=None)) is not None
     leaving = worker(agent=agent(state="Stopped"))
     assert out_of(Participant("n0", 1, leaving)) is not None
 
@@ -191,14 +199,14 @@ def test_pod_that_is_not_placed_is_waited_for_until_it_is_too_late() -> None:
         "lastTransitionTime": NOW,
     }
     waiting = Participant("n0", 1, worker(phase="Pending", nodeName=None, conditions=[condition]))
-    assert ended_gathering([waiting, participant(1)], overdue=False) is None
-    ended = ended_gathering([waiting, participant(1)], overdue=True)
+    assert ended_gathering(NodeCheckStatus(), [waiting, participant(1)], overdue=False) is None
+    ended = ended_gathering(NodeCheckStatus(), [waiting, participant(1)], overdue=True)
     assert ended is not None and ended.withdrawn == {"n0": "its Pod could not be placed: no room"}
 
 
 def test_placed_pod_that_never_reports_is_the_nodes_fault() -> None:
     mute = Participant("n0", 1, worker(phase="Pending"))
-    ended = ended_gathering([mute], overdue=True)
+    ended = ended_gathering(NodeCheckStatus(), [mute], overdue=True)
     assert ended is not None and ended.unanswered == {"n0": "its Pod never reported"} and not ended.withdrawn
 
 
