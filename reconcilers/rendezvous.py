@@ -182,6 +182,8 @@ def _judge_formed(
     published: Rendezvous, ranked: Sequence[Participant], bounds: Bounds, now: datetime
 ) -> Decision:
     breaks = broken_members(published, ranked)
+    if all(b.departed for b in breaks) and is_ending(published, ranked):
+        return Decision(published)
     if breaks:
         reason = "; ".join(b.reason for b in breaks[:NAMED_BREAKS])
         if len(breaks) > NAMED_BREAKS:
@@ -210,8 +212,6 @@ def _judge_growth(
 ) -> Decision:
     """Ready newcomers join a healthy world in whole units, batched by the last call."""
     members = set(published.members)
-    if is_ending(published, ranked):
-        return Decision(published)
     joining = [p for p in ranked if p.joinable]  # a member that stops before it has begun is not
     newcomers = [p for p in joining if p.index not in members]
     size = bounds.floor(len(joining))

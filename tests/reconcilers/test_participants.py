@@ -9,7 +9,7 @@ from tests.reconcilers.build import NOW, job, worker
 
 def test_ended_worker_is_not_alive_and_says_why_in_one_line() -> None:
     (found,) = participants_of(
-        job(replicas=1), [worker(phase=WorkerPhase.FAILED, message="no heartbeat\nmore")], {}
+        job(replicas=1), [worker(phase=WorkerPhase.FAILED, message="no heartbeat\nmore")], Ages()
     )
     assert not found.alive and found.gone_because == "no heartbeat"
 
