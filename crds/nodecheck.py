@@ -209,8 +209,10 @@ class NodeCheckStatus(Model):
             json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["node"]},
         ),
     ] = Field(default_factory=list)
-    """The verdicts, when the check has finished; before, those on nodes that failed their own tests or gave no
-    answer to them. (Every agent of the check watches it: of many nodes, only the unhealthy have the details.)"""
+    """The verdicts. Before the check has finished, those on nodes that failed their own tests, or gave no answer.
+
+    Every agent of the check watches it: of many nodes, only the unhealthy have the details.
+    """
     faulty_nodes: NodeNames = Field(default_factory=list)
     stragglers: NodeNames = Field(default_factory=list)
     inconclusive: NodeNames = Field(default_factory=list)
