@@ -29,7 +29,7 @@ def tell_curve(curve: elasticity.Curve) -> None:
 def test_six_workers_in_pairs_are_four_when_a_node_is_lost_and_six_when_it_returns(
     cluster: Cluster, observation: Observation
 ) -> None:
-    namespace, epochs = observation.namespace, 6
+    namespace, epochs = observation.namespace, 5
     log = SampleLog(cluster, namespace)
     manifest = elasticity.digits(
         cluster, namespace, workers=6, minimum=2, maximum=6, epochs=epochs, policy={"nodeUnit": 2}
@@ -73,7 +73,7 @@ def test_six_workers_in_pairs_are_four_when_a_node_is_lost_and_six_when_it_retur
 
 @pytest.mark.needs(Capability.STORAGE)
 def test_scaled_from_2_to_4_to_8_to_4_to_2_while_training(cluster: Cluster, observation: Observation) -> None:
-    namespace, epochs, sizes = observation.namespace, 6, [2, 4, 8, 4, 2]
+    namespace, epochs, sizes = observation.namespace, 5, [2, 4, 8, 4, 2]
     log = SampleLog(cluster, namespace)
     manifest = elasticity.digits(
         cluster, namespace, workers=2, minimum=2, maximum=8, epochs=epochs, policy={"lastCallSeconds": 30}
