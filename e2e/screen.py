@@ -1,4 +1,4 @@
-"""What the demo shows: tables of nodes and workers, a timeline; plain lines where there is no terminal."""
+"""What the demo shows: nodes and workers, and a timeline; plain lines where there is no terminal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from types import TracebackType
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
@@ -14,6 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 PLAIN_PROGRESS_SECONDS = 2.0
+ROWS_ABOVE_TIMELINE = 12
+"""Of title and table. Where there is no room while it runs, the oldest lines give way."""
+IN_SERVICE = "in service"
+NODE_STYLES = {"passed": "green", "FAULTY": "bold red", "not checked": ""}
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,7 @@ class Screen:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if not self._is_plain:
+            self._live.update(self._picture(self._said))
             self._live.stop()
 
     def say(self, text: str, style: str = "") -> None:
@@ -102,34 +107,32 @@ class Screen:
         self._console.print(f"{time.monotonic() - self._began:6.1f} s    {text}", soft_wrap=True)
 
     def _draw(self) -> None:
-        self._live.update(
-            Group(Panel(self._title), self._node_table(), self._worker_table(), *self._said), refresh=True
+        lines = self._said[-max(self._console.height - ROWS_ABOVE_TIMELINE, 1) :]
+        self._live.update(self._picture(lines), refresh=True)
+
+    def _picture(self, lines: list[Text]) -> Group:
+        return Group(Panel(self._title), self._table(), *lines)
+
+    def _table(self) -> Table:
+        """A line for each node, with the worker on it; at the end those that have no node yet."""
+        table = Table(
+            expand=True, box=None, caption=self._world, caption_justify="left", padding=(0, 1, 0, 0)
         )
-
-    def _node_table(self) -> Table:
-        table = Table(expand=True)
-        for heading in ("node", "node check", "service"):
-            table.add_column(heading)
-        for row in self._nodes:
-            well = row.check == "passed"
-            table.add_row(
-                row.name,
-                Text(row.check, style="green" if well else "bold red" if row.check == "FAULTY" else "yellow"),
-                Text(row.service, style="" if row.service == "in service" else "bold red"),
-            )
+        for heading in ("node", "its check", "Pod", "its state", f"step of {self._last_step}", ""):
+            table.add_column(heading, header_style="bold", no_wrap=True)
+        on = {worker.node: worker for worker in self._workers}
+        for node in self._nodes:
+            style = NODE_STYLES.get(node.check, "yellow")
+            found = node.check if node.service == IN_SERVICE else f"{node.check}, {node.service}"
+            table.add_row(node.name, Text(found, style=style), *self._cells(on.get(node.name)))
+        for worker in self._workers:
+            if not worker.node:
+                table.add_row("", "", *self._cells(worker))
         return table
 
-    def _worker_table(self) -> Table:
-        table = Table(expand=True, caption=self._world, caption_justify="left")
-        for heading in ("worker", "pod", "node", "state", f"step of {self._last_step}", ""):
-            table.add_column(heading)
-        for row in self._workers:
-            table.add_row(
-                str(row.index),
-                row.pod,
-                row.node,
-                Text(row.state, style="green" if row.state in ("training", "done") else "yellow"),
-                str(row.step),
-                ProgressBar(total=self._last_step, completed=row.step, width=24),
-            )
-        return table
+    def _cells(self, worker: WorkerRow | None) -> tuple[RenderableType, ...]:
+        if worker is None:
+            return ("", "", "", "")
+        state = Text(worker.state, style="green" if worker.state in ("training", "done") else "yellow")
+        bar = ProgressBar(total=self._last_step, completed=worker.step, width=16)
+        return (worker.pod, state, str(worker.step), bar)
