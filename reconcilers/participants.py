@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from crds import names
-from crds.elasticjob import ElasticJob
+from crds.elasticjob import ElasticJob, RendezvousPhase
 from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
 from reconcilers.minimum import minimum_workers
 from reconcilers.rendezvous import Bounds, Participant
@@ -40,14 +40,20 @@ class Ages:
 
 
 def participants_of(job: ElasticJob, workers: Sequence[ElasticWorker], ages: Ages) -> list[Participant]:
-    """The training workers that are wanted, and those that are to take the place of one."""
+    """The training workers that are wanted, or are to take the place of one, or are to leave the world."""
     present = set(present_slots(job, names.WORKER))
     sources = {target: source for source, target in slots_of(job, names.WORKER).moves.items()}
-    return [
-        _participant(worker, ages, sources.get(worker.spec.index))
-        for worker in workers
-        if worker.spec.type == names.WORKER and worker.spec.index in present
-    ]
+    world = job.status.rendezvous
+    members = set(world.members) if world and world.phase is RendezvousPhase.FORMED else set()
+    participants = []
+    for worker in workers:
+        index = worker.spec.index
+        if worker.spec.type != names.WORKER or index not in present | members:
+            continue
+        leaving = "" if index in present else f"worker {index} is no longer wanted"
+        found = _participant(worker, ages)
+        participants.append(replace(found, replaces=sources.get(index), leaving=leaving))
+    return participants
 
 
 def is_waiting(worker: ElasticWorker) -> Hashable:
@@ -66,7 +72,7 @@ def checkpoint_of(worker: ElasticWorker) -> int | None:
     return report.progress.checkpoint_step
 
 
-def _participant(worker: ElasticWorker, ages: Ages, replaces: int | None) -> Participant:
+def _participant(worker: ElasticWorker, ages: Ages) -> Participant:
     status = worker.status
     judged = status.observed_incarnation == worker.spec.incarnation
     succeeded = judged and status.phase is WorkerPhase.SUCCEEDED
@@ -80,7 +86,6 @@ def _participant(worker: ElasticWorker, ages: Ages, replaces: int | None) -> Par
         report=status.agent if current_report(worker) else None,
         seconds_since_joined=ages.joined.get(worker.metadata.uid, 0.0),
         seconds_since_checkpoint=ages.checkpoint.get(worker.metadata.uid),
-        replaces=replaces,
     )
 
 

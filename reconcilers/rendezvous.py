@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from crds.elasticjob import Rendezvous, RendezvousPhase
@@ -83,6 +83,8 @@ class Break:
     """Set if the member's own training processes failed, in place."""
     departed: bool = False
     """It was to leave: there is nobody to wait for."""
+    trains_on: bool = False
+    """It is in its world as it should be until the others go on without it."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ class Decision:
     @property
     def broken(self) -> bool:
         """Whether the world failed; one that is given up only for the next has not."""
-        return any(not b.departed for b in self.breaks)
+        return any(not b.trains_on for b in self.breaks)
 
     def changes(self, published: Rendezvous) -> bool:
         return self.rendezvous != published
@@ -157,11 +159,18 @@ def checkpoint_wait(
 
 def _break_of(index: int, incarnation: int, round_: int, member: Participant | None) -> Break | None:
     if member is None:
-        return Break(index, f"worker {index} is no longer wanted", departed=True)
+        return Break(index, f"worker {index} is no longer there", departed=True)
+    found = _failure_of(index, incarnation, round_, member)
+    if not member.leaving or member.succeeded:
+        return found
+    if found is None:
+        return Break(index, member.leaving, departed=True, trains_on=True)
+    return replace(found, departed=True)
+
+
+def _failure_of(index: int, incarnation: int, round_: int, member: Participant) -> Break | None:
     if member.succeeded:
         return None
-    if member.leaving:
-        return Break(index, member.leaving, departed=True)
     if member.incarnation != incarnation:
         return Break(index, f"worker {index} was relaunched as incarnation {member.incarnation}")
     if not member.alive:
@@ -182,13 +191,15 @@ def _judge_formed(
     published: Rendezvous, ranked: Sequence[Participant], bounds: Bounds, now: datetime
 ) -> Decision:
     breaks = broken_members(published, ranked)
-    if all(b.departed for b in breaks) and is_ending(published, ranked):
-        return Decision(published)
+    joinable = [p for p in ranked if p.joinable]
+    if all(b.trains_on for b in breaks):
+        too_few = bounds.floor(bounds.desired) and not bounds.floor(len(joinable))
+        if is_ending(published, ranked) or (breaks and too_few):
+            return Decision(published)  # who is to leave has to stay for now
     if breaks:
         reason = "; ".join(b.reason for b in breaks[:NAMED_BREAKS])
         if len(breaks) > NAMED_BREAKS:
             reason += f"; and {len(breaks) - NAMED_BREAKS} more"
-        joinable = [p for p in ranked if p.joinable]
         if bounds.floor(len(joinable)) and (
             len(joinable) >= bounds.desired or _nobody_is_lost(published, breaks, joinable)
         ):

@@ -1,0 +1,362 @@
+"""ScalePlans and counts from their creation to their end, by the real reconcilers over objects in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controller.resources import ELASTICJOBS, ELASTICWORKERS, PODS, SCALEPLANS
+from tests.reconcilers.scale_stage import JOB, NAMESPACE, Stage
+
+JSON = dict[str, Any]
+
+
+async def training(replicas: int = 3, minimum: int | None = None, **spec: Any) -> Stage:
+    """A job whose workers all train."""
+    stage = Stage()
+    stage.add_job(replicas, minimum, **spec)
+    await stage.settle()
+    assert stage.formed()[-1]["members"] == list(range(replicas))
+    stage.worlds.clear()
+    stage.events.clear()
+    return stage
+
+
+def members(stage: Stage) -> list[list[int]]:
+    return [world["members"] for world in stage.formed()]
+
+
+def reasons(stage: Stage) -> list[str]:
+    return [reason for reason, _ in stage.events]
+
+
+async def test_removing_the_middle_worker_is_one_round_and_the_others_keep_their_order() -> None:
+    stage = await training(4, 2)
+    stage.add_plan(removePods=[{"name": "j-worker-1"}])
+    await stage.settle()
+    assert stage.phase() == "Succeeded"
+    assert members(stage)[1:] == [[0, 2, 3]]
+    status = stage.job()["status"]
+    assert (status["retired"], status["scaling"]["by"]) == ({"worker": [1]}, "ScalePlan p")
+    assert [worker["spec"]["index"] for worker in stage.workers()] == [0, 2, 3]
+    assert status["phase"] == "Running" and "scalePlan" not in status
+
+
+async def test_moved_worker_trains_until_the_other_takes_its_place_in_one_round() -> None:
+    stage = await training(3)
+    stage.add_plan(migratePods=[{"name": "j-worker-1-1"}])
+    await stage.settle()
+    assert stage.phase() == "Succeeded"
+    assert members(stage) == [[0, 1, 2], [0, 2, 3]]
+    assert stage.job()["status"]["retired"] == {"worker": [1]}
+    assert {world["phase"] for world in stage.worlds} == {"Formed"}, "training never stopped"
+    assert [worker["spec"]["index"] for worker in stage.workers()] == [0, 2, 3]
+
+
+async def test_new_memory_goes_through_three_workers_one_at_a_time_never_below_two() -> None:
+    stage = await training(3, 2)
+    stage.add_plan(replicaResourceSpecs={"worker": {"resource": {"memory": "2Gi"}}})
+    await stage.settle()
+    assert stage.phase() == "Succeeded"
+    assert members(stage)[1:] == [[1, 2], [0, 1, 2], [0, 2], [0, 1, 2], [0, 1], [0, 1, 2]]
+    assert {world["phase"] for world in stage.worlds} == {"Formed"}
+    assert stage.memory() == dict.fromkeys(range(3), "2Gi")
+    assert [worker["spec"]["incarnation"] for worker in stage.workers()] == [2, 2, 2]
+
+
+async def test_where_no_worker_can_be_spared_others_come_up_first() -> None:
+    stage = await training(2)
+    stage.add_plan(replicaResourceSpecs={"worker": {"resource": {"memory": "2Gi"}}})
+    await stage.settle()
+    assert stage.phase() == "Succeeded"
+    assert members(stage) == [[0, 1], [1, 2], [2, 3]]
+    assert {world["phase"] for world in stage.worlds} == {"Formed"}
+    assert stage.memory() == {2: "2Gi", 3: "2Gi"}
+
+
+async def test_units_are_rolled_whole() -> None:
+    stage = await training(4, 2, elasticPolicy={"nodeUnit": 2})
+    stage.edit_job(
+        template={
+            "spec": {"containers": [{"name": "m", "image": "x", "resources": {"limits": {"memory": "3Gi"}}}]}
+        }
+    )
+    await stage.settle()
+    assert members(stage)[1:] == [[2, 3], [0, 1, 2, 3], [0, 1], [0, 1, 2, 3]]
+    assert stage.memory() == dict.fromkeys(range(4), "3Gi")
+
+
+async def test_new_resources_reach_pods_that_could_not_be_scheduled_at_once() -> None:
+    stage = Stage(unschedulable={0, 1})
+    stage.add_job(2)
+    await stage.settle()
+    assert stage.job()["status"]["phase"] == "Pending"
+    stage.add_plan(replicaResourceSpecs={"worker": {"resource": {"memory": "512Mi"}}})
+    await stage.settle()
+    assert stage.memory() == {0: "512Mi", 1: "512Mi"} and stage.phase() == "Scaling"
+    stage.unschedulable.clear()
+    await stage.settle()
+    assert stage.phase() == "Succeeded" and members(stage) == [[0, 1]]
+
+
+async def test_count_edited_in_the_spec_is_told_with_whose_it_was() -> None:
+    stage = await training(2, 1)
+    stage.edit_job(replicas=4)
+    await stage.settle()
+    assert members(stage)[1:] == [[0, 1, 2, 3]]
+    assert ("ScaleRequested", "from 2 to 4 workers, by spec") in stage.events
+    stage.edit_job(replicas=2)
+    await stage.settle()
+    assert members(stage)[2:] == [[0, 1]]
+
+
+async def test_phase_is_scaling_until_the_world_has_the_size_and_not_after_a_loss() -> None:
+    stage = await training(2, 1)
+    stage.unschedulable |= {2, 3}
+    stage.edit_job(replicas=4)
+    await stage.settle()
+    status = stage.job()["status"]
+    scaled = next(c for c in status["conditions"] if c["type"] == "Scaled")
+    assert (status["phase"], scaled["message"]) == ("Scaling", "the world has 2 of 4 workers")
+    running = next(c for c in status["conditions"] if c["type"] == "Running")
+    assert running["status"] == "True"
+    stage.unschedulable.clear()
+    await stage.settle()
+    assert stage.job()["status"]["phase"] == "Running"
+
+
+async def test_plan_that_waits_for_room_says_so_and_stays_scaling() -> None:
+    stage = await training(2, 1)
+    stage.unschedulable |= {2}
+    stage.add_plan(replicaResourceSpecs={"worker": {"replicas": 3}})
+    await stage.settle()
+    assert stage.phase() == "Scaling"
+    (condition,) = stage.plan()["status"]["conditions"]
+    assert condition["type"] == "Progressing" and "the world has 2 of 3 workers" in condition["message"]
+
+
+async def test_newer_plan_supersedes_one_that_has_not_finished() -> None:
+    stage = await training(2, 1)
+    stage.unschedulable |= {2, 3}
+    stage.add_plan("a", replicaResourceSpecs={"worker": {"replicas": 4}})
+    await stage.settle()
+    assert stage.phase("a") == "Scaling"
+    stage.add_plan("b", replicaResourceSpecs={"worker": {"replicas": 1}})
+    await stage.settle()
+    assert (stage.phase("a"), stage.phase("b")) == ("Superseded", "Succeeded")
+    assert stage.told("a") == ("NewerPlan", "the ScalePlan b is newer")
+    assert members(stage)[-1] == [0]
+
+
+async def test_plan_without_moves_gives_up_those_of_the_one_it_supersedes() -> None:
+    stage = await training(2)
+    stage.unschedulable |= {2}
+    stage.add_plan("a", migratePods=[{"id": 0}])
+    await stage.settle()
+    assert stage.job()["status"]["migrations"] == [{"type": "worker", "source": 0, "target": 2}]
+    stage.add_plan("b", replicaResourceSpecs={"worker": {"replicas": 2}})
+    await stage.settle()
+    assert stage.phase("b") == "Succeeded" and stage.job()["status"]["migrations"] == []
+    assert [worker["spec"]["index"] for worker in stage.workers()] == [0, 1]
+
+
+async def test_spec_edited_after_the_plan_wins() -> None:
+    stage = await training(2, 1)
+    stage.unschedulable |= {2, 3}
+    stage.add_plan(replicaResourceSpecs={"worker": {"replicas": 4}})
+    await stage.settle()
+    stage.edit_job(replicas=1)
+    await stage.settle()
+    assert stage.phase() == "Superseded" and members(stage)[-1] == [0]
+    reason, message = stage.told()
+    assert reason == "NewerIntent"
+    assert "changed by spec after this plan: spec.replicaSpecs[worker].replicas is 1" in message
+
+
+async def test_plan_edited_while_it_is_carried_out_fails() -> None:
+    stage = await training(2, 1)
+    stage.unschedulable |= {2}
+    stage.add_plan(replicaResourceSpecs={"worker": {"replicas": 3}})
+    await stage.settle()
+    stage.patch(SCALEPLANS, "p", {"spec": {"replicaResourceSpecs": {"worker": {"replicas": 2}}}})
+    await stage.settle()
+    assert stage.phase() == "Failed" and stage.told()[0] == "PlanChanged"
+
+
+async def test_suspended_job_has_nothing_to_move_and_its_plan_fails() -> None:
+    stage = await training(2)
+    stage.unschedulable |= {2}
+    stage.add_plan(migratePods=[{"id": 0}])
+    await stage.settle()
+    stage.patch(ELASTICJOBS, JOB, {"spec": {"suspend": True}})
+    await stage.settle()
+    assert (stage.phase(), stage.told()[0]) == ("Failed", "JobSuspended")
+    assert stage.job()["status"]["migrations"] == []
+
+
+async def test_plan_that_came_with_its_job_waits_for_it() -> None:
+    stage = Stage()
+    stage.add_job(2, 1)
+    stage.add_plan(replicaResourceSpecs={"worker": {"replicas": 3}})
+    stage.deliver(SCALEPLANS)
+    await stage.reconcile_plans()
+    await stage.settle()
+    assert stage.phase() == "Succeeded" and members(stage)[-1] == [0, 1, 2]
+
+
+# --- killed anywhere ----------------------------------------------------------------------------------------
+
+KINDS: dict[str, JSON] = {
+    "count up": {"replicaResourceSpecs": {"worker": {"replicas": 5}}},
+    "count down": {"replicaResourceSpecs": {"worker": {"replicas": 2}}},
+    "created": {"createPods": [{"type": "worker"}, {}]},
+    "removed": {"removePods": [{"name": "j-worker-1"}]},
+    "replaced": {"removePods": [{"id": 0}], "replicaResourceSpecs": {"worker": {"replicas": 3}}},
+    "moved": {"migratePods": [{"id": 1}, {"rankIndex": 2}]},
+    "resources": {"replicaResourceSpecs": {"worker": {"resource": {"memory": "2Gi"}}}},
+    "all": {
+        "replicaResourceSpecs": {"worker": {"resource": {"memory": "2Gi"}}},
+        "removePods": [{"id": 0}],
+        "createPods": [{}, {}],
+        "migratePods": [{"id": 2}],
+    },
+}
+
+
+def outcome(stage: Stage) -> JSON:
+    job = stage.job()
+    status = job["status"]
+    return {
+        "replicas": job["spec"]["replicaSpecs"]["worker"]["replicas"],
+        "plans": {p["metadata"]["name"]: p["status"]["phase"] for p in stage.truth.store(SCALEPLANS).list()},
+        "members": status["rendezvous"]["members"],
+        "memory": stage.memory(),
+        "retired": status["retired"],
+        "moves": status["migrations"],
+        "phase": status["phase"],
+        "taken up": status.get("scalePlan"),
+        "scaling": status["scaling"]["by"],
+    }
+
+
+def check_worlds(stage: Stage, minimum: int) -> None:
+    """One member list a round, rounds in order, none below the minimum, and training never stopped."""
+    seen: dict[int, list[int]] = {}
+    for world in stage.worlds:
+        assert world["phase"] == "Formed" and len(world["members"]) >= minimum
+        assert seen.setdefault(world["round"], world["members"]) == world["members"]
+    assert list(seen) == sorted(seen)
+
+
+CHAOS = st.lists(
+    st.sampled_from(
+        ["job", "plans", "job cache", "worker cache", "plan cache", "pod cache", "agents", "die"]
+    ),
+    max_size=60,
+)
+CACHES = {
+    "job cache": ELASTICJOBS,
+    "worker cache": ELASTICWORKERS,
+    "plan cache": SCALEPLANS,
+    "pod cache": PODS,
+}
+
+
+async def play(stage: Stage, story: list[str]) -> None:
+    """What happens, in any order; `die` kills the controller at its next write, before or after it."""
+    deadly: list[bool] = []
+    stage.crash = lambda: deadly.pop(0) if deadly else False
+    for number, what in enumerate(story):
+        stage.seconds += 1
+        if what == "job":
+            await stage.reconcile_job()
+        elif what == "plans":
+            await stage.reconcile_plans()
+        elif what in CACHES:
+            stage.deliver(CACHES[what])
+        elif what == "agents":
+            stage.act()
+        else:
+            deadly = [False] * (number % 4) + [True]
+    deadly = []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("minimum", [2, 3])
+def test_killed_anywhere_a_plan_comes_to_the_same_end(kind: str, minimum: int) -> None:
+    if (kind, minimum) in (("count down", 3), ("removed", 3)):
+        pytest.skip("below the minimum")
+    undisturbed = asyncio.run(training(3, minimum))
+    undisturbed.add_plan(**KINDS[kind])
+    asyncio.run(undisturbed.settle())
+    expected = outcome(undisturbed)
+    assert expected["plans"] == {"p": "Succeeded"} and expected["phase"] == "Running"
+    check_worlds(undisturbed, 2 if kind == "count down" else minimum)
+
+    @given(CHAOS)
+    @settings(max_examples=40, deadline=None)
+    def killed_anywhere(story: list[str]) -> None:
+        async def run() -> Stage:
+            stage = await training(3, minimum)
+            stage.add_plan(**KINDS[kind])
+            await play(stage, story)
+            await stage.settle()
+            return stage
+
+        stage = asyncio.run(run())
+        assert outcome(stage) == expected
+        check_worlds(stage, minimum)
+
+    killed_anywhere()
+
+
+@given(CHAOS, CHAOS, st.sampled_from(["count up", "removed", "moved", "resources"]))
+@settings(max_examples=150, deadline=None)
+def test_newer_plan_wins_whenever_it_comes(before: list[str], after: list[str], first: str) -> None:
+    async def run() -> Stage:
+        stage = await training(3, 1)
+        stage.add_plan("a", **KINDS[first])
+        await play(stage, before)
+        stage.seconds += 1
+        stage.add_plan("b", replicaResourceSpecs={"worker": {"replicas": 4}})
+        await play(stage, after)
+        await stage.settle()
+        return stage
+
+    stage = asyncio.run(run())
+    assert stage.phase("b") == "Succeeded" and stage.phase("a") in ("Superseded", "Succeeded")
+    assert len(stage.formed()[-1]["members"]) == 4 and stage.job()["status"]["scaling"]["by"] == "ScalePlan b"
+    check_worlds(stage, 1)
+
+
+@given(CHAOS, CHAOS, st.sampled_from(["count up", "count down", "removed"]))
+@settings(max_examples=150, deadline=None)
+def test_count_edited_after_a_plan_wins_whenever_it_comes(
+    before: list[str], after: list[str], first: str
+) -> None:
+    """Once the plan has begun: before, it is decided from whatever there is then."""
+
+    async def run() -> tuple[Stage, bool]:
+        stage = await training(3, 1)
+        stage.add_plan(**KINDS[first])
+        await play(stage, before)
+        begun = stage.plan().get("status", {}).get("phase") in ("Scaling", "Succeeded")
+        stage.edit_job(replicas=6)
+        await play(stage, after)
+        await stage.settle()
+        return stage, begun
+
+    stage, begun = asyncio.run(run())
+    assert stage.phase() in ("Superseded", "Succeeded")
+    count = stage.job()["spec"]["replicaSpecs"]["worker"]["replicas"]
+    assert count == 6 or (not begun and stage.phase() == "Succeeded")
+    assert len(stage.formed()[-1]["members"]) == count
+    assert (
+        stage.truth.store(ELASTICJOBS).get(NAMESPACE, JOB)["status"]["replicaStatuses"]["worker"]["desired"]
+        == count
+    )
+    check_worlds(stage, 1)
