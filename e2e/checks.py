@@ -88,6 +88,14 @@ def probe_seconds(observation: Observation, check: Object) -> tuple[float, float
     return max(local, default=0.0), sum(pairs.values())
 
 
+def node_names(cluster: Cluster) -> list[str]:
+    api = cluster.api()
+    try:
+        return sorted(node["metadata"]["name"] for node in api.list(Kind.NODE)["items"])
+    finally:
+        api.close()
+
+
 def node(cluster: Cluster, name: str) -> Object:
     api = cluster.api()
     try:

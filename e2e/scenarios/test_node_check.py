@@ -134,22 +134,24 @@ def test_a_check_that_cannot_be_carried_out_fails_and_says_why(
 def test_a_check_without_the_gpu_that_it_asks_for_could_not_tell(
     cluster: Cluster, observation: Observation
 ) -> None:
-    spec = {"nodes": ["node-0", "node-1"], "accelerator": "nvidia.com/gpu", "timeoutSeconds": TIMEOUT_SECONDS}
+    nodes = checks.node_names(cluster)[:2]
+    spec = {"nodes": nodes, "accelerator": "nvidia.com/gpu", "timeoutSeconds": TIMEOUT_SECONDS}
     cluster.apply(checks.node_check(spec), observation.namespace)
     check = checks.wait_until_finished(observation)
     assert set(checks.verdicts(check).values()) == {"Inconclusive"}
     assert all("nvidia.com/gpu" in result["message"] for result in check["status"]["nodeResults"])
     healthy = jobs.condition(check, "Healthy")
     assert (healthy["status"], healthy["reason"]) == ("Unknown", "Inconclusive")
-    checks.assert_in_service(cluster, ["node-0", "node-1"])
+    checks.assert_in_service(cluster, nodes)
 
 
 def test_one_node_alone_is_checked_without_a_partner_and_a_second_check_of_it_waits(
     cluster: Cluster, observation: Observation
 ) -> None:
+    node = checks.node_names(cluster)[0]
     for name in ("first", "second"):
         cluster.apply(
-            checks.node_check({"nodes": ["node-0"], "timeoutSeconds": TIMEOUT_SECONDS}, name),
+            checks.node_check({"nodes": [node], "timeoutSeconds": TIMEOUT_SECONDS}, name),
             observation.namespace,
         )
 
@@ -158,10 +160,10 @@ def test_one_node_alone_is_checked_without_a_partner_and_a_second_check_of_it_wa
         return waiting if waiting.get("reason") == "WaitingForCheck" else None
 
     waiting = observation.wait_for("the second to say what it waits for", told, CONDITION_SECONDS)
-    assert "node-0" in waiting["message"]
+    assert node in waiting["message"]
     assert "first" in waiting["message"]
     first = checks.wait_until_finished(observation, "first")
     second = checks.wait_until_finished(observation, "second")
-    assert checks.verdicts(first) == checks.verdicts(second) == {"node-0": "Healthy"}
+    assert checks.verdicts(first) == checks.verdicts(second) == {node: "Healthy"}
     assert "no partner" in jobs.condition(first, "Healthy")["message"]
     assert first["status"]["completionTime"] <= second["status"]["startTime"]
