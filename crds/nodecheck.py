@@ -209,7 +209,7 @@ class NodeCheckStatus(Model):
             json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["node"]},
         ),
     ] = Field(default_factory=list)
-    """The verdicts. Before the check has finished, those on nodes that failed their own tests, or gave no answer.
+    """The verdicts. Before the check has finished, on nodes that failed their own tests, or gave no answer.
 
     Every agent of the check watches it: of many nodes, only the unhealthy have the details.
     """
