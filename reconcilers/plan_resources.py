@@ -11,7 +11,7 @@ from crds.elasticjob import ElasticJob
 from crds.model import ResourceRequirements
 from reconcilers.job_status import training_types
 from reconcilers.pod_resources import KINDS, mapping, resources_of
-from reconcilers.quantities import parse
+from reconcilers.quantities import format_bytes, parse
 
 Node = Mapping[str, Any]
 Quantities = Mapping[str, str | int]
@@ -96,7 +96,7 @@ def too_much_in_all(
             total[name] = total.get(name, Fraction(0)) + count * amount
     for name, limit in job.spec.resource_limits.items():
         if total.get(name, Fraction(0)) > _amount(limit):
-            has = f"the job would ask for {_said(total[name])} {name} in all"
+            has = f"the job would ask for {_said(total[name])} of {name} in all"
             return f"spec.replicaResourceSpecs: {has}, more than its resourceLimits, {limit}"
     return ""
 
@@ -124,4 +124,4 @@ def _amount(quantity: Any) -> Fraction:
 
 
 def _said(amount: Fraction) -> str:
-    return str(amount if amount.denominator == 1 else float(amount))
+    return format_bytes(int(amount)) if amount.denominator == 1 else str(float(amount))

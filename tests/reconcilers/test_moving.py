@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from crds.elasticjob import Rendezvous, RendezvousPhase
+from crds.elasticworker import AgentState
+from reconcilers.moving import settle
+from reconcilers.rendezvous import Bounds, Decision, Participant, decide
+from tests.reconcilers.build import NOW, bounds, later, participant
+from tests.reconcilers.test_rendezvous import formed, running
+
+FORMED, REFORMING = RendezvousPhase.FORMED, RendezvousPhase.REFORMING
+
+
+def target(
+    index: int, replaces: int, state: AgentState | None = AgentState.READY, **more: Any
+) -> Participant:
+    return participant(index, state, replaces=replaces, **more)
+
+
+def decided(published: Rendezvous, people: list[Participant], limits: Bounds) -> Decision:
+    settled = settle(published, people, limits)
+    decision = decide(published, settled.participants, limits, NOW)
+    waits = [s for s in (decision.look_again_seconds, settled.look_again_seconds) if s is not None]
+    return replace(decision, look_again_seconds=min(waits, default=None))
+
+
+def test_ready_target_takes_its_place_in_the_round_in_which_the_source_goes() -> None:
+    decision = decided(formed(0, 1, 2), [*running(0, 1, 2), target(3, replaces=1)], bounds(3))
+    assert (decision.rendezvous.round, decision.rendezvous.members) == (2, [0, 2, 3])
+    assert decision.rendezvous.reason == "worker 3 takes the place of worker 1" and not decision.broken
+
+
+def test_growth_does_not_take_a_target_in_as_an_extra() -> None:
+    people = [*running(0, 1), participant(2, None), target(3, replaces=1, state=None)]
+    world = formed(0, 1)
+    assert decided(world, people, bounds(3, 1)).rendezvous == world
+    grown = decided(world, [*running(0, 1), participant(2), target(3, replaces=1)], bounds(3, 1))
+    assert grown.rendezvous.members == [0, 2, 3]
+
+
+def test_target_that_is_not_ready_changes_nothing() -> None:
+    world = formed(0, 1)
+    assert decided(world, [*running(0, 1), target(2, 1, state=None)], bounds(2)).rendezvous == world
+
+
+def test_several_moves_wait_for_each_other_as_newcomers_do() -> None:
+    world, limits = formed(0, 1), bounds(2, last_call_seconds=10)
+    people = [*running(0, 1), target(2, 0, seconds_since_joined=4), target(3, 1, state=None)]
+    assert decided(world, people, limits).look_again_seconds == 6
+    late = [*running(0, 1), target(2, 0, seconds_since_joined=10), target(3, 1, state=None)]
+    assert decided(world, late, limits).rendezvous.members == [1, 2]
+    both = [*running(0, 1), target(2, 0, seconds_since_joined=4), target(3, 1)]
+    assert decided(world, both, limits).rendezvous.members == [2, 3]
+
+
+def test_move_waits_for_the_next_checkpoint_if_growth_does() -> None:
+    world, limits = formed(0, 1), bounds(2, grow_at_checkpoint_seconds=60)
+    old = [replace(p, seconds_since_checkpoint=9) for p in running(0, 1)]
+    ready = target(2, 1, seconds_since_joined=5)
+    assert decided(world, [*old, ready], limits).look_again_seconds == 55
+    saved = [replace(p, seconds_since_checkpoint=1) for p in running(0, 1)]
+    assert decided(world, [*saved, ready], limits).rendezvous.members == [0, 2]
+
+
+def test_source_that_dies_is_replaced_as_soon_as_the_target_is_ready() -> None:
+    dead = participant(1, None, alive=False, gone_because="no heartbeat")
+    broken = decided(formed(0, 1), [*running(0), dead, target(2, 1, state=None)], bounds(2))
+    assert broken.rendezvous.phase is REFORMING and broken.broken
+    people = [*running(0), dead, target(2, 1)]
+    assert decided(broken.rendezvous, people, bounds(2)).rendezvous.members == [0, 2]
+
+
+def test_move_does_not_disturb_a_world_that_is_ending() -> None:
+    people = [participant(0, AgentState.SUCCEEDED, 1), *running(1), target(2, 1)]
+    world = formed(0, 1)
+    assert decided(world, people, bounds(2)).rendezvous == world
+
+
+def test_who_is_to_leave_trains_on_while_the_others_are_too_few() -> None:
+    leaving = replace(running(1)[0], leaving="worker 1 is no longer wanted")
+    world = formed(0, 1)
+    assert decided(world, [*running(0), leaving], bounds(2)).rendezvous == world
+    joined = decided(world, [*running(0), leaving, participant(2)], bounds(2)).rendezvous
+    assert (joined.phase, joined.members) == (FORMED, [0, 2])
+    dead = replace(leaving, alive=False)
+    assert decided(world, [*running(0), dead], bounds(2)).rendezvous.phase is REFORMING
+
+
+# --- invariants -------------------------------------------------------------------------------------
+
+STATES = st.sampled_from([None, *AgentState])
+
+
+@st.composite
+def moves(draw: st.DrawFn) -> tuple[Rendezvous, list[Participant], Bounds]:
+    """Some world of some workers, of whom some are to be replaced."""
+    unit = draw(st.integers(1, 2))
+    count = unit * draw(st.integers(1, 3))
+    limits = bounds(count, draw(st.integers(1, count)), unit, last_call_seconds=10)
+
+    def someone(index: int, replaces: int | None = None) -> Participant:
+        state = draw(STATES)
+        return participant(
+            index,
+            state,
+            draw(st.integers(0, 3)),
+            alive=draw(st.booleans()) or state is AgentState.RUNNING,
+            seconds_since_joined=draw(st.sampled_from([0.0, 5.0, 20.0])),
+            replaces=replaces,
+        )
+
+    sources = draw(st.lists(st.integers(0, count - 1), unique=True, max_size=count))
+    people = [someone(i) for i in range(count)]
+    people += [someone(count + n, source) for n, source in enumerate(sources)]
+    members = draw(st.lists(st.integers(0, count - 1), unique=True, min_size=1, max_size=count))
+    world = formed(*sorted(members), round_=3)
+    if draw(st.booleans()):
+        world = world.model_copy(
+            update={"phase": REFORMING, "reforming_since": later(-draw(st.integers(0, 99)))}
+        )
+    return world, people, limits
+
+
+@given(moves())
+@settings(max_examples=500, deadline=None)
+def test_no_world_has_both_or_is_smaller_for_a_move(
+    situation: tuple[Rendezvous, list[Participant], Bounds],
+) -> None:
+    """Invariants: never a source with its target; never a smaller world, or none, for the sake of a move."""
+    world, people, limits = situation
+    with_moves = decided(world, people, limits)
+    without = decide(world, [p for p in people if p.replaces is None], limits, NOW)
+    new = with_moves.rendezvous
+    if new.phase is FORMED:
+        members = set(new.members)
+        assert not any({p.index, p.replaces} <= members for p in people if p.replaces is not None)
+        assert new.round == world.round or limits.floor(len(members)) == len(members)
+    if without.rendezvous.phase is FORMED:
+        assert new.phase is FORMED and len(new.members) >= len(without.rendezvous.members)
+    ranks = [index for index in new.members if index in world.members]
+    assert ranks == [index for index in world.members if index in ranks], "the others keep their order"
+
+
+@given(moves())
+@settings(max_examples=300, deadline=None)
+def test_a_move_costs_one_round(situation: tuple[Rendezvous, list[Participant], Bounds]) -> None:
+    """Invariant: what was decided stands while its agents have yet to act."""
+    world, people, limits = situation
+    new = decided(world, people, limits).rendezvous
+    if new.phase is not FORMED or new.round == world.round:
+        return
+    quiet = [
+        replace(p, report=p.report.model_copy(update={"observed_round": 0}) if p.report else None)
+        for p in people
+        if p.replaces is None or p.index in new.members
+    ]
+    done = {p.replaces for p in quiet if p.replaces is not None}
+    left = [replace(p, replaces=None) for p in quiet if p.index not in done]
+    if limits.floor(sum(p.joinable for p in left)) <= len(new.members):
+        assert decided(new, left, limits).rendezvous == new

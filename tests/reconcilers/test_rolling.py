@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from typing import Any
+
+from crds.elasticjob import ElasticJob, Rendezvous
+from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
+from crds.model import ResourceRequirements
+from reconcilers.job_pod import build_job_pod
+from reconcilers.participants import Ages, bounds_of, participants_of
+from reconcilers.rolling import Freshness, Roll, freshness, plan_roll
+from tests.reconcilers.build import job, report, worker
+from tests.reconcilers.test_rendezvous import formed
+
+TEMPLATE = {
+    "spec": {"containers": [{"name": "main", "image": "x", "resources": {"limits": {"memory": "1Gi"}}}]}
+}
+
+
+def rolled(
+    of: ElasticJob, workers: list[ElasticWorker], world: Rendezvous, *outdated: int, **more: Any
+) -> Roll:
+    fresh = Freshness(frozenset(("worker", index) for index in outdated))
+    people = participants_of(of, workers, Ages())
+    return plan_roll(of, workers, people, world, bounds_of(of), fresh, **more)
+
+
+def trains(index: int, round_: int = 1, state: AgentState = AgentState.RUNNING) -> ElasticWorker:
+    return worker(index, agent=report(index, state, round_).to_wire())
+
+
+def elastic(replicas: int = 3, minimum: int = 2, **spec: Any) -> ElasticJob:
+    return job(replicas=replicas, worker={"minReplicas": minimum}, template=TEMPLATE, **spec)
+
+
+def test_first_unit_leaves_while_the_others_are_enough() -> None:
+    roll = rolled(elastic(), [trains(i) for i in range(3)], formed(0, 1, 2), 0, 1, 2)
+    assert (roll.leaving, roll.sources, roll.relaunches) == ({0}, frozenset(), ())
+
+
+def test_others_come_up_first_where_none_can_be_spared() -> None:
+    roll = rolled(elastic(3, 3), [trains(i) for i in range(3)], formed(0, 1, 2), 1, 2)
+    assert (roll.leaving, roll.sources, roll.relaunches) == (frozenset(), {1}, ())
+
+
+def test_who_has_left_gets_its_new_pod_and_the_next_waits_until_all_train_again() -> None:
+    workers = [trains(0, state=AgentState.READY), trains(1), trains(2)]
+    roll = rolled(elastic(), workers, formed(1, 2), 0, 1, 2)
+    assert [w.spec.index for w in roll.relaunches] == [0] and roll.leaving == {0}
+    back = rolled(elastic(), [trains(0, 1), trains(1, 2), trains(2, 2)], formed(0, 1, 2, round_=2), 1, 2)
+    assert back == Roll(), "worker 0 has not begun with round 2 yet"
+
+
+def test_workers_that_the_world_does_without_are_not_waited_for() -> None:
+    workers = [trains(0), trains(1), trains(2), trains(3, state=AgentState.READY)]
+    assert rolled(elastic(4), workers, formed(0, 1, 2), 0) == Roll()
+    assert rolled(elastic(4), workers, formed(0, 1, 2), 0, without={3}).leaving == {0}
+
+
+def test_nobody_is_rolled_while_training_ends() -> None:
+    workers = [trains(0), trains(1), trains(2, state=AgentState.SUCCEEDED)]
+    assert rolled(elastic(), workers, formed(0, 1, 2), 0) == Roll()
+
+
+def test_broken_world_forms_again_before_anybody_is_rolled() -> None:
+    reforming = formed(0, 1, 2).model_copy(update={"phase": "Reforming"})
+    assert rolled(elastic(), [trains(0), trains(1), trains(2)], reforming, 0, 1) == Roll()
+
+
+def test_pods_that_have_not_begun_are_replaced_at_once() -> None:
+    workers = [worker(0, WorkerPhase.PENDING), trains(1, 0, AgentState.READY), trains(2, 0, AgentState.READY)]
+    roll = rolled(elastic(), workers, Rendezvous(), 0, 1)
+    assert [w.spec.index for w in roll.relaunches] == [0, 1] and roll.leaving == {0, 1}
+
+
+def test_without_agents_one_goes_after_the_other() -> None:
+    roll = rolled(elastic(), [worker(i) for i in range(3)], Rendezvous(), 0, 1, 2)
+    assert [w.spec.index for w in roll.relaunches] == [0]
+    starting = [worker(0, WorkerPhase.PENDING, 2), worker(1), worker(2)]
+    assert rolled(elastic(), starting, Rendezvous(), 1, 2).relaunches == ()
+
+
+def test_pod_is_outdated_if_it_was_built_with_other_resources() -> None:
+    of, known = elastic(), worker(0)
+    pods = {"digits-worker-0-1": build_job_pod(of, known)}
+    assert freshness(of, [known], pods) == Freshness()
+    asked = {"resources": {"worker": {"limits": {"memory": "2Gi"}}}}
+    assert freshness(elastic(status=asked), [known], pods).outdated == {("worker", 0)}
+    own = known.spec.model_copy(update={"resources": ResourceRequirements(limits={"memory": "3Gi"})})
+    raised = known.model_copy(update={"spec": own})
+    assert freshness(of, [raised], pods).outdated == {("worker", 0)}
+
+
+def test_pods_that_are_not_known_yet_are_not_judged() -> None:
+    of, known = elastic(), worker(0)
+    assert freshness(of, [known], {}) == Freshness(unknown=frozenset({("worker", 0)}))
+    assert freshness(of, [worker(0, None)], {}) == Freshness()
+    made_before = build_job_pod(of, known)
+    made_before["metadata"]["annotations"].clear()
+    assert freshness(of, [known], {"digits-worker-0-1": made_before}) == Freshness()
