@@ -109,6 +109,13 @@ class Cluster:
         samples = [s for family in families for s in family.samples if s.name == "rest_client_requests_total"]
         return int(sum(s.value for s in samples if s.labels["method"] in ("POST", "PATCH", "DELETE")))
 
+    def check_alive(self) -> None:
+        """Raises ChildProcessError if the controller has ended, as it does when the API server hangs."""
+        assert self._controller
+        if self._controller.poll() is not None:
+            end = self.home.process_log("controller").read_text().splitlines()[-1:]
+            raise ChildProcessError(f"the controller has ended: {''.join(end)}")
+
     def cpu_seconds(self) -> tuple[float, float]:
         """Of the controller and of the API server."""
         assert self._controller and self._server

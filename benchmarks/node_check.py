@@ -71,13 +71,23 @@ async def run_trial(cluster: Cluster, agents: int, bad: int, agents_per_watch: i
         async with _background(cache, pods, agents_per_watch):
             await cache.wait_synced(TRIAL_TIMEOUT_SECONDS)
             async with asyncio.timeout(TRIAL_TIMEOUT_SECONDS):
-                steps = await _measure(client, meter, nodes)
+                async with asyncio.TaskGroup() as tasks:
+                    watching = tasks.create_task(_watch_over(cluster))
+                    steps = await _measure(client, meter, nodes)
+                    watching.cancel()
             check = await client.get(NODECHECKS, CHECK, NAMESPACE)
         assert sorted(check["status"]["faultyNodes"]) == sorted(faulty), check["status"]["faultyNodes"]
         await client.delete(NODECHECKS, CHECK, NAMESPACE)
         while (await client.list(ELASTICWORKERS, NAMESPACE))["items"]:  # noqa: ASYNC110
             await asyncio.sleep(0.5)
     return steps
+
+
+async def _watch_over(cluster: Cluster) -> None:
+    """Ends with an error when the controller does."""
+    while True:
+        cluster.check_alive()
+        await asyncio.sleep(1)
 
 
 def node_names(count: int) -> list[str]:
