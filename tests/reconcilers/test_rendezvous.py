@@ -137,6 +137,50 @@ def test_suspension_keeps_the_round() -> None:
     assert dissolve(formed(0, 1, round_=7), "the job is suspended").round == 7
 
 
+def test_failure_in_place_restarts_a_degraded_world_at_once_since_nobody_is_lost() -> None:
+    people = [*running(1), participant(0, AgentState.FAILED, 1), participant(2, None, alive=False)]
+    decision = decide(formed(0, 1), people, bounds(3, 2), NOW)
+    assert (decision.rendezvous.phase, decision.rendezvous.members) == (FORMED, [0, 1])
+
+
+def test_growth_waits_for_a_checkpoint_saved_after_the_newcomers_were_ready() -> None:
+    limits = bounds(3, 2, grow_at_checkpoint_seconds=60)
+    newcomer = participant(2, seconds_since_joined=10)
+    world = formed(0, 1)
+    never = decide(world, [*running(0, 1), newcomer], limits, NOW)
+    assert never.rendezvous == world and never.look_again_seconds == 50
+    members = running(0, 1)
+    before = [replace(members[0], seconds_since_checkpoint=10), members[1]]
+    assert decide(world, [*before, newcomer], limits, NOW).rendezvous == world
+    after = [replace(members[0], seconds_since_checkpoint=9), members[1]]
+    assert decide(world, [*after, newcomer], limits, NOW).rendezvous.members == [0, 1, 2]
+
+
+def test_growth_waits_for_a_checkpoint_no_longer_than_asked_and_only_if_asked() -> None:
+    world, late = formed(0, 1), participant(2, seconds_since_joined=60)
+    limits = bounds(3, 2, grow_at_checkpoint_seconds=60)
+    assert decide(world, [*running(0, 1), late], limits, NOW).rendezvous.round == 2
+    assert decide(world, [*running(0, 1), participant(2)], bounds(3, 2), NOW).rendezvous.round == 2
+
+
+def test_checkpoint_holds_up_no_world_that_is_broken() -> None:
+    limits = bounds(3, 2, grow_at_checkpoint_seconds=60)
+    people = [*running(1), participant(0, AgentState.FAILED, 1), participant(2)]
+    assert decide(formed(0, 1), people, limits, NOW).rendezvous.members == [0, 1, 2]
+
+
+def test_waiting_for_the_minimum_is_told() -> None:
+    few = decide(Rendezvous(), [participant(0), participant(1)], bounds(6, 3, unit=2), NOW).rendezvous
+    assert few.reason == "2 of at least 4 workers are ready"
+    lost = [*running(0), participant(1, None, alive=False, gone_because="no heartbeat")]
+    broken = decide(formed(0, 1), lost, bounds(2), NOW).rendezvous
+    said = "worker 1 was lost: no heartbeat; 1 of at least 2 workers are ready"
+    assert (broken.phase, broken.reason) == (REFORMING, said)
+    assert decide(broken, lost, bounds(2), later(999)).rendezvous == broken
+    back = decide(broken, [*running(0), participant(1)], bounds(2), NOW).rendezvous
+    assert back.reason == "worker 1 was lost: no heartbeat"
+
+
 # --- invariants -------------------------------------------------------------------------------------
 
 STATES = st.sampled_from([None, *AgentState])

@@ -182,7 +182,7 @@ def test_automatic_plan_keeps_off_types_that_are_not_to_scale_and_within_the_lim
     limited = job(replicas=4, template=TEMPLATE, resourceLimits={"memory": "10Gi"})
     found = why_not(of_worker(replicas=6), limited, auto)
     assert found[0] == "AboveResourceLimits"
-    assert found[1].endswith(f"would ask for 12Gi of memory in all, more than its resourceLimits, 10Gi")
+    assert found[1].endswith("would ask for 12Gi of memory in all, more than its resourceLimits, 10Gi")
     assert refusal(plan(auto, **of_worker(replicas=5)), limited, [], NODES) is None
     assert refusal(plan(**of_worker(replicas=6)), limited, [], NODES) is None, "a person may"
 
