@@ -234,7 +234,9 @@ def test_worker_may_do_nothing_else(server: Server, worker_token: str, method: s
         ("GET", f"/api/v1/{DEFAULT}/configmaps"),
         ("POST", "/api/v1/nodes"),
         ("DELETE", "/api/v1/nodes/node-0"),
-        ("PATCH", f"{GROUP}/{DEFAULT}/elasticjobs/rights"),
+        ("POST", f"{GROUP}/{DEFAULT}/elasticjobs"),
+        ("PATCH", f"{GROUP}/{DEFAULT}/scaleplans/any"),
+        ("DELETE", f"{GROUP}/{DEFAULT}/scaleplans/any"),
         ("PATCH", f"{LEASES}/rights-worker-0"),
         ("POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"),
         ("POST", f"/apis/rbac.authorization.k8s.io/v1/{DEFAULT}/roles"),
@@ -311,6 +313,26 @@ def test_rights_suffice_to_keep_a_gang_s_podgroup_and_disruption_budget(
     eventually("both are gone", minimum(None))
     server.as_admin("DELETE", job)
     pods = f"/api/v1/{DEFAULT}/pods?labelSelector=elastic.iml.github.io/job-name=gang"
+    eventually("its Pods are gone", lambda: not server.as_admin("GET", pods)["items"])
+    assert "forbidden" not in controller_log.read_text().lower()
+
+
+def test_rights_suffice_to_carry_out_a_scale_plan(server: Server, controller_log: Path) -> None:
+    job = f"{GROUP}/{DEFAULT}/elasticjobs/scaled"
+    server.as_admin("POST", f"{GROUP}/{DEFAULT}/elasticjobs", JOB | {"metadata": {"name": "scaled"}})
+    plan = {"apiVersion": JOB["apiVersion"], "kind": "ScalePlan", "metadata": {"name": "more"}}
+    spec = {"ownerJob": "scaled", "replicaResourceSpecs": {"worker": {"replicas": 3}}}
+    server.as_admin("POST", f"{GROUP}/{DEFAULT}/scaleplans", plan | {"spec": spec})
+
+    def taken_over() -> bool:
+        status = server.as_admin("GET", job).get("status", {})
+        found = server.as_admin("GET", f"{GROUP}/{DEFAULT}/scaleplans/more").get("status", {})
+        by = status.get("scaling", {}).get("by")
+        return (by, found.get("phase")) == ("ScalePlan more", "Scaling") and "scalePlanUid" in status
+
+    eventually("the plan's count is the job's", taken_over)
+    server.as_admin("DELETE", job)
+    pods = f"/api/v1/{DEFAULT}/pods?labelSelector=elastic.iml.github.io/job-name=scaled"
     eventually("its Pods are gone", lambda: not server.as_admin("GET", pods)["items"])
     assert "forbidden" not in controller_log.read_text().lower()
 
