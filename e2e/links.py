@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -25,6 +26,9 @@ from localcluster.kubelet.namespaces import setns
 
 CLONE_NEWNET = 0x40000000
 NAMESPACES = Path("/run/netns")
+INTERFACES = Path("/sys/class/net")
+OURS = re.compile(r"dlr(\d+)(-.*)?")
+"""Names of network namespaces and bridges, with the pid of the process that made them."""
 INTERFACE = "eth0"
 NOBODY = "02:00:00:00:00:00"
 """A hardware address that no interface has: what is sent there is lost without a word, as on a cut cable."""
@@ -49,12 +53,13 @@ class NodeNetworks:
     """The nodes' networks, for as long as the context lasts."""
 
     def __init__(self, nodes: Sequence[str], api_server: Address) -> None:
-        self._id = uuid4().hex[:8]
+        self._id = f"dlr{os.getpid()}"
         self._addresses = {node: f"10.99.0.{number}" for number, node in enumerate(nodes, start=1)}
         self._api_server = api_server
         self._ending = ExitStack()
 
     def __enter__(self) -> Self:
+        _sweep()
         try:
             self._build()
         except BaseException:
@@ -87,12 +92,12 @@ class NodeNetworks:
         return f"{self._id}-{node}"
 
     def _build(self) -> None:
-        bridge = f"br{self._id}"
+        bridge = self._id
         _ip("link", "add", bridge, "type", "bridge")
         self._ending.callback(_ip, "link", "delete", bridge)
         _ip("link", "set", bridge, "up")
         for number, (node, address) in enumerate(self._addresses.items()):
-            namespace, cable = self._namespace(node), f"v{self._id}{number}"
+            namespace, cable = self._namespace(node), f"{bridge}.{number}"
             _ip("netns", "add", namespace)
             self._ending.callback(_ip, "netns", "delete", namespace)
             _ip("link", "add", cable, "type", "veth", "peer", "name", INTERFACE, "netns", namespace)
@@ -156,6 +161,15 @@ def _listener(namespace: str, address: Address) -> socket.socket:
     with (NAMESPACES / namespace).open() as file:
         setns(file.fileno(), CLONE_NEWNET)
     return socket.create_server(address)
+
+
+def _sweep() -> None:
+    """Remove what processes that were killed have left. The cables go with either of their ends."""
+    for made, delete in ((NAMESPACES, ("netns", "delete")), (INTERFACES, ("link", "delete"))):
+        for entry in made.glob("dlr*"):
+            owner = OURS.fullmatch(entry.name)
+            if owner and not Path("/proc", owner[1]).exists():
+                _ip(*delete, entry.name)
 
 
 def _ip(*arguments: str) -> None:
