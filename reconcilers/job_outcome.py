@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from crds import names
 from crds.elasticjob import ElasticJobStatus, JobPhase, Migration, Rendezvous, RendezvousPhase
@@ -118,9 +119,10 @@ def announce_scale(turn: Turn, uptake: Uptake) -> None:
     if scaling is not None and before is not None:
         message = f"from {before} to {scaling.replicas} workers, by {scaling.by}"
         turn.event("Normal", "ScaleRequested", message)
-    if uptake.plan is not None:
-        comes_to = in_words(intent_of(uptake.plan, uptake.job))
-        turn.event("Normal", "ScalePlanTaken", f"ScalePlan {uptake.plan.metadata.name}: {comes_to}")
+    plan = uptake.plan
+    if plan is not None:
+        intent = replace(intent_of(plan, uptake.job), replicas=plan.status.replicas)
+        turn.event("Normal", "ScalePlanTaken", f"ScalePlan {plan.metadata.name}: {in_words(intent)}")
 
 
 def announce_moves(turn: Turn, done: Sequence[Migration]) -> None:

@@ -82,7 +82,10 @@ def impossible(job: ElasticJob | None, name: str) -> Refusal | None:
 
 
 def intent_of(plan: ScalePlan, job: ElasticJob) -> Intent:
-    """What the plan asks, as far as it is of this job; counts are those of now, changed as it says."""
+    """What the plan asks, as far as it is of this job; its counts are the job's, changed as it says.
+
+    Those of a plan that has begun are in its status: the job's count has been changed by then.
+    """
     spec = plan.spec
     removed = _slots(spec.remove_pods, "removePods", job)
     created = Counter(pod.type or names.WORKER for pod in spec.create_pods)
