@@ -15,7 +15,7 @@ from e2e.faults import Broken, NodeProbes, Slowed
 from e2e.observation import Observation
 
 TIMEOUT_SECONDS = 60
-FINISHED_SECONDS = 150
+FINISHED_SECONDS = 240
 CONDITION_SECONDS = 20
 
 
