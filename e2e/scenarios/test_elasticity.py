@@ -82,11 +82,12 @@ def test_scaled_from_2_to_4_to_8_to_4_to_2_while_training(cluster: Cluster, obse
     log.wait_for_world(observation, 2)
 
     for before, size in itertools.pairwise(sizes):
+        asked_at = datetime.now(UTC)
         elasticity.scale(cluster, observation, size)
-        asked_at = time.time()
         log.wait_for_world(observation, size)
-        trained_at = log.changes()[-1].began
-        print(f"kubectl scale {before} → {size}: trains again {trained_at - asked_at:.1f} s later")
+        formed = jobs.seconds_between(asked_at.isoformat(), jobs.rendezvous(observation)["formedAt"])
+        trained = log.changes()[-1].began - asked_at.timestamp()
+        print(f"kubectl scale {before} → {size}: world after {formed:.1f} s, first step {trained:.1f} s")
     jobs.wait_until_succeeded(observation)
 
     changes = log.changes()
