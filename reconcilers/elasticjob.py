@@ -44,6 +44,9 @@ from reconcilers.status_patch import merge_patch
 from reconcilers.worker import BY_JOB, owner_uids
 from reconcilers.worker_set import new_worker, plan_workers
 
+UNKNOWN_POD_RETRY_SECONDS = 1.0
+"""Pods wake their worker, not its job."""
+
 
 class ElasticJobReconciler(Reconciler):
     def __init__(self, client: Client, cache: Cache, recorder: EventRecorder, clock: Clock) -> None:
@@ -110,6 +113,7 @@ class ElasticJobReconciler(Reconciler):
     async def _take_up(self, turn: Turn) -> None:
         """What is asked of the job's scale becomes desired state; it is written with the status."""
         turn.fresh = self._plans.freshness(turn.job, turn.workers)
+        turn.again_in(UNKNOWN_POD_RETRY_SECONDS if turn.fresh.unknown else None)
         managed_fields = turn.raw["metadata"].get("managedFields") or ()
         plans = await self._plans.read(turn.job)
         uptake = take_up(turn.job, plans, turn.fresh, managed_fields, turn.now)

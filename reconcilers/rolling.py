@@ -18,7 +18,7 @@ from reconcilers.pod_builder import pod_name
 from reconcilers.pod_resources import resources_digest, resources_of
 from reconcilers.rendezvous import Bounds, Participant, is_ending
 from reconcilers.slots import present_slots, slots_of, wanted_slots
-from reconcilers.worker_status import current_report
+from reconcilers.worker_status import ENDED, current_report
 
 REASON = "its resources were changed"
 Slot = tuple[str, int]
@@ -59,13 +59,14 @@ class Roll:
 def freshness(
     job: ElasticJob, workers: Iterable[ElasticWorker], pods: Mapping[str, Mapping[str, Any]]
 ) -> Freshness:
-    """`pods` by name. What was made before Pods told of their resources counts as up to date."""
+    """`pods` by name. What has ended, or was made before Pods told of their resources, is up to date."""
     outdated, unknown = set(), set()
     of_type = {t: resources_digest(resources_of(job, t, None)) for t in job.spec.replica_specs}
     for worker in workers:
         slot, status = (worker.spec.type, worker.spec.index), worker.status
         current = status.observed_incarnation == worker.spec.incarnation and status.pod_uid is not None
-        if not current or worker.spec.type not in job.spec.replica_specs:
+        ended = status.phase in ENDED
+        if not current or ended or worker.spec.type not in job.spec.replica_specs:
             continue
         pod = pods.get(pod_name(worker))
         if pod is None:
