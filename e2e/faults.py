@@ -91,11 +91,11 @@ class Broken(Fault):
 
     def __init__(self, probes: NodeProbes) -> None:
         super().__init__(probes)
-        self.killed = 0
+        self.killed: set[int] = set()
 
     def _work(self) -> None:
         while not self._over.wait(LOOK_SECONDS):
-            self.killed += sum(self.probes.signal(pid, signal.SIGKILL) for pid in self.probes.living())
+            self.killed.update(pid for pid in self.probes.living() if self.probes.signal(pid, signal.SIGKILL))
 
 
 class Slowed(Fault):

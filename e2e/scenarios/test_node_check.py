@@ -14,7 +14,7 @@ from e2e.embedded import EmbeddedCluster
 from e2e.faults import Broken, NodeProbes, Slowed
 from e2e.observation import Observation
 
-TIMEOUT_SECONDS = 60
+TIMEOUT_SECONDS = 120
 FINISHED_SECONDS = 240
 CONDITION_SECONDS = 20
 
@@ -44,7 +44,7 @@ def test_a_broken_node_is_cordoned_and_a_later_pass_lifts_our_cordon_but_not_ano
     everybody = ("--namespace", namespace, "--nodes", ",".join(nodes))
     with Broken(NodeProbes(namespace, "node-2", "gemm")) as fault:
         code, found = dlr_node_check(cluster, *everybody)
-    assert fault.killed == 1
+    assert len(fault.killed) == 1
     assert code == 1, found
     assert {entry["node"]: entry["verdict"] for entry in found["nodes"]} == {
         **dict.fromkeys(nodes, "Healthy"),
@@ -77,7 +77,7 @@ def test_a_slow_node_is_named_a_straggler_and_stays_in_service(
     namespace = observation.namespace
     nodes = ["node-0", "node-1", "node-2"]
     with Slowed(NodeProbes(namespace, "node-1", "gemm")) as fault:
-        cluster.apply(checks.node_check({"nodes": nodes, "timeoutSeconds": 2 * TIMEOUT_SECONDS}), namespace)
+        cluster.apply(checks.node_check({"nodes": nodes, "timeoutSeconds": TIMEOUT_SECONDS}), namespace)
         check = checks.wait_until_finished(observation, within_seconds=FINISHED_SECONDS)
     print(checks.duration(check))
     assert len(fault.slowed) == 1

@@ -12,8 +12,8 @@ from e2e.observation import Observation
 
 NODES = 7
 WORKERS = 6
-TIMEOUT_SECONDS = 60
-CHECKED_SECONDS = 150
+TIMEOUT_SECONDS = 120
+CHECKED_SECONDS = 180
 TRAINED_SECONDS = 120
 
 
@@ -57,7 +57,7 @@ def test_of_six_nodes_the_sixth_is_broken_found_cordoned_and_replaced_and_the_jo
         assert len(check["status"]["rounds"]) == 2
         assert checks.verdicts(check) == {**dict.fromkeys(nodes, "Healthy"), sixth: "Faulty"}
         assert check["status"]["faultyNodes"] == [sixth]
-        assert fault.killed == 2, "one probe a round"
+        assert len(fault.killed) == 2, "one probe a round"
         checks.wait_until_cordoned(cluster, observation, sixth)
         checks.assert_in_service(cluster, nodes[:5])
 
