@@ -13,7 +13,7 @@ import os
 import platform
 import statistics
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -68,13 +68,10 @@ async def run_trial(cluster: Cluster, agents: int, bad: int, agents_per_watch: i
         pods = HollowPods(kubelet_client, agent_client, CHECK, faulty, heartbeat_seconds)
         cache = Cache(client, label_selectors={PODS: f"{names.LABEL_CHECK}={CHECK}"})
         cache.add_handler(PODS, pods.handle)
-        async with _background(cache, pods, agents_per_watch):
+        async with _beside(cache.run(), pods.run(agents_per_watch), _watch_over(cluster)):
             await cache.wait_synced(TRIAL_TIMEOUT_SECONDS)
             async with asyncio.timeout(TRIAL_TIMEOUT_SECONDS):
-                async with asyncio.TaskGroup() as tasks:
-                    watching = tasks.create_task(_watch_over(cluster))
-                    steps = await _measure(client, meter, nodes)
-                    watching.cancel()
+                steps = await _measure(client, meter, nodes)
             check = await client.get(NODECHECKS, CHECK, NAMESPACE)
         assert sorted(check["status"]["faultyNodes"]) == sorted(faulty), check["status"]["faultyNodes"]
         await client.delete(NODECHECKS, CHECK, NAMESPACE)
@@ -152,14 +149,13 @@ async def _publications(client: Client, version: str) -> AsyncIterator[Object]:
 
 
 @contextlib.asynccontextmanager
-async def _background(cache: Cache, pods: HollowPods, agents_per_watch: int) -> AsyncIterator[None]:
-    tasks = [asyncio.create_task(cache.run()), asyncio.create_task(pods.run(agents_per_watch))]
-    try:
+async def _beside(*coroutines: Coroutine[None, None, None]) -> AsyncIterator[None]:
+    """Runs them meanwhile. An error in one of them ends it all."""
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(coroutine) for coroutine in coroutines]
         yield
-    finally:
         for task in tasks:
             task.cancel()
-        await asyncio.wait(tasks)
 
 
 def table(trials: Sequence[Sequence[Step]]) -> str:

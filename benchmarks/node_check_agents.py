@@ -9,10 +9,12 @@ import orjson
 
 from benchmarks.hollow_agents import NAMESPACE, STORE_PORT, WATCH_SECONDS, wall_time
 from controller.client import Client
-from controller.errors import ClientError
-from controller.resources import ELASTICWORKERS, LEASES, NODECHECKS, PODS, Object
+from controller.errors import ClientError, Unavailable
+from controller.resources import ELASTICWORKERS, LEASES, NODECHECKS, PODS, Object, Resource
 from controller.store import Change
 from crds import names
+
+RETRY_SECONDS = 1.0
 
 LOCAL = [
     {"probe": "device_state", "ending": "Passed", "figures": {"gpu_count": 8.0}, "seconds": 1.2},
@@ -94,8 +96,7 @@ class Agent:
         )
 
     async def _report(self, report: Object) -> None:
-        patch = {"status": {"agent": report}}
-        await self._client.patch(ELASTICWORKERS, self._name, patch, NAMESPACE, subresource="status")
+        await _patch(self._client, ELASTICWORKERS, self._name, {"agent": report})
 
 
 class HollowPods:
@@ -134,11 +135,17 @@ class HollowPods:
 
     async def _start(self, pod: Object, agent: Agent) -> None:
         status = {"phase": "Running", "podIP": "127.77.0.1", "startTime": wall_time()[:19] + "Z"}
-        name = pod["metadata"]["name"]
-        await self._kubelet.patch(PODS, name, {"status": status}, NAMESPACE, subresource="status")
+        await _patch(self._kubelet, PODS, pod["metadata"]["name"], status)
         await agent.report_ready()
 
     async def _follow(self, agents: Sequence[Agent]) -> None:
+        """As agents do, for as long as the check lasts, whatever the server does."""
+        while True:
+            with contextlib.suppress(ClientError):
+                await self._list_and_watch(agents)
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _list_and_watch(self, agents: Sequence[Agent]) -> None:
         selector = f"metadata.name={self._check}"
         body = await self._client.list(NODECHECKS, NAMESPACE, field_selector=selector)
         for check in body["items"]:
@@ -160,6 +167,15 @@ class HollowPods:
         if self._last is None or self._last[0] != line:
             self._last = (line, orjson.loads(line))
         return self._last[1]
+
+
+async def _patch(client: Client, resource: Resource, name: str, status: Object) -> None:
+    while True:
+        try:
+            await client.patch(resource, name, {"status": status}, NAMESPACE, subresource="status")
+            return
+        except Unavailable:
+            await asyncio.sleep(RETRY_SECONDS)
 
 
 async def _tell(agents: Sequence[Agent], check: Object) -> None:
