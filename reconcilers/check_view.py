@@ -38,10 +38,10 @@ class CheckView:
             return None
         return self._parse_check.parse(raw), raw
 
-    def job_of(self, check: NodeCheck) -> tuple[ElasticJob, dict[str, Any]] | None:
+    def job_of(self, check: NodeCheck) -> ElasticJob | None:
         """The job of a job check; None if there is none."""
         raw = self._jobs.get(check.metadata.namespace, check.spec.job_name or "")
-        return None if raw is None else (self._parse_job.parse(raw), raw)
+        return None if raw is None else self._parse_job.parse(raw)
 
     def workers_of(self, check: NodeCheck) -> list[ElasticWorker]:
         """The job's workers, or those that were made for the check."""
@@ -50,7 +50,7 @@ class CheckView:
         found = self.job_of(check)
         if found is None:
             return []
-        job = found[0].metadata
+        job = found.metadata
         return self._owned(self._workers.by_index(BY_JOB, f"{job.namespace}/{job.name}"), job.uid)
 
     async def workers_now(self, check: NodeCheck) -> list[ElasticWorker]:
@@ -60,7 +60,7 @@ class CheckView:
         if check.spec.job_name is not None:
             label = f"{names.LABEL_JOB}={check.spec.job_name}"
         listed = await self._client.list(ELASTICWORKERS, metadata.namespace, label_selector=label)
-        return self._owned(listed["items"], job[0].metadata.uid if job else metadata.uid)
+        return self._owned(listed["items"], job.metadata.uid if job else metadata.uid)
 
     def labels(self) -> dict[str, Mapping[str, str]]:
         """Of all nodes, by name."""
@@ -78,8 +78,8 @@ class CheckView:
             return frozenset()
         since = now - timedelta(seconds=seconds)
         job = self.job_of(check)
-        if job is not None and job[0].status.suspected_at is not None:
-            since = max(since, job[0].status.suspected_at)
+        if job is not None and job.status.suspected_at is not None:
+            since = max(since, job.status.suspected_at)
         created = {
             name: datetime.fromisoformat(raw["metadata"]["creationTimestamp"])
             for name, raw in self.nodes(nodes).items()
@@ -105,7 +105,7 @@ class CheckView:
             wanted = named_nodes(check.spec, self.labels())
             return () if isinstance(wanted, Refusal) else wanted
         job = self.job_of(check)
-        if job is None or job[0].status.active_check != check.metadata.name:
+        if job is None or job.status.active_check != check.metadata.name:
             return ()  # its turn in the job has not come
         found = wanted_workers(check.spec, self.workers_of(check))
         return [speaker.node for speaker in speakers(found)]

@@ -75,20 +75,16 @@ class _Turn:
     check: NodeCheck
     raw: dict[str, Any]
     job: ElasticJob | None
-    raw_job: dict[str, Any] | None
     now: datetime
     events: list[tuple[EventType, str, str]] = field(default_factory=list)
-    job_events: list[tuple[EventType, str, str]] = field(default_factory=list)
     look_again_seconds: float | None = None
 
     @property
     def status(self) -> NodeCheckStatus:
         return self.check.status
 
-    def event(self, type_: EventType, reason: str, message: str, *, on_job: bool = False) -> None:
+    def event(self, type_: EventType, reason: str, message: str) -> None:
         self.events.append((type_, reason, message))
-        if on_job:
-            self.job_events.append((type_, reason, f"NodeCheck {self.check.metadata.name}: {message}"))
 
 
 class NodeCheckReconciler(Reconciler):
@@ -107,8 +103,7 @@ class NodeCheckReconciler(Reconciler):
         if found is None or is_finished(found[1]):
             return Result()
         check, raw = found
-        job, raw_job = self._view.job_of(check) or (None, None)
-        turn = _Turn(check, raw, job, raw_job, self._clock.now())
+        turn = _Turn(check, raw, self._view.job_of(check), self._clock.now())
         await self._write(turn, await self._next(turn))
         return Result(turn.look_again_seconds)
 
@@ -167,7 +162,7 @@ class NodeCheckReconciler(Reconciler):
         untested = untested_accelerators(nodes.values())
         if untested:
             status = check_status.with_untested_accelerators(status, untested, turn.now)
-        turn.event("Normal", "CheckStarted", str(scope), on_job=True)
+        turn.event("Normal", "CheckStarted", str(scope))
         if len(scope.reused) == len(scope.nodes):
             return self._finish(turn, status, self._kept(scope))
         return status
@@ -239,11 +234,11 @@ class NodeCheckReconciler(Reconciler):
     def _finish(self, turn: _Turn, status: NodeCheckStatus, results: Sequence[NodeResult]) -> NodeCheckStatus:
         summary = summary_of(results, status.faulty_links, status.faulty_domains)
         type_: EventType = "Normal" if summary.healthy is ConditionStatus.TRUE else "Warning"
-        turn.event(type_, "CheckFinished", summary.message, on_job=True)
+        turn.event(type_, "CheckFinished", summary.message)
         return check_status.concluded(status, results, summary, turn.now)
 
     def _refuse(self, turn: _Turn, refusal: Refusal) -> NodeCheckStatus:
-        turn.event("Warning", refusal.reason, refusal.message, on_job=True)
+        turn.event("Warning", refusal.reason, refusal.message)
         return check_status.refused(turn.status, refusal, turn.now)
 
     # --- what is read and written ---------------------------------------------------------------------
@@ -281,9 +276,6 @@ class NodeCheckReconciler(Reconciler):
         await self._client.patch(NODECHECKS, metadata.name, body, metadata.namespace, subresource="status")
         for event in turn.events:
             self._recorder.event(turn.raw, *event)
-        if turn.raw_job is not None:
-            for event in turn.job_events:
-                self._recorder.event(turn.raw_job, *event)
 
 
 def has_nodes(check: dict[str, Any]) -> bool:
