@@ -117,6 +117,11 @@ class Api:
         with self._request("POST", kind, parameters=parameters, body=body) as response:
             return _object(response), _warnings(response)
 
+    def patch(self, kind: Kind, name: str, patch: JSON) -> JSON:
+        """The object, or its subresource (`name/scale`), after a JSON merge patch."""
+        with self._request("PATCH", kind, name, body=patch) as response:
+            return _object(response)
+
     def delete(self, kind: Kind, name: str) -> None:
         with self._request("DELETE", kind, name, parameters={"propagationPolicy": "Background"}):
             pass
@@ -144,6 +149,7 @@ class Api:
         stream: bool = False,
         timeout: float | tuple[float, float | None] = REQUEST_TIMEOUT_SECONDS,
     ) -> Iterator[requests.Response]:
+        content = "application/merge-patch+json" if method == "PATCH" else "application/json"
         try:
             with self._send(
                 method,
@@ -152,7 +158,7 @@ class Api:
                 url=f"{kind.plural}/{name}" if name else kind.plural,
                 params=parameters,
                 data=None if body is None else json.dumps(body),
-                headers={"Content-Type": "application/json"} if body is not None else None,
+                headers={"Content-Type": content} if body is not None else None,
                 stream=stream,
                 timeout=timeout,
             ) as response:

@@ -75,7 +75,7 @@ class ScriptedServer:
                 self.end_headers()
                 self.wfile.write(payload)
 
-            do_POST = do_DELETE = do_GET
+            do_POST = do_PATCH = do_DELETE = do_GET
 
             def log_message(self, *_: object) -> None:
                 pass

@@ -343,6 +343,62 @@ class TestDelete:
         assert "not all of it is gone yet: pod/digits-worker-0-1, elasticjob/digits" in done.err
 
 
+class TestScale:
+    def test_asks_through_the_scale_subresource(self, server: ScriptedServer, dlr: Dlr) -> None:
+        server.answers |= {f"GET {JOBS}/digits": job(), f"PATCH {JOBS}/digits/scale": {"kind": "Scale"}}
+        done = dlr("job", "scale", "digits", "--replicas", "4")
+        assert (done.exit_code, done.out) == (0, "elasticjob default/digits scaled from 2 to 4 workers\n")
+        assert server.requests[-1].body == {"spec": {"replicas": 4}}
+
+    def test_count_that_is_wanted_already_is_left_alone(self, server: ScriptedServer, dlr: Dlr) -> None:
+        server.answers[f"GET {JOBS}/digits"] = job()
+        done = dlr("job", "scale", "digits", "--replicas", "2")
+        assert (done.exit_code, done.out) == (0, "elasticjob default/digits wants 2 workers already\n")
+
+    def test_refusal_names_the_field(self, server: ScriptedServer, dlr: Dlr) -> None:
+        reason = "replicas must not be less than minReplicas"
+        causes = [{"field": "spec.replicaSpecs[worker]", "message": reason}]
+        server.answers |= {
+            f"GET {JOBS}/digits": job(),
+            f"PATCH {JOBS}/digits/scale": refusal(422, "Invalid", "is invalid", name="digits", causes=causes),
+        }
+        done = dlr("job", "scale", "digits", "--replicas", "1")
+        assert done.exit_code == 1
+        said = f"dlr: The job 'digits' cannot have 1 workers: spec.replicaSpecs[worker]: {reason}.\n"
+        assert done.err == said
+
+    def test_a_job_that_has_ended_is_not_scaled(self, server: ScriptedServer, dlr: Dlr) -> None:
+        server.answers[f"GET {JOBS}/digits"] = job(phase="Succeeded")
+        done = dlr("job", "scale", "digits", "--replicas", "4")
+        assert done.exit_code == 1 and "'digits' has succeeded: there is nothing to change" in done.err
+
+    def test_a_job_without_workers_is_not_scaled(self, server: ScriptedServer, dlr: Dlr) -> None:
+        without = job()
+        without["spec"] = {"replicaSpecs": {"ps": {"replicas": 1}}}
+        server.answers[f"GET {JOBS}/digits"] = without
+        assert "has no workers to scale" in dlr("job", "scale", "digits", "--replicas", "4").err
+
+
+class TestSuspension:
+    def test_suspends_and_resumes(self, server: ScriptedServer, dlr: Dlr) -> None:
+        suspended = job(phase="Suspended")
+        suspended["spec"]["suspend"] = True
+        server.answers |= {f"GET {JOBS}/digits": [job(), suspended], f"PATCH {JOBS}/digits": job()}
+        done = dlr("job", "suspend", "digits")
+        assert done.out == "elasticjob default/digits suspended: its Pods are being deleted\n"
+        assert server.requests[-1].body == {"spec": {"suspend": True}}
+        again = dlr("job", "suspend", "digits")
+        assert again.out == "elasticjob default/digits is suspended already\n"
+        done = dlr("job", "resume", "digits")
+        assert done.out == "elasticjob default/digits resumed: its Pods are being made\n"
+        assert server.requests[-1].body == {"spec": {"suspend": False}}
+
+    def test_a_job_that_runs_is_not_resumed(self, server: ScriptedServer, dlr: Dlr) -> None:
+        server.answers[f"GET {JOBS}/digits"] = job(phase="Running")
+        done = dlr("job", "resume", "digits")
+        assert (done.exit_code, done.out) == (0, "elasticjob default/digits is not suspended\n")
+
+
 class TestFailures:
     def test_no_api_server(self, server: ScriptedServer, dlr: Dlr) -> None:
         server.close()

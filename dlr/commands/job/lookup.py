@@ -24,6 +24,15 @@ def get_job(api: Api, name: str) -> JSON:
     )
 
 
+def get_unfinished_job(api: Api, name: str) -> JSON:
+    """One that can still be changed."""
+    job = get_job(api, name)
+    phase = job.get("status", {}).get("phase")
+    if phase in ("Succeeded", "Failed"):
+        raise CommandError(f"The job {name!r} has {phase.lower()}: there is nothing to change any more.")
+    return job
+
+
 class NoSuchJob(CommandError):
     """There is no job of that name, or no longer."""
 
