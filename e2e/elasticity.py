@@ -127,6 +127,10 @@ class Curve:
     restarts_from_checkpoint: bool
     """Whether each start, but the first, went on from the last step that was saved."""
 
+    def __str__(self) -> str:
+        told = ", ".join(f"{step}: {loss:.2f}" for step, loss in self.losses.items())
+        return f"loss by step: {told}; went on from steps {self.starts}"
+
 
 def curve(log: str) -> Curve:
     """Read from the log of the Pod that was rank 0 all along."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from datetime import UTC, datetime
 
@@ -18,11 +17,6 @@ NODES = 6
 SAVE_EVERY_STEPS = 10
 SMALL_LOSS = 0.5
 AT_ONCE_SECONDS = 5
-
-
-def tell_curve(curve: elasticity.Curve) -> None:
-    told = ", ".join(f"{step}: {loss:.2f}" for step, loss in curve.losses.items())
-    print(f"loss by step: {told}; went on from steps {curve.starts}")
 
 
 @pytest.mark.needs(Capability.POWER, Capability.STORAGE)
@@ -63,45 +57,12 @@ def test_six_workers_in_pairs_are_four_when_a_node_is_lost_and_six_when_it_retur
     assert smaller["incarnations"] == [1, 1, 1, 1]
     assert larger["incarnations"] == [1, 1, 1, 1, 1, 2]
     curve = elasticity.curve(cluster.log(namespace, "digits-worker-0-1"))
-    tell_curve(curve)
+    print(curve)
     assert curve.restarts_from_checkpoint
     assert curve.losses[max(curve.losses)] < SMALL_LOSS
     log.assert_exact(epochs)
     assert jobs.accuracy(cluster, observation) >= jobs.GOOD_ACCURACY
     jobs.assert_one_world_a_round(observation)
-
-
-@pytest.mark.needs(Capability.STORAGE)
-def test_scaled_from_2_to_4_to_8_to_4_to_2_while_training(cluster: Cluster, observation: Observation) -> None:
-    namespace, epochs, sizes = observation.namespace, 5, [2, 4, 8, 4, 2]
-    log = SampleLog(cluster, namespace)
-    manifest = elasticity.digits(
-        cluster, namespace, workers=2, minimum=2, maximum=8, epochs=epochs, policy={"lastCallSeconds": 30}
-    )
-    cluster.apply(log.ask_for(manifest), namespace)
-    log.wait_for_world(observation, 2)
-
-    for before, size in itertools.pairwise(sizes):
-        asked_at = datetime.now(UTC)
-        elasticity.scale(cluster, observation, size)
-        log.wait_for_world(observation, size)
-        formed = jobs.seconds_between(asked_at.isoformat(), jobs.rendezvous(observation)["formedAt"])
-        trained = log.changes()[-1].began - asked_at.timestamp()
-        print(f"kubectl scale {before} → {size}: world after {formed:.1f} s, first step {trained:.1f} s")
-    jobs.wait_until_succeeded(observation)
-
-    changes = log.changes()
-    print(*changes, *elasticity.worlds(observation), sep="\n")
-    assert [(change.before, change.after) for change in changes] == list(itertools.pairwise(sizes))
-    assert all(change.repeated_steps <= SAVE_EVERY_STEPS for change in changes)
-    assert [len(world.members) for world in elasticity.worlds(observation)] == sizes, "one round a change"
-    curve = elasticity.curve(cluster.log(namespace, "digits-worker-0-1"))
-    tell_curve(curve)
-    assert curve.restarts_from_checkpoint
-    log.assert_exact(epochs)
-    assert jobs.accuracy(cluster, observation) >= jobs.GOOD_ACCURACY
-    jobs.assert_one_world_a_round(observation)
-    observation.wait_for("all that was grown to go", lambda: len(observation.workers("digits")) == 2, 30)
 
 
 def test_ten_workers_that_come_one_by_one_make_one_round_and_leave_in_one(
