@@ -34,5 +34,7 @@ def test_the_worlds_reason_fits_its_field_however_many_are_lost_and_however_much
     lost = [worker(i, WorkerPhase.FAILED, message="x" * 8_000) for i in range(50)]
     everyone = job(replicas=50)
     world = Rendezvous(round=1, phase=RendezvousPhase.FORMED, members=list(range(50)), incarnations=[1] * 50)
-    reason = decide(world, participants_of(everyone, lost, Ages()), bounds_of(everyone), NOW).rendezvous.reason
+    reason = decide(
+        world, participants_of(everyone, lost, Ages()), bounds_of(everyone), NOW
+    ).rendezvous.reason
     assert len(reason) <= 1_024 and "and 47 more" in reason

@@ -208,6 +208,41 @@ async def test_plan_that_came_with_its_job_waits_for_it() -> None:
     assert stage.phase() == "Succeeded" and members(stage)[-1] == [0, 1, 2]
 
 
+async def test_worker_that_ran_out_of_memory_gets_more_and_the_others_are_left_alone() -> None:
+    stage = await training(2)
+    end = {"incarnation": 1, "exitClass": "OOM", "time": "2026-01-01T12:00:00Z"}
+    failed = {"status": {"phase": "Failed", "lastExit": end}}
+    stage.patch(ELASTICWORKERS, "j-worker-1", failed, status=True)
+    await stage.settle()
+    assert stage.memory() == {0: "1Gi", 1: "2Gi"}
+    assert [worker["spec"]["incarnation"] for worker in stage.workers()] == [1, 2]
+    raised = "j-worker-1 ran out of memory with 1Gi: its next Pod gets 2Gi"
+    assert ("MemoryRaised", raised) in stage.events
+    stage.add_plan(replicaResourceSpecs={"worker": {"resource": {"memory": "1536Mi"}}})
+    await stage.settle()
+    assert stage.phase() == "Succeeded" and sorted(stage.memory().values()) == ["1536Mi", "2Gi"]
+
+
+async def test_members_that_fail_in_place_during_a_roll_do_not_stop_it() -> None:
+    stage = await training(3, 2)
+    stage.add_plan(replicaResourceSpecs={"worker": {"resource": {"memory": "2Gi"}}})
+    while len(stage.formed()) < 2:
+        stage.deliver_all()
+        await stage.reconcile_job()
+        await stage.reconcile_plans()
+        stage.act()
+    round_ = stage.formed()[-1]["round"]
+    stage.patch(
+        ELASTICWORKERS,
+        "j-worker-1",
+        {"status": {"agent": {"state": "Failed", "observedRound": round_}}},
+        status=True,
+    )
+    await stage.settle()
+    assert stage.phase() == "Succeeded" and stage.memory() == dict.fromkeys(range(3), "2Gi")
+    assert {world["phase"] for world in stage.worlds} == {"Formed"}
+
+
 # --- killed anywhere ----------------------------------------------------------------------------------------
 
 KINDS: dict[str, JSON] = {
