@@ -14,12 +14,12 @@ from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.model import Condition, ConditionStatus
 from reconcilers.conditions import with_condition
 from reconcilers.job_status import training_types
-from reconcilers.rolling import Freshness
-from reconcilers.slots import wanted_slots
+from reconcilers.rolling import Freshness, Slot
+from reconcilers.slots import present_slots, wanted_slots
 from reconcilers.worker_status import current_report
 
 SCALED = "Scaled"
-NAMED_MOVES = 3
+NAMED = 3
 """The others are counted."""
 
 
@@ -54,6 +54,7 @@ def with_scaled(
     missing = [
         *_too_few(job, workers, rendezvous, without),
         *_moves(job),
+        *_yet_to_go(job, workers),
         *_outdated(fresh, unknown_too=anew or under_way),
     ]
     status = ConditionStatus.FALSE if missing else ConditionStatus.TRUE
@@ -96,15 +97,22 @@ def _has_world(workers: Sequence[ElasticWorker], rendezvous: Rendezvous) -> bool
 
 def _moves(job: ElasticJob) -> list[str]:
     moves = job.status.migrations
-    said = [f"{m.type} {m.target} is to take the place of {m.source}" for m in moves[:NAMED_MOVES]]
-    return said if len(moves) <= NAMED_MOVES else [*said, f"{len(moves) - NAMED_MOVES} more moves"]
+    said = [f"{m.type} {m.target} is to take the place of {m.source}" for m in moves[:NAMED]]
+    return said if len(moves) <= NAMED else [*said, f"{len(moves) - NAMED} more moves"]
+
+
+def _yet_to_go(job: ElasticJob, workers: Sequence[ElasticWorker]) -> list[str]:
+    present = {(type_, index) for type_ in training_types(job) for index in present_slots(job, type_)}
+    gone = {(w.spec.type, w.spec.index) for w in workers} - present
+    return [f"yet to go: {_named(gone)}"] if gone else []
 
 
 def _outdated(fresh: Freshness, *, unknown_too: bool) -> list[str]:
     waiting = fresh.outdated | (fresh.unknown if unknown_too else frozenset())
-    if not waiting:
-        return []
-    some = sorted(waiting)[:NAMED_MOVES]
-    named = ", ".join(f"{type_} {index}" for type_, index in some)
-    more = f" and {len(waiting) - len(some)} more" if len(waiting) > len(some) else ""
-    return [f"yet to get new resources: {named}{more}"]
+    return [f"yet to get new resources: {_named(waiting)}"] if waiting else []
+
+
+def _named(slots: Collection[Slot]) -> str:
+    some = sorted(slots)[:NAMED]
+    more = f" and {len(slots) - len(some)} more" if len(slots) > len(some) else ""
+    return ", ".join(f"{type_} {index}" for type_, index in some) + more
