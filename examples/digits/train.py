@@ -4,6 +4,7 @@ What makes a training script elastic is small, and all of it is here:
 
 * `load` before training and `save` every few steps, to a directory that outlives the Pod;
 * a checkpoint that does not depend on how many workers wrote it, so fewer or more can go on from it;
+* `anybody`: one is saved after the very step in which any worker is asked to stop, so that none is lost;
 * `ElasticDistributedSampler` deals each global batch to the workers that are there, so that every step
   learns from the same samples with any number of them, and an epoch from every sample once;
 * `dlr.report_step`, so that the cluster can tell slow from stuck, and `dlr.checkpoint_saved`, so that it can
@@ -141,6 +142,14 @@ class StopRequest:
         self.received = True
 
 
+def anybody(asked: bool, device: torch.device) -> bool:
+    """Whether any worker is asked to stop: all get the same answer after the same step."""
+    votes = torch.tensor(int(asked), device=device)
+    if dist.is_initialized():
+        dist.all_reduce(votes, op=dist.ReduceOp.MAX)
+    return bool(votes)
+
+
 @record
 def main() -> None:
     args = arguments()
@@ -174,11 +183,13 @@ def main() -> None:
             time.sleep(args.step_delay_seconds)
 
             dlr.report_step(step)
-            if rank == 0 and (stop.received or step == last_step or step % args.save_every_steps == 0):
+            asked = stop.received
+            stopping = anybody(asked, device)
+            if rank == 0 and (stopping or step == last_step or step % args.save_every_steps == 0):
                 save(args.checkpoint_dir, step, **state)
                 dlr.checkpoint_saved(step)
                 print(f"step {step}/{last_step} loss {loss.item():.3f} saved", flush=True)
-            if stop.received:
+            if asked:
                 raise SystemExit(128 + signal.SIGTERM)
 
     if rank == 0:
