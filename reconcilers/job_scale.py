@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from crds import names
@@ -25,6 +25,7 @@ from reconcilers.worker_status import current_report
 
 SPEC = "spec"
 SCALE_SUBRESOURCE = "the scale subresource"
+STILL_TO_COME = datetime.max.replace(tzinfo=UTC)
 ACCEPTED = (ScalePlanPhase.CREATED, ScalePlanPhase.PENDING, ScalePlanPhase.SCALING)
 """Phases of a plan that has been looked at and has not finished."""
 
@@ -55,9 +56,10 @@ class Uptake:
         return self.plan is not None or self.count_changed_from is not None
 
 
-def age(plan: ScalePlan) -> tuple[datetime, str]:
-    """The greater, the newer."""
-    return plan.metadata.creation_timestamp or LONG_AGO, plan.metadata.name
+def age(plan: ScalePlan) -> tuple[datetime, datetime, str]:
+    """The greater, the newer. Of those made within one second, who was looked at first is older."""
+    created = plan.metadata.creation_timestamp or LONG_AGO
+    return created, plan.status.create_time or STILL_TO_COME, plan.metadata.name
 
 
 def newest(plans: Iterable[ScalePlan]) -> ScalePlan | None:

@@ -152,6 +152,24 @@ async def test_newer_plan_supersedes_one_that_has_not_finished() -> None:
     assert members(stage)[-1] == [0]
 
 
+@pytest.mark.parametrize("count", [1, 4])
+async def test_plans_made_within_one_second_go_in_the_order_in_which_they_came(count: int) -> None:
+    stage = await training(2, 1)
+    stage.unschedulable |= {2, 3}
+    second = stage.seconds
+    stage.add_plan("b", replicaResourceSpecs={"worker": {"replicas": count}})
+    await stage.settle()
+    assert stage.phase("b") == ("Succeeded" if count == 1 else "Scaling")
+    now, stage.seconds = stage.seconds, second
+    stage.add_plan("a", replicaResourceSpecs={"worker": {"replicas": 2}})
+    stage.seconds = now
+    assert (
+        stage.plan("a")["metadata"]["creationTimestamp"] == stage.plan("b")["metadata"]["creationTimestamp"]
+    )
+    await stage.settle()
+    assert stage.phase("a") == "Succeeded" and members(stage)[-1] == [0, 1]
+
+
 async def test_plan_without_moves_gives_up_those_of_the_one_it_supersedes() -> None:
     stage = await training(2)
     stage.unschedulable |= {2}
