@@ -75,8 +75,9 @@ async def run_trial(cluster: Cluster, agents: int, bad: int, agents_per_watch: i
             check = await client.get(NODECHECKS, CHECK, NAMESPACE)
         assert sorted(check["status"]["faultyNodes"]) == sorted(faulty), check["status"]["faultyNodes"]
         await client.delete(NODECHECKS, CHECK, NAMESPACE)
-        while (await client.list(ELASTICWORKERS, NAMESPACE))["items"]:  # noqa: ASYNC110
-            await asyncio.sleep(0.5)
+        for resource in (ELASTICWORKERS, PODS):
+            while (await client.list(resource, NAMESPACE))["items"]:  # noqa: ASYNC110
+                await asyncio.sleep(0.5)
     return steps
 
 

@@ -367,7 +367,9 @@ async def test_job_check_waits_until_the_job_gives_its_workers_to_it() -> None:
         [0, 1, 2, 3],
         [1] * 4,
     )
-    assert not [reason for name, reason, _ in staged.events if name == "j"], "the job's reconciler tells of it"
+    assert not [reason for name, reason, _ in staged.events if name == "j"], (
+        "the job's reconciler tells of it"
+    )
     assert len(staged.stores.store(ELASTICWORKERS).list()) == 4
 
 
