@@ -1,0 +1,292 @@
+"""Changes of a job's size, Pods and resources: whoever asks, and whoever is killed meanwhile."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import pytest
+import yaml
+
+from e2e import elasticity, embedded, jobs, plans
+from e2e.api import Kind, Object
+from e2e.cluster import Capability, Cluster
+from e2e.observation import Observation
+
+COUNT_SECONDS = 30
+RESTART_SECONDS = 30
+SCALE_PATH = "/apis/elastic.iml.github.io/v1alpha1/namespaces/{}/elasticjobs/idle/scale"
+SCALE_CALL = ("spec", "the scale subresource")
+"""What tells them apart is metadata.managedFields, which the embedded API server does not keep."""
+
+
+def test_whoever_asks_for_a_count_it_is_the_one_that_is_wanted_and_the_job_says_whose_it_was(
+    cluster: Cluster, observation: Observation
+) -> None:
+    namespace = observation.namespace
+    cluster.apply(elasticity.idle(cluster, workers=1, minimum=1, maximum=5), namespace)
+    elasticity.wait_for_world(observation, [0], "idle")
+
+    elasticity.scale(cluster, observation, 2, "idle")
+    assert wanted(observation, 2) in SCALE_CALL
+
+    patch = {"spec": {"replicaSpecs": {"worker": {"replicas": 3}}}}
+    cluster.kubectl("patch", "ej", "idle", "--type=merge", "-p", json.dumps(patch), "-n", namespace)
+    assert wanted(observation, 3) == "spec"
+
+    cluster.apply(plans.scale_plan("up", replicas=4), namespace)
+    assert wanted(observation, 4) == "ScalePlan up"
+    plans.wait_until_succeeded(observation, "up")
+    elasticity.wait_for_world(observation, [0, 1, 2, 3], "idle")
+
+    as_an_autoscaler_does(cluster, namespace, 2)
+    assert wanted(observation, 2) in SCALE_CALL
+    world = elasticity.wait_for_world(observation, [0, 1], "idle")
+    elasticity.wait_until_all_run(observation, world, "idle")
+    jobs.assert_one_world_a_round(observation, "idle")
+
+
+def wanted(observation: Observation, count: int) -> str:
+    """Wait until so many are; who the status says has asked for them."""
+
+    def known() -> str | None:
+        status = observation.job("idle")["status"]
+        desired = status["replicaStatuses"]["worker"]["desired"]
+        scaling = status.get("scaling") or {}
+        return scaling["by"] if desired == scaling.get("replicas") == count else None
+
+    return observation.wait_for(f"{count} workers to be wanted", known, COUNT_SECONDS)
+
+
+def as_an_autoscaler_does(cluster: Cluster, namespace: str, replicas: int) -> None:
+    """Get the Scale, change its count, put it back."""
+    path = SCALE_PATH.format(namespace)
+    scale = json.loads(cluster.kubectl("get", "--raw", path).stdout)
+    assert scale["status"]["selector"], "an autoscaler finds the Pods to measure by it"
+    scale["spec"]["replicas"] = replicas
+    cluster.kubectl("replace", "--raw", path, "-f", "-", stdin=json.dumps(scale))
+
+
+def test_others_keep_their_order_when_a_worker_is_removed_and_a_migrated_one_goes_once_the_next_joined(
+    cluster: Cluster, observation: Observation
+) -> None:
+    namespace = observation.namespace
+    cluster.apply(elasticity.idle(cluster, workers=4, minimum=2, maximum=4), namespace)
+    elasticity.wait_for_world(observation, [0, 1, 2, 3], "idle")
+
+    cluster.apply(plans.scale_plan("remove", remove=["idle-worker-1"]), namespace)
+    plans.wait_until_succeeded(observation, "remove")
+    assert jobs.rendezvous(observation, "idle")["members"] == [0, 2, 3]
+    assert wanted(observation, 3) == "ScalePlan remove"
+
+    cluster.apply(plans.scale_plan("migrate", migrate=["idle-worker-2-1"]), namespace)
+    plans.wait_until_succeeded(observation, "migrate")
+    assert jobs.rendezvous(observation, "idle")["members"] == [0, 3, 4]
+    observation.wait_for("two Pods to be gone", lambda: len(observation.pods()) == 3, COUNT_SECONDS)
+    members = [world.members for world in elasticity.worlds(observation, "idle")]
+    assert members == [(0, 1, 2, 3), (0, 2, 3), (0, 3, 4)], "one round each"
+    assert_never_without_a_world(observation)
+    assert {pod["metadata"]["name"] for pod in observation.history[Kind.POD]} == {
+        f"idle-worker-{index}-1" for index in range(5)
+    }, "nobody else's Pod was made anew"
+
+
+def test_memory_doubled_by_a_plan_goes_through_three_workers_one_by_one(
+    cluster: Cluster, observation: Observation
+) -> None:
+    namespace = observation.namespace
+    cluster.apply(elasticity.idle(cluster, workers=3, minimum=2, maximum=3), namespace)
+    elasticity.wait_for_world(observation, [0, 1, 2], "idle")
+
+    cluster.apply(plans.scale_plan("memory", resource={"memory": "512Mi"}), namespace)
+    ended = plans.wait_until_ended(observation, "memory", 120)
+    assert ended["status"]["phase"] == "Succeeded", observation.describe()
+    members = [world.members for world in elasticity.worlds(observation, "idle")]
+    print(f"memory doubled within {plans.seconds(ended):.0f} s: worlds {members}")
+    assert members == [(0, 1, 2), (1, 2), (0, 1, 2), (0, 2), (0, 1, 2), (0, 1), (0, 1, 2)]
+    assert_never_without_a_world(observation)
+    assert memory(observation) == {f"idle-worker-{index}-2": "512Mi" for index in range(3)}
+
+
+def test_a_lone_worker_gets_more_memory_without_a_break(cluster: Cluster, observation: Observation) -> None:
+    namespace = observation.namespace
+    cluster.apply(elasticity.idle(cluster, workers=1, minimum=1, maximum=1), namespace)
+    elasticity.wait_for_world(observation, [0], "idle")
+
+    cluster.apply(plans.scale_plan("memory", resource={"memory": "512Mi"}), namespace)
+    plans.wait_until_succeeded(observation, "memory")
+    assert [world.members for world in elasticity.worlds(observation, "idle")] == [(0,), (1,)]
+    assert_never_without_a_world(observation)
+    observation.wait_for("the old Pod to go", lambda: len(observation.pods()) == 1, COUNT_SECONDS)
+    assert memory(observation) == {"idle-worker-1-1": "512Mi"}
+
+
+def memory(observation: Observation) -> dict[str, str]:
+    """What each Pod asks for."""
+    return {
+        name: pod["spec"]["containers"][0]["resources"]["requests"]["memory"]
+        for name, pod in observation.pods().items()
+    }
+
+
+def assert_never_without_a_world(observation: Observation) -> None:
+    """Once there was one."""
+    phases = [
+        (version.get("status", {}).get("rendezvous") or {}).get("phase")
+        for version in observation.history[Kind.JOB]
+    ]
+    assert set(phases[phases.index("Formed") :]) == {"Formed"}
+
+
+def test_a_newer_plan_supersedes_one_that_waits_for_room(cluster: Cluster, observation: Observation) -> None:
+    namespace = observation.namespace
+    manifest = elasticity.idle(cluster, workers=1, minimum=1, maximum=8)
+    cluster.apply(jobs.one_a_node(manifest), namespace)
+    elasticity.wait_for_world(observation, [0], "idle")
+
+    cluster.apply(plans.scale_plan("too-many", replicas=8), namespace)
+    observation.wait_for(
+        "the first plan to say that it waits for room",
+        lambda: "cannot be scheduled" in said_of(observation, "too-many"),
+        COUNT_SECONDS,
+    )
+    cluster.apply(plans.scale_plan("two", replicas=2), namespace)
+    plans.wait_until_succeeded(observation, "two")
+    assert plans.phase(observation, "too-many") == "Superseded"
+    assert jobs.rendezvous(observation, "idle")["members"] == [0, 1]
+
+
+def said_of(observation: Observation, plan: str) -> str:
+    """Everything that the plan's conditions say."""
+    conditions = observation.objects(Kind.PLAN).get(plan, {}).get("status", {}).get("conditions", [])
+    return "; ".join(condition["message"] for condition in conditions)
+
+
+@pytest.mark.needs(Capability.CONTROL_PLANE)
+def test_a_controller_killed_at_each_phase_of_a_plan_leaves_what_an_undisturbed_one_would(
+    cluster: Cluster, observation: Observation
+) -> None:
+    namespace = observation.namespace
+    cluster.apply(elasticity.idle(cluster, workers=2, minimum=2, maximum=4), namespace)
+    steps: list[tuple[str, Object, list[int]]] = [
+        ("Pending", plans.scale_plan("grow", replicas=3), [0, 1, 2]),  # the job has no world yet
+        ("Created", plans.scale_plan("migrate", migrate=["idle-worker-1"]), [0, 2, 3]),
+        ("Scaling", plans.scale_plan("remove", remove=["idle-worker-2"]), [0, 3]),
+    ]
+    for at, plan, expected in steps:
+        name = plan["metadata"]["name"]
+        cluster.apply(plan, namespace)
+        found = kill_controller_at(cluster, observation, name, at)
+        print(f"plan {name}: controller killed when the plan was {found}")
+        plans.wait_until_succeeded(observation, name, 90)
+        assert jobs.rendezvous(observation, "idle")["members"] == expected
+    members = [world.members for world in elasticity.worlds(observation, "idle")]
+    jobs.assert_one_world_a_round(observation, "idle")
+    assert members[-3:] == [(0, 1, 2), (0, 2, 3), (0, 3)], "one round each, once there was a world"
+    assert len(observation.workers("idle")) == 2
+
+
+def kill_controller_at(cluster: Cluster, observation: Observation, plan: str, phase: str) -> str:
+    """SIGKILL as soon as the plan is in that phase, or has passed it; where it was then."""
+    order = ["", "Created", "Pending", "Scaling", *plans.ENDED]
+    observation.wait_for(
+        f"plan {plan} to be {phase}",
+        lambda: order.index(plans.phase(observation, plan)) >= order.index(phase),
+        COUNT_SECONDS,
+    )
+    controller = cluster.control_plane(embedded.CONTROLLER)
+    killed, found = controller.pid(), plans.phase(observation, plan)
+    controller.signal(signal.SIGKILL)
+    observation.wait_for(
+        "the next controller", lambda: controller.pid() not in (None, killed), RESTART_SECONDS
+    )
+    return found
+
+
+REFUSED = {
+    "above the maximum": (8, "maxReplicas"),
+    "below the minimum": (0, "minReplicas"),
+    "half a unit": (3, "nodeUnit"),
+}
+BAD_PLANS: dict[str, tuple[Object, str, tuple[str, ...]]] = {
+    "unknown-type": (
+        plans.scale_plan("unknown-type", type_="evaluator", replicas=1),
+        "UnknownType",
+        ("spec.replicaResourceSpecs[evaluator]", "has no type evaluator"),
+    ),
+    "above": (
+        plans.scale_plan("above", replicas=8),
+        "AboveMaximum",
+        ("spec.replicaResourceSpecs[worker].replicas", "maxReplicas"),
+    ),
+    "below": (
+        plans.scale_plan("below", replicas=0),
+        "BelowMinimum",
+        ("spec.replicaResourceSpecs[worker].replicas", "minReplicas"),
+    ),
+    "half-a-unit": (
+        plans.scale_plan("half-a-unit", replicas=3),
+        "NotWholeUnits",
+        ("spec.replicaResourceSpecs[worker].replicas", "nodeUnit"),
+    ),
+    "no-such-worker": (
+        plans.scale_plan("no-such-worker", remove=["idle-worker-7"]),
+        "WorkerNotFound",
+        ("spec.removePods[0]", "idle-worker-7"),
+    ),
+    "all-removed": (
+        plans.scale_plan("all-removed", remove=[f"idle-worker-{index}" for index in range(4)]),
+        "BelowMinimum",
+        ("spec.removePods", "minReplicas"),
+    ),
+    "too-large": (
+        plans.scale_plan("too-large", resource={"memory": "900Gi"}),
+        "NoNodeLargeEnough",
+        ("spec.replicaResourceSpecs[worker].resource", "900Gi"),
+    ),
+    "no-job": (plans.scale_plan("no-job", job="gone", replicas=2), "JobNotFound", ("spec.ownerJob", "gone")),
+}
+
+
+def test_what_cannot_be_is_refused_with_the_field_and_the_job_is_not_touched(
+    cluster: Cluster, observation: Observation
+) -> None:
+    namespace = observation.namespace
+    manifest = elasticity.idle(cluster, workers=4, minimum=2, maximum=6, policy={"nodeUnit": 2})
+    cluster.apply(manifest, namespace)
+    world = elasticity.wait_for_world(observation, [0, 1, 2, 3], "idle")
+    elasticity.wait_until_all_run(observation, world, "idle")
+    before = observation.job("idle")
+
+    for case, (replicas, field) in REFUSED.items():
+        arguments = ("scale", "ej/idle", f"--replicas={replicas}", "-n", namespace)
+        done = cluster.kubectl(*arguments, check=False)
+        assert done.returncode != 0, f"{case} was accepted"
+        assert field in done.stderr, done.stderr
+    cluster.kubectl(
+        "apply",
+        "-n",
+        namespace,
+        "-f",
+        "-",
+        stdin=yaml.safe_dump_all(plan for plan, _, _ in BAD_PLANS.values()),
+    )
+    for name, (_, reason, told) in BAD_PLANS.items():
+        plan = plans.wait_until_ended(observation, name)
+        failed = jobs.condition(plan, "Failed")
+        assert (plan["status"]["phase"], failed.get("reason")) == ("Failed", reason), observation.describe()
+        for text in told:
+            assert text in failed["message"], failed["message"]
+
+    after = observation.job("idle")
+    assert after["metadata"]["generation"] == before["metadata"]["generation"]
+    assert after["status"]["rendezvous"] == before["status"]["rendezvous"]
+    assert len(observation.pods()) == 4
+
+
+def test_a_plan_for_a_suspended_job_fails_with_the_reason(cluster: Cluster, observation: Observation) -> None:
+    cluster.apply(jobs.shell(cluster, "exit 0", name="idle", suspend=True), observation.namespace)
+    cluster.apply(plans.scale_plan("late", replicas=2), observation.namespace)
+    failed = jobs.condition(plans.wait_until_ended(observation, "late"), "Failed")
+    assert (failed["status"], failed["reason"]) == ("True", "JobSuspended")
+    assert "spec.ownerJob" in failed["message"]
