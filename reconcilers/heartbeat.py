@@ -41,25 +41,29 @@ class Heartbeats:
         self._clock = clock
         self._observed = Observations(clock.monotonic)
 
-    def age_seconds(self, lease: dict[str, Any] | None, pod: dict[str, Any]) -> float | None:
+    def age_seconds(
+        self, lease: dict[str, Any] | None, pod: dict[str, Any], worker: ElasticWorker
+    ) -> float | None:
         """How long this Pod's agent has been silent; None if it was never heard.
 
         Never longer than our own unbroken contact with the API server: its outage is nobody's silence.
         """
         renewed = _renewal(lease, pod)
-        if lease is None or renewed is None:
+        if lease is None or renewed is None or not _has_reported(worker, pod):
             return None
         age = self._observed.age_seconds(lease["metadata"]["uid"], (pod["metadata"]["uid"], renewed))
         return min(age, self._clock.monotonic() - self._contact.since)
 
-    async def confirmed_age_seconds(self, lease: dict[str, Any], pod: dict[str, Any]) -> float:
+    async def confirmed_age_seconds(
+        self, lease: dict[str, Any], pod: dict[str, Any], worker: ElasticWorker
+    ) -> float:
         """The same after asking the API server itself, so that a stalled watch of ours condemns nobody."""
         metadata = lease["metadata"]
         try:
             fresh = await self._client.get(LEASES, metadata["name"], metadata["namespace"])
         except NotFound:
-            return self.age_seconds(lease, pod) or 0.0
-        return self.age_seconds(fresh, pod) or 0.0
+            return self.age_seconds(lease, pod, worker) or 0.0
+        return self.age_seconds(fresh, pod, worker) or 0.0
 
 
 def _renewal(lease: dict[str, Any] | None, pod: dict[str, Any]) -> str | None:
@@ -68,3 +72,9 @@ def _renewal(lease: dict[str, Any] | None, pod: dict[str, Any]) -> str | None:
         return None
     renewed = spec.get("renewTime")
     return str(renewed) if renewed else None
+
+
+def _has_reported(worker: ElasticWorker, pod: dict[str, Any]) -> bool:
+    """What the Lease says may be a Pod's of the same name, from before the job was suspended."""
+    report = worker.status.agent
+    return report is not None and report.pod_uid == pod["metadata"]["uid"]

@@ -89,7 +89,7 @@ class WorkerReconciler(Reconciler):
         seen = Observation(
             pod=pod,
             heartbeat_lost_seconds=silence,
-            node_lost=self._node_lost(pod, lease),
+            node_lost=self._node_lost(pod, lease, worker),
             released=assignment.released,
         )
         await self._write(raw, observe(worker, seen, self._clock.now()))
@@ -164,19 +164,22 @@ class WorkerReconciler(Reconciler):
         """(seconds of silence if too long, seconds until it might be)."""
         if pod is None or lease is None or _ended(pod):
             return None, None
-        timeout, age = assignment.heartbeat_timeout_seconds, self._heartbeats.age_seconds(lease, pod)
+        worker, timeout = assignment.worker, assignment.heartbeat_timeout_seconds
+        age = self._heartbeats.age_seconds(lease, pod, worker)
         if age is not None and age >= timeout:
-            age = await self._heartbeats.confirmed_age_seconds(lease, pod)
+            age = await self._heartbeats.confirmed_age_seconds(lease, pod, worker)
             if age >= timeout:
                 return age, None
         if age is None:
             return None, None
         return None, timeout - age + HEARTBEAT_SLACK_SECONDS
 
-    def _node_lost(self, pod: dict[str, Any] | None, lease: dict[str, Any] | None) -> str | None:
+    def _node_lost(
+        self, pod: dict[str, Any] | None, lease: dict[str, Any] | None, worker: ElasticWorker
+    ) -> str | None:
         """Why the Pod's node counts as lost. An agent that is heard speaks for its node itself."""
         name = (pod or {}).get("spec", {}).get("nodeName")
-        if pod is None or not name or self._heartbeats.age_seconds(lease, pod) is not None:
+        if pod is None or not name or self._heartbeats.age_seconds(lease, pod, worker) is not None:
             return None
         node = self._nodes.get(None, name)
         if node is None:

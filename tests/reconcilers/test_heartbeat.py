@@ -1,0 +1,50 @@
+"""Since when an agent is silent, by our own clock."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from controller.client import Client
+from controller.contact import Contact
+from crds.elasticworker import ElasticWorker
+from reconcilers.clock import Clock
+from reconcilers.heartbeat import Heartbeats
+from tests.reconcilers.build import pod, report, worker
+
+LEASE = {
+    "metadata": {"name": "digits-worker-0", "namespace": "default", "uid": "lease-0"},
+    "spec": {"holderIdentity": "digits-worker-0-1", "renewTime": "2026-01-01T11:59:59.000000Z"},
+}
+
+
+class Listener:
+    """Hears of a Lease, in perfect contact with the API server."""
+
+    def __init__(self) -> None:
+        self.seconds = 1_000.0
+        contact = Contact(now=lambda: self.seconds, gap_seconds=float("inf"))
+        contact.answered()
+        nobody = cast(Client, None)
+        self.heartbeats = Heartbeats(nobody, contact, Clock(monotonic=lambda: self.seconds))
+
+    def age_after(self, seconds: float, of: dict[str, Any], spoken: ElasticWorker) -> float | None:
+        self.seconds += seconds
+        return self.heartbeats.age_seconds(LEASE, of, spoken)
+
+
+def test_an_agent_s_silence_counts_from_its_last_sign_of_life() -> None:
+    listener, spoken = Listener(), worker(agent=report())
+    assert listener.age_after(60, pod(), spoken) == 0
+    assert listener.age_after(7, pod(), spoken) == 7
+
+
+def test_the_lease_of_a_pod_of_the_same_name_before_a_suspension_is_nothing_heard_of_the_new_one() -> None:
+    listener = Listener()
+    resumed = pod() | {"metadata": {"name": "digits-worker-0-1", "uid": "the-next"}}
+    before = worker(agent=report(), podUid="the-next")
+    assert listener.age_after(60, pod(), worker(agent=report())) == 0
+    assert listener.age_after(0, resumed, before) is None
+    assert listener.age_after(60, resumed, before) is None
+    there = worker(agent=report(pod_uid="the-next"), podUid="the-next")
+    assert listener.age_after(60, resumed, there) == 0, "it is silent from now on, if it is"
+    assert listener.age_after(7, resumed, there) == 7
