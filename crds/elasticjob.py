@@ -366,7 +366,78 @@ class JobFailure(Model):
     exit_class: Annotated[str, Field(max_length=64)]
     exit_code: int | None = None
     message: Annotated[str, Field(max_length=8_192)] = ""
+    round: Annotated[int, Field(ge=0)] | None = None
+    """The round that broke by it."""
+    step: Annotated[int, Field(ge=0)] | None = None
+    """The last that the failed process told."""
     time: datetime
+
+
+class FailureBudget(Model):
+    """What failures have spent since training last got further than ever before."""
+
+    step: Annotated[int, Field(ge=0)] | None = None
+    """The highest step that was reached when it last failed."""
+    spent: Annotated[dict[str, int], Field(max_length=16)] = Field(default_factory=dict)
+    """Failures in place since then, by exit class."""
+    signature: Annotated[str, Field(max_length=256)] = ""
+    """What the last failure was, without what differs from one time to the next."""
+    alike: Annotated[int, Field(ge=0)] = 0
+    """How many times in a row it was that one."""
+    held_until: datetime | None = None
+    """No world is formed before, so that quick failures do not follow each other at once."""
+
+
+class JobState(StrEnum):
+    """What a job's time goes to (docs/goodput.md)."""
+
+    PENDING = "Pending"
+    """Before the first world: Pods are made, scheduled, started."""
+    CHECKING = "Checking"
+    """Its nodes are being tested."""
+    FORMING = "Forming"
+    """A world is formed that did not follow a failure, and has not trained its first step."""
+    TRAINING = "Training"
+    RECOVERING = "Recovering"
+    """From a failure to the first step after it."""
+    SUSPENDED = "Suspended"
+    DOWN = "Down"
+    """Too few workers for a world, and nobody on the way."""
+
+
+class Goodput(Model):
+    """Where the job's time went, and what its steps came to. Exact at `since` of the state."""
+
+    state: JobState
+    since: datetime
+    seconds: Annotated[dict[str, float], Field(max_length=8)] = Field(default_factory=dict)
+    """In earlier states, by name; the current one's time comes on top."""
+    first_step: Annotated[int, Field(ge=0)] | None = None
+    """The first step that this job trained."""
+    last_step: Annotated[int, Field(ge=0)] | None = None
+    """The highest: what lies between is kept."""
+    steps_redone: Annotated[int, Field(ge=0)] = 0
+    """Trained again after restarts."""
+    steps_timed: Annotated[int, Field(ge=0)] = 0
+    """Steps between the first and the last of each round."""
+    stepping_seconds: Annotated[float, Field(ge=0)] = 0.0
+    """What these took."""
+    round: Annotated[int, Field(ge=0)] = 0
+    """The last round that is counted in."""
+    ratio: Annotated[float, Field(ge=0)] | None = None
+    """Steps kept × seconds a step, over the time since submission, when this was written."""
+
+
+class Episode(Model):
+    """A stretch of the job's life in one state and one world, for its timeline."""
+
+    state: JobState
+    since: datetime
+    round: Annotated[int, Field(ge=0)] = 0
+    members: Annotated[str, Field(max_length=128)] = ""
+    """The world's members as ranges, such as `0-3,6`."""
+    reason: Annotated[str, Field(max_length=256)] = ""
+    """Why it began."""
 
 
 class ElasticJobStatus(Model):
@@ -403,6 +474,12 @@ class ElasticJobStatus(Model):
     start_time: datetime | None = None
     completion_time: datetime | None = None
     last_failure: JobFailure | None = None
+    failure_budget: FailureBudget | None = None
+    goodput: Goodput | None = None
+    history: Annotated[
+        list[Episode], Field(max_length=50, json_schema_extra={"x-kubernetes-list-type": "atomic"})
+    ] = Field(default_factory=list)
+    """The last stretches of the job's life, the current one at the end."""
 
 
 class ElasticJob(Model):

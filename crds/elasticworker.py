@@ -92,6 +92,30 @@ class ElasticWorkerSpec(Model):
     """The one node where the Pod may run."""
 
 
+class FailureCause(StrEnum):
+    """What the agent knows of a failure's cause beyond exit code and text."""
+
+    OOM = "OOM"
+    """The container's cgroup killed a process for its memory."""
+    HANG = "Hang"
+    """No step for too long: the agent ended the processes."""
+    DEVICE = "Device"
+    """The driver reported a device's fault (an Xid)."""
+
+
+class RankStack(Model):
+    """Where one training process was when it was found hanging."""
+
+    rank: Index
+    """Global."""
+    step: Annotated[int, Field(ge=0)] | None = None
+    """The last it told."""
+    in_collective: bool = False
+    """Waiting for other ranks, so rather a victim of the hang than its cause."""
+    frames: Annotated[str, Field(max_length=1_024)] = ""
+    """The main thread's Python frames, the innermost first, one a line."""
+
+
 class AgentFailure(Model):
     """The last failure of the agent's training processes; it stays until the next."""
 
@@ -104,6 +128,14 @@ class AgentFailure(Model):
     exit_code: int | None = None
     """As torch gives it: negative for a signal."""
     signal: Annotated[str, Field(max_length=32)] | None = None
+    cause: FailureCause | None = None
+    """Where exit code and text do not say it."""
+    step: Annotated[int, Field(ge=0)] | None = None
+    """The last that the failed process told in this round."""
+    stacks: Annotated[
+        list[RankStack], Field(max_length=16, json_schema_extra={"x-kubernetes-list-type": "atomic"})
+    ] = Field(default_factory=list)
+    """Of a hang: where the worker's processes were."""
     message: Text = ""
     """The exception with the end of its traceback, from torch's error file."""
     log_tail: Text = ""
@@ -117,6 +149,31 @@ class StepProgress(Model):
     time: datetime
     checkpoint_step: Annotated[int, Field(ge=0)] | None = None
     """The step of the last checkpoint that the script told of (`dlr.checkpoint_saved`)."""
+    seconds_per_step: Annotated[float, Field(ge=0)] | None = None
+    """Lately."""
+
+
+class RoundProgress(Model):
+    """What the worker's processes trained in one round: raw figures for the job's goodput."""
+
+    round: Annotated[int, Field(ge=0)]
+    first_step: Annotated[int, Field(ge=0)]
+    """The first that was told."""
+    last_step: Annotated[int, Field(ge=0)]
+    """The highest that was told."""
+    stepping_seconds: Annotated[float, Field(ge=0)] = 0.0
+    """Between telling the one and the other, on the monotonic clock."""
+
+
+class Usage(Model):
+    """What the worker's Pod uses, lately."""
+
+    cpu_cores: Annotated[float, Field(ge=0)]
+    memory_bytes: Annotated[int, Field(ge=0)]
+    gpu_utilization: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Mean over its GPUs, 0 to 1."""
+    gpu_memory_bytes: Annotated[int, Field(ge=0)] | None = None
+    """Of all its GPUs."""
 
 
 class Accelerators(Model):
@@ -192,6 +249,11 @@ class AgentReport(Model):
     since: datetime
     failure: AgentFailure | None = None
     progress: StepProgress | None = None
+    rounds: Annotated[
+        list[RoundProgress], Field(max_length=8, json_schema_extra={"x-kubernetes-list-type": "atomic"})
+    ] = Field(default_factory=list)
+    """The last rounds of this incarnation in which steps were told, the oldest first."""
+    usage: Usage | None = None
     accelerators: Accelerators | None = None
     check: AgentCheck | None = None
 
@@ -205,8 +267,23 @@ class WorkerExit(Model):
     exit_code: int | None = None
     rank: Index | None = None
     message: Text = ""
+    log_tail: Text = ""
     node_name: Name = ""
     time: datetime
+
+
+class Life(Model):
+    """One incarnation of the slot, for the job's timeline."""
+
+    incarnation: Annotated[int, Field(ge=1)]
+    node_name: Name = ""
+    created_at: datetime
+    """When the incarnation was asked for."""
+    running_at: datetime | None = None
+    """When its Pod was first seen running."""
+    ended_at: datetime | None = None
+    exit_class: ExitClass | None = None
+    reason: Annotated[str, Field(max_length=256)] = ""
 
 
 class ElasticWorkerStatus(Model):
@@ -227,6 +304,10 @@ class ElasticWorkerStatus(Model):
     quick_exits: int | None = None
     """Pods in a row that ended by themselves soon after their start; the next waits accordingly."""
     last_exit: WorkerExit | None = None
+    history: Annotated[
+        list[Life], Field(max_length=20, json_schema_extra={"x-kubernetes-list-type": "atomic"})
+    ] = Field(default_factory=list)
+    """The last incarnations, the current one at the end."""
     conditions: Conditions = Field(default_factory=list)
     agent: AgentReport | None = None
 

@@ -115,6 +115,7 @@ DEFINITIONS = (
             Column("Active", ".status.replicaStatuses.worker.active", "integer"),
             Column("Round", ".status.rendezvous.round", "integer"),
             Column("World", ".status.rendezvous.worldSize", "integer", priority=1),
+            Column("Goodput", ".status.goodput.ratio", "number", priority=1),
             Column("Reason", ".status.rendezvous.reason", priority=1),
             _AGE,
         ),
