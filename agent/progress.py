@@ -1,6 +1,6 @@
 """How far training is: what the scripts say through `dlr`, or the step through DLRover's metrics file.
 
-Each training process gets a 32-byte file of its own (`DLR_PROGRESS_FILE`, see dlr/progress.py), and the
+Each training process gets a 48-byte file of its own (`DLR_PROGRESS_FILE`, see dlr/progress.py), and the
 agent's processes share one metrics file `{"step": …, "timestamp": …}` under the name that DLRover's
 trainers look up. All of it lies in a directory of this agent, so two agents on one host never mix.
 """
@@ -14,7 +14,7 @@ import struct
 import tempfile
 import threading
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -30,11 +30,24 @@ FIRST_LOOK_SECONDS = 0.1
 """Between looks at the files: in general, and until the first step after a start. It costs microseconds; how
 often to tell is the reporter's choice."""
 
-_RECORD = struct.Struct("qdqd")
-"""A step, and when it was told (CLOCK_MONOTONIC, 0 if never); the last checkpoint's step, and when."""
+_RECORD = struct.Struct("qdqdqd")
+"""A step, and when it was told (CLOCK_MONOTONIC, 0 if never); the last checkpoint's step, and when; 0, and
+until when the process is busy with what is no step (0 if it is not). An older `dlr` writes only the front."""
 
 _Told = tuple[float, int]
-"""When (seconds since the epoch), and which step."""
+"""When (CLOCK_MONOTONIC), and which step."""
+
+
+@dataclass(frozen=True)
+class RankProgress:
+    """How far one training process is, by what it told since it was started."""
+
+    step: int | None = None
+    """The newest; of a script that tells only its checkpoints, the last of these."""
+    last_told: float | None = None
+    """When it last told a step or a checkpoint (CLOCK_MONOTONIC)."""
+    busy_until: float | None = None
+    """Until then (CLOCK_MONOTONIC) it expects no step (`dlr.busy`); None if it is not busy."""
 
 
 class ProgressFiles:
@@ -62,26 +75,32 @@ class ProgressFiles:
 
     def read(self) -> Progress | None:
         """The newest step, and the highest checkpoint, that any process told since it was started."""
-        records = [self._read_record(path) for path in self._steps]
-        checkpoints = [checkpoint for _, checkpoint in records if checkpoint is not None]
-        told = (*(step for step, _ in records), self._read_metrics())
+        records = [_read_record(path) for path in self._steps]
+        checkpoints = [record.checkpoint for record in records if record.checkpoint is not None]
+        told = (*(record.step for record in records), self._read_metrics())
         # A script that tells nothing but its checkpoints is at least as far as these.
         steps = [step for step in told if step is not None] or checkpoints
         if not steps:
             return None
         at, newest = max(steps)
         saved = max((step for _, step in checkpoints), default=None)
-        return Progress(newest, datetime.fromtimestamp(at, timezone.utc), saved)
+        return Progress(newest, _wall_clock(at), saved)
+
+    def read_rank(self, local_rank: int) -> RankProgress:
+        """What one process told; it can be read after its end too, until the next start.
+
+        The step in DLRover's metrics file, which the processes share, counts for one that has no other way.
+        """
+        steps = self._steps  # renewed as a whole by another thread
+        record = _read_record(steps[local_rank]) if local_rank < len(steps) else _Record()
+        told = record.step or self._read_metrics() or record.checkpoint
+        if told is None:
+            return RankProgress(busy_until=record.busy_until)
+        at = max(told[0], record.checkpoint[0]) if record.checkpoint else told[0]
+        return RankProgress(told[1], at, record.busy_until)
 
     def remove(self) -> None:
         shutil.rmtree(self._directory, ignore_errors=True)
-
-    def _read_record(self, path: Path) -> tuple[_Told | None, _Told | None]:
-        try:
-            step, told_at, checkpoint, saved_at = _RECORD.unpack(path.read_bytes())
-        except (OSError, struct.error):
-            return None, None
-        return _told(step, told_at), _told(checkpoint, saved_at)
 
     def _read_metrics(self) -> _Told | None:
         path = Path(os.environ.get(ENV_RUNTIME_METRICS) or self._metrics)
@@ -90,13 +109,32 @@ class ProgressFiles:
             at, step = float(metrics["timestamp"]), int(metrics["step"])
         except (OSError, ValueError, KeyError, TypeError):
             return None
-        return (at, step) if at >= self._since and step >= 0 else None
+        return (time.monotonic() - (time.time() - at), step) if at >= self._since and step >= 0 else None
 
 
-def _told(step: int, monotonic: float) -> _Told | None:
-    if monotonic == 0.0 or step < 0:
-        return None
-    return time.time() - (time.monotonic() - monotonic), step
+@dataclass(frozen=True)
+class _Record:
+    """One process's file."""
+
+    step: _Told | None = None
+    checkpoint: _Told | None = None
+    busy_until: float | None = None
+
+
+def _read_record(path: Path) -> _Record:
+    try:
+        step, told_at, checkpoint, saved_at, _, busy_until = _RECORD.unpack(path.read_bytes())
+    except (OSError, struct.error):
+        return _Record()
+    return _Record(_told(step, told_at), _told(checkpoint, saved_at), busy_until or None)
+
+
+def _told(step: int, at: float) -> _Told | None:
+    return None if at == 0.0 or step < 0 else (at, step)
+
+
+def _wall_clock(monotonic: float) -> datetime:
+    return datetime.fromtimestamp(time.time() - (time.monotonic() - monotonic), timezone.utc)
 
 
 def _steps(progress: Progress) -> tuple[int, int | None]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import struct
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from agent.progress import (
     ENV_RUNTIME_METRICS,
     ProgressFiles,
     ProgressMonitor,
+    RankProgress,
     TrackedLogsSpecs,
 )
 from agent.report import Progress, Report
@@ -89,6 +91,46 @@ def test_checkpoints_of_an_earlier_start_are_not_told(files: ProgressFiles) -> N
     progress = files.read()
     assert progress is not None
     assert (progress.step, progress.checkpoint_step) == (21, None)
+
+
+def test_each_process_is_read_by_itself_too(files: ProgressFiles) -> None:
+    first, second, _third = files.renew(3)
+    report_step(first, 7)
+    report_step(second, 5)
+    save_checkpoint(second, 5)
+    ranks = [files.read_rank(rank) for rank in range(3)]
+    assert [rank.step for rank in ranks] == [7, 5, None]
+    told = [rank.last_told for rank in ranks]
+    assert told[0] < told[1] <= time.monotonic()
+    assert ranks[2] == RankProgress()
+    assert files.read_rank(9) == RankProgress()
+
+
+def test_a_process_that_tells_only_its_checkpoints_is_at_the_last_of_them(files: ProgressFiles) -> None:
+    (env,) = files.renew(1)
+    save_checkpoint(env, 20)
+    rank = files.read_rank(0)
+    assert rank.step == 20
+    assert 0 <= time.monotonic() - rank.last_told < 5
+
+
+def test_a_process_is_busy_until_when_its_file_says(files: ProgressFiles) -> None:
+    (env,) = files.renew(1)
+    assert files.read_rank(0).busy_until is None
+    with Path(env[ENV_PROGRESS_FILE]).open("r+b") as file:
+        file.seek(40)
+        file.write(struct.pack("d", 1234.5))
+    assert files.read_rank(0) == RankProgress(busy_until=1234.5)
+
+
+def test_the_shared_metrics_file_speaks_for_processes_that_tell_nothing_else(files: ProgressFiles) -> None:
+    first, second = files.renew(2)
+    Path(first[ENV_RUNTIME_METRICS]).write_text(json.dumps({"step": 12, "timestamp": time.time()}))
+    report_step(second, 11)
+    assert files.read_rank(1).step == 11
+    rank = files.read_rank(0)
+    assert rank.step == 12
+    assert 0 <= time.monotonic() - rank.last_told < 5
 
 
 def test_script_with_an_older_dlr_is_read(files: ProgressFiles) -> None:
