@@ -44,7 +44,7 @@ def settle(published: Rendezvous, participants: Sequence[Participant], bounds: B
     people = _with(participants, ready)
     if broken_members(published, eager):
         return Settled(people)  # there is a new round anyway
-    if is_ending(published, participants) or _size(people, bounds) < len(published.members):
+    if is_ending(published, participants) or _would_shrink(published, people, bounds):
         return Settled(eager)
     newcomers = [p for p in targets if p.index in patient]
     on_the_way = any(p.index not in ready and p.replaces in trains for p in targets)
@@ -74,5 +74,8 @@ def _with(participants: Sequence[Participant], targets: Collection[int]) -> list
     ]
 
 
-def _size(participants: Sequence[Participant], bounds: Bounds) -> int:
-    return bounds.floor(sum(p.joinable for p in participants))
+def _would_shrink(published: Rendezvous, people: Sequence[Participant], bounds: Bounds) -> bool:
+    """Whether the world would lose more than those who leave it: not all who stay need be there any more."""
+    members = set(published.members)
+    stays = all(p.joinable or p.leaving for p in people if p.index in members)
+    return not stays or bounds.floor(sum(p.joinable for p in people)) < len(members)
