@@ -18,6 +18,7 @@ from localcluster.client.informer import Informer
 from localcluster.client.recorder import Recorder
 from localcluster.control_plane import ControlPlane
 from localcluster.kubelet.addresses import AddressPool
+from localcluster.kubelet.cgroups import open_groups
 from localcluster.kubelet.container import ContainerRuntime, Isolation, detect_isolation
 from localcluster.kubelet.hosts_files import HostsFiles
 from localcluster.kubelet.kubelet import Kubelet, Machine, remove_stale_files
@@ -48,6 +49,7 @@ async def run_nodes(options: NodesOptions, stop: asyncio.Event) -> None:
     home = options.home
     isolation = options.isolation or detect_isolation(home.run / "probe")
     log.info("starting nodes=%d isolation=%s", options.nodes, isolation.value)
+    memory = open_groups(home.root)
     async with ApiClient(Access.from_kubeconfig(home.kubeconfig)) as client:
         control_plane = ControlPlane(client)
         pods, nodes = control_plane.pods, control_plane.nodes
@@ -59,7 +61,7 @@ async def run_nodes(options: NodesOptions, stop: asyncio.Event) -> None:
         await asyncio.wait({*tasks, stopped, synced}, return_when=asyncio.FIRST_COMPLETED)
         if not stop.is_set():
             _raise_first(tasks)
-            runtime = ContainerRuntime(isolation)
+            runtime = ContainerRuntime(isolation, memory)
             runtime.adopt_strays()
             machine = Machine(
                 client=client,
@@ -82,6 +84,8 @@ async def run_nodes(options: NodesOptions, stop: asyncio.Event) -> None:
             task.cancel()
         await asyncio.gather(*tasks, stopped, synced, return_exceptions=True)
         await asyncio.gather(*(kubelet.power_off() for kubelet in kubelets))
+        if memory is not None:
+            memory.close()
 
 
 def _kubelets(machine: Machine, options: NodesOptions) -> list[Kubelet]:

@@ -70,6 +70,11 @@ def container_requests(container: JSON) -> Amounts:
     return amounts({**(resources.get("limits") or {}), **(resources.get("requests") or {})})
 
 
+def memory_limit(container: JSON) -> int | None:
+    """In bytes."""
+    return amounts((container.get("resources") or {}).get("limits")).get(MEMORY)
+
+
 def is_sidecar(container: JSON) -> bool:
     """An init container that keeps running beside the others."""
     return container.get("restartPolicy") == "Always"

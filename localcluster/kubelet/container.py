@@ -18,6 +18,7 @@ import orjson
 
 from localcluster.client.clock import utc_now
 from localcluster.kubelet import namespaces
+from localcluster.kubelet.cgroups import MemoryGroup, MemoryGroups
 from localcluster.resource import JSON
 
 KILLED_EXIT_CODE = 137
@@ -51,6 +52,8 @@ class StartRefused(Exception):
 class Exit:
     code: int
     at: datetime
+    out_of_memory: bool = False
+    """The kernel killed at least one of its processes for its memory limit, whatever ended it."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,8 @@ class ContainerSpec:
     log: str
     hostname: str = ""
     mounts: list[JSON] = field(default_factory=list)
+    memory_limit_bytes: int | None = None
+    """Kept where this host can."""
 
 
 def shim_command(module: str, title: str) -> list[str]:
@@ -76,10 +81,13 @@ def shim_command(module: str, title: str) -> list[str]:
 class ContainerProcess:
     """Made by `start`; from then on `exited` tells the end, whatever kills what."""
 
-    def __init__(self, isolation: Isolation, on_lost: Callable[[], None]) -> None:
+    def __init__(
+        self, isolation: Isolation, on_lost: Callable[[], None], memory: MemoryGroups | None = None
+    ) -> None:
         loop = asyncio.get_running_loop()
         self._isolation = isolation
         self._on_lost = on_lost
+        self._memory = memory
         self._shim: subprocess.Popen[bytes] | None = None
         self._buffer = b""
         self._pidfd = -1
@@ -89,6 +97,8 @@ class ContainerProcess:
         """The shim itself has been reaped."""
         self.main_pid = 0
         """PID 1 of the container, as the host numbers it."""
+        self.memory_group: MemoryGroup | None = None
+        """What keeps its memory limit."""
 
     @property
     def shim_pid(self) -> int:
@@ -97,6 +107,13 @@ class ContainerProcess:
     async def start(self, spec: ContainerSpec) -> datetime:
         """Run the command. StartRefused says why it cannot be."""
         loop = asyncio.get_running_loop()
+        if self._memory and spec.memory_limit_bytes:
+            try:
+                self.memory_group = self._memory.make(spec.memory_limit_bytes)
+            except OSError as error:
+                self.gone.set_result(None)
+                why = f"memory limit of {spec.memory_limit_bytes} bytes: {error.strerror}"
+                raise StartRefused("StartError", why) from error
         self._shim = shim = subprocess.Popen(  # noqa: ASYNC220 - a few ms, and it must be this thread's child
             shim_command("localcluster.kubelet.shim", spec.title),
             stdin=subprocess.PIPE,
@@ -117,6 +134,7 @@ class ContainerProcess:
             "log": spec.log,
             "hostname": spec.hostname,
             "mounts": spec.mounts,
+            "memoryGroup": self.memory_group.described() if self.memory_group else None,
         }
         self._command(orjson.dumps(described) + b"\n")
         return await asyncio.shield(self.started)
@@ -155,7 +173,7 @@ class ContainerProcess:
             self.main_pid = report["started"]
             self.started.set_result(_moment(report["time"]))
         elif "exited" in report:
-            self._ended(Exit(report["exited"], _moment(report["time"])))
+            self._ended(Exit(report["exited"], _moment(report["time"]), bool(report.get("outOfMemory"))))
         else:
             self._refused(StartRefused(report["reason"], report["refused"]))
 
@@ -186,6 +204,8 @@ class ContainerProcess:
                 log.warning("shim ended shim=%s status=%s", self._shim.pid, self._shim.returncode)
                 self._on_lost()
             self._ended(Exit(KILLED_EXIT_CODE, utc_now()))
+        if self.memory_group:  # the shim has done it, unless it was killed or the kernel was slow
+            loop.run_in_executor(None, self.memory_group.remove)
         self.gone.set_result(None)
 
 
@@ -196,8 +216,10 @@ def _moment(seconds: float) -> datetime:
 class ContainerRuntime:
     """Starts containers, and leaves no process behind when a shim is killed."""
 
-    def __init__(self, isolation: Isolation) -> None:
+    def __init__(self, isolation: Isolation, memory: MemoryGroups | None = None) -> None:
+        """`memory` makes the groups that hold memory limits; without it, none is kept."""
         self.isolation = isolation
+        self._memory = memory
         self._living: set[ContainerProcess] = set()
         self._adopting = False
 
@@ -208,7 +230,7 @@ class ContainerRuntime:
             self._adopting = True
 
     def create(self) -> ContainerProcess:
-        process = ContainerProcess(self.isolation, self._sweep)
+        process = ContainerProcess(self.isolation, self._sweep, self._memory)
         self._living.add(process)
         process.gone.add_done_callback(lambda _gone: self._living.discard(process))
         return process

@@ -30,6 +30,7 @@ from localcluster.kubelet.states import (
     restarts,
 )
 from localcluster.kubelet.volumes import HOSTS_FILE, container_mounts, hostname
+from localcluster.quantities import memory_limit
 from localcluster.resource import JSON
 
 START_ERROR_EXIT_CODE = 128
@@ -126,7 +127,7 @@ class ContainerLife:
             health.cancel()
         running = self.record.state
         began = running.started_at if isinstance(running, Running) else exit_.at
-        terminated = ended(exit_.code, began, exit_.at)
+        terminated = ended(exit_.code, began, exit_.at, out_of_memory=exit_.out_of_memory)
         if exit_.code and self._container.get("terminationMessagePolicy") == "FallbackToLogsOnError":
             terminated = replace(terminated, message=log_tail(Path(inside.spec.log)))
         self._process = self._inside = None
@@ -185,6 +186,7 @@ class ContainerLife:
             log=str(path),
             hostname="" if host_network else hostname(pod),
             mounts=mounts,
+            memory_limit_bytes=memory_limit(container),
         )
 
     async def _watch_health(self, inside: Inside) -> None:

@@ -1,7 +1,7 @@
 """Runs one command inside a running container: probes of kind exec, and lifecycle hooks.
 
-Reads its task as one JSON line from stdin: {pid, isolation, argv, env, cwd}. The output is the command's, the
-exit code too (128 + n after signal n, 126 or 127 if it cannot be run).
+Reads its task as one JSON line from stdin: {pid, isolation, argv, env, cwd, memoryGroup}. The output is the
+command's, the exit code too (128 + n after signal n, 126 or 127 if it cannot be run).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 from typing import Any
 
 from localcluster.kubelet import namespaces
+from localcluster.kubelet.confinement import Confinement
 
 
 def join_container(pid: int, isolation: str) -> None:
@@ -31,6 +32,8 @@ def join_container(pid: int, isolation: str) -> None:
 def main() -> None:
     task: dict[str, Any] = json.loads(sys.stdin.readline())
     namespaces.die_with_parent()
+    if task["memoryGroup"]:
+        Confinement(task["memoryGroup"]).enter()
     if task["isolation"] != "none":
         join_container(task["pid"], task["isolation"])
     child = os.fork()  # only children are in the joined PID namespace

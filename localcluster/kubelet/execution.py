@@ -66,12 +66,14 @@ async def _exec(command: list[str], inside: Inside) -> Outcome:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
+    group = inside.process.memory_group
     task = {
         "pid": inside.process.main_pid,
         "isolation": inside.isolation.value,
         "argv": command,
         "env": inside.spec.env,
         "cwd": inside.spec.cwd,
+        "memoryGroup": group.described() if group else None,
     }
     try:
         output, _ = await helper.communicate(orjson.dumps(task) + b"\n")

@@ -7,7 +7,8 @@ shim adopts every descendant and kills what is left.
 
 In:  one JSON line, the container; then `T` (SIGTERM to its main process) or `K` (kill everything); its end
      means kill.
-Out: JSON lines: {"started": pid, "time"}, {"refused": text, "reason"}, {"exited": code, "time"}.
+Out: JSON lines: {"started": pid, "time"}, {"refused": text, "reason"},
+     {"exited": code, "time", "outOfMemory"}.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from localcluster.kubelet import namespaces
+from localcluster.kubelet.confinement import Confinement
 
 CONTROL = 0
 REPORT = 1
@@ -118,7 +120,9 @@ def execute(spec: JSON, stdio: Stdio, failed: int) -> NoReturn:
         os._exit(127)
 
 
-def start_main(spec: JSON, stdio: Stdio, *, die_with_parent: bool) -> int:
+def start_main(
+    spec: JSON, stdio: Stdio, *, die_with_parent: bool, confinement: Confinement | None = None
+) -> int:
     """Fork the main process and wait until it has become the command. Returns its pid."""
     readable, writable = os.pipe2(os.O_CLOEXEC)
     parent = os.getpid()
@@ -126,6 +130,8 @@ def start_main(spec: JSON, stdio: Stdio, *, die_with_parent: bool) -> int:
     if pid == 0:
         if die_with_parent:
             namespaces.die_with_parent(parent)
+        if confinement:
+            confinement.enter()
         execute(spec, stdio, writable)
     os.close(writable)
     failure = os.read(readable, READ_BYTES)
@@ -136,7 +142,7 @@ def start_main(spec: JSON, stdio: Stdio, *, die_with_parent: bool) -> int:
     return pid
 
 
-def build_world(spec: JSON) -> None:
+def build_world(spec: JSON, confinement: Confinement | None) -> None:
     """The mounts and names that only this container sees."""
     namespaces.unshare(namespaces.CLONE_NEWNS | namespaces.CLONE_NEWUTS)
     namespaces.mount("none", "/", None, namespaces.MS_REC | namespaces.MS_PRIVATE)
@@ -144,13 +150,15 @@ def build_world(spec: JSON) -> None:
     namespaces.mount("proc", "/proc", "proc", flags)
     if spec["hostname"]:
         namespaces.set_hostname(spec["hostname"])
+    if confinement:
+        confinement.show()
     try:
         namespaces.mount_volumes(spec["mounts"], spec["env"])
     except OSError as error:
         raise Refused("CreateContainerConfigError", str(error.strerror)) from error
 
 
-def run_init(spec: JSON, stdio: Stdio, go: int, status: int) -> NoReturn:
+def run_init(spec: JSON, stdio: Stdio, go: int, status: int, confinement: Confinement | None) -> NoReturn:
     """PID 1 of the container: passes SIGTERM on, reaps, and ends when the main process has."""
     try:
         namespaces.die_with_parent()
@@ -159,7 +167,9 @@ def run_init(spec: JSON, stdio: Stdio, go: int, status: int) -> NoReturn:
         if not os.read(go, 1):  # the shim died before we were tied to it
             os._exit(1)
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-        build_world(spec)
+        if confinement:
+            confinement.enter()
+        build_world(spec, confinement)
         main = start_main(spec, stdio, die_with_parent=False)
         signal.signal(signal.SIGTERM, lambda _number, _frame: os.kill(main, signal.SIGTERM))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
@@ -191,6 +201,7 @@ class Keeper:
         """Came with the description: the kubelet has changed its mind since."""
         self.isolated = spec["isolation"] != "none"
         self.log = Log(spec["log"])
+        self.confinement = Confinement(spec["memoryGroup"]) if spec.get("memoryGroup") else None
         self.child = 0
         self.last_word: JSON = {}
         self.wake, wake_writable = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -236,7 +247,7 @@ class Keeper:
         else:
             namespaces.adopt_orphans()
             self.refuse_mounts()
-            self.child = start_main(self.spec, stdio, die_with_parent=True)
+            self.child = start_main(self.spec, stdio, die_with_parent=True, confinement=self.confinement)
             tell(REPORT, {"started": self.child, "time": time.time()})
         for descriptor in stdio:
             os.close(descriptor)
@@ -254,7 +265,7 @@ class Keeper:
             signal.set_wakeup_fd(-1)
             for descriptor in (go_writable, self.status, *self.streams):
                 os.close(descriptor)
-            run_init(self.spec, stdio, go, status_writable)
+            run_init(self.spec, stdio, go, status_writable, self.confinement)
         os.write(go_writable, b"!")
         for descriptor in (go, go_writable, status_writable):
             os.close(descriptor)
@@ -360,6 +371,9 @@ class Keeper:
                     poll.unregister(descriptor)
         for stream in self.streams.values():
             self.log.end(stream)
+        if self.confinement:
+            self.last_word["outOfMemory"] = self.confinement.ran_out()
+            self.confinement.remove()
         tell(REPORT, self.last_word)
 
 

@@ -62,9 +62,14 @@ class ContainerRecord:
         return ContainerRecord(Waiting("ContainerCreating"), last, self.restart_count + 1)
 
 
-def ended(exit_code: int, started_at: datetime, finished_at: datetime) -> Terminated:
-    """The end of a process, in the words of a container runtime."""
-    reason = "Completed" if exit_code == 0 else "Error"
+def ended(
+    exit_code: int, started_at: datetime, finished_at: datetime, *, out_of_memory: bool = False
+) -> Terminated:
+    """The end of a process, in the words of a container runtime.
+
+    As with containerd, it is OOMKilled if anything in it was, though it may have ended later, and otherwise.
+    """
+    reason = "OOMKilled" if out_of_memory else "Completed" if exit_code == 0 else "Error"
     return Terminated(exit_code, reason, finished_at, started_at)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from .backend import Backend
 from .kubectl import Kubectl
 from .objects import container, pod, unschedulable_pod
 from .rawapi import Api, names
@@ -62,8 +63,9 @@ async def test_kubectl_taints(kubectl: Kubectl, api: Api, node: str) -> None:
     assert await taints() == [("conformance.dlr.dev/worse", "yes", "PreferNoSchedule")]
 
 
-async def finished(api: Api, namespace: str, script: str) -> JSON:
-    (await api.create(PODS, pod(namespace, "p", container(script=script), restartPolicy="Never"))).expect(201)
+async def finished(api: Api, namespace: str, script: str, **fields: Any) -> JSON:
+    ends = pod(namespace, "p", container(script=script, **fields), restartPolicy="Never")
+    (await api.create(PODS, ends)).expect(201)
 
     async def probe() -> JSON:
         return (await api.get(PODS, namespace, "p")).expect(200)
@@ -88,6 +90,20 @@ async def test_kubectl_shows_how_a_pod_ended(
     assert re.search(rf"Reason: +{status}", described)
     assert re.search(rf"Exit Code: +{script.split()[1]}", described)
     assert "Scheduled" in described
+
+
+async def test_a_container_over_its_memory_limit_is_oom_killed(
+    backend: Backend, api: Api, namespace: str
+) -> None:
+    resources = {"limits": {"memory": "64Mi"}}
+    ended = await finished(
+        api, namespace, "head -c 209715200 /dev/zero | tail >/dev/null", resources=resources
+    )
+    (status,) = ended["status"]["containerStatuses"]
+    state = status["state"]["terminated"]
+    if backend.embedded is not None and state["exitCode"] == 0:
+        pytest.skip("this host keeps no memory limits: see the log of the embedded cluster's nodes")
+    assert (state["exitCode"], state["reason"]) == (137, "OOMKilled")
 
 
 async def test_kubectl_runs_a_pod_and_gets_all(kubectl: Kubectl, namespace: str) -> None:

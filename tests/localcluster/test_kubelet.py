@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from localcluster.client.api import CONFIG_MAPS, EVENTS, NODES, SECRETS
+from localcluster.kubelet.cgroups import open_groups
 from localcluster.kubelet.container import Isolation
 from localcluster.kubelet.node_objects import POWER_ANNOTATION
 from localcluster.paths import Home
@@ -89,6 +90,16 @@ async def test_a_failing_pod_says_its_exit_code(seen: Observer, name: str) -> No
     pod = await seen.until_phase(name, "Failed")
     assert (terminated(pod)["exitCode"], terminated(pod)["reason"]) == (3, "Error")
     assert terminated(pod, 1)["exitCode"] == 0
+
+
+async def test_a_pod_over_its_memory_limit_is_oom_killed(seen: Observer, name: str, tmp_path: Path) -> None:
+    if (groups := open_groups(tmp_path)) is None:
+        pytest.skip("this host lets us make no memory cgroups")
+    groups.close()
+    hog = {"name": "main", "image": "x", "command": ["python", "-c", "block = bytes(1) * (200 << 20)"]}
+    await seen.create(name, {**hog, "resources": {"limits": {"memory": "64Mi"}}})
+    pod = await seen.until_phase(name, "Failed")
+    assert (terminated(pod)["exitCode"], terminated(pod)["reason"]) == (137, "OOMKilled")
 
 
 async def test_a_missing_command_is_a_start_error(seen: Observer, name: str) -> None:

@@ -1,0 +1,46 @@
+"""A container's memory cgroup as its shim handles it: enter it, show it, and read it at the end.
+
+The kubelet makes the group and describes it (`cgroups.MemoryGroup.described`). Like the shim, this imports
+only what starts fast.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import Any
+
+from localcluster.kubelet import namespaces
+
+
+class Confinement:
+    """Opened before any namespace is entered, whose user might not be allowed to."""
+
+    def __init__(self, group: dict[str, Any]) -> None:
+        self._group = group
+        self._processes = os.open(group["processes"], os.O_WRONLY | os.O_CLOEXEC)
+
+    def enter(self) -> None:
+        """This process, and the children that it will have."""
+        os.write(self._processes, b"0")
+        os.close(self._processes)
+
+    def show(self) -> None:
+        """In a mount namespace: the group as the root of its controller, as container runtimes do."""
+        with suppress(OSError):  # a kernel without cgroup namespaces; the limit holds all the same
+            namespaces.unshare(namespaces.CLONE_NEWCGROUP)
+            namespaces.bind(self._group["folder"], self._group["shownAt"], read_only=True)
+
+    def ran_out(self) -> bool:
+        """Whether the kernel killed any process of the group for its memory."""
+        try:
+            with open(self._group["counter"]) as file:  # noqa: PTH123 - pathlib is slow to import
+                counts = dict(line.split() for line in file)
+        except OSError:
+            return False
+        return int(counts.get("oom_kill", 0)) > 0
+
+    def remove(self) -> None:
+        """If the kernel has not let go of it yet, the kubelet does it later."""
+        with suppress(OSError):
+            os.rmdir(self._group["folder"])  # noqa: PTH106
