@@ -38,6 +38,9 @@ ANNOTATION_CORDON = f"{GROUP}/cordon"
 ANNOTATION_RESOURCES = f"{GROUP}/resources"
 """Of a Pod: the digest of what its first container may use (`reconcilers/pod_resources.py`)."""
 
+ANNOTATION_TOTAL_STEPS = f"{GROUP}/total-steps"
+"""Of an ElasticJob: how many steps its training has in all, where its author knows."""
+
 CONDITION_UNHEALTHY = "ElasticUnhealthy"
 """Condition of a Node: True while the newest verdict says that it is faulty."""
 

@@ -2,14 +2,22 @@
 
 Two commands run in images of their own, which need not have the command line's packages: `dlr run` beside
 torch, `dlr controller` beside the Kubernetes client. So these are taken out before anything else is imported.
+
+Installed as `kubectl-dlr` too, it is `kubectl dlr`: kubectl runs a program of that name.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from dlr.commands.errors import CommandError
+
+CANNOT_LOAD = 69
+"""The exit code when a package is missing or broken (EX_UNAVAILABLE): 1 is a verdict of `dlr node-check`."""
+EXTRAS = {"matplotlib": "timeline"}
+"""The extra that brings a package; for all others it is `cli`."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -21,7 +29,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(error.exit_code)
     except ModuleNotFoundError as error:
         print(f"dlr: {_what_to_install(error)}", file=sys.stderr)
-        sys.exit(1)
+        sys.exit(CANNOT_LOAD)
+    except ImportError as error:
+        print(f"dlr: a package that this command needs cannot be loaded: {error}", file=sys.stderr)
+        sys.exit(CANNOT_LOAD)
 
 
 def _dispatch(words: list[str]) -> int | None:
@@ -36,11 +47,16 @@ def _dispatch(words: list[str]) -> int | None:
 
         alone = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
         alone.command()(controller)
-        alone(words[1:], prog_name="dlr controller")
+        alone(words[1:], prog_name=f"{_own_name()} controller")
     from dlr.commands.application import application
 
-    application(words, prog_name="dlr")
+    application(words, prog_name=_own_name())
     return None
+
+
+def _own_name() -> str:
+    """As the person has called it."""
+    return "kubectl dlr" if Path(sys.argv[0]).name.startswith("kubectl-dlr") else "dlr"
 
 
 def _what_to_install(error: ModuleNotFoundError) -> str:
@@ -48,7 +64,7 @@ def _what_to_install(error: ModuleNotFoundError) -> str:
     how = (
         "pip install torch"
         if package == "torch"
-        else "install dlr with its extra, as in: pip install '.[cli]'"
+        else f"install dlr with its extra, as in: pip install '.[{EXTRAS.get(package, 'cli')}]'"
     )
     return f"this command needs the package {package}, which is not installed here; {how}"
 
