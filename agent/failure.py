@@ -11,6 +11,7 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,54 @@ TEXT_BYTES = 4096
 
 _SEARCH_BYTES = 64 * 1024
 _TRACEBACK = "Traceback (most recent call last):"
+_FATAL = re.compile(r"^Fatal Python error: .*$", re.MULTILINE)
+_CURRENT_THREAD = re.compile(r"^Current thread .*\n(?:^  File .*\n?)+", re.MULTILINE)
 _RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
+
+_PEER_IS_GONE = re.compile(
+    r"Connection closed by peer|Connection reset by peer|Broken pipe|Connection refused|failed to recv"
+    r"|ncclRemoteError|DistNetworkError|DistBackendError|DistStoreError|[Ww]atchdog caught collective"
+)
+"""What a process says that failed because another one did. The controller knows more of them
+(reconcilers/consequences.py) and judges between workers; this is for the processes of one."""
+
+
+class Cause(Enum):
+    """What the agent knows of a failure beyond exit code and text; the same words as in the CRD."""
+
+    OOM = "OOM"
+    HANG = "Hang"
+    DEVICE = "Device"
+
+
+@dataclass(frozen=True)
+class RankStack:
+    """Where one process of a hang was."""
+
+    rank: int
+    """Global."""
+    step: int | None
+    in_collective: bool
+    """Waiting for others."""
+    frames: str
+    """The innermost first, one a line; or why there are none."""
+
+    def to_status(self) -> dict[str, Any]:
+        return {
+            "rank": self.rank,
+            "step": self.step,
+            "inCollective": self.in_collective,
+            "frames": self.frames,
+        }
+
+    @classmethod
+    def from_status(cls, status: Mapping[str, Any]) -> RankStack:
+        return cls(
+            rank=int(status["rank"]),
+            step=status.get("step"),
+            in_collective=bool(status.get("inCollective")),
+            frames=str(status.get("frames") or ""),
+        )
 
 
 @dataclass(frozen=True)
@@ -33,15 +81,25 @@ class Failure:
     round: int
     rank: int | None
     local_rank: int
-    exit_code: int
-    """Negative for a signal, as in torch and `subprocess`."""
+    exit_code: int | None
+    """Negative for a signal, as in torch and `subprocess`; None for one that had not ended."""
     message: str
     log_tail: str
     time: datetime
+    cause: Cause | None = None
+    step: int | None = None
+    """The last that the process told in this round."""
+    stacks: tuple[RankStack, ...] = ()
 
     @property
     def signal(self) -> str | None:
-        return _signal_name(self.exit_code)
+        return None if self.exit_code is None else _signal_name(self.exit_code)
+
+    @property
+    def is_consequence(self) -> bool:
+        """Whether it looks like the mere consequence of another process's end."""
+        text = f"{self.message}\n{self.log_tail}" if self.signal == "SIGABRT" else self.message
+        return self.cause is None and peer_is_gone(text)
 
     def to_status(self) -> dict[str, Any]:
         return {
@@ -51,6 +109,9 @@ class Failure:
             "localRank": self.local_rank,
             "exitCode": self.exit_code,
             "signal": self.signal,
+            "cause": self.cause.value if self.cause else None,
+            "step": self.step,
+            "stacks": [stack.to_status() for stack in self.stacks],
             "message": self.message,
             "logTail": self.log_tail,
             "time": self.time.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
@@ -63,10 +124,13 @@ class Failure:
             round=int(status["round"]),
             rank=status.get("rank"),
             local_rank=int(status.get("localRank") or 0),
-            exit_code=int(status.get("exitCode") or 0),
+            exit_code=status.get("exitCode"),
             message=str(status.get("message") or ""),
             log_tail=str(status.get("logTail") or ""),
             time=datetime.fromisoformat(str(status["time"]).replace("Z", "+00:00")),
+            cause=Cause(status["cause"]) if status.get("cause") else None,
+            step=status.get("step"),
+            stacks=tuple(RankStack.from_status(stack) for stack in status.get("stacks") or ()),
         )
 
 
@@ -78,6 +142,8 @@ def failure_of_process(
     rank: int | None,
     stderr: Path | None,
     time: datetime,
+    cause: Cause | None = None,
+    step: int | None = None,
 ) -> Failure:
     """The report of one dead process."""
     log = read_tail(stderr, _SEARCH_BYTES) if stderr else ""
@@ -92,13 +158,20 @@ def failure_of_process(
         ),
         log_tail=clip(log, TEXT_BYTES, head=0),
         time=time,
+        cause=cause,
+        step=step,
     )
 
 
+def peer_is_gone(text: str) -> bool:
+    return _PEER_IS_GONE.search(text) is not None
+
+
 def exit_text(exit_code: int, log: str = "") -> str:
-    """In words; for a process that chose to exit, with its last line on stderr, which often says why."""
+    """In words; with what faulthandler wrote of a crash, or, of a process that chose to exit, with its last
+    line on stderr, which often says why."""
     if name := _signal_name(exit_code):
-        return f"the process was killed by {name}"
+        return "\n".join(part for part in (f"the process was killed by {name}", last_crash(log)) if part)
     last_line = _RANK_PREFIX.sub("", log).strip().rpartition("\n")[2]
     return f"the process exited with code {exit_code}" + (f": {last_line}" if last_line else "")
 
@@ -114,6 +187,14 @@ def last_traceback(log: str) -> str:
         if line and not line[0].isspace():
             return "\n".join([line, *lines[:number]])
     return ""  # cut off: the process died while it wrote
+
+
+def last_crash(log: str) -> str:
+    """Where the interpreter was when a signal such as SIGSEGV ended it, by faulthandler; "" if unknown."""
+    if not (fatal := list(_FATAL.finditer(log))):
+        return ""
+    thread = _CURRENT_THREAD.search(log, fatal[-1].end())
+    return "\n".join([fatal[-1].group(), *(thread.group().splitlines() if thread else ())])
 
 
 def read_tail(path: Path, limit_bytes: int) -> str:

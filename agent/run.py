@@ -127,8 +127,10 @@ def stop_grace_seconds(termination_grace_seconds: float, shutdown_timeout: int |
     return grace if shutdown_timeout is None else min(grace, float(shutdown_timeout))
 
 
-def exit_code(process_exit_code: int) -> int:
-    """As a shell says it: 128 + n for signal n."""
+def exit_code(process_exit_code: int | None) -> int:
+    """As a shell says it: 128 + n for signal n; 1 for processes that we had to end."""
+    if process_exit_code is None:
+        return 1
     return 128 - process_exit_code if process_exit_code < 0 else process_exit_code
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -8,7 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from agent.failure import Failure, clip, failure_of_process, last_traceback, read_tail
+import crds.elasticworker
+from agent.failure import (
+    Cause,
+    Failure,
+    RankStack,
+    clip,
+    failure_of_process,
+    last_crash,
+    last_traceback,
+    read_tail,
+)
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -87,6 +98,54 @@ def test_clipped_text_fits_and_keeps_both_ends(text: str, limit: int) -> None:
         assert text.encode()[:8].decode(errors="ignore") in clipped
 
 
+CRASH = """loading
+Fatal Python error: Segmentation fault
+
+Thread 0x00007f0001 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 320 in wait
+
+Current thread 0x00007f0002 (most recent call first):
+  File "/app/train.py", line 9 in learn
+  File "/app/train.py", line 20 in <module>
+
+Extension modules: numpy, torch (total: 2)
+"""
+
+
+def test_crash_is_told_with_the_place_where_the_interpreter_was(tmp_path: Path) -> None:
+    stderr = tmp_path / "stderr.log"
+    stderr.write_text(CRASH)
+    assert report(-11, stderr=stderr).message.splitlines() == [
+        "the process was killed by SIGSEGV",
+        "Fatal Python error: Segmentation fault",
+        "Current thread 0x00007f0002 (most recent call first):",
+        '  File "/app/train.py", line 9 in learn',
+        '  File "/app/train.py", line 20 in <module>',
+    ]
+    assert last_crash("Fatal Python error: Aborted\n\n") == "Fatal Python error: Aborted"
+    assert last_crash("all is well") == ""
+
+
+def test_death_of_a_peer_is_no_reason_of_its_own() -> None:
+    failure = report(1)
+    assert replace(failure, message="RuntimeError: [gloo] Connection closed by peer [::1]:4").is_consequence
+    assert replace(failure, message="torch.distributed.DistNetworkError: failed").is_consequence
+    assert not replace(failure, message="ValueError: the data is bad").is_consequence
+    aborted = replace(report(-6), log_tail="[rank1] Watchdog caught collective operation timeout: WorkNCCL")
+    assert aborted.is_consequence
+    assert not replace(aborted, exit_code=1).is_consequence, "what else was logged says nothing"
+
+
 def test_survives_the_way_through_the_status() -> None:
     failure = report(-9)
     assert Failure.from_status(failure.to_status()) == failure
+    stacks = (RankStack(9, 41, True, "train.py:3 in learn"), RankStack(8, None, False, ""))
+    hang = replace(failure, cause=Cause.HANG, step=41, stacks=stacks, exit_code=None)
+    assert Failure.from_status(hang.to_status()) == hang
+    assert hang.signal is None
+    told = crds.elasticworker.AgentFailure.model_validate(hang.to_status())
+    assert (told.cause, told.step, told.stacks[0].in_collective) == ("Hang", 41, True)
+
+
+def test_the_causes_are_those_of_the_crd() -> None:
+    assert {cause.value for cause in Cause} == {cause.value for cause in crds.elasticworker.FailureCause}
