@@ -33,6 +33,7 @@ from agent.failure import Failure, failure_of_process
 from agent.heartbeat import Heartbeat
 from agent.join import Meeting, MeetingTimeoutError, RoundStores, SupersededError
 from agent.report import Facts, Report, Reporter, last_report
+from agent.stepping import RoundProgress
 from agent.watcher import Watcher
 from agent.world import (
     WAIT,
@@ -276,6 +277,7 @@ def _first_report(api: ApiClient, me: Environment, watcher: Watcher[JobView]) ->
         since=datetime.now(timezone.utc),
         observed_round=known_round,
         failure=Failure.from_status(failure) if failure else None,
+        rounds=tuple(RoundProgress.from_status(round_) for round_ in predecessor.get("rounds") or ()),
         check=CheckReport.from_status(predecessor.get("check")),
     )
 

@@ -22,25 +22,12 @@ from agent.check_report import CheckReport
 from agent.complaints import Complaints
 from agent.environment import Environment
 from agent.failure import Failure
+from agent.stepping import Figures, Progress, RoundProgress, rfc3339
 from agent.world import AgentState
 
 logger = logging.getLogger(__name__)
 
 MAX_WAIT_SECONDS = 2.0
-
-
-def rfc3339(moment: datetime) -> str:
-    return moment.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-
-
-@dataclass(frozen=True)
-class Progress:
-    step: int
-    time: datetime
-    checkpoint_step: int | None = None
-
-    def to_status(self) -> dict[str, Any]:
-        return {"step": self.step, "time": rfc3339(self.time), "checkpointStep": self.checkpoint_step}
 
 
 @dataclass(frozen=True)
@@ -52,6 +39,7 @@ class Report:
     observed_round: int = 0
     failure: Failure | None = None
     progress: Progress | None = None
+    rounds: tuple[RoundProgress, ...] = ()
     check: CheckReport | None = None
 
     @property
@@ -65,6 +53,7 @@ class Report:
             "observedRound": self.observed_round,
             "failure": self.failure.to_status() if self.failure else None,
             "progress": self.progress.to_status() if self.progress else None,
+            "rounds": [round_.to_status() for round_ in self.rounds],
             "check": self.check.to_status() if self.check else None,
         }
 
@@ -112,6 +101,7 @@ class Reporter(threading.Thread):
     """Writes reports in the background, for ever trying again.
 
     A change of state is written at once, step progress at most every `progress_seconds` unless it is news.
+    Every write says how far training is now, if somebody was given to ask (`follow`).
     """
 
     def __init__(
@@ -134,6 +124,7 @@ class Reporter(threading.Thread):
         self._outbox = Outbox()
         self._outbox.put(first)
         self._latest = first
+        self._figures: Callable[[], Figures] | None = None
         self._progress_due_at: float | None = None
         self._last_told_at = float("-inf")
         self._worker_is_gone = False
@@ -145,34 +136,36 @@ class Reporter(threading.Thread):
     def latest(self) -> Report:
         return self._latest
 
+    def follow(self, figures: Callable[[], Figures]) -> None:
+        """Ask there how far training is. It may look at `latest`, and must not report anything."""
+        self._figures = figures
+
     def report(
         self, state: AgentState, observed_round: int | None = None, failure: Failure | None = None
     ) -> None:
         """Say a new state; what is left out stays as it was."""
         with self._changed:
-            last = self._latest
+            last = self._up_to_date()
             round_ = last.observed_round if observed_round is None else observed_round
             unchanged = (state, round_, failure) == (last.state, last.observed_round, None)
-            self._latest = replace(
-                last,
-                state=state,
-                since=last.since if unchanged else self._now(),
-                observed_round=round_,
-                failure=failure or last.failure,
+            self._put(
+                replace(
+                    last,
+                    state=state,
+                    since=last.since if unchanged else self._now(),
+                    observed_round=round_,
+                    failure=failure or last.failure,
+                )
             )
-            self._outbox.put(self._latest)
-            self._changed.notify_all()
 
     def check(self, check: CheckReport) -> None:
         """Say what a NodeCheck found out here; the state stays as it was."""
         with self._changed:
-            self._latest = replace(self._latest, check=check)
-            self._outbox.put(self._latest)
-            self._changed.notify_all()
+            self._put(replace(self._up_to_date(), check=check))
 
-    def progress(self, progress: Progress, *, at_once: bool = False) -> None:
+    def progress(self, *, at_once: bool = False) -> None:
+        """Say how far training is, soon or at once."""
         with self._changed:
-            self._latest = replace(self._latest, progress=progress)
             due_at = time.monotonic() if at_once else self._last_told_at + self._progress_seconds
             self._progress_due_at = min(due_at, self._progress_due_at or due_at)
             self._changed.notify_all()
@@ -210,10 +203,25 @@ class Reporter(threading.Thread):
                 if self._progress_due_at is not None:
                     wait_seconds = self._progress_due_at - time.monotonic()
                     if wait_seconds <= 0:
-                        self._outbox.put(self._latest)
+                        self._put(self._up_to_date())
                         break
                 self._changed.wait(wait_seconds)
             return not self._stop_event.is_set()
+
+    def _put(self, report: Report) -> None:
+        self._latest = report
+        self._progress_due_at = None  # what comes from now on is due anew
+        self._outbox.put(report)
+        self._changed.notify_all()
+
+    def _up_to_date(self) -> Report:
+        """With fresh figures. Processes that told nothing yet leave the progress of those before them."""
+        if self._figures is None:
+            return self._latest
+        figures = self._figures()
+        return replace(
+            self._latest, progress=figures.progress or self._latest.progress, rounds=figures.rounds
+        )
 
     def _tell(self) -> None:
         """Write the oldest untold report; each attempt looks anew, so an outage ends with fresh news."""
@@ -233,8 +241,6 @@ class Reporter(threading.Thread):
             self._worker_is_gone = False
             self._outbox.told(report)
             self._last_told_at = time.monotonic()
-            if report.progress == self._latest.progress:
-                self._progress_due_at = None
             self._changed.notify_all()
 
 

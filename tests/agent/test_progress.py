@@ -5,9 +5,12 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import dropwhile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
@@ -15,12 +18,14 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 from agent.progress import (
     ENV_PROGRESS_FILE,
     ENV_RUNTIME_METRICS,
+    Look,
     ProgressFiles,
     ProgressMonitor,
     RankProgress,
     TrackedLogsSpecs,
 )
-from agent.report import Progress, Report
+from agent.report import Report
+from agent.stepping import Figures, RoundProgress, Told
 from agent.world import AgentState
 
 ROOT = Path(__file__).parents[2]
@@ -46,22 +51,26 @@ def save_checkpoint(env: dict[str, str], step: int) -> None:
     run_script(env, f"import dlr; dlr.checkpoint_saved({step})")
 
 
+def newest_step(files: ProgressFiles) -> int | None:
+    newest = files.read().newest
+    return newest and newest.step
+
+
 def test_newest_step_of_any_process_is_read(files: ProgressFiles) -> None:
     first, second = files.renew(2)
-    assert files.read() is None
+    assert files.read() == Look({})
     report_step(second, 7)
     report_step(first, 6)
-    progress = files.read()
-    assert progress is not None
-    assert progress.step == 6
-    assert abs((datetime.now(UTC) - progress.time).total_seconds()) < 5
+    newest = files.read().newest
+    assert newest.step == 6
+    assert 0 <= time.monotonic() - newest.at < 5
 
 
 def test_started_anew_nothing_is_told_yet(files: ProgressFiles) -> None:
     (env,) = files.renew(1)
     report_step(env, 7)
     files.renew(1)
-    assert files.read() is None
+    assert files.read() == Look({})
 
 
 def test_highest_checkpoint_of_any_process_is_read_with_the_newest_step(files: ProgressFiles) -> None:
@@ -69,18 +78,14 @@ def test_highest_checkpoint_of_any_process_is_read_with_the_newest_step(files: P
     report_step(first, 25)
     save_checkpoint(second, 20)
     save_checkpoint(first, 10)  # its part took longer to store
-    progress = files.read()
-    assert progress is not None
-    assert (progress.step, progress.checkpoint_step) == (25, 20)
+    assert (newest_step(files), files.read().checkpoint_step) == (25, 20)
 
 
 def test_script_that_tells_only_its_checkpoints_is_at_least_that_far(files: ProgressFiles) -> None:
     (env,) = files.renew(1)
     save_checkpoint(env, 20)
-    progress = files.read()
-    assert progress is not None
-    assert (progress.step, progress.checkpoint_step) == (20, 20)
-    assert abs((datetime.now(UTC) - progress.time).total_seconds()) < 5
+    assert (newest_step(files), files.read().checkpoint_step) == (20, 20)
+    assert 0 <= time.monotonic() - files.read().newest.at < 5
 
 
 def test_checkpoints_of_an_earlier_start_are_not_told(files: ProgressFiles) -> None:
@@ -88,9 +93,7 @@ def test_checkpoints_of_an_earlier_start_are_not_told(files: ProgressFiles) -> N
     save_checkpoint(env, 20)
     (env,) = files.renew(1)
     report_step(env, 21)
-    progress = files.read()
-    assert progress is not None
-    assert (progress.step, progress.checkpoint_step) == (21, None)
+    assert (newest_step(files), files.read().checkpoint_step) == (21, None)
 
 
 def test_each_process_is_read_by_itself_too(files: ProgressFiles) -> None:
@@ -141,9 +144,7 @@ def test_script_with_an_older_dlr_is_read(files: ProgressFiles) -> None:
         "with open(os.environ['DLR_PROGRESS_FILE'], 'r+b') as file: slot = mmap.mmap(file.fileno(), 16)\n"
         "struct.pack_into('qd', slot, 0, 7, time.monotonic())\n",
     )
-    progress = files.read()
-    assert progress is not None
-    assert (progress.step, progress.checkpoint_step) == (7, None)
+    assert (newest_step(files), files.read().checkpoint_step) == (7, None)
 
 
 def test_steps_never_fall_while_they_are_written(files: ProgressFiles) -> None:
@@ -152,15 +153,16 @@ def test_steps_never_fall_while_they_are_written(files: ProgressFiles) -> None:
         "import dlr\nfor step in range(500_000):\n    dlr.report_step(step)\n    dlr.checkpoint_saved(step)\n"
     )
     with subprocess.Popen([sys.executable, "-c", script], env=env, cwd=ROOT) as process:
-        seen: list[Progress] = []
+        seen: list[Look] = []
         while process.poll() is None and len(seen) < 5_000:
-            progress = files.read()
-            if progress is not None:
-                seen.append(progress)
+            look = files.read()
+            if look.steps:
+                seen.append(look)
         process.kill()
     assert len(seen) > 100
-    assert [p.step for p in seen] == sorted(p.step for p in seen)
-    saved = [*dropwhile(lambda step: step is None, (p.checkpoint_step for p in seen))]
+    steps = [look.newest.step for look in seen]
+    assert steps == sorted(steps)
+    saved = [*dropwhile(lambda step: step is None, (look.checkpoint_step for look in seen))]
     assert saved and None not in saved
     assert saved == sorted(step for step in saved if step is not None)
 
@@ -169,9 +171,9 @@ def test_dlrovers_metrics_file_counts_too(files: ProgressFiles) -> None:
     (env,) = files.renew(1)
     metrics = Path(env[ENV_RUNTIME_METRICS])
     metrics.write_text(json.dumps({"step": 12, "timestamp": time.time()}))
-    assert files.read().step == 12
+    assert newest_step(files) == 12
     metrics.write_text('{"step": 13, "times')  # half written
-    assert files.read() is None
+    assert newest_step(files) is None
 
 
 def test_two_agents_on_one_host_do_not_mix() -> None:
@@ -182,11 +184,15 @@ def test_two_agents_on_one_host_do_not_mix() -> None:
 
 
 class FakeReporter:
-    def __init__(self) -> None:
-        self.latest = Report(AgentState.RUNNING, datetime.now(UTC), 1)
+    def __init__(self, **latest: Any) -> None:
+        self.latest = Report(AgentState.RUNNING, datetime.now(UTC), 1, **latest)
         self.told: list[tuple[int, int | None, bool]] = []
 
-    def progress(self, progress: Progress, *, at_once: bool) -> None:
+    def follow(self, figures: Callable[[], Figures]) -> None:
+        self.figures = figures
+
+    def progress(self, *, at_once: bool) -> None:
+        progress = self.figures().progress
         self.told.append((progress.step, progress.checkpoint_step, at_once))
 
 
@@ -234,6 +240,62 @@ def test_a_checkpoint_is_told_at_once_and_never_falls_within_a_round(files: Prog
         (5, None, True),
         (5, 5, True),
     ]
+
+
+def stretch(round_progress: RoundProgress) -> tuple[int, int, int]:
+    return round_progress.round, round_progress.first_step, round_progress.last_step
+
+
+def tell(env: dict[str, str], step: int, at: float, first: Told | None = None) -> None:
+    """As the SDK does, at a time of our choice."""
+    told = first or Told(0.0, 0)
+    record = struct.pack("qdqdqdqd", step, at, 0, 0.0, 0, 0.0, told.step, told.at)
+    Path(env[ENV_PROGRESS_FILE]).write_bytes(record)
+
+
+def test_what_was_trained_is_told_by_round(files: ProgressFiles) -> None:
+    reporter = FakeReporter()
+    monitor = ProgressMonitor(files, reporter)  # type: ignore[arg-type]
+    (env,) = files.renew(1)
+    now = time.monotonic()
+    tell(env, 12, now - 8, first=Told(now - 10, 11))
+    monitor.look()
+    tell(env, 15, now - 2, first=Told(now - 10, 11))
+    figures = monitor.figures()
+    assert [stretch(r) for r in figures.rounds] == [(1, 11, 15)]
+    assert figures.rounds[0].stepping_seconds == pytest.approx(8)
+    assert figures.progress.seconds_per_step == pytest.approx(2)
+    reporter.latest = Report(AgentState.RUNNING, datetime.now(UTC), 2)
+    assert monitor.figures().rounds == figures.rounds, "round 2 has no processes yet"
+    (env,) = files.renew(1)
+    assert monitor.figures() == Figures(rounds=figures.rounds)
+    tell(env, 13, now)  # an older `dlr` does not say which was the first
+    assert [stretch(r) for r in monitor.figures().rounds] == [(1, 11, 15), (2, 13, 13)]
+
+
+def test_the_last_steps_of_processes_that_have_ended_are_told_with_their_failure(
+    files: ProgressFiles,
+) -> None:
+    reporter = FakeReporter()
+    monitor = ProgressMonitor(files, reporter)  # type: ignore[arg-type]
+    (env,) = files.renew(1)
+    report_step(env, 3)
+    monitor.look()
+    report_step(env, 4)  # nobody has looked since
+    assert [stretch(r) for r in reporter.figures().rounds] == [(1, 3, 4)]
+    files.remove()
+    assert [stretch(r) for r in reporter.figures().rounds] == [(1, 3, 4)]
+
+
+def test_rounds_that_an_earlier_agent_of_the_pod_told_stay(files: ProgressFiles) -> None:
+    earlier = tuple(RoundProgress(number, 1, 2, 1.0) for number in range(1, 9))
+    reporter = FakeReporter(rounds=earlier)
+    reporter.latest = replace(reporter.latest, observed_round=9)
+    monitor = ProgressMonitor(files, reporter)  # type: ignore[arg-type]
+    assert monitor.figures().rounds == earlier
+    (env,) = files.renew(1)
+    report_step(env, 3)
+    assert [r.round for r in monitor.figures().rounds] == [2, 3, 4, 5, 6, 7, 8, 9]
 
 
 def test_processes_learn_their_files_from_their_environment(files: ProgressFiles, tmp_path: Path) -> None:

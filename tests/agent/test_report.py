@@ -3,6 +3,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import astuple
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,7 +15,8 @@ from agent import accelerators
 from agent.api import ApiError, UnavailableError
 from agent.environment import Environment
 from agent.failure import Failure
-from agent.report import Facts, Outbox, Progress, Report, Reporter
+from agent.report import Facts, Outbox, Report, Reporter
+from agent.stepping import Figures, Progress, RoundProgress
 from agent.world import AgentState
 from crds.elasticworker import AgentReport
 
@@ -103,21 +105,35 @@ def test_what_was_replaced_while_it_was_written_is_written_anew() -> None:
     st.sampled_from(AgentState),
     st.integers(0, 9),
     st.none() | st.builds(failure, st.integers(1, 9)),
-    st.none() | st.builds(Progress, st.integers(0, 9), st.just(NOW), st.none() | st.integers(0, 9)),
+    st.none()
+    | st.builds(
+        Progress, st.integers(0, 9), st.just(NOW), st.none() | st.integers(0, 9), st.none() | st.floats(0, 9)
+    ),
+    st.lists(
+        st.builds(RoundProgress, st.integers(0, 9), st.integers(0, 9), st.integers(0, 9), st.floats(0, 9)),
+        max_size=8,
+    ),
 )
 def test_what_is_written_is_what_the_crd_takes(
-    state: AgentState, round_: int, failed: Failure | None, progress: Progress | None
+    state: AgentState,
+    round_: int,
+    failed: Failure | None,
+    progress: Progress | None,
+    rounds: list[RoundProgress],
 ) -> None:
-    report = Report(state, NOW, round_, failed, progress)
+    report = Report(state, NOW, round_, failed, progress, tuple(rounds))
     facts = Facts(1234, 8, accelerators.detect())
     written = {**facts.to_status(ME), **report.to_status()}
     read = AgentReport.model_validate(written)
     # Nothing is lost on the way, and nothing is unknown (it would be pruned).
     again = read.model_dump(mode="json", by_alias=True)
-    assert again.keys() == written.keys()
+    assert again.keys() - {"usage"} == written.keys() - {"usage"}
     assert (again["failure"] or {}).keys() == (written["failure"] or {}).keys()
     assert (again["progress"] or {}).keys() == (written["progress"] or {}).keys()
     assert (read.progress and read.progress.checkpoint_step) == (progress and progress.checkpoint_step)
+    assert again["rounds"] == written["rounds"]
+    for said, known in zip(again["rounds"], rounds, strict=True):
+        assert astuple(RoundProgress.from_status(said)) == pytest.approx(astuple(known), abs=1e-6)
     assert again["accelerators"] == written["accelerators"]
     assert read.observed_round == round_
     assert read.since == NOW
@@ -154,8 +170,11 @@ def test_after_an_outage_only_what_matters_is_told(api: FakeApi, reporter: Repor
 def test_progress_is_rationed_but_not_lost(api: FakeApi, reporter: Reporter) -> None:
     reporter.start()
     assert reporter.flush(5)
-    for step in range(100):
-        reporter.progress(Progress(step, NOW))
+    trained: list[int] = []
+    reporter.follow(lambda: Figures(Progress(len(trained), NOW)))
+    for step in range(99):
+        trained.append(step)
+        reporter.progress()
     deadline = threading.Event()
     while (api.told[-1]["progress"] or {}).get("step") != 99:
         assert not deadline.wait(0.02)
@@ -167,11 +186,43 @@ def test_first_step_of_a_round_and_a_checkpoint_do_not_wait(api: FakeApi, report
     reporter.start()
     assert reporter.flush(5)
     attempts = len(api.told)
-    reporter.progress(Progress(1, NOW, 1), at_once=True)
-    reporter.progress(Progress(2, NOW, 1))  # does not put it off
+    reporter.progress(at_once=True)
+    reporter.progress()  # does not put it off
     assert api.attempts.acquire(timeout=1)
     assert api.attempts.acquire(timeout=0.25)  # sooner than progress_seconds
     assert attempts == 1
+
+
+def test_every_report_says_how_far_training_is_then(api: FakeApi, reporter: Reporter) -> None:
+    reporter.start()
+    told = RoundProgress(1, 5, 7, 2.0)
+    reporter.follow(lambda: Figures(Progress(7, NOW), (told,)))
+    reporter.report(AgentState.FAILED, failure=failure(1))
+    assert reporter.flush(5)
+    assert api.told[-1]["progress"]["step"] == 7
+    assert api.told[-1]["rounds"] == [told.to_status()]
+    reporter.follow(lambda: Figures(None, (told,)))
+    reporter.report(AgentState.RUNNING, 2)
+    assert reporter.flush(5)
+    assert api.told[-1]["progress"]["step"] == 7, "the new processes told nothing yet"
+
+
+def test_news_while_a_report_is_written_is_told_after_it(api: FakeApi, reporter: Reporter) -> None:
+    step = 1
+    reporter.follow(lambda: Figures(Progress(step, NOW)))
+
+    class News(FakeApi):
+        def merge_patch(self, path: str, patch: dict[str, Any]) -> dict[str, Any]:
+            nonlocal step
+            if step == 1:
+                step = 2
+                reporter.progress(at_once=True)
+            return api.merge_patch(path, patch)
+
+    reporter._api = News()  # type: ignore[assignment]
+    reporter.start()
+    while (api.told[-1:] or [{"progress": None}])[0]["progress"] != Progress(2, NOW).to_status():
+        assert api.attempts.acquire(timeout=5)
 
 
 def test_since_is_when_the_state_began(api: FakeApi, reporter: Reporter) -> None:
