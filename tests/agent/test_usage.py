@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from agent import usage
+from agent.usage import STALE_SECONDS, Usage, UsageMeter, meter_of_pod, read_gpus
+from crds.elasticworker import Usage as UsageStatus
+
+GIB = 2**30
+
+
+class Counters:
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.seconds = 50.0
+        self.bytes = GIB
+
+    def cpu_seconds(self) -> float:
+        return self.seconds
+
+    def memory_bytes(self) -> int:
+        if self.bytes < 0:
+            raise OSError("gone")
+        return self.bytes
+
+    def meter(self) -> UsageMeter:
+        return UsageMeter(self, self, now=lambda: self.now)
+
+
+class NvmlError(Exception):
+    pass
+
+
+class Nvml:
+    """Each GPU's utilization in percent and memory in use; None for what it does not tell."""
+
+    NVMLError = NvmlError
+
+    def __init__(self, *gpus: tuple[int | None, int | None]) -> None:
+        self._gpus = gpus
+
+    def nvmlDeviceGetCount(self) -> int:
+        return len(self._gpus)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        return index
+
+    def nvmlDeviceGetUtilizationRates(self, handle: int) -> SimpleNamespace:
+        return SimpleNamespace(gpu=self._told(self._gpus[handle][0]))
+
+    def nvmlDeviceGetMemoryInfo(self, handle: int) -> SimpleNamespace:
+        return SimpleNamespace(used=self._told(self._gpus[handle][1]))
+
+    def _told(self, figure: int | None) -> int:
+        if figure is None:
+            raise NvmlError("not supported")
+        return figure
+
+
+def test_cores_are_the_cpu_seconds_between_two_looks_over_the_time_between_them() -> None:
+    counters = Counters()
+    meter = counters.meter()
+    meter.look()
+    assert meter.latest() is None
+    counters.now, counters.seconds, counters.bytes = 104.0, 60.0, 2 * GIB
+    meter.look(Nvml((50, GIB), (100, 3 * GIB)))
+    assert meter.latest() == Usage(2.5, 2 * GIB, 0.75, 4 * GIB)
+
+
+def test_figures_of_long_ago_are_not_told() -> None:
+    counters = Counters()
+    meter = counters.meter()
+    meter.look()
+    counters.now += 1
+    meter.look()
+    assert meter.latest() is not None
+    counters.now += STALE_SECONDS
+    assert meter.latest() is None
+
+
+def test_what_cannot_be_read_once_is_tried_again() -> None:
+    counters = Counters()
+    meter = counters.meter()
+    meter._try_to_look(None)
+    counters.now, counters.bytes = 101.0, -1
+    meter._try_to_look(None)
+    assert meter.latest() is None
+    counters.now, counters.bytes, counters.seconds = 102.0, GIB, 51.0
+    meter._try_to_look(None)
+    assert meter.latest() == Usage(1.0, GIB)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "expected"),
+    [
+        ([], (None, None)),
+        ([(40, GIB)], (0.4, GIB)),
+        ([(40, GIB), (None, None)], (0.4, GIB)),  # one has fallen off the bus
+        ([(None, GIB), (None, GIB)], (None, 2 * GIB)),  # slices of a GPU
+    ],
+)
+def test_gpus_that_tell_nothing_are_left_out(
+    gpus: list[tuple[int | None, int | None]], expected: tuple[float | None, int | None]
+) -> None:
+    assert read_gpus(Nvml(*gpus)) == expected
+
+
+@pytest.mark.parametrize("gpus", [{}, {"gpu_utilization": 0.12345, "gpu_memory_bytes": 7}])
+def test_what_is_told_is_what_the_crd_takes(gpus: dict[str, float]) -> None:
+    told = Usage(1.23456, GIB, **gpus).to_status()  # type: ignore[arg-type]
+    read = UsageStatus.model_validate(told)
+    assert read.model_dump(by_alias=True).keys() == told.keys()
+    assert (read.cpu_cores, read.memory_bytes) == (1.235, GIB)
+
+
+def test_meter_of_this_machine_tells_figures_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage, "FIRST_SECONDS", 0.05)
+    meter = meter_of_pod("uid")
+    meter.start()
+    tick = threading.Event()
+    for _ in range(200):
+        if meter.latest() is not None:
+            break
+        tick.wait(0.02)
+    meter.stop()
+    latest = meter.latest()
+    assert latest is not None
+    assert 0 <= latest.cpu_cores < 64
+    assert latest.memory_bytes > 10 * 2**20
+    meter.join(5)
+    assert not meter.is_alive()
