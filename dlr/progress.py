@@ -1,9 +1,13 @@
-"""How a training script says which step it is at, and which it has saved: 32 bytes shared with the agent.
+"""What a training script says to the agent: its step, what it saved, and that no step is to be expected.
 
-The agent names a file in `DLR_PROGRESS_FILE`, one for each training process; the script writes `{int64
-step, float64 CLOCK_MONOTONIC}` there, and the same of its last checkpoint behind it, in native byte order,
-and the agent reads it now and then. No call, no lock, no thread: cheap enough for every step. Outside of dlr
-there is no such file, and nothing happens.
+The agent names a file in `DLR_PROGRESS_FILE`, one for each training process, and reads it now and then.
+In it are four pairs of an int64 and a float64, in native byte order: the newest step, the last checkpoint's
+step, 0, and the first step, each with the CLOCK_MONOTONIC of its telling; with the 0, until when no step is to be
+expected. No call, no lock, no thread: cheap enough for every step. An older agent's file is shorter. Outside
+of dlr there is no such file, and nothing happens.
+
+With the first call a process also becomes able to show where it is: on the signal `DLR_STACKS_SIGNAL`, the
+interpreter writes the stacks of all its Python threads into `DLR_STACKS_FILE`, even while it hangs in C code.
 """
 
 from __future__ import annotations
@@ -14,16 +18,22 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from types import TracebackType
     from typing import Literal
 
     Slot = tuple[memoryview[int], memoryview[float]]
 
 ENV_PROGRESS_FILE = "DLR_PROGRESS_FILE"
+ENV_STACKS_FILE = "DLR_STACKS_FILE"
+ENV_STACKS_SIGNAL = "DLR_STACKS_SIGNAL"
 
 _WORD_BYTES = 8
 _slot: Slot | Literal[False] | None = None
 """The same memory as int64 and as float64, so that each number is written whole: a reader finds the old one
 or the new. None before the first report; False outside of dlr."""
+_has_stepped = False
+_busy_until: list[float] = []
+"""Of the `busy` blocks that have begun and not ended, in any thread."""
 
 
 def report_step(step: int) -> None:
@@ -35,6 +45,8 @@ def report_step(step: int) -> None:
         steps, times = slot
         steps[0] = step
         times[1] = time.monotonic()
+        if not _has_stepped:
+            _first_step(steps, times)
 
 
 def checkpoint_saved(step: int) -> None:
@@ -51,6 +63,50 @@ def checkpoint_saved(step: int) -> None:
         times[3] = time.monotonic()
 
 
+class busy:
+    """Tell the agent that no step is to be expected: this is no hang.
+
+    For what takes longer than `hangTimeoutSeconds`, such as an evaluation or a large checkpoint:
+    `with dlr.busy(3_600): evaluate()`. Use it on every rank that waits meanwhile: each is watched by its
+    own agent.
+
+    Args:
+        at_most_seconds: only after so long does the agent begin to count again.
+    """
+
+    def __init__(self, at_most_seconds: float) -> None:
+        self._at_most_seconds = at_most_seconds
+        self._until: list[float] = []
+
+    def __enter__(self) -> None:
+        until = time.monotonic() + self._at_most_seconds
+        self._until.append(until)
+        _busy_until.append(until)
+        _tell_busy()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _busy_until.remove(self._until.pop())
+        _tell_busy()
+
+
+def _tell_busy() -> None:
+    slot = _slot
+    if slot is None:
+        slot = _open()
+    if slot is not False and len(slot[1]) >= 6:
+        slot[1][5] = max(_busy_until, default=0.0)
+
+
+def _first_step(steps: memoryview[int], times: memoryview[float]) -> None:
+    global _has_stepped
+    _has_stepped = True
+    if len(times) >= 8:
+        steps[6] = steps[0]
+        times[7] = times[1]
+
+
 def _open() -> Slot | Literal[False]:
     global _slot
     slot: Slot | Literal[False] = False
@@ -63,5 +119,21 @@ def _open() -> Slot | Literal[False]:
                 slot = memory.cast("q"), memory.cast("d")
         except (OSError, ValueError):
             pass  # telling the step is a courtesy, never a reason to stop training
+        _offer_stacks()
     _slot = slot  # only now: a thread that saves may be here at the same time
     return slot
+
+
+def _offer_stacks() -> None:
+    path, number = os.environ.get(ENV_STACKS_FILE), os.environ.get(ENV_STACKS_SIGNAL)
+    if not path or not number:
+        return
+    import faulthandler
+    import signal
+
+    try:
+        if signal.getsignal(int(number)) is signal.SIG_DFL:  # else the script has a use of its own for it
+            file = open(path, "ab", buffering=0)  # noqa: PTH123, SIM115 (open as long as the process lives)
+            faulthandler.register(int(number), file=file, all_threads=True)
+    except (OSError, ValueError, RuntimeError):
+        pass  # as above

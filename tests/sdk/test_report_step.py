@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import mmap
+import os
+import signal
 import struct
 import subprocess
 import sys
@@ -11,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from dlr import checkpoint_saved, progress, report_step
+from dlr import busy, checkpoint_saved, progress, report_step
 
 ROOT = Path(__file__).parents[2]
 
@@ -19,47 +21,79 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def progress_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "step"
-    path.write_bytes(bytes(32))
+    path.write_bytes(bytes(64))
     monkeypatch.setenv(progress.ENV_PROGRESS_FILE, str(path))
     monkeypatch.setattr(progress, "_slot", None)
+    monkeypatch.setattr(progress, "_has_stepped", False)
     return path
+
+
+def numbers(path: Path) -> tuple[float, ...]:
+    return struct.unpack("qdqdqdqd", path.read_bytes())
 
 
 def test_step_and_time_are_in_the_file(progress_file: Path) -> None:
     before = time.monotonic()
     report_step(41)
     report_step(42)
-    step, at, _, saved_at = struct.unpack("qdqd", progress_file.read_bytes())
-    assert step == 42
-    assert before <= at <= time.monotonic()
+    step, at, _, saved_at, zero, busy_until, first, first_at = numbers(progress_file)
+    assert (step, first) == (42, 41)
+    assert before <= first_at <= at <= time.monotonic()
     assert saved_at == 0.0, "no checkpoint yet"
+    assert (zero, busy_until) == (0, 0.0)
 
 
 def test_checkpoint_is_behind_the_step_and_leaves_it_as_it_is(progress_file: Path) -> None:
     report_step(42)
-    step_told = progress_file.read_bytes()[:16]
+    before_saving = progress_file.read_bytes()
     before = time.monotonic()
     checkpoint_saved(40)
     content = progress_file.read_bytes()
-    assert content[:16] == step_told
+    assert (content[:16], content[32:]) == (before_saving[:16], before_saving[32:])
     step, at = struct.unpack_from("qd", content, 16)
     assert step == 40
     assert before <= at <= time.monotonic()
 
 
-def test_an_older_agent_still_learns_the_step(progress_file: Path) -> None:
-    progress_file.write_bytes(bytes(16))
+@pytest.mark.parametrize("size", [16, 32, 48])
+def test_an_older_agent_still_learns_what_it_knows_of(progress_file: Path, size: int) -> None:
+    progress_file.write_bytes(bytes(size))
     report_step(42)
-    checkpoint_saved(42)
+    checkpoint_saved(41)
+    with busy(60):
+        report_step(43)
     content = progress_file.read_bytes()
-    assert len(content) == 16
-    assert struct.unpack("qd", content)[0] == 42
+    assert len(content) == size
+    assert struct.unpack_from("q", content)[0] == 43
+    assert size < 32 or struct.unpack_from("q", content, 16)[0] == 41
+
+
+def test_busy_is_told_until_the_block_ends(progress_file: Path) -> None:
+    before = time.monotonic()
+    with busy(60):
+        assert before + 60 <= numbers(progress_file)[5] <= time.monotonic() + 60
+        report_step(1)
+        assert numbers(progress_file)[5] > before
+    assert numbers(progress_file)[5] == 0.0
+
+
+def test_busy_blocks_within_each_other_last_as_long_as_the_longest(progress_file: Path) -> None:
+    now = time.monotonic()
+    long = busy(600)
+    with long:
+        with busy(60), long:
+            assert numbers(progress_file)[5] >= now + 600
+        assert numbers(progress_file)[5] >= now + 600
+        with pytest.raises(ZeroDivisionError), busy(6_000):
+            raise ZeroDivisionError
+        assert now + 600 <= numbers(progress_file)[5] < now + 6_000
+    assert numbers(progress_file)[5] == 0.0
 
 
 def test_a_script_with_an_older_dlr_writes_the_first_half_only(progress_file: Path) -> None:
     with progress_file.open("r+b") as file:
         struct.pack_into("qd", mmap.mmap(file.fileno(), 16), 0, 42, 1.5)  # as it did it
-    assert struct.unpack("qdqd", progress_file.read_bytes()) == (42, 1.5, 0, 0.0)
+    assert numbers(progress_file) == (42, 1.5, 0, 0.0, 0, 0.0, 0, 0.0)
 
 
 def test_a_thread_that_saves_may_be_the_first_to_tell(progress_file: Path) -> None:
@@ -74,7 +108,7 @@ def test_a_thread_that_saves_may_be_the_first_to_tell(progress_file: Path) -> No
         thread.start()
     for thread in threads:
         thread.join(10)
-    assert struct.unpack("qdqd", progress_file.read_bytes())[::2] == (7, 5)
+    assert numbers(progress_file)[:4:2] == (7, 5)
 
 
 def test_outside_of_dlr_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,6 +117,8 @@ def test_outside_of_dlr_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None
     report_step(1)
     checkpoint_saved(1)
     report_step(2)
+    with busy(1):
+        pass
 
 
 @pytest.mark.parametrize("content", [None, b"", b"short", bytes(24)])
@@ -92,6 +128,8 @@ def test_a_file_that_cannot_be_used_never_stops_training(
     progress_file.unlink() if content is None else progress_file.write_bytes(content)
     report_step(1)
     checkpoint_saved(1)
+    with busy(1):
+        pass
 
 
 @pytest.mark.parametrize("say", [report_step, checkpoint_saved])
@@ -106,6 +144,57 @@ def _time_calls(say: Callable[[int], None], count: int) -> float:
     for step in range(count):
         say(step)
     return time.perf_counter() - started_at
+
+
+HANGS = """
+import ctypes, os, signal, sys, threading, dlr
+if len(sys.argv) > 1: signal.signal(int(os.environ["DLR_STACKS_SIGNAL"]), signal.SIG_IGN)
+def stuck():
+    print("here", flush=True)
+    ctypes.PyDLL(None).pause()  # in C, and with the interpreter's lock: no Python code runs any more
+dlr.report_step(1)
+stuck()
+"""
+
+
+def start_hanging(tmp_path: Path, *arguments: str) -> tuple[subprocess.Popen[str], Path]:
+    stacks = tmp_path / "stacks"
+    (tmp_path / "step").write_bytes(bytes(64))
+    process = subprocess.Popen(
+        [sys.executable, "-c", HANGS, *arguments],
+        cwd=ROOT,
+        env={
+            **os.environ,
+            "DLR_PROGRESS_FILE": str(tmp_path / "step"),
+            "DLR_STACKS_FILE": str(stacks),
+            "DLR_STACKS_SIGNAL": str(int(signal.SIGRTMIN) + 5),
+        },
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "here\n"
+    return process, stacks
+
+
+def test_the_first_call_makes_the_process_show_its_stacks_on_a_signal(tmp_path: Path) -> None:
+    process, stacks = start_hanging(tmp_path)
+    with process:
+        process.send_signal(signal.SIGRTMIN + 5)
+        deadline = time.monotonic() + 10
+        while "in <module>" not in stacks.read_text():
+            assert time.monotonic() < deadline
+            assert process.poll() is None, "it lives on"
+            time.sleep(0.01)
+        assert "in stuck" in stacks.read_text()
+        process.kill()
+
+
+def test_a_signal_that_the_script_uses_itself_is_left_alone(tmp_path: Path) -> None:
+    process, stacks = start_hanging(tmp_path, "use it")
+    with process:
+        assert not stacks.exists()
+        process.kill()
 
 
 def test_import_is_light() -> None:
