@@ -34,6 +34,7 @@ from agent.heartbeat import Heartbeat
 from agent.join import Meeting, MeetingTimeoutError, RoundStores, SupersededError
 from agent.report import Facts, Report, Reporter, last_report
 from agent.stepping import RoundProgress
+from agent.usage import UsageMeter, meter_of_pod
 from agent.watcher import Watcher
 from agent.world import (
     WAIT,
@@ -75,6 +76,7 @@ class DlrRendezvousHandler(RendezvousHandler):
         watcher: Watcher[JobView],
         reporter: Reporter,
         heartbeat: Heartbeat,
+        meter: UsageMeter,
         api: ApiClient,
         join_timeout_seconds: float,
     ) -> None:
@@ -85,6 +87,7 @@ class DlrRendezvousHandler(RendezvousHandler):
         self._me = Member(me.worker_index, me.incarnation)
         self._lifetime_store = store
         self._heartbeat = heartbeat
+        self._meter = meter
         self._api = api
         self._active_check = ActiveCheck(api, me, reporter)
         self._join_timeout_seconds = join_timeout_seconds
@@ -147,7 +150,7 @@ class DlrRendezvousHandler(RendezvousHandler):
         if self.reporter.latest.state is AgentState.RUNNING:
             self._report_end_of_torchrun(sys.exc_info()[1])
         self.reporter.flush(FLUSH_SECONDS)
-        for part in (self.reporter, self._heartbeat, self.watcher):
+        for part in (self.reporter, self._heartbeat, self._meter, self.watcher):
             part.stop()
         return True
 
@@ -240,8 +243,15 @@ def create_handler(params: RendezvousParameters) -> DlrRendezvousHandler:
         local_world_size=params.get_as_int("local_world_size") or _local_world_size_of_torchrun(),
         accelerators=accelerators.detect(),
     )
+    meter = meter_of_pod(me.pod_uid)
+    meter.start()
     reporter = Reporter(
-        api, me, facts, _first_report(api, me, watcher), progress_seconds=me.heartbeat_seconds
+        api,
+        me,
+        facts,
+        _first_report(api, me, watcher),
+        progress_seconds=me.heartbeat_seconds,
+        usage=meter.latest,
     )
     return DlrRendezvousHandler(
         params.run_id,
@@ -250,6 +260,7 @@ def create_handler(params: RendezvousParameters) -> DlrRendezvousHandler:
         watcher=watcher,
         reporter=reporter,
         heartbeat=heartbeat,
+        meter=meter,
         api=api,
         join_timeout_seconds=params.get_as_int("join_timeout") or JOIN_TIMEOUT_SECONDS,
     )

@@ -23,6 +23,7 @@ from agent.complaints import Complaints
 from agent.environment import Environment
 from agent.failure import Failure
 from agent.stepping import Figures, Progress, RoundProgress, rfc3339
+from agent.usage import Usage
 from agent.world import AgentState
 
 logger = logging.getLogger(__name__)
@@ -101,7 +102,7 @@ class Reporter(threading.Thread):
     """Writes reports in the background, for ever trying again.
 
     A change of state is written at once, step progress at most every `progress_seconds` unless it is news.
-    Every write says how far training is now, if somebody was given to ask (`follow`).
+    Every write says how far training is now, if somebody was given to ask (`follow`), and what the Pod uses.
     """
 
     def __init__(
@@ -112,6 +113,7 @@ class Reporter(threading.Thread):
         first: Report,
         *,
         progress_seconds: float,
+        usage: Callable[[], Usage | None] = lambda: None,
         now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
     ) -> None:
         super().__init__(name="dlr-report", daemon=True)
@@ -119,6 +121,7 @@ class Reporter(threading.Thread):
         self._path = f"{GROUP_PATH}/namespaces/{me.namespace}/elasticworkers/{me.worker_name}/status"
         self._facts = facts.to_status(me)
         self._progress_seconds = progress_seconds
+        self._usage = usage
         self._now = now
         self._changed = threading.Condition()
         self._outbox = Outbox()
@@ -229,8 +232,10 @@ class Reporter(threading.Thread):
             report = self._outbox.first()
         if report is None:
             return
+        usage = self._usage()
+        said = {**self._facts, **report.to_status(), "usage": usage.to_status() if usage else None}
         try:
-            self._api.merge_patch(self._path, {"status": {"agent": {**self._facts, **report.to_status()}}})
+            self._api.merge_patch(self._path, {"status": {"agent": said}})
         except ApiError as error:
             with self._changed:
                 self._worker_is_gone = error.status == HTTPStatus.NOT_FOUND

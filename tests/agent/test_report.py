@@ -17,6 +17,7 @@ from agent.environment import Environment
 from agent.failure import Failure
 from agent.report import Facts, Outbox, Report, Reporter
 from agent.stepping import Figures, Progress, RoundProgress
+from agent.usage import Usage
 from agent.world import AgentState
 from crds.elasticworker import AgentReport
 
@@ -127,7 +128,7 @@ def test_what_is_written_is_what_the_crd_takes(
     read = AgentReport.model_validate(written)
     # Nothing is lost on the way, and nothing is unknown (it would be pruned).
     again = read.model_dump(mode="json", by_alias=True)
-    assert again.keys() - {"usage"} == written.keys() - {"usage"}
+    assert again.keys() - {"usage"} == written.keys()  # see below
     assert (again["failure"] or {}).keys() == (written["failure"] or {}).keys()
     assert (again["progress"] or {}).keys() == (written["progress"] or {}).keys()
     assert (read.progress and read.progress.checkpoint_step) == (progress and progress.checkpoint_step)
@@ -223,6 +224,27 @@ def test_news_while_a_report_is_written_is_told_after_it(api: FakeApi, reporter:
     reporter.start()
     while (api.told[-1:] or [{"progress": None}])[0]["progress"] != Progress(2, NOW).to_status():
         assert api.attempts.acquire(timeout=5)
+
+
+def test_every_write_says_what_the_pod_uses_now(api: FakeApi) -> None:
+    used = [None, Usage(1.5, 2**30), Usage(0.5, 2**20)]
+    reporter = Reporter(
+        api,  # type: ignore[arg-type]
+        ME,
+        FACTS,
+        Report(AgentState.READY, NOW),
+        progress_seconds=0.0,
+        usage=lambda: used.pop(0),
+    )
+    reporter.start()
+    for state in (AgentState.RUNNING, AgentState.SUCCEEDED):
+        assert reporter.flush(5)
+        reporter.report(state)
+    assert reporter.flush(5)
+    reporter.stop()
+    told = [each["usage"] for each in api.told]
+    assert told[0] is None
+    assert [(u["cpuCores"], u["memoryBytes"]) for u in told[1:]] == [(1.5, 2**30), (0.5, 2**20)]
 
 
 def test_since_is_when_the_state_began(api: FakeApi, reporter: Reporter) -> None:
