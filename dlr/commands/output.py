@@ -19,10 +19,16 @@ from rich.table import Table
 from rich.text import Text
 
 UNLIMITED_WIDTH = 10_000
+COLUMN_GAP = 2
+FEWEST_CHARACTERS = 12
+"""A text shorter than that says nothing; on a terminal so narrow rich cuts the other columns too."""
 STYLES = {
     "Running": "green",
     "Succeeded": "green",
     "Failed": "bold red",
+    "Ready": "yellow",
+    "Starting": "yellow",
+    "Stopped": "dim",
     "Warning": "yellow",
     "Restarting": "yellow",
     "Scaling": "yellow",
@@ -61,14 +67,25 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2))
 
 
-def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+def table(headers: Sequence[str], rows: Iterable[Sequence[object]], width: int | None = None) -> Table:
+    """Columns; the last is folded, or cut where a line a row is to stay within a width."""
     shown = Table(box=None, pad_edge=False, header_style="bold")
     for header in headers[:-1]:
         shown.add_column(header, no_wrap=True)
     shown.add_column(headers[-1], overflow="fold")
-    for row in rows:
-        shown.add_row(*(cell(value) for value in row))
+    texts = [[cell(value) for value in row] for row in rows]
+    if width is not None:
+        _cut_last(headers, texts, width)
+    for row in texts:
+        shown.add_row(*row)
     return shown
+
+
+def _cut_last(headers: Sequence[str], rows: Sequence[Sequence[Text]], width: int) -> None:
+    others = [max(len(header), *(row[at].cell_len for row in rows)) for at, header in enumerate(headers[:-1])]
+    rest = width - sum(others) - COLUMN_GAP * len(others)
+    for row in rows:
+        row[-1].truncate(max(rest, FEWEST_CHARACTERS), overflow="ellipsis")
 
 
 def cell(value: object) -> Text:

@@ -65,12 +65,42 @@ def test_checking_this_machine_needs_no_kubernetes_client() -> None:
             ["job", "list"],
             "the package typer, which is not installed here; install dlr with its extra, as in: pip install '.[cli]'",
         ),
+        (
+            "matplotlib",
+            ["job", "timeline", "digits"],
+            "the package matplotlib, which is not installed here; install dlr with its extra, as in: pip install '.[timeline]'",
+        ),
     ],
 )
 def test_missing_package_is_named_in_one_sentence(blocked: str, words: list[str], says: str) -> None:
     done = run_without(blocked, *words)
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (69, "")
     assert done.stderr == f"dlr: this command needs {says}\n"
+
+
+def test_node_check_that_cannot_be_loaded_gives_no_verdict_on_the_machine(tmp_path: Path) -> None:
+    (tmp_path / "rich.py").write_text("raise ImportError('rich is broken')")
+    program = "import sys; sys.path.insert(0, sys.argv[1]); from dlr.cli import main; main(sys.argv[2:])"
+    command = [sys.executable, "-c", program, str(tmp_path), "node-check", "--local"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 69
+    assert done.stderr.endswith("a package that this command needs cannot be loaded: rich is broken\n")
+    assert "Traceback" not in done.stderr
+
+
+def test_kubectl_runs_it_as_a_plugin() -> None:
+    bin_folder = Path(sys.executable).parent
+    environment = {"PATH": f"{bin_folder}:/usr/bin:/bin", "HOME": "/nonexistent"}
+
+    def kubectl(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [str(bin_folder / "kubectl"), "dlr", *words]
+        return subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=False, timeout=60
+        )
+
+    helped = kubectl("job", "status", "--help")
+    assert "Usage: kubectl dlr job status" in helped.stdout
+    assert kubectl("job", "list").stderr.startswith("dlr: No cluster is configured")
 
 
 def test_every_command_has_help() -> None:
@@ -98,7 +128,10 @@ def test_every_command_has_help() -> None:
 def test_shell_completion_knows_the_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     environment = {"_DLR_COMPLETE": "complete_bash", "COMP_WORDS": "dlr job ", "COMP_CWORD": "2"}
     shown = CliRunner().invoke(application, [], env=environment, prog_name="dlr")
-    looks, changes = {"list", "status", "logs", "events"}, {"submit", "scale", "suspend", "resume", "delete"}
+    looks, changes = (
+        {"list", "status", "logs", "events", "timeline"},
+        {"submit", "scale", "suspend", "resume", "delete"},
+    )
     assert set(shown.output.split()) == looks | changes
 
 

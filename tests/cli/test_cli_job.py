@@ -184,8 +184,8 @@ class TestStatus:
         out = dlr("job", "status", "digits").out
         assert "round 3 Formed, 2 workers, 2 processes, master 127.0.0.7:4242 (worker 0 vanished)" in out
         rows = [line.split() for line in out.splitlines()]
-        assert ["0", "digits-worker-1-1", "node-1", "Running", "-", "0", "-"] in rows
-        restarted = "digits-worker-2-1  node-2  Running  Running  3 (Preempted 1, UserError 2)  70"
+        assert ["0", "digits-worker-1-1", "node-1", "Starting", "-", "-", "0", "-"] in rows
+        restarted = "digits-worker-2-1  node-2  Running   70    -       3 (UserError 2, Preempted 1)  -"
         assert f"1     {restarted}" in out
         assert "pod/digits-worker-1-1" in out
         assert "stranger" not in out

@@ -11,17 +11,18 @@ from datetime import datetime
 from typing import Any
 
 from crds import names
+from crds.elasticjob import JobPhase
+from dlr.commands.job.failures import first_line
 from dlr.commands.output import age, parse_time
 
 JSON = dict[str, Any]
 Row = tuple[object, ...]
 
 LIST_COLUMNS = ("NAME", "PHASE", "WORKERS", "ROUND", "WORLD", "AGE")
-CONDITION_COLUMNS = ("CONDITION", "STATUS", "SINCE", "REASON", "MESSAGE")
-WORKER_COLUMNS = ("RANK", "POD", "NODE", "PHASE", "STATE", "RESTARTS", "STEP")
 EVENT_COLUMNS = ("LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE")
-MOST_NOTES = 5
 FINISHED = ("Succeeded", "Failed")
+SHOWN_ELSEWHERE = frozenset({*(phase.value for phase in JobPhase), "WorldFormed"})
+"""Conditions that the lines for phase and world speak for."""
 
 
 def phase(job: JSON) -> str:
@@ -47,14 +48,14 @@ def list_row(job: JSON, now: datetime) -> Row:
     return (
         job["metadata"]["name"],
         phase(job),
-        _workers_of(job),
+        workers_line(job),
         world.get("round"),
         f"{len(world.get('members') or [])} {world['phase'].lower()}" if world.get("phase") else None,
         age(job["metadata"]["creationTimestamp"], now),
     )
 
 
-def _workers_of(job: JSON) -> str:
+def workers_line(job: JSON) -> str:
     """Active of desired; what has ended says so."""
     counts = (job.get("status", {}).get("replicaStatuses") or {}).get(names.WORKER)
     if counts is None:
@@ -63,29 +64,36 @@ def _workers_of(job: JSON) -> str:
     return ", ".join([f"{counts.get('active', 0)}/{counts.get('desired', 0)}", *ended])
 
 
-def summary(job: JSON, now: datetime) -> list[tuple[str, str]]:
-    """The head of a status: (label, text)."""
+def phase_line(job: JSON, now: datetime) -> str:
+    """The phase, since when, and of a job that has ended why."""
+    line = f"{phase(job)} for {age(phase_since(job), now)}"
     status = job.get("status", {})
-    lines = [
-        ("Job", f"{job['metadata']['namespace']}/{job['metadata']['name']}"),
-        ("Phase", f"{phase(job)} for {age(phase_since(job), now)}"),
-        ("Workers", _workers_of(job)),
-        ("World", world_line(status.get("rendezvous") or {}, now)),
-    ]
-    if failure := status.get("lastFailure"):
-        lines.append(("Last failure", _failure_line(failure, now)))
     if status.get("completionTime"):
-        took = age(status.get("startTime"), parse_time(status["completionTime"]) or now)
-        lines.append(("Took", str(took)))
-    return lines
+        took = age(job["metadata"]["creationTimestamp"], parse_time(status["completionTime"]) or now)
+        line = f"{phase(job)} {age(status['completionTime'], now)} ago, {took} after its submission"
+    for condition in status.get("conditions") or []:
+        if condition.get("type") == "Failed" == phase(job) and condition.get("reason"):
+            line += f": {condition['reason']}: {first_line(condition.get('message'))}"
+    return line
+
+
+def remarks(job: JSON) -> list[tuple[str, str]]:
+    """Conditions with something to say that the rest of a status does not show: (type, text)."""
+    return [
+        (condition["type"], f"{condition['status']}, {condition.get('reason')}: {condition['message']}")
+        for condition in job.get("status", {}).get("conditions") or []
+        if condition.get("message") and condition["type"] not in SHOWN_ELSEWHERE
+    ]
 
 
 def world_line(world: JSON, now: datetime) -> str:
     if not world.get("phase"):
         return "none yet"
+    formed = world["phase"] == "Formed"
     parts = [f"round {world.get('round', 0)} {world['phase']}"]
-    if world["phase"] == "Formed" and world.get("formedAt"):
-        parts.append(f"{age(world['formedAt'], now)} ago")
+    since = world.get("formedAt") if formed else world.get("reformingSince")
+    if since:
+        parts.append(f"{age(since, now)} ago" if formed else f"for {age(since, now)}")
     if world.get("members"):
         parts.append(
             f"{len(world['members'])} workers, {world.get('worldSize', 0)} processes, "
@@ -93,28 +101,6 @@ def world_line(world: JSON, now: datetime) -> str:
         )
     line = ", ".join(parts)
     return f"{line} ({world['reason']})" if world.get("reason") else line
-
-
-def _failure_line(failure: JSON, now: datetime) -> str:
-    rank = f" rank {failure['rank']}" if failure.get("rank") is not None else ""
-    code = f", exit code {failure['exitCode']}" if failure.get("exitCode") is not None else ""
-    message = f": {failure['message']}" if failure.get("message") else ""
-    return (
-        f"{failure['worker']}{rank}, {failure['exitClass']}{code}, {age(failure['time'], now)} ago{message}"
-    )
-
-
-def condition_rows(job: JSON, now: datetime) -> list[Row]:
-    return [
-        (
-            condition["type"],
-            condition["status"],
-            age(condition.get("lastTransitionTime"), now),
-            condition.get("reason"),
-            condition.get("message"),
-        )
-        for condition in job.get("status", {}).get("conditions") or []
-    ]
 
 
 def ranks(job: JSON) -> dict[int, int]:
@@ -125,50 +111,6 @@ def ranks(job: JSON) -> dict[int, int]:
 
 def sort_workers(workers: Sequence[JSON]) -> list[JSON]:
     return sorted(workers, key=lambda worker: (worker["spec"]["type"], worker["spec"]["index"]))
-
-
-def worker_rows(job: JSON, workers: Sequence[JSON]) -> list[Row]:
-    rank_of = ranks(job)
-    return [_worker_row(worker, rank_of) for worker in sort_workers(workers)]
-
-
-def _worker_row(worker: JSON, rank_of: dict[int, int]) -> Row:
-    spec, status = worker["spec"], worker.get("status") or {}
-    agent = current_report(worker)
-    return (
-        rank_of.get(spec["index"]) if spec["type"] == names.WORKER else None,
-        status.get("podName") or f"{worker['metadata']['name']} (no Pod)",
-        status.get("nodeName"),
-        status.get("phase"),
-        agent.get("state"),
-        _restarts(status),
-        (agent.get("progress") or {}).get("step"),
-    )
-
-
-def worker_notes(workers: Sequence[JSON]) -> list[str]:
-    """What keeps workers from running, or how they failed: the first few that have something to say."""
-    statuses = [(worker["metadata"]["name"], worker.get("status") or {}) for worker in sort_workers(workers)]
-    notes = [
-        f"{name}: {status['message']}"
-        for name, status in statuses
-        if status.get("message") and status.get("phase") != "Succeeded"
-    ]
-    rest = len(notes) - MOST_NOTES
-    return notes if rest <= 0 else [*notes[:MOST_NOTES], f"… and {rest} more workers with a message"]
-
-
-def current_report(worker: JSON) -> JSON:
-    """What the agent of the current incarnation says; an older one's words count no more."""
-    agent: JSON = (worker.get("status") or {}).get("agent") or {}
-    return agent if agent.get("incarnation") == worker["spec"].get("incarnation") else {}
-
-
-def _restarts(status: JSON) -> str:
-    causes = {cause: count for cause, count in (status.get("restarts") or {}).items() if count}
-    total = status.get("restartCount") or sum(causes.values())
-    detail = ", ".join(f"{cause} {count}" for cause, count in sorted(causes.items()))
-    return f"{total} ({detail})" if detail else str(total)
 
 
 def job_events(events: Sequence[JSON], job: JSON) -> list[JSON]:
@@ -229,6 +171,6 @@ def change_line(job: JSON, workers: Sequence[JSON]) -> str:
     world = job.get("status", {}).get("rendezvous") or {}
     restarts = sum((worker.get("status") or {}).get("restartCount") or 0 for worker in workers)
     return (
-        f"{phase(job)}, workers {_workers_of(job)}, "
+        f"{phase(job)}, workers {workers_line(job)}, "
         f"round {world.get('round', 0)} {world.get('phase') or 'not formed'}, restarts {restarts}"
     )

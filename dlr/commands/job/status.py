@@ -5,15 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Group, RenderableType
 from rich.live import Live
-from rich.table import Table
-from rich.text import Text
 
 from dlr.commands.api import EVENTS, Api
 from dlr.commands.connection import connect
@@ -21,28 +17,15 @@ from dlr.commands.errors import CommandError
 from dlr.commands.following import until_finished
 from dlr.commands.job import report
 from dlr.commands.job.lookup import get_job, list_workers
+from dlr.commands.job.screen import Snapshot, render
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace, Output
-from dlr.commands.output import Format, cell, console, print_json, show, table, utc_now
-
-JSON = dict[str, Any]
-
-EVENTS_SHOWN = 10
+from dlr.commands.output import Format, console, print_json, show, utc_now
 
 
 class JobFailed(CommandError):
     """The watched job ended, and not well: scripts see it by the exit code."""
 
     exit_code = 2
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    job: JSON
-    workers: list[JSON]
-    events: list[JSON]
-
-    def as_json(self) -> JSON:
-        return {"job": self.job, "workers": self.workers, "events": self.events}
 
 
 def status(
@@ -55,7 +38,7 @@ def status(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Show a job: phase, world, conditions, workers, last events."""
+    """Show a job on one screen: phase, world, progress, goodput, workers, last Events."""
     api = Api(connect(kubeconfig, context, namespace))
     if watch:
         _watch(api, name, output)
@@ -64,32 +47,13 @@ def status(
     if output is Format.JSON:
         print_json(snapshot.as_json())
     else:
-        show(render(snapshot, utc_now()))
+        show(render(snapshot, utc_now(), console()))
 
 
 def take_snapshot(api: Api, name: str) -> Snapshot:
     job = get_job(api, name)
     workers = report.sort_workers(list_workers(api, name))
     return Snapshot(job, workers, report.job_events(api.find(EVENTS), job))
-
-
-def render(snapshot: Snapshot, now: datetime) -> RenderableType:
-    head = Table.grid(padding=(0, 2))
-    for label, text in report.summary(snapshot.job, now):
-        head.add_row(Text(label, style="bold"), cell(text))
-    parts: list[RenderableType] = [head]
-    conditions = report.condition_rows(snapshot.job, now)
-    workers = report.worker_rows(snapshot.job, snapshot.workers)
-    notes = [cell(note) for note in report.worker_notes(snapshot.workers)]
-    events = [report.event_row(event, now) for event in snapshot.events[-EVENTS_SHOWN:]]
-    for columns, rows, below in (
-        (report.CONDITION_COLUMNS, conditions, []),
-        (report.WORKER_COLUMNS, workers, notes),
-        (report.EVENT_COLUMNS, events, []),
-    ):
-        if rows:
-            parts += [Text(""), table(columns, rows), *below]
-    return Group(*parts)
 
 
 def _watch(api: Api, name: str, output: Format) -> None:
@@ -110,7 +74,7 @@ def _watch(api: Api, name: str, output: Format) -> None:
 def _redraw(snapshots: Iterator[Snapshot]) -> Snapshot:
     with Live(console=console(), auto_refresh=False) as live:
         for snapshot in snapshots:
-            live.update(render(snapshot, utc_now()), refresh=True)
+            live.update(render(snapshot, utc_now(), live.console), refresh=True)
     return snapshot
 
 

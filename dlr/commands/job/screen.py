@@ -1,0 +1,146 @@
+"""`dlr job status` drawn: one screen on a terminal, however many workers there are; everything elsewhere.
+
+Drawing only; what is said comes from `report`, `workers`, `progress` and `failures`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from dlr.commands.job import report, workers
+from dlr.commands.job.failures import job_failure_line, restarts_line
+from dlr.commands.job.goodput import goodput_line
+from dlr.commands.job.progress import progress_line, progress_of, seconds_by_state, time_line
+from dlr.commands.job.states import color
+from dlr.commands.output import age, cell, table
+
+JSON = dict[str, Any]
+
+MOST_EVENTS = 10
+FEWEST_EVENTS = 3
+BAR_WIDTH = 24
+LINES_AROUND_TABLES = 5
+"""An empty line and a header a table, and the cursor's line."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A job with its workers in order and its Events, the oldest first, as found at one time."""
+
+    job: JSON
+    workers: list[JSON]
+    events: list[JSON]
+
+    def as_json(self) -> JSON:
+        return {"job": self.job, "workers": self.workers, "events": self.events}
+
+
+def render(snapshot: Snapshot, now: datetime, console: Console) -> RenderableType:
+    """All of it, or on a terminal as much as there is room for."""
+    head = _head(snapshot, now, with_bars=console.is_terminal)
+    notes = [cell(note) for note in workers.notes(snapshot.workers)]
+    shown, event_count = snapshot.workers, MOST_EVENTS
+    if console.is_terminal:
+        taken = len(console.render_lines(Group(head, *notes))) + LINES_AROUND_TABLES
+        most_workers, event_count = room(
+            console.height - taken, len(snapshot.workers), min(len(snapshot.events), MOST_EVENTS)
+        )
+        shown = workers.most_telling(snapshot.job, snapshot.workers, most_workers)
+    left_out = len(snapshot.workers) - len(shown)
+    more = [Text(f"… and {left_out} more workers: dlr job status … | less", "dim")] if left_out else []
+    parts: list[RenderableType] = [head]
+    width = console.width if console.is_terminal else None
+    if rows := workers.rows(snapshot.job, shown, now):
+        parts += [Text(""), table(workers.COLUMNS, rows, width), *more, *notes]
+    if events := [report.event_row(event, now) for event in snapshot.events[-event_count:]]:
+        parts += [Text(""), table(report.EVENT_COLUMNS, events, width)]
+    return Group(*parts)
+
+
+def room(lines: int, worker_count: int, event_count: int) -> tuple[int, int]:
+    """How many workers and how many Events go into so many lines, one of each at the very least."""
+    if worker_count + event_count <= lines:
+        return worker_count, max(event_count, 1)
+    most = max(1, lines - min(event_count, FEWEST_EVENTS))
+    if worker_count <= most:
+        return worker_count, max(1, min(event_count, lines - worker_count))
+    shown = max(1, most - 1)  # a line says how many are left out
+    return shown, max(1, min(event_count, lines - shown - 1))
+
+
+def _head(snapshot: Snapshot, now: datetime, *, with_bars: bool) -> Table:
+    head = Table.grid(padding=(0, 2))
+    head.add_column(no_wrap=True)
+    head.add_column(overflow="fold")
+    for label, line in _lines(snapshot, now, with_bars=with_bars):
+        head.add_row(Text(label, style="bold"), line)
+    return head
+
+
+def _lines(snapshot: Snapshot, now: datetime, *, with_bars: bool) -> list[tuple[str, Text]]:
+    job = snapshot.job
+    status, metadata = job.get("status", {}), job["metadata"]
+    made = age(metadata["creationTimestamp"], now)
+    lines = [
+        ("Job", cell(f"{metadata['namespace']}/{metadata['name']}, made {made} ago")),
+        ("Phase", _first_word_styled(report.phase_line(job, now))),
+        ("Workers", cell(report.workers_line(job))),
+        ("World", cell(report.world_line(status.get("rendezvous") or {}, now))),
+    ]
+    if progress := progress_of(job, snapshot.workers):
+        line = cell(progress_line(progress, is_finished=report.is_finished(job)))
+        bar = _bar([(progress.share, "green")]) if with_bars and progress.share is not None else Text()
+        lines.append(("Progress", bar + line))
+    lines += _time_lines(snapshot, now, with_bars=with_bars)
+    if restarts := restarts_line(job, snapshot.workers):
+        lines.append(("Restarts", cell(restarts)))
+    if failure := status.get("lastFailure"):
+        lines.append(("Last failure", cell(job_failure_line(failure, now))))
+        if report.phase(job) == "Failed":
+            lines.append(("", Text(f"its log: dlr job logs {metadata['name']} --failed", "dim")))
+    return lines + [(kind, cell(text)) for kind, text in report.remarks(job)]
+
+
+def _time_lines(snapshot: Snapshot, now: datetime, *, with_bars: bool) -> list[tuple[str, Text]]:
+    seconds = seconds_by_state(snapshot.job, now)
+    lines = []
+    if line := goodput_line(snapshot.job, snapshot.workers, now):
+        lines.append(("Goodput", cell(line)))
+    if line := time_line(seconds):
+        total = sum(seconds.values())
+        shares = [(value / total, color(state)) for state, value in seconds.items()]
+        lines.append(("Time", (_bar(shares) if with_bars else Text()) + _coloured_states(line, with_bars)))
+    return lines
+
+
+def _coloured_states(line: str, with_colors: bool) -> Text:
+    """Each state in its colour, so that the line is the bar's legend."""
+    text = cell(line)
+    for part in line.split(", ") if with_colors else ():
+        state = part.partition(" ")[0]
+        text.highlight_words([f"{state} "], color(state))
+    return text
+
+
+def _first_word_styled(line: str) -> Text:
+    word, _, rest = line.partition(" ")
+    return cell(word) + Text(" ") + cell(rest)
+
+
+def _bar(shares: Sequence[tuple[float, str]]) -> Text:
+    """Stretches of a bar, each so long as its share; what is left over stays dark."""
+    bar, reached, drawn = Text(), 0.0, 0
+    for share, style in shares:
+        reached += share
+        until = round(reached * BAR_WIDTH)
+        bar.append("━" * (until - drawn), style)
+        drawn = until
+    bar.append("━" * (BAR_WIDTH - drawn), "bright_black")
+    return bar.append("  ")

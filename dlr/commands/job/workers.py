@@ -1,0 +1,80 @@
+"""The lines of a status that are about workers, one each; pure functions of plain objects and `now`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from crds import names
+from dlr.commands.job.failures import by_cause, current_report, worker_failure
+from dlr.commands.job.report import ranks, sort_workers
+from dlr.commands.output import significant
+
+JSON = dict[str, Any]
+Row = tuple[object, ...]
+
+COLUMNS = ("RANK", "POD", "NODE", "STATE", "STEP", "S/STEP", "RESTARTS", "LAST FAILURE")
+MOST_NOTES = 5
+AT_EASE = ("Running", "Succeeded")
+"""States in which a worker needs nobody's attention."""
+
+
+def rows(job: JSON, workers: Sequence[JSON], now: datetime) -> list[Row]:
+    rank_of = ranks(job)
+    return [_row(worker, rank_of, now) for worker in sort_workers(workers)]
+
+
+def most_telling(job: JSON, workers: Sequence[JSON], most: int) -> list[JSON]:
+    """What fits on a screen: workers in trouble first, then those that had some, then by rank."""
+
+    def how_telling(worker: JSON) -> int:
+        status = worker.get("status") or {}
+        if state_of(worker) not in AT_EASE:
+            return 0
+        return 1 if status.get("restarts") or (status.get("agent") or {}).get("failure") else 2
+
+    ordered = sort_workers(workers)
+    return ordered if len(ordered) <= most else sort_workers(sorted(ordered, key=how_telling)[:most])
+
+
+def state_of(worker: JSON) -> str | None:
+    """What the agent says of itself while the Pod runs; else how the Pod stands."""
+    phase: str | None = (worker.get("status") or {}).get("phase")
+    if phase != "Running":
+        return phase
+    return str(current_report(worker).get("state") or "Starting")
+
+
+def _row(worker: JSON, rank_of: dict[int, int], now: datetime) -> Row:
+    spec, status = worker["spec"], worker.get("status") or {}
+    progress = current_report(worker).get("progress") or {}
+    speed = progress.get("secondsPerStep")
+    return (
+        rank_of.get(spec["index"]) if spec["type"] == names.WORKER else None,
+        status.get("podName") or f"{worker['metadata']['name']} (no Pod)",
+        status.get("nodeName"),
+        state_of(worker),
+        progress.get("step"),
+        None if speed is None else significant(speed),
+        _restarts(status),
+        worker_failure(worker, now),
+    )
+
+
+def _restarts(status: JSON) -> str:
+    causes = by_cause(status.get("restarts"))
+    total = status.get("restartCount") or sum((status.get("restarts") or {}).values())
+    return f"{total} ({causes})" if causes else str(total)
+
+
+def notes(workers: Sequence[JSON]) -> list[str]:
+    """What keeps workers from running: the first few that have something to say."""
+    waiting = [(worker["metadata"]["name"], worker.get("status") or {}) for worker in sort_workers(workers)]
+    told = [
+        f"{name}: {status['message']}"
+        for name, status in waiting
+        if status.get("message") and status.get("phase") not in ("Succeeded", "Failed")
+    ]
+    rest = len(told) - MOST_NOTES
+    return told if rest <= 0 else [*told[:MOST_NOTES], f"… and {rest} more workers with a message"]

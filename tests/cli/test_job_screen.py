@@ -1,0 +1,153 @@
+"""The status screen: what it says of a job with a troubled life, and how it keeps to a terminal's size."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from dlr.commands.job import progress, screen, workers
+from dlr.commands.job.report import sort_workers
+from tests.cli.scripted import job, worker
+from tests.cli.troubled import NOW, at, troubled_events, troubled_job, troubled_workers
+
+JSON = dict[str, Any]
+
+
+def drawn(
+    snapshot: screen.Snapshot, width: int = 200, height: int = 60, *, terminal: bool = True
+) -> list[str]:
+    console = Console(
+        file=io.StringIO(),
+        force_terminal=terminal,
+        width=width,
+        height=height,
+        highlight=False,
+        no_color=True,
+    )
+    with console.capture() as capture:
+        console.print(screen.render(snapshot, NOW, console))
+    text = capture.get().replace("\x1b[1m", "").replace("\x1b[0m", "").replace("\x1b[2m", "")
+    return [line.rstrip() for line in text.splitlines()]
+
+
+@pytest.fixture
+def troubled() -> screen.Snapshot:
+    return screen.Snapshot(troubled_job(), troubled_workers(), troubled_events())
+
+
+def entry(lines: list[str], label: str) -> str:
+    return next(line for line in lines if line.startswith(label)).removeprefix(label).strip()
+
+
+def test_says_phase_world_progress_goodput_restarts_and_the_culprit(troubled: screen.Snapshot) -> None:
+    lines = drawn(troubled, terminal=False)
+    assert entry(lines, "Phase") == "Running for 2m30s"
+    assert entry(lines, "World").startswith("round 3 Formed, 2m30s ago, 3 workers, 3 processes")
+    assert entry(lines, "Progress") == "40%, step 401 of 1000, 0.42 s a step, about 4m11s left"
+    assert entry(lines, "Time").startswith("Training 4m6s (82%), Recovering 42s (14%), Pending 10s")
+    assert entry(lines, "Restarts") == "in place: UserError 1; new Pods: NodeLost 1"
+    assert entry(lines, "Last failure") == (
+        "digits-worker-1 rank 1, UserError, exit code 1, step 118, round 1, 4m ago: ValueError: a <bad> batch"
+    )
+    assert entry(lines, "Scaled") == "False, Waiting: 1 worker is too old"
+
+
+def test_each_worker_has_a_line_with_its_last_failure(troubled: screen.Snapshot) -> None:
+    lines = drawn(troubled, terminal=False)
+    first = " ".join(entry(lines, "1 ").split())
+    assert (
+        first == "digits-worker-1-1 node-1 Running 401 0.42 0 exit code 1, 4m ago: ValueError: a <bad> batch"
+    )
+    assert entry(lines, "2 ").endswith("1 (NodeLost 1)  NodeLost, 2m59s ago: the node is gone")
+
+
+def test_job_that_failed_says_why_how_long_it_took_and_where_its_log_is() -> None:
+    condition = {
+        "type": "Failed",
+        "status": "True",
+        "reason": "SameErrorRepeated",
+        "message": "three times\nmore",
+    }
+    failed = troubled_job(phase="Failed", conditions=[condition], completionTime=at(240))
+    lines = drawn(screen.Snapshot(failed, [], []), terminal=False)
+    assert entry(lines, "Phase") == "Failed 1m ago, 4m after its submission: SameErrorRepeated: three times"
+    assert "its log: dlr job logs digits --failed" in "\n".join(lines)
+    assert entry(lines, "Time").startswith("Training 3m6s")  # to the job's end, not to now
+
+
+def test_new_job_has_little_to_say() -> None:
+    lines = drawn(screen.Snapshot(job(), [], []), terminal=False)
+    assert [line.split()[0] for line in lines] == ["Job", "Phase", "Workers", "World"]
+
+
+def test_bars_are_for_terminals(troubled: screen.Snapshot) -> None:
+    assert any("━" in line for line in drawn(troubled))
+    assert not any("━" in line for line in drawn(troubled, terminal=False))
+
+
+@pytest.mark.parametrize("height", [24, 40])
+def test_thousand_workers_are_one_screen_with_those_in_trouble(height: int) -> None:
+    training = {"incarnation": 1, "state": "Running"}
+    crowd = [worker(index, agent=training) for index in range(1_000)]
+    crowd[700] = worker(700, phase="Pending", podName="digits-worker-700-1")
+    shown = drawn(screen.Snapshot(troubled_job(), sort_workers(crowd), troubled_events()), 100, height)
+    assert len(shown) < height
+    assert any("digits-worker-700-1" in line for line in shown)
+    assert any("more workers" in line for line in shown)
+    assert "WorldFormed" in shown[-1]
+
+
+def test_no_line_is_wider_than_the_terminal(troubled: screen.Snapshot) -> None:
+    assert max(map(len, drawn(troubled, 80, 30))) <= 80
+
+
+@given(lines=st.integers(-20, 100), worker_count=st.integers(0, 1_000), event_count=st.integers(0, 10))
+def test_room_is_kept_to_and_never_left_empty(lines: int, worker_count: int, event_count: int) -> None:
+    shown_workers, shown_events = screen.room(lines, worker_count, event_count)
+    assert shown_events >= 1
+    assert min(1, worker_count) <= shown_workers <= worker_count
+    says_more = shown_workers < worker_count
+    if lines >= 5:
+        assert shown_workers + min(shown_events, event_count) + says_more <= lines
+    if worker_count + event_count <= lines:
+        assert (shown_workers, min(shown_events, event_count)) == (worker_count, event_count)
+
+
+@pytest.mark.parametrize("text", ["", "0", "-5", "many", "1e3", "²"])
+def test_total_that_is_no_whole_number_is_not_there(text: str) -> None:
+    made = job()
+    made["metadata"]["annotations"] = {"elastic.iml.github.io/total-steps": text}
+    assert progress.total_steps(made) is None
+
+
+def test_progress_is_the_furthest_step_and_the_middle_speed() -> None:
+    def told(index: int, step: int, seconds: float) -> JSON:
+        agent = {"incarnation": 1, "progress": {"step": step, "secondsPerStep": seconds}}
+        return worker(index, agent=agent)
+
+    stale = worker(3, agent={"incarnation": 7, "progress": {"step": 99}})
+    found = progress.progress_of(job(), [told(0, 5, 1.0), told(1, 7, 2.0), told(2, 6, 9.0), stale])
+    assert found == progress.Progress(step=7, total=None, seconds_per_step=2.0)
+    assert progress.progress_of(job(), []) is None
+
+
+def test_time_of_a_state_that_goes_on_comes_on_top() -> None:
+    assert progress.seconds_by_state(troubled_job(), NOW) == {
+        "Pending": 10.0,
+        "Forming": 2.0,
+        "Training": 98.0 + 148.0,
+        "Recovering": 42.0,
+    }
+
+
+def test_most_telling_workers_are_shown_in_rank_order() -> None:
+    crowd = [worker(0), worker(1), worker(2, phase="Failed"), worker(3, restarts={"OOM": 1})]
+    for each in crowd[:2] + crowd[3:]:
+        each["status"]["agent"] = {"incarnation": 1, "state": "Running"}
+    shown = workers.most_telling(job(), crowd, 2)
+    assert [each["spec"]["index"] for each in shown] == [2, 3]
