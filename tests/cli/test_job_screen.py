@@ -67,12 +67,8 @@ def test_each_worker_has_a_line_with_its_last_failure(troubled: screen.Snapshot)
 
 
 def test_job_that_failed_says_why_how_long_it_took_and_where_its_log_is() -> None:
-    condition = {
-        "type": "Failed",
-        "status": "True",
-        "reason": "SameErrorRepeated",
-        "message": "three times\nmore",
-    }
+    why = {"type": "Failed", "status": "True", "lastTransitionTime": at(240)}
+    condition = why | {"reason": "SameErrorRepeated", "message": "three times\nmore"}
     failed = troubled_job(phase="Failed", conditions=[condition], completionTime=at(240))
     lines = drawn(screen.Snapshot(failed, [], []), terminal=False)
     assert entry(lines, "Phase") == "Failed 1m ago, 4m after its submission: SameErrorRepeated: three times"
