@@ -20,6 +20,7 @@ from crds.model import (
     cel,
     rules,
 )
+from crds.progress import RoundProgress
 
 REPLICA_TYPES = ("ps", "worker", "chief", "evaluator", "master", "dlrover-master")
 
@@ -424,6 +425,8 @@ class Goodput(Model):
     """What these took."""
     round: Annotated[int, Field(ge=0)] = 0
     """The last round that is counted in."""
+    latest: RoundProgress | None = None
+    """What is counted in of that round: its last figures may still come."""
     ratio: Annotated[float, Field(ge=0)] | None = None
     """Steps kept × seconds a step, over the time since submission, when this was written."""
 

@@ -21,6 +21,7 @@ from crds.model import (
     cel,
     rules,
 )
+from crds.progress import RoundProgress
 
 Text = Annotated[str, Field(max_length=8_192)]
 
@@ -151,18 +152,6 @@ class StepProgress(Model):
     """The step of the last checkpoint that the script told of (`dlr.checkpoint_saved`)."""
     seconds_per_step: Annotated[float, Field(ge=0)] | None = None
     """Lately."""
-
-
-class RoundProgress(Model):
-    """What the worker's processes trained in one round: raw figures for the job's goodput."""
-
-    round: Annotated[int, Field(ge=0)]
-    first_step: Annotated[int, Field(ge=0)]
-    """The first that was told."""
-    last_step: Annotated[int, Field(ge=0)]
-    """The highest that was told."""
-    stepping_seconds: Annotated[float, Field(ge=0)] = 0.0
-    """Between telling the one and the other, on the monotonic clock."""
 
 
 class Usage(Model):

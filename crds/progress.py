@@ -1,0 +1,21 @@
+"""What both an agent and a job tell of training's progress."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from crds.model import Model
+
+
+class RoundProgress(Model):
+    """What a worker's processes trained in one round: raw figures for the job's goodput."""
+
+    round: Annotated[int, Field(ge=0)]
+    first_step: Annotated[int, Field(ge=0)]
+    """The first that was told."""
+    last_step: Annotated[int, Field(ge=0)]
+    """The highest that was told."""
+    stepping_seconds: Annotated[float, Field(ge=0)] = 0.0
+    """Between telling the one and the other, on the monotonic clock."""
