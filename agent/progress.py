@@ -47,6 +47,8 @@ class RankProgress:
     """When it last told a step or a checkpoint (CLOCK_MONOTONIC)."""
     busy_until: float | None = None
     """Until then (CLOCK_MONOTONIC) it expects no step (`dlr.busy`); None if it is not busy."""
+    tells_steps: bool = False
+    """Not just checkpoints."""
 
 
 class ProgressFiles:
@@ -92,11 +94,12 @@ class ProgressFiles:
         """
         steps = self._steps  # renewed as a whole by another thread
         record = _read_record(steps[local_rank]) if local_rank < len(steps) else _Record()
-        told = record.step or self._read_metrics() or record.checkpoint
+        step = record.step or self._read_metrics()
+        told = step or record.checkpoint
         if told is None:
             return RankProgress(busy_until=record.busy_until)
         at = max(told.at, record.checkpoint.at) if record.checkpoint else told.at
-        return RankProgress(told.step, at, record.busy_until)
+        return RankProgress(told.step, at, record.busy_until, tells_steps=step is not None)
 
     def remove(self) -> None:
         shutil.rmtree(self._directory, ignore_errors=True)

@@ -2,9 +2,9 @@
 
 The agent names a file in `DLR_PROGRESS_FILE`, one for each training process, and reads it now and then.
 In it are four pairs of an int64 and a float64, in native byte order: the newest step, the last checkpoint's
-step, 0, and the first step, each with the CLOCK_MONOTONIC of its telling; with the 0, until when no step is to be
-expected. No call, no lock, no thread: cheap enough for every step. An older agent's file is shorter. Outside
-of dlr there is no such file, and nothing happens.
+step, 0, and the first step, each with the CLOCK_MONOTONIC of its telling; with the 0, until when no step is
+to be expected. No call, no lock, no thread: cheap enough for every step. An older agent's file is shorter.
+Outside of dlr there is no such file, and nothing happens.
 
 With the first call a process also becomes able to show where it is: on the signal `DLR_STACKS_SIGNAL`, the
 interpreter writes the stacks of all its Python threads into `DLR_STACKS_FILE`, even while it hangs in C code.
@@ -135,5 +135,6 @@ def _offer_stacks() -> None:
         if signal.getsignal(int(number)) is signal.SIG_DFL:  # else the script has a use of its own for it
             file = open(path, "ab", buffering=0)  # noqa: PTH123, SIM115 (open as long as the process lives)
             faulthandler.register(int(number), file=file, all_threads=True)
+            file.write(b"pid %d\n" % os.getpid())  # the agent started a wrapper, perhaps
     except (OSError, ValueError, RuntimeError):
         pass  # as above
