@@ -1,4 +1,4 @@
-"""`dlr job logs`: what the workers print, of one rank or of all.
+"""`dlr job logs`: what the workers print, of one rank, of all, or of the one that failed.
 
 Followed, a worker's log goes on through its relaunches: when its Pod is replaced the next Pod's log comes
 after it, and the end comes with the end of the job. A stream that breaks off (an API server restarted) is
@@ -21,7 +21,9 @@ from dlr.commands.api import ELASTICWORKERS, PODS, Api, ApiFailure, Unreachable
 from dlr.commands.connection import Connection, connect
 from dlr.commands.errors import CommandError
 from dlr.commands.job import report
+from dlr.commands.job.failed_log import print_failed_log
 from dlr.commands.job.lookup import NoSuchJob, get_job, list_workers
+from dlr.commands.job.pod_log import Wanted
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace
 from dlr.commands.output import parse_time
 
@@ -29,28 +31,6 @@ JSON = dict[str, Any]
 
 MOST_STREAMS = 32
 RETRY_SECONDS = 1.0
-DEFAULT_CONTAINER_ANNOTATION = "kubectl.kubernetes.io/default-container"
-DEFAULT_CONTAINER = "main"
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """What to show of each Pod."""
-
-    container: str | None
-    tail_lines: int | None
-    previous: bool
-
-    def parameters(self, pod: JSON) -> dict[str, str | int]:
-        parameters: dict[str, str | int] = {
-            "container": self.container or default_container(pod),
-            "timestamps": "true",
-        }
-        if self.tail_lines is not None:
-            parameters["tailLines"] = self.tail_lines
-        if self.previous:
-            parameters["previous"] = "true"
-        return parameters
 
 
 def logs(
@@ -68,6 +48,10 @@ def logs(
     previous: Annotated[
         bool, typer.Option("--previous", "-p", help="Of the container's run before its last restart.")
     ] = False,
+    failed: Annotated[
+        bool,
+        typer.Option("--failed", help="Of the rank that failed first, up to its failure, with what it said."),
+    ] = False,
     namespace: Namespace = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
@@ -75,6 +59,11 @@ def logs(
     """Print what a job's workers print."""
     connection = connect(kubeconfig, context, namespace)
     api = Api(connection)
+    if failed:
+        if rank is not None or follow or previous:
+            raise CommandError("--failed finds the rank and the Pod itself; drop --rank, -f and -p.")
+        print_failed_log(api, name, Wanted(container, tail_lines, previous=False))
+        return
     job = get_job(api, name)
     workers = choose_workers(job, list_workers(api, name), rank)
     wanted = Wanted(container, tail_lines, previous)
@@ -105,13 +94,6 @@ def choose_workers(job: JSON, workers: list[JSON], rank: int | None) -> list[JSO
         if rank_of.get(worker["spec"]["index"]) == rank:
             return [worker]
     raise CommandError(f"ElasticJob {name!r} has no rank {rank}; its ranks are 0 to {len(rank_of) - 1}.")
-
-
-def default_container(pod: JSON) -> str:
-    """The container that trains: the one kubectl would take, or the one called main, or the first."""
-    named: str | None = (pod["metadata"].get("annotations") or {}).get(DEFAULT_CONTAINER_ANNOTATION)
-    containers = [container["name"] for container in pod["spec"]["containers"]]
-    return named or (DEFAULT_CONTAINER if DEFAULT_CONTAINER in containers else str(containers[0]))
 
 
 def _print_log(api: Api, worker: JSON, wanted: Wanted, printer: _Printer) -> str | None:

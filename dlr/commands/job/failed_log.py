@@ -1,0 +1,101 @@
+"""`dlr job logs --failed`: who failed first, why, and the log that led there.
+
+The Pod's log is shown up to the failure: processes that started again in place write on in the same log. Once
+the Pod is gone, the end that status kept is what there is.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from datetime import datetime, timedelta
+
+from rich.table import Table
+from rich.text import Text
+
+from dlr.commands.api import PODS, Api, ApiFailure
+from dlr.commands.job.culprit import Culprit, find_culprit, heading, stack_lines
+from dlr.commands.job.lookup import get_job, list_workers
+from dlr.commands.job.pod_log import Wanted
+from dlr.commands.output import parse_time, plain, show, utc_now
+
+LINES = 100
+"""So many without --tail."""
+LOOK_BACK = timedelta(minutes=15)
+"""Where to look first, so that the log of a week need not be read for its end."""
+CLOSE_BEHIND = timedelta(seconds=1)
+"""A dying process's last words reach the log a little after its end was seen."""
+
+
+def print_failed_log(api: Api, name: str, wanted: Wanted) -> None:
+    culprit = find_culprit(get_job(api, name), list_workers(api, name))
+    if culprit is None:
+        print(f"Nothing has failed in ElasticJob {name!r}.", file=sys.stderr)
+        return
+    _print_heading(culprit)
+    if culprit.stacks:
+        _print_section("Stacks, the innermost frame first", stack_lines(culprit.stacks))
+    lines = _pod_log(api, culprit, wanted)
+    if lines:
+        _print_section(f"Log of Pod {culprit.pod} up to the failure, {len(lines)} lines", lines)
+    elif culprit.kept_log:
+        _print_section("End of the process's log, as status kept it", culprit.kept_log.splitlines())
+    else:
+        gone = f"The Pod {culprit.pod} has no log" if culprit.pod else "Its Pod is gone"
+        print(f"{gone}, and status kept none.", file=sys.stderr)
+
+
+def _print_heading(culprit: Culprit) -> None:
+    head = Table.grid(padding=(0, 2))
+    for label, text in heading(culprit, utc_now()):
+        head.add_row(Text(label, style="bold"), Text("\n".join(map(_printable, text.splitlines()))))
+    show(head)
+
+
+def _print_section(title: str, lines: list[str]) -> None:
+    show(Text(f"\n{title}:", style="bold"))
+    for line in lines:
+        print(_printable(line))
+
+
+def _printable(line: str) -> str:
+    """Without control characters, its indentation kept."""
+    return line[: len(line) - len(line.lstrip())].expandtabs(4) + plain(line)
+
+
+def _pod_log(api: Api, culprit: Culprit, wanted: Wanted) -> list[str]:
+    """The lines before the failure; none if the Pod or its log is gone."""
+    if culprit.pod is None:
+        return []
+    try:
+        parameters = wanted.parameters(api.get(PODS, culprit.pod))
+        parameters.pop("tailLines", None)
+        since = (culprit.time - LOOK_BACK).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return _read(api, culprit, parameters | {"sinceTime": since}, wanted) or _read(
+            api, culprit, parameters, wanted
+        )
+    except ApiFailure as failure:
+        if failure.reason in ("NotFound", "BadRequest"):  # the Pod, or its container's log, is gone
+            return []
+        raise
+
+
+def _read(api: Api, culprit: Culprit, parameters: dict[str, str | int], wanted: Wanted) -> list[str]:
+    most = LINES if wanted.tail_lines is None else wanted.tail_lines
+    kept: deque[str] = deque(maxlen=most)
+    until = culprit.time + CLOSE_BEHIND
+    with api.log(str(culprit.pod), parameters, follow=False) as lines:
+        for line in lines:
+            stamp, _, text = line.partition(" ")
+            moment = _moment(stamp)
+            if moment and moment > until:
+                break
+            kept.append(text)
+    return list(kept)
+
+
+def _moment(stamp: str) -> datetime | None:
+    try:
+        return parse_time(stamp)
+    except ValueError:
+        return None

@@ -1,0 +1,135 @@
+"""`dlr job logs --failed`: the culprit's Pod is found, and its log up to the failure, or what status kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from dlr.commands.job.culprit import find_culprit, stack_lines
+from tests.cli.scripted import GROUP_PATH, ScriptedServer, listing, pod, refusal, worker
+from tests.cli.troubled import RAISED, SUBMITTED, at, life, troubled_job, troubled_workers
+
+JSON = dict[str, Any]
+Dlr = Callable[..., Any]
+JOB = f"GET {GROUP_PATH}/default/elasticjobs/digits"
+WORKERS = f"GET {GROUP_PATH}/default/elasticworkers"
+POD = "GET /api/v1/namespaces/default/pods/digits-worker-1-1"
+
+
+def script(server: ScriptedServer, log: str | None, workers: list[JSON] | None = None) -> None:
+    server.answers |= {JOB: troubled_job(), WORKERS: listing(*(workers or troubled_workers()))}
+    gone = refusal(404, "NotFound", "no such Pod", name="digits-worker-1-1")
+    server.answers[POD] = gone if log is None else pod("digits-worker-1-1")
+    server.answers[f"{POD}/log"] = log
+
+
+def stamped(*lines: tuple[float, str]) -> str:
+    return "".join(f"{at(second)} {text}\n" for second, text in lines)
+
+
+def test_shows_who_when_why_and_the_log_up_to_the_failure(server: ScriptedServer, dlr: Dlr) -> None:
+    script(server, stamped((50, "step 117"), (60, "ValueError: a <bad> batch"), (72, "started again")))
+    done = dlr("job", "logs", "digits", "--failed")
+    assert done.exit_code == 0
+    lines = [line.rstrip() for line in done.out.splitlines()]
+    assert lines[0].split(maxsplit=1)[1] == "digits-worker-1, rank 1, Pod digits-worker-1-1 on node-1"
+    assert "2026-01-01 00:01:00 UTC" in lines[1] and lines[1].endswith("round 1, step 118")
+    assert lines[2].split(maxsplit=1)[1] == "UserError, exit code 1"
+    assert lines[3].split(maxsplit=1)[1] == "ValueError: a <bad> batch"
+    assert 'File "train.py", line 9' in done.out
+    assert lines[-3:] == [
+        "Log of Pod digits-worker-1-1 up to the failure, 2 lines:",
+        "step 117",
+        "ValueError: a <bad> batch",
+    ]
+    assert server.requests[-1].query["sinceTime"] == "2025-12-31T23:46:00Z"
+
+
+def test_tail_counts_back_from_the_failure(server: ScriptedServer, dlr: Dlr) -> None:
+    script(server, stamped((50, "one"), (51, "two"), (72, "started again")))
+    done = dlr("job", "logs", "digits", "--failed", "--tail", "1")
+    assert done.out.splitlines()[-1] == "two"
+    assert "one" not in done.out.splitlines()
+    assert "tailLines" not in server.requests[-1].query
+
+
+def test_silence_before_the_failure_is_looked_behind(server: ScriptedServer, dlr: Dlr) -> None:
+    script(server, None)
+    server.answers[POD] = pod("digits-worker-1-1")
+    server.answers[f"{POD}/log"] = ["", stamped((-9_000, "the last that it said"))]
+    assert dlr("job", "logs", "digits", "--failed").out.splitlines()[-1] == "the last that it said"
+
+
+def test_log_that_is_gone_with_its_pod_is_what_status_kept(server: ScriptedServer, dlr: Dlr) -> None:
+    script(server, None)
+    done = dlr("job", "logs", "digits", "--failed")
+    assert done.exit_code == 0
+    assert "End of the process's log, as status kept it:\nloading\n" in done.out
+
+
+def test_stacks_of_a_hang_begin_with_those_that_waited_for_nobody(server: ScriptedServer, dlr: Dlr) -> None:
+    hung = troubled_workers()
+    hung[1]["status"]["agent"]["failure"] = RAISED | {
+        "stacks": [
+            {"rank": 0, "inCollective": True, "step": 8, "frames": "all_reduce (distributed.py:1)"},
+            {"rank": 1, "step": 7, "frames": "acquire (locks.py:4)\ntrain (train.py:9)"},
+        ]
+    }
+    script(server, None, hung)
+    done = dlr("job", "logs", "digits", "--failed")
+    stacks = "rank 1, step 7:\n    acquire (locks.py:4)\n    train (train.py:9)\nrank 0, step 8, waiting for"
+    assert stacks in done.out
+
+
+def test_no_failure_and_no_worker_any_more_are_said(server: ScriptedServer, dlr: Dlr) -> None:
+    script(server, None)
+    server.answers[JOB] = [troubled_job(lastFailure=None), troubled_job()]
+    server.answers[WORKERS] = listing()
+    nothing = dlr("job", "logs", "digits", "--failed")
+    assert (nothing.exit_code, nothing.out) == (0, "")
+    assert nothing.err == "Nothing has failed in ElasticJob 'digits'.\n"
+    gone = dlr("job", "logs", "digits", "--failed")
+    assert "which is no worker of the job any more" in gone.out
+    assert gone.err == "Its Pod is gone, and status kept none.\n"
+
+
+def test_a_rank_cannot_be_chosen_too(server: ScriptedServer, dlr: Dlr) -> None:
+    done = dlr("job", "logs", "digits", "--failed", "--rank", "1")
+    assert done.exit_code == 1
+    assert "--failed finds the rank and the Pod itself" in done.err
+
+
+def test_control_characters_are_not_obeyed(server: ScriptedServer, dlr: Dlr) -> None:
+    script(server, stamped((50, "\x1b]0;owned\x07 hello")))
+    assert "\x1b" not in dlr("job", "logs", "digits", "--failed").out
+
+
+def failure_at(seconds: float, **more: Any) -> JSON:
+    body = {"worker": "digits-worker-1", "exitClass": "Killed", "time": at(seconds)} | more
+    return troubled_job(lastFailure=body)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "status", "incarnation"),
+    [
+        (90, {"history": [life(1, "node-1", 0, 5), life(2, "node-2", 100, 110)]}, 1),
+        (101, {"history": [life(1, "node-1", 0, 5), life(2, "node-2", 100, 110)]}, 2),
+        (101, {"lastExit": {"incarnation": 4, "exitClass": "Killed", "time": at(100)}}, 4),
+        (200, {"lastExit": {"incarnation": 4, "exitClass": "Killed", "time": at(100)}}, 5),
+        (60, {"agent": {"incarnation": 3, "failure": RAISED}}, 3),
+        (90, {"agent": {"incarnation": 3, "failure": RAISED}}, 5),
+    ],
+    ids=["history", "younger", "its end", "another end", "the agent's word", "an older failure"],
+)
+def test_incarnation_is_the_one_that_failed(seconds: float, status: JSON, incarnation: int) -> None:
+    found = find_culprit(failure_at(seconds), [worker(1, incarnation=5, **status)])
+    assert found is not None
+    assert found.pod == f"digits-worker-1-{incarnation}"
+    assert found.time == SUBMITTED + timedelta(seconds=seconds)
+
+
+def test_rank_without_a_stack_says_so() -> None:
+    assert stack_lines([{"rank": 2}]) == ["rank 2:", "    (no stack)"]
