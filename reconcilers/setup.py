@@ -27,6 +27,7 @@ from reconcilers.companions import CompanionReconciler
 from reconcilers.cordon_mark import MarkState
 from reconcilers.cordon_options import CordonOptions
 from reconcilers.elasticjob import ElasticJobReconciler
+from reconcilers.job_metrics import JobMetrics
 from reconcilers.job_plans import BY_OWNER_JOB, owner_job
 from reconcilers.node_check import NodeCheckReconciler, has_nodes, is_finished
 from reconcilers.node_cordon import BY_CORDON, NodeCordonReconciler, cordon_states, cordon_view
@@ -59,6 +60,7 @@ def add_all(manager: Manager, cordon: CordonOptions | None = None, check_image: 
     add_node_checks(manager, clock)
     add_scale_plans(manager, clock)
     _add_cordon(manager, clock, cordon or CordonOptions())
+    manager.metrics_registry.register(JobMetrics(manager.cache, clock, lambda: manager.is_leader))
 
 
 def add_indexes(cache: Cache) -> None:

@@ -1,0 +1,208 @@
+"""What /metrics says of jobs and workers, from the objects in the cache."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from controller.cache import Cache
+from controller.resources import ELASTICJOBS, ELASTICWORKERS
+from crds.elasticworker import AgentState
+from crds.model import Model
+from reconcilers.clock import Clock
+from reconcilers.job_metrics import DEFINITIONS, JobMetrics
+from reconcilers.setup import add_indexes
+from tests.reconcilers.build import NOW, job, later, report, worker
+
+Key = tuple[str, tuple[tuple[str, str], ...]]
+
+
+class Scraped:
+    """A cache that a test fills, and what is read of it at `now`."""
+
+    def __init__(self) -> None:
+        self.cache = Cache(None)  # type: ignore[arg-type]  # nothing is asked of the API server
+        add_indexes(self.cache)
+        self.now = NOW
+        self.leads = True
+        self.version = 0
+        self.registry = CollectorRegistry()
+        self.registry.register(JobMetrics(self.cache, Clock(now=lambda: self.now), lambda: self.leads))
+
+    def put(self, *objects: Model) -> None:
+        for each in objects:
+            store = ELASTICJOBS if type(each).__name__ == "ElasticJob" else ELASTICWORKERS
+            raw = each.model_dump(mode="json", by_alias=True, exclude_none=True)
+            self.version += 1
+            raw["metadata"]["resourceVersion"] = str(self.version)
+            self.cache.store(store).apply(raw)
+
+    def samples(self) -> dict[str, dict[tuple[str, ...], float]]:
+        """By name, then by the values of the labels, sorted by their names, without namespace and job."""
+        found: dict[str, dict[tuple[str, ...], float]] = {}
+        for family in parse_text(generate_latest(self.registry).decode()):
+            for sample in family.samples:
+                labels = {k: v for k, v in sample.labels.items() if k not in ("namespace", "job_name")}
+                assert sample.labels["namespace"] == "default"
+                assert sample.labels["job_name"] == "digits"
+                found.setdefault(sample.name, {})[tuple(labels[k] for k in sorted(labels))] = sample.value
+        return found
+
+
+@pytest.fixture
+def scraped() -> Iterator[Scraped]:
+    yield Scraped()
+
+
+FORMED = {"round": 3, "phase": "Formed", "members": [0, 1], "incarnations": [1, 1], "worldSize": 16}
+GOODPUT = {
+    "state": "Training",
+    "since": NOW.isoformat(),
+    "seconds": {"Pending": 12.5, "Training": 100.0},
+    "lastStep": 70,
+    "stepsRedone": 4,
+    "ratio": 0.75,
+}
+
+
+def running_job(**status: Any) -> Any:
+    shown = {
+        "phase": "Running",
+        "rendezvous": FORMED,
+        "restarts": {"UserError": 2, "Hang": 1},
+        "replicaStatuses": {"worker": {"desired": 3, "active": 2, "pending": 1}},
+        "goodput": GOODPUT,
+    }
+    return job(status=shown | status)
+
+
+def test_job_is_told_as_its_status_says(scraped: Scraped) -> None:
+    scraped.put(running_job())
+    found = scraped.samples()
+    assert found["dlr_job_phase"][("Running",)] == 1
+    assert sum(found["dlr_job_phase"].values()) == 1 and len(found["dlr_job_phase"]) == 8
+    assert found["dlr_job_state"][("Training",)] == 1 and sum(found["dlr_job_state"].values()) == 1
+    assert found["dlr_job_restarts_total"] == {(): 3}
+    assert found["dlr_job_failures"] == {("UserError",): 2, ("Hang",): 1}
+    assert found["dlr_job_round"] == {(): 3}
+    assert (found["dlr_job_world_size"], found["dlr_job_world_workers"]) == ({(): 16}, {(): 2})
+    assert found["dlr_job_desired_workers"] == {("worker",): 3}
+    assert found["dlr_job_workers"][("active", "worker")] == 2
+    assert found["dlr_job_workers"][("pending", "worker")] == 1
+    assert found["dlr_job_steps_redone_total"] == {(): 4}
+    assert found["dlr_job_goodput_ratio"] == {(): 0.75}
+    assert found["dlr_job_step"] == {(): 70}
+
+
+def test_time_in_the_current_state_runs_on_until_the_job_ends(scraped: Scraped) -> None:
+    scraped.put(running_job())
+    scraped.now = later(7)
+    seconds = scraped.samples()["dlr_job_state_seconds_total"]
+    assert seconds[("Training",)] == 107.0
+    assert seconds[("Pending",)] == 12.5
+    assert seconds[("Down",)] == 0.0, "there from the start, so that a rate begins at its start"
+    scraped.put(running_job(phase="Succeeded", completionTime=later(5).isoformat()))
+    scraped.now = later(1000)
+    found = scraped.samples()
+    assert found["dlr_job_state_seconds_total"][("Training",)] == 105.0
+    assert sum(found["dlr_job_state"].values()) == 0, "its time goes to nothing any more"
+
+
+def test_world_that_is_being_given_up_trains_nobody(scraped: Scraped) -> None:
+    scraped.put(running_job(rendezvous=FORMED | {"phase": "Reforming"}))
+    found = scraped.samples()
+    assert (found["dlr_job_world_size"], found["dlr_job_world_workers"]) == ({(): 0}, {(): 0})
+    assert found["dlr_job_round"] == {(): 3}
+
+
+def test_new_job_has_a_phase_and_no_goodput(scraped: Scraped) -> None:
+    scraped.put(job())
+    found = scraped.samples()
+    assert found["dlr_job_phase"][("Created",)] == 1
+    assert found["dlr_job_restarts_total"] == {(): 0}
+    assert "dlr_job_goodput_ratio" not in found and "dlr_job_step" not in found
+
+
+def agent(index: int = 0, **said: Any) -> Any:
+    progress = {"step": 71, "time": later(-3).isoformat(), "secondsPerStep": 0.25}
+    usage = {"cpuCores": 3.5, "memoryBytes": 2**30, "gpuUtilization": 0.9, "gpuMemoryBytes": 2**34}
+    return report(index, AgentState.RUNNING, 3, **({"progress": progress, "usage": usage} | said))
+
+
+def test_worker_is_told_as_its_agent_says(scraped: Scraped) -> None:
+    scraped.put(
+        running_job(),
+        worker(0, agent=agent(0), restarts={"Preempted": 5}),
+        worker(1, agent=agent(1, usage={"cpuCores": 1, "memoryBytes": 7}, progress=None)),
+    )
+    found = scraped.samples()
+    first, second = ("digits-worker-0",), ("digits-worker-1",)
+    assert found["dlr_worker_step"] == {first: 71}
+    assert found["dlr_worker_step_timestamp_seconds"] == {first: (NOW - timedelta(seconds=3)).timestamp()}
+    assert found["dlr_worker_step_duration_seconds"] == {first: 0.25}
+    assert found["dlr_worker_cpu_usage_cores"] == {first: 3.5, second: 1}
+    assert found["dlr_worker_memory_usage_bytes"] == {first: 2**30, second: 7}
+    assert found["dlr_worker_gpu_utilization_ratio"] == {first: 0.9}
+    assert found["dlr_worker_gpu_memory_usage_bytes"] == {first: 2**34}
+    assert found["dlr_worker_restarts_total"] == {("Preempted", *first): 5}
+    assert found["dlr_job_step"] == {(): 71}, "fresher than what the job's status says"
+
+
+@pytest.mark.parametrize("stale", [{"incarnation": 2}, {"pod_uid": "another"}])
+def test_last_words_of_an_earlier_pod_are_not_told(scraped: Scraped, stale: dict[str, Any]) -> None:
+    scraped.put(running_job(), worker(0, agent=agent(0, **stale)))
+    found = scraped.samples()
+    assert "dlr_worker_step" not in found and "dlr_worker_cpu_usage_cores" not in found
+    assert found["dlr_job_step"] == {(): 70}
+
+
+def test_who_does_not_lead_tells_nothing(scraped: Scraped) -> None:
+    scraped.put(running_job(), worker(0, agent=agent(0)))
+    scraped.leads = False
+    assert scraped.samples() == {}
+    assert "# TYPE dlr_job_phase gauge" in generate_latest(scraped.registry).decode()
+
+
+def test_what_is_deleted_is_gone_with_the_next_scrape(scraped: Scraped) -> None:
+    scraped.put(running_job(), worker(0, agent=agent(0)))
+    assert scraped.samples()
+    for resource in (ELASTICJOBS, ELASTICWORKERS):
+        scraped.cache.store(resource).replace([])
+    assert scraped.samples() == {}
+
+
+def test_job_that_cannot_be_read_hides_no_other(scraped: Scraped) -> None:
+    broken = job("broken").model_dump(mode="json", by_alias=True, exclude_none=True)
+    broken["spec"]["replicaSpecs"]["worker"]["replicas"] = "many"
+    scraped.cache.store(ELASTICJOBS).apply(broken)
+    scraped.put(running_job())
+    assert scraped.samples()["dlr_job_round"] == {(): 3}
+
+
+def test_both_formats_can_be_parsed_and_have_units(scraped: Scraped) -> None:
+    scraped.put(running_job(), worker(0, agent=agent(0), restarts={"OOM": 1}))
+    families = {f.name: f for f in parse_openmetrics(generate_openmetrics(scraped.registry).decode())}
+    assert {f.name for f in DEFINITIONS} == {
+        name + ("_total" if f.type == "counter" else "") for name, f in families.items()
+    }
+    assert families["dlr_job_state_seconds"].unit == "seconds"
+    assert families["dlr_job_goodput_ratio"].unit == "ratio"
+    assert families["dlr_worker_memory_usage_bytes"].unit == "bytes"
+    assert families["dlr_job_round"].unit == ""
+
+
+def test_a_thousand_workers_are_read_within_a_second(scraped: Scraped) -> None:
+    scraped.put(running_job(), *(worker(i, agent=agent(i), restarts={"OOM": 1}) for i in range(1_000)))
+    began = time.perf_counter()
+    text = generate_latest(scraped.registry)
+    seconds = time.perf_counter() - began
+    print(f"1,000 workers: {text.count(b'worker-')} samples, {len(text) / 1e6:.1f} MB in {seconds:.3f} s")
+    assert seconds < 1.0
