@@ -1,0 +1,123 @@
+"""How a forked process becomes `python -u script.py …` or `python -u -m module …`.
+
+As far as the script can see, it is run by the interpreter: `__main__`, sys.argv, sys.path, tracebacks, exit
+codes, atexit and threads at the end. What is too unusual for that is run by the interpreter, with exec.
+https://docs.python.org/3/using/cmdline.html
+"""
+
+from __future__ import annotations
+
+import builtins
+import ctypes
+import faulthandler
+import os
+import runpy
+import sys
+import tokenize
+import types
+from collections.abc import Sequence
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from typing import Any
+
+UNBUFFERED = "-u"
+MODULE = "-m"
+
+
+def runs_python(argv: Sequence[str]) -> bool:
+    """Whether this is a command that `become` can take over: this interpreter, with a script or a module."""
+    if len(argv) < 3 or argv[1] != UNBUFFERED or not _same_file(argv[0], sys.executable):
+        return False
+    return not argv[2].startswith("-") or (argv[2] == MODULE and len(argv) > 3)
+
+
+def become(argv: Sequence[str]) -> None:
+    """Run the command here. Returns or raises as the script does, for the interpreter to end the process."""
+    _start_afresh(argv)
+    is_module = argv[2] == MODULE
+    if not is_module and not _is_source(argv[2]):
+        os.execv(argv[0], list(argv))  # a directory, an archive, bytecode, or nothing at all
+    main = types.ModuleType("__main__")
+    vars(main).update(__builtins__=builtins, __annotations__={})
+    sys.modules["__main__"] = main
+    safe_path = getattr(sys.flags, "safe_path", False)
+    try:
+        if is_module:
+            sys.argv = [MODULE, *argv[4:]]
+            _set_first_path(os.getcwd(), safe_path)  # noqa: PTH109 (pathlib would show in tracebacks)
+            runpy._run_module_as_main(argv[3])  # type: ignore[attr-defined]
+        else:
+            sys.argv = list(argv[2:])
+            _set_first_path(os.path.dirname(os.path.realpath(argv[2])), safe_path)  # noqa: PTH120
+            _run_source(argv[2], main)
+    except SystemExit:
+        raise
+    except BaseException as error:
+        _tell_without_us(error)
+        raise
+
+
+def _run_source(script: str, main: types.ModuleType) -> None:
+    filename = os.path.join(os.getcwd(), script)  # noqa: PTH109, PTH118 (as the interpreter makes it)
+    loader = SourceFileLoader("__main__", filename)
+    vars(main).update(__file__=filename, __loader__=loader, __cached__=None)
+    code = compile(Path(filename).read_bytes(), filename, "exec", dont_inherit=True)
+    exec(code, vars(main))
+
+
+def _tell_without_us(error: BaseException) -> None:
+    """What the interpreter would print, without the frames of this module; it goes on to end the process."""
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_frame.f_code.co_filename == __file__:
+        traceback = traceback.tb_next
+    sys.excepthook(type(error), error.with_traceback(traceback), traceback)
+    sys.excepthook = _told
+
+
+def _told(*_: Any) -> None:
+    """The exception has been shown already."""
+
+
+def _start_afresh(argv: Sequence[str]) -> None:
+    """What a new process has of its own, and a forked one has of its parent."""
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()  # Python's own `random` does this by itself
+    if os.environ.get("PYTHONFAULTHANDLER") and not faulthandler.is_enabled():
+        faulthandler.enable()
+    sys.orig_argv = list(argv)
+    show_command(argv)
+
+
+def _set_first_path(folder: str, safe_path: bool) -> None:
+    """The parent was started with -m, so its first entry is the working directory."""
+    if not safe_path:
+        sys.path[0] = folder
+
+
+def _is_source(script: str) -> bool:
+    """Whether it is a file of Python source that can be read."""
+    try:
+        with tokenize.open(script) as source:
+            return "\0" not in source.read(1024)
+    except (OSError, SyntaxError, UnicodeDecodeError):
+        return False
+
+
+def _same_file(one: str, other: str) -> bool:
+    try:
+        return Path(one).samefile(other)
+    except OSError:
+        return False
+
+
+def show_command(argv: Sequence[str]) -> None:
+    """For `ps` and `pkill -f`: over the parent's own, as far as there is room (proc(5), arg_start)."""
+    try:
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        start, end = int(fields[45]), int(fields[46])
+    except (OSError, ValueError, IndexError):
+        return
+    if not 0 < start < end:
+        return
+    text = b"".join(os.fsencode(argument) + b"\0" for argument in argv)
+    ctypes.memmove(start, text[: end - start - 1].ljust(end - start, b"\0"), end - start)

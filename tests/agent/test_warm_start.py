@@ -1,0 +1,283 @@
+"""A script that is forked from the warm parent does what it does when the interpreter runs it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from agent.warm.order import Answer
+from agent.warm.script import runs_python
+from agent.warm.starter import ForkedProcess, WarmStart
+
+SECONDS = 60.0
+ENV = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+
+
+@dataclass(frozen=True)
+class Ended:
+    code: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture(scope="module")
+def warm() -> Iterator[WarmStart]:
+    starter = WarmStart()
+    starter.prepare(ENV)
+    yield starter
+    starter.close()
+
+
+def run_warm(warm: WarmStart, argv: list[str], folder: Path, env: Mapping[str, str] | None = None) -> Ended:
+    out, err = folder / "out", folder / "err"
+    with out.open("wb") as stdout, err.open("wb") as stderr:
+        process = warm.start(argv, env or ENV, {1: stdout.fileno(), 2: stderr.fileno()})
+    assert isinstance(process, ForkedProcess), "it was not forked"
+    return Ended(process.wait(SECONDS), out.read_text(), err.read_text())
+
+
+def run_cold(argv: list[str], env: Mapping[str, str] | None = None) -> Ended:
+    done = subprocess.run(
+        argv, env=env or ENV, capture_output=True, text=True, timeout=SECONDS, start_new_session=True
+    )
+    return Ended(done.returncode, done.stdout, done.stderr)
+
+
+SCRIPTS = {
+    "what_it_is": """
+        import sys, os
+        print(__name__, __file__, __package__, __spec__, __doc__, __builtins__, type(__loader__).__name__)
+        print(sys.argv, sys.path[0], os.getcwd(), sorted(k for k in globals()))
+        print(sys.stdout.write_through, sys.stdin.readline(), os.getpgid(0) == os.getpid())
+    """,
+    "exception_with_a_cause": """
+        def inner():
+            raise KeyError("inner")
+        try:
+            inner()
+        except KeyError as error:
+            raise ValueError("outer") from error
+    """,
+    "syntax_error": "x = = 3",
+    "exit_with_a_number": "import sys; sys.exit(7)",
+    "exit_with_a_text": "import sys; sys.exit('no data')",
+    "exit_with_nothing": "raise SystemExit",
+    "keyboard_interrupt": "raise KeyboardInterrupt",
+    "own_excepthook": """
+        import sys
+        def hook(kind, value, traceback):
+            print("hook", kind.__name__, value, traceback.tb_frame.f_code.co_name, traceback.tb_next)
+        sys.excepthook = hook
+        raise RuntimeError("seen by the hook")
+    """,
+    "last_words": """
+        import atexit, threading, time
+        atexit.register(print, "atexit")
+        def late():
+            time.sleep(0.1)
+            print("thread")
+        threading.Thread(target=late).start()
+        print("end", end="")
+    """,
+    "abort": """
+        import os, resource
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        os.abort()
+    """,
+    "terminated": """
+        import os, signal
+        print(signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT), flush=True)
+        os.kill(os.getpid(), signal.SIGTERM)
+    """,
+    "other_encoding": "# -*- coding: latin-1 -*-\nprint('gr\\xfc\\xdfe')",
+    "future": """
+        from __future__ import annotations
+        def f(x: Undefined) -> None: ...
+        print(f.__annotations__)
+    """,
+    "pickled_main": """
+        import pickle, sys
+        class Thing: ...
+        print(type(pickle.loads(pickle.dumps(Thing()))) is Thing, sys.modules["__main__"].Thing is Thing)
+    """,
+    "loader_processes": """
+        import multiprocessing, os
+        import torch
+        class Data(torch.utils.data.Dataset):
+            def __len__(self): return 4
+            def __getitem__(self, i): return torch.tensor(i * i)
+        if __name__ == "__main__":
+            for method in ("fork", "spawn"):
+                loader = torch.utils.data.DataLoader(Data(), num_workers=2, multiprocessing_context=method)
+                print(method, sorted(int(x) for x in loader))
+    """,
+    "exits_at_once": "import os; print('x', flush=True); os._exit(5)",
+}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_script_does_the_same_warm_and_cold(name: str, warm: WarmStart, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    text = SCRIPTS[name].replace("\n        ", "\n").lstrip("\n")
+    script.write_text(text, encoding="latin-1" if "latin" in text else "utf-8")
+    argv = [sys.executable, "-u", str(script), "--epochs", "3"]
+    assert run_warm(warm, argv, tmp_path) == run_cold(argv)
+
+
+def test_segfault_leaves_the_python_stack_if_asked_for(warm: WarmStart, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import ctypes\ndef deep():\n    ctypes.string_at(0)\ndeep()\n")
+    env = {**ENV, "PYTHONFAULTHANDLER": "1"}
+    argv = [sys.executable, "-u", str(script)]
+    forked, spawned = run_warm(warm, argv, tmp_path, env), run_cold(argv, env)
+    assert forked.code == spawned.code == -signal.SIGSEGV
+    assert f'File "{script}", line 3 in deep' in forked.stderr and "Segmentation fault" in forked.stderr
+
+
+def test_modules_directories_and_what_is_missing(warm: WarmStart, tmp_path: Path) -> None:
+    package = tmp_path / "trainer"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "__main__.py").write_text(
+        "import sys\nprint(__name__, __spec__.name if __spec__ else None, sys.argv)\n1 / len(sys.argv[1:])\n"
+    )
+    env = {**ENV, "PYTHONPATH": str(tmp_path)}
+    for command in (
+        ["-m", "trainer"],
+        ["-m", "trainer", "a"],
+        ["-m", "no_such_module"],
+        [str(package)],
+        [str(tmp_path / "missing.py")],
+    ):
+        argv = [sys.executable, "-u", *command]
+        assert run_warm(warm, argv, tmp_path, env) == run_cold(argv, env), command
+
+
+def test_script_is_found_from_the_working_directory_and_through_a_link(
+    warm: WarmStart, tmp_path: Path
+) -> None:
+    real = tmp_path / "real"
+    real.mkdir()
+    (real / "train.py").write_text("import sys; print(__file__, sys.argv, sys.path[0])")
+    (tmp_path / "link.py").symlink_to(real / "train.py")
+    for script in (str(tmp_path / "link.py"), os.path.relpath(real / "train.py")):
+        argv = [sys.executable, "-u", script]
+        assert run_warm(warm, argv, tmp_path) == run_cold(argv)
+
+
+def test_random_numbers_differ_from_process_to_process(warm: WarmStart, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import random, numpy, torch\nprint(random.random(), numpy.random.rand())")
+    argv = [sys.executable, "-u", str(script)]
+    assert len({run_warm(warm, argv, tmp_path).stdout for _ in range(3)}) == 3
+
+
+def test_command_is_shown_to_ps(warm: WarmStart, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("print(open('/proc/self/cmdline').read().rstrip('\\0').split('\\0'))")
+    argv = [sys.executable, "-u", str(script), "--lr", "0.1"]
+    assert run_warm(warm, argv, tmp_path).stdout == f"{argv}\n"
+
+
+def test_each_process_has_its_own_environment(warm: WarmStart, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import os; print(os.environ.get('RANK'), os.environ.get('DLR_PROGRESS_FILE'))")
+    argv = [sys.executable, "-u", str(script)]
+    parent = warm._parent
+    assert run_warm(warm, argv, tmp_path, {**ENV, "RANK": "4"}).stdout == "4 None\n"
+    env = {**ENV, "DLR_PROGRESS_FILE": "/x"}
+    assert run_warm(warm, argv, tmp_path, env).stdout == "None /x\n"
+    assert warm._parent is parent, "what a round says of itself needs no new parent"
+
+
+def test_what_is_read_when_torch_is_imported_renews_the_parent(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import torch; print(torch.get_num_threads())")
+    argv = [sys.executable, "-u", str(script)]
+    starter = WarmStart()
+    try:
+        for threads in ("1", "2"):
+            env = {**ENV, "OMP_NUM_THREADS": threads}
+            assert run_warm(starter, argv, tmp_path, env).stdout == f"{threads}\n"
+    finally:
+        starter.close()
+
+
+def test_what_is_no_python_script_is_spawned() -> None:
+    python = sys.executable
+    assert runs_python([python, "-u", "train.py"]) and runs_python([python, "-u", "-m", "train"])
+    for argv in (
+        ["/bin/echo", "-u", "x"],
+        [python, "train.py"],
+        [python, "-u", "-c", "pass"],
+        [python, "-u"],
+    ):
+        assert not runs_python(argv)
+
+
+@pytest.mark.parametrize(
+    ("module", "text", "why"),
+    [
+        ("no_such_module_at_all", None, "No module named"),
+        ("noisy", "import threading, time; threading.Thread(target=time.sleep, args=(9,), daemon=True).start()",
+         "1 threads of its own"),
+    ],
+)  # fmt: skip
+def test_parent_that_must_not_fork_says_why_and_the_process_is_spawned(
+    module: str, text: str | None, why: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    if text is not None:
+        (tmp_path / f"{module}.py").write_text(text)
+    starter = WarmStart([module])
+    env = {**ENV, "PYTHONPATH": str(tmp_path)}
+    assert starter.start([sys.executable, "-u", "x.py"], env, {}) is None
+    assert why in caplog.text
+    starter.close()
+
+
+def test_parent_that_is_killed_is_replaced(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("print('trained')")
+    argv = [sys.executable, "-u", str(script)]
+    starter = WarmStart()
+    try:
+        assert run_warm(starter, argv, tmp_path).stdout == "trained\n"
+        assert starter._parent is not None
+        starter._parent._process.kill()
+        starter._parent._process.wait()
+        assert starter.start(argv, ENV, {}) is None, "nobody waits for a new parent"
+        assert run_warm(starter, argv, tmp_path).stdout == "trained\n"
+    finally:
+        starter.close()
+
+
+def test_process_that_the_agent_does_not_know_of_never_runs(tmp_path: Path) -> None:
+    """The agent dies, or gives up, between the order and the answer."""
+    witness = tmp_path / "witness"
+    script = tmp_path / "train.py"
+    script.write_text(f"open({str(witness)!r}, 'w')")
+    starter = WarmStart()
+    starter.prepare(ENV)
+    parent = starter._parent
+    assert parent is not None
+    known: list[int] = []
+
+    def answer(timeout_seconds: float) -> Answer:
+        found = original(timeout_seconds)
+        known.append(found.pid)
+        if found.pid:
+            raise TimeoutError("no answer in time")
+        return found
+
+    original, parent._answer = parent._answer, answer  # type: ignore[method-assign]
+    assert starter.start([sys.executable, "-u", str(script)], ENV, {}) is None
+    assert ForkedProcess([], known[-1]).wait(SECONDS) == 1
+    assert not witness.exists()
+    starter.close()
