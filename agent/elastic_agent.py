@@ -11,8 +11,7 @@ import errno
 import logging
 import select
 import signal
-from datetime import datetime, timezone
-from pathlib import Path
+from collections.abc import Collection
 from typing import Any
 
 from torch.distributed import DistError
@@ -28,10 +27,15 @@ from torch.distributed.elastic.multiprocessing import LogsSpecs, PContext
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from torch.distributed.elastic.rendezvous import RendezvousTimeoutError
 
-from agent.failure import Failure, failure_of_process
+from agent.failure import Failure
+from agent.hang import LOOK_SECONDS
+from agent.hang_guard import HangGuard, Started
+from agent.oom import OomWatch
+from agent.post_mortem import PostMortem, is_better, process_failure
 from agent.processes import TrainingProcesses
 from agent.progress import ProgressFiles, TrackedLogsSpecs
 from agent.rendezvous import DlrRendezvousHandler, JobEndedError
+from agent.stacks import StackLogsSpecs
 from agent.world import AgentState, ExitReason, Verb
 
 logger = logging.getLogger(__name__)
@@ -70,7 +74,8 @@ class DlrElasticAgent(LocalElasticAgent):
     ) -> None:
         assert isinstance(spec.rdzv_handler, DlrRendezvousHandler)
         self.progress_files = ProgressFiles()
-        self._tracked_logs = TrackedLogsSpecs(logs_specs, self.progress_files)
+        stack_files = StackLogsSpecs(logs_specs)
+        self._tracked_logs = TrackedLogsSpecs(stack_files, self.progress_files)
         super().__init__(
             spec,
             self._tracked_logs,
@@ -82,6 +87,9 @@ class DlrElasticAgent(LocalElasticAgent):
         self._stop_grace_seconds = stop_grace_seconds
         self._exit_barrier_seconds = exit_barrier_seconds
         self._processes: TrainingProcesses | None = None
+        self._hang_guard = HangGuard(self.progress_files, stack_files, spec.rdzv_handler.habit)
+        oom = OomWatch.of_pod(spec.rdzv_handler.environment.pod_uid)
+        self._post_mortem = PostMortem(self._tracked_logs, self.progress_files, oom)
         self.last_failure: Failure | None = None
         """Of this agent's own processes, in its last round; None after a success."""
 
@@ -128,19 +136,25 @@ class DlrElasticAgent(LocalElasticAgent):
             poll = select.poll()
             for fd in (handler.watcher.fileno(), *processes.exit_fds(), *_return_value_fds(self._pcontext)):
                 poll.register(fd, select.POLLIN)
-            poll.poll()
+            poll.poll(LOOK_SECONDS * 1000)
             action = handler.next_action()
-            result = self._look_at_processes(group, processes, broken=action.verb is not Verb.WAIT)
+            broken = action.verb is not Verb.WAIT
+            self._hang_guard.look()
+            result = self._look_at_processes(group, processes, broken=broken)
+            if result is None and not broken and self._hang_guard.hangs(handler.hang_timeout_seconds()):
+                result = self._hung(processes)
             if result is not None:
                 return result
+            if not broken:
+                continue
+            self._say_what_broke_it(group, processes)
             if action.verb is Verb.EXIT:
                 self._stop_for_next_round(processes)
                 raise JobEndedError(action.reason or ExitReason.REPLACED)
-            if action.verb is not Verb.WAIT:
-                logger.info("stopping the processes: action=%s round=%s", action.verb.value, action.round)
-                self._stop_for_next_round(processes)
-                group.state = WorkerState.STOPPED
-                return None
+            logger.info("stopping the processes: action=%s round=%s", action.verb.value, action.round)
+            self._stop_for_next_round(processes)
+            group.state = WorkerState.STOPPED
+            return None
 
     def _await_job_end(self) -> bool:
         """After success: True when the job has ended, False when a newer round wants this agent again."""
@@ -162,24 +176,23 @@ class DlrElasticAgent(LocalElasticAgent):
     # The processes.
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        self._post_mortem.begin()
         pids: dict[int, Any] = super()._start_workers(worker_group)
         assert self._pcontext is not None
         self._processes = TrainingProcesses(self._pcontext)
+        round_ = self._rendezvous_handler.reporter.latest.observed_round
+        self._hang_guard.begin(Started(round_, _global_ranks(worker_group)))
         return pids
 
     def _look_at_processes(
         self, group: WorkerGroup, processes: TrainingProcesses, *, broken: bool
     ) -> RunResult | None:
-        """A result if one failed, or if all have ended.
-
-        In a world that is `broken` already, processes die of their peers' death: that is no failure to tell.
-        """
-        exits = processes.collect_exits()
-        failures = {rank: code for rank, code in exits.items() if code != 0}
-        if failures and broken:
+        """A result if one failed, or if all have ended; in a world that is `broken`, failures wait."""
+        failed = self._post_mortem.failures(processes)
+        if failed and broken:
             return None
-        if failures and not callable(group.spec.entrypoint):
-            return self._failed(group, processes, failures)
+        if failed and not callable(group.spec.entrypoint):
+            return self._failed(group, processes, failed)
         if not processes.all_exited and not _return_value_fds(self._pcontext):
             return None
         result: RunResult = self._monitor_workers(group)
@@ -188,53 +201,78 @@ class DlrElasticAgent(LocalElasticAgent):
         processes.release()
         self._processes = None
         if result.is_failed():
-            self._report_failure(group, result)
+            self._tell(group, list(result.failures.values()), AgentState.FAILED)
         else:
             self._rendezvous_handler.reporter.report(AgentState.SUCCEEDED)
         return result
 
     def _failed(
-        self, group: WorkerGroup, processes: TrainingProcesses, exit_codes: dict[int, int]
+        self, group: WorkerGroup, processes: TrainingProcesses, failed: Collection[ProcessFailure]
     ) -> RunResult:
         """Tell first, then stop the others: the controller forms the next round meanwhile."""
-        error_files = self._tracked_logs.latest.error_files
-        found = {
-            rank: _process_failure(rank, processes.pids[rank], code, error_files.get(rank, ""))
-            for rank, code in exit_codes.items()
-        }
-        failures = {group.workers[rank].global_rank: failure for rank, failure in found.items()}
-        result = RunResult(state=WorkerState.FAILED, failures=failures)
-        self._report_failure(group, result)
+        self._tell(group, failed, AgentState.FAILED)
+        self._tell_of_last_failures(group, processes)
         processes.stop(signal.SIGTERM, BROKEN_GRACE_SECONDS)
-        return result
+        return RunResult(
+            state=WorkerState.FAILED,
+            failures={group.workers[failure.local_rank].global_rank: failure for failure in failed},
+        )
 
-    def _report_failure(self, group: WorkerGroup, result: RunResult) -> None:
-        """Of several that failed at once, the first by its own clock, as torch does."""
-        rank, process = min(result.failures.items(), key=lambda item: (item[1].timestamp, item[0]))
-        stderr = self._tracked_logs.latest.stderrs.get(process.local_rank)
+    def _hung(self, processes: TrainingProcesses) -> RunResult:
+        self._tell_hang(processes, AgentState.FAILED)
+        processes.stop(signal.SIGTERM, BROKEN_GRACE_SECONDS)
+        return RunResult(state=WorkerState.FAILED)
+
+    def _say_what_broke_it(self, group: WorkerGroup, processes: TrainingProcesses) -> None:
+        """In a world that is broken already: others may have failed, or waited, because of our processes.
+
+        The controller judges who was first, by what all have told of the round.
+        """
+        self._tell_of_last_failures(group, processes)
+        timeout_seconds = self._rendezvous_handler.hang_timeout_seconds()
+        if self.last_failure is None and processes.alive() and self._hang_guard.may_hang(timeout_seconds):
+            self._tell_hang(processes, self._rendezvous_handler.reporter.latest.state)
+
+    def _tell_of_last_failures(self, group: WorkerGroup, processes: TrainingProcesses) -> None:
+        if failed := self._post_mortem.last_failures(processes):
+            self._tell(group, failed, self._rendezvous_handler.reporter.latest.state)
+
+    def _tell(self, group: WorkerGroup, failed: Collection[ProcessFailure], state: AgentState) -> None:
+        """Say a state, and the failure, unless a better reason was told in this round."""
         reporter = self._rendezvous_handler.reporter
-        self.last_failure = failure_of_process(
-            process,
-            sequence=reporter.latest.failures + 1,
-            round_=reporter.latest.observed_round,
-            rank=rank if rank >= 0 else None,
-            stderr=Path(stderr) if stderr else None,
-            time=datetime.now(timezone.utc),
+        last = reporter.latest
+        failure = self._post_mortem.described(
+            failed, _global_ranks(group), last.observed_round, last.failures + 1
         )
+        if not is_better(failure, self.last_failure):
+            reporter.report(state)
+            return
+        self.last_failure = failure
         logger.error(
-            "training process failed: rank=%s exit_code=%d message=%s",
-            self.last_failure.rank,
-            self.last_failure.exit_code,
-            self.last_failure.message.partition("\n")[0],
+            "training process failed: rank=%s exit_code=%s message=%s",
+            failure.rank,
+            failure.exit_code,
+            failure.message.partition("\n")[0],
         )
-        reporter.report(AgentState.FAILED, failure=self.last_failure)
+        reporter.report(state, failure=failure)
+
+    def _tell_hang(self, processes: TrainingProcesses, state: AgentState) -> None:
+        handler = self._rendezvous_handler
+        failure = self._hang_guard.describe(
+            processes.alive(),
+            self._tracked_logs.latest.stderrs,
+            handler.reporter.latest.failures + 1,
+            handler.hang_timeout_seconds(),
+        )
+        logger.error("training hangs: %s", failure.message)
+        self.last_failure = failure
+        handler.reporter.report(state, failure=failure)
 
     def _failed_to_start(self, group: WorkerGroup, exit_code: int, message: str) -> RunResult:
-        failure = _process_failure(0, 0, exit_code, "")
+        failure = process_failure(0, 0, exit_code, "")
         failure.error_file_data = {"message": {"message": message}}
-        result = RunResult(state=WorkerState.FAILED, failures={group.workers[0].global_rank: failure})
-        self._report_failure(group, result)
-        return result
+        self._tell(group, [failure], AgentState.FAILED)
+        return RunResult(state=WorkerState.FAILED, failures={group.workers[0].global_rank: failure})
 
     def _stop_for_next_round(self, processes: TrainingProcesses) -> None:
         """With time for a checkpoint, as long as nobody waits for us."""
@@ -285,9 +323,6 @@ def _return_value_fds(pcontext: PContext | None) -> list[int]:
     return [queue._reader.fileno() for queue in queues.values()]
 
 
-def _process_failure(local_rank: int, pid: int, exit_code: int, error_file: str) -> ProcessFailure:
-    try:
-        return ProcessFailure(local_rank=local_rank, pid=pid, exitcode=exit_code, error_file=error_file)
-    except Exception as error:  # torch raises whatever a half-written error file makes of json.load
-        logger.warning("the error file %s cannot be read: %s", error_file, error)
-        return ProcessFailure(local_rank=local_rank, pid=pid, exitcode=exit_code, error_file="")
+def _global_ranks(group: WorkerGroup) -> dict[int, int]:
+    """By local rank; -1 before the first meeting."""
+    return {worker.local_rank: worker.global_rank for worker in group.workers}

@@ -33,6 +33,9 @@ _PEER_IS_GONE = re.compile(
 """What a process says that failed because another one did. The controller knows more of them
 (reconcilers/consequences.py) and judges between workers; this is for the processes of one."""
 
+_CHILD_WAS_KILLED = re.compile(r"killed by signal: Killed|died with <Signals\.SIGKILL")
+"""As torch's DataLoader and `subprocess` say it."""
+
 
 class Cause(Enum):
     """What the agent knows of a failure beyond exit code and text; the same words as in the CRD."""
@@ -94,6 +97,11 @@ class Failure:
     @property
     def signal(self) -> str | None:
         return None if self.exit_code is None else _signal_name(self.exit_code)
+
+    @property
+    def was_killed(self) -> bool:
+        """It, or a process of its own such as a data loader's."""
+        return self.signal == "SIGKILL" or _CHILD_WAS_KILLED.search(self.message) is not None
 
     @property
     def is_consequence(self) -> bool:

@@ -13,7 +13,7 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from torch.distributed.elastic.multiprocessing import PContext
 
@@ -66,6 +66,16 @@ class TrainingProcesses:
     def all_exited(self) -> bool:
         return len(self._exited) == len(self._pids)
 
+    @property
+    def exit_codes(self) -> dict[int, int]:
+        """Of the processes that have ended, by local rank, as seen at the last look; a signal is negative."""
+        return dict(self._exited)
+
+    def alive(self) -> dict[int, int]:
+        """The process ids of those that run, by local rank."""
+        self.collect_exits()
+        return {rank: pid for rank, pid in self._pids.items() if rank not in self._exited}
+
     def exit_fds(self) -> list[int]:
         """Of the processes that were alive at the last look."""
         return [fd for rank, fd in self._exit_fds.items() if rank not in self._exited]
@@ -86,6 +96,15 @@ class TrainingProcesses:
                 fresh[rank] = -result.si_status if killed else result.si_status
         self._exited.update(fresh)
         return fresh
+
+    def await_ends(self, ranks: Collection[int], patience_seconds: float) -> None:
+        """Give the processes of these local ranks time to end by themselves."""
+        deadline = time.monotonic() + patience_seconds
+        while (waiting := self.alive().keys() & set(ranks)) and (left := deadline - time.monotonic()) > 0:
+            poll = select.poll()
+            for rank in waiting:
+                poll.register(self._exit_fds[rank], select.POLLIN)
+            poll.poll(left * 1000)
 
     def stop(
         self,
@@ -109,7 +128,8 @@ class TrainingProcesses:
             if hurry is not None:
                 deadline, wake_fd = min(deadline, started_at + hurry), None
             if time.monotonic() >= deadline:
-                logger.warning("processes %s outlived %s: killing them", self._alive(), death_signal.name)
+                alive = list(self.alive().values())
+                logger.warning("processes %s outlived %s: killing them", alive, death_signal.name)
                 break
         self.kill()
 
@@ -120,7 +140,7 @@ class TrainingProcesses:
         self._released = True
         self._signal(signal.SIGKILL, dead_leaders_too=True)
         if not self._wait(time.monotonic() + ABANDON_SECONDS, None):
-            logger.error("processes %s survive SIGKILL: giving them up", self._alive())
+            logger.error("processes %s survive SIGKILL: giving them up", list(self.alive().values()))
         # Ends torch's log tails, which takes them up to 0.1 s: nobody needs to wait for that.
         self._closing = threading.Thread(target=self._close, name="dlr-close", daemon=True)
         self._closing.start()
@@ -148,13 +168,9 @@ class TrainingProcesses:
         for fd in self._exit_fds.values():
             os.close(fd)
 
-    def _alive(self) -> list[int]:
-        self.collect_exits()
-        return [pid for rank, pid in self._pids.items() if rank not in self._exited]
-
     def _wait(self, deadline: float, wake_fd: int | None) -> bool:
         """True when all have ended; False at the deadline, or when woken."""
-        while self._alive():
+        while self.alive():
             poll = select.poll()
             for fd in self.exit_fds():
                 poll.register(fd, select.POLLIN)
@@ -164,7 +180,7 @@ class TrainingProcesses:
             if wait_seconds <= 0:
                 return False
             if any(fd == wake_fd for fd, _ in poll.poll(wait_seconds * 1000)):
-                return not self._alive()
+                return not self.alive()
         return True
 
     def _signal(self, signum: signal.Signals, *, dead_leaders_too: bool = False) -> None:
@@ -172,7 +188,7 @@ class TrainingProcesses:
 
         A dead leader is not collected before `_close`, so its process id cannot be another's yet.
         """
-        alive = set(self._alive())
+        alive = set(self.alive().values())
         for pid in self._pids.values():
             if pid not in alive and not dead_leaders_too:
                 continue

@@ -12,7 +12,9 @@ import logging
 import os
 import select
 import sys
+from collections.abc import Mapping
 from datetime import datetime, timezone
+from typing import Any
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -29,10 +31,11 @@ from agent.api import ApiClient
 from agent.check_report import CheckReport
 from agent.checks import ActiveCheck
 from agent.environment import Environment
-from agent.failure import Failure, failure_of_process
+from agent.failure import Cause, Failure, failure_of_process
+from agent.hang import Habit
 from agent.heartbeat import Heartbeat
 from agent.join import Meeting, MeetingTimeoutError, RoundStores, SupersededError
-from agent.report import Facts, Report, Reporter, last_report
+from agent.report import Facts, Report, Reporter, is_of_this_pod, last_report
 from agent.stepping import RoundProgress
 from agent.usage import UsageMeter, meter_of_pod
 from agent.watcher import Watcher
@@ -78,9 +81,11 @@ class DlrRendezvousHandler(RendezvousHandler):
         heartbeat: Heartbeat,
         meter: UsageMeter,
         api: ApiClient,
+        habit: Habit,
         join_timeout_seconds: float,
     ) -> None:
         self.environment = me
+        self.habit = habit
         self.reporter = reporter
         self.watcher = watcher
         self._run_id = run_id
@@ -174,6 +179,10 @@ class DlrRendezvousHandler(RendezvousHandler):
             and newest.members == self.world.members
         )
 
+    def hang_timeout_seconds(self) -> float:
+        """As the job says it now."""
+        return (self.watcher.view() or JobView()).hang_timeout_seconds
+
     def api_silent_seconds(self) -> float:
         return self._api.silent_seconds()
 
@@ -245,11 +254,13 @@ def create_handler(params: RendezvousParameters) -> DlrRendezvousHandler:
     )
     meter = meter_of_pod(me.pod_uid)
     meter.start()
+    predecessor = last_report(api, me)
+    view = _first_view(watcher)
     reporter = Reporter(
         api,
         me,
         facts,
-        _first_report(api, me, watcher),
+        _first_report(predecessor if is_of_this_pod(predecessor, me) else {}, me, view),
         progress_seconds=me.heartbeat_seconds,
         usage=meter.latest,
     )
@@ -262,23 +273,36 @@ def create_handler(params: RendezvousParameters) -> DlrRendezvousHandler:
         heartbeat=heartbeat,
         meter=meter,
         api=api,
+        habit=_habit_of_slot(predecessor, me.worker_index, view),
         join_timeout_seconds=params.get_as_int("join_timeout") or JOIN_TIMEOUT_SECONDS,
     )
 
 
-def _first_report(api: ApiClient, me: Environment, watcher: Watcher[JobView]) -> Report:
+def _first_view(watcher: Watcher[JobView]) -> JobView:
+    poll = select.poll()
+    poll.register(watcher.fileno(), select.POLLIN)
+    while watcher.view() is None:
+        poll.poll()
+    return watcher.take() or JobView()
+
+
+def _habit_of_slot(predecessor: Mapping[str, Any], index: int, view: JobView) -> Habit:
+    """Whether an earlier agent of this slot told steps; as the first rank, unless the world denies it."""
+    failure = predecessor.get("failure") or {}
+    told = (predecessor.get("progress"), predecessor.get("rounds"), failure.get("step") is not None)
+    if not any(told) and failure.get("cause") != Cause.HANG.value:
+        return Habit()
+    members = [member.index for member in view.world.members] if view.world else []
+    return Habit().with_step(first=index not in members[1:])
+
+
+def _first_report(predecessor: Mapping[str, Any], me: Environment, view: JobView) -> Report:
     """Ready, for a world newer than any this Pod may have been in.
 
     A container that was restarted in its Pod finds itself in a world whose processes died with its
     predecessor. It must not join that round again: the others are in the middle of it. Ready at that round
     says that it was left.
     """
-    predecessor = last_report(api, me)
-    poll = select.poll()
-    poll.register(watcher.fileno(), select.POLLIN)
-    while watcher.view() is None:
-        poll.poll()
-    view = watcher.take() or JobView()
     known_round = int(predecessor.get("observedRound") or 0)
     if view.world is not None and Member(me.worker_index, me.incarnation) in view.world.members:
         known_round = max(known_round, view.world.round)

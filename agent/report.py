@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from http import HTTPStatus
@@ -250,11 +250,13 @@ class Reporter(threading.Thread):
 
 
 def last_report(api: ApiClient, me: Environment) -> dict[str, Any]:
-    """`status.agent` as an earlier agent of this very Pod wrote it; {} if there was none."""
+    """`status.agent` as an earlier agent of this slot wrote it; {} if there was none."""
     path = f"{GROUP_PATH}/namespaces/{me.namespace}/elasticworkers/{me.worker_name}"
     complaints = Complaints(logger, f"read elasticworker {me.namespace}/{me.worker_name}")
     retry = retrying(threading.Event(), max_wait_seconds=MAX_WAIT_SECONDS, before_sleep=complaints.failed)
-    worker = retry(api.get, path)
-    report = (worker.get("status") or {}).get("agent") or {}
-    mine = report.get("podUid") == me.pod_uid and report.get("incarnation") == me.incarnation
-    return report if mine else {}
+    report: dict[str, Any] = (retry(api.get, path).get("status") or {}).get("agent") or {}
+    return report
+
+
+def is_of_this_pod(report: Mapping[str, Any], me: Environment) -> bool:
+    return report.get("podUid") == me.pod_uid and report.get("incarnation") == me.incarnation

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+HANG_TIMEOUT_SECONDS = 1_800.0
+"""Where the job does not say: the CRD's default."""
+
 
 class WorldPhase(Enum):
     FORMING = "Forming"
@@ -85,14 +88,17 @@ class JobView:
     world: World | None = None
     active_check: str = ""
     """The NodeCheck that the job's idle workers are in."""
+    hang_timeout_seconds: float = HANG_TIMEOUT_SECONDS
 
     @classmethod
     def parse(cls, job: Mapping[str, Any]) -> JobView:
         status = job.get("status") or {}
+        policy = (job.get("spec") or {}).get("elasticPolicy") or {}
         return cls(
             str(status.get("phase") or ""),
             World.parse(status.get("rendezvous") or {}),
             str(status.get("activeCheck") or ""),
+            float(policy.get("hangTimeoutSeconds") or HANG_TIMEOUT_SECONDS),
         )
 
 

@@ -1,0 +1,62 @@
+"""Whether the kernel has killed processes of this container for its memory.
+
+A process that is killed so gets SIGKILL like any other. The container goes on, and this agent with it, unless
+the kubelet has the whole container killed at once (cgroup v2 without `singleProcessOOMKill`): then the Pod
+says so. The cgroup counts such kills: `oom_kill` in memory.events (v2) or memory.oom_control (v1, since 4.13).
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from agent.accounting import own_group
+
+_KILLS = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
+_NO_LIMIT = 1 << 60
+"""What v1 says where there is none."""
+
+
+class OomWatch:
+    """Notices kills since the last `reset`.
+
+    Args:
+        group: the folder of the container's own memory cgroup, if it has one.
+    """
+
+    def __init__(self, group: Path | None) -> None:
+        self._group = group
+        self._kills = self._count()
+
+    @classmethod
+    def of_pod(cls, pod_uid: str) -> OomWatch:
+        return cls(own_group("memory", pod_uid))
+
+    def reset(self) -> None:
+        self._kills = self._count()
+
+    def has_killed(self) -> bool:
+        kills = self._count()
+        return kills is not None and self._kills is not None and kills > self._kills
+
+    def limit_text(self) -> str:
+        """For a sentence; "" where there is no limit."""
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            try:
+                limit = int(self._read(name))
+            except ValueError:  # not there, or "max"
+                continue
+            if limit < _NO_LIMIT:
+                return f" (limit {limit / 2**20:.0f} MiB)"
+        return ""
+
+    def _count(self) -> int | None:
+        """None where the kernel does not tell."""
+        found = _KILLS.search(self._read("memory.events") or self._read("memory.oom_control"))
+        return int(found[1]) if found else None
+
+    def _read(self, name: str) -> str:
+        try:
+            return (self._group / name).read_text() if self._group else ""
+        except OSError:
+            return ""
