@@ -1,0 +1,169 @@
+"""Jobs of fixtures/mortal.py: how a rank is told to die, and how long it was until training went on.
+
+For backends where the Pods' storage is a directory of this machine.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from e2e import jobs
+from e2e.api import Kind, Object
+from e2e.cluster import Cluster
+from e2e.observation import Observation
+
+FIXTURES = Path(__file__).parent / "fixtures"
+CPUS_OF_MORE_THAN_HALF_A_NODE = "5"
+STEPS = 3
+"""So many in a row, and it trains."""
+MEMORY_LIMIT = "1Gi"
+
+
+@dataclass(frozen=True)
+class Life:
+    """One life of rank 0: from its start to its end, in steps and Unix time."""
+
+    name: str
+    world: int
+    first_step: int
+    last_step: int
+    began: float
+    ended: float
+
+    @property
+    def steps(self) -> int:
+        return self.last_step - self.first_step + 1
+
+
+class Mortals:
+    """One job, and what its ranks are told and tell through files."""
+
+    def __init__(self, cluster: Cluster, observation: Observation, name: str = "mortal") -> None:
+        self.cluster = cluster
+        self.observation = observation
+        self.name = name
+        self.folder = Path(cluster.storage(observation.namespace).path) / name
+        self.folder.mkdir()
+        for fixture in ("mortal.py", "fake_nvml"):
+            source, target = FIXTURES / fixture, self.folder / fixture
+            shutil.copytree(source, target) if source.is_dir() else shutil.copy(source, target)
+
+    def submit(self, workers: int, *, variables: dict[str, str] | None = None, **spec: Any) -> None:
+        """With a GPU in every Pod that is none, and memory limits that are kept."""
+        told = {
+            "DEATHS": str(self.folder),
+            "XIDS": str(self.folder),
+            "PYTHONPATH": str(self.folder / "fake_nvml"),
+            "OMP_NUM_THREADS": "1",
+            **(variables or {}),
+        }
+        container = {
+            "name": "main",
+            "image": self.cluster.image,
+            "command": ["dlr", "run", str(self.folder / "mortal.py")],
+            "env": [{"name": key, "value": value} for key, value in told.items()],
+            "resources": {
+                "requests": {"cpu": CPUS_OF_MORE_THAN_HALF_A_NODE},
+                "limits": {"memory": MEMORY_LIMIT},
+            },
+        }
+        template = {
+            "spec": {
+                "restartPolicy": "Never",
+                "terminationGracePeriodSeconds": 1,
+                "containers": [container],
+            }
+        }
+        self.cluster.apply(jobs.job(self.name, template, workers, **spec), self.observation.namespace)
+
+    def tell(self, rank: int, way: str) -> None:
+        """Die before the next step; `way` is one of mortal.py's."""
+        aside = self.folder / "request"
+        aside.write_text(way)
+        aside.rename(self.folder / f"rank-{rank}")
+
+    def report_xid(self, pod: str, number: int) -> None:
+        """As the driver of the Pod's GPU does."""
+        aside = self.folder / "xid"
+        aside.write_text(str(number))
+        aside.rename(self.folder / pod)
+
+    def finish(self) -> None:
+        (self.folder / "finish").touch()
+        jobs.wait_until_succeeded(self.observation, self.name)
+
+    def lives(self) -> list[Life]:
+        """Of rank 0, as it wrote them down."""
+        log = self.folder / "steps.jsonl"
+        complete, _, _ = log.read_text().rpartition("\n") if log.exists() else ("", "", "")
+        lines = [json.loads(line) for line in complete.splitlines()]
+        return [
+            Life(name, own[0]["world"], own[0]["step"], own[-1]["step"], own[0]["time"], own[-1]["time"])
+            for name, group in itertools.groupby(lines, key=lambda line: str(line["life"]))
+            if (own := list(group))
+        ]
+
+    def wait_until_training(self, beyond: Life | None = None, within_seconds: float = 60) -> Life:
+        """The newest life, once it is not the given one, and some steps old, in the published world."""
+
+        def trains() -> Life | None:
+            lives, world = self.lives(), self.world()
+            if not lives or lives[-1].name == (beyond and beyond.name) or lives[-1].steps < STEPS:
+                return None
+            formed = world.get("phase") == "Formed" and world["worldSize"] == lives[-1].world
+            return lives[-1] if formed else None
+
+        return self.observation.wait_for("the ranks to make steps together", trains, within_seconds)
+
+    # --- what is said of it ---
+
+    def world(self) -> Object:
+        return jobs.rendezvous(self.observation, self.name)
+
+    def job(self) -> Object:
+        return self.observation.job(self.name)
+
+    def worker(self, index: int) -> Object:
+        return self.observation.workers(self.name)[index]
+
+    def pod(self, index: int) -> str:
+        """The name of its present Pod."""
+        worker = self.worker(index)
+        return f"{worker['metadata']['name']}-{worker['spec']['incarnation']}"
+
+    def node(self, index: int) -> str:
+        return jobs.node_of(self.observation, self.pod(index))
+
+    def last_failure(self) -> Object:
+        found: Object = self.job().get("status", {}).get("lastFailure") or {}
+        return found
+
+    def restarts(self) -> dict[str, int]:
+        """Of processes in their Pods, by class."""
+        found: dict[str, int] = self.job().get("status", {}).get("restarts") or {}
+        return found
+
+    def condition(self, kind: str) -> Object:
+        return jobs.condition(self.job(), kind)
+
+    def seen_conditions(self, kind: str) -> list[tuple[str, str, str]]:
+        """Status, reason and message of a condition, in every version of the job."""
+        versions = self.observation.history[Kind.JOB]
+        found = [jobs.condition(v, kind) for v in versions if v["metadata"]["name"] == self.name]
+        return [(c["status"], c["reason"], c["message"]) for c in found if c]
+
+    def evict(self, pod: str) -> None:
+        """Through the API, as kubectl drain and autoscalers do."""
+        namespace = self.observation.namespace
+        eviction = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": pod, "namespace": namespace},
+        }
+        path = f"/api/v1/namespaces/{namespace}/pods/{pod}/eviction"
+        self.cluster.kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(eviction))
