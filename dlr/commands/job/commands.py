@@ -12,6 +12,7 @@ from dlr.commands.job.scale import scale
 from dlr.commands.job.status import status
 from dlr.commands.job.submit import submit
 from dlr.commands.job.suspension import resume, suspend
+from dlr.commands.job.timeline.command import timeline
 
 jobs = typer.Typer(help="Submit, look at, change and delete training jobs.", no_args_is_help=True)
 jobs.command()(submit)
@@ -19,6 +20,7 @@ jobs.command("list")(list_jobs)
 jobs.command()(status)
 jobs.command()(logs)
 jobs.command()(events)
+jobs.command()(timeline)
 jobs.command()(scale)
 jobs.command()(suspend)
 jobs.command()(resume)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
+from dlr.commands.job.failures import SAME_MOMENT
 from dlr.commands.output import age, parse_time
 
 JSON = dict[str, Any]
 
-SAME_MOMENT = timedelta(seconds=5)
-"""The agent's and the controller's word on one failure lie no further apart."""
 INDENT = "    "
 
 

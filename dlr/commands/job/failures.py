@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
-from dlr.commands.output import age, parse_time
+from dlr.commands.output import age, duration
 
 JSON = dict[str, Any]
+
+SAME_MOMENT = timedelta(seconds=5)
+"""Agent's and controller's accounts of one failure lie no further apart."""
 
 
 def current_report(worker: JSON) -> JSON:
@@ -37,27 +41,40 @@ def job_failure_line(failure: JSON, now: datetime) -> str:
 
 
 def worker_failure(worker: JSON, now: datetime) -> str | None:
-    """How the worker's Pod or processes last failed."""
+    """How the worker's Pod or processes last failed, in a line."""
+    told = worker_failures(worker)
+    if not told:
+        return None
+    judged, newest = told[0], told[-1]
+    last = newest if newest.time - judged.time > SAME_MOMENT else judged
+    line = f"{last.what}, {duration((now - last.time).total_seconds())} ago"
+    return f"{line}: {last.said}" if last.said else line
+
+
+@dataclass(frozen=True)
+class WorkerFailure:
+    time: datetime
+    what: str
+    """The class, or what the agent knows before the controller has judged."""
+    said: str
+
+
+def worker_failures(worker: JSON) -> list[WorkerFailure]:
+    """The last one that the controller judged, and the last one that the agent told; often the same."""
     status = worker.get("status") or {}
     ended, told = status.get("lastExit") or {}, (status.get("agent") or {}).get("failure") or {}
-    if ended.get("exitClass") == "Succeeded":
-        ended = {}
-    if told and (not ended or _instant(told) > _instant(ended)):
-        return _line(
-            told.get("cause") or told.get("signal") or f"exit code {told.get('exitCode')}", told, now
-        )
-    return _line(ended["exitClass"], ended, now) if ended else None
+    found = []
+    if ended and ended["exitClass"] != "Succeeded":
+        found.append(_worker_failure(ended["exitClass"], ended))
+    if told:
+        what = told.get("cause") or told.get("signal") or f"exit code {told.get('exitCode')}"
+        found.append(_worker_failure(what, told))
+    return found
 
 
-def _line(what: str, failure: JSON, now: datetime) -> str:
-    said = first_line(failure.get("message")) or failure.get("reason")
-    line = f"{what}, {age(failure['time'], now)} ago"
-    return f"{line}: {said}" if said else line
-
-
-def _instant(failure: JSON) -> float:
-    moment = parse_time(failure.get("time"))
-    return moment.timestamp() if moment else 0.0
+def _worker_failure(what: str, failure: JSON) -> WorkerFailure:
+    said = first_line(failure.get("message")) or failure.get("reason") or ""
+    return WorkerFailure(datetime.fromisoformat(failure["time"]), what, said)
 
 
 def restarts_line(job: JSON, workers: Sequence[JSON]) -> str:

@@ -1,0 +1,179 @@
+"""The timeline's data: what each worker did when, its failures, the rounds, and the share of training."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlr.commands.job.timeline import life as lives
+from dlr.commands.job.timeline.life import Failure, Life, NoHistory, Span, Start, life_of, training_share
+from tests.cli.scripted import job, worker
+from tests.cli.troubled import END_SECONDS, NOW, SUBMITTED, at, episode, life, troubled_job, troubled_workers
+
+JSON = dict[str, Any]
+
+
+def states(spans: tuple[Span, ...]) -> list[tuple[str, float, float]]:
+    return [(span.state, span.begin, span.end) for span in spans]
+
+
+@pytest.fixture
+def troubled() -> Life:
+    return life_of(troubled_job(), troubled_workers(), 0.81, NOW)
+
+
+def test_job_s_states_follow_each_other_up_to_now(troubled: Life) -> None:
+    assert states(troubled.states) == [
+        ("Pending", 0, 10),
+        ("Forming", 10, 12),
+        ("Training", 12, 60),
+        ("Recovering", 60, 72),
+        ("Training", 72, 120),
+        ("Recovering", 120, 152),
+        ("Training", 152, 300),
+    ]
+
+
+def test_job_that_has_ended_ends_there() -> None:
+    ended = life_of(troubled_job(phase="Succeeded", completionTime=at(200)), troubled_workers(), None, NOW)
+    assert ended.seconds == 200
+    assert max(span.end for lane in ended.lanes for span in lane.spans) == 200
+
+
+def test_worker_does_what_its_job_does_while_it_is_up(troubled: Life) -> None:
+    lost = troubled.lanes[2]
+    assert states(lost.spans) == [
+        ("Pending", 0, 8),
+        ("Waiting", 8, 10),
+        ("Forming", 10, 12),
+        ("Training", 12, 60),
+        ("Recovering", 60, 72),
+        ("Training", 72, 120),
+        ("Recovering", 120, 121),  # its Pod is gone for a second
+        ("Pending", 122, 148),
+        ("Recovering", 148, 152),
+        ("Training", 152, 300),
+    ]
+    assert lost.spans[0].text == "Pod 1 on node-2 is not up yet"
+    assert lost.spans[-1].text == "Pod 2 on node-3, round 3"
+    assert lost.starts == (Start(122, 2),)
+    assert (lost.title, lost.node) == ("worker-2", "node-3")
+
+
+def test_worker_without_a_place_in_the_world_waits() -> None:
+    made = troubled_job(history=[episode("Training", 0, 1, "0-1,4")])
+    spare = life_of(made, [worker(3, history=[life(1, "node-3", 0, 0)])], None, NOW).lanes[0]
+    assert states(spare.spans) == [("Waiting", 0, 300)]
+
+
+def test_each_failure_is_told_once_in_its_best_words(troubled: Life) -> None:
+    assert [lane.failures for lane in troubled.lanes] == [
+        (),
+        (Failure(60, "UserError", "ValueError: a <bad> batch"),),
+        (Failure(121, "NodeLost", "the node is gone"),),
+    ]
+
+
+def test_failures_that_only_the_worlds_reasons_remember_are_shown() -> None:
+    made = troubled_job(lastFailure=None)
+    plain = life_of(made, [worker(1, history=[life(1, "node-1", 0, 5)])], None, NOW)
+    assert plain.lanes[0].failures == (
+        Failure(60, "failed", "worker 1 failed: UserError: ValueError: a <bad> batch"),
+    )
+
+
+def test_rounds_begin_where_they_are_first_seen(troubled: Life) -> None:
+    assert [(each.number, each.at, each.members) for each in troubled.rounds] == [
+        (1, 10, "0-2"),
+        (2, 72, "0-2"),
+        (3, 152, "0-2"),
+    ]
+
+
+def test_history_that_lost_its_beginning_is_not_made_up() -> None:
+    cut = troubled_job(history=troubled_job()["status"]["history"][-2:])
+    found = life_of(cut, troubled_workers(), 0.81, NOW)
+    assert found.known_since == 120
+    assert states(found.lanes[0].spans)[:2] == [("Pending", 0, 5), ("Up", 5, 120)]
+    # 98 s of training were counted before, so the share goes on where it was.
+    assert found.training_share[0][1] == pytest.approx(98 / 120, abs=0.01)
+    whole = life_of(troubled_job(), troubled_workers(), 0.81, NOW)
+    assert found.training_share[-1] == pytest.approx(whole.training_share[-1], abs=0.01)
+
+
+def test_job_without_history_is_said() -> None:
+    with pytest.raises(NoHistory):
+        life_of(job(), [], None, NOW)
+
+
+def test_of_very_many_workers_those_are_drawn_to_which_something_happened() -> None:
+    crowd = [worker(index, history=[life(1, "n", 0, 5)]) for index in range(1_000)]
+    crowd[900] = worker(900, incarnation=2, history=[life(1, "n", 0, 5, endedAt=at(9)), life(2, "n", 9, 12)])
+    found = life_of(troubled_job(), crowd, None, NOW)
+    assert len(found.lanes) == lives.MOST_LANES
+    assert found.lanes_left_out == 1_000 - lives.MOST_LANES
+    assert [lane.index for lane in found.lanes] == [*range(lives.MOST_LANES - 1), 900]
+
+
+@pytest.mark.parametrize(
+    ("text", "members"),
+    [("", set()), ("0-2,5", {0, 1, 2, 5}), ("7", {7}), ("0-3,6…", {0, 1, 2, 3, 6}), ("3-1", set())],
+)
+def test_members_are_read_from_ranges(text: str, members: set[int]) -> None:
+    assert lives.members_of(text) == members
+
+
+STATES = ("Pending", "Checking", "Forming", "Training", "Recovering", "Suspended", "Down")
+MOMENTS = st.floats(0, 2 * END_SECONDS, allow_nan=False)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[JSON]:
+    begins = sorted(draw(st.lists(MOMENTS, min_size=1, max_size=10)))
+    return [
+        episode(draw(st.sampled_from(STATES)), begin, round_, draw(st.sampled_from(["", "0", "0-1", "1"])))
+        for round_, begin in enumerate(begins)
+    ]
+
+
+@st.composite
+def slot_histories(draw: st.DrawFn) -> list[JSON]:
+    moments = sorted(draw(st.lists(MOMENTS, min_size=3, max_size=12)))
+    found = []
+    for number, (created, up, ended) in enumerate(zip(*[iter(moments)] * 3, strict=False), start=1):
+        running = up if draw(st.booleans()) else None
+        more = {"endedAt": at(ended), "exitClass": "Killed"} if draw(st.booleans()) else {}
+        found.append(life(number, "node", created, running, **more))
+    return found
+
+
+@given(history=histories(), slot=slot_histories())
+def test_nothing_overlaps_and_nothing_is_outside_the_job_s_life(
+    history: list[JSON], slot: list[JSON]
+) -> None:
+    found = life_of(troubled_job(history=history), [worker(0, history=slot)], None, NOW)
+    for spans in (found.states, *(lane.spans for lane in found.lanes)):
+        for span in spans:
+            assert 0 <= span.begin <= span.end <= found.seconds
+        for before, after in pairwise(spans):
+            assert before.end <= after.begin
+    for lane in found.lanes:
+        assert all(0 <= failure.at <= found.seconds for failure in lane.failures)
+    assert all(0 <= share <= 1 for _, share in found.training_share)
+    assert [time for time, _ in found.training_share] == sorted(time for time, _ in found.training_share)
+
+
+def test_share_of_training_is_exact_at_the_ends_of_states() -> None:
+    shares = dict(training_share([Span("Pending", 0, 10, ""), Span("Training", 10, 40, "")], 0.0, 40.0))
+    assert shares[10] == 0
+    assert shares[40] == pytest.approx(0.75)
+
+
+def test_times_are_seconds_since_submission(troubled: Life) -> None:
+    assert (troubled.submitted, troubled.seconds) == (SUBMITTED, END_SECONDS)
+    assert troubled.submitted + timedelta(seconds=troubled.seconds) == NOW
