@@ -189,13 +189,35 @@ class OnPodCondition(Model):
 class FailureRule(Model):
     """In the manner of a Job's podFailurePolicy: the first rule that matches decides."""
 
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            cel(
+                "has(self.onExitCodes) || has(self.onMessagePattern) || "
+                "(has(self.onPodConditions) && size(self.onPodConditions) > 0)",
+                "a rule needs onExitCodes, onPodConditions or onMessagePattern",
+            )
+        )
+    )
+
     action: FailureAction
     on_exit_codes: OnExitCodes | None = None
     on_pod_conditions: Annotated[
         list[OnPodCondition], Field(max_length=20, json_schema_extra={"x-kubernetes-list-type": "atomic"})
     ] = Field(default_factory=list)
-    on_message_pattern: Annotated[str, Field(max_length=1_024)] | None = None
-    """A regular expression, searched in the failure text."""
+    on_message_pattern: (
+        Annotated[
+            str,
+            Field(
+                min_length=1,
+                max_length=1_024,
+                json_schema_extra=rules(
+                    cel("''.matches(self) in [true, false]", "must be a regular expression (RE2)")
+                ),
+            ),
+        ]
+        | None
+    ) = None
+    """A regular expression (RE2), searched in the failure text. With other matchers, all must match."""
 
 
 class FailurePolicy(Model):
@@ -385,6 +407,8 @@ class FailureBudget(Model):
     """What the last failure was, without what differs from one time to the next."""
     alike: Annotated[int, Field(ge=0)] = 0
     """How many times in a row it was that one."""
+    consequences: Annotated[int, Field(ge=0)] = 0
+    """Failures in a row that only followed from a peer's, of which none was found; they spend nothing."""
     held_until: datetime | None = None
     """No world is formed before, so that quick failures do not follow each other at once."""
 

@@ -11,6 +11,7 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
+from crds.elasticjob import FailureAction, FailureBudget
 from crds.model import (
     Conditions,
     Index,
@@ -258,6 +259,8 @@ class WorkerExit(Model):
     message: Text = ""
     log_tail: Text = ""
     node_name: Name = ""
+    action: FailureAction | None = None
+    """What the job's failurePolicy says to that, if a rule matched."""
     time: datetime
 
 
@@ -290,6 +293,8 @@ class ElasticWorkerStatus(Model):
     """Pods of this slot that ended and had to be replaced, by exit class."""
     restart_count: int | None = None
     """All of them."""
+    failure_budget: FailureBudget | None = None
+    """What these have spent."""
     quick_exits: int | None = None
     """Pods in a row that ended by themselves soon after their start; the next waits accordingly."""
     last_exit: WorkerExit | None = None

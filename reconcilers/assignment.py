@@ -6,6 +6,7 @@ The Worker reconciler keeps Pods; what it has to know of their owner for that is
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -13,11 +14,12 @@ from typing import Any
 from controller.cache import Cache
 from controller.resources import ELASTICJOBS, NODECHECKS, NODES
 from crds import names
-from crds.elasticjob import ElasticJob
+from crds.elasticjob import ElasticJob, FailureRule
 from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck
 from reconcilers import run_policy
 from reconcilers.check_pod import GRACE_SECONDS, HEARTBEAT_TIMEOUT_SECONDS, build_check_pod
+from reconcilers.failure_rules import rules_of
 from reconcilers.gang import PodGroup, pod_group_of
 from reconcilers.job_pod import build_job_pod
 from reconcilers.parsing import Parser
@@ -42,6 +44,11 @@ class Assignment(ABC):
     @abstractmethod
     def heartbeat_timeout_seconds(self) -> float:
         """For how long its agent may be silent."""
+
+    @property
+    def failure_rules(self) -> Sequence[FailureRule]:
+        """What its owner says to particular ends."""
+        return ()
 
     @property
     @abstractmethod
@@ -71,6 +78,10 @@ class JobAssignment(Assignment):
     @property
     def heartbeat_timeout_seconds(self) -> float:
         return float(self.job.spec.elastic_policy.heartbeat_timeout_seconds)
+
+    @property
+    def failure_rules(self) -> Sequence[FailureRule]:
+        return rules_of(self.job)
 
     @property
     def pod_group(self) -> PodGroup | None:

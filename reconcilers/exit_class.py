@@ -1,21 +1,33 @@
-"""Why a Pod or a training process ended: one table (docs/architecture.md, "Failures")."""
+"""Why a Pod or a training process ended: one table (docs/failures.md).
+
+Read from the top, the first entry that fits decides.
+
+* A Pod: its condition DisruptionTarget, `status.reason`, the container that failed (reason, exit code, text);
+  then a deletion, which is judged by the taints of the node; then the node's readiness and the Lease.
+* A training process: the cause that its agent tells, the signal or exit code, the text.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from crds.elasticworker import AgentFailure, ExitClass
+from crds.elasticworker import AgentFailure, ExitClass, FailureCause
+from reconcilers.consequences import follows_from_a_peer
 
-HARDWARE_EXIT_CODES = frozenset({14, 201, 202})
-"""Training code exits so to say that the device is at fault; DLRover's convention."""
+DISRUPTION_REASONS = {
+    "DeletionByTaintManager": ExitClass.NODE_LOST,
+    "DeletionByPodGC": ExitClass.NODE_LOST,
+    "EvictionByEvictionAPI": ExitClass.PREEMPTED,
+    "PreemptionByScheduler": ExitClass.PREEMPTED,
+    "TerminationByKubelet": ExitClass.PREEMPTED,
+}
+"""Of the Pod condition DisruptionTarget; what else its reason may be counts as Preempted.
 
-KILL_EXIT_CODES = frozenset({137, 143})
-"""128 + SIGKILL and 128 + SIGTERM."""
-
-KILL_SIGNALS = frozenset({-9, -15})
-"""As torch reports them."""
+https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions
+"""
 
 POD_REASONS = {
     "Evicted": ExitClass.PREEMPTED,
@@ -23,7 +35,12 @@ POD_REASONS = {
     "Terminated": ExitClass.PREEMPTED,
     "NodeShutdown": ExitClass.PREEMPTED,
     "Shutdown": ExitClass.PREEMPTED,
+    "NodeAffinity": ExitClass.PREEMPTED,
+    "OutOfcpu": ExitClass.PREEMPTED,
+    "OutOfmemory": ExitClass.PREEMPTED,
+    "OutOfpods": ExitClass.PREEMPTED,
     "NodeLost": ExitClass.NODE_LOST,
+    "DeadlineExceeded": ExitClass.USER_ERROR,
 }
 """Pod status.reason, set by the kubelet and the node lifecycle controller."""
 
@@ -33,8 +50,70 @@ CONTAINER_REASONS = {
 }
 """State terminated.reason; ContainerStatusUnknown is what a kubelet finds of containers after a reboot."""
 
-FREE = frozenset({ExitClass.KILLED, ExitClass.PREEMPTED, ExitClass.NODE_LOST, ExitClass.SUCCEEDED})
+HARDWARE_EXIT_CODES = frozenset({14, 201, 202})
+"""Training code exits so to say that the device is at fault; DLRover's convention."""
+
+KILL_EXIT_CODES = frozenset({137, 143, -9, -15})
+"""128 + SIGKILL and 128 + SIGTERM; and the signals as torch tells them. Others are the program's crash."""
+
+CAUSES = {
+    FailureCause.OOM: ExitClass.OOM,
+    FailureCause.HANG: ExitClass.HANG,
+    FailureCause.DEVICE: ExitClass.HARDWARE_ERROR,
+}
+"""What the agent knows beyond exit code and text."""
+
+HARDWARE_TEXTS = (
+    # cudaGetErrorString of cudaErrorECCUncorrectable (214), and its ROCm counterpart
+    r"uncorrectable ECC error",
+    # cudaErrorNvlinkUncorrectable (220): "uncorrectable NVLink error detected during the execution"
+    r"NVLink error",
+    # cudaErrorHardwareStackError (714): "hardware stack error"
+    r"(?:CUDA|HIP) error: hardware",
+    # cudaErrorSystemNotReady (802): the fabric manager of the NVSwitches is not up
+    r"system not yet initialized",
+    # The kernel's own line, "NVRM: Xid (PCI:0000:3b:00): 79, …", https://docs.nvidia.com/deploy/xid-errors/
+    r"NVRM: Xid|\bXid [0-9(]",
+    # Xid 79 in words, and NVML_ERROR_GPU_IS_LOST
+    r"GPU has fallen off the bus|GPU is lost",
+    # NCCL's transport net_ib.cc, with ibv_event_type_str of IBV_EVENT_DEVICE_FATAL and IBV_EVENT_PORT_ERR
+    r"Got async event : (?:local catastrophic error|port error)",
+)
+"""An error that says one of these is the device's."""
+
+OWN_LIMIT_TEXTS = (
+    r"exceed(?:s|ed) (?:its local ephemeral storage limit|the total limit of containers|the limit)",
+)
+"""An eviction for what the Pod itself used beyond its limits is the user's."""
+
+LEAVING_TAINTS = (
+    "ToBeDeletedByClusterAutoscaler",
+    "aws-node-termination-handler/",
+    "cloud.google.com/impending-node-termination",
+    "karpenter.sh/disrupted",
+    "kubernetes.azure.com/scheduled-event",
+)
+"""Beginnings of taints of nodes that are about to go: who is deleted there was preempted."""
+
+LOST_TAINTS = (
+    "node.kubernetes.io/out-of-service",
+    "node.kubernetes.io/unreachable",
+    "node.kubernetes.io/not-ready",
+)
+
+FREE = frozenset(
+    {
+        ExitClass.KILLED,
+        ExitClass.PREEMPTED,
+        ExitClass.NODE_LOST,
+        ExitClass.CHECK_FAILED,
+        ExitClass.SUCCEEDED,
+    }
+)
 """Ends that are not the user's doing: they never spend `restartCount`."""
+
+_HARDWARE = re.compile("|".join(HARDWARE_TEXTS))
+_OWN_LIMIT = re.compile("|".join(OWN_LIMIT_TEXTS))
 
 
 @dataclass(frozen=True)
@@ -45,56 +124,92 @@ class PodEnd:
     message: str = ""
 
 
-def classify_pod(pod: dict[str, Any]) -> PodEnd:
+def classify_pod(pod: Mapping[str, Any], node: Mapping[str, Any] | None = None) -> PodEnd:
     """How a Pod that is in phase Failed, or is being deleted, came to its end.
 
-    https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions
+    Args:
+        node: where it was, if that is known.
     """
     status = pod.get("status", {})
     for condition in status.get("conditions", ()):
         if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
-            reason = condition.get("reason", "DisruptionTarget")
-            lost = reason == "DeletionByTaintManager"
-            return PodEnd(
-                ExitClass.NODE_LOST if lost else ExitClass.PREEMPTED,
-                reason,
-                message=condition.get("message", ""),
-            )
+            reason, message = condition.get("reason", "DisruptionTarget"), condition.get("message", "")
+            return _disrupted(DISRUPTION_REASONS.get(reason, ExitClass.PREEMPTED), reason, message)
     if status.get("reason") in POD_REASONS:
-        return PodEnd(POD_REASONS[status["reason"]], status["reason"], message=status.get("message", ""))
-    failed = [end for end in _terminated(status) if end.get("exitCode") != 0]
+        reason = status["reason"]
+        return _disrupted(POD_REASONS[reason], reason, status.get("message", ""))
+    failed = [end for _, end in failed_containers(pod)]
     if failed:
         return _classify_container(failed[0])
     if pod.get("metadata", {}).get("deletionTimestamp"):
-        return PodEnd(ExitClass.KILLED, "Deleted", message="the Pod was deleted")
+        return deleted(node)
     return PodEnd(ExitClass.UNKNOWN, status.get("reason", "Unknown"), message=status.get("message", ""))
+
+
+def deleted(node: Mapping[str, Any] | None) -> PodEnd:
+    """How a Pod that somebody deleted, or that is gone, came to its end."""
+    for taint in (node or {}).get("spec", {}).get("taints") or ():
+        key = taint.get("key", "")
+        if key.startswith(LEAVING_TAINTS):
+            return PodEnd(ExitClass.PREEMPTED, "NodeLeaving", message=f"the Pod was deleted; its node: {key}")
+        if key in LOST_TAINTS:
+            return PodEnd(ExitClass.NODE_LOST, "NodeLost", message=f"the Pod was deleted; its node: {key}")
+    return PodEnd(ExitClass.KILLED, "Deleted", message="the Pod was deleted")
+
+
+def node_lost(why: str) -> PodEnd:
+    """The Pod's node is not ready."""
+    return PodEnd(ExitClass.NODE_LOST, "NodeLost", message=why)
+
+
+def heartbeat_lost(pod_name: str, seconds: float) -> PodEnd:
+    """The agent's Lease was not renewed."""
+    message = f"no heartbeat from {pod_name} for {seconds:.0f} s"
+    return PodEnd(ExitClass.NODE_LOST, "HeartbeatLost", message=message)
 
 
 def classify_process(failure: AgentFailure) -> ExitClass:
     """Why a training process failed, of which the agent lives to tell."""
-    if failure.exit_code in KILL_SIGNALS:
-        return ExitClass.KILLED
-    if failure.exit_code in HARDWARE_EXIT_CODES:
+    if failure.cause is not None:
+        return CAUSES[failure.cause]
+    by_code = _of_exit_code(failure.exit_code)
+    if by_code is not None:
+        return by_code
+    if _HARDWARE.search(f"{failure.message}\n{failure.log_tail}"):
         return ExitClass.HARDWARE_ERROR
-    return ExitClass.USER_ERROR
+    return ExitClass.UNKNOWN if follows_from_a_peer(failure) else ExitClass.USER_ERROR
 
 
-def _terminated(status: dict[str, Any]) -> Iterable[dict[str, Any]]:
-    for kind in ("initContainerStatuses", "containerStatuses"):
-        for container in status.get(kind, ()):
-            end = container.get("state", {}).get("terminated")
-            if end:
-                yield end
+def failed_containers(pod: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """The names of a Pod's containers that ended with another code than 0, and how they did."""
+    status = pod.get("status", {})
+    return [
+        (container.get("name", ""), end)
+        for kind in ("initContainerStatuses", "containerStatuses")
+        for container in status.get(kind, ())
+        if (end := container.get("state", {}).get("terminated")) and end.get("exitCode") != 0
+    ]
 
 
-def _classify_container(end: dict[str, Any]) -> PodEnd:
-    code, reason = end.get("exitCode"), end.get("reason", "Error")
-    if reason in CONTAINER_REASONS:
-        exit_class = CONTAINER_REASONS[reason]
-    elif code in KILL_EXIT_CODES:
-        exit_class = ExitClass.KILLED
-    elif code in HARDWARE_EXIT_CODES:
-        exit_class = ExitClass.HARDWARE_ERROR
-    else:
-        exit_class = ExitClass.USER_ERROR
-    return PodEnd(exit_class, reason, code, end.get("message", ""))
+def spends(exit_classes: Iterable[str]) -> list[str]:
+    """Those of them that spend a budget."""
+    return [name for name in exit_classes if name not in FREE]
+
+
+def _disrupted(exit_class: ExitClass, reason: str, message: str) -> PodEnd:
+    own = exit_class is ExitClass.PREEMPTED and _OWN_LIMIT.search(message)
+    return PodEnd(ExitClass.USER_ERROR if own else exit_class, reason, message=message)
+
+
+def _classify_container(end: Mapping[str, Any]) -> PodEnd:
+    code, reason, message = end.get("exitCode"), end.get("reason", "Error"), end.get("message", "")
+    exit_class = CONTAINER_REASONS.get(reason) or _of_exit_code(code)
+    if exit_class is None:
+        exit_class = ExitClass.HARDWARE_ERROR if _HARDWARE.search(message) else ExitClass.USER_ERROR
+    return PodEnd(exit_class, reason, code, message)
+
+
+def _of_exit_code(code: int | None) -> ExitClass | None:
+    if code in KILL_EXIT_CODES:
+        return ExitClass.KILLED
+    return ExitClass.HARDWARE_ERROR if code in HARDWARE_EXIT_CODES else None

@@ -1,8 +1,7 @@
 """Failures that smell of hardware: after one of them, no earlier check of the job's nodes counts.
 
 A wrong suspicion costs one check, so the table takes in what is likely; but not what merely follows from a
-peer's death (`Connection closed by peer`, ncclRemoteError, a time-out of the watchdog), or every process
-failure would be followed by a check.
+peer's death (consequences.py), or every process failure would be followed by a check.
 """
 
 from __future__ import annotations
@@ -14,27 +13,14 @@ from datetime import datetime
 from crds import names
 from crds.elasticjob import Rendezvous, RendezvousPhase
 from crds.elasticworker import AgentFailure, ElasticWorker, ExitClass, WorkerExit
-from reconcilers.exit_class import FREE, classify_process
+from reconcilers.exit_class import FREE, HARDWARE_TEXTS, classify_process
 from reconcilers.worker_status import current_report
 
 PATTERNS = (
-    # cudaGetErrorString of cudaErrorECCUncorrectable (214), and its ROCm counterpart
-    r"uncorrectable ECC error",
-    # cudaErrorNvlinkUncorrectable (220): "uncorrectable NVLink error detected during the execution"
-    r"NVLink error",
-    # cudaErrorHardwareStackError (714): "hardware stack error"
-    r"(?:CUDA|HIP) error: hardware",
-    # cudaErrorSystemNotReady (802): the fabric manager of the NVSwitches is not up
-    r"system not yet initialized",
-    # The kernel's own line, "NVRM: Xid (PCI:0000:3b:00): 79, …", https://docs.nvidia.com/deploy/xid-errors/
-    r"NVRM: Xid|\bXid [0-9(]",
-    # Xid 79 in words, and NVML_ERROR_GPU_IS_LOST
-    r"GPU has fallen off the bus|GPU is lost",
     # ncclGetErrorString of ncclSystemError, and torch's explanation of it (c10d/NCCLUtils.cpp)
     r"unhandled system error|ncclSystemError",
-    # NCCL's transport net_ib.cc, with ibv_event_type_str of IBV_EVENT_DEVICE_FATAL and IBV_EVENT_PORT_ERR
-    r"Got async event : (?:local catastrophic error|port error)",
 )
+"""What is likely to be the hardware's; what is certain, exit_class.py knows as HardwareError."""
 
 INNOCENT = (
     # torch's addition to ncclSystemError for NCCL < 2.13, which has no ncclRemoteError yet
@@ -44,8 +30,8 @@ INNOCENT = (
 )
 """With these in it, an `unhandled system error` has another explanation."""
 
-_CERTAIN = re.compile("|".join(pattern for pattern in PATTERNS if "ncclSystemError" not in pattern))
-_LIKELY = re.compile("|".join(pattern for pattern in PATTERNS if "ncclSystemError" in pattern))
+_LIKELY = re.compile("|".join(PATTERNS))
+_CERTAIN = re.compile("|".join(HARDWARE_TEXTS))
 _INNOCENT = re.compile("|".join(INNOCENT))
 
 

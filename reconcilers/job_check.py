@@ -19,7 +19,15 @@ from crds.nodecheck import NodeCheck
 from reconcilers.job_verdicts import LONG_AGO, Standing
 from reconcilers.moving import settle
 from reconcilers.pod_builder import owner_reference
-from reconcilers.rendezvous import Bounds, Decision, Participant, is_ending
+from reconcilers.rendezvous import (
+    Bounds,
+    Decision,
+    Participant,
+    given_up,
+    held,
+    is_ending,
+    without_new_world,
+)
 from reconcilers.stragglers import decide_without_stragglers
 
 KEPT_CHECKS = 5
@@ -43,6 +51,11 @@ class Course:
 
     def without_check(self) -> Course:
         return Course(self.otherwise or self.decision, self.left_out)
+
+    def held(self, published: Rendezvous, until: datetime | None, why: str, now: datetime) -> Course:
+        """No new world before `until`."""
+        later = self.otherwise and held(published, self.otherwise, until, why, now)
+        return replace(self, decision=held(published, self.decision, until, why, now), otherwise=later)
 
 
 def active_check(checks: Iterable[NodeCheck]) -> NodeCheck | None:
@@ -73,8 +86,8 @@ def plan_world(
     check = _workers_to_check(published, decision, able, standing.unchecked)
     if not check:
         return Course(decision, chosen.left_out)
-    held = _without_new_world(published, decision, now)
-    return Course(held, chosen.left_out, check, otherwise=decision)
+    unformed = without_new_world(published, decision, now)
+    return Course(unformed, chosen.left_out, check, otherwise=decision)
 
 
 def waiting_since_the_check(published: Rendezvous, now: datetime) -> Rendezvous:
@@ -187,21 +200,6 @@ def _during(
     tested = [m for m in published.members if active.spec.workers is None or m in active.spec.workers]
     stands = published.phase is RendezvousPhase.FORMED and not decision.broken
     if not stands or not tested or is_ending(published, participants):
-        return _without_new_world(published, decision, now)
+        return without_new_world(published, decision, now)
     reason = f"node check {active.metadata.name} tests {named(tested)}"
-    return Decision(_given_up(published, reason, now))
-
-
-def _without_new_world(published: Rendezvous, decision: Decision, now: datetime) -> Decision:
-    """The decision, but for the world that it forms. That the old one broke, and why, is kept."""
-    world = decision.rendezvous
-    if world.phase is not RendezvousPhase.FORMED or world.round == published.round:
-        return replace(decision, look_again_seconds=None)
-    if not decision.broken:
-        return Decision(published)
-    return Decision(_given_up(published, world.reason, now), decision.breaks)
-
-
-def _given_up(published: Rendezvous, reason: str, now: datetime) -> Rendezvous:
-    phase = RendezvousPhase.REFORMING
-    return published.model_copy(update={"phase": phase, "reason": reason, "reforming_since": now})
+    return Decision(given_up(published, reason, now))

@@ -10,7 +10,8 @@ from crds.elasticjob import ElasticJobStatus, JobPhase, Migration, Rendezvous, R
 from crds.model import Condition
 from reconcilers import job_status
 from reconcilers.conditions import with_condition
-from reconcilers.incidents import Incident
+from reconcilers.failure_policy import Assessment, Ending
+from reconcilers.incidents import Incident, in_one_line
 from reconcilers.job_check_report import NODES_CHECKED, QUIET, Finding, interrupted
 from reconcilers.job_scale import Uptake, in_words
 from reconcilers.job_scaled import phase_while_scaling, with_scaled
@@ -58,13 +59,16 @@ def suspended(turn: Turn) -> ElasticJobStatus:
     )
 
 
-def out_of_budget(
-    turn: Turn, excess: str, incident: Incident | None, restarts: dict[str, int]
-) -> ElasticJobStatus:
-    failure = incident.failure if incident else job_status.last_failure(turn.job, turn.workers)
-    message = f"{excess}; last: {failure.worker}: {failure.message}" if failure else excess
-    status = finished(turn, JobPhase.FAILED, "RestartLimitExceeded", message[:4_096])
-    return status.model_copy(update={"restarts": restarts, "last_failure": failure})
+def failed(turn: Turn, failures: Assessment, ending: Ending) -> ElasticJobStatus:
+    """Of a job that failed by what happened to its workers."""
+    status = finished(turn, JobPhase.FAILED, ending.reason, ending.message)
+    return status.model_copy(
+        update={
+            "restarts": failures.restarts,
+            "failure_budget": failures.budget,
+            "last_failure": ending.failure or failures.last_failure,
+        }
+    )
 
 
 def finished(turn: Turn, phase: JobPhase, reason: str, message: str) -> ElasticJobStatus:
@@ -98,10 +102,12 @@ def common(turn: Turn) -> ElasticJobStatus:
     )
 
 
-def announce_world(turn: Turn, decision: Decision) -> None:
+def announce_world(turn: Turn, decision: Decision, incident: Incident | None) -> None:
     published, new = turn.published, decision.rendezvous
+    _announce_culprit(turn, incident)
     if decision.broken:
-        turn.event("Warning", "WorldBroken", f"round {published.round}: {new.reason}")
+        why = incident_line(incident) or new.reason
+        turn.event("Warning", "WorldBroken", f"round {published.round}: {why}")
     elif decision.breaks:
         turn.event("Normal", "WorldChanged", f"round {published.round}: {new.reason}")
     if new.phase is RendezvousPhase.FORMED and new.round != published.round:
@@ -111,6 +117,21 @@ def announce_world(turn: Turn, decision: Decision) -> None:
             f"round {new.round}: {len(new.members)} workers, {new.world_size} processes, "
             f"rank 0 is worker {new.members[0]} at {new.master_address}:{new.master_port}",
         )
+
+
+def incident_line(incident: Incident | None) -> str:
+    """The culprit in one line, with the class and what a rule says to it."""
+    if incident is None:
+        return ""
+    by_rule = f", {incident.action} by failurePolicy" if incident.action else ""
+    return f"{in_one_line(incident.failure)} ({incident.exit_class}{by_rule})"
+
+
+def _announce_culprit(turn: Turn, incident: Incident | None) -> None:
+    if incident is not None and incident.instead_of is not None:
+        blamed = incident.instead_of
+        message = f"round {blamed.round}: {incident_line(incident)} was first, and not {blamed.worker}"
+        turn.event("Warning", "CulpritFound", message)
 
 
 def announce_scale(turn: Turn, uptake: Uptake) -> None:

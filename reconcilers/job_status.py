@@ -14,10 +14,10 @@ from crds.elasticjob import (
     RendezvousPhase,
     ReplicaStatus,
 )
-from crds.elasticworker import ElasticWorker, WorkerPhase
+from crds.elasticworker import ElasticWorker, WorkerExit, WorkerPhase
 from crds.model import Condition, ConditionStatus
 from reconcilers.conditions import with_condition
-from reconcilers.worker_status import SCHEDULED, finished
+from reconcilers.worker_status import REPLACED, SCHEDULED, finished
 
 RUNNING, SUCCEEDED, FAILED, SUSPENDED = "Running", "Succeeded", "Failed", "Suspended"
 WORLD_FORMED = "WorldFormed"
@@ -132,16 +132,21 @@ def last_failure(job: ElasticJob, workers: Sequence[ElasticWorker]) -> JobFailur
     newest = job.status.last_failure
     for worker in workers:
         end = worker.status.last_exit
-        if end is not None and (newest is None or end.time > newest.time):
-            newest = JobFailure(
-                worker=worker.metadata.name,
-                rank=end.rank,
-                exit_class=end.exit_class.value,
-                exit_code=end.exit_code,
-                message=end.message,
-                time=end.time,
-            )
+        told = end is not None and end.reason != REPLACED  # what was first is told as a failure in place
+        if end is not None and told and (newest is None or end.time > newest.time):
+            newest = failure_of_pod(worker.metadata.name, end)
     return newest
+
+
+def failure_of_pod(worker: str, end: WorkerExit) -> JobFailure:
+    return JobFailure(
+        worker=worker,
+        rank=end.rank,
+        exit_class=end.exit_class.value,
+        exit_code=end.exit_code,
+        message=end.message,
+        time=end.time,
+    )
 
 
 def _status(value: bool) -> ConditionStatus:

@@ -1,4 +1,4 @@
-"""More memory for a slot whose Pod was killed for want of it: twice as much, at most 8 GiB more at a time.
+"""More memory for a slot where a process was killed for want of it: twice as much, at most 8 GiB more a time.
 
 What is raised is the limit, since passing it is what kills. The request grows in proportion: who asks for all
 it may use (QoS class Guaranteed) goes on doing so, who asks for a quarter still asks for a quarter. With a
@@ -48,15 +48,18 @@ def raised_memory(
     worker: ElasticWorker,
     workers: Iterable[ElasticWorker],
     nodes: Iterable[Mapping[str, Any]],
+    *,
+    in_place: bool = False,
 ) -> RaisedMemory | None:
     """For the next incarnation of `worker`; None if it did not run out of memory, or may have no more.
 
     Args:
         workers: all of the job's, who share in `spec.resourceLimits.memory`.
         nodes: as the API server has them. No Pod is given more than the largest could allocate.
+        in_place: its Pod lives, and a process of it ran out of memory.
     """
     before = memory_of(job, worker)
-    if before is None or not _ran_out(worker):
+    if before is None or not (in_place or _ran_out(worker)):
         return None
     others = [other for other in workers if other.metadata.uid != worker.metadata.uid]
     room, left = _largest_node(nodes), _left_of_limit(job, others)

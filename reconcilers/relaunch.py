@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from crds import names
-from crds.elasticjob import Rendezvous, RendezvousPhase
+from crds.elasticjob import FailureAction, Rendezvous, RendezvousPhase
 from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
 from reconcilers.job_verdicts import UNJUDGED, Standing
 
@@ -43,10 +43,13 @@ def plan_relaunches(
     now: datetime,
     standing: Standing = UNJUDGED,
     renewed: Mapping[str, str] | None = None,
+    avoiding: Collection[str] = (),
 ) -> RelaunchPlan:
     """The slots whose Pod has ended and is due to be replaced, or is on a node that was found faulty.
 
-    `renewed` says, by uid, who is to have a new Pod for another reason, and for which.
+    Args:
+        renewed: by uid, who is to have a new Pod for another reason, and for which.
+        avoiding: who of them (by uid) would rather not come back to their node.
     """
     due, waits = [], []
     for worker in workers:
@@ -59,7 +62,7 @@ def plan_relaunches(
         if wait > 0:
             waits.append(wait)
         else:
-            due.append(Relaunch(worker, _excluded(worker), _faulty(worker, standing), reason))
+            due.append(Relaunch(worker, _excluded(worker, avoiding), _faulty(worker, standing), reason))
     return RelaunchPlan(tuple(due), min(waits, default=None))
 
 
@@ -81,11 +84,13 @@ def _remaining_delay(worker: ElasticWorker, now: datetime) -> float:
     return delay_seconds(worker.status.quick_exits or 0) - (now - last_exit.time).total_seconds()
 
 
-def _excluded(worker: ElasticWorker) -> tuple[str, ...]:
-    nodes = list(worker.spec.excluded_nodes)
-    last_exit = worker.status.last_exit
-    if last_exit is not None and last_exit.exit_class in AVOIDED and last_exit.node_name:
-        nodes = [node for node in nodes if node != last_exit.node_name] + [last_exit.node_name]
+def _excluded(worker: ElasticWorker, avoiding: Collection[str]) -> tuple[str, ...]:
+    nodes, end = list(worker.spec.excluded_nodes), worker.status.last_exit
+    failed = worker.status.node_name if worker.metadata.uid in avoiding else None
+    if end is not None and (end.exit_class in AVOIDED or end.action is FailureAction.REPLACE):
+        failed = failed or end.node_name
+    if failed:
+        nodes = [node for node in nodes if node != failed] + [failed]
     return tuple(nodes[-MAX_EXCLUDED_NODES:])
 
 

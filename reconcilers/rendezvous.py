@@ -19,6 +19,7 @@ from crds.elasticworker import AgentReport, AgentState
 NAMED_BREAKS = 3
 """The others are counted: a rack that is lost must not fill the status."""
 _TOO_FEW = re.compile(r"(^|; )\d+ of at least \d+ workers are ready$")
+_HELD = re.compile(r"; the next world waits [^;]*$")
 
 
 @dataclass(frozen=True)
@@ -138,6 +139,41 @@ def dissolve(published: Rendezvous, reason: str) -> Rendezvous:
     return Rendezvous(round=published.round, phase=RendezvousPhase.FORMING, reason=reason)
 
 
+def held(
+    published: Rendezvous, decision: Decision, until: datetime | None, why: str, now: datetime
+) -> Decision:
+    """The decision, without a new world before `until`; one that stands may grow."""
+    wait = 0.0 if until is None else (until - now).total_seconds()
+    if wait <= 0 or not _replaces_a_broken_world(published, decision):
+        return decision
+    kept = without_new_world(published, decision, now)
+    reason = f"{_lasting(kept.rendezvous.reason)}; the next world waits {why}".removeprefix("; ")
+    world = kept.rendezvous.model_copy(update={"reason": reason})
+    return replace(kept, rendezvous=world, look_again_seconds=wait)
+
+
+def without_new_world(published: Rendezvous, decision: Decision, now: datetime) -> Decision:
+    """The decision, but for the world that it forms. That the old one broke, and why, is kept."""
+    world = decision.rendezvous
+    if world.phase is not RendezvousPhase.FORMED or world.round == published.round:
+        return replace(decision, look_again_seconds=None)
+    if not decision.broken:
+        return Decision(published)
+    return Decision(given_up(published, world.reason, now), decision.breaks)
+
+
+def given_up(published: Rendezvous, reason: str, now: datetime) -> Rendezvous:
+    """The same world, broken now."""
+    phase = RendezvousPhase.REFORMING
+    return published.model_copy(update={"phase": phase, "reason": reason, "reforming_since": now})
+
+
+def _replaces_a_broken_world(published: Rendezvous, decision: Decision) -> bool:
+    stands = published.phase is RendezvousPhase.FORMED and not decision.broken
+    world = decision.rendezvous
+    return not stands and world.phase is RendezvousPhase.FORMED and world.round != published.round
+
+
 def is_ending(published: Rendezvous, participants: Sequence[Participant]) -> bool:
     """Whether a member of a formed world has finished: so near to its end, training is not disturbed."""
     members = set(published.members)
@@ -240,7 +276,7 @@ def _judge_reforming(
     published: Rendezvous, ranked: Sequence[Participant], bounds: Bounds, now: datetime
 ) -> Decision:
     joinable = [p for p in ranked if p.joinable]
-    reason = _TOO_FEW.sub("", published.reason)
+    reason = _lasting(published.reason)
     if len(joinable) >= bounds.desired and bounds.floor(len(joinable)):
         return Decision(form(published, joinable, bounds, reason, now))
     since = published.reforming_since or now
@@ -272,11 +308,16 @@ def _judge_forming(
 
 def _told(waiting: Rendezvous, joinable: Sequence[Participant], bounds: Bounds) -> Rendezvous:
     """The same, whose reason says what it waits for, if that is more workers than there are."""
-    reason = _TOO_FEW.sub("", waiting.reason)
+    reason = _lasting(waiting.reason)
     if joinable and not bounds.floor(len(joinable)):
         few = f"{len(joinable)} of at least {bounds.least} workers are ready"
         reason = f"{reason}; {few}" if reason else few
     return waiting if reason == waiting.reason else waiting.model_copy(update={"reason": reason})
+
+
+def _lasting(reason: str) -> str:
+    """Without what it says of the moment."""
+    return _TOO_FEW.sub("", _HELD.sub("", reason))
 
 
 def last_call(joined: Sequence[Participant], bounds: Bounds) -> float:

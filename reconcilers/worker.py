@@ -90,6 +90,8 @@ class WorkerReconciler(Reconciler):
             pod=pod,
             heartbeat_lost_seconds=silence,
             node_lost=self._node_lost(pod, lease, worker),
+            node=self._node_of(pod, worker),
+            rules=assignment.failure_rules,
             released=assignment.released,
         )
         await self._write(raw, observe(worker, seen, self._clock.now()))
@@ -107,6 +109,10 @@ class WorkerReconciler(Reconciler):
             with contextlib.suppress(NotFound):
                 pod = await self._client.get(PODS, pod_name(worker), worker.metadata.namespace)
         return pod if pod is not None and _owned(pod, worker) else None
+
+    def _node_of(self, pod: dict[str, Any] | None, worker: ElasticWorker) -> dict[str, Any] | None:
+        name = (pod or {}).get("spec", {}).get("nodeName") or worker.status.node_name
+        return self._nodes.get(None, name) if name else None
 
     async def _obstacle(self, assignment: Assignment) -> Obstacle | None:
         """Why the Pod has to wait for its gang."""

@@ -9,11 +9,14 @@ counted with the first look at the next incarnation, in one write.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from crds.elasticjob import FailureRule
 from crds.elasticworker import (
+    AgentFailure,
     AgentState,
     ElasticWorker,
     ElasticWorkerStatus,
@@ -22,8 +25,19 @@ from crds.elasticworker import (
     WorkerPhase,
 )
 from crds.model import ConditionStatus
+from reconcilers import budgets
 from reconcilers.conditions import with_condition
-from reconcilers.exit_class import PodEnd, classify_pod
+from reconcilers.exit_class import (
+    FREE,
+    PodEnd,
+    classify_pod,
+    classify_process,
+    deleted,
+    heartbeat_lost,
+    node_lost,
+)
+from reconcilers.failure_rules import action_for, of_pod
+from reconcilers.ground import highest_told
 
 QUICK_EXIT_SECONDS = 60.0
 ENDED = (WorkerPhase.FAILED, WorkerPhase.SUCCEEDED)
@@ -31,6 +45,8 @@ MAX_MESSAGE = 2_048
 MAX_REASON = 256
 SCHEDULED = "Scheduled"
 """Condition of an ElasticWorker: whether its Pod has a node."""
+REPLACED = "Replaced"
+"""Reason of the end of an incarnation whose Pod lived when it was replaced, for a failure in place."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +58,10 @@ class Observation:
     """Set when the agent's Lease has not been renewed for longer than allowed."""
     node_lost: str | None = None
     """Set when the Pod's node is gone or not ready: why."""
+    node: Mapping[str, Any] | None = None
+    """Where the Pod is, or was."""
+    rules: Sequence[FailureRule] = ()
+    """The job's failurePolicy."""
     released: bool = False
     """The job is suspended or finished, or the check is, so that a missing Pod is no failure."""
 
@@ -65,23 +85,47 @@ def _of_this_incarnation(worker: ElasticWorker, now: datetime) -> ElasticWorkerS
         phase=WorkerPhase.PENDING,
         restarts=status.restarts,
         restart_count=status.restart_count,
+        failure_budget=status.failure_budget,
         quick_exits=status.quick_exits,
         last_exit=status.last_exit,
     )
     if status.observed_incarnation is None or status.phase in ENDED:
         return afresh
+    end = _taken_off(worker, now) or _replaced(worker, now)
+    return afresh.model_copy(update=_counted(status, end) | {"quick_exits": 0}) if end else afresh
+
+
+def _taken_off(worker: ElasticWorker, now: datetime) -> WorkerExit | None:
+    status = worker.status
     if status.node_name not in worker.spec.faulty_nodes:
-        return afresh
+        return None
     message = f"{status.pod_name} was taken off the node {status.node_name}, which a check found faulty"
-    taken_off = WorkerExit(
-        incarnation=status.observed_incarnation,
+    return WorkerExit(
+        incarnation=status.observed_incarnation or 1,
         exit_class=ExitClass.CHECK_FAILED,
         reason="FaultyNode",
         message=message,
-        node_name=status.node_name,
+        node_name=status.node_name or "",
         time=now,
     )
-    return afresh.model_copy(update=_counted(status, taken_off) | {"quick_exits": 0})
+
+
+def _replaced(worker: ElasticWorker, now: datetime) -> WorkerExit | None:
+    """The end of an incarnation of which the last word was that its processes had failed."""
+    status, report = worker.status, worker.status.agent
+    if report is None or report.failure is None or report.state is not AgentState.FAILED:
+        return None
+    if (report.incarnation, report.pod_uid) != (status.observed_incarnation, status.pod_uid):
+        return None
+    return WorkerExit(
+        incarnation=report.incarnation,
+        exit_class=classify_process(report.failure),
+        reason=REPLACED,
+        exit_code=report.failure.exit_code,
+        **_words(report.failure, ""),
+        node_name=status.node_name or "",
+        time=now,
+    )
 
 
 def _counted(status: ElasticWorkerStatus, end: WorkerExit) -> dict[str, Any]:
@@ -102,9 +146,7 @@ def _without_pod(
         )
     if status.pod_uid is None:
         return status
-    return _ended(
-        worker, status, PodEnd(ExitClass.KILLED, "Deleted", message="the Pod was deleted"), None, now
-    )
+    return _ended(worker, status, deleted(seen.node), None, seen, now)
 
 
 def _with_pod(
@@ -127,14 +169,12 @@ def _with_pod(
     if seen.released:
         return status
     if phase == "Failed" or pod["metadata"].get("deletionTimestamp"):
-        return _ended(worker, status, classify_pod(pod), pod, now)
+        return _ended(worker, status, classify_pod(pod, seen.node), pod, seen, now)
     if seen.node_lost:
-        return _ended(
-            worker, status, PodEnd(ExitClass.NODE_LOST, "NodeLost", message=seen.node_lost), pod, now
-        )
+        return _ended(worker, status, node_lost(seen.node_lost), pod, seen, now)
     if seen.heartbeat_lost_seconds is not None:
-        message = f"no heartbeat from {pod['metadata']['name']} for {seen.heartbeat_lost_seconds:.0f} s"
-        return _ended(worker, status, PodEnd(ExitClass.NODE_LOST, "HeartbeatLost", message=message), pod, now)
+        end = heartbeat_lost(pod["metadata"]["name"], seen.heartbeat_lost_seconds)
+        return _ended(worker, status, end, pod, seen, now)
     return _alive(status, pod, running=phase == "Running", now=now)
 
 
@@ -181,28 +221,53 @@ def _ended(
     status: ElasticWorkerStatus,
     end: PodEnd,
     pod: dict[str, Any] | None,
+    seen: Observation,
     now: datetime,
 ) -> ElasticWorkerStatus:
-    failure = worker.status.agent.failure if current_report(worker) and worker.status.agent else None
-    message = end.message or (failure.message if failure else "") or f"exit code {end.exit_code}"
+    failure = _last_word(worker)
+    words = _words(None if end.exit_class in FREE and end.message else failure, end.message)
+    text = words["message"] or f"exit code {end.exit_code}"
+    action = action_for(seen.rules, of_pod(pod, f"{text}\n{words['log_tail']}"))
     last_exit = WorkerExit(
         incarnation=worker.spec.incarnation,
         exit_class=end.exit_class,
         reason=end.reason[:MAX_REASON],
         exit_code=end.exit_code,
-        rank=failure.rank if failure else None,
-        message=(failure.message or failure.log_tail if failure else message)[:MAX_MESSAGE],
+        **(words | {"message": text}),
         node_name=status.node_name or "",
+        action=action,
         time=now,
+    )
+    reached = highest_told(worker.status.agent if current_report(worker) else None)
+    spent = budgets.after(
+        status.failure_budget,
+        budgets.Failed(end.exit_class, text, reached, action),
     )
     return status.model_copy(
         update={
             "phase": WorkerPhase.FAILED,
-            "message": message[:MAX_MESSAGE],
+            "message": (end.message or text)[:MAX_MESSAGE],
             "quick_exits": (status.quick_exits or 0) + 1 if _was_quick(pod, now) else 0,
+            "failure_budget": spent,
             **_counted(status, last_exit),
         }
     )
+
+
+def _last_word(worker: ElasticWorker) -> AgentFailure | None:
+    """The failure of the round that the agent acted on last; an earlier one has been told before."""
+    report = worker.status.agent
+    if report is None or report.failure is None or not current_report(worker):
+        return None
+    return report.failure if report.failure.round >= report.observed_round else None
+
+
+def _words(failure: AgentFailure | None, message: str) -> dict[str, Any]:
+    """What there is to say of an end: the training process's own words before the Pod's."""
+    if failure is None:
+        return {"rank": None, "message": message[:MAX_MESSAGE], "log_tail": ""}
+    said = (failure.message or message)[:MAX_MESSAGE]
+    return {"rank": failure.rank, "message": said, "log_tail": failure.log_tail[-MAX_MESSAGE:]}
 
 
 def _was_quick(pod: dict[str, Any] | None, now: datetime) -> bool:

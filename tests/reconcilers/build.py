@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import AgentReport, AgentState, ElasticWorker, WorkerPhase
+from crds.elasticworker import AgentFailure, AgentReport, AgentState, ElasticWorker, WorkerPhase
 from crds.nodecheck import NodeCheck
 from reconcilers.rendezvous import Bounds, Participant
 
@@ -124,3 +124,17 @@ def pod(
 
 def terminated(exit_code: int, reason: str = "Error", name: str = "main") -> dict[str, Any]:
     return {"name": name, "state": {"terminated": {"exitCode": exit_code, "reason": reason}}}
+
+
+def failure(index: int = 0, exit_code: int | None = 1, seconds: float = 0.0, **more: Any) -> AgentFailure:
+    """Of a training process in round 1."""
+    fields: dict[str, Any] = {"sequence": 1, "round": 1, "rank": index, "message": "ValueError: bad"}
+    return AgentFailure(exit_code=exit_code, time=later(seconds), **(fields | more))
+
+
+def failing(
+    index: int = 0, state: AgentState = AgentState.FAILED, observed_round: int = 1, **more: Any
+) -> ElasticWorker:
+    """A worker one of whose training processes failed."""
+    said = report(index, state, observed_round, failure=failure(index, **more))
+    return worker(index, agent=said.to_wire())

@@ -92,6 +92,7 @@ class Stage:
     def look(self) -> Course:
         """What a reconcile does, with its writes."""
         self.now += timedelta(seconds=1)
+        before = self.world.round
         self.suspected = suspected_at(self.suspected, self.workers, self.world, self.now)
         checks = all_checks(*self.checks)
         active = active_check(checks.of_job)
@@ -99,7 +100,8 @@ class Stage:
         ages = Ages(joined={w.metadata.uid: 1e6 for w in self.workers})
         people = participants_of(self.job, self.workers, ages)
         course = plan_world(self.world, people, bounds_of(self.job), standing, active, self.now)
-        self.restarts = with_incident(self.restarts, incident_of(course.decision.breaks, self.workers))
+        incident = incident_of(course.decision.breaks, self.workers, before)
+        self.restarts = with_incident(self.restarts, incident)
         if course.check:
             name = check_name("digits", next_number("digits", [c.metadata.name for c in self.checks]))
             made = job_check(int(name.rsplit("-", 1)[1]), None, workers=course.check, ended=self.now)

@@ -273,12 +273,12 @@ def test_a_job_whose_hardware_fails_in_place_is_checked_again_and_the_failure_co
     stage.speak(1, AgentState.FAILED, failure=failure)
     for _ in range(3):
         stage.look()
-        assert stage.world.phase is REFORMING and stage.restarts == {"UserError": 1}
+        assert stage.world.phase is REFORMING and stage.restarts == {"HardwareError": 1}
     stage.act()
     assert [c.spec.workers for c in stage.checks] == [[0, 1], [0, 1]]
     stage.conclude(b="Inconclusive")
     train(stage)
-    assert stage.world.round == 2 and stage.restarts == {"UserError": 1}
+    assert stage.world.round == 2 and stage.restarts == {"HardwareError": 1}
     ordinary = failure.model_copy(update={"sequence": 2, "round": 2, "message": "ValueError"})
     stage.speak(1, AgentState.FAILED, failure=ordinary)
     train(stage)

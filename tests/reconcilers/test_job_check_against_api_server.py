@@ -244,11 +244,14 @@ async def test_a_failure_that_smells_of_hardware_is_checked_and_an_ordinary_one_
     await ward.say("smell-worker-0", {"state": "Failed", "failure": failure})
     check = await ward.active("smell", "smell-check-2")
     status = await ward.status("smell")
-    assert status["rendezvous"]["phase"] == "Reforming" and status["restarts"] == {"UserError": 2}
+    assert status["rendezvous"]["phase"] == "Reforming" and status["restarts"] == {
+        "UserError": 1,
+        "HardwareError": 1,
+    }
     assert status["suspectedAt"] <= check["metadata"]["creationTimestamp"].replace("Z", ".999999Z")
     await ward.conclude("smell-check-2", "smell", smell_0="Inconclusive")
     await ward.formed("smell", 3)
-    assert (await ward.status("smell"))["restarts"] == {"UserError": 2}
+    assert (await ward.status("smell"))["restarts"] == {"UserError": 1, "HardwareError": 1}
 
 
 async def test_newcomers_are_checked_while_the_world_trains(ward: Ward) -> None:

@@ -7,94 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crds.elasticjob import JobPhase, Rendezvous, RendezvousPhase
-from crds.elasticworker import AgentFailure, AgentState, ExitClass, WorkerPhase
+from crds.elasticworker import WorkerPhase
 from reconcilers import job_status
 from reconcilers.conditions import is_true
-from reconcilers.exit_class import classify_pod, classify_process
-from reconcilers.failure_policy import over_budget, spent
-from reconcilers.incidents import incident_of, with_incident
 from reconcilers.observations import Observations
 from reconcilers.recent import Recent
 from reconcilers.relaunch import MAX_DELAY_SECONDS, delay_seconds, plan_relaunches
-from reconcilers.rendezvous import Break
 from reconcilers.run_policy import seconds_to_cleaning, seconds_to_deadline, seconds_to_expiry
 from reconcilers.status_patch import merge_patch
 from reconcilers.worker_set import new_worker, plan_workers
-from tests.reconcilers.build import NOW, job, later, pod, report, terminated, worker
+from tests.reconcilers.build import NOW, job, later, worker
 
 FORMED = RendezvousPhase.FORMED
-
-
-# --- exit classes -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("ended", "expected"),
-    [
-        (pod(phase="Failed", containerStatuses=[terminated(1)]), ExitClass.USER_ERROR),
-        (pod(phase="Failed", containerStatuses=[terminated(139)]), ExitClass.USER_ERROR),
-        (pod(phase="Failed", containerStatuses=[terminated(137)]), ExitClass.KILLED),
-        (pod(phase="Failed", containerStatuses=[terminated(137, "OOMKilled")]), ExitClass.OOM),
-        (pod(phase="Failed", containerStatuses=[terminated(201)]), ExitClass.HARDWARE_ERROR),
-        (
-            pod(phase="Failed", containerStatuses=[terminated(137, "ContainerStatusUnknown")]),
-            ExitClass.NODE_LOST,
-        ),
-        (pod(phase="Failed", reason="Evicted"), ExitClass.PREEMPTED),
-        (pod(phase="Failed", reason="UnexpectedAdmissionError"), ExitClass.UNKNOWN),
-        (pod(deleted=True), ExitClass.KILLED),
-        (pod(phase="Failed", containerStatuses=[terminated(0), terminated(3)]), ExitClass.USER_ERROR),
-    ],
-)
-def test_pod_ends_are_classified(ended: dict[str, Any], expected: ExitClass) -> None:
-    assert classify_pod(ended).exit_class is expected
-
-
-def failure(index: int = 0, exit_code: int = 1, seconds: float = 0.0, message: str = "boom") -> AgentFailure:
-    return AgentFailure(
-        sequence=1, round=1, rank=index, exit_code=exit_code, message=message, time=later(seconds)
-    )
-
-
-@pytest.mark.parametrize(
-    ("code", "expected"),
-    [
-        (1, ExitClass.USER_ERROR),
-        (-9, ExitClass.KILLED),
-        (-11, ExitClass.USER_ERROR),
-        (202, ExitClass.HARDWARE_ERROR),
-    ],
-)
-def test_process_failures_are_classified(code: int, expected: ExitClass) -> None:
-    assert classify_process(failure(exit_code=code)) is expected
-
-
-# --- budgets ----------------------------------------------------------------------------------------
-
-
-def test_only_the_users_own_failures_spend_the_budget() -> None:
-    assert spent({"Killed": 9, "Preempted": 9, "NodeLost": 9, "UserError": 2, "OOM": 1}) == 3
-
-
-def test_job_fails_when_training_fails_more_often_than_restart_count() -> None:
-    assert over_budget({"UserError": 3}, [], {"worker": 3}) is None
-    assert over_budget({"UserError": 4}, [], {"worker": 3}) == "training failed 4 times, with restartCount 3"
-
-
-def test_job_fails_when_one_workers_pods_fail_more_often_than_restart_count() -> None:
-    tired = worker(restarts={"UserError": 1})
-    assert over_budget({}, [tired], {"worker": 0}) == "digits-worker-0 failed 1 times, with restartCount 0"
-
-
-def test_the_first_process_to_fail_is_the_culprit() -> None:
-    breaks = [
-        Break(i, "", report(i, AgentState.FAILED, 1, failure=failure(i, seconds=s)))
-        for i, s in ((0, 2.0), (1, 1.0))
-    ]
-    incident = incident_of(breaks, [worker(0), worker(1)])
-    assert incident is not None and incident.failure.worker == "digits-worker-1"
-    assert with_incident({"UserError": 1}, incident) == {"UserError": 2}
-    assert incident_of([Break(0, "lost")], []) is None
 
 
 # --- relaunching ------------------------------------------------------------------------------------
@@ -125,6 +49,15 @@ def test_lost_node_is_avoided_and_a_users_error_is_not_the_nodes_fault() -> None
     lost, wrong = ended(0, "NodeLost"), ended(1, "UserError")
     plan = plan_relaunches([lost, wrong], Rendezvous(), NOW)
     assert [r.excluded_nodes for r in plan.relaunches] == [("node-0",), ()]
+
+
+def test_a_node_on_which_a_rule_replaced_the_pod_is_avoided() -> None:
+    by_rule = worker(
+        0, WorkerPhase.FAILED, lastExit=ended().status.last_exit.to_wire() | {"action": "Replace"}
+    )
+    assert plan_relaunches([by_rule], Rendezvous(), NOW).relaunches[0].excluded_nodes == ("node-0",)
+    renewed = plan_relaunches([worker(0)], Rendezvous(), NOW, renewed={"w0": "why"}, avoiding={"w0"})
+    assert renewed.relaunches[0].excluded_nodes == ("node-0",)
 
 
 def test_incarnation_is_raised_once_until_it_has_been_looked_at() -> None:

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from crds.elasticworker import AgentFailure, ExitClass
+from reconcilers.consequences import text_follows_from_a_peer
+from reconcilers.exit_class import CAUSES, FREE, classify_pod, classify_process, deleted
+from reconcilers.signature import MAX_SIGNATURE, signature_of
+from tests.reconcilers.build import failure, pod, terminated
+
+GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer"
+
+
+def disrupted(reason: str, message: str = "") -> dict[str, Any]:
+    condition = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": message}
+    return pod(phase="Failed", conditions=[condition])
+
+
+@pytest.mark.parametrize(
+    ("ended", "expected"),
+    [
+        (pod(phase="Failed", containerStatuses=[terminated(1)]), ExitClass.USER_ERROR),
+        (pod(phase="Failed", containerStatuses=[terminated(139)]), ExitClass.USER_ERROR),
+        (pod(phase="Failed", containerStatuses=[terminated(137)]), ExitClass.KILLED),
+        (pod(phase="Failed", containerStatuses=[terminated(137, "OOMKilled")]), ExitClass.OOM),
+        (pod(phase="Failed", containerStatuses=[terminated(201)]), ExitClass.HARDWARE_ERROR),
+        (
+            pod(phase="Failed", containerStatuses=[terminated(137, "ContainerStatusUnknown")]),
+            ExitClass.NODE_LOST,
+        ),
+        (pod(phase="Failed", reason="Evicted"), ExitClass.PREEMPTED),
+        (pod(phase="Failed", reason="OutOfcpu"), ExitClass.PREEMPTED),
+        (pod(phase="Failed", reason="UnexpectedAdmissionError"), ExitClass.UNKNOWN),
+        (pod(deleted=True), ExitClass.KILLED),
+        (pod(phase="Failed", containerStatuses=[terminated(0), terminated(3)]), ExitClass.USER_ERROR),
+        (disrupted("EvictionByEvictionAPI"), ExitClass.PREEMPTED),
+        (disrupted("PreemptionByScheduler"), ExitClass.PREEMPTED),
+        (disrupted("TerminationByKubelet"), ExitClass.PREEMPTED),
+        (disrupted("DeletionByTaintManager"), ExitClass.NODE_LOST),
+        (disrupted("DeletionByPodGC"), ExitClass.NODE_LOST),
+        (disrupted("SomethingNewer"), ExitClass.PREEMPTED),
+        (
+            disrupted("TerminationByKubelet", 'Usage of EmptyDir volume "tmp" exceeds the limit "1Gi".'),
+            ExitClass.USER_ERROR,
+        ),
+    ],
+)
+def test_pod_ends_are_classified(ended: dict[str, Any], expected: ExitClass) -> None:
+    assert classify_pod(ended).exit_class is expected
+
+
+@pytest.mark.parametrize(
+    ("taint", "expected"),
+    [
+        ("ToBeDeletedByClusterAutoscaler", ExitClass.PREEMPTED),
+        ("aws-node-termination-handler/spot-itn", ExitClass.PREEMPTED),
+        ("node.kubernetes.io/out-of-service", ExitClass.NODE_LOST),
+        ("somebody.else/reason", ExitClass.KILLED),
+    ],
+)
+def test_who_is_deleted_from_a_node_that_goes_was_not_killed(taint: str, expected: ExitClass) -> None:
+    node = {"spec": {"taints": [{"key": taint, "effect": "NoExecute"}]}}
+    assert classify_pod(pod(deleted=True), node).exit_class is expected
+    assert deleted(None).exit_class is ExitClass.KILLED
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        (failure(), ExitClass.USER_ERROR),
+        (failure(exit_code=-9), ExitClass.KILLED),
+        (failure(exit_code=-15), ExitClass.KILLED),
+        (failure(exit_code=137), ExitClass.KILLED),
+        (failure(exit_code=-11, message="the process was killed by SIGSEGV"), ExitClass.USER_ERROR),
+        (failure(exit_code=202), ExitClass.HARDWARE_ERROR),
+        (failure(exit_code=-9, cause="OOM"), ExitClass.OOM),
+        (failure(exit_code=None, cause="Hang"), ExitClass.HANG),
+        (failure(cause="Device"), ExitClass.HARDWARE_ERROR),
+        (
+            failure(message="RuntimeError: CUDA error: uncorrectable ECC error encountered"),
+            ExitClass.HARDWARE_ERROR,
+        ),
+        (failure(message=GLOO), ExitClass.UNKNOWN),
+        (failure(message=GLOO, exit_code=-9), ExitClass.KILLED),
+    ],
+)
+def test_process_failures_are_classified(told: AgentFailure, expected: ExitClass) -> None:
+    assert classify_process(told) is expected
+
+
+def test_every_cause_has_a_class_that_spends_something() -> None:
+    assert all(CAUSES[cause] not in FREE for cause in type(next(iter(CAUSES))))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        GLOO,
+        "torch.distributed.DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed.",
+        "torch.distributed.DistBackendError: NCCL error in: NCCLUtils.hpp:268, remote process exited or there "
+        "was a network error, NCCL version 2.21.5\nncclRemoteError: A call failed possibly due to a network error",
+        "TrainingError: step 7 failed\nTraceback …\n"
+        + GLOO
+        + "\nThe above exception was the direct cause of …",
+        "The client socket has timed out after 300000ms while trying to connect to (10.0.0.1, 29500).",
+    ],
+)
+def test_what_follows_from_a_peers_death_is_known_by_its_text(text: str) -> None:
+    assert text_follows_from_a_peer(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ValueError: bad",
+        "ConnectionRefusedError: [Errno 111] Connection refused",
+        "BrokenPipeError: [Errno 32] Broken pipe",
+        "DistNetworkError: The server socket has failed to listen on any local network address. EADDRINUSE",
+        "DistBackendError: NCCL error: invalid usage, ncclInvalidUsage: Duplicate GPU detected",
+        "",
+    ],
+)
+def test_the_programs_own_errors_are_not_a_peers(text: str) -> None:
+    assert not text_follows_from_a_peer(text)
+
+
+def test_the_log_tells_only_where_there_is_no_exception() -> None:
+    watchdog = "[rank1]:[E] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)"
+    assert text_follows_from_a_peer("the process was killed by SIGABRT", watchdog)
+    assert not text_follows_from_a_peer("ValueError: bad", watchdog)
+
+
+def test_signature_leaves_out_what_differs_from_one_time_to_the_next() -> None:
+    def signature(message: str) -> str:
+        return signature_of(ExitClass.USER_ERROR, message)
+
+    one = (
+        "RuntimeError: step 17 of 0x7f3a failed in /tmp/torchelastic_ab12cd/7 at 10.0.0.7:53486\nTraceback …"
+    )
+    other = "RuntimeError: step 3 of 0x55aa01 failed in /tmp/torchelastic_xyz987/9 at 10.0.1.9:1"
+    assert signature(one) == signature(other)
+    assert signature("KeyError: 'a'") != signature("KeyError: 'b'")
+    assert signature("x") != signature_of(ExitClass.HANG, "x")
+    assert len(signature("word " * 500)) == MAX_SIGNATURE
+    assert signature("\n\n  ValueError: bad  \nmore") == "UserError: ValueError: bad"
