@@ -8,7 +8,6 @@ both publish the next round.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
 from typing import Any
 
 from controller.cache import Cache
@@ -21,16 +20,19 @@ from crds.elasticjob import ElasticJob, ElasticJobStatus, JobPhase, Rendezvous
 from crds.elasticworker import ElasticWorker
 from reconcilers import job_outcome, rolling
 from reconcilers.clock import Clock
-from reconcilers.failure_policy import Renewal, assess
+from reconcilers.failure_policy import over_budget
 from reconcilers.hardware_smell import suspected_at
+from reconcilers.incidents import incident_of, with_incident
 from reconcilers.job_check import Course, active_check, plan_world, waiting_since_the_check
 from reconcilers.job_check_report import CheckState, finding_of
 from reconcilers.job_checks import JobChecks
 from reconcilers.job_plans import JobPlans
 from reconcilers.job_scale import take_up, with_moves_done, with_sources
+from reconcilers.job_state import failed_at
 from reconcilers.job_status import has_succeeded, training_types
 from reconcilers.job_turn import Turn
 from reconcilers.job_verdicts import Standing, standing_of
+from reconcilers.ledger import Ledger
 from reconcilers.memory import raised_memory
 from reconcilers.observations import Observations
 from reconcilers.parallel import in_parallel
@@ -40,7 +42,6 @@ from reconcilers.relaunch import Relaunch, plan_relaunches
 from reconcilers.rolling import plan_roll
 from reconcilers.run_policy import seconds_to_deadline, seconds_to_expiry
 from reconcilers.slots import present_slots
-from reconcilers.status_patch import merge_patch
 from reconcilers.worker import BY_JOB, owner_uids
 from reconcilers.worker_set import new_worker, plan_workers
 
@@ -62,6 +63,7 @@ class ElasticJobReconciler(Reconciler):
         self._saved = Observations(clock.monotonic)
         self._plans = JobPlans(client, cache)
         self._nodes = cache.store(NODES)
+        self._ledger = Ledger(clock.monotonic)
 
     async def reconcile(self, request: Request) -> Result:
         raw = self._jobs.get(request.namespace, request.name)
@@ -137,19 +139,21 @@ class ElasticJobReconciler(Reconciler):
         turn.active_check = active_check(checks.of_job)
         standing = standing_of(job, turn.workers, checks, turn.suspected_at, turn.now)
         course = self._plan_world(turn, standing)
-        failures = assess(job, turn.workers, course.decision.breaks, turn.published.round, turn.now)
-        if failures.ending is not None:
-            return job_outcome.failed(turn, failures, failures.ending)
-        course = course.held(turn.published, *failures.hold(turn.now), turn.now)
-        turn.again_in(course.decision.look_again_seconds)
+        turn.broken_at = failed_at(course.decision, turn.published.round, turn.workers, turn.now)
+        incident = incident_of(course.decision.breaks, turn.workers)
+        restarts = with_incident(job.status.restarts, incident)
+        budgets = {type_: spec.restart_count for type_, spec in job.spec.replica_specs.items()}
+        excess = over_budget(restarts, turn.workers, budgets)
+        if excess is not None:
+            return job_outcome.out_of_budget(turn, excess, incident, restarts)
 
         refused = ""
         if course.check:
             refused = await self._checks.create(job, course.check)
             course = course if not refused else course.without_check()
-        await self._relaunch(turn, course.decision.rendezvous, standing, failures.renewals)
+        await self._relaunch(turn, course.decision.rendezvous, standing)
         await self._checks.prune(job, checks)
-        job_outcome.announce_world(turn, course.decision, failures.incident)
+        job_outcome.announce_world(turn, course.decision)
         turn.job, done = with_moves_done(turn.job, turn.workers, course.decision.rendezvous)
         job_outcome.announce_moves(turn, done)
         state = CheckState(checks.of_job, turn.active_check, refused, standing.unchecked, course.left_out)
@@ -158,9 +162,8 @@ class ElasticJobReconciler(Reconciler):
         status = job_outcome.progress(turn, world, finding, course.left_out, fresh)
         return status.model_copy(
             update={
-                "restarts": failures.restarts,
-                "failure_budget": failures.budget,
-                "last_failure": failures.last_failure,
+                "restarts": restarts,
+                "last_failure": incident.failure if incident else status.last_failure,
             }
         )
 
@@ -190,30 +193,23 @@ class ElasticJobReconciler(Reconciler):
                 checkpoint[uid] = self._saved.age_seconds(uid, step)
         return Ages(joined, checkpoint)
 
-    async def _relaunch(
-        self, turn: Turn, rendezvous: Rendezvous, standing: Standing, failed: Mapping[str, Renewal]
-    ) -> None:
-        """Raise the incarnation of slots whose Pod has ended, has to leave its node, or is to be another."""
+    async def _relaunch(self, turn: Turn, rendezvous: Rendezvous, standing: Standing) -> None:
+        """Raise the incarnation of slots whose Pod has ended, or has to leave its node."""
         slots = {type_: present_slots(turn.job, type_) for type_ in training_types(turn.job)}
         wanted = [w for w in turn.workers if w.spec.index in slots.get(w.spec.type, ())]
         renewed = {worker.metadata.uid: rolling.REASON for worker in turn.roll.relaunches}
-        renewed |= {uid: renewal.reason for uid, renewal in failed.items()}
-        avoiding = {uid for uid, renewal in failed.items() if renewal.avoids_node}
-        plan = plan_relaunches(wanted, rendezvous, turn.now, standing, renewed, avoiding)
+        plan = plan_relaunches(wanted, rendezvous, turn.now, standing, renewed)
         turn.again_in(plan.look_again_seconds)
-        short = {uid for uid, renewal in failed.items() if renewal.out_of_memory}
-        raises = [self._raise_incarnation(turn, r, r.worker.metadata.uid in short) for r in plan.relaunches]
-        await in_parallel(raises)
+        await in_parallel([self._raise_incarnation(turn, relaunch) for relaunch in plan.relaunches])
 
-    async def _raise_incarnation(self, turn: Turn, relaunch: Relaunch, out_of_memory: bool) -> None:
+    async def _raise_incarnation(self, turn: Turn, relaunch: Relaunch) -> None:
         worker = relaunch.worker
         spec: dict[str, Any] = {
             "incarnation": worker.spec.incarnation + 1,
             "excludedNodes": list(relaunch.excluded_nodes),
             "faultyNodes": list(relaunch.faulty_nodes),
         }
-        nodes = self._nodes.list()
-        raised = raised_memory(turn.job, worker, turn.workers, nodes, in_place=out_of_memory)
+        raised = raised_memory(turn.job, worker, turn.workers, self._nodes.list())
         if raised is not None:
             spec["resources"] = raised.resources.to_wire()
         metadata = worker.metadata
@@ -226,7 +222,7 @@ class ElasticJobReconciler(Reconciler):
 
     async def _write(self, turn: Turn, status: ElasticJobStatus) -> None:
         """The one status write, if anything changed; then the Events, which tell what has happened."""
-        patch = merge_patch(turn.raw.get("status", {}), status.to_wire())
+        patch = self._ledger.patch(turn, status)
         if patch:
             metadata = turn.job.metadata
             await self._client.patch(

@@ -23,6 +23,8 @@ class Turn:
     now: datetime
     active_check: NodeCheck | None = None
     suspected_at: datetime | None = None
+    broken_at: datetime | None = None
+    """When the world failed, if it is given up in this turn because it did."""
     fresh: Freshness = field(default_factory=Freshness)
     """Whose Pods have not the resources that the job, as it was read, wants."""
     roll: Roll = field(default_factory=Roll)

@@ -250,7 +250,8 @@ def more_than_status(change: Change) -> bool:
 def more_than_progress(change: Change) -> bool:
     """Steps are reported every few seconds by every worker, and decide nothing about a job.
 
-    A checkpoint may: a world that is to grow can wait for it.
+    A checkpoint may: a world that is to grow can wait for it. And the first step of a round says that a job
+    trains (again).
     """
     return _without_steps(change.old) != _without_steps(change.new)
 
@@ -296,10 +297,11 @@ def _without_report(worker: dict[str, Any] | None) -> tuple[object, ...] | None:
 
 
 def _without_steps(worker: dict[str, Any] | None) -> tuple[object, ...] | None:
-    """Of the agent's progress no more than its last checkpoint."""
+    """Of the agent's progress no more than its last checkpoint, and in which rounds there was any."""
     report = (worker or {}).get("status", {}).get("agent") or {}
-    rest = {k: v for k, v in report.items() if k != "progress"}
-    return _without_report(worker), rest, (report.get("progress") or {}).get("checkpointStep")
+    rest = {k: v for k, v in report.items() if k not in ("progress", "rounds", "usage")}
+    rounds = [told["round"] for told in report.get("rounds") or ()]
+    return _without_report(worker), rest, (report.get("progress") or {}).get("checkpointStep"), rounds
 
 
 def _planned(plan: dict[str, Any] | None) -> tuple[object, ...] | None:

@@ -35,6 +35,28 @@ def test_a_checkpoint_wakes_the_job_and_the_steps_after_it_do_not() -> None:
     assert not more_than_the_agents_report(Change(none, saved))
 
 
+def test_the_first_step_of_a_round_wakes_the_job_and_those_after_it_do_not() -> None:
+    begun = raw(state="Running", progress={"step": 9}, rounds=[{"round": 1, "lastStep": 9}])
+    first = raw(
+        state="Running",
+        progress={"step": 9},
+        rounds=[*begun["status"]["agent"]["rounds"], {"round": 2, "lastStep": 9}],
+    )
+    later = raw(
+        state="Running",
+        progress={"step": 10},
+        rounds=[*begun["status"]["agent"]["rounds"], {"round": 2, "lastStep": 10}],
+    )
+    assert more_than_progress(Change(begun, first))
+    assert not more_than_progress(Change(first, later))
+    assert not more_than_the_agents_report(Change(begun, first))
+
+
+def test_what_a_pod_uses_wakes_nobody() -> None:
+    change = Change(raw(state="Running"), raw(state="Running", usage={"cpuCores": 1.5, "memoryBytes": 1}))
+    assert not more_than_progress(change) and not more_than_the_agents_report(change)
+
+
 def test_an_agents_state_wakes_the_job_but_not_its_pods_reconciler() -> None:
     change = Change(raw(state="Ready"), raw(state="Running"))
     assert more_than_progress(change) and not more_than_the_agents_report(change)

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crds.elasticjob import ElasticJob, Goodput, JobState
+from crds.elasticworker import AgentState, ElasticWorker
+from crds.progress import RoundProgress
+from reconcilers.goodput import effective_seconds, goodput_now, seconds_by_state, with_rounds
+from reconcilers.progress_rounds import told_rounds
+from tests.reconcilers.build import NOW, job, later, report, worker
+
+
+def figures(round_: int, first: int, last: int, seconds: float = 0.0) -> RoundProgress:
+    return RoundProgress(round=round_, first_step=first, last_step=last, stepping_seconds=seconds)
+
+
+def member(index: int, *rounds: RoundProgress, **more: Any) -> ElasticWorker:
+    spoken = report(index, AgentState.RUNNING, 1, rounds=list(rounds), **more)
+    return worker(index, agent=spoken.to_wire())
+
+
+def submitted(seconds_ago: float = 0.0, **status: Any) -> ElasticJob:
+    found = job(status=status)
+    created = NOW - timedelta(seconds=seconds_ago)
+    return found.model_copy(
+        update={"metadata": found.metadata.model_copy(update={"creation_timestamp": created})}
+    )
+
+
+BEGINNING = Goodput(state=JobState.PENDING, since=NOW)
+
+
+def test_steps_kept_times_seconds_a_step_over_the_time_since_submission() -> None:
+    told = [figures(1, 1, 101, 200.0), figures(2, 91, 191, 100.0)]
+    goodput = goodput_now(submitted(600), [member(0, *told)], NOW)
+    assert (goodput.first_step, goodput.last_step, goodput.steps_redone) == (1, 191, 11)
+    assert effective_seconds(goodput) == pytest.approx(191 * 1.5)
+    assert goodput.ratio == pytest.approx(191 * 1.5 / 600)
+
+
+def test_a_job_that_resumes_another_s_checkpoint_kept_what_it_trained_itself() -> None:
+    goodput = goodput_now(submitted(100), [member(0, figures(1, 1001, 1011, 20.0))], NOW)
+    assert goodput.ratio == pytest.approx(11 * 2 / 100)
+
+
+def test_without_two_steps_there_is_no_ratio() -> None:
+    assert goodput_now(submitted(100), [member(0)], NOW).ratio is None
+    assert goodput_now(submitted(100), [member(0, figures(1, 5, 5))], NOW).ratio is None
+
+
+def test_of_a_round_the_member_that_came_furthest_speaks_and_of_equals_the_lowest() -> None:
+    workers = [
+        member(2, figures(1, 1, 9, 3.0)),
+        member(1, figures(1, 1, 9, 2.0)),
+        member(0, figures(1, 1, 8, 1.0)),
+    ]
+    assert told_rounds(workers) == [figures(1, 1, 9, 2.0)]
+
+
+def test_figures_that_come_after_the_next_round_was_formed_still_count() -> None:
+    goodput = with_rounds(BEGINNING, [figures(1, 1, 10, 9.0)])
+    goodput = with_rounds(goodput, [figures(1, 1, 12, 11.0)])
+    goodput = with_rounds(goodput, [figures(1, 1, 12, 11.0), figures(2, 11, 11)])
+    assert (goodput.steps_timed, goodput.stepping_seconds, goodput.steps_redone) == (11, 11.0, 2)
+
+
+def test_what_was_counted_stays_when_the_report_is_gone() -> None:
+    goodput = with_rounds(BEGINNING, [figures(1, 1, 10, 9.0)])
+    assert with_rounds(goodput, []) == goodput
+    assert with_rounds(goodput, [figures(2, 8, 9, 1.0)]).steps_redone == 3
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """One round as its step log would show it."""
+
+    first: int
+    steps: int
+    step_seconds: float
+
+    @property
+    def last(self) -> int:
+        return self.first + self.steps - 1
+
+    def figures(self, round_: int, steps: int) -> RoundProgress:
+        return figures(round_, self.first, self.first + steps - 1, (steps - 1) * self.step_seconds)
+
+
+@st.composite
+def lives(draw: st.DrawFn) -> list[Stretch]:
+    """Rounds that go on where one before them was, or earlier: at a checkpoint."""
+    rounds, reached = [], draw(st.integers(0, 5))
+    for _ in range(draw(st.integers(1, 6))):
+        stretch = Stretch(draw(st.integers(0, reached)), draw(st.integers(1, 9)), draw(st.floats(0.125, 4)))
+        rounds.append(stretch)
+        reached = max(reached, stretch.last + 1)
+    return rounds
+
+
+@given(lives(), st.data())
+def test_whatever_is_seen_of_a_life_the_account_is_what_its_step_log_says(
+    life: list[Stretch], data: st.DataObject
+) -> None:
+    """Looks come at any time; but the end of a round is told before the next one's first step."""
+    goodput, ended = BEGINNING, []
+    for round_, stretch in enumerate(life, 1):
+        for steps in sorted(data.draw(st.lists(st.integers(1, stretch.steps), max_size=3))):
+            behind = data.draw(st.integers(1, steps))
+            told = [stretch.figures(round_, steps), stretch.figures(round_, behind)]
+            workers = [member(index, *ended[-3:], each) for index, each in enumerate(told)]
+            if data.draw(st.booleans()):  # or the controller is away
+                goodput = with_rounds(goodput, told_rounds(workers))
+        ended.append(stretch.figures(round_, stretch.steps))
+        if data.draw(st.booleans()) or len(ended) % 3 == 0:
+            goodput = with_rounds(goodput, told_rounds([member(0, *ended[-3:])]))
+            goodput = Goodput.model_validate(goodput.to_wire())  # another controller goes on
+    goodput = with_rounds(goodput, told_rounds([member(0, *ended[-3:])]))
+
+    redone, reached = 0, life[0].first - 1
+    for stretch in life:
+        redone += max(reached + 1 - stretch.first, 0)
+        reached = max(reached, stretch.last)
+    assert (goodput.first_step, goodput.last_step) == (min(s.first for s in life), reached)
+    assert goodput.steps_redone == redone
+    assert goodput.steps_timed == sum(s.steps - 1 for s in life)
+    assert goodput.stepping_seconds == pytest.approx(
+        sum((s.steps - 1) * s.step_seconds for s in life), abs=1e-4
+    )
+
+
+def test_time_in_states_includes_the_present_one() -> None:
+    goodput = Goodput(state=JobState.TRAINING, since=later(10), seconds={"Pending": 4.0, "Training": 6.0})
+    assert seconds_by_state(goodput, later(15)) == {JobState.PENDING: 4.0, JobState.TRAINING: 11.0}
+
+
+def test_the_account_of_a_finished_job_is_closed() -> None:
+    closed = BEGINNING.model_copy(update={"ratio": 0.5})
+    finished = submitted(100, phase="Succeeded", goodput=closed.to_wire())
+    assert goodput_now(finished, [member(0, figures(1, 1, 9, 8.0))], later(1_000)) == closed

@@ -1,0 +1,413 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crds.elasticjob import (
+    ElasticJob,
+    ElasticJobStatus,
+    JobPhase,
+    JobState,
+    Rendezvous,
+    RendezvousPhase,
+)
+from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
+from crds.progress import RoundProgress
+from reconcilers.goodput import goodput_now, seconds_by_state
+from reconcilers.job_history import MAX_EPISODES, as_ranges
+from reconcilers.job_state import Moment, failed_at
+from reconcilers.job_turn import Turn
+from reconcilers.ledger import REFRESH_SECONDS, Ledger, balanced
+from reconcilers.rendezvous import Break, Decision
+from tests.reconcilers.build import NOW, job, later, report, worker
+
+UNSCHEDULABLE = {"type": "Scheduled", "status": "False", "reason": "Unschedulable", "lastTransitionTime": NOW}
+
+
+@dataclass
+class Life:
+    """A job of two workers as the ledger sees it, look by look; every look may be another controller's."""
+
+    job: ElasticJob = field(default_factory=lambda: submitted())
+    workers: list[ElasticWorker] = field(default_factory=lambda: [worker(0), worker(1)])
+    seconds: float = 0.0
+    writes: int = 0
+
+    def look(
+        self,
+        after: float = 0.0,
+        world: Rendezvous | None = None,
+        phase: JobPhase = JobPhase.RUNNING,
+        broken_at: datetime | None = None,
+        checking: bool = False,
+        active_check: str | None = None,
+    ) -> None:
+        self.seconds += after
+        known = self.job.status
+        update: dict[str, Any] = {
+            "phase": phase,
+            "rendezvous": world or known.rendezvous,
+            "active_check": active_check,
+        }
+        status = known.model_copy(update=update)
+        moment = Moment(self.job, status, self.workers, later(self.seconds), checking, broken_at)
+        account = balanced(moment)
+        if account is not None:
+            self.writes += 1
+            status = status.model_copy(update={"goodput": account.goodput, "history": list(account.history)})
+        stored = ElasticJobStatus.model_validate(status.to_wire())
+        self.job = self.job.model_copy(update={"status": stored})
+
+    def told(self, *rounds: RoundProgress, at: float = 0.0, state: AgentState = AgentState.RUNNING) -> None:
+        """Both agents run the newest of these rounds, and told its last step then."""
+        progress = {"step": rounds[-1].last_step, "time": later(at)} if rounds else None
+        self.workers = [
+            worker(
+                index,
+                agent=report(index, state, self.round, rounds=list(rounds), progress=progress).to_wire(),
+            )
+            for index in (0, 1)
+        ]
+
+    @property
+    def round(self) -> int:
+        return self.job.status.rendezvous.round if self.job.status.rendezvous else 0
+
+    @property
+    def state(self) -> JobState:
+        return self.job.status.goodput.state
+
+    @property
+    def spent(self) -> dict[str, float]:
+        seconds = seconds_by_state(self.job.status.goodput, later(self.seconds))
+        return {state.value: round(spent, 3) for state, spent in seconds.items()}
+
+    @property
+    def episodes(self) -> list[tuple[str, float, int, str]]:
+        return [
+            (e.state.value, (e.since - NOW).total_seconds(), e.round, e.members)
+            for e in self.job.status.history
+        ]
+
+
+def submitted(**spec: Any) -> ElasticJob:
+    found = job(**spec)
+    return found.model_copy(
+        update={"metadata": found.metadata.model_copy(update={"creation_timestamp": NOW})}
+    )
+
+
+def formed(round_: int, reason: str = "all workers are ready") -> Rendezvous:
+    return Rendezvous(
+        round=round_, phase=RendezvousPhase.FORMED, members=[0, 1], incarnations=[1, 1], reason=reason
+    )
+
+
+def reforming(round_: int, reason: str = "worker 1 was lost") -> Rendezvous:
+    return formed(round_, reason).model_copy(update={"phase": RendezvousPhase.REFORMING})
+
+
+def figures(round_: int, first: int, last: int, seconds: float = 0.0) -> RoundProgress:
+    return RoundProgress(round=round_, first_step=first, last_step=last, stepping_seconds=seconds)
+
+
+@pytest.fixture
+def training() -> Life:
+    """Submitted at 0, formed at 10, trains from 15 on; a step a second."""
+    life = Life()
+    life.look(phase=JobPhase.PENDING)
+    life.look(10, formed(1))
+    life.told(figures(1, 1, 1), at=15)
+    life.look(5.1)
+    return life
+
+
+def test_a_life_from_its_submission_to_its_end(training: Life) -> None:
+    training.told(figures(1, 1, 21, 20.0), at=35, state=AgentState.FAILED)
+    training.look(19.9, formed(2, "training processes of worker 1 failed"), broken_at=later(34.9))
+    training.told(figures(1, 1, 21, 20.0), figures(2, 11, 11), at=40)
+    training.look(5.2)
+    training.told(figures(1, 1, 21, 20.0), figures(2, 11, 31, 20.0), at=60, state=AgentState.SUCCEEDED)
+    training.look(20, phase=JobPhase.SUCCEEDED)
+    training.look(1_000, phase=JobPhase.SUCCEEDED)
+
+    assert training.episodes == [
+        ("Pending", 0, 0, ""),
+        ("Forming", 10, 1, "0-1"),
+        ("Training", 15, 1, "0-1"),
+        ("Recovering", 34.9, 2, "0-1"),
+        ("Training", 40, 2, "0-1"),
+    ]
+    assert training.job.status.history[3].reason == "training processes of worker 1 failed"
+    assert training.job.status.history[4].reason == "from step 11 on"
+    goodput = training.job.status.goodput
+    assert goodput.seconds == {"Pending": 10, "Forming": 5, "Training": 40.1, "Recovering": 5.1}
+    assert (goodput.first_step, goodput.last_step, goodput.steps_redone) == (1, 31, 11)
+    assert goodput.ratio == pytest.approx(31 / 60.2, rel=1e-4)
+
+
+def test_nothing_is_written_while_nothing_changes(training: Life) -> None:
+    writes = training.writes
+    training.told(figures(1, 1, 500, 499.0), at=514)
+    training.look(500)
+    assert training.writes == writes
+
+
+def test_what_a_lost_worker_had_told_is_kept_with_the_change_of_state(training: Life) -> None:
+    training.told(figures(1, 1, 9, 8.0), at=23)
+    training.look(10, reforming(1), broken_at=later(25))
+    training.workers = [worker(0), worker(1)]  # new Pods
+    training.look(10, formed(2))
+    assert training.job.status.goodput.last_step == 9
+
+
+def test_a_first_step_that_no_controller_saw_counts_from_when_it_was_told() -> None:
+    life = Life()
+    life.look(phase=JobPhase.PENDING)
+    life.look(10, formed(1))
+    life.told(figures(1, 1, 31, 30.0), at=45)
+    life.look(60)  # the controller was away for a minute
+    assert life.spent == {"Pending": 10, "Forming": 5, "Training": 55}
+
+
+def test_training_between_two_looks_is_not_lost_with_the_failure_that_ended_it() -> None:
+    life = Life()
+    life.look(phase=JobPhase.PENDING)
+    life.look(10, formed(1))
+    life.told(figures(1, 1, 31, 30.0), at=45, state=AgentState.FAILED)
+    life.look(60, formed(2), broken_at=later(46))
+    assert life.spent == {"Pending": 10, "Forming": 5, "Training": 31, "Recovering": 24}
+    assert life.episodes[1:] == [
+        ("Forming", 10, 1, "0-1"),
+        ("Training", 15, 1, "0-1"),
+        ("Recovering", 46, 2, "0-1"),
+    ]
+
+
+def test_a_job_that_ends_between_two_looks_has_trained() -> None:
+    life = Life()
+    life.look(phase=JobPhase.PENDING)
+    life.look(10, formed(1))
+    life.told(figures(1, 1, 31, 30.0), at=45, state=AgentState.SUCCEEDED)
+    life.look(40, phase=JobPhase.SUCCEEDED)
+    assert life.spent == {"Pending": 10, "Forming": 5, "Training": 35}
+
+
+def test_a_failure_before_the_first_step_goes_on_recovering() -> None:
+    life = Life()
+    life.look(phase=JobPhase.PENDING)
+    life.look(10, formed(1))
+    life.look(5, formed(2), broken_at=later(15))
+    life.look(5, formed(3), broken_at=later(20))
+    assert life.spent == {"Pending": 10, "Forming": 5, "Recovering": 5}
+    assert [e[0] for e in life.episodes] == ["Pending", "Forming", "Recovering", "Recovering"]
+
+
+def test_growth_is_forming_and_a_restart_is_recovering(training: Life) -> None:
+    training.look(10, formed(2, "the world grows"))
+    assert training.state is JobState.FORMING
+    training.told(figures(1, 1, 11, 10.0), figures(2, 12, 12), at=30)
+    training.look(5)
+    assert training.state is JobState.TRAINING
+
+
+def test_a_script_that_tells_no_steps_trains_while_all_its_processes_run() -> None:
+    life = Life()
+    life.look(phase=JobPhase.PENDING)
+    life.look(10, formed(1))
+    life.look(1)
+    assert life.state is JobState.FORMING
+    life.told()
+    life.look(1)
+    assert life.state is JobState.TRAINING
+    life.look(100, formed(2), broken_at=later(111))
+    life.told()
+    life.look(1)
+    assert life.state is JobState.TRAINING
+    assert life.spent == {"Pending": 10, "Forming": 2, "Training": 99, "Recovering": 2}
+
+
+def test_until_the_first_step_of_all_is_told_the_script_was_only_thought_to_train() -> None:
+    life = Life()
+    life.look(phase=JobPhase.PENDING)
+    life.look(10, formed(1))
+    life.told()
+    life.look(1)
+    assert life.state is JobState.TRAINING
+    life.told(figures(1, 1, 3, 2.0), at=32)
+    life.look(22)
+    assert life.spent == {"Pending": 10, "Forming": 20, "Training": 3}
+    assert life.episodes == [("Pending", 0, 0, ""), ("Forming", 10, 1, "0-1"), ("Training", 30, 1, "0-1")]
+    assert life.job.status.history[-1].reason == "from step 1 on"
+
+
+def test_a_check_is_its_own_state_and_recovery_goes_on_after_it(training: Life) -> None:
+    training.look(10, reforming(1), broken_at=later(24))
+    training.look(1, checking=True, active_check="digits-check-2")
+    assert training.state is JobState.CHECKING
+    assert training.job.status.history[-1].reason == "check digits-check-2"
+    training.look(10, formed(2))
+    assert training.state is JobState.RECOVERING
+    training.look(1, reforming(2), broken_at=later(36.5), checking=True, active_check="digits-check-3")
+    training.look(10, formed(3))
+    assert training.state is JobState.RECOVERING
+    assert [e[0] for e in training.episodes[3:]] == [
+        "Recovering",
+        "Checking",
+        "Recovering",
+        "Checking",
+        "Recovering",
+    ]
+
+
+def test_the_check_before_the_first_world_is_followed_by_forming() -> None:
+    life = Life()
+    life.look(phase=JobPhase.PENDING)
+    life.look(10, checking=True, active_check="digits-check-1")
+    life.look(20, formed(1))
+    assert [e[0] for e in life.episodes] == ["Pending", "Checking", "Forming"]
+    assert life.spent == {"Pending": 10, "Checking": 20}
+
+
+def test_a_job_is_down_when_too_few_are_left_and_nobody_is_on_the_way(training: Life) -> None:
+    training.look(10, reforming(1), broken_at=later(25))
+    assert training.state is JobState.RECOVERING
+    training.workers[1] = worker(1, WorkerPhase.PENDING, 2, conditions=[UNSCHEDULABLE])
+    training.look(5)
+    assert training.state is JobState.DOWN
+    training.workers[1] = worker(1, WorkerPhase.PENDING, 2)
+    training.look(60)
+    assert training.state is JobState.RECOVERING, "there is room again"
+    assert training.spent["Down"] == 60
+
+
+def test_suspension_and_what_follows_it_are_no_recovery(training: Life) -> None:
+    dissolved = Rendezvous(round=1, phase=RendezvousPhase.FORMING, reason="the job is suspended")
+    training.look(10, dissolved, phase=JobPhase.SUSPENDED)
+    training.look(100, phase=JobPhase.PENDING)
+    training.look(10, formed(2))
+    assert [(e[0], e[3]) for e in training.episodes[3:]] == [
+        ("Suspended", ""),
+        ("Pending", ""),
+        ("Forming", "0-1"),
+    ]
+    assert training.job.status.history[-2].reason == "resumed"
+    assert training.spent["Suspended"] == 100
+
+
+def test_a_job_that_fails_for_good_recovered_to_its_end(training: Life) -> None:
+    training.look(10, broken_at=later(23), phase=JobPhase.FAILED)
+    assert training.job.status.goodput.seconds["Recovering"] == pytest.approx(2.1)
+
+
+def test_a_clock_that_is_wrong_never_makes_more_or_less_time_of_it(training: Life) -> None:
+    training.look(10, formed(2), broken_at=NOW - timedelta(days=1))
+    training.told(figures(2, 1, 9, 9e6), at=-9e6)
+    training.look(10)
+    training.look(10, formed(3), broken_at=later(9e6))
+    assert sum(training.spent.values()) == pytest.approx(training.seconds)
+
+
+def failed_report(index: int, at: float, **failure: Any) -> Break:
+    told = {"sequence": 1, "round": 1, "time": later(at)} | failure
+    said = report(index, AgentState.FAILED, 1, failure=told)
+    return Break(index, "failed", said)
+
+
+def test_the_world_failed_when_its_first_member_did() -> None:
+    breaks = (failed_report(0, 9), failed_report(1, 7), Break(2, "leaves", departed=True, trains_on=True))
+    assert failed_at(Decision(formed(2), breaks), 1, [], later(10)) == later(7)
+    assert failed_at(Decision(formed(2), breaks[2:]), 1, [], later(10)) is None
+    assert failed_at(Decision(formed(2)), 1, [], later(10)) is None
+
+
+def test_what_is_found_out_by_waiting_has_failed_since_the_last_step() -> None:
+    life = Life()
+    life.look(0, formed(1))
+    life.told(figures(1, 1, 9, 8.0), at=50)
+    hang = Decision(formed(2), (failed_report(0, 1850, cause="Hang"),))
+    assert failed_at(hang, 1, life.workers, later(1860)) == later(50)
+    end = {"incarnation": 1, "exitClass": "NodeLost", "time": later(80)}
+    lost = [*life.workers[:1], worker(1, WorkerPhase.FAILED, lastExit=end)]
+    silent = Decision(reforming(1), (Break(1, "worker 1 was lost"),))
+    assert failed_at(silent, 1, lost, later(81)) == later(50)
+    deleted = [*life.workers[:1], worker(1, WorkerPhase.FAILED, lastExit=end | {"exitClass": "Killed"})]
+    assert failed_at(silent, 1, deleted, later(81)) == later(80)
+
+
+events = st.sampled_from(["form", "fail", "lose", "step", "check", "suspend", "wait"])
+
+
+@given(st.lists(st.tuples(events, st.floats(0, 100)), max_size=120))
+def test_all_time_since_submission_is_in_some_state_and_the_history_stays_bounded(
+    script: list[tuple[str, float]],
+) -> None:
+    life, step = Life(), 0
+    life.look(phase=JobPhase.PENDING)
+    for what, seconds in script:
+        now = life.seconds + seconds
+        match what:
+            case "form":
+                life.look(seconds, formed(life.round + 1))
+            case "fail":
+                life.look(seconds, formed(life.round + 1), broken_at=later(now - seconds / 2))
+            case "lose":
+                life.look(seconds, reforming(life.round), broken_at=later(now))
+            case "step":
+                step += 1
+                life.told(figures(life.round, step, step), at=now - seconds / 3)
+                life.look(seconds)
+            case "check":
+                life.look(seconds, checking=True, active_check="c")
+            case "suspend":
+                life.look(seconds, Rendezvous(round=life.round), phase=JobPhase.SUSPENDED)
+            case "wait":
+                life.look(seconds)
+        assert sum(life.spent.values()) == pytest.approx(life.seconds, abs=0.01)
+        since = [e.since for e in life.job.status.history]
+        assert since == sorted(since) and len(since) <= MAX_EPISODES
+        assert life.job.status.history[-1].state is life.state
+
+
+@given(st.sets(st.integers(0, 2_000)))
+def test_members_are_told_as_ranges_as_far_as_there_is_room(indices: set[int]) -> None:
+    text = as_ranges(indices)
+    assert len(text) <= 128
+    named = set()
+    for part in text.removesuffix("…").rstrip(",").split(",") if text else ():
+        first, _, last = part.partition("-")
+        named |= set(range(int(first), int(last or first) + 1))
+    assert named == indices if not text.endswith("…") else named < indices
+
+
+def test_a_thousand_members_in_a_row_are_a_short_text() -> None:
+    assert as_ranges(range(1_000)) == "0-999"
+
+
+def written(ledger: Ledger, life: Life, **status: Any) -> dict[str, Any]:
+    turn = Turn(life.job, {"status": life.job.status.to_wire()}, life.workers, later(life.seconds))
+    return ledger.patch(turn, life.job.status.model_copy(update=status))
+
+
+def test_in_between_it_goes_with_other_writes_at_most_once_a_minute(training: Life) -> None:
+    clock = [0.0]
+    ledger = Ledger(lambda: clock[0])
+    training.told(figures(1, 1, 101, 100.0), at=115)
+    training.seconds = 116.0
+    assert written(ledger, training) == {}
+    assert written(ledger, training, replicas=2).keys() == {"replicas"}
+    clock[0] += REFRESH_SECONDS
+    assert written(ledger, training) == {}, "no write of its own"
+    patch = written(ledger, training, replicas=2)
+    assert patch["goodput"]["lastStep"] == 101
+    assert patch["goodput"]["ratio"] == pytest.approx(101 / 116, rel=1e-4)
+    assert "since" not in patch["goodput"] and "history" not in patch
+    now = goodput_now(training.job, training.workers, later(training.seconds))
+    stored = training.job.status.model_copy(update={"goodput": now})
+    training.job = training.job.model_copy(update={"status": stored})
+    assert written(ledger, training, replicas=2).keys() == {"replicas"}
