@@ -37,6 +37,7 @@ from agent.progress import ProgressFiles, TrackedLogsSpecs
 from agent.rendezvous import DlrRendezvousHandler, JobEndedError
 from agent.stacks import StackLogsSpecs
 from agent.world import AgentState, ExitReason, Verb
+from agent.xid import DeviceWatch
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +91,8 @@ class DlrElasticAgent(LocalElasticAgent):
         self._hang_guard = HangGuard(self.progress_files, stack_files, spec.rdzv_handler.habit)
         oom = OomWatch.of_pod(spec.rdzv_handler.environment.pod_uid)
         self._post_mortem = PostMortem(self._tracked_logs, self.progress_files, oom)
+        self._device_watch = DeviceWatch()
+        self._device_watch.start()
         self.last_failure: Failure | None = None
         """Of this agent's own processes, in its last round; None after a success."""
 
@@ -134,13 +137,15 @@ class DlrElasticAgent(LocalElasticAgent):
             return None
         while True:
             poll = select.poll()
-            for fd in (handler.watcher.fileno(), *processes.exit_fds(), *_return_value_fds(self._pcontext)):
+            ours = (handler.watcher.fileno(), self._device_watch.fileno())
+            for fd in (*ours, *processes.exit_fds(), *_return_value_fds(self._pcontext)):
                 poll.register(fd, select.POLLIN)
             poll.poll(LOOK_SECONDS * 1000)
             action = handler.next_action()
             broken = action.verb is not Verb.WAIT
             self._hang_guard.look()
-            result = self._look_at_processes(group, processes, broken=broken)
+            result = self._look_at_devices(group, processes, broken=broken)
+            result = result or self._look_at_processes(group, processes, broken=broken)
             if result is None and not broken and self._hang_guard.hangs(handler.hang_timeout_seconds()):
                 result = self._hung(processes)
             if result is not None:
@@ -183,6 +188,25 @@ class DlrElasticAgent(LocalElasticAgent):
         round_ = self._rendezvous_handler.reporter.latest.observed_round
         self._hang_guard.begin(Started(round_, _global_ranks(worker_group)))
         return pids
+
+    def _look_at_devices(
+        self, group: WorkerGroup, processes: TrainingProcesses, *, broken: bool
+    ) -> RunResult | None:
+        """A result if one has a fault; in a world that is `broken`, that may be what broke it."""
+        fault = self._device_watch.take()
+        if fault is None:
+            return None
+        reporter = self._rendezvous_handler.reporter
+        last = reporter.latest
+        failure = self._post_mortem.of_device(
+            fault, _global_ranks(group), last.observed_round, last.failures + 1
+        )
+        self.last_failure = failure
+        reporter.report(last.state if broken else AgentState.FAILED, failure=failure)
+        if broken:
+            return None
+        processes.stop(signal.SIGTERM, BROKEN_GRACE_SECONDS)
+        return RunResult(state=WorkerState.FAILED)
 
     def _look_at_processes(
         self, group: WorkerGroup, processes: TrainingProcesses, *, broken: bool
@@ -314,6 +338,7 @@ class DlrElasticAgent(LocalElasticAgent):
         """At the very end, whatever happened before: leave nothing behind."""
         if self._processes is not None:
             self._processes.kill()
+        self._device_watch.stop()
         self.progress_files.remove()
 
 

@@ -24,6 +24,7 @@ from agent.failure import (
 from agent.oom import OomWatch
 from agent.processes import TrainingProcesses
 from agent.progress import ProgressFiles, TrackedLogsSpecs
+from agent.xid import DeviceFault
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +74,24 @@ class PostMortem:
         self._seen.update(process.local_rank for process in failed)
         pairs = [(self._described(process, ranks, round_, sequence), process.timestamp) for process in failed]
         return min(pairs, key=lambda pair: (pair[0].is_consequence, pair[1], pair[0].local_rank))[0]
+
+    def of_device(self, fault: DeviceFault, ranks: Mapping[int, int], round_: int, sequence: int) -> Failure:
+        """Of the process that trains on a faulty device, if it can be said which: it had not ended."""
+        known = fault.local_rank(len(ranks))
+        local_rank = 0 if known is None else known
+        stderr = self._logs.latest.stderrs.get(local_rank)
+        return Failure(
+            sequence=sequence,
+            round=round_,
+            rank=None if known is None else ranks.get(known),
+            local_rank=local_rank,
+            exit_code=None,
+            message=fault.message,
+            log_tail=clip(read_tail(Path(stderr), TEXT_BYTES), TEXT_BYTES, head=0) if stderr else "",
+            time=datetime.now(timezone.utc),
+            cause=Cause.DEVICE,
+            step=self._files.read_rank(local_rank).step,
+        )
 
     def _described(
         self, process: ProcessFailure, ranks: Mapping[int, int], round_: int, sequence: int
