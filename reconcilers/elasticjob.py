@@ -8,6 +8,7 @@ both publish the next round.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from typing import Any
 
 from controller.cache import Cache
@@ -20,9 +21,8 @@ from crds.elasticjob import ElasticJob, ElasticJobStatus, JobPhase, Rendezvous
 from crds.elasticworker import ElasticWorker
 from reconcilers import job_outcome, rolling
 from reconcilers.clock import Clock
-from reconcilers.failure_policy import over_budget
+from reconcilers.failure_policy import Renewal, assess
 from reconcilers.hardware_smell import suspected_at
-from reconcilers.incidents import incident_of, with_incident
 from reconcilers.job_check import Course, active_check, plan_world, waiting_since_the_check
 from reconcilers.job_check_report import CheckState, finding_of
 from reconcilers.job_checks import JobChecks
@@ -140,20 +140,19 @@ class ElasticJobReconciler(Reconciler):
         standing = standing_of(job, turn.workers, checks, turn.suspected_at, turn.now)
         course = self._plan_world(turn, standing)
         turn.broken_at = failed_at(course.decision, turn.published.round, turn.workers, turn.now)
-        incident = incident_of(course.decision.breaks, turn.workers)
-        restarts = with_incident(job.status.restarts, incident)
-        budgets = {type_: spec.restart_count for type_, spec in job.spec.replica_specs.items()}
-        excess = over_budget(restarts, turn.workers, budgets)
-        if excess is not None:
-            return job_outcome.out_of_budget(turn, excess, incident, restarts)
+        failures = assess(job, turn.workers, course.decision.breaks, turn.published.round, turn.now)
+        if failures.ending is not None:
+            return job_outcome.failed(turn, failures, failures.ending)
+        course = course.held(turn.published, *failures.hold(turn.now), turn.now)
+        turn.again_in(course.decision.look_again_seconds)
 
         refused = ""
         if course.check:
             refused = await self._checks.create(job, course.check)
             course = course if not refused else course.without_check()
-        await self._relaunch(turn, course.decision.rendezvous, standing)
+        await self._relaunch(turn, course.decision.rendezvous, standing, failures.renewals)
         await self._checks.prune(job, checks)
-        job_outcome.announce_world(turn, course.decision)
+        job_outcome.announce_world(turn, course.decision, failures.incident)
         turn.job, done = with_moves_done(turn.job, turn.workers, course.decision.rendezvous)
         job_outcome.announce_moves(turn, done)
         state = CheckState(checks.of_job, turn.active_check, refused, standing.unchecked, course.left_out)
@@ -162,8 +161,9 @@ class ElasticJobReconciler(Reconciler):
         status = job_outcome.progress(turn, world, finding, course.left_out, fresh)
         return status.model_copy(
             update={
-                "restarts": restarts,
-                "last_failure": incident.failure if incident else status.last_failure,
+                "restarts": failures.restarts,
+                "failure_budget": failures.budget,
+                "last_failure": failures.last_failure,
             }
         )
 
@@ -193,23 +193,30 @@ class ElasticJobReconciler(Reconciler):
                 checkpoint[uid] = self._saved.age_seconds(uid, step)
         return Ages(joined, checkpoint)
 
-    async def _relaunch(self, turn: Turn, rendezvous: Rendezvous, standing: Standing) -> None:
-        """Raise the incarnation of slots whose Pod has ended, or has to leave its node."""
+    async def _relaunch(
+        self, turn: Turn, rendezvous: Rendezvous, standing: Standing, failed: Mapping[str, Renewal]
+    ) -> None:
+        """Raise the incarnation of slots whose Pod has ended, has to leave its node, or is to be another."""
         slots = {type_: present_slots(turn.job, type_) for type_ in training_types(turn.job)}
         wanted = [w for w in turn.workers if w.spec.index in slots.get(w.spec.type, ())]
         renewed = {worker.metadata.uid: rolling.REASON for worker in turn.roll.relaunches}
-        plan = plan_relaunches(wanted, rendezvous, turn.now, standing, renewed)
+        renewed |= {uid: renewal.reason for uid, renewal in failed.items()}
+        avoiding = {uid for uid, renewal in failed.items() if renewal.avoids_node}
+        plan = plan_relaunches(wanted, rendezvous, turn.now, standing, renewed, avoiding)
         turn.again_in(plan.look_again_seconds)
-        await in_parallel([self._raise_incarnation(turn, relaunch) for relaunch in plan.relaunches])
+        short = {uid for uid, renewal in failed.items() if renewal.out_of_memory}
+        raises = [self._raise_incarnation(turn, r, r.worker.metadata.uid in short) for r in plan.relaunches]
+        await in_parallel(raises)
 
-    async def _raise_incarnation(self, turn: Turn, relaunch: Relaunch) -> None:
+    async def _raise_incarnation(self, turn: Turn, relaunch: Relaunch, out_of_memory: bool) -> None:
         worker = relaunch.worker
         spec: dict[str, Any] = {
             "incarnation": worker.spec.incarnation + 1,
             "excludedNodes": list(relaunch.excluded_nodes),
             "faultyNodes": list(relaunch.faulty_nodes),
         }
-        raised = raised_memory(turn.job, worker, turn.workers, self._nodes.list())
+        nodes = self._nodes.list()
+        raised = raised_memory(turn.job, worker, turn.workers, nodes, in_place=out_of_memory)
         if raised is not None:
             spec["resources"] = raised.resources.to_wire()
         metadata = worker.metadata
