@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from dlr.commands.job import progress, screen, workers
+from dlr.commands.job import goodput, progress, screen, workers
 from dlr.commands.job.report import sort_workers
 from tests.cli.scripted import job, worker
 from tests.cli.troubled import NOW, at, troubled_events, troubled_job, troubled_workers
@@ -132,8 +132,27 @@ def test_progress_is_the_furthest_step_and_the_middle_speed() -> None:
     assert progress.progress_of(job(), []) is None
 
 
-def test_time_of_a_state_that_goes_on_comes_on_top() -> None:
-    assert progress.seconds_by_state(troubled_job(), NOW) == {
+def test_goodput_is_reckoned_up_to_now_with_what_workers_have_told_since(troubled: screen.Snapshot) -> None:
+    account = goodput.account_of(troubled.job, troubled.workers, NOW)
+    assert account is not None
+    # 401 steps are kept, (95 + 105) s / (190 + 200) each, of 300 s; 10 of round 3 were trained before.
+    assert account.ratio == pytest.approx(401 * 200 / 390 / 300)
+    assert entry(drawn(troubled, terminal=False), "Goodput") == (
+        "68.5% of the time since submission, 27 steps trained again"
+    )
+
+
+def test_account_that_this_version_cannot_read_is_left_out(troubled: screen.Snapshot) -> None:
+    troubled.job["status"]["goodput"]["state"] = "Dreaming"
+    lines = drawn(troubled, terminal=False)
+    assert not any(line.startswith(("Goodput", "Time")) for line in lines)
+    assert entry(lines, "Progress").startswith("40%, step 401")
+
+
+def test_time_of_a_state_that_goes_on_comes_on_top(troubled: screen.Snapshot) -> None:
+    account = goodput.account_of(troubled.job, troubled.workers, NOW)
+    assert account is not None
+    assert goodput.time_by_state(account, troubled.job, NOW) == {
         "Pending": 10.0,
         "Forming": 2.0,
         "Training": 98.0 + 148.0,

@@ -49,7 +49,13 @@ def troubled_job(**status: Any) -> JSON:
         replicaStatuses={"worker": {"desired": 3, "active": 3}},
         conditions=[
             {"type": "Running", "status": "True", "lastTransitionTime": at(150), "reason": "Running"},
-            {"type": "Scaled", "status": "False", "reason": "Waiting", "message": "1 worker is too old"},
+            {
+                "type": "Scaled",
+                "status": "False",
+                "reason": "Waiting",
+                "message": "1 worker is too old",
+                "lastTransitionTime": at(150),
+            },
         ],
         rendezvous={
             "round": 3,
@@ -79,7 +85,10 @@ def troubled_job(**status: Any) -> JSON:
             "firstStep": 1,
             "lastStep": 210,
             "stepsRedone": 17,
-            "ratio": 0.81,
+            "stepsTimed": 190,
+            "steppingSeconds": 95.0,
+            "round": 2,
+            "ratio": 0.3,
         },
         history=[
             episode("Pending", 0),
@@ -91,6 +100,8 @@ def troubled_job(**status: Any) -> JSON:
             episode("Training", 152, 3, "0-2"),
         ],
     )
+    containers = [{"name": "main", "image": "digits"}]
+    made["spec"]["replicaSpecs"]["worker"]["template"] = {"spec": {"containers": containers}}
     made["metadata"]["annotations"] = {"elastic.iml.github.io/total-steps": "1000"}
     made["status"] |= status
     return made
@@ -98,8 +109,18 @@ def troubled_job(**status: Any) -> JSON:
 
 def troubled_workers() -> list[JSON]:
     def report(step: int, incarnation: int = 1) -> JSON:
-        progress = {"step": step, "time": at(299), "secondsPerStep": 0.42}
-        return {"incarnation": incarnation, "state": "Running", "observedRound": 3, "progress": progress}
+        return {
+            "incarnation": incarnation,
+            "podUid": "a-pod",
+            "address": "127.0.0.7",
+            "storePort": 4242,
+            "localWorldSize": 1,
+            "observedRound": 3,
+            "state": "Running",
+            "since": at(152),
+            "progress": {"step": step, "time": at(299), "secondsPerStep": 0.42},
+            "rounds": [{"round": 3, "firstStep": 201, "lastStep": step, "steppingSeconds": 105.0}],
+        }
 
     return [
         worker(0, agent=report(400), history=[life(1, "node-0", 0, 5)]),

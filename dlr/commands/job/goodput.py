@@ -1,24 +1,52 @@
-"""What a job's time came to, in one line."""
+"""What a job's time came to (docs/goodput.md), reckoned as the controller does, up to now."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
+
+from pydantic import ValidationError
+
+from crds.elasticjob import ElasticJob, Goodput
+from crds.elasticworker import ElasticWorker
+from dlr.commands.output import duration, parse_time
+from reconcilers.goodput import goodput_now, seconds_by_state
 
 JSON = dict[str, Any]
 
 
-def goodput_ratio(job: JSON, workers: Sequence[JSON], now: datetime) -> float | None:
-    """The share of effective training time; None before the first step."""
-    ratio: float | None = ((job.get("status") or {}).get("goodput") or {}).get("ratio")
-    return ratio
+def account_of(job: JSON, workers: Sequence[JSON], now: datetime) -> Goodput | None:
+    """None where the cluster keeps none, or its objects are not as this version reads them."""
+    if not (job.get("status") or {}).get("goodput"):
+        return None
+    try:
+        return goodput_now(
+            ElasticJob.model_validate(job), [ElasticWorker.model_validate(each) for each in workers], now
+        )
+    except ValidationError:
+        return None
 
 
-def goodput_line(job: JSON, workers: Sequence[JSON], now: datetime) -> str:
-    """The ratio, and what was trained twice; empty before the first step."""
-    ratio = goodput_ratio(job, workers, now)
-    if ratio is None:
+def goodput_line(account: Goodput) -> str:
+    """The ratio, and what was trained twice; empty before there are steps to reckon with."""
+    if account.ratio is None:
         return ""
-    redone = job["status"]["goodput"].get("stepsRedone") or 0
-    return f"{ratio:.1%} of the time since submission" + (f", {redone} steps trained again" if redone else "")
+    redone = f", {account.steps_redone} steps trained again" if account.steps_redone else ""
+    return f"{account.ratio:.1%} of the time since submission{redone}"
+
+
+def time_by_state(account: Goodput, job: JSON, now: datetime) -> dict[str, float]:
+    """Where the time since submission went, the present state's up to now or the job's end."""
+    until = parse_time((job.get("status") or {}).get("completionTime")) or now
+    found = seconds_by_state(account, until)
+    return {state.value: seconds for state, seconds in found.items() if seconds > 0}
+
+
+def time_line(seconds: Mapping[str, float]) -> str:
+    """The longest first."""
+    total = sum(seconds.values())
+    return ", ".join(
+        f"{state} {duration(value)} ({value / total:.0%})"
+        for state, value in sorted(seconds.items(), key=lambda item: -item[1])
+    )

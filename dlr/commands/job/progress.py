@@ -1,17 +1,15 @@
-"""How far a job's training is, how fast it goes, and what of its time went where; pure functions."""
+"""How far a job's training is, and how fast it goes; pure functions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from statistics import median
 from typing import Any
 
 from crds import names
-from crds.elasticjob import JobState
 from dlr.commands.job.failures import current_report
-from dlr.commands.output import duration, parse_time, significant
+from dlr.commands.output import duration, significant
 
 JSON = dict[str, Any]
 
@@ -34,12 +32,11 @@ class Progress:
         return max(0, self.total - self.step) * self.seconds_per_step
 
 
-def progress_of(job: JSON, workers: Sequence[JSON]) -> Progress | None:
-    """None as long as no step was told."""
+def progress_of(job: JSON, workers: Sequence[JSON], furthest: int | None = None) -> Progress | None:
+    """None as long as no step was told. `furthest` is the highest step that the job's account has."""
     reports = [current_report(worker).get("progress") or {} for worker in workers]
-    told = [(job.get("status") or {}).get("goodput") or {}]
-    steps = [entry["lastStep"] for entry in told if entry.get("lastStep") is not None]
-    steps += [report["step"] for report in reports if report.get("step") is not None]
+    steps = [report["step"] for report in reports if report.get("step") is not None]
+    steps += [] if furthest is None else [furthest]
     if not steps:
         return None
     speeds = [report["secondsPerStep"] for report in reports if report.get("secondsPerStep")]
@@ -60,29 +57,3 @@ def progress_line(progress: Progress, *, is_finished: bool) -> str:
             parts.append(f"about {duration(progress.seconds_left)} left")
     share = "" if progress.share is None else f"{progress.share:.0%}, "
     return share + ", ".join(parts)
-
-
-def seconds_by_state(job: JSON, now: datetime) -> dict[str, float]:
-    """Where the time since submission went, the current state's up to now; empty if it was not kept."""
-    status = job.get("status") or {}
-    goodput = status.get("goodput")
-    if not goodput:
-        return {}
-    seconds: dict[str, float] = dict(goodput.get("seconds") or {})
-    until = parse_time(status.get("completionTime")) or now
-    since = parse_time(goodput["since"]) or until
-    state = goodput["state"]
-    seconds[state] = seconds.get(state, 0.0) + max(0.0, (until - since).total_seconds())
-    order = [state.value for state in JobState]
-    known = {state: seconds[state] for state in order if seconds.get(state, 0.0) > 0}
-    return known | {state: value for state, value in seconds.items() if state not in order and value > 0}
-
-
-def time_line(seconds: dict[str, float]) -> str:
-    total = sum(seconds.values())
-    if total <= 0:
-        return ""
-    return ", ".join(
-        f"{state} {duration(value)} ({value / total:.0%})"
-        for state, value in sorted(seconds.items(), key=lambda item: -item[1])
-    )

@@ -5,7 +5,7 @@ Drawing only; what is said comes from `report`, `workers`, `progress` and `failu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -16,8 +16,8 @@ from rich.text import Text
 
 from dlr.commands.job import report, workers
 from dlr.commands.job.failures import job_failure_line, restarts_line
-from dlr.commands.job.goodput import goodput_line
-from dlr.commands.job.progress import progress_line, progress_of, seconds_by_state, time_line
+from dlr.commands.job.goodput import account_of, goodput_line, time_by_state, time_line
+from dlr.commands.job.progress import Progress, progress_line, progress_of
 from dlr.commands.job.states import color
 from dlr.commands.output import age, cell, table
 
@@ -94,11 +94,14 @@ def _lines(snapshot: Snapshot, now: datetime, *, with_bars: bool) -> list[tuple[
         ("Workers", cell(report.workers_line(job))),
         ("World", cell(report.world_line(status.get("rendezvous") or {}, now))),
     ]
-    if progress := progress_of(job, snapshot.workers):
-        line = cell(progress_line(progress, is_finished=report.is_finished(job)))
-        bar = _bar([(progress.share, "green")]) if with_bars and progress.share is not None else Text()
-        lines.append(("Progress", bar + line))
-    lines += _time_lines(snapshot, now, with_bars=with_bars)
+    account = account_of(job, snapshot.workers, now)
+    if progress := progress_of(job, snapshot.workers, account.last_step if account else None):
+        lines.append(("Progress", _progress(progress, report.is_finished(job), with_bar=with_bars)))
+    if account:
+        if line := goodput_line(account):
+            lines.append(("Goodput", cell(line)))
+        if seconds := time_by_state(account, job, now):
+            lines.append(("Time", _time(seconds, with_bar=with_bars)))
     if restarts := restarts_line(job, snapshot.workers):
         lines.append(("Restarts", cell(restarts)))
     if failure := status.get("lastFailure"):
@@ -108,25 +111,19 @@ def _lines(snapshot: Snapshot, now: datetime, *, with_bars: bool) -> list[tuple[
     return lines + [(kind, cell(text)) for kind, text in report.remarks(job)]
 
 
-def _time_lines(snapshot: Snapshot, now: datetime, *, with_bars: bool) -> list[tuple[str, Text]]:
-    seconds = seconds_by_state(snapshot.job, now)
-    lines = []
-    if line := goodput_line(snapshot.job, snapshot.workers, now):
-        lines.append(("Goodput", cell(line)))
-    if line := time_line(seconds):
-        total = sum(seconds.values())
-        shares = [(value / total, color(state)) for state, value in seconds.items()]
-        lines.append(("Time", (_bar(shares) if with_bars else Text()) + _coloured_states(line, with_bars)))
-    return lines
+def _progress(progress: Progress, is_finished: bool, *, with_bar: bool) -> Text:
+    line = cell(progress_line(progress, is_finished=is_finished))
+    return _bar([(progress.share, "green")]) + line if with_bar and progress.share is not None else line
 
 
-def _coloured_states(line: str, with_colors: bool) -> Text:
-    """Each state in its colour, so that the line is the bar's legend."""
-    text = cell(line)
-    for part in line.split(", ") if with_colors else ():
-        state = part.partition(" ")[0]
-        text.highlight_words([f"{state} "], color(state))
-    return text
+def _time(seconds: Mapping[str, float], *, with_bar: bool) -> Text:
+    line = cell(time_line(seconds))
+    if not with_bar:
+        return line
+    for state in seconds:
+        line.highlight_words([f"{state} "], color(state))  # so that the line is the bar's legend
+    total = sum(seconds.values())
+    return _bar([(value / total, color(state)) for state, value in seconds.items()]) + line
 
 
 def _first_word_styled(line: str) -> Text:

@@ -11,7 +11,7 @@ import typer
 from dlr.commands.api import Api
 from dlr.commands.connection import connect
 from dlr.commands.errors import CommandError
-from dlr.commands.job.goodput import goodput_ratio
+from dlr.commands.job.goodput import account_of
 from dlr.commands.job.lookup import get_job, list_workers
 from dlr.commands.job.timeline.life import Life, NoHistory, life_of
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace
@@ -38,8 +38,9 @@ def timeline(
     draw = _drawer(path)
     api = Api(connect(kubeconfig, context, namespace))
     job, workers, now = get_job(api, name), list_workers(api, name), utc_now()
+    account = account_of(job, workers, now)
     try:
-        life = life_of(job, workers, goodput_ratio(job, workers, now), now)
+        life = life_of(job, workers, account.ratio if account else None, now)
     except NoHistory:
         raise CommandError(
             f"ElasticJob {name!r} has no history yet; its controller has to see it first."
