@@ -2,7 +2,7 @@
 
 A process that is killed so gets SIGKILL like any other. The container goes on, and this agent with it, unless
 the kubelet has the whole container killed at once (cgroup v2 without `singleProcessOOMKill`): then the Pod
-says so. The cgroup counts such kills: `oom_kill` in memory.events (v2) or memory.oom_control (v1, since 4.13).
+says so. The cgroup counts such kills, as `oom_kill` in memory.events (v2) or memory.oom_control (v1).
 """
 
 from __future__ import annotations

@@ -46,7 +46,11 @@ class FakeCluster:
         self.version = 1
         self.history: list[tuple[int, str, dict[str, Any]]] = []
         self.oldest = 0
-        self.job: dict[str, Any] = {"metadata": {"name": JOB, "resourceVersion": "1"}, "status": {}}
+        self.job: dict[str, Any] = {
+            "metadata": {"name": JOB, "resourceVersion": "1"},
+            "spec": {},
+            "status": {},
+        }
         self.check: dict[str, Any] | None = None
         self.workers: dict[str, dict[str, Any]] = {}
         self.reports: list[tuple[str, dict[str, Any]]] = []
@@ -67,9 +71,14 @@ class FakeCluster:
             self.version += 1
             self.job = {
                 "metadata": {"name": JOB, "resourceVersion": str(self.version)},
+                "spec": self.job["spec"],
                 "status": {**self.job["status"], **status},
             }
             self._tell("elasticjobs", "MODIFIED", self.job)
+
+    def set_policy(self, **elastic_policy: Any) -> None:
+        self.job["spec"] = {"elasticPolicy": elastic_policy}
+        self.publish()
 
     def form(self, members: list[int], *, reason: str = "the test says so") -> int:
         """Publish the next round."""

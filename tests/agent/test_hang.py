@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.failure import RankStack
+from agent.hang import Habit, Watch, begin, look, suspects_first
+from agent.progress import RankProgress
+
+LIMIT = 60.0
+ALWAYS = Habit(as_first=True, as_other=True)
+
+
+def told(at: float, step: int = 1, busy_until: float | None = None) -> RankProgress:
+    return RankProgress(step, at, busy_until, tells_steps=True)
+
+
+def watched(*looks: tuple[float, list[RankProgress]], habit: Habit = ALWAYS) -> Watch:
+    """Of processes that were started at 100; each second between the looks, as the agent does it."""
+    watch = begin(habit, first=True, now=100.0)
+    before: list[RankProgress] = [RankProgress()]
+    for at, processes in looks:
+        while watch.looked_at + 1 < at:
+            watch = look(watch, before, watch.looked_at + 1)
+        watch = look(watch, processes, at)
+        before = processes
+    return watch
+
+
+def test_no_step_for_longer_than_the_limit_is_a_hang() -> None:
+    watch = watched((110, [told(110)]), (169, [told(110)]))
+    assert not watch.hangs(LIMIT, 169)
+    assert watch.hangs(LIMIT, 170.1)
+
+
+def test_one_process_that_steps_is_enough() -> None:
+    watch = watched((110, [told(110), told(110)]), (200, [told(110), told(199.5)]))
+    assert not watch.hangs(LIMIT, 200)
+
+
+def test_the_first_step_may_take_three_times_as_long() -> None:
+    watch = watched((279, [RankProgress()]))
+    assert not watch.hangs(LIMIT, 279)
+    assert watch.hangs(LIMIT, 281)
+
+
+def test_a_script_that_never_told_a_step_cannot_be_judged() -> None:
+    watch = watched((10_000, [RankProgress()]), habit=Habit())
+    assert not watch.hangs(LIMIT, 10_000)
+    assert not watch.may_hang(LIMIT, 10_000)
+    checkpoints_only = RankProgress(5, 150.0)
+    assert not watched((10_000, [checkpoints_only]), habit=Habit()).hangs(LIMIT, 10_000)
+
+
+def test_a_script_that_tells_steps_on_the_first_rank_alone_is_expected_to_do_so_there() -> None:
+    habit = Habit().with_step(first=True)
+    assert habit.expects_steps(first=True)
+    assert not habit.expects_steps(first=False), "its rank was taken over by another worker"
+    assert Habit().with_step(first=False).expects_steps(first=True)
+
+
+def test_slow_steps_raise_the_limit() -> None:
+    watch = watched((110, [told(110)]), (140, [told(140, 2)]), (141, [told(140, 2)]))
+    assert watch.limit_seconds(LIMIT) == 150
+    assert not watch.hangs(LIMIT, 289)
+    assert watch.hangs(LIMIT, 291)
+
+
+def test_what_takes_long_before_the_first_step_does_not_raise_it() -> None:
+    assert watched((199, [told(199)])).limit_seconds(LIMIT) == LIMIT
+
+
+def test_time_in_which_a_process_is_busy_does_not_count() -> None:
+    busy = told(110, busy_until=1_000)
+    watch = watched((110, [told(110), told(110)]), (900, [told(110), busy]))
+    assert watch.stalled_seconds(900) == 0
+    watch = watched((110, [told(110)]), (900, [busy]), (905, [told(904.9, 2)]))
+    assert watch.limit_seconds(LIMIT) == LIMIT, "and it is no slow step"
+
+
+def test_who_is_busy_for_longer_than_said_is_watched_again() -> None:
+    busy = told(110, busy_until=200)
+    watch = watched((110, [told(110)]), (262, [busy]))
+    assert watch.stalled_seconds(262) == 62
+    assert watch.hangs(LIMIT, 262)
+
+
+def test_a_container_that_was_frozen_has_not_hung() -> None:
+    watch = watched((110, [told(110)]))
+    watch = look(watch, [told(110)], 5_000)
+    assert not watch.hangs(LIMIT, 5_000)
+    assert watch.stalled_seconds(5_000) <= 11
+
+
+def test_in_a_world_that_broke_half_the_limit_is_enough_to_be_suspected() -> None:
+    watch = watched((110, [told(110)]), (141, [told(110)]))
+    assert watch.may_hang(LIMIT, 141)
+    assert not watch.may_hang(LIMIT, 139)
+
+
+@given(st.lists(st.floats(0.01, 9.9), min_size=1, max_size=50), st.floats(10, 1_000))
+def test_who_tells_a_step_before_every_look_never_hangs(gaps: list[float], limit: float) -> None:
+    watch, now = begin(ALWAYS, first=False, now=0.0), 0.0
+    for step, gap in enumerate(gaps):
+        now += gap
+        watch = look(watch, [told(now - gap / 2, step)], now)
+        assert not watch.hangs(limit, now)
+        assert not watch.may_hang(limit, now)
+    assert watch.hangs(limit, now + max(limit, 5 * 10) + 1), "but once it stops, it does"
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.floats(0.1, 30),
+            st.one_of(st.none(), st.floats(0, 500)),
+            st.one_of(st.none(), st.floats(0, 1_000)),
+        ),
+        max_size=30,
+    )
+)
+def test_signs_of_life_are_never_in_the_future_nor_taken_back(
+    looks: list[tuple[float, float | None, float | None]],
+) -> None:
+    watch, now = begin(Habit(), first=True, now=0.0), 0.0
+    for gap, at, busy_until in looks:
+        now += gap
+        last = None if at is None else min(at, now)
+        seen = RankProgress(1 if last else None, last, busy_until, tells_steps=last is not None)
+        after = look(watch, [seen], now)
+        assert watch.alive_at <= after.alive_at <= now
+        assert after.longest_seconds >= watch.longest_seconds
+        watch = after
+
+
+def stack(rank: int, step: int | None, *, in_collective: bool) -> RankStack:
+    return RankStack(rank, step, in_collective, "")
+
+
+def test_blamed_is_first_who_is_behind_then_who_does_not_wait_for_others() -> None:
+    waiting = [stack(0, 41, in_collective=True), stack(1, 41, in_collective=True)]
+    assert suspects_first([*waiting, stack(2, 41, in_collective=False)])[0].rank == 2
+    assert suspects_first([*waiting, stack(2, 40, in_collective=True)])[0].rank == 2
+    assert suspects_first([*waiting, stack(2, None, in_collective=False)])[0].rank == 2
+    assert suspects_first([*waiting, stack(2, None, in_collective=True)])[0].rank == 0, "it may never tell"

@@ -1,0 +1,201 @@
+"""Hangs and late failures, with real agents and real processes; the test is the controller."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.agent.conftest import Agents, children
+from tests.agent.fake_cluster import FakeCluster
+
+DEADLOCK = """
+import os, sys, threading, time, dlr
+rank = int(os.environ["RANK"])
+lock = threading.Lock()
+def wait_for_the_other():
+    lock.acquire()
+for step in range(100000):
+    if step == 3 and rank == 1 and not os.path.exists(os.environ["OUT"] + "/well"):
+        open(os.environ["OUT"] + "/well", "w").close()
+        print("waiting for the lock", file=sys.stderr)
+        lock.acquire()
+        wait_for_the_other()
+    if step == 4 and not os.path.exists(os.environ["OUT"] + "/go"):
+        time.sleep(1000)
+    dlr.report_step(step)
+    time.sleep(0.02)
+"""
+
+
+def failure_of(cluster: FakeCluster, index: int) -> dict[str, Any]:
+    found: dict[str, Any] = cluster.agent(index)["failure"]
+    return found
+
+
+def test_hang_is_told_with_the_rank_that_is_behind_and_its_stack_and_training_starts_again(
+    cluster: FakeCluster, agents: Agents, tmp_path: Path
+) -> None:
+    cluster.set_policy(hangTimeoutSeconds=2)
+    agent = agents.start(0, "--nproc-per-node=2", agents.script(DEADLOCK))
+    cluster.wait_state({0: "Ready"}, 0)
+    cluster.form([0])
+    cluster.wait_state({0: "Failed"}, 1, 30)
+    failure = failure_of(cluster, 0)
+    assert (failure["cause"], failure["rank"], failure["step"]) == ("Hang", 1, 2)
+    assert "exitCode" not in failure
+    first_line = failure["message"].splitlines()[0]
+    assert first_line.startswith("no step for ")
+    assert "(the limit is 2 s): rank 1, after step 2, is at " in first_line
+    assert first_line.endswith("script.py:6 in wait_for_the_other: lock.acquire()")
+    assert [(s["rank"], s["step"], s["inCollective"]) for s in failure["stacks"]] == [
+        (1, 2, False),
+        (0, 3, False),
+    ]
+    assert "script.py:14 in <module>: time.sleep(1000)" in failure["stacks"][1]["frames"]
+    assert "waiting for the lock" in failure["logTail"]
+    kept_in = Path(failure["message"].rpartition("are in ")[2].removesuffix(" of this Pod."))
+    assert sorted(path.name for path in kept_in.iterdir()) == ["rank_0.txt", "rank_1.txt"]
+
+    (tmp_path / "work/go").touch()
+    cluster.form([0])
+    cluster.wait_step(0, 5)
+    assert cluster.agent(0)["state"] == "Running"
+    assert (kept_in / "rank_1.txt").exists()
+    cluster.publish(phase="Succeeded")
+    assert agent.wait(10) == 0
+
+
+def test_who_is_busy_or_starts_slowly_or_never_tells_a_step_does_not_hang(
+    cluster: FakeCluster, agents: Agents
+) -> None:
+    cluster.set_policy(hangTimeoutSeconds=1)
+    script = agents.script(
+        "import time, dlr\n"
+        "time.sleep(4)\n"  # longer than three times the limit, but nobody knows that steps will be told
+        "dlr.report_step(1)\n"
+        "with dlr.busy(60): time.sleep(4)\n"
+        "dlr.report_step(2)\n"
+        "time.sleep(1000)\n"
+    )
+    agents.start(0, script)
+    cluster.wait_state({0: "Ready"}, 0)
+    cluster.form([0])
+    cluster.wait_step(0, 2)
+    cluster.wait_state({0: "Failed"}, 1, 30)
+    assert failure_of(cluster, 0)["step"] == 2
+
+
+def test_first_step_is_waited_for_where_the_slot_told_steps_before(
+    cluster: FakeCluster, agents: Agents
+) -> None:
+    cluster.set_policy(hangTimeoutSeconds=1)
+    environ = cluster.environ(0)
+    told = {"incarnation": 1, "podUid": "an earlier one", "progress": {"step": 7}}
+    cluster.workers[environ["DLR_WORKER_NAME"]]["status"]["agent"] = told
+    agents.start(0, agents.script("import time; time.sleep(1000)"), incarnation=2)
+    cluster.wait_state({0: "Ready"}, 0)
+    cluster.form([0])
+    cluster.wait_state({0: "Failed"}, 1, 30)
+    failure = failure_of(cluster, 0)
+    assert "(the limit is 3 s): rank 0, before its first step: no Python stack" in failure["message"]
+    assert "step" not in failure
+
+
+def test_limit_is_the_jobs_as_it_is_now(cluster: FakeCluster, agents: Agents) -> None:
+    agents.start(0, agents.script("import time, dlr\ndlr.report_step(1)\ntime.sleep(1000)\n"))
+    cluster.wait_state({0: "Ready"}, 0)
+    cluster.form([0])
+    cluster.wait_step(0, 1)
+    cluster.set_policy(hangTimeoutSeconds=1)
+    cluster.wait_state({0: "Failed"}, 1, 30)
+
+
+def test_stacks_are_told_too_by_who_is_stopped_because_another_found_the_hang(
+    cluster: FakeCluster, agents: Agents
+) -> None:
+    cluster.set_policy(hangTimeoutSeconds=1000)
+    agents.start(0, agents.script("import time, dlr\ndlr.report_step(1)\ntime.sleep(1000)\n"))
+    cluster.wait_state({0: "Ready"}, 0)
+    cluster.form([0])
+    cluster.wait_step(0, 1)
+    cluster.set_policy(hangTimeoutSeconds=4)
+    time.sleep(2.5)  # more than half the limit
+    cluster.form([0])
+    cluster.wait_state({0: "Running"}, 2, 30)
+    failure = failure_of(cluster, 0)
+    assert (failure["cause"], failure["round"]) == ("Hang", 1)
+    assert "Failed" not in [report["state"] for _, report in cluster.reports]
+
+
+FAILS_LATE = """
+import os, sys, time, dlr
+if not os.path.exists(os.environ["OUT"] + "/again"):
+    dlr.report_step(5)
+    while not os.path.exists(os.environ["OUT"] + "/fail"): time.sleep(0.005)
+    raise ValueError("the reason for all")
+dlr.report_step(6)
+time.sleep(1000)
+"""
+
+
+def test_process_that_failed_in_a_world_that_was_broken_already_is_told(
+    cluster: FakeCluster, agents: Agents, tmp_path: Path
+) -> None:
+    agent = agents.start(0, agents.script(FAILS_LATE))
+    cluster.wait_state({0: "Ready"}, 0)
+    cluster.form([0])
+    cluster.wait_step(0, 5)
+    os.kill(agent.pid, signal.SIGSTOP)  # so that it learns of both at once
+    (process,) = children(agent.pid)
+    (tmp_path / "work/fail").touch()
+    wait_zombie(process)
+    (tmp_path / "work/again").touch()
+    cluster.form([0])
+    os.kill(agent.pid, signal.SIGCONT)
+    cluster.wait_state({0: "Running"}, 2, 30)
+    cluster.wait(lambda: cluster.agent(0).get("failure"), "the late failure")
+    failure = failure_of(cluster, 0)
+    assert (failure["round"], failure["rank"], failure["exitCode"], failure["step"]) == (1, 0, 1, 5)
+    assert failure["message"].startswith("ValueError: the reason for all")
+    assert "Failed" not in [report["state"] for _, report in cluster.reports]
+
+
+def test_of_two_processes_the_one_is_told_that_did_not_die_of_the_other(
+    cluster: FakeCluster, agents: Agents
+) -> None:
+    script = agents.script(
+        "import os, sys, time\n"
+        "if os.environ['RANK'] == '0':\n"
+        "    raise RuntimeError('[gloo] Connection closed by peer [127.0.0.1]:4')\n"
+        "import atexit, traceback\n"
+        "atexit.register(time.sleep, 0.2)\n"  # its peers notice before it has ended
+        "raise ValueError('the reason for all')\n"
+    )
+    agents.start(0, "--nproc-per-node=2", script)
+    cluster.wait_state({0: "Ready"}, 0)
+    cluster.form([0])
+    cluster.wait_state({0: "Failed"}, 1, 30)
+    cluster.wait(lambda: failure_of(cluster, 0)["rank"] == 1, "the reason", 10)
+    assert failure_of(cluster, 0)["message"].startswith("ValueError: the reason for all")
+    assert cluster.agent(0)["state"] == "Failed"
+
+
+def test_crash_leaves_the_place_where_python_was(cluster: FakeCluster, agents: Agents) -> None:
+    agents.start(0, agents.script("import ctypes\ndef crash():\n    ctypes.string_at(0)\ncrash()\n"))
+    cluster.wait_state({0: "Ready"}, 0)
+    cluster.form([0])
+    cluster.wait_state({0: "Failed"}, 1, 30)
+    failure = failure_of(cluster, 0)
+    assert failure["signal"] == "SIGSEGV"
+    assert failure["message"].startswith(
+        "the process was killed by SIGSEGV\nFatal Python error: Segmentation fault"
+    )
+    assert "line 3 in crash" in failure["message"]
+
+
+def wait_zombie(pid: int) -> None:
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+        time.sleep(0.01)

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agent.oom import OomWatch
+
+V1 = ("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill {}\n")
+V2 = ("memory.events", "low 0\nhigh 0\nmax 3\noom 3\noom_kill {}\noom_group_kill 9\n")
+
+
+@pytest.mark.parametrize(("name", "content"), [V1, V2], ids=["v1", "v2"])
+def test_kill_since_the_start_is_noticed(tmp_path: Path, name: str, content: str) -> None:
+    (tmp_path / name).write_text(content.format(4))
+    watch = OomWatch(tmp_path)
+    assert not watch.has_killed()
+    (tmp_path / name).write_text(content.format(5))
+    assert watch.has_killed()
+    watch.reset()
+    assert not watch.has_killed(), "that was in the round before"
+
+
+def test_limit_is_told_where_there_is_one(tmp_path: Path) -> None:
+    watch = OomWatch(tmp_path)
+    assert watch.limit_text() == ""
+    (tmp_path / "memory.limit_in_bytes").write_text("9223372036854771712\n")
+    assert watch.limit_text() == ""
+    (tmp_path / "memory.max").write_text("max\n")
+    assert watch.limit_text() == ""
+    (tmp_path / "memory.max").write_text("536870912\n")
+    assert watch.limit_text() == " (limit 512 MiB)"
+
+
+def test_without_a_cgroup_of_its_own_nothing_is_claimed(tmp_path: Path) -> None:
+    for watch in (OomWatch(None), OomWatch(tmp_path)):
+        watch.reset()
+        assert not watch.has_killed()
+        assert watch.limit_text() == ""
+    (tmp_path / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\n")
+    assert not OomWatch(tmp_path).has_killed(), "Linux before 4.13 does not count"

@@ -1,0 +1,187 @@
+"""Stacks of real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+
+from agent import stacks
+from agent.dump import place, waits_for_others
+from agent.stacks import DEFAULT_SIGNAL, Capture, StackLogsSpecs, capture, signal_number, wait_state
+
+ROOT = Path(__file__).parents[2]
+
+TRAIN = """
+import faulthandler, os, threading, time, dlr
+def stuck():
+    print("here", flush=True)
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire()
+dlr.report_step(1)
+threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+stuck()
+"""
+
+
+class Trainers:
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._running = ExitStack()
+        self.pids: dict[int, int] = {}
+        self.files: dict[int, Path] = {}
+
+    def start(self, code: str, *command: str) -> subprocess.Popen[str]:
+        rank = len(self.pids)
+        self.files[rank] = self._directory / f"stacks.{rank}"
+        step_file = self._directory / f"step.{rank}"
+        step_file.write_bytes(bytes(64))
+        script = self._directory / f"script{rank}.py"
+        script.write_text(code)
+        process = subprocess.Popen(
+            [*command, sys.executable, str(script)],
+            env={
+                "PATH": os.environ["PATH"],
+                "PYTHONPATH": str(ROOT),
+                "DLR_PROGRESS_FILE": str(step_file),
+                "DLR_STACKS_FILE": str(self.files[rank]),
+                "DLR_STACKS_SIGNAL": str(DEFAULT_SIGNAL),
+            },
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self._running.callback(process.wait)
+        self._running.callback(_kill_group, process.pid)
+        assert process.stdout is not None
+        self._running.callback(process.stdout.close)
+        assert process.stdout.readline() == "here\n"
+        self.pids[rank] = process.pid
+        return process
+
+    def capture(self) -> dict[int, Capture]:
+        return capture(self.pids, self.files, DEFAULT_SIGNAL)
+
+    def close(self) -> None:
+        self._running.close()
+
+
+def _kill_group(leader: int) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGKILL)
+
+
+@pytest.fixture
+def trainers(tmp_path: Path) -> Iterator[Trainers]:
+    running = Trainers(tmp_path)
+    yield running
+    running.close()
+
+
+def wait_asleep(process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 10
+    while "sleeping" not in wait_state(process.pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_process_in_a_deadlock_shows_the_line_and_lives_on(trainers: Trainers) -> None:
+    process = trainers.start(TRAIN)
+    wait_asleep(process)
+    for _ in range(2):
+        shown = trainers.capture()[0]
+        assert place(shown.frames).endswith("script0.py:7 in stuck: lock.acquire()")
+        assert [f.function for f in shown.frames] == ["stuck", "<module>"]
+        assert shown.text.count("(most recent call first)") == 2, "the whole dump has all threads"
+        assert not waits_for_others(shown.frames)
+    assert process.poll() is None
+
+
+def test_process_under_a_wrapper_is_found(trainers: Trainers) -> None:
+    trainers.start(TRAIN, "sh", "-c", '"$@"; exit', "sh")
+    assert trainers.capture()[0].frames
+
+
+def test_process_without_the_sdk_is_left_alone_and_said_to_be(trainers: Trainers) -> None:
+    process = trainers.start("import time\nprint('here', flush=True)\ntime.sleep(60)")
+    wait_asleep(process)
+    shown = trainers.capture()[0]
+    assert shown.frames == ()
+    assert shown.note.startswith(
+        "no Python stack, which takes a call of dlr.report_step; the process is sleeping"
+    )
+    assert process.poll() is None
+
+
+def test_process_that_handles_the_signal_no_more_does_not_get_it(trainers: Trainers) -> None:
+    disable = "faulthandler.unregister(int(os.environ['DLR_STACKS_SIGNAL']))"
+    process = trainers.start(TRAIN.replace("\nstuck()", f"\n{disable}\nstuck()"))
+    assert trainers.capture()[0].note
+    assert process.poll() is None
+
+
+def test_stopped_process_is_not_waited_for_long(trainers: Trainers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stacks, "PATIENCE_SECONDS", 0.5)
+    stopped, other = trainers.start(TRAIN), trainers.start(TRAIN)
+    stopped.send_signal(signal.SIGSTOP)
+    while "stopped" not in wait_state(stopped.pid):
+        time.sleep(0.01)
+    started_at = time.monotonic()
+    shown = trainers.capture()
+    assert time.monotonic() - started_at < 5
+    assert "no Python stack within 0.5 s; the process is stopped by a signal" in shown[0].note
+    assert shown[1].frames, "the others show theirs"
+    assert other.poll() is None
+
+
+def test_process_that_has_ended_is_said_to_have(trainers: Trainers) -> None:
+    process = trainers.start(TRAIN)
+    process.kill()
+    process.wait()
+    shown = trainers.capture()[0]
+    assert shown.note.endswith("the process has ended")
+
+
+def test_the_users_choice_of_signal_counts_if_it_is_one() -> None:
+    assert signal_number({}) == DEFAULT_SIGNAL
+    assert signal_number({"DLR_STACKS_SIGNAL": "10"}) == 10
+    for nonsense in ("", "0", "65", "SIGUSR1"):
+        assert signal_number({"DLR_STACKS_SIGNAL": nonsense}) == DEFAULT_SIGNAL
+
+
+def test_whole_dumps_outlive_the_next_start(tmp_path: Path) -> None:
+    logs = StackLogsSpecs(DefaultLogsSpecs(log_dir=str(tmp_path)))
+    envs: dict[int, dict[str, str]] = {0: {}, 1: {}}
+    logs.reify(envs)
+    assert envs[1]["DLR_STACKS_FILE"] == str(logs.files[1])
+    assert envs[1]["PYTHONFAULTHANDLER"] == "1"
+    kept_in = logs.keep(7, {3: "a dump"})
+    logs.reify(envs)
+    assert kept_in is not None
+    assert (kept_in / "rank_3.txt").read_text() == "a dump"
+    assert tmp_path in kept_in.parents
+
+
+def test_without_log_files_dumps_have_a_place_too() -> None:
+    logs = StackLogsSpecs(DefaultLogsSpecs(log_dir=os.devnull))
+    logs.reify({0: {}})
+    assert logs.files[0].parent.is_dir()
+    kept_in = logs.keep(7, {0: "a dump"})
+    assert kept_in is not None
+    assert (kept_in / "rank_0.txt").exists()
+
+
+def test_what_the_user_says_of_faulthandler_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PYTHONFAULTHANDLER", "")
+    envs: dict[int, dict[str, str]] = {0: {}}
+    StackLogsSpecs(DefaultLogsSpecs(log_dir=str(tmp_path))).reify(envs)
+    assert "PYTHONFAULTHANDLER" not in envs[0]
