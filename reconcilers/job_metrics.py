@@ -6,10 +6,9 @@ next scrape. Only the leader tells them: two controllers would double every sum.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -18,9 +17,12 @@ from pydantic import ValidationError
 from controller.cache import Cache
 from controller.resources import ELASTICJOBS, ELASTICWORKERS
 from crds.elasticjob import ElasticJob, Goodput, JobPhase, JobState, Rendezvous, RendezvousPhase
+from crds.elasticworker import AgentReport, ElasticWorker, ExitClass
 from reconcilers.clock import Clock
+from reconcilers.goodput import goodput_now, seconds_by_state
 from reconcilers.parsing import Parser
 from reconcilers.worker import BY_JOB
+from reconcilers.worker_status import current_report
 
 Labels = tuple[str, ...]
 
@@ -29,6 +31,7 @@ JOB = ("namespace", "job_name")
 WORKER = (*JOB, "worker")
 UNITS = ("seconds", "bytes", "ratio")
 COUNTER_SUFFIX = "_total"
+FAILURES = tuple(class_ for class_ in ExitClass if class_ is not ExitClass.SUCCEEDED)
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,8 @@ class JobMetrics(Collector):
         self._workers = cache.store(ELASTICWORKERS)
         self._clock = clock
         self._leads = leads
-        self._parser = Parser(ElasticJob)
+        self._parse_job = Parser(ElasticJob).parse
+        self._parse_worker = Parser(ElasticWorker).parse
 
     def collect(self) -> Iterator[Metric]:
         families = {definition: definition.family() for definition in DEFINITIONS}
@@ -116,50 +120,34 @@ class JobMetrics(Collector):
     def _samples(self) -> Iterator[Sample]:
         now = self._clock.now()
         for raw in self._jobs.list():
+            of_job = self._workers.by_index(
+                BY_JOB, f"{raw['metadata']['namespace']}/{raw['metadata']['name']}"
+            )
             try:
-                job = self._parser.parse(raw)
+                job, workers = self._parse_job(raw), [self._parse_worker(worker) for worker in of_job]
             except ValidationError:
                 continue  # its reconciler says so; the other jobs' metrics are not to suffer
-            workers = self._workers.by_index(BY_JOB, f"{job.metadata.namespace}/{job.metadata.name}")
-            told = [(worker, current_report(worker)) for worker in workers]
-            yield from job_samples(job, [report for _, report in told], now)
-            for worker, report in told:
-                yield from worker_samples(worker, report)
+            yield from job_samples(job, workers, now)
+            for worker in workers:
+                yield from worker_samples(job, worker)
 
 
-def current_report(worker: dict[str, Any]) -> dict[str, Any]:
-    """`status.agent`, if it was written by the agent of this incarnation's Pod; else {}.
-
-    As in `worker_status`, but of the object as it is in the cache: there are thousands.
-    """
-    status = worker.get("status") or {}
-    report: dict[str, Any] = status.get("agent") or {}
-    incarnation = worker["spec"]["incarnation"]
-    current = report.get("incarnation") == status.get("observedIncarnation") == incarnation and report.get(
-        "podUid"
-    ) == status.get("podUid")
-    return report if current else {}
-
-
-def job_samples(job: ElasticJob, reports: list[dict[str, Any]], now: datetime) -> Iterator[Sample]:
-    status = job.status
-    key = (job.metadata.namespace or "", job.metadata.name)
+def job_samples(job: ElasticJob, workers: Sequence[ElasticWorker], now: datetime) -> Iterator[Sample]:
+    status, key = job.status, _key(job)
     for phase in JobPhase:
         yield Sample(JOB_PHASE, (*key, phase.value), phase is (status.phase or JobPhase.CREATED))
-    for class_, count in status.restarts.items():
-        yield Sample(JOB_FAILURES, (*key, class_), count)
+    for class_ in FAILURES:
+        yield Sample(JOB_FAILURES, (*key, class_.value), status.restarts.get(class_.value, 0))
     yield Sample(JOB_RESTARTS, key, sum(status.restarts.values()))
     yield from _world_samples(key, status.rendezvous or Rendezvous())
     for type_, counts in status.replica_statuses.items():
         yield Sample(JOB_DESIRED_WORKERS, (*key, type_), counts.desired)
         for phase_name in ("pending", "active", "succeeded", "failed"):
             yield Sample(JOB_WORKERS, (*key, type_, phase_name), getattr(counts, phase_name))
-    steps = [progress["step"] for report in reports if (progress := report.get("progress"))]
-    if status.goodput is not None:
-        yield from _goodput_samples(key, status.goodput, status.completion_time, now)
-        steps += [] if status.goodput.last_step is None else [status.goodput.last_step]
-    if steps:
-        yield Sample(JOB_STEP, key, max(steps))
+    finished = status.phase is not None and status.phase.finished
+    goodput = goodput_now(job, workers, now)
+    until = (status.completion_time or goodput.since) if finished else now
+    yield from _goodput_samples(key, goodput, until, finished)
 
 
 def _world_samples(key: Labels, world: Rendezvous) -> Iterator[Sample]:
@@ -169,40 +157,40 @@ def _world_samples(key: Labels, world: Rendezvous) -> Iterator[Sample]:
     yield Sample(JOB_WORLD_WORKERS, key, len(world.members) if formed else 0)
 
 
-def _goodput_samples(
-    key: Labels, goodput: Goodput, completed_at: datetime | None, now: datetime
-) -> Iterator[Sample]:
-    until = completed_at or now
+def _goodput_samples(key: Labels, goodput: Goodput, until: datetime, finished: bool) -> Iterator[Sample]:
+    seconds = seconds_by_state(goodput, until)
     for state in JobState:
-        current = state is goodput.state
-        seconds = goodput.seconds.get(state.value, 0.0)
-        if current:
-            seconds += max(0.0, (until - goodput.since).total_seconds())
-        yield Sample(JOB_STATE, (*key, state.value), current and completed_at is None)
-        yield Sample(JOB_STATE_SECONDS, (*key, state.value), seconds)
+        yield Sample(JOB_STATE, (*key, state.value), state is goodput.state and not finished)
+        yield Sample(JOB_STATE_SECONDS, (*key, state.value), seconds.get(state, 0.0))
     yield Sample(JOB_STEPS_REDONE, key, goodput.steps_redone)
-    if goodput.ratio is not None:
-        yield Sample(JOB_GOODPUT, key, goodput.ratio)
+    told = {JOB_STEP: goodput.last_step, JOB_GOODPUT: goodput.ratio}
+    yield from (Sample(of, key, value) for of, value in told.items() if value is not None)
 
 
-def worker_samples(worker: dict[str, Any], report: dict[str, Any]) -> Iterator[Sample]:
-    """Of a worker and what its agent says, both as they are in the cache."""
-    metadata = worker["metadata"]
-    key = (metadata.get("namespace") or "", worker["spec"]["jobName"], metadata["name"])
-    for class_, count in (worker.get("status", {}).get("restarts") or {}).items():
+def worker_samples(job: ElasticJob, worker: ElasticWorker) -> Iterator[Sample]:
+    key = (*_key(job), worker.metadata.name)
+    for class_, count in worker.status.restarts.items():
         yield Sample(WORKER_RESTARTS, (*key, class_), count)
-    progress, usage = report.get("progress") or {}, report.get("usage") or {}
-    if progress:
-        time = datetime.fromisoformat(progress["time"]).timestamp()
-        yield Sample(WORKER_STEP, key, progress["step"])
-        yield Sample(WORKER_STEP_TIME, key, time)
-    told = {
-        WORKER_STEP_SECONDS: progress.get("secondsPerStep"),
-        WORKER_CPU: usage.get("cpuCores"),
-        WORKER_MEMORY: usage.get("memoryBytes"),
-        WORKER_GPU: usage.get("gpuUtilization"),
-        WORKER_GPU_MEMORY: usage.get("gpuMemoryBytes"),
-    }
-    for definition, value in told.items():
-        if value is not None:
-            yield Sample(definition, key, value)
+    report = _report(worker)
+    if report is None:
+        return
+    told: dict[Definition, float | None] = {}
+    if report.progress is not None:
+        told[WORKER_STEP] = report.progress.step
+        told[WORKER_STEP_TIME] = report.progress.time.timestamp()
+        told[WORKER_STEP_SECONDS] = report.progress.seconds_per_step
+    if report.usage is not None:
+        told[WORKER_CPU] = report.usage.cpu_cores
+        told[WORKER_MEMORY] = report.usage.memory_bytes
+        told[WORKER_GPU] = report.usage.gpu_utilization
+        told[WORKER_GPU_MEMORY] = report.usage.gpu_memory_bytes
+    yield from (Sample(of, key, value) for of, value in told.items() if value is not None)
+
+
+def _key(job: ElasticJob) -> Labels:
+    return job.metadata.namespace or "", job.metadata.name
+
+
+def _report(worker: ElasticWorker) -> AgentReport | None:
+    """None if it is of an earlier Pod."""
+    return worker.status.agent if current_report(worker) else None

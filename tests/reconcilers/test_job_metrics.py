@@ -67,10 +67,14 @@ GOODPUT = {
     "state": "Training",
     "since": NOW.isoformat(),
     "seconds": {"Pending": 12.5, "Training": 100.0},
+    "firstStep": 1,
     "lastStep": 70,
     "stepsRedone": 4,
-    "ratio": 0.75,
+    "stepsTimed": 60,
+    "steppingSeconds": 90.0,
+    "ratio": 0.9,
 }
+"""70 steps kept, of 1.5 s each, are 105 s of effective training."""
 
 
 def running_job(**status: Any) -> Any:
@@ -91,15 +95,24 @@ def test_job_is_told_as_its_status_says(scraped: Scraped) -> None:
     assert sum(found["dlr_job_phase"].values()) == 1 and len(found["dlr_job_phase"]) == 8
     assert found["dlr_job_state"][("Training",)] == 1 and sum(found["dlr_job_state"].values()) == 1
     assert found["dlr_job_restarts_total"] == {(): 3}
-    assert found["dlr_job_failures"] == {("UserError",): 2, ("Hang",): 1}
+    assert {k: v for k, v in found["dlr_job_failures"].items() if v} == {("UserError",): 2, ("Hang",): 1}
+    assert len(found["dlr_job_failures"]) == 9, "zeros too, so that the first failure is an increase"
     assert found["dlr_job_round"] == {(): 3}
     assert (found["dlr_job_world_size"], found["dlr_job_world_workers"]) == ({(): 16}, {(): 2})
     assert found["dlr_job_desired_workers"] == {("worker",): 3}
     assert found["dlr_job_workers"][("active", "worker")] == 2
     assert found["dlr_job_workers"][("pending", "worker")] == 1
     assert found["dlr_job_steps_redone_total"] == {(): 4}
-    assert found["dlr_job_goodput_ratio"] == {(): 0.75}
     assert found["dlr_job_step"] == {(): 70}
+
+
+def test_goodput_is_as_of_now(scraped: Scraped) -> None:
+    running = running_job()
+    metadata = running.metadata.model_copy(update={"creation_timestamp": later(-140)})
+    scraped.put(running.model_copy(update={"metadata": metadata}))
+    assert scraped.samples()["dlr_job_goodput_ratio"] == {(): 0.75}
+    scraped.now = later(70)
+    assert scraped.samples()["dlr_job_goodput_ratio"] == {(): 0.5}
 
 
 def test_time_in_the_current_state_runs_on_until_the_job_ends(scraped: Scraped) -> None:
@@ -113,6 +126,7 @@ def test_time_in_the_current_state_runs_on_until_the_job_ends(scraped: Scraped) 
     scraped.now = later(1000)
     found = scraped.samples()
     assert found["dlr_job_state_seconds_total"][("Training",)] == 105.0
+    assert found["dlr_job_goodput_ratio"] == {(): 0.9}
     assert sum(found["dlr_job_state"].values()) == 0, "its time goes to nothing any more"
 
 
@@ -123,18 +137,21 @@ def test_world_that_is_being_given_up_trains_nobody(scraped: Scraped) -> None:
     assert found["dlr_job_round"] == {(): 3}
 
 
-def test_new_job_has_a_phase_and_no_goodput(scraped: Scraped) -> None:
+def test_new_job_is_pending_and_has_no_goodput(scraped: Scraped) -> None:
     scraped.put(job())
     found = scraped.samples()
     assert found["dlr_job_phase"][("Created",)] == 1
     assert found["dlr_job_restarts_total"] == {(): 0}
+    assert found["dlr_job_state"][("Pending",)] == 1
     assert "dlr_job_goodput_ratio" not in found and "dlr_job_step" not in found
 
 
 def agent(index: int = 0, **said: Any) -> Any:
     progress = {"step": 71, "time": later(-3).isoformat(), "secondsPerStep": 0.25}
     usage = {"cpuCores": 3.5, "memoryBytes": 2**30, "gpuUtilization": 0.9, "gpuMemoryBytes": 2**34}
-    return report(index, AgentState.RUNNING, 3, **({"progress": progress, "usage": usage} | said))
+    rounds = [{"round": 3, "firstStep": 60, "lastStep": 71, "steppingSeconds": 16.5}]
+    fields = {"progress": progress, "usage": usage, "rounds": rounds} | said
+    return report(index, AgentState.RUNNING, 3, **fields)
 
 
 def test_worker_is_told_as_its_agent_says(scraped: Scraped) -> None:
@@ -161,7 +178,6 @@ def test_last_words_of_an_earlier_pod_are_not_told(scraped: Scraped, stale: dict
     scraped.put(running_job(), worker(0, agent=agent(0, **stale)))
     found = scraped.samples()
     assert "dlr_worker_step" not in found and "dlr_worker_cpu_usage_cores" not in found
-    assert found["dlr_job_step"] == {(): 70}
 
 
 def test_who_does_not_lead_tells_nothing(scraped: Scraped) -> None:
