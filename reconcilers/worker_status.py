@@ -38,6 +38,7 @@ from reconcilers.exit_class import (
 )
 from reconcilers.failure_rules import action_for, of_pod
 from reconcilers.ground import highest_told
+from reconcilers.worker_history import with_lives
 
 QUICK_EXIT_SECONDS = 60.0
 ENDED = (WorkerPhase.FAILED, WorkerPhase.SUCCEEDED)
@@ -72,8 +73,10 @@ def observe(worker: ElasticWorker, seen: Observation, now: datetime) -> ElasticW
     if status.phase in ENDED and not seen.released:
         return status
     if seen.pod is None:
-        return _without_pod(worker, status, seen, now)
-    return _with_pod(worker, status, seen.pod, seen, now)
+        status = _without_pod(worker, status, seen, now)
+    else:
+        status = _with_pod(worker, status, seen.pod, seen, now)
+    return with_lives(worker, status, now)
 
 
 def _of_this_incarnation(worker: ElasticWorker, now: datetime) -> ElasticWorkerStatus:

@@ -1,0 +1,62 @@
+"""The lives of a worker's slot, one for each of its Pods, for the job's timeline. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from crds.elasticworker import ElasticWorker, ElasticWorkerStatus, ExitClass, Life, WorkerExit, WorkerPhase
+
+MAX_LIVES = 20
+MAX_REASON = 256
+RELEASED = "Released"
+"""The Pod was taken away because the job was suspended, or has ended."""
+
+
+def with_lives(worker: ElasticWorker, status: ElasticWorkerStatus, now: datetime) -> ElasticWorkerStatus:
+    """The new status with its history brought up to date, from the one that is stored."""
+    lives = list(worker.status.history)
+    last = lives[-1] if lives else None
+    if last is None or last.incarnation != status.observed_incarnation:
+        if last is not None and last.ended_at is None:  # its Pod lived when it was replaced
+            lives[-1] = _ended(last, status.last_exit, now)
+        lives.append(Life(incarnation=worker.spec.incarnation, created_at=_asked_for(worker, now)))
+    elif last.ended_at is not None:
+        if not _lives(status):
+            return status.model_copy(update={"history": lives})
+        lives.append(Life(incarnation=worker.spec.incarnation, created_at=now))  # after a suspension
+    lives[-1] = _as_observed(lives[-1], worker, status, now)
+    return status.model_copy(update={"history": lives[-MAX_LIVES:]})
+
+
+def _asked_for(worker: ElasticWorker, now: datetime) -> datetime:
+    created = worker.metadata.creation_timestamp
+    return created if created is not None and worker.spec.incarnation == 1 else now
+
+
+def _lives(status: ElasticWorkerStatus) -> bool:
+    return status.pod_uid is not None and status.phase in (WorkerPhase.PENDING, WorkerPhase.RUNNING)
+
+
+def _as_observed(life: Life, worker: ElasticWorker, status: ElasticWorkerStatus, now: datetime) -> Life:
+    known = {"node_name": status.node_name or life.node_name}
+    if status.phase is WorkerPhase.RUNNING and life.running_at is None:
+        return life.model_copy(update=known | {"running_at": now})
+    life = life.model_copy(update=known)
+    if status.phase is WorkerPhase.SUCCEEDED:
+        return life.model_copy(update={"ended_at": now, "exit_class": ExitClass.SUCCEEDED})
+    if status.phase is WorkerPhase.FAILED:
+        return _ended(life, status.last_exit, now)
+    same_life = worker.status.observed_incarnation == status.observed_incarnation
+    if same_life and worker.status.pod_uid is not None and status.pod_uid is None:
+        return life.model_copy(update={"ended_at": now, "reason": RELEASED})
+    return life
+
+
+def _ended(life: Life, end: WorkerExit | None, now: datetime) -> Life:
+    if end is None or end.incarnation != life.incarnation:
+        return life.model_copy(update={"ended_at": now})
+    lines = end.message.strip().splitlines()
+    reason = f"{end.reason}: {lines[-1]}" if lines else end.reason
+    if len(reason) > MAX_REASON:
+        reason = reason[: MAX_REASON - 1] + "…"
+    return life.model_copy(update={"ended_at": end.time, "exit_class": end.exit_class, "reason": reason})
