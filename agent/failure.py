@@ -17,6 +17,8 @@ from typing import Any
 
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
+from agent.consequences import follows_from_a_peer
+
 TEXT_BYTES = 4096
 """Of each text, so that a worker's status stays small."""
 
@@ -25,13 +27,6 @@ _TRACEBACK = "Traceback (most recent call last):"
 _FATAL = re.compile(r"^Fatal Python error: .*$", re.MULTILINE)
 _CURRENT_THREAD = re.compile(r"^Current thread .*\n(?:^  File .*\n?)+", re.MULTILINE)
 _RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
-
-_PEER_IS_GONE = re.compile(
-    r"Connection closed by peer|Connection reset by peer|Broken pipe|Connection refused|failed to recv"
-    r"|ncclRemoteError|DistNetworkError|DistBackendError|DistStoreError|[Ww]atchdog caught collective"
-)
-"""What a process says that failed because another one did. The controller knows more of them
-(reconcilers/consequences.py) and judges between workers; this is for the processes of one."""
 
 _CHILD_WAS_KILLED = re.compile(r"killed by signal: Killed|died with <Signals\.SIGKILL")
 """As torch's DataLoader and `subprocess` say it."""
@@ -106,8 +101,7 @@ class Failure:
     @property
     def is_consequence(self) -> bool:
         """Whether it looks like the mere consequence of another process's end."""
-        text = f"{self.message}\n{self.log_tail}" if self.signal == "SIGABRT" else self.message
-        return self.cause is None and peer_is_gone(text)
+        return self.cause is None and follows_from_a_peer(self.message, self.log_tail)
 
     def to_status(self) -> dict[str, Any]:
         return {
@@ -169,10 +163,6 @@ def failure_of_process(
         cause=cause,
         step=step,
     )
-
-
-def peer_is_gone(text: str) -> bool:
-    return _PEER_IS_GONE.search(text) is not None
 
 
 def exit_text(exit_code: int, log: str = "") -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
+from agent.consequences import follows_from_a_peer
 from agent.failure import (
     TEXT_BYTES,
     Cause,
@@ -18,7 +19,6 @@ from agent.failure import (
     clip,
     failure_of_process,
     last_traceback,
-    peer_is_gone,
     read_tail,
 )
 from agent.oom import OomWatch
@@ -121,7 +121,7 @@ class PostMortem:
         if not stderr.is_file() or time.time() - stderr.stat().st_mtime > JUST_NOW_SECONDS:
             return False
         text = last_traceback(read_tail(stderr, RAISED_BYTES))
-        return bool(text) and not peer_is_gone(text)
+        return bool(text) and not follows_from_a_peer(text)
 
 
 def is_better(new: Failure, told: Failure | None) -> bool:

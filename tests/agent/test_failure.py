@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
+import agent.consequences
 import crds.elasticworker
+import reconcilers.consequences
 from agent.failure import (
     Cause,
     Failure,
@@ -131,9 +133,18 @@ def test_death_of_a_peer_is_no_reason_of_its_own() -> None:
     assert replace(failure, message="RuntimeError: [gloo] Connection closed by peer [::1]:4").is_consequence
     assert replace(failure, message="torch.distributed.DistNetworkError: failed").is_consequence
     assert not replace(failure, message="ValueError: the data is bad").is_consequence
+    in_use = "torch.distributed.DistNetworkError: The server socket has failed to bind to [::]:29500"
+    assert not replace(failure, message=in_use).is_consequence
     aborted = replace(report(-6), log_tail="[rank1] Watchdog caught collective operation timeout: WorkNCCL")
     assert aborted.is_consequence
-    assert not replace(aborted, exit_code=1).is_consequence, "what else was logged says nothing"
+    assert not replace(aborted, message="ValueError: bad").is_consequence, "what else was logged says nothing"
+    assert not replace(aborted, cause=Cause.OOM).is_consequence
+
+
+def test_agent_and_controller_know_the_same_consequences() -> None:
+    assert agent.consequences.FOLLOWING == reconcilers.consequences.FOLLOWING
+    assert agent.consequences.OWN == reconcilers.consequences.OWN
+    assert agent.consequences.SILENT == reconcilers.consequences.SILENT
 
 
 def test_survives_the_way_through_the_status() -> None:
