@@ -2,7 +2,8 @@
 
 Three steps, after the idea of client-go's correlator. Too many similar events (same object, type and
 reason, other messages) become one combined event. The same event again raises the count of the first.
-And each object has a token bucket, so that no loop can flood the cluster's storage.
+And each reason of an object has a token bucket, so that no loop can flood the cluster's storage, and none
+can drown what is told but once.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-SIMILAR_LIMIT = 10
+SIMILAR_LIMIT = 4
+"""Of one reason. What goes wrong again and again has three reasons or four: fewer than 20 Events in all."""
 SIMILAR_WINDOW_SECONDS = 600.0
 COMBINED_PREFIX = "(combined from similar events): "
 BUCKET_BURST = 25
@@ -71,10 +73,10 @@ class Correlator:
     def __init__(self) -> None:
         self._similar: _Recent[tuple[Subject, str, str], _Similar] = _Recent()
         self._series: _Recent[Occurrence, Series] = _Recent()
-        self._buckets: _Recent[Subject, _Bucket] = _Recent()
+        self._buckets: _Recent[tuple[Subject, str], _Bucket] = _Recent()
 
     def observe(self, occurrence: Occurrence, now: float) -> Series | None:
-        """The series this belongs to, with its count raised; None if the object says too much."""
+        """The series this belongs to, with its count raised; None if the object says it too often."""
         key = self._combine(occurrence, now)
         series = self._series.get(key)
         if series is None:
@@ -83,7 +85,7 @@ class Correlator:
         series.count += 1
         combined = key is not occurrence
         series.message = COMBINED_PREFIX + occurrence.message if combined else occurrence.message
-        return series if self._take_token(occurrence.subject, now) else None
+        return series if self._take_token((occurrence.subject, occurrence.reason), now) else None
 
     def _combine(self, occurrence: Occurrence, now: float) -> Occurrence:
         """The occurrence itself, or the one that stands for all similar ones."""
@@ -100,11 +102,11 @@ class Correlator:
             return occurrence
         return Occurrence(occurrence.subject, occurrence.type, occurrence.reason, COMBINED_PREFIX)
 
-    def _take_token(self, subject: Subject, now: float) -> bool:
-        bucket = self._buckets.get(subject)
+    def _take_token(self, key: tuple[Subject, str], now: float) -> bool:
+        bucket = self._buckets.get(key)
         if bucket is None:
             bucket = _Bucket(BUCKET_BURST, now)
-            self._buckets.put(subject, bucket)
+            self._buckets.put(key, bucket)
         bucket.tokens = min(BUCKET_BURST, bucket.tokens + (now - bucket.last) / BUCKET_REFILL_SECONDS)
         bucket.last = now
         if bucket.tokens < 1:

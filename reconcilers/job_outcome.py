@@ -131,7 +131,7 @@ def _announce_culprit(turn: Turn, incident: Incident | None) -> None:
     if incident is not None and incident.instead_of is not None:
         blamed = incident.instead_of
         message = f"round {blamed.round}: {incident_line(incident)} was first, and not {blamed.worker}"
-        turn.event("Warning", "CulpritFound", message)
+        turn.event("Warning", "WorldBroken", message)
 
 
 def announce_scale(turn: Turn, uptake: Uptake) -> None:

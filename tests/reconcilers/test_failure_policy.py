@@ -1,0 +1,411 @@
+"""What a look at a job makes of its failures, driven as the reconciler drives it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.correlation import Correlator, Occurrence, Subject
+from crds.elasticjob import ElasticJob, FailureBudget, Rendezvous, RendezvousPhase
+from crds.elasticworker import AgentState, ElasticWorker, WorkerExit, WorkerPhase
+from reconcilers import job_outcome
+from reconcilers.failure_policy import Assessment, assess
+from reconcilers.job_turn import Turn
+from reconcilers.participants import Ages, bounds_of, participants_of
+from reconcilers.rendezvous import Decision, decide, held
+from tests.reconcilers.build import NOW, bounds, failure, job, later, participant, report, worker
+
+FORMED, REFORMING = RendezvousPhase.FORMED, RendezvousPhase.REFORMING
+GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer"
+MEMORY = {
+    "spec": {"containers": [{"name": "main", "image": "x", "resources": {"limits": {"memory": "1Gi"}}}]}
+}
+
+
+def rule(action: str, **matchers: Any) -> dict[str, Any]:
+    return {"rules": [{"action": action} | (matchers or {"onMessagePattern": "bad"})]}
+
+
+@dataclass
+class Life:
+    """A job of workers that train, fail, and are told so."""
+
+    job: ElasticJob
+    workers: list[ElasticWorker]
+    now: datetime = NOW
+    events: list[tuple[str, str, str]] = field(default_factory=list)
+    ended: str = ""
+
+    @classmethod
+    def of(cls, replicas: int = 2, **spec: Any) -> Life:
+        life = cls(job(replicas=replicas, **spec), [worker(i) for i in range(replicas)])
+        for index in range(replicas):
+            life.say(index, AgentState.READY, 0)
+        life.look()
+        return life
+
+    @property
+    def world(self) -> Rendezvous:
+        return self.job.status.rendezvous or Rendezvous()
+
+    @property
+    def budget(self) -> FailureBudget:
+        assert self.job.status.failure_budget is not None
+        return self.job.status.failure_budget
+
+    def say(self, index: int, state: AgentState, round_: int, **more: Any) -> None:
+        said = report(index, state, round_, **more)
+        status = self.workers[index].status.model_copy(update={"agent": said})
+        self.workers[index] = self.workers[index].model_copy(update={"status": status})
+
+    def train(self) -> None:
+        """Everyone acts on the world."""
+        for index in self.world.members:
+            old = self.workers[index].status.agent
+            self.say(index, AgentState.RUNNING, self.world.round, failure=old.failure if old else None)
+
+    def fail(self, index: int = 0, state: AgentState = AgentState.FAILED, **more: Any) -> Assessment:
+        round_ = self.world.round
+        told = failure(index, round=round_, seconds=(self.now - NOW).total_seconds(), **more)
+        self.say(index, state, round_, failure=told)
+        return self.look()
+
+    def lose(self, index: int, exit_class: str = "NodeLost") -> Assessment:
+        """Its Pod ends."""
+        self.now += timedelta(seconds=1)
+        end = WorkerExit(
+            incarnation=1, exit_class=exit_class, reason=exit_class, message="gone", time=self.now
+        )
+        lost = self.workers[index].status.model_copy(update={"phase": WorkerPhase.FAILED, "last_exit": end})
+        self.workers[index] = self.workers[index].model_copy(update={"status": lost})
+        return self.look()
+
+    def look(self, after_seconds: float = 0.01) -> Assessment:
+        """What the reconciler does, with its write."""
+        self.now += timedelta(seconds=after_seconds)
+        people = participants_of(self.job, self.workers, Ages())
+        decision = decide(self.world, people, bounds_of(self.job), self.now)
+        found = assess(self.job, self.workers, decision.breaks, self.world.round, self.now)
+        turn = Turn(self.job, {}, self.workers, self.now)
+        world = self.world
+        if found.ending is None:
+            decision = held(self.world, decision, *found.hold(self.now), self.now)
+            job_outcome.announce_world(turn, decision, found.incident)
+            world = decision.rendezvous
+        else:
+            status = job_outcome.failed(turn, found, found.ending)
+            self.ended = next(c.message for c in status.conditions if c.type == "Failed")
+        self.events += turn.events
+        written = {
+            "rendezvous": world,
+            "restarts": found.restarts,
+            "failure_budget": found.budget,
+            "last_failure": found.last_failure,
+        }
+        self.job = self.job.model_copy(update={"status": self.job.status.model_copy(update=written)})
+        return found
+
+    def recover(self) -> None:
+        """Time passes until the next world, in which all train."""
+        until = self.job.status.failure_budget and self.job.status.failure_budget.held_until
+        self.look(max((until - self.now).total_seconds(), 0) + 0.1 if until else 0.1)
+        assert self.world.phase is FORMED
+        self.train()
+
+
+# --- in place ---------------------------------------------------------------------------------------
+
+
+def test_first_failure_is_restarted_at_once_and_told_with_its_culprit() -> None:
+    life = Life.of()
+    life.train()
+    found = life.fail(1)
+    assert (life.world.phase, life.world.round) == (FORMED, 2)
+    assert (found.restarts, life.budget.spent) == ({"UserError": 1}, {"UserError": 1})
+    assert (
+        "Warning",
+        "WorldBroken",
+        "round 1: digits-worker-1 rank 1: ValueError: bad (UserError)",
+    ) in life.events
+    assert not life.look().incident, "it is counted once"
+
+
+def test_second_failure_without_new_ground_waits_and_says_why() -> None:
+    life = Life.of()
+    for _ in range(2):
+        life.train()
+        life.fail(0, message=f"Error{life.world.round}: x {'y' * life.world.round}")
+    assert life.world.phase is REFORMING and life.world.round == 2
+    assert "waits until 12:00:01 since training failed 2 times without getting further" in life.world.reason
+    life.look(0.5)
+    assert life.world.phase is REFORMING
+    life.look(0.6)
+    assert (life.world.phase, life.world.round) == (FORMED, 3)
+    assert life.world.reason == "training processes of worker 0 failed"
+
+
+def test_error_that_comes_for_ever_fails_the_job_in_seconds_with_its_one_line() -> None:
+    life = Life.of(4)
+    while not life.ended:
+        life.train()
+        life.fail(2, message=f"ValueError: bad {life.world.round}\nTraceback (most recent call last): …")
+        if not life.ended:
+            life.recover()
+    assert life.ended == (
+        "training failed 3 times in a row by the same error without getting further: "
+        "digits-worker-2 rank 2: ValueError: bad 3"
+    )
+    assert life.now - NOW < timedelta(seconds=5)
+    assert life.events[-1][1] == "SameErrorRepeated"
+    assert "Traceback" in life.job.status.last_failure.message  # type: ignore[union-attr]
+
+
+def test_error_after_new_ground_each_time_never_fails_the_job() -> None:
+    life = Life.of(worker={"restartCount": 1})
+    for step in range(0, 200, 10):
+        life.train()
+        life.fail(0, step=step)
+        assert not life.ended and life.world.phase is FORMED
+    assert life.job.status.restarts == {"UserError": 20} and life.budget.step == 190
+
+
+def test_steps_of_the_broken_round_that_are_told_only_later_are_no_new_ground() -> None:
+    life = Life.of()
+    life.train()
+    life.fail(0, step=10)
+    life.train()
+    late = [{"round": 1, "firstStep": 0, "lastStep": 12}]
+    life.say(1, AgentState.RUNNING, 2, rounds=late)
+    life.fail(0, step=11)
+    assert life.budget.spent == {"UserError": 2} and life.budget.step == 12
+
+
+def test_killed_processes_never_fail_the_job() -> None:
+    life = Life.of(worker={"restartCount": 0})
+    for _ in range(12):
+        life.train()
+        life.fail(0, exit_code=-9, message="the process was killed by SIGKILL")
+        life.recover()
+    assert life.job.status.restarts == {"Killed": 12} and life.budget.spent == {}
+
+
+# --- consequences and late word -----------------------------------------------------------------------
+
+
+def test_a_mere_consequence_waits_a_second_for_who_was_first_and_gives_it_the_blame() -> None:
+    life = Life.of()
+    life.train()
+    life.fail(0, message=GLOO)
+    assert life.world.phase is REFORMING and life.job.status.restarts == {"Unknown": 1}
+    life.fail(1, state=AgentState.READY)
+    assert life.job.status.restarts == {"UserError": 1}
+    assert (life.budget.consequences, life.budget.spent) == (0, {"UserError": 1})
+    assert (life.world.phase, life.world.round) == (FORMED, 2)
+    assert life.events[-2][1:] == (
+        "WorldBroken",
+        "round 1: digits-worker-1 rank 1: ValueError: bad (UserError) was first, and not digits-worker-0",
+    )
+
+
+def test_the_next_world_comes_without_word_of_who_was_first() -> None:
+    life = Life.of()
+    life.train()
+    life.fail(0, message=GLOO)
+    life.recover()
+    assert life.world.round == 2 and life.budget.spent == {}
+
+
+def test_ten_preemptions_with_survivors_that_tell_first_do_not_fail_the_job() -> None:
+    life = Life.of(worker={"restartCount": 0}, elasticPolicy={"shrinkAfterSeconds": 0})
+    for _ in range(10):
+        life.workers[1] = worker(1)
+        life.say(1, AgentState.READY, life.world.round)
+        life.look()
+        life.recover()
+        life.fail(0, message=GLOO)
+        life.lose(1, "Preempted")
+        assert (life.budget.consequences, life.job.status.restarts) == (0, {})
+        assert life.job.status.last_failure.exit_class == "Preempted"  # type: ignore[union-attr]
+    assert not life.ended
+
+
+def test_a_pod_that_is_lost_at_the_same_look_leaves_no_incident() -> None:
+    life = Life.of()
+    life.train()
+    life.say(0, AgentState.FAILED, 1, failure=failure(0, message=GLOO))
+    assert life.lose(1).incident is None and life.job.status.restarts == {}
+
+
+@given(st.permutations(range(4)), st.sampled_from(range(4)))
+def test_of_four_ranks_the_one_that_raised_is_named_whoever_tells_first(
+    order: list[int], guilty: int
+) -> None:
+    life = Life.of(4)
+    life.train()
+    for number, index in enumerate(order):
+        state = AgentState.READY if number and life.world.phase is REFORMING else AgentState.FAILED
+        told = failure(index, message="ValueError: bad" if index == guilty else GLOO)
+        life.say(index, state, 1, failure=told)
+        life.look()
+    assert life.job.status.last_failure.worker == f"digits-worker-{guilty}"  # type: ignore[union-attr]
+    assert (life.job.status.restarts, life.budget.spent) == ({"UserError": 1}, {"UserError": 1})
+
+
+# --- rules --------------------------------------------------------------------------------------------
+
+
+def test_fail_job_ends_it_at_once() -> None:
+    life = Life.of(failurePolicy=rule("FailJob"))
+    life.train()
+    life.fail(1)
+    assert life.ended == "a rule of failurePolicy fails the job: digits-worker-1 rank 1: ValueError: bad"
+    assert life.events[-1][1] == "FailurePolicy"
+
+
+def test_ignore_spends_nothing_and_restarts() -> None:
+    life = Life.of(failurePolicy=rule("Ignore"), worker={"restartCount": 0})
+    for _ in range(8):
+        life.train()
+        life.fail(0)
+        life.recover()
+    assert not life.ended and life.job.status.restarts == {"UserError": 8} and life.budget.spent == {}
+
+
+def test_replace_gives_the_culprit_a_new_pod_once_its_failure_is_written() -> None:
+    life = Life.of(failurePolicy=rule("Replace"))
+    life.train()
+    found = life.fail(1)
+    assert found.waits_for_renewal and not found.renewals and life.world.phase is REFORMING
+    found = life.look()
+    assert found.renewals["w1"].avoids_node and life.world.phase is REFORMING
+    assert found.renewals["w1"].reason == (
+        "a rule of failurePolicy replaces it: digits-worker-1 rank 1: ValueError: bad"
+    )
+    assert found.restarts == {"UserError": 1}
+
+
+@pytest.mark.parametrize(
+    ("spec", "told", "renewed"),
+    [
+        ({}, {"cause": "Device", "message": "Xid 79"}, {"avoids_node": True, "out_of_memory": False}),
+        ({"nodeCheck": {"enabled": True}}, {"cause": "Device", "message": "Xid 79"}, None),
+        (
+            {"failurePolicy": rule("Restart", onExitCodes={"operator": "In", "values": [201]})},
+            {"exit_code": 201},
+            None,
+        ),
+        ({"template": MEMORY}, {"cause": "OOM"}, {"avoids_node": False, "out_of_memory": True}),
+        ({}, {"cause": "OOM"}, None),
+        ({"template": MEMORY}, {}, None),
+    ],
+)
+def test_device_faults_and_want_of_memory_get_a_new_pod_unless_something_better_is_to_be_done(
+    spec: dict[str, Any], told: dict[str, Any], renewed: dict[str, bool] | None
+) -> None:
+    life = Life.of(**spec)
+    life.train()
+    life.fail(0, **told)
+    renewals = life.look().renewals
+    found = {uid: {k: getattr(r, k) for k in ("avoids_node", "out_of_memory")} for uid, r in renewals.items()}
+    assert found == ({"w0": renewed} if renewed else {})
+
+
+def test_culprit_that_tells_late_is_replaced_while_the_next_world_is_young() -> None:
+    life = Life.of(template=MEMORY)
+    life.train()
+    life.fail(0, message=GLOO)
+    life.recover()
+    killed = failure(1, exit_code=-9, cause="OOM")
+    life.say(1, AgentState.RUNNING, 2, failure=killed)
+    assert life.look().incident is not None
+    assert set(life.look().renewals) == {"w1"}
+    assert life.look(60).renewals == {}, "later it trains, and is left alone"
+
+
+# --- Pods ---------------------------------------------------------------------------------------------
+
+
+def test_a_worker_whose_pods_fail_by_the_same_error_fails_the_job_with_that_error() -> None:
+    life = Life.of()
+    spent = {"spent": {"UserError": 3}, "signature": "UserError: no such file", "alike": 3}
+    end = {"incarnation": 1, "exitClass": "UserError", "message": "no such file\nmore", "time": NOW}
+    life.workers[1] = worker(1, WorkerPhase.FAILED, failureBudget=spent, lastExit=end)
+    found = life.look()
+    assert found.ending is not None and found.ending.reason == "SameErrorRepeated"
+    assert life.ended == (
+        "digits-worker-1 failed 3 times in a row by the same error without getting further: "
+        "digits-worker-1: no such file"
+    )
+
+
+def test_pod_end_that_a_rule_answers_with_fail_job_fails_it() -> None:
+    life = Life.of()
+    end = {"incarnation": 1, "exitClass": "Preempted", "message": "gone", "time": NOW, "action": "FailJob"}
+    life.workers[1] = worker(1, WorkerPhase.FAILED, lastExit=end)
+    assert life.look().ending.reason == "FailurePolicy"  # type: ignore[union-attr]
+
+
+# --- held worlds --------------------------------------------------------------------------------------
+
+
+def test_held_world_keeps_its_breaks_and_looks_again_in_time() -> None:
+    world = Rendezvous(round=1, phase=FORMED, members=[0, 1], incarnations=[1, 1], formed_at=NOW)
+    people = [participant(0, AgentState.FAILED, 1), participant(1, AgentState.RUNNING, 1)]
+    limits = bounds(2)
+    free = decide(world, people, limits, NOW)
+    later_on = held(world, free, later(4), "for it", NOW)
+    assert later_on.rendezvous.phase is REFORMING and later_on.breaks == free.breaks
+    assert later_on.look_again_seconds == 4 and later_on.rendezvous.reason.endswith(
+        "; the next world waits for it"
+    )
+    again = decide(later_on.rendezvous, people, limits, later(1))
+    same = held(later_on.rendezvous, again, later(4), "for it", later(1))
+    assert same.rendezvous == later_on.rendezvous and same.look_again_seconds == 3
+    assert held(later_on.rendezvous, again, later(4), "for it", later(4)) == again
+    assert "waits" not in again.rendezvous.reason
+
+
+def test_what_forms_no_world_or_lets_one_grow_is_not_held() -> None:
+    world = Rendezvous(round=1, phase=FORMED, members=[0], incarnations=[1], formed_at=NOW)
+    people = [participant(0, AgentState.RUNNING, 1), participant(1, seconds_since_joined=99)]
+    growth = decide(world, people, bounds(2, 1), NOW)
+    assert growth.rendezvous.round == 2 and held(world, growth, later(9), "", NOW) == growth
+    assert held(world, Decision(world), later(9), "", NOW) == Decision(world)
+
+
+# --- a storm ------------------------------------------------------------------------------------------
+
+
+def events_of(told: Iterable[tuple[str, str, str]]) -> int:
+    """How many Event objects the recorder makes of them."""
+    subject, correlator = Subject("v1", "ElasticJob", "ns", "digits", "u"), Correlator()
+    series = [correlator.observe(Occurrence(subject, *event), float(n)) for n, event in enumerate(told)]
+    return len({id(s) for s in series if s is not None})
+
+
+def test_a_thousand_identical_failures_make_few_events_and_a_small_job() -> None:
+    life = Life.of(8, failurePolicy=rule("Ignore"))
+    text = "ValueError: bad\n" + "x" * 4_000
+    for _ in range(1_000):
+        life.train()
+        life.fail(0, message=GLOO)
+        life.fail(3, state=AgentState.READY, message=text)
+        life.recover()
+    assert life.job.status.restarts == {"UserError": 1_000} and life.world.round >= 1_000
+    assert events_of(life.events) < 20
+    assert len(life.job.model_dump_json()) < 100_000
+
+
+def test_a_thousand_failures_with_ever_another_text_make_few_events_too() -> None:
+    life = Life.of(failurePolicy=rule("Ignore"))
+    for number in range(200):
+        life.train()
+        life.fail(0, message=f"ValueError: bad {number} {'x' * (number % 7)}")
+        life.recover()
+    assert events_of(life.events) < 20

@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crds.elasticworker import AgentState, ElasticWorker, ExitClass
+from reconcilers.incidents import in_one_line, incident_of, late_incident, uncounted, with_incident
+from reconcilers.rendezvous import Break
+from tests.reconcilers.build import failing, report, worker
+
+GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer"
+
+
+def breaks_of(*workers: ElasticWorker) -> list[Break]:
+    return [Break(w.spec.index, "", w.status.agent) for w in workers]
+
+
+def culprit(*workers: ElasticWorker, round_: int = 1) -> str | None:
+    incident = incident_of(breaks_of(*workers), workers, round_)
+    return incident.failure.worker if incident else None
+
+
+def hanging(index: int, step: int | None, in_collective: bool = False, seconds: float = 0.0) -> ElasticWorker:
+    stacks = [{"rank": index, "step": step, "inCollective": in_collective, "frames": ""}]
+    return failing(
+        index, exit_code=None, cause="Hang", step=step, stacks=stacks, seconds=seconds, message="Hang"
+    )
+
+
+def test_the_first_process_to_fail_is_the_culprit() -> None:
+    assert culprit(failing(0, seconds=2), failing(1, seconds=1)) == "digits-worker-1"
+
+
+def test_of_four_ranks_the_one_that_raised_is_named_in_whatever_order_they_tell() -> None:
+    ranks = [failing(i, message=GLOO, seconds=-i) for i in (0, 1, 3)] + [failing(2, seconds=5)]
+    for order in itertools.permutations(ranks):
+        assert culprit(*order) == "digits-worker-2"
+
+
+def test_a_process_that_was_killed_comes_before_those_that_missed_it() -> None:
+    killed = failing(3, exit_code=-9, message="the process was killed by SIGKILL", seconds=9)
+    assert culprit(failing(0, message=GLOO), killed) == "digits-worker-3"
+
+
+def test_an_error_comes_before_the_hang_that_it_caused() -> None:
+    assert culprit(hanging(0, 1), failing(1, seconds=900)) == "digits-worker-1"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "expected"),
+    [
+        ([hanging(0, 7, True), hanging(1, 6, False), hanging(2, 7, True)], "digits-worker-1"),
+        ([hanging(0, 7, True), hanging(1, 7, False, seconds=5)], "digits-worker-1"),
+        ([hanging(0, 7, True), hanging(1, None, True, seconds=5)], "digits-worker-1"),
+        ([hanging(0, 7, True, seconds=2), hanging(1, 7, True, seconds=1)], "digits-worker-1"),
+    ],
+)
+def test_of_a_hang_the_rank_behind_the_others_is_named_then_the_one_that_waited_for_nobody(
+    ranks: list[ElasticWorker], expected: str
+) -> None:
+    assert culprit(*ranks) == expected
+
+
+def test_who_told_without_breaking_the_world_is_judged_too() -> None:
+    quick = failing(0, message=GLOO)
+    slow = failing(1, state=AgentState.READY, seconds=1)
+    incident = incident_of(breaks_of(quick), [quick, slow], 1)
+    assert incident is not None and incident.failure.worker == "digits-worker-1"
+
+
+def test_where_a_pod_is_lost_its_peers_failures_are_no_incident_but_an_error_is() -> None:
+    lost, survivor, wrong = Break(0, "worker 0 was lost"), failing(1, message=GLOO), failing(2)
+    assert incident_of([lost, *breaks_of(survivor)], [survivor], 1) is None
+    incident = incident_of([lost, *breaks_of(survivor, wrong)], [survivor, wrong], 1)
+    assert incident is not None and incident.failure.worker == "digits-worker-2"
+    assert incident_of([lost], [wrong], 1) is None, "no process broke this world"
+
+
+def test_failures_of_other_rounds_and_other_pods_are_nobodys() -> None:
+    assert culprit(failing(0), round_=2) is None
+    said = report(1, AgentState.FAILED, 1, pod_uid="another", failure=failing(1).status.agent.failure)  # type: ignore[union-attr]
+    assert culprit(worker(1, agent=said.to_wire())) is None
+
+
+def test_what_is_told_names_rank_round_step_and_error() -> None:
+    found = failing(2, step=41, message="ValueError: bad\nTraceback (most recent call last): …")
+    incident = incident_of(breaks_of(found), [found], 1)
+    assert incident is not None
+    failure = incident.failure
+    assert (failure.rank, failure.round, failure.step, failure.exit_class) == (2, 1, 41, "UserError")
+    assert in_one_line(failure) == "digits-worker-2 rank 2: ValueError: bad"
+
+
+# --- late word --------------------------------------------------------------------------------------
+
+
+def blamed(*workers: ElasticWorker) -> Any:
+    incident = incident_of(breaks_of(*workers), workers, 1)
+    assert incident is not None
+    return incident.failure
+
+
+def test_late_word_takes_the_blame_over_and_the_count_moves() -> None:
+    first, late = failing(0, message=GLOO), failing(1, exit_code=-9, cause="OOM", seconds=3)
+    known = blamed(first)
+    counted = {"UserError": 1, "Unknown": 1}
+    moved = late_incident(known, [first, late])
+    assert moved is not None and moved.instead_of == known and moved.exit_class is ExitClass.OOM
+    assert with_incident(counted, moved) == {"UserError": 1, "OOM": 1}
+    assert late_incident(moved.failure, [first, late]) is None, "asked again, nothing moves"
+
+
+def test_late_word_of_a_mere_consequence_changes_nothing() -> None:
+    first = failing(0, seconds=3)
+    assert late_incident(blamed(first), [first, failing(1, message=GLOO)]) is None
+    assert late_incident(None, [first]) is None
+
+
+def test_the_blame_stays_where_it_is_when_the_pod_that_told_it_is_gone() -> None:
+    known = blamed(failing(0))
+    assert late_incident(known, [failing(1, seconds=1)]) is None
+    earlier = late_incident(known, [failing(1, seconds=-1)])
+    assert earlier is not None and earlier.failure.worker == "digits-worker-1"
+
+
+@st.composite
+def rounds(draw: st.DrawFn) -> list[ElasticWorker]:
+    told = []
+    for index in range(draw(st.integers(1, 4))):
+        seconds = draw(st.integers(0, 3)) * 10 + index  # no two at once
+        kind = draw(st.sampled_from(["error", "killed", "consequence", "hang"]))
+        if kind == "hang":
+            told.append(hanging(index, draw(st.integers(0, 2)), draw(st.booleans()), seconds))
+        else:
+            more = {"consequence": {"message": GLOO}, "killed": {"exit_code": -9}}.get(kind, {})
+            told.append(failing(index, seconds=seconds, **more))
+    return draw(st.permutations(told))
+
+
+@given(rounds())
+def test_the_order_of_reports_decides_nothing(told: list[ElasticWorker]) -> None:
+    at_once = incident_of(breaks_of(*told), told, 1)
+    assert at_once is not None
+    restarts: dict[str, int] = {}
+    known = None
+    for count in range(1, len(told) + 1):
+        heard = told[:count]
+        new = late_incident(known, heard) if known else incident_of(breaks_of(*heard), heard, 1)
+        restarts = with_incident(restarts, new)
+        known = new.failure if new else known
+    assert known == at_once.failure
+    assert restarts == {at_once.exit_class.value: 1}
+
+
+def test_counts_of_nothing_go() -> None:
+    assert uncounted({"Unknown": 1, "UserError": 2}, "Unknown") == {"UserError": 2}
