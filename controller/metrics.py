@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+
+# Or every counter would be shown with a gauge of when it began, which Go's client does not do either.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 _RECONCILE_SECONDS = (
     0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 0.8, 0.9,
@@ -75,6 +78,7 @@ class ReconcileMetrics:
         self.active_workers.labels(controller).set(0)
         for counter in (self.errors, self.terminal_errors, self.panics, self.timeouts):
             counter.labels(controller)
+        self.seconds.labels(controller)
         for result in RESULTS:
             self.total.labels(controller, result)
 

@@ -215,10 +215,10 @@ def test_both_formats_can_be_parsed_and_have_units(scraped: Scraped) -> None:
     assert families["dlr_job_round"].unit == ""
 
 
-def test_a_thousand_workers_are_read_within_a_second(scraped: Scraped) -> None:
+def test_a_thousand_workers_cost_less_than_a_second_of_cpu_time(scraped: Scraped) -> None:
     scraped.put(running_job(), *(worker(i, agent=agent(i), restarts={"OOM": 1}) for i in range(1_000)))
-    began = time.perf_counter()
+    began = time.process_time()
     text = generate_latest(scraped.registry)
-    seconds = time.perf_counter() - began
+    seconds = time.process_time() - began
     print(f"1,000 workers: {text.count(b'worker-')} samples, {len(text) / 1e6:.1f} MB in {seconds:.3f} s")
     assert seconds < 1.0
