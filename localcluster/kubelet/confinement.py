@@ -18,18 +18,22 @@ class Confinement:
 
     def __init__(self, group: dict[str, Any]) -> None:
         self._group = group
+        self._mounted = False
         self._processes = os.open(group["processes"], os.O_WRONLY | os.O_CLOEXEC)
 
+    def mount(self) -> None:
+        """In a mount namespace: the group in place of the whole machine's."""
+        with suppress(OSError):  # the limit holds all the same
+            namespaces.bind(self._group["folder"], self._group["shownAt"], read_only=True)
+            self._mounted = True
+
     def enter(self) -> None:
-        """This process, and the children that it will have."""
+        """This process, and the children that it will have: to them, what is mounted is the root."""
         os.write(self._processes, b"0")
         os.close(self._processes)
-
-    def show(self) -> None:
-        """In a mount namespace: the group as the root of its controller, as container runtimes do."""
-        with suppress(OSError):  # a kernel without cgroup namespaces; the limit holds all the same
-            namespaces.unshare(namespaces.CLONE_NEWCGROUP)
-            namespaces.bind(self._group["folder"], self._group["shownAt"], read_only=True)
+        if self._mounted:
+            with suppress(OSError):  # a kernel without cgroup namespaces
+                namespaces.unshare(namespaces.CLONE_NEWCGROUP)
 
     def ran_out(self) -> bool:
         """Whether the kernel killed any process of the group for its memory."""

@@ -32,8 +32,7 @@ def join_container(pid: int, isolation: str) -> None:
 def main() -> None:
     task: dict[str, Any] = json.loads(sys.stdin.readline())
     namespaces.die_with_parent()
-    if task["memoryGroup"]:
-        Confinement(task["memoryGroup"]).enter()
+    confinement = Confinement(task["memoryGroup"]) if task["memoryGroup"] else None
     if task["isolation"] != "none":
         join_container(task["pid"], task["isolation"])
     child = os.fork()  # only children are in the joined PID namespace
@@ -42,6 +41,8 @@ def main() -> None:
             namespaces.die_with_parent()
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            if confinement:
+                confinement.enter()
             os.chdir(task["cwd"])
             os.execvpe(task["argv"][0], task["argv"], task["env"])
         except OSError as error:

@@ -151,7 +151,7 @@ def build_world(spec: JSON, confinement: Confinement | None) -> None:
     if spec["hostname"]:
         namespaces.set_hostname(spec["hostname"])
     if confinement:
-        confinement.show()
+        confinement.mount()
     try:
         namespaces.mount_volumes(spec["mounts"], spec["env"])
     except OSError as error:
@@ -167,10 +167,8 @@ def run_init(spec: JSON, stdio: Stdio, go: int, status: int, confinement: Confin
         if not os.read(go, 1):  # the shim died before we were tied to it
             os._exit(1)
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-        if confinement:
-            confinement.enter()
         build_world(spec, confinement)
-        main = start_main(spec, stdio, die_with_parent=False)
+        main = start_main(spec, stdio, die_with_parent=False, confinement=confinement)
         signal.signal(signal.SIGTERM, lambda _number, _frame: os.kill(main, signal.SIGTERM))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         for descriptor in stdio[1:]:  # so that the log ends when the last process of the container does
