@@ -86,6 +86,7 @@ def _start_afresh(argv: Sequence[str]) -> None:
         faulthandler.enable()
     sys.orig_argv = list(argv)
     show_command(argv)
+    show_environment()
 
 
 def _set_first_path(folder: str, safe_path: bool) -> None:
@@ -111,13 +112,26 @@ def _same_file(one: str, other: str) -> bool:
 
 
 def show_command(argv: Sequence[str]) -> None:
-    """For `ps` and `pkill -f`: over the parent's own, as far as there is room (proc(5), arg_start)."""
+    """For `ps` and `pkill -f`, as far as there is room."""
+    _show("arguments", argv)
+
+
+def show_environment() -> None:
+    """For /proc/PID/environ, as far as there is room."""
+    _show("environment", [f"{name}={value}" for name, value in os.environ.items()])
+
+
+def _show(area: str, strings: Sequence[str]) -> None:
+    """Write over what the process was started with, as setproctitle(3) does (proc(5), arg_start, env_start).
+
+    Nothing points there any more: `os.environ` was emptied, and Python has copied its arguments.
+    """
+    first = {"arguments": 45, "environment": 47}[area]
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-        start, end = int(fields[45]), int(fields[46])
+        start, end = int(fields[first]), int(fields[first + 1])
     except (OSError, ValueError, IndexError):
         return
-    if not 0 < start < end:
-        return
-    text = b"".join(os.fsencode(argument) + b"\0" for argument in argv)
-    ctypes.memmove(start, text[: end - start - 1].ljust(end - start, b"\0"), end - start)
+    if 0 < start < end:
+        text = b"".join(os.fsencode(string) + b"\0" for string in strings)
+        ctypes.memmove(start, text[: end - start - 1].ljust(end - start, b"\0"), end - start)

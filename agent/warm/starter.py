@@ -30,7 +30,9 @@ ANSWER_SECONDS = 10.0
 MAX_FAILURES = 3
 """Of parents; from then on processes are spawned as ever."""
 PR_SET_CHILD_SUBREAPER = 36
-ROOM = "." * 1024
+ROOM = "." * 2048
+ROOM_VARIABLE = "DLR_WARM_ROOM"
+"""What of arguments and environment a forked process has more than its parent is shown in place of these."""
 
 OF_A_ROUND = (
     "CUDA_VISIBLE_DEVICES",
@@ -139,7 +141,7 @@ class WarmParent:
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-u", "-m", "agent.warm.parent", str(theirs.fileno()), *modules, ROOM],
-                env=dict(env),
+                env={**self.env, ROOM_VARIABLE: ROOM},
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # Ctrl-C is for the agent, which tells the others
             )

@@ -186,6 +186,13 @@ def test_command_is_shown_to_ps(warm: WarmStart, tmp_path: Path) -> None:
     assert run_warm(warm, argv, tmp_path).stdout == f"{argv}\n"
 
 
+def test_environment_is_shown_in_proc(warm: WarmStart, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import os; print('LOCAL_RANK=3' in open('/proc/self/environ').read().split('\\0'))")
+    argv = [sys.executable, "-u", str(script)]
+    assert run_warm(warm, argv, tmp_path, {**ENV, "LOCAL_RANK": "3"}).stdout == "True\n"
+
+
 def test_each_process_has_its_own_environment(warm: WarmStart, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import os; print(os.environ.get('RANK'), os.environ.get('DLR_PROGRESS_FILE'))")
