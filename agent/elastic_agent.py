@@ -7,6 +7,7 @@ failure does not end it: it says what failed, and waits for the next round.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import select
@@ -36,6 +37,7 @@ from agent.processes import TrainingProcesses
 from agent.progress import ProgressFiles, TrackedLogsSpecs
 from agent.rendezvous import DlrRendezvousHandler, JobEndedError
 from agent.stacks import StackLogsSpecs
+from agent.warm.starter import WarmStart
 from agent.world import AgentState, ExitReason, Verb
 from agent.xid import DeviceWatch
 
@@ -72,6 +74,7 @@ class DlrElasticAgent(LocalElasticAgent):
         start_method: str = "spawn",
         log_line_prefix_template: str | None = None,
         exit_barrier_seconds: float = EXIT_BARRIER_SECONDS,
+        warm_start: WarmStart | None = None,
     ) -> None:
         assert isinstance(spec.rdzv_handler, DlrRendezvousHandler)
         self.progress_files = ProgressFiles()
@@ -87,6 +90,7 @@ class DlrElasticAgent(LocalElasticAgent):
         self._rendezvous_handler: DlrRendezvousHandler = spec.rdzv_handler
         self._stop_grace_seconds = stop_grace_seconds
         self._exit_barrier_seconds = exit_barrier_seconds
+        self._warm_start = warm_start
         self._processes: TrainingProcesses | None = None
         self._hang_guard = HangGuard(self.progress_files, stack_files, spec.rdzv_handler.habit)
         oom = OomWatch.of_pod(spec.rdzv_handler.environment.pod_uid)
@@ -182,7 +186,8 @@ class DlrElasticAgent(LocalElasticAgent):
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         self._post_mortem.begin()
-        pids: dict[int, Any] = super()._start_workers(worker_group)
+        with self._warm_start.serving_torch() if self._warm_start else contextlib.nullcontext():
+            pids: dict[int, Any] = super()._start_workers(worker_group)
         assert self._pcontext is not None
         self._processes = TrainingProcesses(self._pcontext)
         round_ = self._rendezvous_handler.reporter.latest.observed_round

@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import sys
+from argparse import ArgumentParser
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ from agent.environment import Environment, InvalidEnvironmentError
 from agent.logs import log_to_stderr
 from agent.progress import ProgressMonitor
 from agent.rendezvous import BACKEND, DlrRendezvousHandler, JobEndedError, create_handler
+from agent.warm.starter import WarmStart
 from agent.world import AgentState, ExitReason
 
 logger = logging.getLogger(__name__)
@@ -76,6 +78,7 @@ def parse(argv: Sequence[str]) -> Any:
     parser = get_args_parser()
     parser.prog = "dlr run"
     parser.description = "Runs the training processes of one worker of an ElasticJob."
+    _add_our_flags(parser)
     ours = {"max_restarts": UNLIMITED_RESTARTS, "rdzv_backend": BACKEND}
     parser.set_defaults(
         **{name: value for name, value in ours.items() if f"PET_{name.upper()}" not in os.environ}
@@ -93,6 +96,21 @@ def parse(argv: Sequence[str]) -> Any:
         # Both the Pod's log and a file whose end can be told when it fails. stdout goes straight through.
         args.tee = str(int(Std.ERR))
     return args
+
+
+def _add_our_flags(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--no-warm-start",
+        action="store_true",
+        help="start training processes as new interpreters, not as forks of one that has imported torch",
+    )
+    parser.add_argument(
+        "--preload",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="import this module too before training processes are forked; may be repeated",
+    )
 
 
 def worker_spec(
@@ -148,6 +166,10 @@ def _rendezvous_parameters(config: LaunchConfig, me: Environment) -> RendezvousP
 
 def _create_agent(config: LaunchConfig, spec: WorkerSpec, args: Any, me: Environment) -> DlrElasticAgent:
     assert config.logs_specs is not None
+    forks = isinstance(spec.entrypoint, str) and not args.no_warm_start
+    warm_start = WarmStart(args.preload) if forks else None
+    if warm_start is not None:
+        warm_start.prepare(os.environ)  # it warms up while this agent joins
     return DlrElasticAgent(
         spec,
         config.logs_specs,
@@ -156,6 +178,7 @@ def _create_agent(config: LaunchConfig, spec: WorkerSpec, args: Any, me: Environ
         ),
         start_method=config.start_method,
         log_line_prefix_template=config.log_line_prefix_template or "[rank${rank}]: ",
+        warm_start=warm_start,
     )
 
 
