@@ -70,18 +70,24 @@ def test_log_that_is_gone_with_its_pod_is_what_status_kept(server: ScriptedServe
     assert "End of the process's log, as status kept it:\nloading\n" in done.out
 
 
-def test_stacks_of_a_hang_begin_with_those_that_waited_for_nobody(server: ScriptedServer, dlr: Dlr) -> None:
+def test_stacks_of_a_hang_are_those_of_all_ranks_the_cause_first(server: ScriptedServer, dlr: Dlr) -> None:
     hung = troubled_workers()
-    hung[1]["status"]["agent"]["failure"] = RAISED | {
-        "stacks": [
-            {"rank": 0, "inCollective": True, "step": 8, "frames": "all_reduce (distributed.py:1)"},
-            {"rank": 1, "step": 7, "frames": "acquire (locks.py:4)\ntrain (train.py:9)"},
-        ]
-    }
+    waits = {"rank": 0, "inCollective": True, "step": 8, "frames": "all_reduce (distributed.py:1)"}
+    stuck = {"rank": 1, "step": 7, "frames": "acquire (locks.py:4)\ntrain (train.py:9)"}
+    hung[0]["status"]["agent"]["failure"] = RAISED | {"rank": 0, "stacks": [waits]}
+    hung[1]["status"]["agent"]["failure"] = RAISED | {"stacks": [stuck]}
+    hung[2]["status"]["agent"]["failure"] = RAISED | {"rank": 2, "round": 7, "stacks": [{"rank": 2}]}
     script(server, None, hung)
-    done = dlr("job", "logs", "digits", "--failed")
-    stacks = "rank 1, step 7:\n    acquire (locks.py:4)\n    train (train.py:9)\nrank 0, step 8, waiting for"
-    assert stacks in done.out
+    lines = dlr("job", "logs", "digits", "--failed").out.splitlines()
+    at = lines.index("Stacks, the innermost frame first:")
+    assert lines[at + 1 : at + 6] == [
+        "rank 1, step 7:",
+        "    acquire (locks.py:4)",
+        "    train (train.py:9)",
+        "rank 0, step 8, waiting for other ranks:",
+        "    all_reduce (distributed.py:1)",
+    ]
+    assert lines[at - 2].endswith("ValueError: a <bad> batch")  # what the stacks show is not said twice
 
 
 def test_no_failure_and_no_worker_any_more_are_said(server: ScriptedServer, dlr: Dlr) -> None:
@@ -93,7 +99,7 @@ def test_no_failure_and_no_worker_any_more_are_said(server: ScriptedServer, dlr:
     assert nothing.err == "Nothing has failed in ElasticJob 'digits'.\n"
     gone = dlr("job", "logs", "digits", "--failed")
     assert "which is no worker of the job any more" in gone.out
-    assert gone.err == "Its Pod is gone, and status kept none.\n"
+    assert gone.err == "The log is gone, and status kept nothing of it.\n"
 
 
 def test_a_rank_cannot_be_chosen_too(server: ScriptedServer, dlr: Dlr) -> None:

@@ -60,9 +60,7 @@ def test_says_phase_world_progress_goodput_restarts_and_the_culprit(troubled: sc
 def test_each_worker_has_a_line_with_its_last_failure(troubled: screen.Snapshot) -> None:
     lines = drawn(troubled, terminal=False)
     first = " ".join(entry(lines, "1 ").split())
-    assert (
-        first == "digits-worker-1-1 node-1 Running 401 0.42 0 exit code 1, 4m ago: ValueError: a <bad> batch"
-    )
+    assert first == "digits-worker-1-1 node-1 Running 401 0.42 0 UserError, 4m ago: ValueError: a <bad> batch"
     assert entry(lines, "2 ").endswith("1 (NodeLost 1)  NodeLost, 2m59s ago: the node is gone")
 
 

@@ -11,9 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlr.commands.job.timeline import life as lives
-from dlr.commands.job.timeline.life import Failure, Life, NoHistory, Span, Start, life_of, training_share
-from tests.cli.scripted import job, worker
-from tests.cli.troubled import END_SECONDS, NOW, SUBMITTED, at, episode, life, troubled_job, troubled_workers
+from dlr.commands.job.timeline.blame import Failure
+from dlr.commands.job.timeline.episodes import Span, members_of
+from dlr.commands.job.timeline.life import Life, NoHistory, Start, life_of, training_share
+from tests.cli.scripted import event, job, worker
+from tests.cli.troubled import (
+    END_SECONDS,
+    NOW,
+    RAISED,
+    SUBMITTED,
+    at,
+    episode,
+    life,
+    troubled_job,
+    troubled_workers,
+)
 
 JSON = dict[str, Any]
 
@@ -24,7 +36,7 @@ def states(spans: tuple[Span, ...]) -> list[tuple[str, float, float]]:
 
 @pytest.fixture
 def troubled() -> Life:
-    return life_of(troubled_job(), troubled_workers(), 0.81, NOW)
+    return life_of(troubled_job(), troubled_workers(), [], 0.81, NOW)
 
 
 def test_job_s_states_follow_each_other_up_to_now(troubled: Life) -> None:
@@ -40,7 +52,9 @@ def test_job_s_states_follow_each_other_up_to_now(troubled: Life) -> None:
 
 
 def test_job_that_has_ended_ends_there() -> None:
-    ended = life_of(troubled_job(phase="Succeeded", completionTime=at(200)), troubled_workers(), None, NOW)
+    ended = life_of(
+        troubled_job(phase="Succeeded", completionTime=at(200)), troubled_workers(), [], None, NOW
+    )
     assert ended.seconds == 200
     assert max(span.end for lane in ended.lanes for span in lane.spans) == 200
 
@@ -67,7 +81,7 @@ def test_worker_does_what_its_job_does_while_it_is_up(troubled: Life) -> None:
 
 def test_worker_without_a_place_in_the_world_waits() -> None:
     made = troubled_job(history=[episode("Training", 0, 1, "0-1,4")])
-    spare = life_of(made, [worker(3, history=[life(1, "node-3", 0, 0)])], None, NOW).lanes[0]
+    spare = life_of(made, [worker(3, history=[life(1, "node-3", 0, 0)])], [], None, NOW).lanes[0]
     assert states(spare.spans) == [("Waiting", 0, 300)]
 
 
@@ -81,10 +95,62 @@ def test_each_failure_is_told_once_in_its_best_words(troubled: Life) -> None:
 
 def test_failures_that_only_the_worlds_reasons_remember_are_shown() -> None:
     made = troubled_job(lastFailure=None)
-    plain = life_of(made, [worker(1, history=[life(1, "node-1", 0, 5)])], None, NOW)
+    plain = life_of(made, [worker(1, history=[life(1, "node-1", 0, 5)])], [], None, NOW)
     assert plain.lanes[0].failures == (
         Failure(60, "failed", "worker 1 failed: UserError: ValueError: a <bad> batch"),
     )
+
+
+GLOO = "RuntimeError: [gloo/transport/tcp/pair.cc:537] Connection closed by peer [127.0.0.7]:51633."
+
+
+def broken(second: float, message: str) -> JSON:
+    return event("ElasticJob", "digits", "WorldBroken", at(second), message, firstTimestamp=at(second))
+
+
+def failures(events: list[JSON], **status: Any) -> list[tuple[Failure, ...]]:
+    """Of three workers that themselves keep nothing."""
+    slots = [worker(index, history=[life(1, f"node-{index}", 0, 5)]) for index in range(3)]
+    drawn = life_of(troubled_job(lastFailure=None, **status), slots, events, None, NOW)
+    return [lane.failures for lane in drawn.lanes]
+
+
+def test_events_tell_whose_fault_the_end_of_an_earlier_round_was() -> None:
+    said = "round 1: digits-worker-2 rank 2: MemoryError: too (much) (OOM, Replace by failurePolicy)"
+    assert failures([broken(61, said)]) == [
+        (),
+        (),  # the world's reason names worker 1, which was only heard of first
+        (Failure(61, "OOM", "MemoryError: too (much)"), Failure(120, "failed", LOST)),
+    ]
+
+
+LOST = "worker 2 was lost: its node node-2 is gone"
+
+
+def test_late_word_on_who_was_first_counts() -> None:
+    early = "round 1: digits-worker-1 rank 1: no step for 11 s (Hang)"
+    late = "round 1: digits-worker-0 rank 0: no step for 12 s (Hang) was first, and not digits-worker-1"
+    for events in ([broken(61, early), broken(62, late)], [broken(61, late), broken(61, early)]):
+        first, second, _ = failures(events)
+        assert [failure.text for failure in first] == ["no step for 12 s"]
+        assert second == ()
+
+
+def test_event_that_only_heard_of_consequences_blames_nobody() -> None:
+    _, named, _ = failures([broken(60, f"round 1: digits-worker-0 rank 0: {GLOO} (Unknown)")])
+    assert [failure.what for failure in named] == ["failed"]
+
+
+def test_who_died_of_another_s_failure_is_told_apart() -> None:
+    workers = troubled_workers()
+    workers[0]["status"]["agent"]["failure"] = RAISED | {"rank": 0, "message": GLOO, "time": at(61)}
+    workers[2]["status"]["agent"]["failure"] = RAISED | {"rank": 2, "exitCode": -9, "time": at(61)}
+    drawn = life_of(troubled_job(), workers, [], None, NOW)
+    assert [[(each.what, each.follows) for each in lane.failures] for lane in drawn.lanes] == [
+        [("after a peer", True)],
+        [("UserError", False)],
+        [("Killed", True), ("NodeLost", False)],  # of round 1 the culprit is known
+    ]
 
 
 def test_rounds_begin_where_they_are_first_seen(troubled: Life) -> None:
@@ -97,24 +163,24 @@ def test_rounds_begin_where_they_are_first_seen(troubled: Life) -> None:
 
 def test_history_that_lost_its_beginning_is_not_made_up() -> None:
     cut = troubled_job(history=troubled_job()["status"]["history"][-2:])
-    found = life_of(cut, troubled_workers(), 0.81, NOW)
+    found = life_of(cut, troubled_workers(), [], 0.81, NOW)
     assert found.known_since == 120
     assert states(found.lanes[0].spans)[:2] == [("Pending", 0, 5), ("Up", 5, 120)]
     # 98 s of training were counted before, so the share goes on where it was.
     assert found.training_share[0][1] == pytest.approx(98 / 120, abs=0.01)
-    whole = life_of(troubled_job(), troubled_workers(), 0.81, NOW)
+    whole = life_of(troubled_job(), troubled_workers(), [], 0.81, NOW)
     assert found.training_share[-1] == pytest.approx(whole.training_share[-1], abs=0.01)
 
 
 def test_job_without_history_is_said() -> None:
     with pytest.raises(NoHistory):
-        life_of(job(), [], None, NOW)
+        life_of(job(), [], [], None, NOW)
 
 
 def test_of_very_many_workers_those_are_drawn_to_which_something_happened() -> None:
     crowd = [worker(index, history=[life(1, "n", 0, 5)]) for index in range(1_000)]
     crowd[900] = worker(900, incarnation=2, history=[life(1, "n", 0, 5, endedAt=at(9)), life(2, "n", 9, 12)])
-    found = life_of(troubled_job(), crowd, None, NOW)
+    found = life_of(troubled_job(), crowd, [], None, NOW)
     assert len(found.lanes) == lives.MOST_LANES
     assert found.lanes_left_out == 1_000 - lives.MOST_LANES
     assert [lane.index for lane in found.lanes] == [*range(lives.MOST_LANES - 1), 900]
@@ -125,7 +191,7 @@ def test_of_very_many_workers_those_are_drawn_to_which_something_happened() -> N
     [("", set()), ("0-2,5", {0, 1, 2, 5}), ("7", {7}), ("0-3,6…", {0, 1, 2, 3, 6}), ("3-1", set())],
 )
 def test_members_are_read_from_ranges(text: str, members: set[int]) -> None:
-    assert lives.members_of(text) == members
+    assert members_of(text) == members
 
 
 STATES = ("Pending", "Checking", "Forming", "Training", "Recovering", "Suspended", "Down")
@@ -156,7 +222,7 @@ def slot_histories(draw: st.DrawFn) -> list[JSON]:
 def test_nothing_overlaps_and_nothing_is_outside_the_job_s_life(
     history: list[JSON], slot: list[JSON]
 ) -> None:
-    found = life_of(troubled_job(history=history), [worker(0, history=slot)], None, NOW)
+    found = life_of(troubled_job(history=history), [worker(0, history=slot)], [], None, NOW)
     for spans in (found.states, *(lane.spans for lane in found.lanes)):
         for span in spans:
             assert 0 <= span.begin <= span.end <= found.seconds

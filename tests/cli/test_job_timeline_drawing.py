@@ -19,12 +19,13 @@ from tests.cli.troubled import NOW, life, troubled_job, troubled_workers
 JSON = dict[str, Any]
 Dlr = Callable[..., Any]
 JOB = f"GET {GROUP_PATH}/default/elasticjobs/digits"
+EVENTS = "GET /api/v1/namespaces/default/events"
 WORKERS = f"GET {GROUP_PATH}/default/elasticworkers"
 
 
 @pytest.fixture
 def troubled() -> Life:
-    return life_of(troubled_job(), troubled_workers(), 0.81, NOW)
+    return life_of(troubled_job(), troubled_workers(), [], 0.81, NOW)
 
 
 def texts_of(svg: str, tag: str) -> list[str]:
@@ -45,7 +46,7 @@ def test_svg_names_states_rounds_workers_and_goodput(troubled: Life) -> None:
 
 def test_texts_of_the_cluster_are_neither_formulas_nor_markup() -> None:
     hostile = [worker(0, nodeName="$\\frac{1}{0}$", history=[life(1, "<b>&\x1b", 0, 5)])]
-    svg = draw_svg(life_of(troubled_job(), hostile, None, NOW))
+    svg = draw_svg(life_of(troubled_job(), hostile, [], None, NOW))
     assert "worker-0 ($\\frac{1}{0}$)" in texts_of(svg, "text")
     assert any("Pod 1 on <b>&  is not up yet" in tip for tip in texts_of(svg, "title"))
 
@@ -65,7 +66,7 @@ def test_page_shows_the_picture_and_the_same_in_tables(troubled: Life) -> None:
 
 def test_title_says_what_is_not_shown() -> None:
     cut = troubled_job(history=troubled_job()["status"]["history"][-2:])
-    assert title(life_of(cut, [], 0.5, NOW)) == (
+    assert title(life_of(cut, [], [], 0.5, NOW)) == (
         "default/digits · Running · 5m since 2026-01-01 00:00:00 UTC · goodput 50.0% "
         "· the first 2m are forgotten"
     )
@@ -84,7 +85,7 @@ class TestCommand:
     def test_writes_the_kind_of_file_that_its_name_says(
         self, server: ScriptedServer, dlr: Dlr, tmp_path: Path
     ) -> None:
-        server.answers |= {JOB: troubled_job(), WORKERS: listing(*troubled_workers())}
+        server.answers |= {JOB: troubled_job(), WORKERS: listing(*troubled_workers()), EVENTS: listing()}
         for ending, begins in ((".svg", b"<svg"), (".html", b"<!doctype html>"), (".PNG", b"\x89PNG")):
             file = tmp_path / f"timeline{ending}"
             done = dlr("job", "timeline", "digits", "-o", str(file))
@@ -95,14 +96,14 @@ class TestCommand:
         self, server: ScriptedServer, dlr: Dlr, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.chdir(tmp_path)
-        server.answers |= {JOB: troubled_job(), WORKERS: listing()}
+        server.answers |= {JOB: troubled_job(), WORKERS: listing(), EVENTS: listing()}
         assert dlr("job", "timeline", "digits").out == "digits.svg\n"
         assert (tmp_path / "digits.svg").is_file()
 
     def test_what_cannot_be_drawn_or_written_is_one_sentence(
         self, server: ScriptedServer, dlr: Dlr, tmp_path: Path
     ) -> None:
-        server.answers |= {JOB: [job(), troubled_job()], WORKERS: listing()}
+        server.answers |= {JOB: [job(), troubled_job()], WORKERS: listing(), EVENTS: listing()}
         odd = dlr("job", "timeline", "digits", "-o", "x.pdf")
         assert (odd.exit_code, odd.err) == (
             1,

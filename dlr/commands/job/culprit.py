@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from dlr.commands.job.failures import SAME_MOMENT
+from dlr.commands.job.failures import SAME_MOMENT, first_line
 from dlr.commands.output import age, parse_time
 
 JSON = dict[str, Any]
@@ -23,7 +23,7 @@ class Culprit:
     """Of the worker when it failed; None if the worker is no more."""
     node: str
     stacks: Sequence[JSON]
-    """Of a hang, as `RankStack`."""
+    """Of a hang, as `RankStack`, of all workers that told any in that round."""
     kept_log: str
     """The end of the failed process's log, as status keeps it."""
 
@@ -48,6 +48,7 @@ def find_culprit(job: JSON, workers: Sequence[JSON]) -> Culprit | None:
     worker = next((each for each in workers if each["metadata"]["name"] == failure["worker"]), None)
     if worker is None:
         return Culprit(failure, None, "", (), "")
+    stacks = _stacks_in(failure.get("round"), workers)
     status = worker.get("status") or {}
     agent = status.get("agent") or {}
     told = agent.get("failure") or {}
@@ -63,7 +64,17 @@ def find_culprit(job: JSON, workers: Sequence[JSON]) -> Culprit | None:
     if not node and incarnation == worker["spec"].get("incarnation"):
         node = status.get("nodeName")
     log = told.get("logTail") or ended.get("logTail") or ""
-    return Culprit(failure, incarnation, node or "", told.get("stacks") or (), log)
+    return Culprit(failure, incarnation, node or "", stacks, log)
+
+
+def _stacks_in(round_: int | None, workers: Sequence[JSON]) -> list[JSON]:
+    told = [((worker.get("status") or {}).get("agent") or {}).get("failure") or {} for worker in workers]
+    return [
+        stack
+        for failure in told
+        if round_ is not None and failure.get("round") == round_
+        for stack in failure.get("stacks") or ()
+    ]
 
 
 def _is_told(told: Mapping[str, Any], failure: Mapping[str, Any]) -> bool:
@@ -99,11 +110,12 @@ def heading(culprit: Culprit, now: datetime) -> list[tuple[str, str]]:
     when = [f"{culprit.time:%Y-%m-%d %H:%M:%S %Z}", f"{age(failure['time'], now)} ago"]
     when += [f"{each} {failure[each]}" for each in ("round", "step") if failure.get(each) is not None]
     code = failure.get("exitCode")
+    message = str(failure.get("message") or "(nothing was said)")
     return [
         ("Worker", f"{culprit.worker}{rank}{pod}{where}"),
         ("Failed", ", ".join(when)),
         ("Class", f"{failure['exitClass']}" + (f", exit code {code}" if code is not None else "")),
-        ("Error", str(failure.get("message") or "(nothing was said)")),
+        ("Error", first_line(message) if culprit.stacks else message),  # the stacks are shown beside it
     ]
 
 

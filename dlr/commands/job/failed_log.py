@@ -41,8 +41,8 @@ def print_failed_log(api: Api, name: str, wanted: Wanted) -> None:
     elif culprit.kept_log:
         _print_section("End of the process's log, as status kept it", culprit.kept_log.splitlines())
     else:
-        gone = f"The Pod {culprit.pod} has no log" if culprit.pod else "Its Pod is gone"
-        print(f"{gone}, and status kept none.", file=sys.stderr)
+        whose = f" of Pod {culprit.pod}" if culprit.pod else ""
+        print(f"The log{whose} is gone, and status kept nothing of it.", file=sys.stderr)
 
 
 def _print_heading(culprit: Culprit) -> None:

@@ -11,10 +11,16 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from pydantic import ValidationError
+
+from crds.elasticworker import AgentFailure, ExitClass
 from dlr.commands.output import age, duration
+from reconcilers.exit_class import classify_process
 
 JSON = dict[str, Any]
 
+FOLLOWED = "after a peer"
+"""What is said instead of a class where a process died of another's death."""
 SAME_MOMENT = timedelta(seconds=5)
 """Agent's and controller's accounts of one failure lie no further apart."""
 
@@ -41,7 +47,7 @@ def job_failure_line(failure: JSON, now: datetime) -> str:
 
 
 def worker_failure(worker: JSON, now: datetime) -> str | None:
-    """How the worker's Pod or processes last failed, in a line."""
+    """How the worker's Pod or processes last failed, in a line; a loss of its own counts for more."""
     told = worker_failures(worker)
     if not told:
         return None
@@ -55,26 +61,43 @@ def worker_failure(worker: JSON, now: datetime) -> str | None:
 class WorkerFailure:
     time: datetime
     what: str
-    """The class, or what the agent knows before the controller has judged."""
+    """The class, or what is known before it is judged."""
     said: str
+    round: int | None = None
+    """Of a process that failed in place."""
+    follows: bool = False
+    """From a peer's, by what it said."""
 
 
 def worker_failures(worker: JSON) -> list[WorkerFailure]:
-    """The last one that the controller judged, and the last one that the agent told; often the same."""
+    """The last one that ended a Pod, and the last one in place; perhaps they are the same."""
     status = worker.get("status") or {}
     ended, told = status.get("lastExit") or {}, (status.get("agent") or {}).get("failure") or {}
     found = []
-    if ended and ended["exitClass"] != "Succeeded":
-        found.append(_worker_failure(ended["exitClass"], ended))
+    if ended and ended["exitClass"] != ExitClass.SUCCEEDED:
+        found.append(WorkerFailure(_time(ended), ended["exitClass"], _said(ended)))
     if told:
-        what = told.get("cause") or told.get("signal") or f"exit code {told.get('exitCode')}"
-        found.append(_worker_failure(what, told))
+        found.append(_in_place(told))
     return found
 
 
-def _worker_failure(what: str, failure: JSON) -> WorkerFailure:
-    said = first_line(failure.get("message")) or failure.get("reason") or ""
-    return WorkerFailure(datetime.fromisoformat(failure["time"]), what, said)
+def _in_place(told: JSON) -> WorkerFailure:
+    """Judged as the controller does."""
+    try:
+        what = classify_process(AgentFailure.model_validate(told)).value
+    except ValidationError:
+        what = told.get("cause") or told.get("signal") or f"exit code {told.get('exitCode')}"
+    follows = what == ExitClass.UNKNOWN
+    shown = FOLLOWED if follows else what
+    return WorkerFailure(_time(told), shown, _said(told), told.get("round"), follows)
+
+
+def _time(failure: JSON) -> datetime:
+    return datetime.fromisoformat(failure["time"])
+
+
+def _said(failure: JSON) -> str:
+    return first_line(failure.get("message")) or failure.get("reason") or ""
 
 
 def restarts_line(job: JSON, workers: Sequence[JSON]) -> str:

@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
-from dlr.commands.api import Api
+from dlr.commands.api import EVENTS, Api
 from dlr.commands.connection import connect
 from dlr.commands.errors import CommandError
+from dlr.commands.job import report
 from dlr.commands.job.goodput import account_of
 from dlr.commands.job.lookup import get_job, list_workers
 from dlr.commands.job.timeline.life import Life, NoHistory, life_of
@@ -38,9 +39,10 @@ def timeline(
     draw = _drawer(path)
     api = Api(connect(kubeconfig, context, namespace))
     job, workers, now = get_job(api, name), list_workers(api, name), utc_now()
+    events = report.job_events(api.find(EVENTS), job)
     account = account_of(job, workers, now)
     try:
-        life = life_of(job, workers, account.ratio if account else None, now)
+        life = life_of(job, workers, events, account.ratio if account else None, now)
     except NoHistory:
         raise CommandError(
             f"ElasticJob {name!r} has no history yet; its controller has to see it first."

@@ -21,7 +21,8 @@ from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter, PercentFormatter
 
 from dlr.commands.job.states import COLORS, color
-from dlr.commands.job.timeline.life import Lane, Life, Span
+from dlr.commands.job.timeline.episodes import Span
+from dlr.commands.job.timeline.life import Lane, Life
 from dlr.commands.output import duration, plain
 
 SVG = "http://www.w3.org/2000/svg"
@@ -36,6 +37,7 @@ LABEL_SHARE = 0.05
 """Labels closer than this share of the width would lie on each other: the later ones are left out."""
 MOST_LABEL = 26
 FAILURE_COLOR = "#a30000"
+FOLLOWER_COLOR = "#555555"
 STEPS_SECONDS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200)
 DAY_SECONDS = 86_400
 MOST_TICKS = 12
@@ -225,8 +227,8 @@ def _draw_failures(canvas: _Canvas, axes: Axes, row: int, lane: Lane, width: flo
             failure.at,
             row,
             marker="X",
-            markersize=9,
-            markerfacecolor=FAILURE_COLOR,
+            markersize=6 if failure.follows else 9,
+            markerfacecolor=FOLLOWER_COLOR if failure.follows else FAILURE_COLOR,
             markeredgecolor="white",
             linestyle="none",
             zorder=4,
@@ -234,7 +236,7 @@ def _draw_failures(canvas: _Canvas, axes: Axes, row: int, lane: Lane, width: flo
         )
         said = f": {failure.text}" if failure.text else ""
         canvas.says(mark, f"{failure.what}, {lane.worker}, at {duration(failure.at)}{said}")
-        if failure.at - labelled >= 2 * LABEL_SHARE * width:
+        if not failure.follows and failure.at - labelled >= 2 * LABEL_SHARE * width:
             labelled = failure.at
             axes.annotate(
                 plain(failure.what)[:MOST_LABEL],
@@ -296,8 +298,11 @@ def _legend(life: Life) -> list[Artist]:
     """Only what is there to be seen."""
     seen = {span.state for span in life.states} | {span.state for lane in life.lanes for span in lane.spans}
     handles: list[Artist] = [Patch(facecolor=COLORS[state], label=state) for state in COLORS if state in seen]
-    if any(lane.failures for lane in life.lanes):
+    failures = [failure for lane in life.lanes for failure in lane.failures]
+    if not all(failure.follows for failure in failures):
         handles.append(_marker("X", FAILURE_COLOR, "failure"))
+    if any(failure.follows for failure in failures):
+        handles.append(_marker("X", FOLLOWER_COLOR, "died of another's failure"))
     if any(lane.starts for lane in life.lanes):
         handles.append(_marker("^", "black", "new Pod"))
     return handles

@@ -1,52 +1,31 @@
 """A job's life as data to be drawn: what each worker did when, rounds, failures, the share of training.
 
-From `status.history` of the job and of its workers alone: Events are forgotten after an hour. Times are
-seconds since the job's submission. Pure functions of plain objects and `now`.
+From `status.history` of the job and of its workers; Events only say more of failures, as long as there are
+any. Times are seconds since the job's submission. Pure functions of plain objects and `now`.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from crds import names
 from crds.elasticjob import JobState
-from dlr.commands.job.failures import SAME_MOMENT, first_line, worker_failures
+from dlr.commands.job.failures import worker_failures
 from dlr.commands.job.report import phase, sort_workers
 from dlr.commands.job.states import UP, WAITING
+from dlr.commands.job.timeline.blame import Culprit, Failure, culprits_of, failures_of
+from dlr.commands.job.timeline.episodes import Clock, Episode, Span, episodes_of
+from dlr.commands.output import parse_time
 
 JSON = dict[str, Any]
 
 MOST_LANES = 64
 CURVE_POINTS = 240
-NAMED_WORKER = re.compile(r"\bworker[ -](\d+)\b")
 TOGETHER = (JobState.RECOVERING.value, JobState.FORMING.value, JobState.CHECKING.value)
 """States of a job that are those of all its workers that are up."""
-
-
-@dataclass(frozen=True)
-class Span:
-    """A stretch of time in one state."""
-
-    state: str
-    begin: float
-    end: float
-    text: str
-
-    @property
-    def seconds(self) -> float:
-        return self.end - self.begin
-
-
-@dataclass(frozen=True)
-class Failure:
-    at: float
-    what: str
-    """The class, or a few words."""
-    text: str
 
 
 @dataclass(frozen=True)
@@ -103,31 +82,25 @@ class Life:
     goodput: float | None
 
 
-@dataclass(frozen=True)
-class _Episode:
-    span: Span
-    round: int
-    members: frozenset[int]
-    members_text: str
-    reason: str
-
-
 class NoHistory(ValueError):
     """Nothing was kept of the job's life (a controller of an earlier version)."""
 
 
-def life_of(job: JSON, workers: Sequence[JSON], goodput: float | None, now: datetime) -> Life:
+def life_of(
+    job: JSON, workers: Sequence[JSON], events: Sequence[JSON], goodput: float | None, now: datetime
+) -> Life:
     """
     Raises:
         NoHistory: the job has none.
     """
     status = job.get("status") or {}
     submitted = datetime.fromisoformat(job["metadata"]["creationTimestamp"])
-    clock = _Clock(submitted, _moment(status.get("completionTime")) or now)
+    clock = Clock(submitted, parse_time(status.get("completionTime")) or now)
     if not status.get("history"):
         raise NoHistory(job["metadata"]["name"])
-    episodes = _episodes(status["history"], clock)
+    episodes = episodes_of(status["history"], clock)
     shown = _most_telling(workers)
+    culprits = culprits_of(job, events, clock)
     return Life(
         name=f"{job['metadata']['namespace']}/{job['metadata']['name']}",
         phase=phase(job),
@@ -136,7 +109,7 @@ def life_of(job: JSON, workers: Sequence[JSON], goodput: float | None, now: date
         known_since=episodes[0].span.begin,
         states=tuple(episode.span for episode in episodes),
         rounds=_rounds(episodes),
-        lanes=tuple(_lane(worker, status.get("lastFailure"), episodes, clock) for worker in shown),
+        lanes=tuple(_lane(worker, culprits, episodes, clock) for worker in shown),
         lanes_left_out=len(workers) - len(shown),
         training_share=training_share(
             [episode.span for episode in episodes],
@@ -147,55 +120,7 @@ def life_of(job: JSON, workers: Sequence[JSON], goodput: float | None, now: date
     )
 
 
-@dataclass(frozen=True)
-class _Clock:
-    submitted: datetime
-    ended: datetime
-
-    @property
-    def end(self) -> float:
-        return max(self.seconds(self.ended), 1e-3)
-
-    def seconds(self, moment: datetime) -> float:
-        return max(0.0, (moment - self.submitted).total_seconds())
-
-    def at(self, moment: datetime) -> float:
-        """Never after the end: what came later is not drawn."""
-        return min(self.seconds(moment), self.end)
-
-    def read(self, text: str | None) -> float | None:
-        moment = _moment(text)
-        return None if moment is None else self.at(moment)
-
-
-def _moment(text: str | None) -> datetime | None:
-    return datetime.fromisoformat(text) if text else None
-
-
-def _episodes(history: Sequence[JSON], clock: _Clock) -> list[_Episode]:
-    begins = [clock.read(entry["since"]) or 0.0 for entry in history]
-    ends = [*begins[1:], clock.end]
-    return [
-        _Episode(
-            Span(entry["state"], begin, max(begin, end), entry.get("reason") or ""),
-            entry.get("round") or 0,
-            members_of(entry.get("members") or ""),
-            entry.get("members") or "",
-            entry.get("reason") or "",
-        )
-        for entry, begin, end in zip(history, begins, ends, strict=True)
-    ]
-
-
-def members_of(ranges: str) -> frozenset[int]:
-    """`0-2,5` as {0, 1, 2, 5}; a text that was cut off gives what is left of it."""
-    found: set[int] = set()
-    for first, last in re.findall(r"(\d+)(?:-(\d+))?", ranges):
-        found.update(range(int(first), int(last or first) + 1))
-    return frozenset(found)
-
-
-def _rounds(episodes: Sequence[_Episode]) -> tuple[Round, ...]:
+def _rounds(episodes: Sequence[Episode]) -> tuple[Round, ...]:
     """Each round where it first shows."""
     found: dict[int, Round] = {}
     for episode in episodes:
@@ -206,7 +131,7 @@ def _rounds(episodes: Sequence[_Episode]) -> tuple[Round, ...]:
     return tuple(found.values())
 
 
-def _lane(worker: JSON, culprit: JSON | None, episodes: Sequence[_Episode], clock: _Clock) -> Lane:
+def _lane(worker: JSON, culprits: Mapping[int, Culprit], episodes: Sequence[Episode], clock: Clock) -> Lane:
     spec, status = worker["spec"], worker.get("status") or {}
     lives = status.get("history") or []
     spans: list[Span] = []
@@ -225,13 +150,13 @@ def _lane(worker: JSON, culprit: JSON | None, episodes: Sequence[_Episode], cloc
         index=spec["index"],
         node=status.get("nodeName") or "",
         spans=tuple(_joined(spans)),
-        failures=tuple(_failures(worker, culprit, episodes, clock)),
+        failures=tuple(failures_of(worker, culprits, episodes, clock)),
         starts=tuple(starts),
     )
 
 
 def _spans_of_life(
-    life: JSON, spec: JSON, episodes: Sequence[_Episode], created: float, end: float, clock: _Clock
+    life: JSON, spec: JSON, episodes: Sequence[Episode], created: float, end: float, clock: Clock
 ) -> list[Span]:
     """Not up yet; then what its job did with it, and where that is not known only that it was up."""
     where = f"Pod {life['incarnation']}" + (f" on {life['nodeName']}" if life.get("nodeName") else "")
@@ -250,7 +175,7 @@ def _spans_of_life(
     return spans
 
 
-def _state_of(index: int, episode: _Episode) -> str:
+def _state_of(index: int, episode: Episode) -> str:
     state = episode.span.state
     if state in TOGETHER or (state == JobState.TRAINING and index in episode.members):
         return state
@@ -271,46 +196,6 @@ def _joined(spans: Sequence[Span]) -> list[Span]:
     return joined
 
 
-def _failures(
-    worker: JSON, culprit: JSON | None, episodes: Sequence[_Episode], clock: _Clock
-) -> list[Failure]:
-    """Each failure once, in the words of the account that says most."""
-    accounts = [
-        *_of_the_job(worker, culprit, clock),
-        *_of_its_pods(worker, clock),
-        *(Failure(clock.at(told.time), told.what, told.said) for told in worker_failures(worker)),
-        *_of_worlds(worker, episodes),
-    ]
-    kept: list[Failure] = []
-    for failure in accounts:
-        if all(abs(failure.at - other.at) > SAME_MOMENT.total_seconds() for other in kept):
-            kept.append(failure)
-    return sorted(kept, key=lambda failure: failure.at)
-
-
-def _of_the_job(worker: JSON, culprit: JSON | None, clock: _Clock) -> Iterator[Failure]:
-    if culprit and culprit["worker"] == worker["metadata"]["name"]:
-        at = clock.at(datetime.fromisoformat(culprit["time"]))
-        yield Failure(at, culprit["exitClass"], first_line(culprit.get("message")))
-
-
-def _of_its_pods(worker: JSON, clock: _Clock) -> Iterator[Failure]:
-    for life in (worker.get("status") or {}).get("history") or ():
-        ended = clock.read(life.get("endedAt"))
-        if ended is not None and life.get("exitClass") not in (None, "Succeeded"):
-            yield Failure(ended, life["exitClass"], life.get("reason") or "")
-
-
-def _of_worlds(worker: JSON, episodes: Sequence[_Episode]) -> Iterator[Failure]:
-    """Worlds that broke by this worker, as the reasons have it."""
-    for episode in episodes:
-        if episode.span.state != JobState.RECOVERING or worker["spec"]["type"] != names.WORKER:
-            continue
-        named = NAMED_WORKER.search(episode.reason)
-        if named and int(named[1]) == worker["spec"]["index"]:
-            yield Failure(episode.span.begin, "failed", first_line(episode.reason))
-
-
 def _most_telling(workers: Sequence[JSON]) -> list[JSON]:
     """As many as can be read, in order; those to which something happened are chosen first."""
 
@@ -321,7 +206,7 @@ def _most_telling(workers: Sequence[JSON]) -> list[JSON]:
     return sort_workers(sorted(sort_workers(workers), key=happened, reverse=True)[:MOST_LANES])
 
 
-def _trained_before(goodput: JSON | None, episodes: Sequence[_Episode]) -> float:
+def _trained_before(goodput: JSON | None, episodes: Sequence[Episode]) -> float:
     """Seconds of training before the first episode that history still has."""
     if not goodput or episodes[0].span.begin <= 0:
         return 0.0

@@ -21,7 +21,7 @@ h2 { font-size: 1.05rem; margin: 1.4rem 0 0; }
 
 def page(life: Life, svg: str) -> str:
     failures = sorted(
-        (failure.at, lane.worker, failure.what, failure.text)
+        (failure.at, lane.worker, failure.what, failure.text, "yes" if failure.follows else "")
         for lane in life.lanes
         for failure in lane.failures
     )
@@ -33,7 +33,7 @@ def page(life: Life, svg: str) -> str:
         ),
         _table(
             "Failures",
-            ("at", "worker", "class", "what it said"),
+            ("at", "worker", "class", "what it said", "after another's"),
             ((duration(at), *rest) for at, *rest in failures),
         ),
         _table(

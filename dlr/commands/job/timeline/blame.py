@@ -1,0 +1,115 @@
+"""The failures of a job's life: of each worker when and why, and whether it only followed from another's.
+
+Whose fault the end of a round was, the controller has judged: the job's status has its word on the last
+failure, its Events on those of the last hour. Of older ones there is what each worker keeps, and the worlds'
+reasons.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from crds import names
+from crds.elasticjob import JobState
+from crds.elasticworker import ExitClass
+from dlr.commands.job.failures import SAME_MOMENT, first_line, worker_failures
+from dlr.commands.job.timeline.episodes import Clock, Episode
+
+JSON = dict[str, Any]
+
+INCIDENT = re.compile(
+    r"round (?P<round>\d+): (?P<worker>\S+)(?: rank \d+)?: (?P<text>.*) "
+    r"\((?P<what>\w+)(?:, \w+ by failurePolicy)?\)(?P<late> was first, and not \S+)?"
+)
+"""An Event of a world that broke because of a process (`reconcilers/job_outcome.py`)."""
+NAMED_WORKER = re.compile(r"\bworker[ -](\d+)\b")
+
+
+@dataclass(frozen=True)
+class Failure:
+    at: float
+    what: str
+    """The class, or a few words."""
+    text: str
+    follows: bool = False
+    """From another's."""
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """By whom a round ended."""
+
+    worker: str
+    failure: Failure
+
+
+def culprits_of(job: JSON, events: Sequence[JSON], clock: Clock) -> dict[int, Culprit]:
+    """By round, as far as it is still known."""
+    told = [(match, event) for event in events if (match := INCIDENT.fullmatch(event.get("message") or ""))]
+    found = {}
+    for match, event in sorted(told, key=lambda pair: bool(pair[0]["late"])):  # the later word counts
+        at = clock.read(event.get("firstTimestamp") or event.get("eventTime") or event.get("lastTimestamp"))
+        if at is not None and match["what"] != ExitClass.UNKNOWN:
+            failure = Failure(at, match["what"], match["text"])
+            found[int(match["round"])] = Culprit(match["worker"], failure)
+    last = (job.get("status") or {}).get("lastFailure") or {}
+    if last.get("round") is not None and last["exitClass"] != ExitClass.UNKNOWN:
+        at = clock.at(datetime.fromisoformat(last["time"]))
+        failure = Failure(at, last["exitClass"], first_line(last.get("message")))
+        found[last["round"]] = Culprit(last["worker"], failure)
+    return found
+
+
+def failures_of(
+    worker: JSON, culprits: Mapping[int, Culprit], episodes: Sequence[Episode], clock: Clock
+) -> list[Failure]:
+    """Each once, in the words of the account that knows most of it."""
+    name = worker["metadata"]["name"]
+    accounts = [
+        *(culprit.failure for culprit in culprits.values() if culprit.worker == name),
+        *_of_its_pods(worker, clock),
+        *_of_its_own_words(worker, culprits, clock),
+        *_of_worlds(worker, culprits, episodes),
+    ]
+    kept: list[Failure] = []
+    for failure in accounts:
+        if all(abs(failure.at - other.at) > SAME_MOMENT.total_seconds() for other in kept):
+            kept.append(failure)
+    return sorted(kept, key=lambda failure: failure.at)
+
+
+def _of_its_pods(worker: JSON, clock: Clock) -> Iterator[Failure]:
+    for life in (worker.get("status") or {}).get("history") or ():
+        ended = clock.read(life.get("endedAt"))
+        if ended is not None and life.get("exitClass") not in (None, ExitClass.SUCCEEDED):
+            yield Failure(ended, life["exitClass"], life.get("reason") or "")
+
+
+def _of_its_own_words(worker: JSON, culprits: Mapping[int, Culprit], clock: Clock) -> Iterator[Failure]:
+    for told in worker_failures(worker):
+        culprit = culprits.get(told.round) if told.round is not None else None
+        follows = told.follows or (culprit is not None and culprit.worker != worker["metadata"]["name"])
+        yield Failure(clock.at(told.time), told.what, told.said, follows)
+
+
+def _of_worlds(
+    worker: JSON, culprits: Mapping[int, Culprit], episodes: Sequence[Episode]
+) -> Iterator[Failure]:
+    """Rounds of which no culprit is known, that ended with a reason that names this worker."""
+    trained = 0
+    for episode in episodes:
+        if episode.span.state == JobState.TRAINING:
+            trained = episode.round
+        named = NAMED_WORKER.search(episode.reason)
+        is_end = episode.span.state == JobState.RECOVERING and trained not in culprits
+        if (
+            is_end
+            and named
+            and int(named[1]) == worker["spec"]["index"]
+            and worker["spec"]["type"] == names.WORKER
+        ):
+            yield Failure(episode.span.begin, "failed", first_line(episode.reason))
