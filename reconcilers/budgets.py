@@ -25,7 +25,7 @@ CONSEQUENCES_LIMIT = 10
 MAX_HOLD_SECONDS = 30.0
 FIRST_WORD_SECONDS = 1.0
 """So long the world waits for who was first, when all that is known only follows from it."""
-REPEATABLE = frozenset({ExitClass.USER_ERROR, ExitClass.UNKNOWN, ExitClass.HANG})
+REPEATABLE = frozenset({ExitClass.USER_ERROR, ExitClass.HANG})
 """Classes of which the same error again means that it will always come."""
 SPEND_NOTHING = "Free"
 """Before the signature of a failure that a rule ignores."""

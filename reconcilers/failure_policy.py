@@ -28,6 +28,7 @@ from reconcilers.memory import memory_of
 from reconcilers.rendezvous import Break
 
 MAX_TEXT = 1_024
+BY_RULE = Overdrawn("FailurePolicy", "a rule of failurePolicy fails the job")
 RENEWAL_SECONDS = 1.0
 """Until the next look at a worker that is to have a new Pod, if what is written now wakes nobody before."""
 LATE_SECONDS = 30.0
@@ -74,7 +75,7 @@ class Assessment:
         until = self.budget.held_until if self.budget else None
         if self.budget is None or until is None:
             return None, ""
-        return until, f"until {until:%H:%M:%S} {budgets.why_held(self.budget)}"
+        return until, f"until {until:%H:%M:%S} UTC {budgets.why_held(self.budget)}"
 
 
 def assess(
@@ -174,12 +175,11 @@ def _ending(
 ) -> Ending | None:
     for worker in workers:
         end = worker.status.last_exit
-        over = worker.status.phase is WorkerPhase.FAILED and worker.status.observed_incarnation is not None
+        over = worker.status.phase is WorkerPhase.FAILED
         if over and end is not None and end.action is FailureAction.FAIL_JOB:
-            return _told(Overdrawn("FailurePolicy", "a rule of failurePolicy fails the job"), _of(worker))
+            return _told(BY_RULE, _of(worker))
     if incident is not None and incident.action is FailureAction.FAIL_JOB:
-        told = Overdrawn("FailurePolicy", "a rule of failurePolicy fails the job")
-        return _told(told, incident.failure)
+        return _told(BY_RULE, incident.failure)
     allowed = {type_: spec.restart_count for type_, spec in job.spec.replica_specs.items()}
     excess = budgets.overdrawn(budget, allowed.get(names.WORKER, 0), "training")
     if excess is not None:

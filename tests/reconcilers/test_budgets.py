@@ -86,7 +86,7 @@ def test_the_same_error_three_times_in_a_row_is_enough_however_many_are_allowed(
 
 
 def test_errors_that_another_pod_may_cure_are_tried_again_as_often_as_allowed() -> None:
-    for exit_class in (ExitClass.OOM, ExitClass.HARDWARE_ERROR):
+    for exit_class in (ExitClass.OOM, ExitClass.HARDWARE_ERROR, ExitClass.UNKNOWN):
         assert reason(spend(*[failed(exit_class)] * 3)) is None
 
 

@@ -2,9 +2,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from crds.elasticjob import FailureAction, FailureRule
 from crds.elasticworker import AgentState, ElasticWorker, ExitClass, WorkerPhase
 from reconcilers.worker_status import Observation, current_report, finished, observe
-from tests.reconcilers.build import NOW, later, pod, terminated, worker
+from tests.reconcilers.build import NOW, failure, later, pod, report, terminated, worker
 
 
 def after(seen_worker: ElasticWorker, **seen: Any) -> Any:
@@ -44,6 +45,81 @@ def test_failed_pod_is_classified_counted_and_kept() -> None:
     assert status.phase is WorkerPhase.FAILED
     assert (status.restarts, status.restart_count) == ({"UserError": 1}, 1)
     assert status.last_exit.exit_class is ExitClass.USER_ERROR and status.last_exit.exit_code == 1
+
+
+def told(
+    state: AgentState = AgentState.FAILED, observed_round: int = 1, **failure_fields: Any
+) -> ElasticWorker:
+    """Of an agent whose training process failed in round 1."""
+    spoken = report(0, state, observed_round, failure=failure(0, log_tail="epoch 3", **failure_fields))
+    return worker(agent=spoken.to_wire())
+
+
+def test_end_of_a_pod_keeps_the_training_processes_own_words() -> None:
+    end = after(told(), pod=pod(phase="Failed", containerStatuses=[terminated(1)])).last_exit
+    assert (end.rank, end.message, end.log_tail) == (0, "ValueError: bad", "epoch 3")
+
+
+def test_an_earlier_rounds_failure_is_not_why_the_pod_ended() -> None:
+    end = after(
+        told(AgentState.RUNNING, 2), pod=pod(phase="Failed", containerStatuses=[terminated(1)])
+    ).last_exit
+    assert (end.rank, end.message) == (None, "exit code 1")
+
+
+def test_pod_that_was_taken_away_says_so_whatever_its_processes_said() -> None:
+    end = after(told(), pod=pod(deleted=True)).last_exit
+    assert (end.exit_class, end.message) == (ExitClass.KILLED, "the Pod was deleted")
+
+
+def test_rule_that_matches_is_written_with_the_end_and_ignore_spends_nothing() -> None:
+    rule = FailureRule.model_validate({"action": "Ignore", "onExitCodes": {"operator": "In", "values": [7]}})
+    ended = pod(phase="Failed", containerStatuses=[terminated(7)])
+    status = after(worker(), pod=ended, rules=[rule])
+    assert (status.last_exit.action, status.restarts) == (FailureAction.IGNORE, {"UserError": 1})
+    assert status.failure_budget.spent == {}
+    assert after(worker(), pod=ended).failure_budget.spent == {"UserError": 1}
+
+
+def test_pods_that_get_further_each_time_spend_one_of_their_budget() -> None:
+    seen = worker()
+    for step in (10, 20, 20):
+        spoken = report(0, AgentState.RUNNING, 1, progress={"step": step, "time": NOW})
+        seen = seen.model_copy(
+            update={"status": seen.status.model_copy(update={"agent": spoken, "phase": WorkerPhase.RUNNING})}
+        )
+        seen = seen.model_copy(
+            update={"status": after(seen, pod=pod(phase="Failed", containerStatuses=[terminated(1)]))}
+        )
+    assert seen.status.restarts == {"UserError": 3}
+    assert (seen.status.failure_budget.spent, seen.status.failure_budget.step) == ({"UserError": 2}, 20)
+
+
+def test_ten_preemptions_spend_nothing() -> None:
+    seen = worker()
+    for _ in range(10):
+        status = after(seen, pod=pod(phase="Failed", reason="Evicted"))
+        seen = seen.model_copy(update={"status": status.model_copy(update={"phase": WorkerPhase.RUNNING})})
+    assert status.restarts == {"Preempted": 10} and status.failure_budget.spent == {}
+
+
+def test_pod_replaced_for_a_failure_in_place_ends_with_it() -> None:
+    status = after(relaunched(told(cause="OOM", exit_code=-9)), pod=None)
+    end = status.last_exit
+    assert (end.incarnation, end.exit_class, end.reason, end.node_name) == (
+        1,
+        ExitClass.OOM,
+        "Replaced",
+        "node-0",
+    )
+    assert (status.restarts, status.failure_budget) == ({"OOM": 1}, None), "the job's budget was charged"
+    assert after(relaunched(told(AgentState.RUNNING, 2)), pod=None).last_exit is None
+
+
+def test_pod_deleted_from_a_node_that_goes_was_preempted() -> None:
+    node = {"spec": {"taints": [{"key": "ToBeDeletedByClusterAutoscaler"}]}}
+    assert after(worker(), pod=pod(deleted=True), node=node).last_exit.exit_class is ExitClass.PREEMPTED
+    assert after(worker(), pod=None, node=node).last_exit.exit_class is ExitClass.PREEMPTED
 
 
 def test_an_incarnations_end_is_final_and_counted_once() -> None:
