@@ -117,14 +117,21 @@ def failures(events: list[JSON], **status: Any) -> list[tuple[Failure, ...]]:
 
 def test_events_tell_whose_fault_the_end_of_an_earlier_round_was() -> None:
     said = "round 1: digits-worker-2 rank 2: MemoryError: too (much) (OOM, Replace by failurePolicy)"
-    assert failures([broken(61, said)]) == [
+    assert failures([broken(60, said)]) == [
         (),
         (),  # the world's reason names worker 1, which was only heard of first
-        (Failure(61, "OOM", "MemoryError: too (much)"), Failure(120, "failed", LOST)),
+        (Failure(60, "OOM", "MemoryError: too (much)"), Failure(120, "failed", LOST)),
     ]
 
 
 LOST = "worker 2 was lost: its node node-2 is gone"
+
+
+def test_event_s_whole_second_is_made_exact_by_the_state_that_began_in_it() -> None:
+    history = [episode("Training", 0, 1, "0-2"), episode("Recovering", 60.7, 1, "0-2", "worker 1 failed")]
+    said = "round 1: digits-worker-1 rank 1: ValueError: bad (UserError)"
+    assert [each.at for each in failures([broken(60, said)], history=history)[1]] == [60.7]
+    assert [each.at for each in failures([broken(50, said)], history=history)[1]] == [50]
 
 
 def test_late_word_on_who_was_first_counts() -> None:

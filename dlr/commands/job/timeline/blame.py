@@ -47,14 +47,16 @@ class Culprit:
     failure: Failure
 
 
-def culprits_of(job: JSON, events: Sequence[JSON], clock: Clock) -> dict[int, Culprit]:
+def culprits_of(
+    job: JSON, events: Sequence[JSON], episodes: Sequence[Episode], clock: Clock
+) -> dict[int, Culprit]:
     """By round, as far as it is still known."""
     told = [(match, event) for event in events if (match := INCIDENT.fullmatch(event.get("message") or ""))]
     found = {}
     for match, event in sorted(told, key=lambda pair: bool(pair[0]["late"])):  # the later word counts
         at = clock.read(event.get("firstTimestamp") or event.get("eventTime") or event.get("lastTimestamp"))
         if at is not None and match["what"] != ExitClass.UNKNOWN:
-            failure = Failure(at, match["what"], match["text"])
+            failure = Failure(_within_its_second(at, episodes), match["what"], match["text"])
             found[int(match["round"])] = Culprit(match["worker"], failure)
     last = (job.get("status") or {}).get("lastFailure") or {}
     if last.get("round") is not None and last["exitClass"] != ExitClass.UNKNOWN:
@@ -62,6 +64,11 @@ def culprits_of(job: JSON, events: Sequence[JSON], clock: Clock) -> dict[int, Cu
         failure = Failure(at, last["exitClass"], first_line(last.get("message")))
         found[last["round"]] = Culprit(last["worker"], failure)
     return found
+
+
+def _within_its_second(at: float, episodes: Sequence[Episode]) -> float:
+    """Events know whole seconds: if a state began within this one, then by what the Event tells of."""
+    return next((each.span.begin for each in episodes if at <= each.span.begin < at + 1.0), at)
 
 
 def failures_of(

@@ -100,7 +100,7 @@ def life_of(
         raise NoHistory(job["metadata"]["name"])
     episodes = episodes_of(status["history"], clock)
     shown = _most_telling(workers)
-    culprits = culprits_of(job, events, clock)
+    culprits = culprits_of(job, events, episodes, clock)
     return Life(
         name=f"{job['metadata']['namespace']}/{job['metadata']['name']}",
         phase=phase(job),
