@@ -73,7 +73,7 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[object]], width: int |
     for header in headers[:-1]:
         shown.add_column(header, no_wrap=True)
     shown.add_column(headers[-1], overflow="fold")
-    texts = [[cell(value) for value in row] for row in rows]
+    texts = [[value if isinstance(value, Text) else cell(value) for value in row] for row in rows]
     if width is not None:
         _cut_last(headers, texts, width)
     for row in texts:

@@ -12,8 +12,8 @@ from rich.console import Console
 
 from dlr.commands.job import goodput, progress, screen, workers
 from dlr.commands.job.report import sort_workers
-from tests.cli.scripted import job, worker
-from tests.cli.troubled import NOW, at, troubled_events, troubled_job, troubled_workers
+from tests.cli.scripted import event, job, worker
+from tests.cli.troubled import NOW, RAISED, at, troubled_events, troubled_job, troubled_workers
 
 JSON = dict[str, Any]
 
@@ -46,7 +46,7 @@ def entry(lines: list[str], label: str) -> str:
 
 def test_says_phase_world_progress_goodput_restarts_and_the_culprit(troubled: screen.Snapshot) -> None:
     lines = drawn(troubled, terminal=False)
-    assert entry(lines, "Phase") == "Running for 2m30s"
+    assert entry(lines, "Phase") == "Running for 2m30s; Training for 2m28s"
     assert entry(lines, "World").startswith("round 3 Formed, 2m30s ago, 3 workers, 3 processes")
     assert entry(lines, "Progress") == "40%, step 401 of 1000, 0.42 s a step, about 4m11s left"
     assert entry(lines, "Time").startswith("Training 4m6s (82%), Recovering 42s (14%), Pending 10s")
@@ -62,6 +62,25 @@ def test_each_worker_has_a_line_with_its_last_failure(troubled: screen.Snapshot)
     first = " ".join(entry(lines, "1 ").split())
     assert first == "digits-worker-1-1 node-1 Running 401 0.42 0 UserError, 4m ago: ValueError: a <bad> batch"
     assert entry(lines, "2 ").endswith("1 (NodeLost 1)  NodeLost, 2m59s ago: the node is gone")
+
+
+def test_worker_that_died_of_a_peer_s_failure_says_no_more_than_that(troubled: screen.Snapshot) -> None:
+    text = "RuntimeError: [gloo/transport/tcp/pair.cc:537] Connection closed by peer [127.0.0.7]:51633."
+    troubled.workers[0]["status"]["agent"]["failure"] = RAISED | {"rank": 0, "message": text}
+    assert entry(drawn(troubled, terminal=False), "0 ").endswith("  after a peer, 4m ago")
+
+
+def test_events_on_a_terminal_name_only_others_than_the_job() -> None:
+    events = [
+        event("Pod", "digits-worker-0-1", "Started", at(299), "container main"),
+        event("ElasticJob", "digits", "WorldFormed", at(299), "round 1"),
+    ]
+    lines = drawn(screen.Snapshot(troubled_job(), [], events))
+    assert lines[-3].split() == ["LAST", "SEEN", "REASON", "MESSAGE"]
+    assert lines[-2:] == [
+        "1s         Started      digits-worker-0-1: container main",
+        "1s         WorldFormed  round 1",
+    ]
 
 
 def test_job_that_failed_says_why_how_long_it_took_and_where_its_log_is() -> None:

@@ -54,7 +54,7 @@ def worker_failure(worker: JSON, now: datetime) -> str | None:
     judged, newest = told[0], told[-1]
     last = newest if newest.time - judged.time > SAME_MOMENT else judged
     line = f"{last.what}, {duration((now - last.time).total_seconds())} ago"
-    return f"{line}: {last.said}" if last.said else line
+    return f"{line}: {last.said}" if last.said and not last.follows else line
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ JSON = dict[str, Any]
 Row = tuple[object, ...]
 
 LIST_COLUMNS = ("NAME", "PHASE", "WORKERS", "ROUND", "WORLD", "AGE")
+SHORT_EVENT_COLUMNS = ("LAST SEEN", "REASON", "MESSAGE")
 EVENT_COLUMNS = ("LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE")
 FINISHED = ("Succeeded", "Failed")
 SHOWN_ELSEWHERE = frozenset({*(phase.value for phase in JobPhase), "WorldFormed"})
@@ -135,15 +136,26 @@ def job_events(events: Sequence[JSON], job: JSON) -> list[JSON]:
 
 def event_row(event: JSON, now: datetime) -> Row:
     involved = event["involvedObject"]
-    count = (event.get("series") or {}).get("count") or event.get("count") or 1
-    seen = age(event_time(event), now)
     return (
-        f"{seen} (x{count})" if count > 1 else seen,
+        _seen(event, now),
         event.get("type"),
         event.get("reason"),
         f"{involved['kind'].lower()}/{involved['name']}",
         event.get("message"),
     )
+
+
+def short_event_row(event: JSON, job: JSON, now: datetime) -> tuple[str, str, str, str]:
+    """(seen, type, reason, message); the message names whom it is about, if that is not the job itself."""
+    name, message = event["involvedObject"]["name"], event.get("message") or ""
+    whose = "" if name == job["metadata"]["name"] or message.startswith(name) else f"{name}: "
+    return _seen(event, now), event.get("type") or "", event.get("reason") or "", f"{whose}{message}"
+
+
+def _seen(event: JSON, now: datetime) -> str:
+    count = (event.get("series") or {}).get("count") or event.get("count") or 1
+    seen = age(event_time(event), now)
+    return f"{seen} (x{count})" if count > 1 else str(seen)
 
 
 def event_time(event: JSON) -> str:

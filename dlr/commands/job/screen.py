@@ -14,12 +14,13 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from crds.elasticjob import Goodput
 from dlr.commands.job import report, workers
 from dlr.commands.job.failures import job_failure_line, restarts_line
 from dlr.commands.job.goodput import account_of, goodput_line, time_by_state, time_line
 from dlr.commands.job.progress import Progress, progress_line, progress_of
 from dlr.commands.job.states import color
-from dlr.commands.output import age, cell, table
+from dlr.commands.output import STYLES, age, cell, duration, table
 
 JSON = dict[str, Any]
 
@@ -59,9 +60,7 @@ def render(snapshot: Snapshot, now: datetime, console: Console) -> RenderableTyp
     width = console.width if console.is_terminal else None
     if rows := workers.rows(snapshot.job, shown, now):
         parts += [Text(""), table(workers.COLUMNS, rows, width), *more, *notes]
-    if events := [report.event_row(event, now) for event in snapshot.events[-event_count:]]:
-        parts += [Text(""), table(report.EVENT_COLUMNS, events, width)]
-    return Group(*parts)
+    return Group(*parts, *_events(snapshot, event_count, now, width))
 
 
 def room(lines: int, worker_count: int, event_count: int) -> tuple[int, int]:
@@ -88,13 +87,13 @@ def _lines(snapshot: Snapshot, now: datetime, *, with_bars: bool) -> list[tuple[
     job = snapshot.job
     status, metadata = job.get("status", {}), job["metadata"]
     made = age(metadata["creationTimestamp"], now)
+    account = account_of(job, snapshot.workers, now)
     lines = [
         ("Job", cell(f"{metadata['namespace']}/{metadata['name']}, made {made} ago")),
-        ("Phase", _first_word_styled(report.phase_line(job, now))),
+        ("Phase", _phase(job, account, now)),
         ("Workers", cell(report.workers_line(job))),
         ("World", cell(report.world_line(status.get("rendezvous") or {}, now))),
     ]
-    account = account_of(job, snapshot.workers, now)
     if progress := progress_of(job, snapshot.workers, account.last_step if account else None):
         lines.append(("Progress", _progress(progress, report.is_finished(job), with_bar=with_bars)))
     if account:
@@ -126,9 +125,29 @@ def _time(seconds: Mapping[str, float], *, with_bar: bool) -> Text:
     return _bar([(value / total, color(state)) for state, value in seconds.items()]) + line
 
 
-def _first_word_styled(line: str) -> Text:
-    word, _, rest = line.partition(" ")
-    return cell(word) + Text(" ") + cell(rest)
+def _phase(job: JSON, account: Goodput | None, now: datetime) -> Text:
+    word, _, rest = report.phase_line(job, now).partition(" ")
+    line = Text.assemble(cell(word), " ", cell(rest))
+    if account and not report.is_finished(job):
+        seconds = (now - account.since).total_seconds()
+        line.append(f"; {account.state} for {duration(seconds)}")
+    return line
+
+
+def _events(snapshot: Snapshot, count: int, now: datetime, width: int | None) -> list[RenderableType]:
+    """The last ones. A terminal is narrow: there the message has the room of two columns."""
+    events = snapshot.events[-count:]
+    if not events:
+        return []
+    if width is None:
+        shown = table(report.EVENT_COLUMNS, [report.event_row(event, now) for event in events])
+    else:
+        rows = [report.short_event_row(event, snapshot.job, now) for event in events]
+        styled = [
+            (seen, Text(reason, STYLES.get(type_, "")), message) for seen, type_, reason, message in rows
+        ]
+        shown = table(report.SHORT_EVENT_COLUMNS, styled, width)
+    return [Text(""), shown]
 
 
 def _bar(shares: Sequence[tuple[float, str]]) -> Text:
