@@ -71,6 +71,7 @@ class DlrElasticAgent(LocalElasticAgent):
         logs_specs: LogsSpecs,
         *,
         stop_grace_seconds: float,
+        oom: OomWatch,
         start_method: str = "spawn",
         log_line_prefix_template: str | None = None,
         exit_barrier_seconds: float = EXIT_BARRIER_SECONDS,
@@ -93,7 +94,6 @@ class DlrElasticAgent(LocalElasticAgent):
         self._warm_start = warm_start
         self._processes: TrainingProcesses | None = None
         self._hang_guard = HangGuard(self.progress_files, stack_files, spec.rdzv_handler.habit)
-        oom = OomWatch.of_pod(spec.rdzv_handler.environment.pod_uid)
         self._post_mortem = PostMortem(self._tracked_logs, self.progress_files, oom)
         self._device_watch = DeviceWatch()
         self._device_watch.start()
@@ -247,7 +247,9 @@ class DlrElasticAgent(LocalElasticAgent):
             failures={group.workers[failure.local_rank].global_rank: failure for failure in failed},
         )
 
-    def _hung(self, processes: TrainingProcesses) -> RunResult:
+    def _hung(self, processes: TrainingProcesses) -> RunResult | None:
+        if not processes.alive():
+            return None  # they have just ended
         self._tell_hang(processes, AgentState.FAILED)
         processes.stop(signal.SIGTERM, BROKEN_GRACE_SECONDS)
         return RunResult(state=WorkerState.FAILED)

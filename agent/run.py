@@ -24,6 +24,7 @@ from torch.distributed.run import config_from_args, get_args_parser
 from agent.elastic_agent import UNLIMITED_RESTARTS, DlrElasticAgent
 from agent.environment import Environment, InvalidEnvironmentError
 from agent.logs import log_to_stderr
+from agent.oom import OomWatch
 from agent.progress import ProgressMonitor
 from agent.rendezvous import BACKEND, DlrRendezvousHandler, JobEndedError, create_handler
 from agent.warm.starter import WarmStart
@@ -166,6 +167,7 @@ def _rendezvous_parameters(config: LaunchConfig, me: Environment) -> RendezvousP
 
 def _create_agent(config: LaunchConfig, spec: WorkerSpec, args: Any, me: Environment) -> DlrElasticAgent:
     assert config.logs_specs is not None
+    oom = OomWatch.of_pod(me.pod_uid)  # before there are processes that do not look like the Pod's
     forks = isinstance(spec.entrypoint, str) and not args.no_warm_start
     warm_start = WarmStart(args.preload) if forks else None
     if warm_start is not None:
@@ -176,6 +178,7 @@ def _create_agent(config: LaunchConfig, spec: WorkerSpec, args: Any, me: Environ
         stop_grace_seconds=stop_grace_seconds(
             me.termination_grace_seconds, getattr(args, "shutdown_timeout", None)
         ),
+        oom=oom,
         start_method=config.start_method,
         log_line_prefix_template=config.log_line_prefix_template or "[rank${rank}]: ",
         warm_start=warm_start,

@@ -102,6 +102,18 @@ def children(pid: int) -> list[int]:
     return found
 
 
+def training_processes(agent: int) -> list[int]:
+    """An agent's children but for the parent that it has them forked from."""
+    return [pid for pid in children(agent) if not _command(pid).startswith("dlr-warm-parent")]
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
 def kill(pid: int, signum: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signum)
