@@ -13,6 +13,7 @@ from typing import Any
 from crds.elasticjob import ElasticJobStatus, Episode, Goodput, JobState, Rendezvous
 from crds.progress import RoundProgress
 from reconcilers.goodput import begun, goodput_now, in_state, reassigned, with_ratio, with_rounds
+from reconcilers.incidents import in_one_line
 from reconcilers.job_history import episode_of, with_episode
 from reconcilers.job_state import NOT_YET_TRAINING, Moment, Transition, transitions
 from reconcilers.job_turn import Turn
@@ -126,5 +127,9 @@ def _reason(state: JobState, world: Rendezvous, told: Sequence[RoundProgress], m
         case JobState.TRAINING:
             first = next((figures.first_step for figures in told if figures.round == world.round), None)
             return "" if first is None else f"from step {first} on"
+        case JobState.RECOVERING:
+            failure = moment.status.last_failure
+            is_news = failure is not None and failure != moment.job.status.last_failure
+            return in_one_line(failure) if failure is not None and is_news else world.reason
         case _:
             return world.reason

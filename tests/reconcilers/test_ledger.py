@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from crds.elasticjob import (
     ElasticJob,
     ElasticJobStatus,
+    JobFailure,
     JobPhase,
     JobState,
     Rendezvous,
@@ -19,6 +20,7 @@ from crds.elasticjob import (
 from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
 from crds.progress import RoundProgress
 from reconcilers.goodput import goodput_now, seconds_by_state
+from reconcilers.incidents import in_one_line
 from reconcilers.job_history import MAX_EPISODES, as_ranges
 from reconcilers.job_state import Moment, failed_at
 from reconcilers.job_turn import Turn
@@ -46,6 +48,7 @@ class Life:
         broken_at: datetime | None = None,
         checking: bool = False,
         active_check: str | None = None,
+        failure: JobFailure | None = None,
     ) -> None:
         self.seconds += after
         known = self.job.status
@@ -53,6 +56,7 @@ class Life:
             "phase": phase,
             "rendezvous": world or known.rendezvous,
             "active_check": active_check,
+            "last_failure": failure or known.last_failure,
         }
         status = known.model_copy(update=update)
         moment = Moment(self.job, status, self.workers, later(self.seconds), checking, broken_at)
@@ -149,6 +153,15 @@ def test_a_life_from_its_submission_to_its_end(training: Life) -> None:
     assert goodput.seconds == {"Pending": 10, "Forming": 5, "Training": 40.1, "Recovering": 5.1}
     assert (goodput.first_step, goodput.last_step, goodput.steps_redone) == (1, 31, 11)
     assert goodput.ratio == pytest.approx(31 / 60.2, rel=1e-4)
+
+
+def test_recovery_has_the_culprit_as_its_reason(training: Life) -> None:
+    told = {"worker": "digits-worker-1", "rank": 1, "exitClass": "UserError", "message": "…\nValueError: bad"}
+    failure = JobFailure.model_validate(told | {"time": later(20)})
+    training.look(5, formed(2, "training processes of worker 1 failed"), broken_at=later(20), failure=failure)
+    assert training.job.status.history[-1].reason == in_one_line(failure)
+    training.look(5, formed(3, "worker 0 was lost"), broken_at=later(25))
+    assert training.job.status.history[-1].reason == "worker 0 was lost"
 
 
 def test_nothing_is_written_while_nothing_changes(training: Life) -> None:
