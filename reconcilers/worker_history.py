@@ -55,8 +55,8 @@ def _as_observed(life: Life, worker: ElasticWorker, status: ElasticWorkerStatus,
 def _ended(life: Life, end: WorkerExit | None, now: datetime) -> Life:
     if end is None or end.incarnation != life.incarnation:
         return life.model_copy(update={"ended_at": now})
-    lines = end.message.strip().splitlines()
-    reason = f"{end.reason}: {lines[-1]}" if lines else end.reason
+    said = end.message.strip().partition("\n")[0]
+    reason = f"{end.reason}: {said}" if said else end.reason
     if len(reason) > MAX_REASON:
         reason = reason[: MAX_REASON - 1] + "…"
     return life.model_copy(update={"ended_at": end.time, "exit_class": end.exit_class, "reason": reason})
