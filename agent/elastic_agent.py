@@ -38,7 +38,7 @@ from agent.progress import ProgressFiles, TrackedLogsSpecs
 from agent.rendezvous import DlrRendezvousHandler, JobEndedError
 from agent.stacks import StackLogsSpecs
 from agent.warm.starter import WarmStart
-from agent.world import AgentState, ExitReason, Verb
+from agent.world import Action, AgentState, ExitReason, Verb
 from agent.xid import DeviceWatch
 
 logger = logging.getLogger(__name__)
@@ -148,15 +148,17 @@ class DlrElasticAgent(LocalElasticAgent):
             action = handler.next_action()
             broken = action.verb is not Verb.WAIT
             self._hang_guard.look()
-            result = self._look_at_devices(group, processes, broken=broken)
+            result = None if broken else self._look_at_devices(group, processes)
             result = result or self._look_at_processes(group, processes, broken=broken)
             if result is None and not broken and self._hang_guard.hangs(handler.hang_timeout_seconds()):
                 result = self._hung(processes)
             if result is not None:
+                if result.is_failed():  # the driver may tell why a moment later than the process
+                    self._tell_of_devices(group, handler.reporter.latest.state)
                 return result
             if not broken:
                 continue
-            self._say_what_broke_it(group, processes)
+            self._say_what_broke_it(group, processes, action)
             if action.verb is Verb.EXIT:
                 self._stop_for_next_round(processes)
                 raise JobEndedError(action.reason or ExitReason.REPLACED)
@@ -194,24 +196,25 @@ class DlrElasticAgent(LocalElasticAgent):
         self._hang_guard.begin(Started(round_, _global_ranks(worker_group)))
         return pids
 
-    def _look_at_devices(
-        self, group: WorkerGroup, processes: TrainingProcesses, *, broken: bool
-    ) -> RunResult | None:
-        """A result if one has a fault; in a world that is `broken`, that may be what broke it."""
-        fault = self._device_watch.take()
-        if fault is None:
-            return None
-        reporter = self._rendezvous_handler.reporter
-        last = reporter.latest
-        failure = self._post_mortem.of_device(
-            fault, _global_ranks(group), last.observed_round, last.failures + 1
-        )
-        self.last_failure = failure
-        reporter.report(last.state if broken else AgentState.FAILED, failure=failure)
-        if broken:
+    def _look_at_devices(self, group: WorkerGroup, processes: TrainingProcesses) -> RunResult | None:
+        """A result if one has a fault."""
+        if not self._tell_of_devices(group, AgentState.FAILED):
             return None
         processes.stop(signal.SIGTERM, BROKEN_GRACE_SECONDS)
         return RunResult(state=WorkerState.FAILED)
+
+    def _tell_of_devices(self, group: WorkerGroup, state: AgentState) -> bool:
+        """Say a state, and the fault of a device, if there is one."""
+        fault = self._device_watch.take()
+        if fault is None:
+            return False
+        reporter = self._rendezvous_handler.reporter
+        last = reporter.latest
+        self.last_failure = self._post_mortem.of_device(
+            fault, _global_ranks(group), last.observed_round, last.failures + 1
+        )
+        reporter.report(state, failure=self.last_failure)
+        return True
 
     def _look_at_processes(
         self, group: WorkerGroup, processes: TrainingProcesses, *, broken: bool
@@ -254,14 +257,16 @@ class DlrElasticAgent(LocalElasticAgent):
         processes.stop(signal.SIGTERM, BROKEN_GRACE_SECONDS)
         return RunResult(state=WorkerState.FAILED)
 
-    def _say_what_broke_it(self, group: WorkerGroup, processes: TrainingProcesses) -> None:
+    def _say_what_broke_it(self, group: WorkerGroup, processes: TrainingProcesses, action: Action) -> None:
         """In a world that is broken already: others may have failed, or waited, because of our processes.
 
         The controller judges who was first, by what all have told of the round.
         """
+        self._tell_of_devices(group, self._rendezvous_handler.reporter.latest.state)
         self._tell_of_last_failures(group, processes)
-        timeout_seconds = self._rendezvous_handler.hang_timeout_seconds()
-        if self.last_failure is None and processes.alive() and self._hang_guard.may_hang(timeout_seconds):
+        if action.verb is Verb.EXIT or self.last_failure is not None or not processes.alive():
+            return
+        if self._hang_guard.may_hang(self._rendezvous_handler.hang_timeout_seconds()):
             self._tell_hang(processes, self._rendezvous_handler.reporter.latest.state)
 
     def _tell_of_last_failures(self, group: WorkerGroup, processes: TrainingProcesses) -> None:

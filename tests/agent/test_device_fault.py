@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
 
-from tests.agent.conftest import Agents, children
+from tests.agent.conftest import Agents, training_processes
 from tests.agent.fake_cluster import FakeCluster
 
 DRIVER = """
@@ -77,7 +79,7 @@ def test_fault_of_a_device_ends_processes_that_would_go_on(
     assert cluster.agent(0)["accelerators"]["kind"] == "nvidia"
     cluster.form([0])
     cluster.wait_step(0, 1)
-    first = children(agent.pid)
+    first = training_processes(agent.pid)
     driver.report(79)
     cluster.wait_state({0: "Failed"}, 1)
     failure = cluster.agent(0)["failure"]
@@ -88,8 +90,36 @@ def test_fault_of_a_device_ends_processes_that_would_go_on(
     assert "one more line" in failure["logTail"]
     cluster.form([0])
     cluster.wait_state({0: "Running"}, 2)
-    assert not set(children(agent.pid)) & set(first)
+    assert not set(training_processes(agent.pid)) & set(first)
     assert cluster.agent(0)["failure"]["sequence"] == 1, "that its processes were ended is no second failure"
+
+
+def test_fault_that_is_told_after_its_process_has_died_is_of_the_same_round(
+    cluster: FakeCluster, agents: Agents, driver: Driver
+) -> None:
+    """The driver tells it when the other process is being ended."""
+    late = (
+        "import os, signal, time\n"
+        "def tell(*_):\n"
+        "    open(os.environ['OUT'] + '/xid', 'w').write('79')\n"
+        "    time.sleep(60)\n"
+        "if os.environ['RANK'] == '0': signal.signal(signal.SIGTERM, tell)\n"
+    )
+    agent = agents.start(0, "--nproc-per-node=2", agents.script(late + TRAIN))
+    cluster.wait_state({0: "Ready"}, 0)
+    cluster.form([0])
+    cluster.wait_step(0, 1)
+    for process in training_processes(agent.pid):
+        environment = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
+        if b"RANK=1" in environment:
+            os.kill(process, signal.SIGKILL)
+    cluster.wait(lambda: cluster.agent(0)["failure"].get("cause") == "Device", "the device's fault")
+    failure = cluster.agent(0)["failure"]
+    assert (failure["round"], failure["sequence"], cluster.agent(0)["state"]) == (1, 2, "Failed")
+    cluster.form([0])
+    cluster.wait_state({0: "Running"}, 2)
+    cluster.wait_step(0, 20)
+    assert cluster.agent(0)["state"] == "Running", "the next round does not end by it"
 
 
 def test_applications_own_xid_is_left_to_it_and_a_shared_devices_fault_names_no_rank(
