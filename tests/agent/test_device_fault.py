@@ -113,7 +113,9 @@ def test_fault_that_is_told_after_its_process_has_died_is_of_the_same_round(
         environment = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
         if b"RANK=1" in environment:
             os.kill(process, signal.SIGKILL)
-    cluster.wait(lambda: cluster.agent(0)["failure"].get("cause") == "Device", "the device's fault")
+    cluster.wait(
+        lambda: (cluster.agent(0).get("failure") or {}).get("cause") == "Device", "the device's fault"
+    )
     failure = cluster.agent(0)["failure"]
     assert (failure["round"], failure["sequence"], cluster.agent(0)["state"]) == (1, 2, "Failed")
     cluster.form([0])
