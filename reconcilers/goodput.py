@@ -24,7 +24,8 @@ def goodput_now(job: ElasticJob, workers: Sequence[ElasticWorker], now: datetime
     known = job.status.goodput
     if known is not None and job.status.phase is not None and job.status.phase.finished:
         return known
-    return with_ratio(with_rounds(known or begun(job, now), told_rounds(workers)), job, now)
+    goodput = known or begun(job, now)
+    return with_ratio(with_rounds(goodput, told_rounds(workers, since=goodput.round)), job, now)
 
 
 def seconds_by_state(goodput: Goodput, until: datetime) -> dict[JobState, float]:

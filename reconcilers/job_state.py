@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 
 from crds import names
 from crds.elasticjob import (
@@ -19,6 +20,7 @@ from crds.elasticjob import (
 )
 from crds.elasticworker import ElasticWorker, ExitClass, FailureCause, WorkerPhase
 from crds.model import ConditionStatus
+from crds.progress import RoundProgress
 from reconcilers.participants import bounds_of
 from reconcilers.progress_rounds import all_run, first_step_at, last_step_at, told_rounds
 from reconcilers.rendezvous import Break, Decision
@@ -44,6 +46,16 @@ class Moment:
     broken_at: datetime | None = None
     """When the world failed, if it is given up just now because it did."""
 
+    @cached_property
+    def told(self) -> list[RoundProgress]:
+        """What was told of the round that is counted last, and of later ones."""
+        goodput = self.job.status.goodput
+        return told_rounds(self.workers, since=goodput.round if goodput else 0)
+
+    @property
+    def published(self) -> Rendezvous:
+        return self.job.status.rendezvous or Rendezvous()
+
     @property
     def world(self) -> Rendezvous:
         return self.status.rendezvous or Rendezvous()
@@ -63,9 +75,8 @@ def transitions(before: Goodput, history: Sequence[Episode], moment: Moment) -> 
         if state is not found[-1].state:
             found.append(Transition(state, min(max(at, found[-1].at), moment.now)))
 
-    published = moment.job.status.rendezvous or Rendezvous()
-    if before.state in NOT_YET_TRAINING and _has_told(published, moment.workers):
-        becomes(JobState.TRAINING, first_step_at(published.round, moment.workers) or moment.now)
+    if before.state in NOT_YET_TRAINING and _has_told_steps(moment):
+        becomes(JobState.TRAINING, first_step_at(moment.published.round, moment.workers) or moment.now)
     if moment.broken_at is not None:
         becomes(JobState.RECOVERING, moment.broken_at)
     if moment.status.phase is None or not moment.status.phase.finished:
@@ -122,17 +133,18 @@ def _state(last: JobState, before: Goodput, moment: Moment, recovering: bool) ->
 
 def _trains(last: JobState, before: Goodput, moment: Moment) -> bool:
     """A script that told steps trains from the first of a round on; one that tells none, while it runs."""
-    world, published = moment.world, moment.job.status.rendezvous or Rendezvous()
-    if published.round == world.round and last is JobState.TRAINING:
+    if moment.published.round == moment.world.round and last is JobState.TRAINING:
         return True
-    if before.first_step is not None or told_rounds(moment.workers):
+    if before.first_step is not None or moment.told:
         return False
-    return all_run(world, moment.workers)
+    return all_run(moment.world, moment.workers)
 
 
-def _has_told(world: Rendezvous, workers: Sequence[ElasticWorker]) -> bool:
-    formed = world.phase is RendezvousPhase.FORMED
-    return formed and any(figures.round == world.round for figures in told_rounds(workers))
+def _has_told_steps(moment: Moment) -> bool:
+    """Those who are in the published world, of its round."""
+    published = moment.published
+    formed = published.phase is RendezvousPhase.FORMED
+    return formed and any(figures.round == published.round for figures in moment.told)
 
 
 def _too_few(moment: Moment) -> bool:

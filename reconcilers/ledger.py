@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from crds.elasticjob import ElasticJobStatus, Episode, Goodput, JobState, Rendezvous
-from crds.progress import RoundProgress
 from reconcilers.goodput import begun, goodput_now, in_state, reassigned, with_ratio, with_rounds
 from reconcilers.incidents import in_one_line
 from reconcilers.job_history import episode_of, with_episode
 from reconcilers.job_state import NOT_YET_TRAINING, Moment, Transition, transitions
 from reconcilers.job_turn import Turn
 from reconcilers.observations import Observations
-from reconcilers.progress_rounds import first_step_at, told_rounds
+from reconcilers.progress_rounds import first_step_at
 from reconcilers.status_patch import merge_patch
 
 REFRESH_SECONDS = 60.0
@@ -59,16 +58,15 @@ def balanced(moment: Moment) -> Account | None:
     known = moment.job.status
     if known.phase is not None and known.phase.finished:
         return None
-    told = told_rounds(moment.workers)
     before = known.goodput or begun(moment.job, moment.now)
     earlier = tuple(known.history) or (Episode(state=before.state, since=before.since, reason="submitted"),)
-    goodput, history = _with_first_steps(before, earlier, told, moment)
+    goodput, history = _with_first_steps(before, earlier, moment)
 
     found = transitions(goodput, history, moment)
-    goodput = with_rounds(goodput, told)
+    goodput = with_rounds(goodput, moment.told)
     for transition in found[1:]:
         goodput = in_state(goodput, transition.state, transition.at)
-    history = _with_episodes(history, found, told, moment)
+    history = _with_episodes(history, found, moment)
     finished = moment.status.phase is not None and moment.status.phase.finished
     if finished:
         goodput = in_state(goodput, goodput.state, moment.now)
@@ -82,10 +80,10 @@ def _patch(turn: Turn, status: ElasticJobStatus) -> dict[str, Any]:
 
 
 def _with_first_steps(
-    goodput: Goodput, history: tuple[Episode, ...], told: Sequence[RoundProgress], moment: Moment
+    goodput: Goodput, history: tuple[Episode, ...], moment: Moment
 ) -> tuple[Goodput, tuple[Episode, ...]]:
     """A script that told no steps was thought to train while it ran; it did so only from the first one on."""
-    published = moment.job.status.rendezvous or Rendezvous()
+    published, told = moment.published, moment.told
     taken_on_trust = goodput.state is JobState.TRAINING and goodput.first_step is None
     if not taken_on_trust or len(history) < 2 or not told or told[-1].round != published.round:
         return goodput, history
@@ -95,7 +93,7 @@ def _with_first_steps(
     at = min(first_step_at(published.round, moment.workers) or moment.now, moment.now)
     goodput = reassigned(goodput, earlier, at)
     began = history[-1].model_copy(
-        update={"since": goodput.since, "reason": _reason(JobState.TRAINING, published, told, moment)}
+        update={"since": goodput.since, "reason": _reason(JobState.TRAINING, published, moment)}
     )
     return goodput, (*history[:-1], began)
 
@@ -103,29 +101,29 @@ def _with_first_steps(
 def _with_episodes(
     history: tuple[Episode, ...],
     found: Sequence[Transition],
-    told: Sequence[RoundProgress],
     moment: Moment,
 ) -> tuple[Episode, ...]:
     """With what has become of state and world; what came and went since the last look was in its world."""
-    published = moment.job.status.rendezvous or Rendezvous()
-    worlds = [published] * (len(found) - 1) + [moment.world]
+    worlds = [moment.published] * (len(found) - 1) + [moment.world]
     for number, (transition, world) in enumerate(zip(found, worlds, strict=True)):
         if number == 0 and len(found) > 1:
             continue  # it is in the history
         at = transition.at if number else moment.now
-        reason = _reason(transition.state, world, told, moment)
+        reason = _reason(transition.state, world, moment)
         history = with_episode(history, episode_of(transition.state, at, world, reason))
     return history
 
 
-def _reason(state: JobState, world: Rendezvous, told: Sequence[RoundProgress], moment: Moment) -> str:
+def _reason(state: JobState, world: Rendezvous, moment: Moment) -> str:
     match state:
         case JobState.PENDING:
             return "resumed"
         case JobState.CHECKING:
             return f"check {moment.status.active_check}"
         case JobState.TRAINING:
-            first = next((figures.first_step for figures in told if figures.round == world.round), None)
+            first = next(
+                (figures.first_step for figures in moment.told if figures.round == world.round), None
+            )
             return "" if first is None else f"from step {first} on"
         case JobState.RECOVERING:
             failure = moment.status.last_failure

@@ -15,11 +15,13 @@ from crds.progress import RoundProgress
 from reconcilers.worker_status import current_report
 
 
-def told_rounds(workers: Sequence[ElasticWorker]) -> list[RoundProgress]:
-    """By round, the figures of the member that came furthest, and of equals the lowest index's."""
+def told_rounds(workers: Sequence[ElasticWorker], since: int = 0) -> list[RoundProgress]:
+    """By round, from `since` on: the figures of who came furthest, and of equals the lowest index's."""
     best: dict[int, RoundProgress] = {}
     for report in _reports(workers):
-        for told in report.rounds:
+        for told in reversed(report.rounds):
+            if told.round < since:
+                break
             known = best.get(told.round)
             if known is None or told.last_step > known.last_step:
                 best[told.round] = told
