@@ -92,12 +92,9 @@ def failed_at(
     if not decision.broken:
         return None
     by_index = {worker.spec.index: worker for worker in workers if worker.spec.type == names.WORKER}
-    times = [
-        _break_time(b, by_index.get(b.index), last_step_at(round_, workers), now)
-        for b in decision.breaks
-        if not b.trains_on
-    ]
-    return min(times)
+    last_step = last_step_at(round_, workers)
+    breaks = (b for b in decision.breaks if not b.trains_on)
+    return min(_break_time(b, by_index.get(b.index), last_step, now) for b in breaks)
 
 
 def _break_time(

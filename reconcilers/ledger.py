@@ -99,9 +99,7 @@ def _with_first_steps(
 
 
 def _with_episodes(
-    history: tuple[Episode, ...],
-    found: Sequence[Transition],
-    moment: Moment,
+    history: tuple[Episode, ...], found: Sequence[Transition], moment: Moment
 ) -> tuple[Episode, ...]:
     """With what has become of state and world; what came and went since the last look was in its world."""
     worlds = [moment.published] * (len(found) - 1) + [moment.world]
