@@ -139,3 +139,15 @@ def test_incarnation_is_the_one_that_failed(seconds: float, status: JSON, incarn
 
 def test_rank_without_a_stack_says_so() -> None:
     assert stack_lines([{"rank": 2}]) == ["rank 2:", "    (no stack)"]
+
+
+def test_ranks_that_wait_at_one_place_are_one_entry() -> None:
+    waiting = [
+        {"rank": rank, "inCollective": True, "step": 9, "frames": "all_reduce"} for rank in (0, 1, 2, 5)
+    ]
+    assert stack_lines([*waiting, {"rank": 3, "step": 9, "frames": "acquire"}]) == [
+        "rank 3, step 9:",
+        "    acquire",
+        "ranks 0-2,5, step 9, waiting for other ranks:",
+        "    all_reduce",
+    ]

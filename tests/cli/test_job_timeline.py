@@ -85,6 +85,13 @@ def test_worker_without_a_place_in_the_world_waits() -> None:
     assert states(spare.spans) == [("Waiting", 0, 300)]
 
 
+def test_of_members_that_were_cut_off_the_rest_is_taken_for_members() -> None:
+    made = troubled_job(history=[episode("Training", 0, 1, "0-1,4,…")])
+    slots = [worker(index, history=[life(1, "n", 0, 0)]) for index in (3, 4, 900)]
+    drawn = life_of(made, slots, [], None, NOW)
+    assert [lane.spans[0].state for lane in drawn.lanes] == ["Waiting", "Training", "Training"]
+
+
 def test_each_failure_is_told_once_in_its_best_words(troubled: Life) -> None:
     assert [lane.failures for lane in troubled.lanes] == [
         (),
@@ -141,6 +148,13 @@ def test_late_word_on_who_was_first_counts() -> None:
         first, second, _ = failures(events)
         assert [failure.text for failure in first] == ["no step for 12 s"]
         assert second == ()
+
+
+def test_combined_event_is_of_the_last_that_it_tells() -> None:
+    said = "(combined from similar events): round 1: digits-worker-0 rank 0: ValueError: bad (UserError)"
+    assert failures([broken(100, said) | {"firstTimestamp": at(20)}])[0] == (
+        Failure(100, "UserError", "ValueError: bad"),
+    )
 
 
 def test_event_that_only_heard_of_consequences_blames_nobody() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from dlr.commands.job.failures import SAME_MOMENT, first_line
 from dlr.commands.output import age, parse_time
+from reconcilers.job_history import as_ranges
 
 JSON = dict[str, Any]
 
@@ -120,11 +121,15 @@ def heading(culprit: Culprit, now: datetime) -> list[tuple[str, str]]:
 
 
 def stack_lines(stacks: Sequence[JSON]) -> list[str]:
-    """A hang's stacks, those first that were not waiting for others: they are rather its cause."""
-    lines = []
+    """A hang's stacks, those first that waited for nobody: they are rather its cause."""
+    ranks_at: dict[tuple[bool, str, str], list[int]] = {}
     for stack in sorted(stacks, key=lambda each: (bool(each.get("inCollective")), each["rank"])):
         step = f", step {stack['step']}" if stack.get("step") is not None else ""
-        waits = ", waiting for other ranks" if stack.get("inCollective") else ""
-        lines.append(f"rank {stack['rank']}{step}{waits}:")
-        lines += [f"{INDENT}{line}" for line in (stack.get("frames") or "(no stack)").splitlines()]
+        place = (bool(stack.get("inCollective")), step, stack.get("frames") or "(no stack)")
+        ranks_at.setdefault(place, []).append(stack["rank"])
+    lines = []
+    for (waits, step, frames), ranks in ranks_at.items():
+        who = f"rank{'s' if len(ranks) > 1 else ''} {as_ranges(ranks)}"
+        lines.append(f"{who}{step}{', waiting for other ranks' if waits else ''}:")
+        lines += [f"{INDENT}{line}" for line in frames.splitlines()]
     return lines

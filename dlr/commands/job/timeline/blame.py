@@ -17,11 +17,13 @@ from crds import names
 from crds.elasticjob import JobState
 from crds.elasticworker import ExitClass
 from dlr.commands.job.failures import SAME_MOMENT, first_line, worker_failures
+from dlr.commands.job.report import event_time
 from dlr.commands.job.timeline.episodes import Clock, Episode
 
 JSON = dict[str, Any]
 
 INCIDENT = re.compile(
+    r"(?P<combined>\(combined from similar events\): )?"
     r"round (?P<round>\d+): (?P<worker>\S+)(?: rank \d+)?: (?P<text>.*) "
     r"\((?P<what>\w+)(?:, \w+ by failurePolicy)?\)(?P<late> was first, and not \S+)?"
 )
@@ -54,7 +56,9 @@ def culprits_of(
     told = [(match, event) for event in events if (match := INCIDENT.fullmatch(event.get("message") or ""))]
     found = {}
     for match, event in sorted(told, key=lambda pair: bool(pair[0]["late"])):  # the later word counts
-        at = clock.read(event.get("firstTimestamp") or event.get("eventTime") or event.get("lastTimestamp"))
+        # A combined Event has the newest message, and the time of the oldest as its first.
+        first = None if match["combined"] else event.get("firstTimestamp")
+        at = clock.read(first or event_time(event))
         if at is not None and match["what"] != ExitClass.UNKNOWN:
             failure = Failure(_within_its_second(at, episodes), match["what"], match["text"])
             found[int(match["round"])] = Culprit(match["worker"], failure)

@@ -33,7 +33,7 @@ SHARE_INCHES = 1.3
 MARGIN_INCHES = {"top": 0.75, "bottom": 0.72, "left": 1.75, "right": 0.35}
 GAP_INCHES = 0.12
 BAR_HEIGHT = 0.72
-LABEL_SHARE = 0.05
+LABEL_SHARE = 0.044
 """Labels closer than this share of the width would lie on each other: the later ones are left out."""
 MOST_LABEL = 26
 FAILURE_COLOR = "#a30000"
@@ -163,7 +163,7 @@ def _draw_job(canvas: _Canvas, axes: Axes, life: Life) -> None:
             continue
         labelled = each.at
         text = axes.annotate(
-            f"round {each.number}", (each.at, 0.5), xytext=(0, 3), textcoords="offset points", fontsize=8
+            f"round {each.number}", (each.at, 0.5), xytext=(0, 3), textcoords="offset points", fontsize=7.5
         )
         reason = f": {each.reason}" if each.reason else ""
         canvas.says(text, f"round {each.number}, workers {each.members}{reason}")

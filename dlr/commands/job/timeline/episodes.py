@@ -54,6 +54,11 @@ class Episode:
     members_text: str
     reason: str
 
+    def has(self, index: int) -> bool:
+        """Whether that worker had a place in the world; of a cut-off list, all that come after it had."""
+        cut = self.members_text.endswith("…")
+        return index in self.members or (cut and index > max(self.members, default=0))
+
 
 def episodes_of(history: Sequence[JSON], clock: Clock) -> list[Episode]:
     """Each lasts until the next."""
@@ -72,7 +77,7 @@ def episodes_of(history: Sequence[JSON], clock: Clock) -> list[Episode]:
 
 
 def members_of(ranges: str) -> frozenset[int]:
-    """`0-2,5` as {0, 1, 2, 5}; a text that was cut off gives what is left of it."""
+    """`0-2,5` as {0, 1, 2, 5}; of a text that was cut off, what is left of it."""
     found: set[int] = set()
     for first, last in re.findall(r"(\d+)(?:-(\d+))?", ranges):
         found.update(range(int(first), int(last or first) + 1))

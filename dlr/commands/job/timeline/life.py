@@ -177,7 +177,7 @@ def _spans_of_life(
 
 def _state_of(index: int, episode: Episode) -> str:
     state = episode.span.state
-    if state in TOGETHER or (state == JobState.TRAINING and index in episode.members):
+    if state in TOGETHER or (state == JobState.TRAINING and episode.has(index)):
         return state
     return WAITING
 
