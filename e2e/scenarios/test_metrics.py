@@ -1,0 +1,77 @@
+"""What Prometheus would see of a job: from its processes, through the status of its workers, to /metrics."""
+
+from __future__ import annotations
+
+import re
+import signal
+import urllib.request
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from e2e import embedded, jobs
+from e2e.cluster import Capability, Cluster
+from e2e.observation import Observation
+
+SEEN_SECONDS = 60.0
+
+Series = dict[tuple[str, str], float]
+"""By metric and by the one label that it has besides the job's, or the worker's name."""
+
+
+def scrape(cluster: Cluster, namespace: str) -> Series:
+    """Of this scenario's job; {} while no controller tells of it."""
+    assert isinstance(cluster, embedded.EmbeddedCluster)
+    log = (cluster.home.logs / "controller.log").read_text()
+    ports = re.findall(r"servers started .*metrics=(\d+)", log)
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{ports[-1]}/metrics", timeout=5) as answer:
+            text = answer.read().decode()
+    except (IndexError, OSError):
+        return {}
+    found: Series = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.labels.pop("namespace", None) == namespace:
+                del sample.labels["job_name"]
+                sample.labels.pop("type", None)
+                found[sample.name, "/".join(sample.labels.values())] = sample.value
+    return found
+
+
+@pytest.mark.needs(Capability.CONTROL_PLANE)
+def test_steps_restarts_and_usage_are_seen_by_whichever_controller_is_asked(
+    cluster: Cluster, observation: Observation
+) -> None:
+    namespace = observation.namespace
+    cluster.apply(jobs.digits(cluster, namespace, epochs=1_000, step_delay_seconds=0.1), namespace)
+    jobs.wait_until_training(observation, 2)
+    cluster.kill_process(namespace, jobs.current_pods(observation)[1])
+    jobs.wait_until_training(observation, 2, beyond_step=max(jobs.steps(observation)))
+
+    def all_is_told() -> Series | None:
+        seen = scrape(cluster, namespace)
+        told = {name for name, _ in seen}
+        return seen if "dlr_worker_cpu_usage_cores" in told and seen["dlr_job_restarts_total", ""] else None
+
+    seen = observation.wait_for("the restart and the usage", all_is_told, SEEN_SECONDS)
+    assert seen["dlr_job_phase", "Running"] == seen["dlr_job_state", "Training"] == 1
+    assert seen["dlr_job_failures", "Killed"] == seen["dlr_job_restarts_total", ""] == 1
+    assert seen["dlr_job_round", ""] == 2
+    assert seen["dlr_job_world_workers", ""] == seen["dlr_job_world_size", ""] == 2
+    assert 0 < seen["dlr_job_goodput_ratio", ""] <= 1
+    for worker in ("digits-worker-0", "digits-worker-1"):
+        assert 0.05 < seen["dlr_worker_step_duration_seconds", worker] < 5
+        assert 0 < seen["dlr_worker_cpu_usage_cores", worker] < 8
+        assert 50 * 2**20 < seen["dlr_worker_memory_usage_bytes", worker] < 4 * 2**30
+
+    controller = cluster.control_plane(embedded.CONTROLLER)
+    killed = controller.pid()
+    controller.signal(signal.SIGKILL)
+    observation.wait_for("the next controller", lambda: controller.pid() not in (None, killed), SEEN_SECONDS)
+    again = observation.wait_for("its metrics", all_is_told, SEEN_SECONDS)
+    counters = [key for key in seen if key[0].endswith("_total")]
+    assert len(counters) > 7
+    assert all(again[key] >= seen[key] for key in counters), "no counter begins anew"
+    assert again["dlr_job_failures", "Killed"] == again["dlr_job_restarts_total", ""] == 1
+    assert again["dlr_job_step", ""] >= seen["dlr_job_step", ""]
