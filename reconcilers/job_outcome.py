@@ -32,6 +32,8 @@ def progress(
         conditions, job, turn.workers, rendezvous, without, fresh, turn.now, anew=turn.asked_anew
     )
     _announce_scheduling(turn, conditions)
+    if job.status.phase is JobPhase.SUSPENDED:
+        turn.event("Normal", "Resumed", "the job is to run again: its Pods are made")
     return common(turn).model_copy(
         update={
             "phase": phase_while_scaling(phase, conditions),

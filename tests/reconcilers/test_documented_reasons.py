@@ -1,0 +1,117 @@
+"""docs/events.md names every reason of an Event and every condition that the code tells, and no other."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from crds import names
+from crds.scaleplan import ScalePlanPhase
+from reconcilers.check_scope import FailedReason
+
+ROOT = Path(__file__).parents[2]
+SOURCES = [p for folder in ("reconcilers", "controller") for p in sorted((ROOT / folder).glob("*.py"))]
+PAGE = (ROOT / "docs" / "events.md").read_text()
+
+COMPUTED = {
+    ("companions.py", "f'{kind}Refused'"): {"PodGroupRefused", "PodDisruptionBudgetRefused"},
+    ("elasticjob.py", "reason"): set(),  # passes on what the turn has noted
+    ("job_outcome.py", "reason"): {"TrainingSucceeded", "DeadlineExceeded", "<Overdrawn>"},
+    ("job_outcome.py", "finding.reason"): {
+        *("AllHealthy", "FaultyNodes", "FaultyLinks", "Stragglers", "Inconclusive", "CheckFailed"),
+        *("Checking", "CheckRefused", "CheckGone", "CheckInterrupted"),
+    },
+    ("job_outcome.py", "condition.reason"): {
+        *("Unschedulable", "PodRefused", "GangUnavailable", "PodGroupTaken", "WaitingForPodGroup"),
+    },
+    ("job_outcome.py", "job_status.MASTER_IGNORED"): {"MasterReplicaIgnored"},
+    ("node_check.py", "refusal.reason"): {reason.value for reason in FailedReason},
+    ("node_cordon.py", "statement.event_reason"): {
+        *("Cordoned", "CordonHeld", "CordonReported", "CordonLifted", "CordonOverruled", "VerdictGone"),
+    },
+    ("scaleplan.py", "reason"): {
+        *(phase.value for phase in ScalePlanPhase if phase is not ScalePlanPhase.FAILED),
+        "<Refusal>",
+    },
+}
+"""By module and expression, what it may come to; `<Name>`: the first argument of all calls of that name."""
+
+CONDITIONS_OF = {
+    "type_": {"Succeeded", "Failed", "Healthy", "Running"},
+    "phase.value": {"Succeeded", "Superseded", "Failed"},
+}
+
+
+def calls() -> Iterator[tuple[Path, str, ast.Call]]:
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call):
+                function = node.func
+                name = function.attr if isinstance(function, ast.Attribute) else ast.unparse(function)
+                yield path, name, node
+
+
+def literals(node: ast.expr) -> set[str] | None:
+    if isinstance(node, ast.IfExp):
+        one, other = literals(node.body), literals(node.orelse)
+        return None if one is None or other is None else one | other
+    return {node.value} if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+
+
+def first_arguments(wanted: str) -> set[str]:
+    """Of scale plans' refusals, and of what overdraws a budget."""
+    found = (literals(call.args[0]) for _, name, call in calls() if name == wanted and call.args)
+    return set[str]().union(*(each for each in found if each))
+
+
+def told() -> set[str]:
+    reasons: set[str] = set()
+    for path, name, call in calls():
+        if name != "event" or any(isinstance(argument, ast.Starred) for argument in call.args):
+            continue
+        expression = call.args[1 if len(call.args) == 3 else 2]
+        found = literals(expression)
+        if found is None:
+            key = (path.name, ast.unparse(expression))
+            assert key in COMPUTED, f"say in COMPUTED what {key} may come to"
+            found = COMPUTED[key]
+        for each in found:
+            reasons |= first_arguments(each.strip("<>")) if each.startswith("<") else {each}
+    return reasons
+
+
+def rows(heading: str) -> list[list[str]]:
+    section = PAGE.split(f"## {heading}\n", 1)[1].split("\n## ", 1)[0]
+    lines = [line for line in section.splitlines() if line.startswith("|")][2:]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+
+
+def quoted(cells: list[str]) -> set[str]:
+    return {name for cell in cells for name in re.findall(r"`([A-Za-z]+)`", cell)}
+
+
+def test_every_reason_of_an_event_is_documented_and_no_other() -> None:
+    assert quoted([row[1] for row in rows("Events")]) == told()
+
+
+def test_events_have_a_type() -> None:
+    assert {row[2] for row in rows("Events")} <= {"Normal", "Warning", "Normal, Warning", "Warning, Normal"}
+
+
+def test_every_condition_is_documented() -> None:
+    types = {names.CONDITION_UNHEALTHY}
+    for path, name, call in calls():
+        if name == "with_condition":
+            said = ast.unparse(call.args[1])
+            module = importlib.import_module(f"{path.parent.name}.{path.stem}")
+            types |= CONDITIONS_OF.get(said) or {getattr(module, said)}
+    assert quoted([row[1] for row in rows("Conditions")]) == types
+
+
+def test_reasons_of_conditions_that_are_said_in_the_code_are_documented() -> None:
+    found = (literals(call.args[3]) for _, name, call in calls() if name == "with_condition")
+    reasons = set[str]().union(*(each for each in found if each))
+    assert reasons <= quoted([row[2] for row in rows("Conditions")])
