@@ -20,6 +20,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter, PercentFormatter
 
+from crds.elasticjob import JobState
 from dlr.commands.job.states import COLORS, color
 from dlr.commands.job.timeline.episodes import Span
 from dlr.commands.job.timeline.life import Lane, Life
@@ -30,12 +31,14 @@ WIDTH_INCHES = 12.0
 LANE_INCHES = 0.34
 STRIP_INCHES = 0.42
 SHARE_INCHES = 1.3
-MARGIN_INCHES = {"top": 0.75, "bottom": 0.72, "left": 1.75, "right": 0.35}
+MARGIN_INCHES = {"top": 0.75, "bottom": 0.72, "left": 1.95, "right": 0.35}
 GAP_INCHES = 0.12
 BAR_HEIGHT = 0.72
 LABEL_SHARE = 0.044
 """Labels closer than this share of the width would lie on each other: the later ones are left out."""
-MOST_LABEL = 26
+MOST_LABEL = 24
+SEEN_POINTS = 0.6
+"""So wide is even what lasted seconds of a week; and it lies above the training around it."""
 FAILURE_COLOR = "#a30000"
 FOLLOWER_COLOR = "#555555"
 STEPS_SECONDS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200)
@@ -195,8 +198,9 @@ def _bars(canvas: _Canvas, axes: Axes, row: int, spans: Iterable[Span]) -> None:
             span.seconds,
             BAR_HEIGHT,
             facecolor=color(span.state),
-            edgecolor="white",
-            linewidth=0.4,
+            edgecolor=color(span.state),
+            linewidth=SEEN_POINTS,
+            zorder=1 if span.state == JobState.TRAINING else 2,
         )
         axes.add_patch(bar)
         stretch = f"{duration(span.begin)} to {duration(span.end)}"
@@ -254,7 +258,7 @@ def _draw_failures(canvas: _Canvas, axes: Axes, row: int, lane: Lane, width: flo
 def _draw_share(axes: Axes, life: Life) -> None:
     times = [time for time, _ in life.training_share]
     shares = [share for _, share in life.training_share]
-    training = color("Training")
+    training = color(JobState.TRAINING)
     axes.fill_between(times, shares, color=training, alpha=0.18, linewidth=0)
     axes.plot(times, shares, color=training, linewidth=1.6)
     if life.goodput is not None:
