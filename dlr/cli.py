@@ -9,6 +9,7 @@ Installed as `kubectl-dlr` too, it is `kubectl dlr`: kubectl runs a program of t
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from dlr.commands.errors import CommandError
 
 CANNOT_LOAD = 69
 """The exit code when a package is missing or broken (EX_UNAVAILABLE): 1 is a verdict of `dlr node-check`."""
+CRASHED = 70
+"""The exit code of a defect of dlr's own (EX_SOFTWARE); Python's would be 1."""
 EXTRAS = {"matplotlib": "timeline"}
 """The extra that brings a package; for all others it is `cli`."""
 
@@ -33,6 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except ImportError as error:
         print(f"dlr: a package that this command needs cannot be loaded: {error}", file=sys.stderr)
         sys.exit(CANNOT_LOAD)
+    except Exception:
+        traceback.print_exc()
+        sys.exit(CRASHED)
 
 
 def _dispatch(words: list[str]) -> int | None:

@@ -88,6 +88,16 @@ def test_node_check_that_cannot_be_loaded_gives_no_verdict_on_the_machine(tmp_pa
     assert "Traceback" not in done.stderr
 
 
+def test_defect_of_dlr_is_no_verdict_on_the_machine_either(dlr: Dlr, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise KeyError("figures")
+
+    monkeypatch.setattr("dlr.commands.node_check.command.check_this_machine", broken)
+    done = dlr("node-check", "--local")
+    assert done.exit_code == 70
+    assert "KeyError: 'figures'" in done.err
+
+
 def test_kubectl_runs_it_as_a_plugin() -> None:
     bin_folder = Path(sys.executable).parent
     environment = {"PATH": f"{bin_folder}:/usr/bin:/bin", "HOME": "/nonexistent"}
