@@ -142,7 +142,9 @@ def test_second_failure_without_new_ground_waits_and_says_why() -> None:
         life.train()
         life.fail(0, message=f"Error{life.world.round}: x {'y' * life.world.round}")
     assert life.world.phase is REFORMING and life.world.round == 2
-    assert "waits until 12:00:01 UTC since training failed 2 times without getting further" in life.world.reason
+    assert (
+        "waits until 12:00:01 UTC since training failed 2 times without getting further" in life.world.reason
+    )
     life.look(0.5)
     assert life.world.phase is REFORMING
     life.look(0.6)
@@ -173,6 +175,27 @@ def test_error_after_new_ground_each_time_never_fails_the_job() -> None:
         life.fail(0, step=step)
         assert not life.ended and life.world.phase is FORMED
     assert life.job.status.restarts == {"UserError": 20} and life.budget.step == 190
+
+
+def test_the_example_in_the_docs() -> None:
+    """docs/failures.md, "An example"."""
+    life = Life.of(4, elasticPolicy={"shrinkAfterSeconds": 0})
+    budget, wait = [], []
+    for step, message in ((119, "bad batch 7"), (149, "bad batch 7"), (129, "bad batch 9")):
+        life.train()
+        life.fail(2, step=step, message=f"ValueError: {message}\nTraceback …")
+        until = life.budget.held_until
+        budget.append((life.budget.step, life.budget.spent["UserError"], life.budget.alike))
+        wait.append(until - life.now if until else timedelta())
+        life.recover()
+    life.lose(0, "Preempted")
+    life.workers[0] = worker(0)
+    life.say(0, AgentState.READY, life.world.round)
+    life.recover()
+    life.fail(2, step=129, message="ValueError: bad batch 8")
+    assert budget == [(119, 1, 1), (149, 1, 1), (149, 2, 2)]
+    assert wait == [timedelta(), timedelta(), timedelta(seconds=1)]
+    assert life.ended.endswith("without getting further: digits-worker-2 rank 2: ValueError: bad batch 8")
 
 
 def test_steps_of_the_broken_round_that_are_told_only_later_are_no_new_ground() -> None:
