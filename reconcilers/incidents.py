@@ -1,20 +1,20 @@
 """Worlds that broke because training processes failed in place: who was first, and of what class.
 
 One death makes many: the others' collectives break, and each agent tells what it saw, in any order, some of
-them late. So a failure that is no mere consequence of a peer's comes first, then one that is no hang; of
-hangs, the rank that is behind the others, and one that was not waiting for them; then the earliest. Whoever
-tells late can take the blame over, until there is a newer failure.
+them late. So a failure that is no mere consequence of a peer's comes first; of these a device's fault, then
+one that is no hang; of hangs, the rank that is behind the others, and one that was not waiting for them; then
+the earliest. Whoever tells late can take the blame over, until there is a newer failure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from crds import names
 from crds.elasticjob import FailureAction, FailureRule, JobFailure
-from crds.elasticworker import AgentFailure, ElasticWorker, ExitClass
+from crds.elasticworker import AgentFailure, ElasticWorker, ExitClass, FailureCause
 from reconcilers.exit_class import classify_process
 from reconcilers.failure_rules import action_for, of_process
 from reconcilers.rendezvous import Break
@@ -34,6 +34,8 @@ class Incident:
     """Of the rule that matched."""
     in_collective: bool = False
     """Of a hang: it was waiting for others."""
+    of_device: bool = False
+    """A device's driver told of it: what processes say of the same moment follows from that."""
     instead_of: JobFailure | None = None
     """Which one was blamed before."""
 
@@ -72,7 +74,7 @@ def late_incident(
     first = min([known, *(s for s in suspects if not _same(s.failure, blamed))], key=_order)
     if first is known:
         return None
-    return Incident(first.exit_class, first.failure, first.action, first.in_collective, instead_of=blamed)
+    return replace(first, instead_of=blamed)
 
 
 def with_incident(restarts: Mapping[str, int], incident: Incident | None) -> dict[str, int]:
@@ -146,23 +148,28 @@ def _incident(worker: str, failure: AgentFailure, rules: Sequence[FailureRule]) 
         ),
         action=action_for(rules, of_process(failure)),
         in_collective=stack is not None and stack.in_collective,
+        of_device=failure.cause is FailureCause.DEVICE,
     )
 
 
 def _as_known(blamed: JobFailure) -> Incident:
     """Of a failure whose report has gone with its Pod."""
-    return Incident(ExitClass(blamed.exit_class), blamed)
+    exit_class = ExitClass(blamed.exit_class)
+    return Incident(exit_class, blamed, of_device=exit_class is ExitClass.HARDWARE_ERROR)
 
 
-def _order(incident: Incident) -> tuple[bool, bool, int, bool, datetime]:
+def _order(incident: Incident) -> tuple[bool, bool, bool, int, bool, datetime]:
     hangs = incident.exit_class is ExitClass.HANG
     step = incident.failure.step
     behind = -1 if step is None or not hangs else step
-    return incident.follows, hangs, behind, hangs and incident.in_collective, incident.failure.time
+    waits = hangs and incident.in_collective
+    return incident.follows, not incident.of_device, hangs, behind, waits, incident.failure.time
 
 
 def _same(one: JobFailure, other: JobFailure) -> bool:
-    return (one.worker, one.rank, one.round) == (other.worker, other.rank, other.round)
+    """A process may fail a moment before the driver tells why: then its worker tells of another class."""
+    who = (other.worker, other.rank, other.round, other.exit_class)
+    return (one.worker, one.rank, one.round, one.exit_class) == who
 
 
 def _is_loss(found: Break) -> bool:

@@ -114,6 +114,18 @@ def test_late_word_takes_the_blame_over_and_the_count_moves() -> None:
     assert late_incident(moved.failure, [first, late]) is None, "asked again, nothing moves"
 
 
+def test_a_devices_fault_takes_the_blame_from_the_process_that_died_of_it_whoever_tells_first() -> None:
+    died = failing(0, message="RuntimeError: CUDA error: unspecified launch failure")
+    fault = failing(0, exit_code=None, cause="Device", message="Xid 79 on GPU 0", seconds=1)
+    other = failing(1, message="RuntimeError: what came of it", seconds=-1)
+    assert culprit(other, fault) == "digits-worker-0"
+    moved = late_incident(blamed(died), [fault])
+    assert moved is not None and moved.exit_class is ExitClass.HARDWARE_ERROR
+    assert with_incident({"UserError": 1}, moved) == {"HardwareError": 1}
+    assert late_incident(moved.failure, [fault, other]) is None, "asked again, nothing moves"
+    assert late_incident(moved.failure, [other]) is None, "nor when the Pod that told it is gone"
+
+
 def test_late_word_of_a_mere_consequence_changes_nothing() -> None:
     first = failing(0, seconds=3)
     assert late_incident(blamed(first), [first, failing(1, message=GLOO)]) is None
@@ -132,11 +144,15 @@ def rounds(draw: st.DrawFn) -> list[ElasticWorker]:
     told = []
     for index in range(draw(st.integers(1, 4))):
         seconds = draw(st.integers(0, 3)) * 10 + index  # no two at once
-        kind = draw(st.sampled_from(["error", "killed", "consequence", "hang"]))
+        kind = draw(st.sampled_from(["error", "killed", "consequence", "hang", "device"]))
         if kind == "hang":
             told.append(hanging(index, draw(st.integers(0, 2)), draw(st.booleans()), seconds))
         else:
-            more = {"consequence": {"message": GLOO}, "killed": {"exit_code": -9}}.get(kind, {})
+            more = {
+                "consequence": {"message": GLOO},
+                "killed": {"exit_code": -9},
+                "device": {"exit_code": None, "cause": "Device"},
+            }.get(kind, {})
             told.append(failing(index, seconds=seconds, **more))
     return draw(st.permutations(told))
 
