@@ -39,11 +39,19 @@ class Agents:
         return str(path)
 
     def start(
-        self, index: int, *arguments: str, incarnation: int = 1, module: str = "agent.run", **environ: str
+        self,
+        index: int,
+        *arguments: str,
+        incarnation: int = 1,
+        module: str = "agent.run",
+        warm: bool = False,
+        **environ: str,
     ) -> subprocess.Popen[bytes]:
+        """Cold unless asked for: most of these scripts import nothing, and a warm parent imports much."""
+        cold = ["--no-warm-start"] if module == "agent.run" and not warm else []
         output = (self._directory / f"agent-{index}-{incarnation}.log").open("ab")
         process = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments],
+            [sys.executable, "-m", module, *cold, *arguments],
             env={
                 "PATH": os.environ["PATH"],
                 "PYTHONPATH": os.pathsep.join([str(ROOT), str(self._directory)]),
@@ -104,7 +112,7 @@ def children(pid: int) -> list[int]:
 
 def training_processes(agent: int) -> list[int]:
     """An agent's children but for the parent that it has them forked from."""
-    return [pid for pid in children(agent) if not _command(pid).startswith("dlr-warm-parent")]
+    return [pid for pid in children(agent) if "warm" not in _command(pid)]
 
 
 def _command(pid: int) -> str:

@@ -7,7 +7,7 @@ import signal
 import time
 from pathlib import Path
 
-from tests.agent.conftest import Agents, children
+from tests.agent.conftest import Agents, training_processes
 from tests.agent.fake_cluster import FakeCluster
 
 COUNT = """
@@ -57,7 +57,7 @@ def test_killed_process_restarts_in_the_next_round(cluster: FakeCluster, agents:
     cluster.wait_state({0: "Ready"}, 0)
     cluster.form([0])
     cluster.wait_step(0, 0)
-    (process,) = children(agent.pid)
+    (process,) = training_processes(agent.pid)
     killed_at = time.monotonic()
     os.kill(process, signal.SIGKILL)
     cluster.wait_state({0: "Failed"}, 1)
@@ -67,7 +67,7 @@ def test_killed_process_restarts_in_the_next_round(cluster: FakeCluster, agents:
     cluster.form([0])
     cluster.wait_state({0: "Running"}, 2)
     cluster.wait(lambda: cluster.agent(0)["progress"]["step"] >= 0, "a step")
-    assert children(agent.pid) != [process]
+    assert training_processes(agent.pid) != [process]
     print(f"told {told_seconds:.3f} s after the kill")
 
 
@@ -127,7 +127,7 @@ def test_sigterm_ends_even_what_ignores_it_within_the_grace(cluster: FakeCluster
     cluster.wait_state({0: "Ready"}, 0)
     cluster.form([0])
     cluster.wait_step(0, 1)
-    (process,) = children(agent.pid)
+    (process,) = training_processes(agent.pid)
     terminated_at = time.monotonic()
     agent.terminate()
     assert agent.wait(10) == 143
@@ -161,13 +161,13 @@ def test_restarted_container_does_not_join_the_round_its_predecessor_was_in(
     cluster.wait_state({0: "Ready"}, 0)
     cluster.form([0])
     cluster.wait_step(0, 0)
-    (process,) = children(first.pid)
+    (process,) = training_processes(first.pid)
     first.kill()
     os.kill(process, signal.SIGKILL)
     first.wait()
     again = agents.start(0, agents.script(COUNT))
     cluster.wait_state({0: "Ready"}, 1)  # "I left it"
-    assert children(again.pid) == []
+    assert training_processes(again.pid) == []
     cluster.form([0])
     cluster.wait_state({0: "Running"}, 2)
 
@@ -201,7 +201,7 @@ def test_api_server_away_or_hanging_does_not_disturb_training(cluster: FakeClust
     cluster.wait_state({0: "Ready"}, 0)
     cluster.form([0])
     cluster.wait_step(0, 0)
-    before = children(agent.pid)
+    before = training_processes(agent.pid)
     cluster.stop()
     time.sleep(3)
     back_at = time.monotonic()
@@ -212,7 +212,7 @@ def test_api_server_away_or_hanging_does_not_disturb_training(cluster: FakeClust
     cluster.hanging.set()
     back_at = time.monotonic()
     cluster.wait(lambda: cluster.renewals[-1][0] > back_at, "a heartbeat", 3)
-    assert children(agent.pid) == before
+    assert training_processes(agent.pid) == before
     cluster.publish(phase="Suspended")  # and it still listens
     assert agent.wait(20) == 143
     assert cluster.agent(0)["state"] == "Stopped"
@@ -224,7 +224,7 @@ def test_failure_while_the_api_server_is_away_is_told_later(cluster: FakeCluster
     cluster.form([0])
     cluster.wait_step(0, 0)
     cluster.stop()
-    (process,) = children(agent.pid)
+    (process,) = training_processes(agent.pid)
     os.kill(process, signal.SIGKILL)
     time.sleep(1)
     cluster.start()

@@ -7,7 +7,7 @@ import signal
 import time
 from pathlib import Path
 
-from tests.agent.conftest import Agents, children
+from tests.agent.conftest import Agents, training_processes
 from tests.agent.fake_cluster import FakeCluster
 
 TRAIN = """
@@ -28,14 +28,14 @@ dist.destroy_process_group()
 
 def test_killed_process_and_then_lost_rank_0_agent(cluster: FakeCluster, agents: Agents) -> None:
     script = agents.script(TRAIN)
-    running = [agents.start(index, script) for index in range(2)]
+    running = [agents.start(index, script, warm=True) for index in range(2)]
     cluster.wait_state({0: "Ready", 1: "Ready"}, 0)
     cluster.form([0, 1])
     for index in range(2):
         cluster.wait_step(index, 0)
 
     # One process dies: all agents stop theirs, and go on in the next round, in place.
-    (process,) = children(running[1].pid)
+    (process,) = training_processes(running[1].pid)
     os.kill(process, signal.SIGKILL)
     cluster.wait(lambda: cluster.agent(1)["state"] == "Failed", "the failure", 5)
     assert cluster.agent(1)["failure"]["rank"] == 1
@@ -48,7 +48,7 @@ def test_killed_process_and_then_lost_rank_0_agent(cluster: FakeCluster, agents:
 
     # The agent of rank 0 is lost with all that it ran: the other goes on at another master.
     master = running[0]
-    for child in children(master.pid):
+    for child in training_processes(master.pid):
         os.kill(child, signal.SIGKILL)
     master.kill()
     cluster.reform()
@@ -85,7 +85,7 @@ def test_stock_torchrun_trains_through_a_restart(
     cluster.form([0, 1])
     for index in range(2):
         agents.wait_log(index, f"first step: rank={index} of=2")
-    (process,) = children(running[1].pid)
+    (process,) = training_processes(running[1].pid)
     os.kill(process, signal.SIGKILL)
     cluster.wait(lambda: cluster.agent(1)["state"] == "Ready", "worker 1 to leave", 10)
     assert cluster.agent(1)["observedRound"] == 1

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from pathlib import Path
 from typing import Any
 
-from tests.agent.conftest import Agents, training_processes
+from tests.agent.conftest import Agents
 from tests.agent.fake_cluster import FakeCluster
 
 DEADLOCK = """
@@ -121,31 +119,30 @@ def test_stacks_are_told_too_by_who_is_stopped_because_another_found_the_hang(
     assert "Failed" not in [report["state"] for _, report in cluster.reports]
 
 
-FAILS_LATE = """
-import os, sys, time, dlr
-if not os.path.exists(os.environ["OUT"] + "/again"):
-    dlr.report_step(5)
-    while not os.path.exists(os.environ["OUT"] + "/fail"): time.sleep(0.005)
-    raise ValueError("the reason for all")
-dlr.report_step(6)
-time.sleep(1000)
+ENDS_SLOWLY = """
+import atexit, os, time, dlr
+if os.path.exists(os.environ["OUT"] + "/end"):
+    time.sleep(1000)
+@atexit.register
+def wait():
+    while not os.path.exists(os.environ["OUT"] + "/end"): time.sleep(0.005)
+    time.sleep(0.2)
+    os._exit(1)
+dlr.report_step(5)
+time.sleep(0.5)
+raise ValueError("the reason for all")
 """
 
 
-def test_process_that_failed_in_a_world_that_was_broken_already_is_told(
+def test_process_that_fails_in_a_world_that_is_broken_already_is_told(
     cluster: FakeCluster, agents: Agents, tmp_path: Path
 ) -> None:
-    agent = agents.start(0, agents.script(FAILS_LATE))
+    agents.start(0, agents.script(ENDS_SLOWLY))
     cluster.wait_state({0: "Ready"}, 0)
     cluster.form([0])
-    cluster.wait_step(0, 5)
-    os.kill(agent.pid, signal.SIGSTOP)  # so that it learns of both at once
-    (process,) = training_processes(agent.pid)
-    (tmp_path / "work/fail").touch()
-    wait_zombie(process)
-    (tmp_path / "work/again").touch()
-    cluster.form([0])
-    os.kill(agent.pid, signal.SIGCONT)
+    agents.wait_log(0, "ValueError: the reason for all")
+    cluster.form([0])  # the others saw its connections break, and told so
+    (tmp_path / "work/end").touch()
     cluster.wait_state({0: "Running"}, 2, 30)
     cluster.wait(lambda: cluster.agent(0).get("failure"), "the late failure")
     failure = failure_of(cluster, 0)
@@ -154,15 +151,45 @@ def test_process_that_failed_in_a_world_that_was_broken_already_is_told(
     assert "Failed" not in [report["state"] for _, report in cluster.reports]
 
 
+def test_exception_that_nobody_caught_is_told_though_the_process_does_not_come_to_its_end(
+    cluster: FakeCluster, agents: Agents
+) -> None:
+    script = agents.script(
+        "import os, time\n"
+        "from torch.distributed.elastic.multiprocessing.errors import record\n"
+        "@record\n"
+        "def main():\n"
+        "    raise ValueError('the reason for all')\n"
+        "try: main()\n"
+        "finally:\n"
+        "    open(os.environ['OUT'] + '/raised', 'w').close()\n"
+        "    time.sleep(1000)\n"  # as where a library waits for its threads
+    )
+    agents.start(0, script)
+    cluster.wait_state({0: "Ready"}, 0)
+    cluster.form([0])
+    agents.wait_file("raised", 30)
+    cluster.form([0])
+    cluster.wait(lambda: cluster.agent(0).get("failure"), "the late failure")
+    failure = failure_of(cluster, 0)
+    assert (failure["round"], failure["rank"], failure["exitCode"]) == (1, 0, 1)
+    assert failure["message"].startswith("ValueError: the reason for all")
+
+
 def test_of_two_processes_the_one_is_told_that_did_not_die_of_the_other(
     cluster: FakeCluster, agents: Agents
 ) -> None:
     script = agents.script(
-        "import os, sys, time\n"
+        "import atexit, os, time\n"
+        "raised = os.environ['OUT'] + '/raised'\n"
         "if os.environ['RANK'] == '0':\n"
+        "    while not os.path.exists(raised): time.sleep(0.005)\n"
         "    raise RuntimeError('[gloo] Connection closed by peer [127.0.0.1]:4')\n"
-        "import atexit, traceback\n"
-        "atexit.register(time.sleep, 0.2)\n"  # its peers notice before it has ended
+        "@atexit.register\n"
+        "def end_slowly():\n"
+        "    open(raised, 'w').close()\n"
+        "    time.sleep(0.2)\n"
+        "    os._exit(1)\n"
         "raise ValueError('the reason for all')\n"
     )
     agents.start(0, "--nproc-per-node=2", script)
@@ -185,8 +212,3 @@ def test_crash_leaves_the_place_where_python_was(cluster: FakeCluster, agents: A
         "the process was killed by SIGSEGV\nFatal Python error: Segmentation fault"
     )
     assert "line 3 in crash" in failure["message"]
-
-
-def wait_zombie(pid: int) -> None:
-    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
-        time.sleep(0.01)

@@ -15,6 +15,8 @@ import pytest
 from agent.warm.order import Answer
 from agent.warm.script import runs_python
 from agent.warm.starter import ForkedProcess, WarmStart
+from tests.agent.conftest import Agents, children, training_processes
+from tests.agent.fake_cluster import FakeCluster
 
 SECONDS = 60.0
 ENV = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
@@ -288,3 +290,22 @@ def test_process_that_the_agent_does_not_know_of_never_runs(tmp_path: Path) -> N
     assert ForkedProcess([], known[-1]).wait(SECONDS) == 1
     assert not witness.exists()
     starter.close()
+
+
+def test_agent_forks_round_after_round_and_leaves_nothing_behind(
+    cluster: FakeCluster, agents: Agents
+) -> None:
+    agent = agents.start(0, agents.script("import time, dlr; dlr.report_step(1); time.sleep(60)"), warm=True)
+    cluster.wait_state({0: "Ready"}, 0)
+    for round_ in (1, 2, 3):
+        cluster.form([0])
+        cluster.wait_state({0: "Running"}, round_)
+        cluster.wait(lambda: training_processes(agent.pid), "the process", SECONDS)
+        (process,) = training_processes(agent.pid)
+        os.kill(process, signal.SIGKILL)
+        cluster.wait_state({0: "Failed"}, round_)
+        assert cluster.agent(0)["failure"]["signal"] == "SIGKILL"
+    (parent,) = children(agent.pid)
+    agent.terminate()
+    assert agent.wait(20) == 143
+    assert not Path(f"/proc/{parent}").exists()
