@@ -23,7 +23,7 @@ TEXT_BYTES = 4096
 """Of each text, so that a worker's status stays small."""
 
 _SEARCH_BYTES = 64 * 1024
-_TRACEBACK = "Traceback (most recent call last):"
+TRACEBACK = "Traceback (most recent call last):"
 _FATAL = re.compile(r"^Fatal Python error: .*$", re.MULTILINE)
 _CURRENT_THREAD = re.compile(r"^Current thread .*\n(?:^  File .*\n?)+", re.MULTILINE)
 _RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
@@ -177,7 +177,7 @@ def exit_text(exit_code: int, log: str = "") -> str:
 def last_traceback(log: str) -> str:
     """`Type: message` and the traceback above it, of the last uncaught exception in a log; "" if none."""
     log = _RANK_PREFIX.sub("", log)
-    start = log.rfind(_TRACEBACK)
+    start = log.rfind(TRACEBACK)
     if start < 0:
         return ""
     lines = log[start:].splitlines()

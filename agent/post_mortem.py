@@ -7,6 +7,7 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
+from enum import Enum
 from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
@@ -14,6 +15,7 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from agent.consequences import follows_from_a_peer
 from agent.failure import (
     TEXT_BYTES,
+    TRACEBACK,
     Cause,
     Failure,
     clip,
@@ -28,12 +30,20 @@ from agent.xid import DeviceFault
 
 logger = logging.getLogger(__name__)
 
-RAISED_GRACE_SECONDS = 0.5
+RAISED_GRACE_SECONDS = 1.0
 """For a process that has just raised an exception and is about to end by it: it may be the reason for all."""
 
 JUST_NOW_SECONDS = 2.0
 RAISED_BYTES = 16 * 1024
 """Of a log, in which such an exception is looked for."""
+
+
+class Raised(Enum):
+    """What exception a living process has just written, other than about the end of a peer."""
+
+    NONE = "none"
+    UNKNOWN = "one that may have been caught"
+    UNCAUGHT = "one that nobody caught"
 
 
 class PostMortem:
@@ -58,10 +68,19 @@ class PostMortem:
         return [process_failure(r, processes.pids[r], code, files.get(r, "")) for r, code in codes.items()]
 
     def last_failures(self, processes: TrainingProcesses) -> list[ProcessFailure]:
-        """The same, before the processes get a signal: those that are just ending are given the time to."""
-        raised = [rank for rank in processes.alive() if self._has_raised(rank)]
-        processes.await_ends(raised, RAISED_GRACE_SECONDS)
-        return self.failures(processes)
+        """The same, before the processes get a signal: those that are just ending are given the time to.
+
+        An exception that nobody caught is one even if the interpreter has not come to its end by then.
+        """
+        raised = {rank: self._raised(rank) for rank in processes.alive()}
+        ending = [rank for rank, what in raised.items() if what is not Raised.NONE]
+        processes.await_ends(ending, RAISED_GRACE_SECONDS)
+        failures = self.failures(processes)
+        files = self._logs.latest.error_files
+        for rank in processes.alive():
+            if raised[rank] is Raised.UNCAUGHT and rank not in self._seen:
+                failures.append(process_failure(rank, processes.pids[rank], 1, files.get(rank, "")))
+        return failures
 
     def described(
         self, failed: Collection[ProcessFailure], ranks: Mapping[int, int], round_: int, sequence: int
@@ -112,16 +131,21 @@ class PostMortem:
         message = f"out of memory{self._oom.limit_text()}: {failure.message}"
         return replace(failure, cause=Cause.OOM, message=clip(message, TEXT_BYTES))
 
-    def _has_raised(self, local_rank: int) -> bool:
-        """Whether a living process has just written an exception, other than about the end of a peer."""
+    def _raised(self, local_rank: int) -> Raised:
+        """By torch's error file, or what is on stderr."""
         logs = self._logs.latest
         if Path(logs.error_files.get(local_rank) or "/nonexistent").is_file():
-            return True
+            return Raised.UNCAUGHT
         stderr = Path(logs.stderrs.get(local_rank) or "/nonexistent")
         if not stderr.is_file() or time.time() - stderr.stat().st_mtime > JUST_NOW_SECONDS:
-            return False
-        text = last_traceback(read_tail(stderr, RAISED_BYTES))
-        return bool(text) and not follows_from_a_peer(text)
+            return Raised.NONE
+        log = read_tail(stderr, RAISED_BYTES)
+        text = last_traceback(log)
+        if not text or follows_from_a_peer(text):
+            return Raised.NONE
+        # The hook that torch.distributed sets for them puts the rank before each line.
+        printed_by_hook = log.rpartition(TRACEBACK)[0].rpartition("\n")[2].startswith("[rank")
+        return Raised.UNCAUGHT if printed_by_hook else Raised.UNKNOWN
 
 
 def is_better(new: Failure, told: Failure | None) -> bool:

@@ -110,8 +110,8 @@ def test_stacks_are_told_too_by_who_is_stopped_because_another_found_the_hang(
     cluster.wait_state({0: "Ready"}, 0)
     cluster.form([0])
     cluster.wait_step(0, 1)
-    cluster.set_policy(hangTimeoutSeconds=4)
-    time.sleep(2.5)  # more than half the limit
+    time.sleep(1.1)
+    cluster.job["spec"] = {"elasticPolicy": {"hangTimeoutSeconds": 2}}  # told with the next round
     cluster.form([0])
     cluster.wait_state({0: "Running"}, 2, 30)
     failure = failure_of(cluster, 0)
