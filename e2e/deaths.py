@@ -49,11 +49,15 @@ class Mortals:
         self.name = name
         self.folder = Path(cluster.storage(observation.namespace).path) / name
         self.folder.mkdir()
+        self._drained: list[str] = []
+        self._without_power: list[str] = []
         for fixture in ("mortal.py", "fake_nvml"):
             source, target = FIXTURES / fixture, self.folder / fixture
             shutil.copytree(source, target) if source.is_dir() else shutil.copy(source, target)
 
-    def submit(self, workers: int, *, variables: dict[str, str] | None = None, **spec: Any) -> None:
+    def submit(
+        self, workers: int, *, least: int | None = None, variables: dict[str, str] | None = None, **spec: Any
+    ) -> None:
         """With a GPU in every Pod that is none, and memory limits that are kept."""
         told = {
             "DEATHS": str(self.folder),
@@ -79,7 +83,10 @@ class Mortals:
                 "containers": [container],
             }
         }
-        self.cluster.apply(jobs.job(self.name, template, workers, **spec), self.observation.namespace)
+        manifest = jobs.job(self.name, template, workers, **spec)
+        if least is not None:
+            manifest["spec"]["replicaSpecs"]["worker"]["minReplicas"] = least
+        self.cluster.apply(manifest, self.observation.namespace)
 
     def tell(self, rank: int, way: str) -> None:
         """Die before the next step; `way` is one of mortal.py's."""
@@ -92,6 +99,13 @@ class Mortals:
         aside = self.folder / "xid"
         aside.write_text(str(number))
         aside.rename(self.folder / pod)
+
+    def wait_until_failed(self, within_seconds: float) -> None:
+        def over() -> bool:
+            return jobs.phase(self.observation, self.name) in ("Failed", "Succeeded")
+
+        self.observation.wait_for(f"job {self.name} to fail", over, within_seconds)
+        assert jobs.phase(self.observation, self.name) == "Failed", self.observation.describe()
 
     def finish(self) -> None:
         (self.folder / "finish").touch()
@@ -108,15 +122,21 @@ class Mortals:
             if (own := list(group))
         ]
 
-    def wait_until_training(self, beyond: Life | None = None, within_seconds: float = 60) -> Life:
-        """The newest life, once it is not the given one, and some steps old, in the published world."""
+    def wait_until_training(
+        self, beyond: Life | None = None, *, world_of: int | None = None, within_seconds: float = 60
+    ) -> Life:
+        """The newest life, once it is not the given one, and some steps old, in the published world.
+
+        `world_of` is for when that is to be of so many ranks.
+        """
 
         def trains() -> Life | None:
             lives, world = self.lives(), self.world()
             if not lives or lives[-1].name == (beyond and beyond.name) or lives[-1].steps < STEPS:
                 return None
-            formed = world.get("phase") == "Formed" and world["worldSize"] == lives[-1].world
-            return lives[-1] if formed else None
+            size = world.get("worldSize")
+            formed = world.get("phase") == "Formed" and size == lives[-1].world
+            return lives[-1] if formed and world_of in (None, size) else None
 
         return self.observation.wait_for("the ranks to make steps together", trains, within_seconds)
 
@@ -151,11 +171,46 @@ class Mortals:
     def condition(self, kind: str) -> Object:
         return jobs.condition(self.job(), kind)
 
+    def events(self, reason: str) -> list[str]:
+        """What Events about the job with this reason have said, of each all that it said in its time."""
+        found = [
+            str(event["message"])
+            for event in self.observation.history[Kind.EVENT]
+            if event.get("reason") == reason and event["involvedObject"].get("name") == self.name
+        ]
+        return list(dict.fromkeys(found))
+
     def seen_conditions(self, kind: str) -> list[tuple[str, str, str]]:
         """Status, reason and message of a condition, in every version of the job."""
         versions = self.observation.history[Kind.JOB]
         found = [jobs.condition(v, kind) for v in versions if v["metadata"]["name"] == self.name]
         return [(c["status"], c["reason"], c["message"]) for c in found if c]
+
+    # --- what is done to it ---
+
+    def kill(self, index: int) -> None:
+        """One training process, from outside."""
+        pod = self.observation.pods()[self.pod(index)]
+        self.cluster.kill_process(self.observation.namespace, pod)
+
+    def delete(self, index: int) -> None:
+        self.cluster.delete_pod(self.observation.namespace, self.pod(index))
+
+    def drain(self, node: str) -> None:
+        self._drained.append(node)
+        self.cluster.kubectl("drain", node, "--ignore-daemonsets", "--force", "--timeout=30s")
+
+    def power_off(self, index: int) -> None:
+        """The node that its Pod is on."""
+        node = self.node(index)
+        self._without_power.append(node)
+        self.cluster.power_off(node)
+
+    def put_nodes_back(self) -> None:
+        for node in self._drained:
+            self.cluster.kubectl("uncordon", node)
+        for node in self._without_power:
+            self.cluster.power_on(node)
 
     def evict(self, pod: str) -> None:
         """Through the API, as kubectl drain and autoscalers do."""
@@ -167,3 +222,16 @@ class Mortals:
         }
         path = f"/api/v1/namespaces/{namespace}/pods/{pod}/eviction"
         self.cluster.kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(eviction))
+
+    def preempt(self, pod: str) -> None:
+        """As the scheduler does for a Pod of higher priority: it says so, and deletes the Pod."""
+        namespace = self.observation.namespace
+        condition = {
+            "type": "DisruptionTarget",
+            "status": "True",
+            "reason": "PreemptionByScheduler",
+            "message": "default-scheduler: preempting to accommodate a higher priority pod",
+        }
+        patch = json.dumps({"status": {"conditions": [condition]}})
+        self.cluster.kubectl("patch", "pod", pod, "-n", namespace, "--subresource=status", "-p", patch)
+        self.cluster.delete_pod(namespace, pod)

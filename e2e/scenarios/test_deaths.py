@@ -1,0 +1,289 @@
+"""Ways to die: of each the class, what was done about it, and the Event and the condition that tell it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+import pytest
+
+from e2e import jobs
+from e2e.api import Kind, Object
+from e2e.cluster import Capability, Cluster
+from e2e.deaths import Life, Mortals
+from e2e.observation import Observation, Timeout
+
+HEARTBEAT_TIMEOUT_SECONDS = 9
+HANG_TIMEOUT_SECONDS = 10
+"""The least that may be asked for."""
+POLICY = {
+    "heartbeatTimeoutSeconds": HEARTBEAT_TIMEOUT_SECONDS,
+    "hangTimeoutSeconds": HANG_TIMEOUT_SECONDS,
+}
+FAILED_SECONDS = 60
+PREEMPTIONS = 10
+FALLEN_OFF_THE_BUS = 79
+"""An Xid."""
+
+pytestmark = pytest.mark.needs(Capability.STORAGE)
+
+
+@dataclass(frozen=True)
+class Death:
+    """Of worker 1, who is rank 1, and what is to come of it."""
+
+    name: str
+    die: Callable[[Mortals], object]
+    exit_class: str
+    said: str
+    """Within what is told of it."""
+    new_pod: bool = True
+    """Else it is restarted in its Pod."""
+
+
+IN_PLACE = (
+    Death("exit 1", lambda m: m.tell(1, "exit"), "UserError", "exited with code 1", new_pod=False),
+    Death("an exception", lambda m: m.tell(1, "raise"), "UserError", "ValueError: this", new_pod=False),
+    Death("SIGKILL of a process", lambda m: m.kill(1), "Killed", "SIGKILL", new_pod=False),
+    Death("a segfault", lambda m: m.tell(1, "crash"), "UserError", "SIGSEGV", new_pod=False),
+    Death("a deadlock", lambda m: m.tell(1, "hang"), "Hang", "lock.acquire()", new_pod=False),
+    Death("the OOM killer", lambda m: m.tell(1, "eat"), "OOM", "out of memory (limit 1024 MiB)"),
+    Death("an Xid", lambda m: m.report_xid(m.pod(1), FALLEN_OFF_THE_BUS), "HardwareError", "Xid 79"),
+)
+
+
+def test_processes_die_in_each_way_and_the_job_trains_on(cluster: Cluster, observation: Observation) -> None:
+    mortals = Mortals(cluster, observation)
+    mortals.submit(2, elasticPolicy=POLICY)
+    life = mortals.wait_until_training()
+    counted: dict[str, int] = {}
+    for death in IN_PLACE:
+        counted[death.exit_class] = counted.get(death.exit_class, 0) + 1
+        life = assert_told(mortals, death, life, counted)
+    assert set(mortals.worker(0)["status"].get("restarts") or {}) == set(), "rank 0 only ever followed"
+    mortals.finish()
+    jobs.assert_one_world_a_round(observation, mortals.name)
+
+
+def assert_told(mortals: Mortals, death: Death, life: Life, counted: dict[str, int]) -> Life:
+    """One death in place. Returns the life that follows."""
+    before, pod, node = mortals.world(), mortals.pod(1), mortals.node(1)
+    death.die(mortals)
+    after = mortals.wait_until_training(beyond=life)
+    print(f"{death.name}: training again {after.began - life.ended:.1f} s after the last step")
+
+    failure, world = mortals.last_failure(), mortals.world()
+    who = {key: failure.get(key) for key in ("worker", "rank", "exitClass", "round")}
+    assert who == {
+        "worker": "mortal-worker-1",
+        "rank": 1,
+        "exitClass": death.exit_class,
+        "round": before["round"],
+    }, death.name
+    assert death.said in failure["message"], death.name
+    assert mortals.restarts() == counted, death.name
+
+    assert world["round"] == before["round"] + 1, death.name
+    assert world["members"] == [0, 1], death.name
+    assert (mortals.pod(1) != pod) is death.new_pod, death.name
+    if death.exit_class == "OOM":
+        raised = [
+            "mortal-worker-1 ran out of memory with 1Gi: its next Pod gets 2Gi",
+        ]
+        wait_for_events(mortals, "MemoryRaised", lambda said: said == raised)
+    if death.exit_class == "HardwareError":
+        assert mortals.worker(1)["spec"]["excludedNodes"] == [node]
+        assert mortals.node(1) != node
+
+    lead, kind = f"round {before['round']}: mortal-worker-1 rank 1: ", f"({death.exit_class})"
+    wait_for_events(
+        mortals, "WorldBroken", lambda told: any(lead in t and death.said in t and kind in t for t in told)
+    )
+    formed = mortals.condition("WorldFormed")
+    assert (formed["status"], formed["reason"]) == ("True", "Formed")
+    assert formed["message"] == "training processes of worker 1 failed"
+    return mortals.lives()[-1]
+
+
+def wait_for_events(mortals: Mortals, reason: str, true_of: Callable[[list[str]], bool]) -> None:
+    """Events follow what they tell."""
+    told: list[str] = []
+
+    def found() -> bool:
+        told[:] = mortals.events(reason)
+        return true_of(told)
+
+    with suppress(Timeout):
+        mortals.observation.wait_for(f"an Event {reason}", found, 10)
+    assert found(), f"Events {reason} told: {told}"
+
+
+POD_DEATHS = (
+    Death("a deleted Pod", lambda m: m.delete(1), "Killed", "the Pod was deleted"),
+    Death("an evicted Pod", lambda m: m.evict(m.pod(1)), "Preempted", "Eviction API: evicting"),
+    Death("a drained node", lambda m: m.drain(m.node(1)), "Preempted", "Eviction API: evicting"),
+    Death(
+        "a node without power", lambda m: m.power_off(1), "NodeLost", "no heartbeat from mortal-worker-1-4"
+    ),
+)
+
+
+@pytest.mark.needs(Capability.POWER)
+def test_pods_die_in_each_way_and_the_job_trains_on(cluster: Cluster, observation: Observation) -> None:
+    mortals = Mortals(cluster, observation)
+    mortals.submit(2, least=1, elasticPolicy=POLICY)  # so that its disruption budget allows one eviction
+    life = mortals.wait_until_training()
+    counted: dict[str, int] = {}
+    try:
+        for death in POD_DEATHS:
+            counted[death.exit_class] = counted.get(death.exit_class, 0) + 1
+            life = assert_replaced(mortals, death, life, counted)
+        mortals.finish()
+    finally:
+        mortals.put_nodes_back()
+    assert not mortals.restarts(), "what only follows from the end of a Pod is no failure of training"
+    assert not (mortals.job()["status"].get("failureBudget") or {}).get("spent")
+
+
+def assert_replaced(mortals: Mortals, death: Death, life: Life, counted: dict[str, int]) -> Life:
+    """One end of a Pod. Returns the life that follows."""
+    pod, node = mortals.pod(1), mortals.node(1)
+    began = time.time()
+    death.die(mortals)
+    after = mortals.wait_until_training(beyond=life, world_of=2)
+    print(f"{death.name}: training again {after.began - began:.1f} s after it was asked for")
+
+    worker = mortals.worker(1)
+    end = worker["status"]["lastExit"]
+    assert (end["exitClass"], end["nodeName"]) == (death.exit_class, node), death.name
+    assert death.said in end["message"], death.name
+    assert worker["status"]["restarts"] == counted, death.name
+    assert mortals.pod(1) == f"mortal-worker-1-{sum(counted.values()) + 1}" != pod
+    if death.exit_class == "NodeLost":
+        assert worker["spec"]["excludedNodes"] == [node]
+        assert mortals.node(1) != node
+        assert after.began - began < HEARTBEAT_TIMEOUT_SECONDS + 15
+
+    failure = mortals.last_failure()
+    assert (failure["worker"], failure["exitClass"]) == ("mortal-worker-1", death.exit_class), death.name
+    wait_for_events(
+        mortals, "WorkerRelaunched", lambda told: any(t.endswith(told_of(worker, death)) for t in told)
+    )
+    lost = f"worker 1 was lost: {death.said}"
+    wait_for_events(mortals, "WorldBroken", lambda told: any(lost in t for t in told))
+    formed = mortals.condition("WorldFormed")
+    assert (formed["status"], formed["reason"]) == ("True", "Formed")
+    assert lost in formed["message"]
+    return mortals.lives()[-1]
+
+
+def told_of(worker: Object, death: Death) -> str:
+    incarnation = worker["spec"]["incarnation"]
+    message = worker["status"]["lastExit"]["message"]
+    return f"mortal-worker-1 gets a new Pod, incarnation {incarnation}: {death.exit_class}: {message}"
+
+
+def test_of_four_ranks_the_one_that_always_raises_is_named_and_fails_the_job_in_seconds(
+    cluster: Cluster, observation: Observation
+) -> None:
+    mortals = Mortals(cluster, observation)
+    mortals.submit(4, variables={"RANK_THAT_ALWAYS_RAISES": "2"}, elasticPolicy=POLICY)
+    mortals.wait_until_failed(FAILED_SECONDS)
+
+    failure = mortals.last_failure()
+    assert (failure["worker"], failure["rank"], failure["exitClass"]) == ("mortal-worker-2", 2, "UserError")
+    for part in ("ValueError: this sample cannot be read", "Traceback", "mortal.py", "in raise_an_error"):
+        assert part in failure["message"]
+    assert mortals.restarts() == {"UserError": 3}
+    assert_failed_by_the_same_error(mortals, "mortal-worker-2 rank 2: ValueError: this sample cannot be read")
+    broken = mortals.events("WorldBroken")
+    assert broken and all("mortal-worker-2 rank 2: ValueError" in told for told in broken)
+
+
+def test_an_import_error_at_the_start_fails_the_job_in_seconds(
+    cluster: Cluster, observation: Observation
+) -> None:
+    mortals = Mortals(cluster, observation)
+    mortals.submit(1, variables={"IMPORT": "no_such_module"}, elasticPolicy=POLICY)
+    mortals.wait_until_failed(FAILED_SECONDS)
+
+    failure, error = mortals.last_failure(), "ModuleNotFoundError: No module named 'no_such_module'"
+    assert failure["exitClass"] == "UserError"
+    assert error in failure["message"] and "Traceback" in failure["message"]
+    assert_failed_by_the_same_error(mortals, f"mortal-worker-0 rank 0: {error}")
+
+
+def assert_failed_by_the_same_error(mortals: Mortals, culprit: str) -> None:
+    condition = mortals.condition("Failed")
+    assert (condition["status"], condition["reason"]) == ("True", "SameErrorRepeated")
+    assert condition["message"].endswith(f": {culprit}")
+    wait_for_events(mortals, "SameErrorRepeated", lambda told: told == [condition["message"]])
+    status = mortals.job()["status"]
+    seconds = jobs.seconds_between(status["startTime"], status["completionTime"])
+    print(f"{culprit}: failed the job {seconds:.1f} s after its start")
+
+
+def test_ten_preemptions_do_not_fail_a_job(cluster: Cluster, observation: Observation) -> None:
+    manifest = jobs.shell(cluster, "sleep 600", name="mortal")
+    template = manifest["spec"]["replicaSpecs"]["worker"]["template"]
+    template["spec"]["terminationGracePeriodSeconds"] = 1  # else a Pod is gone before it can say why
+    cluster.apply(manifest, observation.namespace)
+    mortals = Mortals(cluster, observation)
+    for number in range(1, PREEMPTIONS + 1):
+        pod = f"mortal-worker-0-{number}"
+        wait_until_running(observation, pod)
+        mortals.preempt(pod)
+    wait_until_running(observation, f"mortal-worker-0-{PREEMPTIONS + 1}")
+
+    status = observation.wait_for(
+        "all preemptions to be counted",
+        lambda: (
+            mortals.worker(0)["status"]
+            if mortals.worker(0)["status"].get("restartCount") == PREEMPTIONS
+            else None
+        ),
+        10,
+    )
+    assert status["restarts"] == {"Preempted": PREEMPTIONS}
+    assert status["lastExit"]["reason"] == "PreemptionByScheduler"
+    assert not (status.get("failureBudget") or {}).get("spent")
+    assert mortals.condition("Failed") == {}
+    wait_for_events(mortals, "WorkerRelaunched", lambda told: any("Preempted: " in each for each in told))
+
+
+def wait_until_running(observation: Observation, pod: str) -> None:
+    def runs() -> bool:
+        found = observation.pods().get(pod, {})
+        return bool(found.get("status", {}).get("phase") == "Running")
+
+    observation.wait_for(f"{pod} to run", runs, 30)
+
+
+def test_a_pod_that_runs_out_of_memory_gets_more_until_the_job_finishes(
+    cluster: Cluster, observation: Observation
+) -> None:
+    manifest = jobs.shell(cluster, "exec python3 -c 'bytes(1) * (200 << 20)'", name="mortal")
+    template = manifest["spec"]["replicaSpecs"]["worker"]["template"]
+    template["spec"]["containers"][0]["resources"] = {"limits": {"memory": "64Mi"}}
+    cluster.apply(manifest, observation.namespace)
+    jobs.wait_until_succeeded(observation, "mortal")
+
+    mortals = Mortals(cluster, observation)
+    worker = mortals.worker(0)
+    assert worker["status"]["restarts"] == {"OOM": 2}
+    assert worker["spec"]["resources"]["limits"] == {"memory": "256Mi"}
+    end = worker["status"]["lastExit"]
+    assert (end["exitClass"], end["reason"], end["exitCode"]) == ("OOM", "OOMKilled", 137)
+    raised = [
+        "mortal-worker-0 ran out of memory with 64Mi: its next Pod gets 128Mi",
+        "mortal-worker-0 ran out of memory with 128Mi: its next Pod gets 256Mi",
+    ]
+    wait_for_events(mortals, "MemoryRaised", lambda told: told == raised)
+    pods = {pod["metadata"]["name"]: pod for pod in observation.history[Kind.POD]}
+    limits = [
+        pods[f"mortal-worker-0-{number}"]["spec"]["containers"][0]["resources"]["limits"]["memory"]
+        for number in (1, 2, 3)
+    ]
+    assert limits == ["64Mi", "128Mi", "256Mi"]
