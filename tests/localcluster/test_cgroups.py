@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from localcluster.kubelet.cgroups import Hierarchy, MemoryGroups, Version, find_hierarchy, open_groups
+from localcluster.kubelet.confinement import Confinement
 from localcluster.kubelet.container import ContainerRuntime, ContainerSpec, Exit, Isolation, StartRefused
 from tests.localcluster.running import best_isolation
 
@@ -65,6 +66,20 @@ def test_that_limits_are_not_kept_is_said_once(
     assert [record.getMessage() for record in caplog.records] == [
         "limits.memory of containers are not kept here: no memory controller is mounted"
     ]
+
+
+def test_a_group_of_version_2_is_killed_as_a_whole_and_may_not_swap(tmp_path: Path) -> None:
+    """On a folder that stands for a hierarchy: this is what is written, not what a kernel makes of it."""
+    group = MemoryGroups(tmp_path, Hierarchy(Version.V2, tmp_path, tmp_path)).make(64 * MIB)
+    written = {file.name: file.read_text() for file in group.folder.iterdir()}
+    assert written == {"memory.max": str(64 * MIB), "memory.swap.max": "0", "memory.oom.group": "1"}
+    (group.folder / "cgroup.procs").touch()
+    confinement = Confinement(group.described())
+    assert not confinement.ran_out()
+    (group.folder / "memory.events").write_text(
+        "low 0\nhigh 0\nmax 41\noom 2\noom_kill 2\noom_group_kill 1\n"
+    )
+    assert confinement.ran_out()
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import time
 import uuid
@@ -398,6 +399,7 @@ async def test_nothing_survives_killed_nodes_and_lost_pods_are_told(tmp_path: Pa
     family = shell(
         "setsid sleep 1000 & (setsid sh -c 'setsid sleep 1000 & exit' &); sleep 1000",
         env=[{"name": "M", "value": marker}],
+        resources={"limits": {"memory": "64Mi"}},
     )
     with running_cluster(tmp_path, *arguments) as (home, nodes):
         async with observing(home) as seen:
@@ -422,3 +424,5 @@ async def test_nothing_survives_killed_nodes_and_lost_pods_are_told(tmp_path: Pa
             assert not first_family & set(await until_living(marker, 4))
         nodes.end()
         assert await until_none_living(marker) == []
+        groups = re.findall(r"memory limits are kept .*folder=(.*)", home.process_log("nodes").read_text())
+        assert not [folder for folder in groups if os.access(folder, os.F_OK)]
