@@ -319,6 +319,13 @@ class TestEvents:
             "Killing",
         ]
 
+    def test_of_one_second_stay_in_the_order_of_their_writing(self, server: ScriptedServer, dlr: Dlr) -> None:
+        script_job(server)
+        first, second = (event("ElasticJob", "digits", each, "2026-01-01T00:00:09Z") for each in ("B", "A"))
+        first["metadata"]["resourceVersion"], second["metadata"]["resourceVersion"] = "99", "100"
+        server.answers[f"GET {EVENTS}"] = listing(second, first)
+        assert [each["reason"] for each in dlr("job", "events", "digits", "-o", "json").json] == ["B", "A"]
+
 
 class TestDelete:
     def test_stays_until_job_and_pods_are_gone(self, server: ScriptedServer, dlr: Dlr) -> None:

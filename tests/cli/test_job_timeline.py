@@ -10,10 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from crds.elasticjob import FailureAction, JobFailure
+from crds.elasticworker import ExitClass
 from dlr.commands.job.timeline import life as lives
 from dlr.commands.job.timeline.blame import Failure
 from dlr.commands.job.timeline.episodes import Span, members_of
 from dlr.commands.job.timeline.life import Life, NoHistory, Start, life_of, training_share
+from reconcilers.incidents import Incident
+from reconcilers.job_outcome import incident_line
 from tests.cli.scripted import event, job, worker
 from tests.cli.troubled import (
     END_SECONDS,
@@ -139,6 +143,29 @@ def test_event_s_whole_second_is_made_exact_by_the_state_that_began_in_it() -> N
     said = "round 1: digits-worker-1 rank 1: ValueError: bad (UserError)"
     assert [each.at for each in failures([broken(60, said)], history=history)[1]] == [60.7]
     assert [each.at for each in failures([broken(50, said)], history=history)[1]] == [50]
+
+
+def test_failures_in_quick_succession_are_all_there() -> None:
+    said = [f"round {round_}: digits-worker-0 rank 0: ValueError: bad (UserError)" for round_ in (1, 2, 3)]
+    ended = [life(1, "n", 0, 5, endedAt=at(80), exitClass="Killed"), life(2, "n", 80, 81)]
+    ended[1] |= {"endedAt": at(82), "exitClass": "Killed"}
+    slot = worker(0, history=ended)
+    events = [broken(second, text) for second, text in zip((61, 63, 64), said, strict=True)]
+    lane = life_of(troubled_job(lastFailure=None), [slot], events, None, NOW).lanes[0]
+    assert [(each.at, each.what) for each in lane.failures] == [
+        *[(second, "UserError") for second in (61, 63, 64)],
+        *[(second, "Killed") for second in (80, 82)],
+    ]
+
+
+def test_event_is_read_as_the_controller_writes_it() -> None:
+    failure = JobFailure(
+        worker="digits-worker-0", rank=0, exit_class="OOM", message="MemoryError: (all)\nof it", time=NOW
+    )
+    for action, late in ((None, ""), (FailureAction.REPLACE, " was first, and not digits-worker-1")):
+        line = incident_line(Incident(ExitClass.OOM, failure, action))
+        told = failures([broken(60, f"round 1: {line}{late}")])[0]
+        assert [(each.what, each.text) for each in told] == [("OOM", "MemoryError: (all)")]
 
 
 def test_late_word_on_who_was_first_counts() -> None:

@@ -15,6 +15,9 @@ from reconcilers.goodput import goodput_now, seconds_by_state
 
 JSON = dict[str, Any]
 
+LEAST_SECONDS = 0.5
+"""What took less is not worth a word."""
+
 
 def account_of(job: JSON, workers: Sequence[JSON], now: datetime) -> Goodput | None:
     """None where the cluster keeps none, or its objects are not as this version reads them."""
@@ -40,7 +43,7 @@ def time_by_state(account: Goodput, job: JSON, now: datetime) -> dict[str, float
     """Where the time since submission went, the present state's up to now or the job's end."""
     until = parse_time((job.get("status") or {}).get("completionTime")) or now
     found = seconds_by_state(account, until)
-    return {state.value: seconds for state, seconds in found.items() if seconds > 0}
+    return {state.value: seconds for state, seconds in found.items() if seconds >= LEAST_SECONDS}
 
 
 def time_line(seconds: Mapping[str, float]) -> str:

@@ -131,7 +131,7 @@ def job_events(events: Sequence[JSON], job: JSON) -> list[JSON]:
         # A namesake that was deleted before this job was made left events behind too.
         return bool(pattern and pattern.fullmatch(involved.get("name", ""))) and _instant(event) >= _at(since)
 
-    return sorted(filter(concerns, events), key=_instant)
+    return sorted(filter(concerns, events), key=_order)
 
 
 def event_row(event: JSON, now: datetime) -> Row:
@@ -169,6 +169,12 @@ def event_time(event: JSON) -> str:
     )
 
 
+def _order(event: JSON) -> tuple[float, int]:
+    """Of one second, as the API server took them; its versions are numbers wherever they are known."""
+    version = str(event["metadata"].get("resourceVersion") or "")
+    return _instant(event), int(version) if version.isdecimal() else 0
+
+
 def _instant(event: JSON) -> float:
     return _at(event_time(event))
 
@@ -182,6 +188,7 @@ def change_line(job: JSON, workers: Sequence[JSON]) -> str:
     """A watch's line where there is no terminal: equal as long as nothing worth a line has happened."""
     world = job.get("status", {}).get("rendezvous") or {}
     restarts = sum((worker.get("status") or {}).get("restartCount") or 0 for worker in workers)
+    restarts += sum((job.get("status", {}).get("restarts") or {}).values())
     return (
         f"{phase(job)}, workers {workers_line(job)}, "
         f"round {world.get('round', 0)} {world.get('phase') or 'not formed'}, restarts {restarts}"

@@ -60,8 +60,9 @@ def culprits_of(
         first = None if match["combined"] else event.get("firstTimestamp")
         at = clock.read(first or event_time(event))
         if at is not None and match["what"] != ExitClass.UNKNOWN:
-            failure = Failure(_within_its_second(at, episodes), match["what"], match["text"])
-            found[int(match["round"])] = Culprit(match["worker"], failure)
+            round_ = int(match["round"])
+            failure = Failure(_made_exact(at, round_, episodes), match["what"], match["text"])
+            found[round_] = Culprit(match["worker"], failure)
     last = (job.get("status") or {}).get("lastFailure") or {}
     if last.get("round") is not None and last["exitClass"] != ExitClass.UNKNOWN:
         at = clock.at(datetime.fromisoformat(last["time"]))
@@ -70,9 +71,14 @@ def culprits_of(
     return found
 
 
-def _within_its_second(at: float, episodes: Sequence[Episode]) -> float:
-    """Events know whole seconds: if a state began within this one, then by what the Event tells of."""
-    return next((each.span.begin for each in episodes if at <= each.span.begin < at + 1.0), at)
+def _made_exact(at: float, round_: int, episodes: Sequence[Episode]) -> float:
+    """Events know whole seconds: if the round's training ended within this one, then by what it tells of."""
+    ends = [
+        episode.span.end
+        for episode in episodes
+        if episode.round == round_ and episode.span.state == JobState.TRAINING
+    ]
+    return next((end for end in ends if at <= end < at + 1.0), at)
 
 
 def failures_of(
@@ -80,17 +86,20 @@ def failures_of(
 ) -> list[Failure]:
     """Each once, in the words of the account that knows most of it."""
     name = worker["metadata"]["name"]
-    accounts = [
-        *(culprit.failure for culprit in culprits.values() if culprit.worker == name),
-        *_of_its_pods(worker, clock),
-        *_of_its_own_words(worker, culprits, clock),
-        *_of_worlds(worker, culprits, episodes),
-    ]
+    accounts = (
+        [culprit.failure for culprit in culprits.values() if culprit.worker == name],
+        [*_of_its_pods(worker, clock)],
+        [*_of_its_own_words(worker, culprits, clock)],
+        [*_of_worlds(worker, culprits, episodes)],
+    )
     kept: list[Failure] = []
-    for failure in accounts:
-        if all(abs(failure.at - other.at) > SAME_MOMENT.total_seconds() for other in kept):
-            kept.append(failure)
+    for account in accounts:
+        kept += [failure for failure in account if not _is_known(failure, kept)]
     return sorted(kept, key=lambda failure: failure.at)
+
+
+def _is_known(failure: Failure, kept: Sequence[Failure]) -> bool:
+    return any(abs(failure.at - other.at) <= SAME_MOMENT.total_seconds() for other in kept)
 
 
 def _of_its_pods(worker: JSON, clock: Clock) -> Iterator[Failure]:

@@ -178,7 +178,7 @@ def _draw_lanes(canvas: _Canvas, axes: Axes, life: Life) -> None:
     for row, lane in enumerate(life.lanes):
         _bars(canvas, axes, row, lane.spans)
         _draw_starts(canvas, axes, row, lane)
-        _draw_failures(canvas, axes, row, lane, life.seconds - life.known_since)
+        _draw_failures(canvas, axes, row, lane, life)
     axes.set_ylim(max(1, len(life.lanes)) - 0.5, -0.5)
     axes.set_yticks(range(len(life.lanes)), [_lane_label(lane) for lane in life.lanes])
     _quiet(axes)
@@ -224,7 +224,8 @@ def _draw_starts(canvas: _Canvas, axes: Axes, row: int, lane: Lane) -> None:
         canvas.says(mark, f"Pod {start.incarnation} of {lane.worker}, at {duration(start.at)}")
 
 
-def _draw_failures(canvas: _Canvas, axes: Axes, row: int, lane: Lane, width: float) -> None:
+def _draw_failures(canvas: _Canvas, axes: Axes, row: int, lane: Lane, life: Life) -> None:
+    width = life.seconds - life.known_since
     labelled = float("-inf")
     for failure in lane.failures:
         (mark,) = axes.plot(
@@ -242,15 +243,17 @@ def _draw_failures(canvas: _Canvas, axes: Axes, row: int, lane: Lane, width: flo
         canvas.says(mark, f"{failure.what}, {lane.worker}, at {duration(failure.at)}{said}")
         if not failure.follows and failure.at - labelled >= 2 * LABEL_SHARE * width:
             labelled = failure.at
+            at_the_edge = life.seconds - failure.at < 2 * LABEL_SHARE * width
             axes.annotate(
                 plain(failure.what)[:MOST_LABEL],
                 (failure.at, row),
-                xytext=(7, 0),
+                xytext=(-7 if at_the_edge else 7, 0),
                 textcoords="offset points",
+                ha="right" if at_the_edge else "left",
                 va="center",
                 fontsize=7.5,
                 color="black",
-                zorder=5,
+                zorder=3,
                 bbox={"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none", "alpha": 0.75},
             )
 
