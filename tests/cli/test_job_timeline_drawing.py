@@ -72,6 +72,13 @@ def test_title_says_what_is_not_shown() -> None:
     )
 
 
+def test_failures_before_the_known_history_are_not_drawn_beside_it() -> None:
+    cut = troubled_job(history=troubled_job()["status"]["history"][-2:])
+    tips = texts_of(draw_svg(life_of(cut, troubled_workers(), [], 0.5, NOW)), "title")
+    assert any(tip.startswith("NodeLost") for tip in tips)
+    assert not any(tip.startswith("UserError") for tip in tips)
+
+
 @pytest.mark.parametrize("end", [0.5, 7, 59, 300, 3_601, 90_000, 700_000, 40_000_000])
 @pytest.mark.parametrize("begin_share", [0.0, 0.7])
 def test_ticks_are_few_round_and_within(end: float, begin_share: float) -> None:

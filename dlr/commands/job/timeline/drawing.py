@@ -228,6 +228,8 @@ def _draw_failures(canvas: _Canvas, axes: Axes, row: int, lane: Lane, life: Life
     width = life.seconds - life.known_since
     labelled = float("-inf")
     for failure in lane.failures:
+        if failure.at < life.known_since:
+            continue
         (mark,) = axes.plot(
             failure.at,
             row,
