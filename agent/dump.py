@@ -5,10 +5,15 @@ Pure, but for `with_source`, which reads the lines themselves.
 
 from __future__ import annotations
 
+import itertools
 import linecache
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+
+LAUNCHER = str(Path(__file__).with_name("warm"))
+"""Our own code, below the script in a process that was forked."""
 
 FRAMES_CHARS = 1_024
 """Of one process, in the status."""
@@ -67,7 +72,8 @@ def main_thread(dump: str) -> tuple[Frame, ...]:
             in_thread = False  # what follows may be the stack of the C code
     current = [frames for is_current, frames in threads if is_current]
     last = current[-1:] or [frames for _, frames in threads[-1:]]  # the main thread is the oldest, thus last
-    return tuple(last[0]) if last else ()
+    frames = last[0] if last else []
+    return tuple(itertools.takewhile(lambda frame: not frame.file.startswith(LAUNCHER), frames))
 
 
 def is_complete(dump: str) -> bool:

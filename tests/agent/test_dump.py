@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+import agent.dump
 from agent.dump import (
     FRAMES_CHARS,
     Frame,
@@ -44,6 +45,11 @@ def test_main_thread_is_the_one_that_took_the_signal() -> None:
 def test_of_two_dumps_the_last_counts() -> None:
     again = DUMP.replace("line 9 in", "line 10 in")
     assert main_thread(DUMP + again)[2].line == 10
+
+
+def test_code_of_the_agent_below_the_script_is_left_out() -> None:
+    below = f'  File "{Path(agent.dump.__file__).parent}/warm/script.py", line 65 in _run_source\n'
+    assert len(main_thread(f"{DUMP}{below}")) == 3
 
 
 def test_newer_pythons_name_threads_and_add_the_stack_in_c() -> None:
