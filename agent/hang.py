@@ -6,11 +6,13 @@ CLOCK_MONOTONIC, in seconds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from agent.failure import RankStack
+from agent.failure import Cause, RankStack
 from agent.progress import RankProgress
+from agent.world import Member
 
 STEP_INTERVALS = 5
 """A step is slow, not stuck, until it has taken so many times as long as the longest of its round."""
@@ -39,6 +41,20 @@ class Habit:
 
     def with_step(self, *, first: bool) -> Habit:
         return replace(self, as_first=True) if first else replace(self, as_other=True)
+
+
+def habit_of_slot(predecessor: Mapping[str, Any], index: int, members: Sequence[Member]) -> Habit:
+    """By what an earlier agent of this slot told.
+
+    Args:
+        predecessor: its `status.agent`.
+        members: of the newest world, in rank order: unless it says otherwise, the slot had the first rank.
+    """
+    failure = predecessor.get("failure") or {}
+    stepped = failure.get("step") is not None or failure.get("cause") == Cause.HANG.value
+    if not (predecessor.get("progress") or predecessor.get("rounds") or stepped):
+        return Habit()
+    return Habit().with_step(first=index not in [member.index for member in members[1:]])
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,8 @@ from agent.api import ApiClient
 from agent.check_report import CheckReport
 from agent.checks import ActiveCheck
 from agent.environment import Environment
-from agent.failure import Cause, Failure, failure_of_process
-from agent.hang import Habit
+from agent.failure import Failure, failure_of_process
+from agent.hang import Habit, habit_of_slot
 from agent.heartbeat import Heartbeat
 from agent.join import Meeting, MeetingTimeoutError, RoundStores, SupersededError
 from agent.report import Facts, Report, Reporter, is_of_this_pod, last_report
@@ -273,7 +273,7 @@ def create_handler(params: RendezvousParameters) -> DlrRendezvousHandler:
         heartbeat=heartbeat,
         meter=meter,
         api=api,
-        habit=_habit_of_slot(predecessor, me.worker_index, view),
+        habit=habit_of_slot(predecessor, me.worker_index, view.world.members if view.world else ()),
         join_timeout_seconds=params.get_as_int("join_timeout") or JOIN_TIMEOUT_SECONDS,
     )
 
@@ -284,16 +284,6 @@ def _first_view(watcher: Watcher[JobView]) -> JobView:
     while watcher.view() is None:
         poll.poll()
     return watcher.take() or JobView()
-
-
-def _habit_of_slot(predecessor: Mapping[str, Any], index: int, view: JobView) -> Habit:
-    """Whether an earlier agent of this slot told steps; as the first rank, unless the world denies it."""
-    failure = predecessor.get("failure") or {}
-    told = (predecessor.get("progress"), predecessor.get("rounds"), failure.get("step") is not None)
-    if not any(told) and failure.get("cause") != Cause.HANG.value:
-        return Habit()
-    members = [member.index for member in view.world.members] if view.world else []
-    return Habit().with_step(first=index not in members[1:])
 
 
 def _first_report(predecessor: Mapping[str, Any], me: Environment, view: JobView) -> Report:

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.failure import RankStack
-from agent.hang import Habit, Watch, begin, look, suspects_first
+from agent.hang import Habit, Watch, begin, habit_of_slot, look, suspects_first
 from agent.progress import RankProgress
+from agent.world import Member
 
 LIMIT = 60.0
 ALWAYS = Habit(as_first=True, as_other=True)
@@ -57,6 +61,30 @@ def test_a_script_that_tells_steps_on_the_first_rank_alone_is_expected_to_do_so_
     assert habit.expects_steps(first=True)
     assert not habit.expects_steps(first=False), "its rank was taken over by another worker"
     assert Habit().with_step(first=False).expects_steps(first=True)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"progress": {"step": 7}},
+        {"rounds": [{"round": 1}]},
+        {"failure": {"step": 0}},
+        {"failure": {"cause": "Hang"}},
+    ],
+)
+def test_slot_whose_earlier_agent_told_steps_is_expected_to(told: dict[str, Any]) -> None:
+    members = [Member(0, 1), Member(2, 1)]
+    assert habit_of_slot(told, 2, members) == Habit(as_other=True)
+    assert habit_of_slot(told, 0, members) == Habit(as_first=True)
+    assert habit_of_slot(told, 1, members) == Habit(as_first=True), (
+        "it is in no world: it may have been the first"
+    )
+    assert habit_of_slot(told, 1, []) == Habit(as_first=True)
+
+
+def test_slot_of_which_no_steps_are_known_is_not() -> None:
+    for told in ({}, {"failure": {"cause": "OOM"}}, {"failure": None, "progress": None, "rounds": []}):
+        assert habit_of_slot(told, 0, []) == Habit()
 
 
 def test_slow_steps_raise_the_limit() -> None:
