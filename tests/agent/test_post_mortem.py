@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from torch.distributed.elastic.multiprocessing import LogsDest
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+from agent.oom import OomWatch
+from agent.post_mortem import PostMortem, is_better
+from agent.progress import RankProgress
+
+OWN = 'Traceback (most recent call last):\n  File "a.py", line 1\nValueError: the reason for all\n'
+PEERS = OWN.replace(
+    "ValueError: the reason for all", "RuntimeError: [gloo] Connection closed by peer [::1]:4"
+)
+
+
+class Processes:
+    """Of which some have ended, and some do so when they are given the time."""
+
+    def __init__(self, ended: dict[int, int | None], ending: dict[int, int]) -> None:
+        self._codes = {rank: code for rank, code in ended.items() if code is not None}
+        self._ending = ending
+        self.pids = {rank: 1000 + rank for rank in ended}
+        self.waited_for: set[int] = set()
+
+    def collect_exits(self) -> dict[int, int]:
+        return {}
+
+    @property
+    def exit_codes(self) -> dict[int, int]:
+        return dict(self._codes)
+
+    def alive(self) -> dict[int, int]:
+        return {rank: pid for rank, pid in self.pids.items() if rank not in self._codes}
+
+    def await_ends(self, ranks: Collection[int], patience_seconds: float) -> None:
+        self.waited_for = set(ranks)
+        self._codes |= {rank: code for rank, code in self._ending.items() if rank in ranks}
+
+
+class Round:
+    """What three processes left."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.oom_events = directory / "memory.events"
+        self.oom_events.write_text("oom_kill 0\n")
+        logs = LogsDest(
+            stderrs={rank: str(directory / f"stderr.{rank}") for rank in range(3)},
+            error_files={rank: str(directory / f"error.{rank}") for rank in range(3)},
+        )
+        files: Any = SimpleNamespace(read_rank=lambda rank: RankProgress(step=40 + rank))
+        tracked: Any = SimpleNamespace(latest=logs)
+        self.post_mortem = PostMortem(tracked, files, OomWatch(directory))
+
+    def stderr(self, rank: int, text: str, *, seconds_ago: float = 0.0) -> None:
+        path = self.directory / f"stderr.{rank}"
+        path.write_text(text)
+        at = time.time() - seconds_ago
+        os.utime(path, (at, at))
+
+    def last(
+        self, ended: dict[int, int | None], ending: dict[int, int] | None = None
+    ) -> tuple[Any, list[ProcessFailure]]:
+        processes: Any = Processes(ended, ending or {})
+        return processes, self.post_mortem.last_failures(processes)
+
+    def described(self, failed: list[ProcessFailure]) -> Any:
+        return self.post_mortem.described(failed, {0: 4, 1: 5, 2: 6}, round_=7, sequence=3)
+
+
+@pytest.fixture
+def left(tmp_path: Path) -> Round:
+    return Round(tmp_path)
+
+
+def test_who_has_just_raised_is_given_the_time_to_end(left: Round) -> None:
+    left.stderr(0, PEERS)
+    left.stderr(1, OWN)
+    left.stderr(2, OWN, seconds_ago=60)
+    processes, failed = left.last({0: 1, 1: None, 2: None}, {1: 1, 2: 1})
+    assert processes.waited_for == {1}, "not for what was logged long ago"
+    failure = left.described(failed)
+    assert (failure.rank, failure.exit_code, failure.step) == (5, 1, 41)
+    assert failure.message.startswith("ValueError: the reason for all")
+
+
+def test_death_of_a_peer_is_not_waited_for(left: Round) -> None:
+    left.stderr(1, PEERS)
+    processes, failed = left.last({0: 0, 1: None, 2: None}, {1: 1})
+    assert processes.waited_for == set()
+    assert failed == []
+
+
+def test_only_an_exception_that_nobody_caught_counts_of_a_process_that_lives_on(left: Round) -> None:
+    left.stderr(0, OWN)
+    assert left.last({0: None})[1] == [], "the script may have logged it, and gone on"
+    left.stderr(0, "".join(f"[rank4]: {line}\n" for line in OWN.splitlines()))
+    (failed,) = left.last({0: None})[1]
+    assert (failed.local_rank, failed.exitcode) == (0, 1)
+    left.described([failed])
+    assert left.last({0: None})[1] == [], "it is told once"
+
+
+def test_each_failure_is_told_once_until_the_next_start(left: Round) -> None:
+    _, failed = left.last({0: 1, 1: -9, 2: 0})
+    assert sorted(f.exitcode for f in failed) == [-9, 1]
+    left.described(failed)
+    assert left.last({0: 1, 1: -9, 2: 0})[1] == []
+    left.post_mortem.begin()
+    assert len(left.last({0: 1, 1: -9, 2: 0})[1]) == 2
+
+
+def test_kill_for_memory_is_told_as_such(left: Round) -> None:
+    (failed,) = left.last({0: -9})[1]
+    assert left.described([failed]).cause is None, "somebody else's SIGKILL"
+    left.oom_events.write_text("oom_kill 1\n")
+    (left.directory / "memory.max").write_text(str(512 << 20))
+    failure = left.described([failed])
+    assert failure.cause is not None
+    assert failure.cause.value == "OOM"
+    assert failure.message == "out of memory (limit 512 MiB): the process was killed by SIGKILL"
+    left.stderr(
+        1,
+        OWN.replace(
+            "ValueError: the reason for all",
+            "RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed.",
+        ),
+    )
+    (loader,) = left.last({1: 1})[1]
+    assert left.described([loader]).cause is failure.cause, "one of its own children's is its too"
+    (other,) = left.last({2: 1})[1]
+    assert left.described([other]).cause is None
+
+
+def test_a_reason_is_told_after_a_consequence_and_not_the_other_way_round(left: Round) -> None:
+    left.stderr(0, PEERS)
+    left.stderr(1, OWN)
+    consequence, reason = (left.described(left.last({rank: 1})[1]) for rank in (0, 1))
+    assert is_better(reason, consequence)
+    assert not is_better(consequence, reason)
+    assert not is_better(replace(reason, rank=9), reason), "the first to be seen stays"
+    assert is_better(consequence, replace(reason, round=6))
+    assert is_better(consequence, None)
