@@ -200,7 +200,7 @@ def main() -> None:
         (args.checkpoint_dir / "result.json").write_text(json.dumps(result))
         print(f"test accuracy {accuracy:.2%} after {last_step} steps on {world} workers", flush=True)
     if dist.is_initialized():
-        # It would take the group down while it holds Python's lock, for which gloo's threads may wait: then the
+        # It would take the group down while it holds Python's lock, for which gloo's threads may wait: such a
         # process never ends.
         del replica
         dist.destroy_process_group()
