@@ -350,8 +350,6 @@ class DlrElasticAgent(LocalElasticAgent):
         """At the very end, whatever happened before: leave nothing behind."""
         if self._processes is not None:
             self._processes.kill()
-        if self._warm_start is not None:
-            self._warm_start.close()
         self._device_watch.stop()
         self.progress_files.remove()
 

@@ -17,33 +17,12 @@ from collections.abc import Callable, Collection
 
 from torch.distributed.elastic.multiprocessing import PContext
 
+from agent.exit_fd import open_exit_fd
+
 logger = logging.getLogger(__name__)
 
 ABANDON_SECONDS = 30.0
 """A process that outlives SIGKILL this long sits in the kernel (a wedged device), and will go on to."""
-
-
-def open_exit_fd(pid: int) -> int:
-    """A descriptor that becomes readable when the child `pid` ends."""
-    try:
-        return os.pidfd_open(pid)
-    except OSError:
-        return _exit_fd_by_thread(pid)  # Linux before 5.3, or a sandbox that does not let it through
-
-
-def _exit_fd_by_thread(pid: int) -> int:
-    reader, writer = os.pipe2(os.O_CLOEXEC)
-
-    def wait() -> None:
-        try:
-            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-        except ChildProcessError:
-            pass  # ended, and already collected
-        finally:
-            os.close(writer)
-
-    threading.Thread(target=wait, name=f"dlr-exit-{pid}", daemon=True).start()
-    return reader
 
 
 class TrainingProcesses:

@@ -28,6 +28,7 @@ from agent.oom import OomWatch
 from agent.progress import ProgressMonitor
 from agent.rendezvous import BACKEND, DlrRendezvousHandler, JobEndedError, create_handler
 from agent.warm.starter import WarmStart
+from agent.warm.warm_parent import WarmParent
 from agent.world import AgentState, ExitReason
 
 logger = logging.getLogger(__name__)
@@ -39,8 +40,15 @@ MARGIN_SECONDS = 3.0
 """Of the Pod's grace period, kept for the last report and for the agent's own end."""
 
 
-def main(argv: Sequence[str]) -> int:
+def main(argv: Sequence[str], warm_parent: WarmParent | None = None) -> int:
     """The exit code: 0, 143 when stopped, else the failed process's as a shell says it."""
+    with contextlib.ExitStack() as cleanup:
+        if warm_parent is not None:
+            cleanup.callback(warm_parent.close)
+        return _main(argv, warm_parent, cleanup)
+
+
+def _main(argv: Sequence[str], warm_parent: WarmParent | None, cleanup: contextlib.ExitStack) -> int:
     try:
         args = parse(argv)
         me = Environment.read(os.environ)
@@ -54,24 +62,30 @@ def main(argv: Sequence[str]) -> int:
     except SignalException as error:
         return 128 + error.sigval
     handler = None
-    with contextlib.ExitStack() as cleanup:
-        try:
-            handler = create_handler(_rendezvous_parameters(config, me))
-            cleanup.callback(handler.shutdown)
-            agent = _create_agent(config, worker_spec(config, entrypoint, entrypoint_args, handler), args, me)
-            cleanup.callback(agent.kill)
-            monitor = ProgressMonitor(agent.progress_files, handler.reporter)
-            monitor.start()
-            cleanup.callback(monitor.stop)
-            code = _run(agent, handler)
-        except InvalidEnvironmentError as error:
-            print(f"dlr run: {error}", file=sys.stderr)
-            return EXIT_USAGE
-        except SignalException as error:
-            code = _stopped(handler, 128 + error.sigval)
-        finally:
-            _on_signals(signals, signal.SIG_IGN)  # we are leaving already
-        return code
+    try:
+        forks = isinstance(entrypoint, str) and not args.no_warm_start
+        warm_start = WarmStart(args.preload, warm_parent) if forks else None
+        if warm_parent is not None and warm_start is None:
+            warm_parent.close()
+        if warm_start is not None:
+            cleanup.callback(warm_start.close)
+            warm_start.prepare(os.environ)  # it warms up while this agent joins
+        handler = create_handler(_rendezvous_parameters(config, me))
+        cleanup.callback(handler.shutdown)
+        spec = worker_spec(config, entrypoint, entrypoint_args, handler)
+        agent = _create_agent(config, spec, args, me, warm_start)
+        cleanup.callback(agent.kill)
+        monitor = ProgressMonitor(agent.progress_files, handler.reporter)
+        monitor.start()
+        cleanup.callback(monitor.stop)
+        return _run(agent, handler)
+    except InvalidEnvironmentError as error:
+        print(f"dlr run: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    except SignalException as error:
+        return _stopped(handler, 128 + error.sigval)
+    finally:
+        _on_signals(signals, signal.SIG_IGN)  # we are leaving already
 
 
 def parse(argv: Sequence[str]) -> Any:
@@ -165,13 +179,11 @@ def _rendezvous_parameters(config: LaunchConfig, me: Environment) -> RendezvousP
     )
 
 
-def _create_agent(config: LaunchConfig, spec: WorkerSpec, args: Any, me: Environment) -> DlrElasticAgent:
+def _create_agent(
+    config: LaunchConfig, spec: WorkerSpec, args: Any, me: Environment, warm_start: WarmStart | None
+) -> DlrElasticAgent:
     assert config.logs_specs is not None
     oom = OomWatch.of_pod(me.pod_uid)  # before there are processes that do not look like the Pod's
-    forks = isinstance(spec.entrypoint, str) and not args.no_warm_start
-    warm_start = WarmStart(args.preload) if forks else None
-    if warm_start is not None:
-        warm_start.prepare(os.environ)  # it warms up while this agent joins
     return DlrElasticAgent(
         spec,
         config.logs_specs,

@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _dispatch(words: list[str]) -> int | None:
     if words[:1] == ["run"]:
-        from agent.run import main as run
+        from agent.launch import main as run
 
         return run(words[1:])
     if words[:1] == ["controller"]:

@@ -7,65 +7,37 @@ import ctypes
 import importlib
 import logging
 import os
-import select
-import signal
-import socket
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from torch.distributed.elastic.multiprocessing import SubprocessContext
 from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
 
-from agent.processes import open_exit_fd
-from agent.warm.order import MAX_BYTES, Answer, Order, connected
 from agent.warm.script import runs_python
+from agent.warm.warm_parent import ForkedProcess, WarmParent, of_all_rounds
 
 logger = logging.getLogger(__name__)
 
-READY_SECONDS = 300.0
-"""For importing torch, which takes minutes where thousands of nodes read it from one file server."""
-ANSWER_SECONDS = 10.0
 MAX_FAILURES = 3
 """Of parents; from then on processes are spawned as ever."""
 PR_SET_CHILD_SUBREAPER = 36
-ROOM = "." * 2048
-ROOM_VARIABLE = "DLR_WARM_ROOM"
-"""What of arguments and environment a forked process has more than its parent is shown in place of these."""
-
-OF_A_ROUND = (
-    "CUDA_VISIBLE_DEVICES",
-    "DLR_",
-    "GROUP_RANK",
-    "GROUP_WORLD_SIZE",
-    "LOCAL_RANK",
-    "LOCAL_WORLD_SIZE",
-    "MASTER_",
-    "PYTHONFAULTHANDLER",
-    "RANK",
-    "ROLE_",
-    "RUNTIME_METRICS_PATH",
-    "TORCHELASTIC_",
-    "TORCH_NCCL_ASYNC_ERROR_HANDLING",
-    "WORLD_SIZE",
-)
-"""Variables, or how they begin, that nothing reads before a script runs: each forked process has its own."""
 
 
 class WarmStart:
     """Has processes forked that torch would spawn. For one thread; nothing is lost where it cannot."""
 
-    def __init__(self, modules: Sequence[str] = ()) -> None:
+    def __init__(self, modules: Sequence[str] = (), parent: WarmParent | None = None) -> None:
+        """With a parent that was started already, if there is one."""
         self._modules = tuple(modules)
-        self._parent: WarmParent | None = None
+        self._parent = parent
         self._failures = 0
         _become_subreaper()
 
     def prepare(self, env: Mapping[str, str]) -> None:
         """Have a parent ready for processes of this environment, unless too many came to nothing."""
-        if self._parent is not None and self._parent.env != of_all_rounds(env):
-            logger.info("renewing the warm parent: the environment has changed")
+        parent = self._parent
+        if parent is not None and (parent.env, parent.modules) != (of_all_rounds(env), self._modules):
+            logger.info("renewing the warm parent: it was started for another environment")
             self.close()
         if self._parent is None and self._failures < MAX_FAILURES:
             self._parent = WarmParent(env, self._modules)
@@ -126,106 +98,6 @@ class WarmHandler(SubprocessHandler):
         outputs = {1: self._stdout, 2: self._stderr}
         redirects = {number: file.fileno() for number, file in outputs.items() if file is not None}
         return self._warm_start.start(args, env, redirects) or super()._popen(args, env)
-
-
-class WarmParent:
-    """One process that has imported torch, and forks.
-
-    Raises:
-        OSError: it is gone, does not answer, or must not fork.
-    """
-
-    def __init__(self, env: Mapping[str, str], modules: Sequence[str]) -> None:
-        self.env = of_all_rounds(env)
-        self._control, theirs = connected()
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-u", "-m", "agent.warm.parent", str(theirs.fileno()), *modules, ROOM],
-                env={**self.env, ROOM_VARIABLE: ROOM},
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,  # Ctrl-C is for the agent, which tells the others
-            )
-        self._ready = False
-
-    def fork(
-        self, argv: Sequence[str], env: Mapping[str, str], redirects: Mapping[int, int]
-    ) -> ForkedProcess:
-        if not self._ready:
-            self._answer(READY_SECONDS)
-            self._ready = True
-        order = Order(argv, dict(env), tuple(redirects)).encode()
-        theirs, leave = os.pipe()
-        try:
-            socket.send_fds(self._control, [order], [theirs, *redirects.values()])
-            process = ForkedProcess(argv, self._answer(ANSWER_SECONDS).pid)
-            os.write(leave, b"1")
-        finally:
-            os.close(theirs)
-            os.close(leave)
-        return process
-
-    def _answer(self, timeout_seconds: float) -> Answer:
-        self._control.settimeout(timeout_seconds)
-        data = self._control.recv(MAX_BYTES)
-        if not data:
-            raise ConnectionResetError(f"it ended with exit code {self._process.wait(ANSWER_SECONDS)}")
-        answer = Answer.decode(data)
-        if answer.error:
-            raise OSError(answer.error)
-        return answer
-
-    def close(self) -> None:
-        self._control.close()
-        self._process.kill()
-        self._process.wait()
-
-
-class ForkedProcess:
-    """A child that is ours by adoption: as much of `subprocess.Popen` as torch uses."""
-
-    def __init__(self, args: Sequence[str], pid: int) -> None:
-        self.args = args
-        self.pid = pid
-        self.returncode: int | None = None
-
-    def poll(self) -> int | None:
-        """As Popen's: negative for a signal, and 0 if somebody else has collected it."""
-        if self.returncode is None:
-            try:
-                pid, status = os.waitpid(self.pid, os.WNOHANG)
-            except ChildProcessError:
-                self.returncode = 0
-            else:
-                self.returncode = os.waitstatus_to_exitcode(status) if pid else None
-        return self.returncode
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Raises subprocess.TimeoutExpired."""
-        if self.poll() is None:
-            exit_fd = open_exit_fd(self.pid)
-            poll = select.poll()
-            poll.register(exit_fd, select.POLLIN)
-            poll.poll(None if timeout is None else max(timeout, 0.0) * 1000)
-            os.close(exit_fd)
-        code = self.poll()
-        if code is None:
-            raise subprocess.TimeoutExpired(list(self.args), timeout or 0.0)
-        return code
-
-    def send_signal(self, signum: int) -> None:
-        if self.poll() is None:
-            os.kill(self.pid, signum)
-
-    def terminate(self) -> None:
-        self.send_signal(signal.SIGTERM)
-
-    def kill(self) -> None:
-        self.send_signal(signal.SIGKILL)
-
-
-def of_all_rounds(env: Mapping[str, str]) -> dict[str, str]:
-    """What of an environment may have been read when torch was imported."""
-    return {name: value for name, value in env.items() if not name.startswith(OF_A_ROUND)}
 
 
 def _become_subreaper() -> None:

@@ -34,6 +34,6 @@ def run(
     ] = None,
 ) -> None:
     """Train, in a Pod: torchrun's flags, a script and its arguments."""
-    from agent.run import main
+    from agent.launch import main
 
     raise typer.Exit(main(arguments or []))

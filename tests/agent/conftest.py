@@ -43,12 +43,12 @@ class Agents:
         index: int,
         *arguments: str,
         incarnation: int = 1,
-        module: str = "agent.run",
+        module: str = "agent.launch",
         warm: bool = False,
         **environ: str,
     ) -> subprocess.Popen[bytes]:
         """Cold unless asked for: most of these scripts import nothing, and a warm parent imports much."""
-        cold = ["--no-warm-start"] if module == "agent.run" and not warm else []
+        cold = ["--no-warm-start"] if module == "agent.launch" and not warm else []
         output = (self._directory / f"agent-{index}-{incarnation}.log").open("ab")
         process = subprocess.Popen(
             [sys.executable, "-m", module, *cold, *arguments],

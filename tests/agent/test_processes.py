@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, PContext, Std, start_processes
 
-from agent import processes
+from agent import exit_fd, processes
 from agent.processes import TrainingProcesses
 
 
@@ -62,7 +62,7 @@ def wait_exit(fds: list[int], timeout_seconds: float = 5.0) -> None:
 @pytest.fixture(params=["pidfd", "thread"])
 def exit_fds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "thread":
-        monkeypatch.setattr(processes, "open_exit_fd", processes._exit_fd_by_thread)
+        monkeypatch.setattr(processes, "open_exit_fd", exit_fd._exit_fd_by_thread)
 
 
 @pytest.mark.usefixtures("exit_fds")
@@ -143,6 +143,6 @@ def test_children_of_a_killed_process_do_not_outlive_it(tmp_path: Path) -> None:
 def test_a_process_that_was_collected_already_has_ended() -> None:
     child = subprocess.Popen(["true"])
     child.wait()
-    fd = processes._exit_fd_by_thread(child.pid)
+    fd = exit_fd._exit_fd_by_thread(child.pid)
     wait_exit([fd])
     os.close(fd)

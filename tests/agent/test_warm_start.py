@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from agent.launch import foreseen_environment, preloads
 from agent.warm.order import Answer
 from agent.warm.script import runs_python
-from agent.warm.starter import ForkedProcess, WarmStart
+from agent.warm.starter import WarmStart
+from agent.warm.warm_parent import ForkedProcess
 from tests.agent.conftest import Agents, children, training_processes
 from tests.agent.fake_cluster import FakeCluster
 
@@ -309,3 +311,26 @@ def test_agent_forks_round_after_round_and_leaves_nothing_behind(
     agent.terminate()
     assert agent.wait(20) == 143
     assert not Path(f"/proc/{parent}").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "threads"),
+    [
+        ("train.py --nproc-per-node=3", None),
+        ("--nproc-per-node=1 train.py", None),
+        ("--nproc_per_node 4 train.py", "1"),
+        ("--nnodes 2 --nproc-per-node=2 -m train", "1"),
+    ],
+)
+def test_environment_is_foreseen_as_torchrun_makes_it(command: str, threads: str | None) -> None:
+    env = foreseen_environment(command.split(), {"DLR_JOB_NAME": "job"})
+    assert env is not None and env.get("OMP_NUM_THREADS") == threads
+    given = foreseen_environment(command.split(), {"DLR_JOB_NAME": "job", "OMP_NUM_THREADS": "7"})
+    assert given is not None and given["OMP_NUM_THREADS"] == "7"
+
+
+def test_no_parent_is_started_where_none_may_be_wanted() -> None:
+    assert foreseen_environment(["--nproc-per-node=gpu", "train.py"], {"DLR_JOB_NAME": "job"}) is None
+    assert foreseen_environment(["--no-warm-start", "x.py"], {"DLR_JOB_NAME": "job"}) is None
+    assert foreseen_environment(["x.py", "--no-warm-start", "--x"], {}) is None, "not in a Pod"
+    assert preloads(["--preload", "a", "--preload=b.c", "x.py", "--preload", "d"]) == ["a", "b.c"]
