@@ -33,7 +33,7 @@ def foreseen_environment(argv: Sequence[str], environ: Mapping[str, str]) -> dic
         return None
     if THREADS in environ:
         return dict(environ)
-    count = _value(argv, "nproc-per-node") or environ.get("PET_NPROC_PER_NODE", "1")
+    count = [environ.get("PET_NPROC_PER_NODE", "1"), *_values(argv, "nproc-per-node")][-1]
     if not count.isdigit():
         return None  # gpu or auto: torch has to count them
     return dict(environ) if int(count) == 1 else {**environ, THREADS: "1"}  # as torchrun does
@@ -41,21 +41,17 @@ def foreseen_environment(argv: Sequence[str], environ: Mapping[str, str]) -> dic
 
 def preloads(argv: Sequence[str]) -> list[str]:
     """What --preload names."""
-    found = []
-    for word, after in zip(_options(argv), [*_options(argv)[1:], ""], strict=True):
-        name, equals, value = word.partition("=")
-        if name == "--preload":
-            found.append(value if equals else after)
-    return found
+    return _values(argv, "preload")
 
 
-def _value(argv: Sequence[str], option: str) -> str | None:
-    """Of an option that torchrun takes with dashes or underscores."""
-    for word, after in zip(_options(argv), [*_options(argv)[1:], ""], strict=True):
+def _values(argv: Sequence[str], option: str) -> list[str]:
+    """Of an option of `dlr run`, with dashes or, as torchrun takes them too, underscores."""
+    words, found = _options(argv), []
+    for number, word in enumerate(words):
         name, equals, value = word.partition("=")
         if name.replace("_", "-") == f"--{option}":
-            return value if equals else after
-    return None
+            found.append(value if equals else "".join(words[number + 1 : number + 2]))
+    return found
 
 
 def _options(argv: Sequence[str]) -> Sequence[str]:
