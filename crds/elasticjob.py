@@ -101,6 +101,8 @@ class ReplicaSpec(Model):
     """Training goes on with as few workers as this; the default is `replicas`: no fewer."""
     max_replicas: Annotated[int, Field(ge=1, le=10_000)] | None = None
     """`replicas` may not be set above this."""
+    standby: Annotated[int, Field(ge=0, le=1_000)] = 0
+    """Of type worker: so many more Pods wait, ready, to step into the place of one that is lost."""
     template: Annotated[dict[str, Any], Field(json_schema_extra=POD_TEMPLATE_SCHEMA)]
     """The Pod template, kept as it is: names, labels, owner, environment and service account are added."""
     restart_policy: RestartPolicy | None = None
@@ -295,7 +297,11 @@ class ElasticJobSpec(Model):
                 cel(
                     f"self.all(t, t in {list(REPLICA_TYPES)})",
                     f"replica types are {', '.join(REPLICA_TYPES)}",
-                )
+                ),
+                cel(
+                    "self.all(t, t == 'worker' || self[t].standby == 0)",
+                    "standby is for type worker alone: spec.replicaSpecs[worker].standby",
+                ),
             ),
         ),
     ]
@@ -379,6 +385,8 @@ class ReplicaStatus(Model):
     active: int = 0
     succeeded: int = 0
     failed: int = 0
+    standby: int = 0
+    """Running too, but not counted as active: they are ready, beside the world."""
 
 
 class JobFailure(Model):
@@ -493,7 +501,7 @@ class ElasticJobStatus(Model):
     suspected_at: datetime | None = None
     """When something last failed that smells of hardware: checks passed before then count no more."""
     replicas: int | None = None
-    """Worker Pods that exist, for the scale subresource."""
+    """Worker Pods that exist, but for those that are to stand by, for the scale subresource."""
     selector: Annotated[str, Field(max_length=1_024)] | None = None
     """Selects the worker Pods, for the scale subresource."""
     restarts: Annotated[dict[str, int], Field(max_length=16)] = Field(default_factory=dict)

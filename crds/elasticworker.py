@@ -289,6 +289,8 @@ class ElasticWorkerStatus(Model):
     pod_name: Name | None = None
     pod_uid: Annotated[str, Field(max_length=64)] | None = None
     node_name: Name | None = None
+    standby: bool | None = None
+    """Set while it stands by, ready to step into the place of a worker that is lost."""
     restarts: Annotated[dict[str, int], Field(max_length=16)] = Field(default_factory=dict)
     """Pods of this slot that ended and had to be replaced, by exit class."""
     restart_count: int | None = None

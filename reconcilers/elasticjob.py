@@ -42,6 +42,7 @@ from reconcilers.relaunch import Relaunch, plan_relaunches
 from reconcilers.rolling import plan_roll
 from reconcilers.run_policy import seconds_to_deadline, seconds_to_expiry
 from reconcilers.slots import present_slots
+from reconcilers.standby import standing_by, told_otherwise
 from reconcilers.worker import BY_JOB, owner_uids
 from reconcilers.worker_set import new_worker, plan_workers
 
@@ -158,6 +159,7 @@ class ElasticJobReconciler(Reconciler):
         state = CheckState(checks.of_job, turn.active_check, refused, standing.unchecked, course.left_out)
         fresh = self._plans.freshness(turn.job, turn.workers) if turn.asked_anew else turn.fresh
         world, finding = course.decision.rendezvous, finding_of(job, state)
+        turn.standing_by = standing_by(turn.job, turn.workers, world)
         status = job_outcome.progress(turn, world, finding, course.left_out, fresh)
         return status.model_copy(
             update={
@@ -241,6 +243,15 @@ class ElasticJobReconciler(Reconciler):
             )
         for type_, reason, message in turn.events:
             self._recorder.event(turn.raw, type_, reason, message)
+        changed = told_otherwise(turn.workers, turn.standing_by)
+        await in_parallel([self._tell_standby(worker, turn.standing_by) for worker in changed])
+
+    async def _tell_standby(self, worker: ElasticWorker, standing: frozenset[int]) -> None:
+        metadata, patch = worker.metadata, {"standby": worker.spec.index in standing or None}
+        with contextlib.suppress(NotFound):
+            await self._client.patch(
+                ELASTICWORKERS, metadata.name, {"status": patch}, metadata.namespace, subresource="status"
+            )
 
     async def _expire(self, turn: Turn) -> Result:
         """A finished job: counts follow its Pods, and it goes when its time is over."""

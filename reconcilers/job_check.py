@@ -26,6 +26,7 @@ from reconcilers.rendezvous import (
     given_up,
     held,
     is_ending,
+    last_call,
     without_new_world,
 )
 from reconcilers.stragglers import decide_without_stragglers
@@ -74,8 +75,14 @@ def plan_world(
 ) -> Course:
     """`decide`, with checks: the faulty do not join, the slow only if needed, the unchecked wait.
 
-    Who takes another's place does so though its node is slow: the world is not to be smaller for it.
+    Who takes another's place does so though its node is slow: the world is not to be smaller for it. While
+    only idle workers are tested, others who stand by may step in.
     """
+    if active is not None and bounds.standby and not tested_members(active, published):
+        untested = [_in_check(p, active) for p in participants]
+        course = plan_world(published, untested, bounds, standing, None, now)
+        if _replaces_the_lost(published, course, bounds):
+            return course
     settled = settle(published, [_faulty(p, standing) for p in participants], bounds)
     able = settled.participants
     slow = standing.slow - {p.index for p in able if p.replaces is not None}
@@ -85,7 +92,8 @@ def plan_world(
         return Course(_during(active, published, decision, able, now), chosen.left_out)
     check = _workers_to_check(published, decision, able, standing.unchecked)
     if not check:
-        return Course(decision, chosen.left_out)
+        idle, wait = _idle_to_check(published, decision, able, bounds, standing.unchecked)
+        return Course(_again_in(decision, wait), chosen.left_out, idle, otherwise=decision)
     unformed = without_new_world(published, decision, now)
     return Course(unformed, chosen.left_out, check, otherwise=decision)
 
@@ -190,6 +198,47 @@ def _workers_to_check(
     return tuple(p.index for p in participants if p.joinable and p.index not in old)
 
 
+def _idle_to_check(
+    published: Rendezvous,
+    decision: Decision,
+    participants: Sequence[Participant],
+    bounds: Bounds,
+    unchecked: frozenset[int],
+) -> tuple[tuple[int, ...], float | None]:
+    """Who stands by is checked beside a complete world, those who come together in one check.
+
+    Returns:
+        the workers, and otherwise the seconds until they may be checked.
+    """
+    world = decision.rendezvous
+    stands = world.phase is RendezvousPhase.FORMED and world.round == published.round
+    if not bounds.standby or not stands or len(world.members) < bounds.desired:
+        return (), None
+    beside = [p for p in participants if p.index not in world.members and p.alive]
+    new = [p for p in beside if p.joinable and p.index in unchecked]
+    if not new or is_ending(published, participants):
+        return (), None
+    wait = last_call(new, bounds) if any(p.report is None for p in beside) else 0.0
+    return ((), wait) if wait > 0 else (tuple(p.index for p in new), None)
+
+
+def tested_members(check: NodeCheck, world: Rendezvous) -> list[int]:
+    return [m for m in world.members if check.spec.workers is None or m in check.spec.workers]
+
+
+def _in_check(participant: Participant, check: NodeCheck) -> Participant:
+    tested = check.spec.workers is None or participant.index in check.spec.workers
+    return replace(participant, leaving=f"{check.metadata.name} tests it") if tested else participant
+
+
+def _replaces_the_lost(published: Rendezvous, course: Course, bounds: Bounds) -> bool:
+    """Whether it is another world of full size for one that is broken."""
+    world, decision = course.decision.rendezvous, course.decision
+    broken = decision.broken or published.phase is RendezvousPhase.REFORMING
+    new = world.phase is RendezvousPhase.FORMED and world.round != published.round
+    return broken and new and len(world.members) >= bounds.desired and not course.check
+
+
 def _during(
     active: NodeCheck,
     published: Rendezvous,
@@ -197,7 +246,7 @@ def _during(
     participants: Sequence[Participant],
     now: datetime,
 ) -> Decision:
-    tested = [m for m in published.members if active.spec.workers is None or m in active.spec.workers]
+    tested = tested_members(active, published)
     stands = published.phase is RendezvousPhase.FORMED and not decision.broken
     if not stands or not tested or is_ending(published, participants):
         return without_new_world(published, decision, now)

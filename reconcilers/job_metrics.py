@@ -142,7 +142,7 @@ def job_samples(job: ElasticJob, workers: Sequence[ElasticWorker], now: datetime
     yield from _world_samples(key, status.rendezvous or Rendezvous())
     for type_, counts in status.replica_statuses.items():
         yield Sample(JOB_DESIRED_WORKERS, (*key, type_), counts.desired)
-        for phase_name in ("pending", "active", "succeeded", "failed"):
+        for phase_name in ("pending", "active", "succeeded", "failed", "standby"):
             yield Sample(JOB_WORKERS, (*key, type_, phase_name), getattr(counts, phase_name))
     finished = status.phase is not None and status.phase.finished
     goodput = goodput_now(job, workers, now)

@@ -12,6 +12,7 @@ from reconcilers import job_status
 from reconcilers.conditions import with_condition
 from reconcilers.failure_policy import Assessment, Ending
 from reconcilers.incidents import Incident, in_one_line
+from reconcilers.job_check import named
 from reconcilers.job_check_report import NODES_CHECKED, QUIET, Finding, interrupted
 from reconcilers.job_scale import Uptake, in_words
 from reconcilers.job_scaled import phase_while_scaling, with_scaled
@@ -95,8 +96,8 @@ def common(turn: Turn) -> ElasticJobStatus:
     return job.status.model_copy(
         update={
             "observed_generation": job.metadata.generation,
-            "replica_statuses": job_status.replica_statuses(job, turn.workers),
-            "replicas": sum(w.spec.type == names.WORKER for w in turn.workers),
+            "replica_statuses": job_status.replica_statuses(job, turn.workers, len(turn.standing_by)),
+            "replicas": job_status.worker_pods(job, turn.workers),
             "selector": ",".join(f"{key}={value}" for key, value in selector.items()),
             "active_check": turn.active_check.metadata.name if turn.active_check else None,
             "suspected_at": turn.suspected_at or job.status.suspected_at,
@@ -113,12 +114,19 @@ def announce_world(turn: Turn, decision: Decision, incident: Incident | None) ->
     elif decision.breaks:
         turn.event("Normal", "WorldChanged", f"round {published.round}: {new.reason}")
     if new.phase is RendezvousPhase.FORMED and new.round != published.round:
+        stepped_in = _stepped_in(turn, new)
         turn.event(
             "Normal",
             "WorldFormed",
             f"round {new.round}: {len(new.members)} workers, {new.world_size} processes, "
-            f"rank 0 is worker {new.members[0]} at {new.master_address}:{new.master_port}",
+            f"rank 0 is worker {new.members[0]} at {new.master_address}:{new.master_port}{stepped_in}",
         )
+
+
+def _stepped_in(turn: Turn, world: Rendezvous) -> str:
+    """Who stood by until now, in words."""
+    stood_by = {w.spec.index for w in turn.workers if w.status.standby}.intersection(world.members)
+    return f"; stood by before: {named(stood_by)}" if stood_by else ""
 
 
 def incident_line(incident: Incident | None) -> str:

@@ -22,6 +22,7 @@ from reconcilers.pod_builder import (
     pod_of,
 )
 from reconcilers.pod_resources import limits_of, resources_digest, resources_of
+from reconcilers.slots import slot_count
 
 
 def build_job_pod(job: ElasticJob, worker: ElasticWorker) -> Object:
@@ -41,7 +42,9 @@ def build_job_pod(job: ElasticJob, worker: ElasticWorker) -> Object:
 def _environment(job: ElasticJob, worker: ElasticWorker, spec: Object) -> Environment:
     index, type_ = str(worker.spec.index), worker.spec.type
     replicas = job.spec.replica_specs[type_].replicas
-    beat = heartbeat_seconds(replicas, job.spec.elastic_policy.heartbeat_timeout_seconds)
+    beat = heartbeat_seconds(
+        slot_count(job.spec.replica_specs[type_]), job.spec.elastic_policy.heartbeat_timeout_seconds
+    )
     defaults = {
         "NODE_IP": from_field("status.hostIP"),
         "NODE_TYPE": plain(type_),

@@ -6,7 +6,7 @@ status here, once, in the look that sees the plan's counts in the spec.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -20,7 +20,7 @@ from reconcilers.job_verdicts import LONG_AGO
 from reconcilers.plan_resources import laid_over
 from reconcilers.rolling import Freshness
 from reconcilers.scale_plan import Intent, intent_of
-from reconcilers.slots import Slots, slots_of, with_slots
+from reconcilers.slots import Slots, slot_count, slots_of, with_slots
 from reconcilers.worker_status import current_report
 
 SPEC = "spec"
@@ -120,9 +120,8 @@ def in_words(intent: Intent) -> str:
 
 def with_sources(job: ElasticJob, sources: frozenset[int]) -> ElasticJob:
     """Training workers in whose place others are to come, beside those that are known."""
-    slots = slots_of(job, names.WORKER)
-    replicas = job.spec.replica_specs[names.WORKER].replicas
-    return with_slots(job, {names.WORKER: slots.moving({*slots.moves, *sources}, replicas)})
+    slots, count = slots_of(job, names.WORKER), slot_count(job.spec.replica_specs[names.WORKER])
+    return with_slots(job, {names.WORKER: slots.moving({*slots.moves, *sources}, count)})
 
 
 def with_moves_done(
@@ -138,7 +137,8 @@ def with_moves_done(
         if target is None:
             continue
         if _is_in_worlds(rendezvous, source, target):
-            complete = move.target in members and move.source not in members
+            in_place = move.target in members or _stands_by(job, target, members)
+            complete = in_place and move.source not in members
         else:
             complete = _runs(target)
         if complete:
@@ -168,10 +168,10 @@ def _with_plan(job: ElasticJob, plan: ScalePlan, fresh: Freshness) -> ElasticJob
     intent = intent_of(plan, job)
     slots = {}
     for type_ in training_types(job):
-        replicas = job.spec.replica_specs[type_].replicas
-        before = slots_of(job, type_).without(intent.removed.get(type_, ()), replicas)
+        count = slot_count(job.spec.replica_specs[type_])
+        before = slots_of(job, type_).without(intent.removed.get(type_, ()), count)
         sources = {*intent.moved.get(type_, ()), *fresh.of(type_).intersection(before.moves)}
-        slots[type_] = before.moving(sources, replicas)
+        slots[type_] = before.moving(sources, count)
     resources = dict(job.status.resources)
     for type_, asked in intent.resources.items():
         resources[type_] = laid_over(resources.get(type_), asked)
@@ -184,7 +184,7 @@ def _adjusted(job: ElasticJob, type_: str) -> Slots:
     """To the count of now. A job that is suspended loses all its Pods: there is nothing to move."""
     slots = slots_of(job, type_)
     sources = () if job.spec.suspend else slots.moves
-    return slots.moving(sources, job.spec.replica_specs[type_].replicas)
+    return slots.moving(sources, slot_count(job.spec.replica_specs[type_]))
 
 
 def _count_before(job: ElasticJob) -> int | None:
@@ -206,6 +206,11 @@ def _scaling(
     elif asked_through_scale(managed_fields):
         by = SCALE_SUBRESOURCE
     return Scaling(replicas=worker.replicas, by=by, at=now)
+
+
+def _stands_by(job: ElasticJob, worker: ElasticWorker, members: Collection[int]) -> bool:
+    """Whether it could train, and the world is complete: another who stood by is in the place it came for."""
+    return current_report(worker) and len(members) >= job.spec.replica_specs[worker.spec.type].replicas
 
 
 def _runs(worker: ElasticWorker) -> bool:

@@ -14,7 +14,8 @@ from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.model import Condition, ConditionStatus
 from reconcilers.conditions import with_condition
 from reconcilers.job_status import training_types
-from reconcilers.rolling import Freshness, Slot
+from reconcilers.participants import bounds_of
+from reconcilers.rolling import Freshness, Slot, is_complete
 from reconcilers.slots import present_slots, wanted_slots
 from reconcilers.worker_status import current_report
 
@@ -72,19 +73,19 @@ def _too_few(
 ) -> list[str]:
     missing = []
     for type_ in training_types(job):
-        wanted = set(wanted_slots(job, type_))
+        wanted, count = set(wanted_slots(job, type_)), job.spec.replica_specs[type_].replicas
         if type_ == names.WORKER and _has_world(workers, rendezvous):
             there = set(rendezvous.members) if rendezvous.phase is RendezvousPhase.FORMED else set()
-            if there != wanted.difference(without) and there != wanted:
-                missing.append(f"the world has {len(there & wanted)} of {len(wanted)} workers")
+            if not there <= wanted or not is_complete(there, wanted, bounds_of(job), without):
+                missing.append(f"the world has {len(there & wanted)} of {count} workers")
             continue
         running = {
             w.spec.index
             for w in workers
             if w.spec.type == type_ and w.status.phase in (WorkerPhase.RUNNING, WorkerPhase.SUCCEEDED)
         }
-        if not wanted <= running:
-            missing.append(f"{len(running & wanted)} of {len(wanted)} of type {type_} are running")
+        if len(running & wanted) < count:
+            missing.append(f"{len(running & wanted)} of {count} of type {type_} are running")
     return missing
 
 

@@ -30,18 +30,29 @@ def training_types(job: ElasticJob) -> list[str]:
     return [type_ for type_ in job.spec.replica_specs if type_ not in names.MASTER_TYPES]
 
 
-def replica_statuses(job: ElasticJob, workers: Sequence[ElasticWorker]) -> dict[str, ReplicaStatus]:
+def replica_statuses(
+    job: ElasticJob, workers: Sequence[ElasticWorker], standby: int = 0
+) -> dict[str, ReplicaStatus]:
+    """`standby` of the training workers stand by."""
     statuses = {}
     for type_ in training_types(job):
+        idle = standby if type_ == names.WORKER else 0
         phases = [w.status.phase for w in workers if w.spec.type == type_]
         statuses[type_] = ReplicaStatus(
             desired=job.spec.replica_specs[type_].replicas,
             pending=sum(phase in (None, WorkerPhase.PENDING) for phase in phases),
-            active=phases.count(WorkerPhase.RUNNING),
+            active=phases.count(WorkerPhase.RUNNING) - idle,
             succeeded=phases.count(WorkerPhase.SUCCEEDED),
             failed=phases.count(WorkerPhase.FAILED),
+            standby=idle,
         )
     return statuses
+
+
+def worker_pods(job: ElasticJob, workers: Sequence[ElasticWorker]) -> int:
+    """What the scale subresource compares with `replicas`: those beyond it are there to stand by."""
+    count, spec = sum(w.spec.type == names.WORKER for w in workers), job.spec.replica_specs.get(names.WORKER)
+    return count if spec is None else max(min(count, spec.replicas), count - spec.standby)
 
 
 def has_succeeded(workers: Sequence[ElasticWorker], rendezvous: Rendezvous) -> bool:

@@ -29,6 +29,8 @@ class Turn:
     """Whose Pods have not the resources that the job, as it was read, wants."""
     roll: Roll = field(default_factory=Roll)
     """Who of them has a turn now."""
+    standing_by: frozenset[int] = frozenset()
+    """Workers that are ready beside the world."""
     asked_anew: bool = False
     """Whether a count, or something of a ScalePlan, has become desired state just now."""
     events: list[tuple[EventType, str, str]] = field(default_factory=list)

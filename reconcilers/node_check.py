@@ -52,6 +52,7 @@ from reconcilers.check_workers import new_check_worker
 from reconcilers.clock import Clock
 from reconcilers.observations import Observations
 from reconcilers.parallel import in_parallel
+from reconcilers.slots import wanted_slots
 from reconcilers.status_patch import merge_patch
 
 MANY_NODES = 100
@@ -137,7 +138,7 @@ class NodeCheckReconciler(Reconciler):
             return check_status.waiting(turn.status, "WaitingForJob", message, turn.now)
         wanted = wanted_workers(check.spec, self._view.workers_of(check))
         idle = [worker for worker in wanted if is_idle(worker, job.status.rendezvous or Rendezvous())]
-        expected = len(check.spec.workers or range(job.spec.replica_specs[names.WORKER].replicas))
+        expected = len(check.spec.workers or wanted_slots(job, names.WORKER))
         if len(idle) < expected and not self._is_overdue(turn, "idle"):
             message = "waits until the workers to be checked are there and have stopped training"
             return check_status.waiting(turn.status, "WaitingForWorkers", message, turn.now)

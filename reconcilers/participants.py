@@ -21,6 +21,7 @@ def bounds_of(job: ElasticJob) -> Bounds:
     worker, policy = job.spec.replica_specs.get(names.WORKER), job.spec.elastic_policy
     return Bounds(
         desired=worker.replicas if worker else 0,
+        standby=worker.standby if worker else 0,
         minimum=minimum_workers(job),
         node_unit=policy.node_unit,
         last_call_seconds=float(policy.last_call_seconds),

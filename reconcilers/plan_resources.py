@@ -12,6 +12,7 @@ from crds.model import ResourceRequirements
 from reconcilers.job_status import training_types
 from reconcilers.pod_resources import KINDS, mapping, resources_of
 from reconcilers.quantities import format_bytes, parse
+from reconcilers.slots import slot_count
 
 Node = Mapping[str, Any]
 Quantities = Mapping[str, str | int]
@@ -92,7 +93,7 @@ def too_much_in_all(
         first = {"resources": resources_of(changed, type_, None)}
         a_pod = _of_containers([first, *spec.template["spec"]["containers"][1:]])
         for name, amount in a_pod.items():
-            count = replicas.get(type_, spec.replicas)
+            count = slot_count(spec, replicas.get(type_))
             total[name] = total.get(name, Fraction(0)) + count * amount
     for name, limit in job.spec.resource_limits.items():
         if total.get(name, Fraction(0)) > _amount(limit):

@@ -62,6 +62,12 @@ class Bounds:
     last_call_seconds: float
     shrink_after_seconds: float
     grow_at_checkpoint_seconds: float = 0.0
+    standby: int = 0
+    """How many there are to be besides, ready to step in."""
+
+    def without(self, left_out: int) -> Bounds:
+        """Where so many are not counted on: who stands by makes up for them."""
+        return replace(self, desired=min(self.desired, self.desired + self.standby - left_out))
 
     def floor(self, count: int) -> int:
         """The largest allowed world size of at most `count` workers; 0 if that is below the minimum."""
@@ -245,6 +251,8 @@ def _judge_formed(
             update={"phase": RendezvousPhase.REFORMING, "reason": reason, "reforming_since": now}
         )
         return Decision(_told(held, joinable, bounds), breaks, bounds.shrink_after_seconds)
+    if len(published.members) > bounds.desired and bounds.floor(len(joinable)):
+        return _with_fewer(published, joinable, bounds, now)
     return _judge_growth(published, ranked, bounds, now)
 
 
@@ -252,6 +260,17 @@ def _nobody_is_lost(published: Rendezvous, breaks: Sequence[Break], joinable: Se
     """Whether all the members who are to stay are there: then there is nobody to wait for."""
     staying = set(published.members) - {b.index for b in breaks if b.departed}
     return staying <= {p.index for p in joinable}
+
+
+def _with_fewer(
+    published: Rendezvous, joinable: Sequence[Participant], bounds: Bounds, now: datetime
+) -> Decision:
+    """The world of a smaller count. Its slots are all still wanted: who is not in it stands by."""
+    reason = f"the world shrinks from {len(published.members)} to {bounds.desired} workers"
+    world = form(published, joinable, bounds, reason, now, keep=set(published.members))
+    gone = [index for index in published.members if index not in world.members]
+    breaks = (Break(i, f"worker {i} stands by", departed=True, trains_on=True) for i in gone)
+    return Decision(world, tuple(breaks))
 
 
 def _judge_growth(
@@ -278,7 +297,7 @@ def _judge_reforming(
     joinable = [p for p in ranked if p.joinable]
     reason = _lasting(published.reason)
     if len(joinable) >= bounds.desired and bounds.floor(len(joinable)):
-        return Decision(form(published, joinable, bounds, reason, now))
+        return Decision(form(published, joinable, bounds, reason, now, keep=set(published.members)))
     since = published.reforming_since or now
     wait = bounds.shrink_after_seconds - (now - since).total_seconds()
     told = _told(published, joinable, bounds)

@@ -111,11 +111,22 @@ def plan_roll(
     waiting = frozenset(w.spec.index for w in idle if w.spec.type == names.WORKER)
     members = sorted(fresh.of(names.WORKER).intersection(published.members))
     unit = members[: bounds.node_unit]
-    if not unit or not _all_train(job, participants, published, without):
+    if not unit or not _all_train(job, participants, published, bounds, without):
         return Roll(waiting, tuple(relaunches))
-    if bounds.floor(len(published.members) - len(unit)):
+    beside = {p.index for p in participants if p.joinable}.difference(published.members, waiting, without)
+    if bounds.floor(len(published.members) - len(unit) + len(beside)):
         return Roll(waiting.union(unit), tuple(relaunches))
+    if bounds.standby >= len(unit):
+        return Roll(waiting, tuple(relaunches))  # who stands by is on the way, with the new amounts
     return Roll(waiting, tuple(relaunches), frozenset(unit))
+
+
+def is_complete(
+    members: Collection[int], wanted: Collection[int], bounds: Bounds, without: Collection[int]
+) -> bool:
+    """Whether the world has as many of the wanted slots as it can have without some of them."""
+    left_out = set(wanted).intersection(without).difference(members)
+    return len(set(wanted).intersection(members)) >= bounds.without(len(left_out)).desired
 
 
 def _in_world(worker: ElasticWorker, published: Rendezvous) -> bool:
@@ -155,11 +166,15 @@ def _one_each(
 
 
 def _all_train(
-    job: ElasticJob, participants: Sequence[Participant], published: Rendezvous, without: Collection[int]
+    job: ElasticJob,
+    participants: Sequence[Participant],
+    published: Rendezvous,
+    bounds: Bounds,
+    without: Collection[int],
 ) -> bool:
     """Whether the world is complete, everybody in it has begun, and nobody in it is done."""
     members = set(published.members)
-    complete = members.union(without).issuperset(wanted_slots(job, names.WORKER))
+    complete = is_complete(members, wanted_slots(job, names.WORKER), bounds, without)
     if published.phase is not RendezvousPhase.FORMED or not complete or slots_of(job, names.WORKER).moves:
         return False
     begun = all(

@@ -1,4 +1,7 @@
-"""Which slots a replica type has: the first `replicas` indices that were not retired.
+"""Which slots a replica type has: the first indices that were not retired, for `replicas` and `standby`.
+
+No slot is one of those who stand by: whoever is not in the world, and ready, does (docs/elasticity.md). So
+`count` here is that of both together.
 
 A slot that is to be moved (`status.migrations`) stays wanted until another has taken its place. That other
 one, the target, exists besides the wanted. When all moves are done, the wanted are the same as if the sources
@@ -7,17 +10,17 @@ had been retired to begin with; no slot but a source ever gives way to a target.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import count, islice
 
-from crds.elasticjob import ElasticJob, Migration
+from crds.elasticjob import ElasticJob, Migration, ReplicaSpec
 
 
-def wanted(replicas: int, retired: Collection[int]) -> tuple[int, ...]:
-    """The first `replicas` indices that are not retired."""
+def wanted(count: int, retired: Collection[int]) -> tuple[int, ...]:
+    """The first `count` indices that are not retired."""
     gone = frozenset(retired)
-    return tuple(islice((index for index in count() if index not in gone), replicas))
+    return tuple(itertools.islice((index for index in itertools.count() if index not in gone), count))
 
 
 @dataclass(frozen=True)
@@ -28,36 +31,36 @@ class Slots:
     moves: Mapping[int, int] = field(default_factory=dict)
     """Target by source."""
 
-    def wanted(self, replicas: int) -> tuple[int, ...]:
-        return wanted(replicas, self.retired.union(self.moves.values()))
+    def wanted(self, count: int) -> tuple[int, ...]:
+        return wanted(count, self.retired.union(self.moves.values()))
 
-    def present(self, replicas: int) -> tuple[int, ...]:
+    def present(self, count: int) -> tuple[int, ...]:
         """The slots that are to exist: the wanted, and the targets."""
-        return tuple(sorted({*self.wanted(replicas), *self.moves.values()}))
+        return tuple(sorted({*self.wanted(count), *self.moves.values()}))
 
-    def finally_wanted(self, replicas: int) -> tuple[int, ...]:
+    def finally_wanted(self, count: int) -> tuple[int, ...]:
         """When all moves are done."""
-        return wanted(replicas, self.retired.union(self.moves))
+        return wanted(count, self.retired.union(self.moves))
 
     def moved(self, source: int) -> Slots:
         """After the target has taken its place."""
         moves = {s: t for s, t in self.moves.items() if s != source}
         return Slots(self.retired | {source}, moves)
 
-    def without(self, indices: Iterable[int], replicas: int) -> Slots:
-        """After these were removed for good; `replicas` is the count then."""
-        return replace(self, retired=self.retired.union(indices)).moving(self.moves, replicas)
+    def without(self, indices: Iterable[int], count: int) -> Slots:
+        """After these were removed for good; `count` is what there are then."""
+        return replace(self, retired=self.retired.union(indices)).moving(self.moves, count)
 
-    def moving(self, sources: Iterable[int], replicas: int) -> Slots:
+    def moving(self, sources: Iterable[int], count: int) -> Slots:
         """With moves of these and of no others, as far as they are wanted; those under way go on.
 
         A target that is given up is retired if slots behind it are in use, or it would count in their stead.
         """
-        present = self.wanted(replicas)
+        present = self.wanted(count)
         asked = sorted({*sources}.intersection(present))
         kept = {s: self.moves[s] for s in asked if s in self.moves}
         retired = self._with_given_up(present, kept)
-        final = wanted(replicas, retired.union(asked))
+        final = wanted(count, retired.union(asked))
         moves = {s: t for s, t in kept.items() if t in final}
         free = (index for index in final if index not in {*present, *moves.values()})
         moves |= dict(zip((s for s in asked if s not in moves), free, strict=True))
@@ -76,12 +79,12 @@ def slots_of(job: ElasticJob, type_: str) -> Slots:
 
 def wanted_slots(job: ElasticJob, type_: str) -> tuple[int, ...]:
     """None, if the job has no such type."""
-    return slots_of(job, type_).wanted(_replicas(job, type_))
+    return slots_of(job, type_).wanted(_slot_count(job, type_))
 
 
 def present_slots(job: ElasticJob, type_: str) -> tuple[int, ...]:
     """The wanted, and those that are to take the place of one."""
-    return slots_of(job, type_).present(_replicas(job, type_))
+    return slots_of(job, type_).present(_slot_count(job, type_))
 
 
 def with_slots(job: ElasticJob, changed: Mapping[str, Slots]) -> ElasticJob:
@@ -95,6 +98,12 @@ def with_slots(job: ElasticJob, changed: Mapping[str, Slots]) -> ElasticJob:
     return job.model_copy(update={"status": job.status.model_copy(update=update)})
 
 
-def _replicas(job: ElasticJob, type_: str) -> int:
+def slot_count(spec: ReplicaSpec, replicas: int | None = None) -> int:
+    """How many slots a type has, with this count instead of its own; who has no workers has no standby."""
+    count = spec.replicas if replicas is None else replicas
+    return count + spec.standby if count else 0
+
+
+def _slot_count(job: ElasticJob, type_: str) -> int:
     spec = job.spec.replica_specs.get(type_)
-    return spec.replicas if spec else 0
+    return slot_count(spec) if spec else 0

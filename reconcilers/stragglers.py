@@ -41,7 +41,7 @@ def decide_without_stragglers(
         return Selection(decision, out)
     joinable = [p for p in _without(participants, out) if p.joinable]
     keep = set(published.members)
-    lean = form(published, joinable, _shrunk(bounds, out), world.reason, now, keep=keep)
+    lean = form(published, joinable, bounds.without(len(out)), world.reason, now, keep=keep)
     return Selection(replace(decision, rendezvous=lean), out)
 
 
@@ -62,12 +62,8 @@ def _decide(
     out: frozenset[int],
     now: datetime,
 ) -> Decision:
-    return decide(published, _without(participants, out), _shrunk(bounds, out), now)
+    return decide(published, _without(participants, out), bounds.without(len(out)), now)
 
 
 def _without(participants: Sequence[Participant], out: frozenset[int]) -> list[Participant]:
     return [p for p in participants if p.index not in out]
-
-
-def _shrunk(bounds: Bounds, out: frozenset[int]) -> Bounds:
-    return replace(bounds, desired=bounds.desired - len(out))

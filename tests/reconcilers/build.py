@@ -52,9 +52,11 @@ def participant(
     return Participant(**(fields | more))
 
 
-def bounds(desired: int, minimum: int | None = None, unit: int = 1, **more: float) -> Bounds:
-    waits = {"last_call_seconds": 30.0, "shrink_after_seconds": 60.0} | more
-    return Bounds(desired, minimum or desired, unit, **waits)
+def bounds(
+    desired: int, minimum: int | None = None, unit: int = 1, standby: int = 0, **more: float
+) -> Bounds:
+    waits: dict[str, Any] = {"last_call_seconds": 30.0, "shrink_after_seconds": 60.0} | more
+    return Bounds(desired, minimum or desired, unit, standby=standby, **waits)
 
 
 def job(name: str = "digits", replicas: int = 2, **spec: Any) -> ElasticJob:

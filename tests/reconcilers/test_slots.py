@@ -18,7 +18,7 @@ def test_wanted_are_the_first_indices_that_are_not_retired() -> None:
 
 
 def test_removing_the_middle_one_keeps_the_others_and_their_order() -> None:
-    assert Slots().without([1], replicas=3).wanted(3) == (0, 2, 3)
+    assert Slots().without([1], count=3).wanted(3) == (0, 2, 3)
 
 
 def test_target_of_a_move_exists_besides_the_wanted_until_it_takes_over() -> None:
@@ -29,19 +29,19 @@ def test_target_of_a_move_exists_besides_the_wanted_until_it_takes_over() -> Non
 
 
 def test_growth_during_a_move_takes_the_next_index_and_leaves_the_target_alone() -> None:
-    slots = moving(3, 1).moving([1], replicas=4)
+    slots = moving(3, 1).moving([1], count=4)
     assert (slots.moves, slots.wanted(4)) == ({1: 3}, (0, 1, 2, 4))
     assert slots.moved(1).wanted(4) == (0, 2, 3, 4)
 
 
 def test_smaller_count_lets_a_worker_that_is_there_take_the_place() -> None:
-    slots = moving(4, 1).moving([1], replicas=2)
+    slots = moving(4, 1).moving([1], count=2)
     assert (slots.wanted(2), slots.moves) == ((0, 1), {1: 2})
     assert slots.moved(1).wanted(2) == (0, 2)
 
 
 def test_move_of_a_slot_that_is_no_longer_wanted_is_dropped() -> None:
-    assert moving(4, 3).moving([3], replicas=2) == Slots()
+    assert moving(4, 3).moving([3], count=2) == Slots()
 
 
 def test_target_given_up_is_retired_if_slots_behind_it_are_in_use() -> None:

@@ -61,7 +61,7 @@ def workers_line(job: JSON) -> str:
     counts = (job.get("status", {}).get("replicaStatuses") or {}).get(names.WORKER)
     if counts is None:
         return str(job["spec"]["replicaSpecs"].get(names.WORKER, {}).get("replicas", 0))
-    ended = [f"{counts[state]} {state}" for state in ("succeeded", "failed") if counts.get(state)]
+    ended = [f"{counts[state]} {state}" for state in ("succeeded", "failed", "standby") if counts.get(state)]
     return ", ".join([f"{counts.get('active', 0)}/{counts.get('desired', 0)}", *ended])
 
 

@@ -16,7 +16,7 @@ Row = tuple[object, ...]
 
 COLUMNS = ("RANK", "POD", "NODE", "STATE", "STEP", "S/STEP", "RESTARTS", "LAST FAILURE")
 MOST_NOTES = 5
-AT_EASE = ("Running", "Succeeded")
+AT_EASE = ("Running", "Succeeded", "Standby")
 """States in which a worker needs nobody's attention."""
 
 
@@ -43,6 +43,8 @@ def state_of(worker: JSON) -> str | None:
     phase: str | None = (worker.get("status") or {}).get("phase")
     if phase != "Running":
         return phase
+    if worker["status"].get("standby"):
+        return "Standby"
     return str(current_report(worker).get("state") or "Starting")
 
 
