@@ -30,7 +30,7 @@ REPEATABLE = frozenset({ExitClass.USER_ERROR, ExitClass.HANG})
 SPEND_NOTHING = "Free"
 """Before the signature of a failure that a rule ignores."""
 
-_SHARED = {ExitClass.UNKNOWN: ExitClass.USER_ERROR}
+_SHARED = {ExitClass.UNKNOWN.value: ExitClass.USER_ERROR.value}
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def _signature(failed: Failed) -> str:
 def _purses(budget: FailureBudget) -> dict[str, int]:
     purses: dict[str, int] = {}
     for name, count in budget.spent.items():
-        shared = _SHARED.get(ExitClass(name), ExitClass(name)).value
+        shared = _SHARED.get(name, name)
         purses[shared] = purses.get(shared, 0) + count
     return purses
 

@@ -10,7 +10,7 @@ Read from the top, the first entry that fits decides.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -189,11 +189,6 @@ def failed_containers(pod: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]
         for container in status.get(kind, ())
         if (end := container.get("state", {}).get("terminated")) and end.get("exitCode") != 0
     ]
-
-
-def spends(exit_classes: Iterable[str]) -> list[str]:
-    """Those of them that spend a budget."""
-    return [name for name in exit_classes if name not in FREE]
 
 
 def _disrupted(exit_class: ExitClass, reason: str, message: str) -> PodEnd:
