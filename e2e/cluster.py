@@ -41,6 +41,7 @@ class Capability(Enum):
     POWER = "powering nodes off and on"
     NODE_PROCESSES = "signals to the processes on its nodes"
     STORAGE = "storage of its Pods that is a directory of this machine"
+    MEMORY_LIMITS = "kernel that holds its Pods to their memory limits"
     NETWORK_NAMESPACES = "network of its own for each node (that takes root, and the command ip)"
 
 

@@ -18,6 +18,7 @@ from e2e import links, processes
 from e2e.api import Kind, Object
 from e2e.cluster import REPOSITORY, Capability, Cluster, ControlPlaneProcess, Storage
 from e2e.processes import TrainingProcess
+from localcluster.kubelet.cgroups import open_groups
 from localcluster.paths import Home
 
 UP_SECONDS = 90.0
@@ -72,6 +73,10 @@ class EmbeddedCluster(Cluster):
         self.kubeconfig = self.home.kubeconfig
         self._nodes = nodes
         lacking = set() if links.can_be_had() else {Capability.NETWORK_NAMESPACES}
+        if (groups := open_groups(self._folder)) is None:
+            lacking.add(Capability.MEMORY_LIMITS)
+        else:
+            groups.close()
         self.capabilities = frozenset(Capability) - lacking
 
     def start(self) -> None:

@@ -61,7 +61,8 @@ def test_processes_die_in_each_way_and_the_job_trains_on(cluster: Cluster, obser
     mortals.submit(2, elasticPolicy=POLICY)
     life = mortals.wait_until_training()
     counted: dict[str, int] = {}
-    for death in IN_PLACE:
+    limited = Capability.MEMORY_LIMITS in cluster.capabilities
+    for death in (death for death in IN_PLACE if limited or death.exit_class != "OOM"):
         counted[death.exit_class] = counted.get(death.exit_class, 0) + 1
         life = assert_told(mortals, death, life, counted)
     assert set(mortals.worker(0)["status"].get("restarts") or {}) == set(), "rank 0 only ever followed"
@@ -232,6 +233,30 @@ def assert_failed_by_the_same_error(mortals: Mortals, culprit: str) -> None:
     print(f"{culprit}: failed the job {seconds:.1f} s after its start")
 
 
+def test_rules_decide_what_a_failure_comes_to(cluster: Cluster, observation: Observation) -> None:
+    mortals = Mortals(cluster, observation)
+    rules = [
+        {"action": "FailJob", "onMessagePattern": "ValueError: this sample"},
+        {"action": "Ignore", "onExitCodes": {"operator": "In", "values": [1]}},
+    ]
+    mortals.submit(1, elasticPolicy=POLICY, failurePolicy={"rules": rules})
+    life = mortals.wait_until_training()
+
+    mortals.tell(0, "exit")
+    mortals.wait_until_training(beyond=life)
+    assert mortals.restarts() == {"UserError": 1}
+    assert not mortals.job()["status"]["failureBudget"].get("spent")
+    ignored = "(UserError, Ignore by failurePolicy)"
+    wait_for_events(mortals, ["WorldBroken"], lambda told: any(each.endswith(ignored) for each in told))
+
+    mortals.tell(0, "raise")
+    mortals.wait_until_failed(FAILED_SECONDS)
+    condition = mortals.condition("Failed")
+    assert (condition["status"], condition["reason"]) == ("True", "FailurePolicy")
+    assert condition["message"].endswith("mortal-worker-0 rank 0: ValueError: this sample cannot be read")
+    wait_for_events(mortals, ["FailurePolicy"], lambda told: told == [condition["message"]])
+
+
 def test_ten_preemptions_do_not_fail_a_job(cluster: Cluster, observation: Observation) -> None:
     manifest = jobs.shell(cluster, "sleep 600", name="mortal")
     template = manifest["spec"]["replicaSpecs"]["worker"]["template"]
@@ -268,6 +293,7 @@ def wait_until_running(observation: Observation, pod: str) -> None:
     observation.wait_for(f"{pod} to run", runs, 30)
 
 
+@pytest.mark.needs(Capability.MEMORY_LIMITS)
 def test_a_pod_that_runs_out_of_memory_gets_more_until_the_job_finishes(
     cluster: Cluster, observation: Observation
 ) -> None:
