@@ -9,10 +9,11 @@ Read from the top, the first entry that fits decides.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import re2
 
 from crds.elasticworker import AgentFailure, ExitClass, FailureCause
 from reconcilers.consequences import follows_from_a_peer
@@ -112,8 +113,8 @@ FREE = frozenset(
 )
 """Ends that are not the user's doing: they never spend `restartCount`."""
 
-_HARDWARE = re.compile("|".join(HARDWARE_TEXTS))
-_OWN_LIMIT = re.compile("|".join(OWN_LIMIT_TEXTS))
+_HARDWARE = re2.compile("|".join(HARDWARE_TEXTS))
+_OWN_LIMIT = re2.compile("|".join(OWN_LIMIT_TEXTS))
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,10 @@ peer's death (consequences.py), or every process failure would be followed by a 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from datetime import datetime
+
+import re2
 
 from crds import names
 from crds.elasticjob import Rendezvous, RendezvousPhase
@@ -30,9 +31,9 @@ INNOCENT = (
 )
 """With these in it, an `unhandled system error` has another explanation."""
 
-_LIKELY = re.compile("|".join(PATTERNS))
-_CERTAIN = re.compile("|".join(HARDWARE_TEXTS))
-_INNOCENT = re.compile("|".join(INNOCENT))
+_LIKELY = re2.compile("|".join(PATTERNS))
+_CERTAIN = re2.compile("|".join(HARDWARE_TEXTS))
+_INNOCENT = re2.compile("|".join(INNOCENT))
 
 
 def smells_of_hardware(exit_class: ExitClass, text: str) -> bool:

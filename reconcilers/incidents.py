@@ -30,6 +30,8 @@ class Incident:
 
     exit_class: ExitClass
     failure: JobFailure
+    told: AgentFailure | None = None
+    """In its agent's words, if they are still there."""
     action: FailureAction | None = None
     """Of the rule that matched."""
     in_collective: bool = False
@@ -44,6 +46,10 @@ class Incident:
         """Whether it is only known to follow from a peer's."""
         return self.exit_class is ExitClass.UNKNOWN
 
+    def answered(self, rules: Sequence[FailureRule]) -> Incident:
+        """With what the first rule that matches says to it."""
+        return self if self.told is None else replace(self, action=action_for(rules, of_process(self.told)))
+
 
 def incident_of(
     breaks: Sequence[Break],
@@ -57,10 +63,10 @@ def incident_of(
     """
     if not any(b.report is not None for b in breaks):
         return None
-    first = min(_suspects(workers, round_, rules), key=_order, default=None)
+    first = min(_suspects(workers, round_), key=_order, default=None)
     if first is None or (first.follows and any(_is_loss(b) for b in breaks)):
         return None
-    return first
+    return first.answered(rules)
 
 
 def late_incident(
@@ -69,12 +75,12 @@ def late_incident(
     """Who was rather to blame than the one who is blamed by now; None if nobody."""
     if blamed is None or blamed.round is None:
         return None
-    suspects = _suspects(workers, blamed.round, rules)
+    suspects = _suspects(workers, blamed.round)
     known = next((s for s in suspects if _same(s.failure, blamed)), _as_known(blamed))
     first = min([known, *(s for s in suspects if not _same(s.failure, blamed))], key=_order)
     if first is known:
         return None
-    return replace(first, instead_of=blamed)
+    return replace(first.answered(rules), instead_of=blamed)
 
 
 def with_incident(restarts: Mapping[str, int], incident: Incident | None) -> dict[str, int]:
@@ -114,13 +120,12 @@ def culprit_of(blamed: JobFailure | None, workers: Collection[ElasticWorker]) ->
 
 def incident_in(worker: ElasticWorker, round_: int, rules: Sequence[FailureRule]) -> Incident | None:
     """What this worker, in the Pod that it has, says of its failure in this round."""
-    failure = _failure_in(worker, round_)
-    return None if failure is None else _incident(worker.metadata.name, failure, rules)
+    return next((found.answered(rules) for found in _suspects([worker], round_)), None)
 
 
-def _suspects(workers: Sequence[ElasticWorker], round_: int, rules: Sequence[FailureRule]) -> list[Incident]:
-    found = (incident_in(worker, round_, rules) for worker in workers)
-    return [incident for incident in found if incident is not None]
+def _suspects(workers: Sequence[ElasticWorker], round_: int) -> list[Incident]:
+    found = ((worker.metadata.name, _failure_in(worker, round_)) for worker in workers)
+    return [_incident(name, failure) for name, failure in found if failure is not None]
 
 
 def _failure_in(worker: ElasticWorker, round_: int) -> AgentFailure | None:
@@ -130,7 +135,7 @@ def _failure_in(worker: ElasticWorker, round_: int) -> AgentFailure | None:
     return report.failure if report.failure is not None and report.failure.round == round_ else None
 
 
-def _incident(worker: str, failure: AgentFailure, rules: Sequence[FailureRule]) -> Incident:
+def _incident(worker: str, failure: AgentFailure) -> Incident:
     exit_class = classify_process(failure)
     text = failure.message or failure.log_tail or f"exit code {failure.exit_code}"
     stack = next((s for s in failure.stacks if s.rank == failure.rank), None)
@@ -146,7 +151,7 @@ def _incident(worker: str, failure: AgentFailure, rules: Sequence[FailureRule]) 
             step=failure.step,
             time=failure.time,
         ),
-        action=action_for(rules, of_process(failure)),
+        told=failure,
         in_collective=stack is not None and stack.in_collective,
         of_device=failure.cause is FailureCause.DEVICE,
     )
