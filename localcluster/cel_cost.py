@@ -2,8 +2,8 @@
 
 A real API server refuses a CRD whose rules could become expensive, and it assumes the largest values that
 the schema allows. This estimate walks over an expression's tokens with the same prices, so that a rule over
-lists, maps or strings without limits is noticed here too. It knows the types of fields, of the variables of
-macros, and nothing of intermediate results.
+lists, maps or strings without limits is noticed here too. It knows the types of fields, of what an index picks,
+of the variables of macros, and nothing of intermediate results.
 """
 
 from __future__ import annotations
@@ -81,6 +81,8 @@ class RuleCost:
         self._tokens = tokens_of(source)
         self._variables: dict[str, Node | None] = {"self": node, "oldSelf": node}
         self._scopes = [_Scope(1)]
+        self._elements: list[Node | None] = []
+        """Of each open bracket, what the index picks."""
         self._last: Node | None = None
         """What the operand just read refers to, if it is known."""
         self.total = 0.0
@@ -111,7 +113,9 @@ class RuleCost:
         elif token.kind == "string":
             self._last = None
         elif token.text == "[":
-            return self._read_index(position)
+            self._open_index()
+        elif token.text == "]":
+            self._last = self._elements.pop() if self._elements else None
         return position + 1
 
     def _close(self) -> None:
@@ -160,16 +164,11 @@ class RuleCost:
             raise CelSyntaxError(f"undefined field '{name}'")
         raise CelSyntaxError(f"type '{node.schema.get('type', 'dyn')}' does not support field selection")
 
-    def _read_index(self, position: int) -> int:
-        """Of a literal index the type is known; what an expression picks is not looked into."""
-        node, closing = self._last, position + 2
-        self._last = None
-        literal = position + 1 < len(self._tokens) and self._tokens[position + 1].kind in ("string", "number")
-        if node is None or not literal or self._text(closing) != "]":
-            return position + 1
-        self._add(1)
-        self._last = node.additional or node.items
-        return closing + 1
+    def _open_index(self) -> None:
+        """Of a list or map; or a list begins here, of whose elements nothing is known."""
+        node, self._last = self._last, None
+        self._elements.append(node and (node.additional or node.items))
+        self._add(1 if node else 0)
 
     def _read_call(self, position: int, name: str, receiver: Node | None) -> int:
         if name in MACROS and receiver is not None:
