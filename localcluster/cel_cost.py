@@ -2,8 +2,8 @@
 
 A real API server refuses a CRD whose rules could become expensive, and it assumes the largest values that
 the schema allows. This estimate walks over an expression's tokens with the same prices, so that a rule over
-lists, maps or strings without limits is noticed here too. It knows the types of fields, of what an index picks,
-of the variables of macros, and nothing of intermediate results.
+lists, maps or strings without limits is noticed here too. It knows the types of fields, of what an index
+picks, of the variables of macros, and nothing of intermediate results.
 """
 
 from __future__ import annotations
