@@ -108,7 +108,7 @@ class ReplicaSpec(Model):
     restart_policy: RestartPolicy | None = None
     """DLRover's; the Pod's own restartPolicy in the template is what counts."""
     restart_count: Annotated[int, Field(ge=0, le=1_000)] = 3
-    """How often one worker may fail by the user's own error before the job fails."""
+    """How often the job, and each worker by its Pods, may fail in one class without getting further."""
     auto_scale: bool | None = None
     """Whether an automatic ScalePlan may change this type."""
     restart_timeout: Annotated[int, Field(ge=0)] | None = None
@@ -274,6 +274,10 @@ class ElasticJobSpec(Model):
                 "self.replicaSpecs['worker'].replicas % self.elasticPolicy.nodeUnit == 0",
                 "replicaSpecs[worker].replicas must be a multiple of elasticPolicy.nodeUnit",
             ),
+            cel(
+                "self.replicaSpecs.all(t, t == 'worker' || self.replicaSpecs[t].standby == 0)",
+                "replicaSpecs[worker] alone may have standby",
+            ),
         )
     )
 
@@ -297,11 +301,7 @@ class ElasticJobSpec(Model):
                 cel(
                     f"self.all(t, t in {list(REPLICA_TYPES)})",
                     f"replica types are {', '.join(REPLICA_TYPES)}",
-                ),
-                cel(
-                    "self.all(t, t == 'worker' || self[t].standby == 0)",
-                    "standby is for type worker alone: spec.replicaSpecs[worker].standby",
-                ),
+                )
             ),
         ),
     ]

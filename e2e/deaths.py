@@ -56,7 +56,13 @@ class Mortals:
             shutil.copytree(source, target) if source.is_dir() else shutil.copy(source, target)
 
     def submit(
-        self, workers: int, *, least: int | None = None, variables: dict[str, str] | None = None, **spec: Any
+        self,
+        workers: int,
+        *,
+        least: int | None = None,
+        standby: int = 0,
+        variables: dict[str, str] | None = None,
+        **spec: Any,
     ) -> None:
         """With a GPU in every Pod that is none, and memory limits that are kept."""
         told = {
@@ -84,8 +90,10 @@ class Mortals:
             }
         }
         manifest = jobs.job(self.name, template, workers, **spec)
+        worker = manifest["spec"]["replicaSpecs"]["worker"]
+        worker["standby"] = standby
         if least is not None:
-            manifest["spec"]["replicaSpecs"]["worker"]["minReplicas"] = least
+            worker["minReplicas"] = least
         self.cluster.apply(manifest, self.observation.namespace)
 
     def tell(self, rank: int, way: str) -> None:

@@ -27,6 +27,14 @@ BAD: dict[str, tuple[Callable[[Object], object], tuple[str, ...]]] = {
         lambda job: worker(job).update(replicas=-1),
         ("spec.replicaSpecs.worker.replicas",),
     ),
+    "negative standby": (
+        lambda job: worker(job).update(standby=-1),
+        ("spec.replicaSpecs.worker.standby",),
+    ),
+    "standby of another type than worker": (
+        lambda job: job["spec"]["replicaSpecs"].update(evaluator=worker(job) | {"standby": 1}),
+        ("spec", "replicaSpecs[worker] alone may have standby"),
+    ),
     "min above max": (
         lambda job: worker(job).update(minReplicas=3, maxReplicas=2),
         ("spec.replicaSpecs[worker]", "minReplicas must not be greater than maxReplicas"),
