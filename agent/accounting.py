@@ -52,7 +52,7 @@ def own_group(controller: str, pod_uid: str, cgroups: Path = CGROUPS, proc: Path
     for folder in _folders(controller, groups, cgroups):
         members = _numbers(folder / "cgroup.procs")
         if pid in members:
-            return folder if all(_is_of_pod(proc / str(member), pod_uid) for member in members) else None
+            return folder if all(_is_of_pod(proc, member, pod_uid) for member in members) else None
     return None
 
 
@@ -78,12 +78,25 @@ def _numbers(file: Path) -> set[int]:
         return set()
 
 
-def _is_of_pod(process: Path, pod_uid: str) -> bool:
-    """By its environment, which everything in a container begins with."""
-    try:
-        return f"{POD_UID}={pod_uid}".encode() in (process / "environ").read_bytes().split(b"\0")
-    except OSError:
-        return False
+def _is_of_pod(proc: Path, pid: int, pod_uid: str) -> bool:
+    """By its environment, which everything in a container begins with, or by that of what started it.
+
+    A process that has just ended is nobody's, and no reason to say no.
+    """
+    while pid > 0:
+        try:
+            variables = (proc / str(pid) / "environ").read_bytes().split(b"\0")
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        except OSError:
+            return False
+        if f"{POD_UID}={pod_uid}".encode() in variables:
+            return True
+        try:
+            pid = _Stat.parse((proc / str(pid) / "stat").read_text()).parent
+        except (OSError, ValueError, IndexError):
+            return False
+    return False
 
 
 class CpuGroup:

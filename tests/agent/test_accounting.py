@@ -83,6 +83,16 @@ def test_group_with_processes_of_others_is_not_ones_own(tmp_path: Path, stranger
     assert machine.own("memory") is None
 
 
+def test_children_with_another_environment_and_those_that_have_ended_are_no_strangers(tmp_path: Path) -> None:
+    """The warm parent is without what changes from round to round; and something ends at every moment."""
+    machine = Machine(tmp_path, V1)
+    folder = machine.group("memory", {ME: UID, 41: "", 42: "", 43: UID})
+    (machine.proc / "41" / "stat").write_text(f"41 (python3) S {ME} " + 40 * "0 ")
+    (machine.proc / "42" / "stat").write_text("42 (python3) S 41 " + 40 * "0 ")
+    (machine.proc / "43" / "environ").unlink()
+    assert machine.own("memory") == folder
+
+
 def test_group_without_this_process_is_not_its_own(tmp_path: Path) -> None:
     machine = Machine(tmp_path, V1)
     machine.group("memory", {12: UID})
