@@ -1,36 +1,57 @@
 """The training that benchmarks/recovery.py kills: the smallest DDP loop that notes when each step ended.
 
-Every rank appends `<world> <pid> <step> <CLOCK_MONOTONIC>` to `$EVENTS_DIR/rank-<rank>`. `world` is drawn
-by rank 0 and broadcast, so that steps of one process group can be told from those of the next.
+Every rank appends `<world> <pid> <step> <CLOCK_MONOTONIC>` to `$EVENTS_DIR/rank-<rank>`, and once a start
+`<world> <pid> <began> <imported> <initialised>` to `$EVENTS_DIR/start-<rank>`. `world` is drawn by rank 0 and
+broadcast, so that steps of one process group can be told from those of the next. To dlr it tells steps as if
+it went on from a checkpoint: training that gets no further is made to wait before it is tried again.
 """
 
-import os
 import time
-from pathlib import Path
 
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
+BEGAN = time.monotonic()
+
+import os  # noqa: E402 (what importing costs is measured)
+from pathlib import Path  # noqa: E402
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+
+try:
+    from dlr import report_step
+except ImportError:  # the peers need not have it
+
+    def report_step(step: int) -> None:
+        """Nobody asks."""
+
+
+IMPORTED = time.monotonic()
 
 STEP_SECONDS = 0.02
 
 
 def main() -> None:
     dist.init_process_group("gloo")
+    initialised = time.monotonic()
     world = torch.tensor([time.monotonic_ns()])
     dist.broadcast(world, src=0)
+    events, rank, pid = Path(os.environ["EVENTS_DIR"]), dist.get_rank(), os.getpid()
+    with (events / f"start-{rank}").open("a") as file:
+        file.write(f"{world.item()} {pid} {BEGAN} {IMPORTED} {initialised}\n")
     model = DistributedDataParallel(nn.Linear(32, 32))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    events = Path(os.environ["EVENTS_DIR"]) / f"rank-{dist.get_rank()}"
-    with events.open("a", buffering=1) as file:
+    steps = events / f"rank-{rank}"
+    done = steps.read_bytes().count(b"\n") if steps.exists() else 0
+    with steps.open("a", buffering=1) as file:
         step = 0
         while True:
             step += 1
             optimizer.zero_grad()
             model(torch.randn(16, 32)).square().mean().backward()
             optimizer.step()
-            file.write(f"{world.item()} {os.getpid()} {step} {time.monotonic()}\n")
+            file.write(f"{world.item()} {pid} {step} {time.monotonic()}\n")
+            report_step(done + step)
             time.sleep(STEP_SECONDS)
 
 

@@ -1,0 +1,115 @@
+"""dlr as a contender: an ElasticJob with two workers on the embedded cluster.
+
+So its figures include the API server, the controller and the watches.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from benchmarks.recovery_breakdown import Join, Watches, joins_of, stages
+from benchmarks.recovery_contender import MOST_RESTARTS, SCRIPT, Contender, Failure, Recovery, Stage
+from benchmarks.recovery_events import VICTIM_RANK, WORLD_SIZE, Step
+from crds.elasticjob import ReplicaSpec
+from e2e import jobs
+from e2e.api import Kind, Object
+from e2e.embedded import EmbeddedCluster
+from e2e.observation import Observation
+
+JOB = "recovery"
+NODES = WORLD_SIZE + 2
+"""One that a worker can move to, and one for a standby."""
+
+
+class Dlr(Contender):
+    def __init__(self, cluster: EmbeddedCluster, *, warm_start: bool = True, standby: int = 0) -> None:
+        self._cluster = cluster
+        self._warm_start = warm_start
+        self._standby = standby
+        self.name = (
+            "dlr" + ("" if warm_start else " --no-warm-start") + (f", standby: {standby}" * bool(standby))
+        )
+        self.failures = frozenset(Failure)
+        self._scope = ExitStack()
+        self._observation: Observation | None = None
+        self._watches: Watches | None = None
+        self._lost_node = ""
+
+    def start(self, events: Path) -> None:
+        self._scope = ExitStack()
+        self._observation = self._scope.enter_context(self._cluster.namespace(JOB))
+        self._watches = Watches(self._cluster.kubeconfig, self._observation.namespace)
+        self._scope.callback(self._watches.close)
+        self._cluster.apply(self._manifest(events), self._observation.namespace)
+
+    def _manifest(self, events: Path) -> Object:
+        variables = {"EVENTS_DIR": str(events), "OMP_NUM_THREADS": "1"}
+        flags = ["--nproc-per-node=1"] + ["--no-warm-start"] * (not self._warm_start)
+        container = {
+            "name": "main",
+            "image": self._cluster.image,
+            "command": ["dlr", "run", *flags, str(SCRIPT)],
+            "env": [{"name": name, "value": value} for name, value in variables.items()],
+        }
+        template = {"spec": {"restartPolicy": "Never", "containers": [container]}}
+        manifest = jobs.one_a_node(jobs.job(JOB, template, WORLD_SIZE))
+        worker = manifest["spec"]["replicaSpecs"]["worker"]
+        worker["restartCount"] = MOST_RESTARTS
+        if self._standby:
+            worker["standby"] = self._standby
+        return manifest
+
+    def strike(self, failure: Failure, victim: Step) -> float:
+        assert self._observation is not None
+        pod = jobs.current_pods(self._observation, JOB)[VICTIM_RANK]
+        if failure is Failure.PROCESS:
+            process = self._cluster.training_processes(self._observation.namespace, pod)[0]
+            struck_at = time.monotonic()
+            os.kill(process.pid, signal.SIGKILL)
+            return struck_at
+        if failure is Failure.POD:
+            api = self._cluster.api()
+            struck_at = time.monotonic()
+            api.delete(Kind.POD, pod["metadata"]["name"], self._observation.namespace, gracePeriodSeconds=0)
+            api.close()
+            return struck_at
+        self._lost_node = pod["spec"]["nodeName"]
+        struck_at = time.monotonic()
+        self._cluster.power_off(self._lost_node)
+        return struck_at
+
+    def mend(self) -> None:
+        if self._lost_node:
+            self._cluster.power_on(self._lost_node)
+            self._lost_node = ""
+
+    def stages(self, recoveries: Sequence[Recovery]) -> list[Mapping[Stage, float]]:
+        """Of killed processes: where a Pod is lost, its agent has no part in it."""
+        assert self._watches is not None
+        arrivals, joins = self._watches.arrivals(), self._joins()
+        return [stages(recovery, arrivals, joins) for recovery in recoveries]
+
+    def _joins(self) -> list[Join]:
+        assert self._observation is not None
+        monotonic_offset = time.time() - time.monotonic()
+        return [
+            join
+            for pod in jobs.current_pods(self._observation, JOB)
+            for join in joins_of(
+                self._cluster.log(self._observation.namespace, pod["metadata"]["name"]), monotonic_offset
+            )
+        ]
+
+    def stop(self) -> None:
+        self.mend()
+        self._scope.close()
+
+
+def standby_is_known() -> bool:
+    """Whether this version of the API has `standby`."""
+    return "standby" in ReplicaSpec.model_fields

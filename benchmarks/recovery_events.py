@@ -1,0 +1,109 @@
+"""What the ranks of a job under benchmarks/recovery.py wrote about themselves (benchmarks/tiny_ddp.py)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+WORLD_SIZE = 2
+VICTIM_RANK = 1
+STEPS_BEFORE_KILL = 20
+POLL_SECONDS = 0.05  # the ranks note their own times: this only bounds how soon we look
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step that one rank ended. All times are of CLOCK_MONOTONIC, in seconds."""
+
+    world: int
+    pid: int
+    number: int
+    time: float
+
+
+@dataclass(frozen=True)
+class Start:
+    """How one rank came to its place in a world."""
+
+    world: int
+    pid: int
+    began: float
+    imported: float
+    initialised: float
+
+
+class Lines:
+    """A file that grows, read once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+
+    def new(self) -> list[list[str]]:
+        """The words of each line that was ended since the last look."""
+        if not self._path.exists():
+            return []
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            whole = file.read().rpartition(b"\n")[0]
+        if not whole:
+            return []
+        self._offset += len(whole) + 1
+        return [line.split() for line in whole.decode().splitlines()]
+
+
+class Timeline:
+    """The steps and starts of one job's ranks."""
+
+    def __init__(self, directory: Path) -> None:
+        self._step_lines = [Lines(directory / f"rank-{rank}") for rank in range(WORLD_SIZE)]
+        self._start_lines = [Lines(directory / f"start-{rank}") for rank in range(WORLD_SIZE)]
+        self._firsts: list[dict[int, float]] = [{} for _ in range(WORLD_SIZE)]
+        self._starts: list[dict[int, Start]] = [{} for _ in range(WORLD_SIZE)]
+        self._latest: list[Step | None] = [None] * WORLD_SIZE
+
+    def victim(self, later_than: int = 0) -> Step | None:
+        """The latest step of the rank to kill, once all have trained for a while in a world that is new."""
+        self._read()
+        steps = [step for step in self._latest if step is not None and step.number >= STEPS_BEFORE_KILL]
+        if len(steps) < WORLD_SIZE or len({step.world for step in steps}) > 1:
+            return None
+        return steps[VICTIM_RANK] if steps[VICTIM_RANK].world > later_than else None
+
+    def recovered_after(self, world: int) -> tuple[int, float] | None:
+        """The first world later than `world` in which all ended a step, and when the last of them did."""
+        self._read()
+        for candidate in sorted(self._firsts[VICTIM_RANK]):
+            if candidate > world and all(candidate in firsts for firsts in self._firsts):
+                return candidate, max(firsts[candidate] for firsts in self._firsts)
+        return None
+
+    def starts(self, world: int) -> list[Start]:
+        """Of all ranks in this world, as far as they told."""
+        self._read()
+        return [starts[world] for starts in self._starts if world in starts]
+
+    def _read(self) -> None:
+        for rank in range(WORLD_SIZE):
+            for world, pid, began, imported, initialised in self._start_lines[rank].new():
+                start = Start(int(world), int(pid), float(began), float(imported), float(initialised))
+                self._starts[rank][start.world] = start
+            for world, pid, number, at in self._step_lines[rank].new():
+                step = Step(int(world), int(pid), int(number), float(at))
+                self._firsts[rank].setdefault(step.world, step.time)
+                self._latest[rank] = step
+
+
+def wait_for(ask: Callable[[], Answer | None], deadline_seconds: float) -> Answer | None:
+    """What `ask` answers first that is not None; None when the deadline passes."""
+    deadline = time.monotonic() + deadline_seconds
+    while time.monotonic() < deadline:
+        if (answer := ask()) is not None:
+            return answer
+        time.sleep(POLL_SECONDS)
+    return None

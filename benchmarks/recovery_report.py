@@ -1,0 +1,143 @@
+"""docs/recovery.md, from the trials of benchmarks/recovery.py."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+
+import torch
+
+from benchmarks.recovery_contender import Failure, Stage, Trial
+from benchmarks.recovery_peers import DLROVER_VERSION, Dlrover, Torchrun
+
+Results = dict[Failure, dict[str, list[Trial]]]
+"""By failure and contender."""
+
+PEERS = (Torchrun.name, Dlrover.name)
+ABOUT = {
+    Failure.PROCESS: "SIGKILL of the training process; its agent and its Pod live on.",
+    Failure.POD: """\
+The Pod is deleted with no grace. With torchrun and DLRover agent and process are killed, and another agent is
+started at once: what an ideal cluster would do, that takes no time to notice, to schedule and to start a
+container.""",
+    Failure.NODE: """\
+The node is switched off, and nobody says so: of the time, `heartbeatTimeoutSeconds` (30 s by default) goes by
+until it is given up. The peers have none on one machine.""",
+}
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    load: float
+    """Of the last minute, before the first trial."""
+    minutes: float
+    """That the whole took."""
+    deadline_seconds: float
+    turns: int
+
+
+def seconds(trials: Sequence[Trial]) -> list[float]:
+    """Of those that recovered."""
+    return [trial.seconds for trial in trials if trial.seconds is not None]
+
+
+def table(by_name: Mapping[str, Sequence[Trial]]) -> str:
+    lines = ["| | trials | median | 90 % | worst | hung |", "|---|--:|--:|--:|--:|--:|"]
+    for name, trials in by_name.items():
+        recovered = sorted(seconds(trials))
+        figures = ["–"] * 3
+        if recovered:
+            most = recovered[-(-9 * len(recovered) // 10) - 1]
+            figures = [f"{value:.2f} s" for value in (statistics.median(recovered), most, recovered[-1])]
+        lines.append(f"| {name} | {len(trials)} | {' | '.join(figures)} | {len(trials) - len(recovered)} |")
+    return "\n".join(lines)
+
+
+def ratios(by_name: Mapping[str, Sequence[Trial]]) -> str:
+    """Of the medians of those trials that recovered, to the better peer's."""
+    medians = {
+        name: statistics.median(found) for name, trials in by_name.items() if (found := seconds(trials))
+    }
+    peers = {name: median for name, median in medians.items() if name in PEERS}
+    if not peers:
+        return ""
+    best = min(peers, key=lambda name: peers[name])
+    shown = [f"{name} {peers[best] / median:.1f}" for name, median in medians.items() if name not in PEERS]
+    return f"Times faster than the better peer, {best}, by the median: {', '.join(shown)}."
+
+
+def breakdown(by_name: Mapping[str, Sequence[Trial]]) -> str:
+    """The median of each part, in ms; nothing if no contender could tell."""
+    told = {
+        name: parts for name, trials in by_name.items() if (parts := [t.stages for t in trials if t.stages])
+    }
+    if not told:
+        return ""
+    lines = [
+        f"| | trials | {' | '.join(stage.value for stage in Stage)} |",
+        "|---|--:" + "|--:" * len(Stage) + "|",
+    ]
+    for name, parts in told.items():
+        medians = [f"{1000 * statistics.median(part[stage] for part in parts):.0f}" for stage in Stage]
+        lines.append(f"| {name} | {len(parts)} | {' | '.join(medians)} |")
+    return "\n".join(lines)
+
+
+def sections(results: Results) -> str:
+    parts = []
+    for failure, by_name in results.items():
+        title = failure.value[0].upper() + failure.value[1:]
+        parts.append(f"## {title}\n\n{ABOUT[failure]}\n\n{table(by_name)}")
+        if told := ratios(by_name):
+            parts.append(told)
+    return "\n\n".join(parts)
+
+
+def report(results: Results, now: Circumstances) -> str:
+    flags = {"kills": Failure.PROCESS, "pod-kills": Failure.POD, "node-losses": Failure.NODE}
+    strikes = {failure: max(map(len, by_name.values())) for failure, by_name in results.items()}
+    given = " ".join(f"--{flag} {strikes.get(failure, 0)}" for flag, failure in flags.items())
+    return f"""# Recovery
+
+Seconds from a failure of rank 1 until both ranks have ended a step in the next world: two agents with one
+process each, gloo, a tiny DDP model, so that what is measured is detection, rendezvous and the start of
+processes. A trial that took longer than {now.deadline_seconds:.0f} s counts as hung; medians and worst are of
+those that recovered. dlr's Pods are on the embedded cluster, so its figures include the API server, the
+controller and the watches.
+
+![Every recovery, by contender](images/recovery.svg)
+
+{sections(results)}
+
+## Where dlr's time goes
+
+Of a killed process, the median of each part in ms. A part ends when the last of those that have a share in
+it is through.
+
+{breakdown(results.get(Failure.PROCESS, {}))}
+
+* **detect**: until the first agent's report of the failure is in the API server
+* **publish**: until the next world is
+* **observe**: until the last agent has seen it
+* **stop**: until that agent has ended what it ran, and joins
+* **start**: the agents meet; the process is forked, or spawned, up to the script's first line
+* **import**: torch, in the script
+* **init**: `init_process_group`
+* **first step**: DistributedDataParallel, and a step of all
+
+They are seen from outside of the product: by two watches, in the agents' logs, and in what the training
+script notes.
+
+## How it was measured
+
+On {date.today()}, with {os.cpu_count()} CPU cores, {platform.system()}, Python {platform.python_version()},
+torch {torch.__version__} and DLRover {DLROVER_VERSION} with its local master; load {now.load:.1f} before
+the first trial. All ran on the same machine in one run of {now.minutes:.0f} minutes, turn by turn; a turn
+strikes one job several times, and goes on with a fresh job where one hung. To run it again:
+
+    python -m benchmarks.recovery {given} --turns {now.turns}
+"""
