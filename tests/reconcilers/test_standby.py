@@ -1,0 +1,336 @@
+"""Standby workers (docs/elasticity.md): who may train beside those who do, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controller.resources import ELASTICJOBS
+from crds.elasticjob import Rendezvous, RendezvousPhase
+from crds.elasticworker import AgentState
+from reconcilers.disruption_budget import budget_of
+from reconcilers.job_status import replica_statuses, worker_pods
+from reconcilers.rendezvous import Bounds, Participant, decide
+from reconcilers.slots import present_slots, slot_count
+from reconcilers.standby import standing_by, told_otherwise
+from tests.reconcilers.build import NOW, bounds, job, later, participant, report, worker
+from tests.reconcilers.job_stage import Stage as CheckedStage
+from tests.reconcilers.job_stage import at, checked_job
+from tests.reconcilers.scale_stage import JOB, Stage
+
+FORMED, REFORMING = RendezvousPhase.FORMED, RendezvousPhase.REFORMING
+LIMITS = bounds(2, standby=1)
+
+
+def world_of(*members: int, round_: int = 1) -> Rendezvous:
+    ones = [1] * len(members)
+    return Rendezvous(round=round_, phase=FORMED, members=list(members), incarnations=ones, formed_at=NOW)
+
+
+def running(*indices: int) -> list[Participant]:
+    return [participant(i, AgentState.RUNNING, 1) for i in indices]
+
+
+def lost(index: int) -> Participant:
+    return participant(index, None, alive=False, gone_because="no heartbeat")
+
+
+# --- the world ----------------------------------------------------------------------------------------
+
+
+def test_a_standby_steps_into_a_lost_rank_in_the_decision_that_sees_the_loss() -> None:
+    decision = decide(world_of(0, 1), [*running(0), lost(1), participant(2)], LIMITS, NOW)
+    world = decision.rendezvous
+    assert (world.phase, world.round, world.members) == (FORMED, 2, [0, 2])
+    assert [b.index for b in decision.breaks] == [1] and decision.look_again_seconds is None
+
+
+def test_who_has_been_lost_stands_by_when_it_is_back() -> None:
+    people = [participant(0, AgentState.RUNNING, 1), participant(1), participant(2, AgentState.RUNNING, 1)]
+    assert decide(world_of(0, 2), people, LIMITS, NOW).rendezvous == world_of(0, 2)
+
+
+def test_a_failure_in_place_is_no_standbys_business() -> None:
+    people = [*running(0), participant(1, AgentState.FAILED, 1), participant(2)]
+    assert decide(world_of(0, 1), people, LIMITS, NOW).rendezvous.members == [0, 1]
+
+
+def test_who_was_in_the_broken_world_comes_before_who_stands_by() -> None:
+    broken = world_of(1, 2).model_copy(update={"phase": REFORMING, "reforming_since": NOW})
+    world = decide(broken, [participant(0), participant(1), participant(2)], LIMITS, NOW).rendezvous
+    assert world.members == [1, 2]
+
+
+def test_the_first_world_does_not_wait_for_who_is_to_stand_by() -> None:
+    assert decide(Rendezvous(), [participant(0), participant(2)], LIMITS, NOW).rendezvous.members == [0, 2]
+
+
+def test_a_larger_count_takes_who_stands_by_at_once() -> None:
+    people = [*running(0, 1), participant(2), participant(3, None)]
+    world = decide(world_of(0, 1), people, bounds(3, standby=1), NOW).rendezvous
+    assert world.members == [0, 1, 2]
+
+
+def test_a_smaller_count_has_the_highest_rank_stand_by() -> None:
+    decision = decide(world_of(0, 1, 2), running(0, 1, 2), bounds(2, standby=1), NOW)
+    assert decision.rendezvous.members == [0, 1] and not decision.broken
+
+
+@st.composite
+def situations(draw: st.DrawFn) -> tuple[Rendezvous, list[Participant], Bounds]:
+    """A world of full size that some members may have left, and others beside it, in any state."""
+    desired, standby = draw(st.integers(1, 5)), draw(st.integers(0, 3))
+    indices = range(desired + standby)
+    members = sorted(draw(st.permutations(indices))[:desired])
+    people = []
+    for index in indices:
+        state = draw(st.sampled_from([None, *AgentState]))
+        spoken = None if state is None else report(index, state, draw(st.integers(0, 2)))
+        joined = draw(st.floats(0, 60))
+        people.append(Participant(index, 1, draw(st.booleans()), report=spoken, seconds_since_joined=joined))
+    return world_of(*members), people, bounds(desired, draw(st.integers(1, desired)), standby=standby)
+
+
+@given(situations(), st.floats(0, 100))
+@settings(max_examples=400, deadline=None)
+def test_the_world_is_never_larger_than_replicas(
+    situation: tuple[Rendezvous, list[Participant], Bounds], seconds: float
+) -> None:
+    """Invariant: however many stand by, and for however long a world was broken."""
+    world, people, limits = situation
+    for _ in range(3):
+        world = decide(world, people, limits, later(seconds)).rendezvous
+        assert len(world.members) <= limits.desired
+
+
+@given(situations())
+@settings(max_examples=400, deadline=None)
+def test_a_loss_with_enough_ready_standbys_forms_the_next_round_in_that_very_decision(
+    situation: tuple[Rendezvous, list[Participant], Bounds],
+) -> None:
+    """Invariant: the world is of full size again, and who did not leave it is still in it."""
+    world, people, limits = situation
+    decision = decide(world, people, limits, NOW)
+    ready = {p.index for p in people if p.joinable}
+    if not decision.broken or len(ready) < limits.desired:
+        return
+    new = decision.rendezvous
+    assert (new.phase, new.round, len(new.members)) == (FORMED, world.round + 1, limits.desired)
+    assert ready.intersection(world.members) <= set(new.members)
+
+
+@given(situations())
+@settings(max_examples=400, deadline=None)
+def test_no_round_is_ever_made_for_a_standbys_sake(
+    situation: tuple[Rendezvous, list[Participant], Bounds],
+) -> None:
+    """Invariant: a world of full size whose members are well stays, whoever comes and goes beside it."""
+    world, people, limits = situation
+    well = [replace(p, alive=True, report=report(p.index, AgentState.RUNNING, 1)) for p in people]
+    mixed = [w if p.index in world.members else p for p, w in zip(people, well, strict=True)]
+    assert decide(world, mixed, limits, later(1_000)).rendezvous == world
+
+
+@given(st.integers(0, 6), st.integers(0, 4), st.sets(st.integers(0, 9), max_size=4))
+def test_there_are_as_many_slots_as_replicas_and_standby(
+    replicas: int, standby: int, retired: set[int]
+) -> None:
+    """Invariant: whichever were retired; a job of no workers has nobody to stand by either."""
+    status = {"retired": {"worker": sorted(retired)}}
+    wanting = job(replicas=replicas, worker={"standby": standby}, status=status)
+    slots = present_slots(wanting, "worker")
+    assert len(slots) == (replicas + standby if replicas else 0) and not retired.intersection(slots)
+    assert len(slots) == slot_count(wanting.spec.replica_specs["worker"])
+
+
+# --- what is said of it -------------------------------------------------------------------------------
+
+
+def test_who_stands_by_is_counted_and_told_as_such() -> None:
+    wanting = job(replicas=2, worker={"standby": 2})
+    crew = [
+        *(at(i, "a", state=AgentState.RUNNING, observed_round=1) for i in (0, 1)),
+        at(2, "b", observed_round=1),
+        worker(3),
+    ]
+    standing = standing_by(wanting, crew, world_of(0, 1))
+    assert standing == {2}, "the other is not ready yet"
+    assert [w.spec.index for w in told_otherwise(crew, standing)] == [2]
+    counts = replica_statuses(wanting, crew, len(standing))["worker"]
+    assert (counts.desired, counts.active, counts.standby) == (2, 3, 1)
+    assert worker_pods(wanting, crew) == 2
+    assert worker_pods(wanting, crew[:1]) == 1
+
+
+def test_a_newcomer_of_a_job_without_standby_does_not_stand_by() -> None:
+    crew = [at(i, "a", observed_round=1) for i in range(3)]
+    assert standing_by(job(replicas=3), crew, world_of(0, 1)) == frozenset()
+
+
+def test_the_disruption_budget_protects_the_minimum_so_that_a_standby_lets_a_drain_go_on() -> None:
+    budget = budget_of(job(replicas=3, worker={"standby": 1}))
+    assert budget is not None and budget["spec"]["minAvailable"] == 3
+
+
+# --- checks -------------------------------------------------------------------------------------------
+
+
+def checked_stage() -> CheckedStage:
+    """Three workers on nodes of their own; two train and have been checked, the third has just come."""
+    wanting = checked_job(2, worker={"standby": 1})
+    stage = CheckedStage(wanting, [at(0, "a"), at(1, "b"), worker(2, nodeName=None)])
+    assert stage.look().check == (0, 1)
+    stage.look()
+    stage.conclude()
+    stage.look()
+    stage.act()
+    assert stage.world.members == [0, 1]
+    stage.put(at(2, "c", observed_round=1))
+    return stage
+
+
+def test_who_stands_by_is_checked_beside_the_world_and_not_again_when_it_steps_in() -> None:
+    stage = checked_stage()
+    assert stage.look().check == (2,)
+    stage.look()
+    assert (stage.world.round, stage.active) == (1, "digits-check-2"), "training goes on"
+    stage.conclude()
+    assert stage.look().check == () and stage.world.round == 1
+    stage.lose(1)
+    assert stage.look().check == ()
+    assert (stage.world.round, stage.world.members) == (2, [0, 2])
+    assert len(stage.checks) == 2
+
+
+def test_a_loss_while_one_who_stands_by_is_tested_takes_another() -> None:
+    stage = checked_stage()
+    stage.job = checked_job(2, worker={"standby": 2})
+    stage.workers.append(at(3, "d", observed_round=1))
+    assert stage.look().check == (2, 3)
+    stage.look()
+    stage.conclude()
+    stage.look()
+    stage.put(at(3, "e", incarnation=2, observed_round=1))
+    assert stage.look().check == (3,)
+    stage.look()
+    stage.lose(0)
+    stage.look()
+    assert (stage.active, stage.world.round, stage.world.members) == ("digits-check-3", 2, [1, 2])
+
+
+def test_a_loss_waits_for_the_check_where_only_the_tested_could_step_in() -> None:
+    stage = checked_stage()
+    stage.look()
+    stage.look()
+    stage.lose(1)
+    stage.look()
+    assert stage.world.phase is REFORMING
+    stage.conclude()
+    stage.look()
+    assert (stage.world.round, stage.world.members) == (2, [0, 2])
+
+
+# --- with the real reconcilers ------------------------------------------------------------------------
+
+
+async def training(replicas: int, standby: int, minimum: int | None = None) -> Stage:
+    stage = Stage()
+    stage.add_job(replicas, minimum)
+    stage.edit_job(standby=standby)
+    await stage.settle()
+    assert len(stage.workers()) == replicas + standby
+    assert members(stage) == [list(range(replicas))]
+    return stage
+
+
+def members(stage: Stage) -> list[list[int]]:
+    return [world["members"] for world in stage.formed()]
+
+
+def standbys(stage: Stage) -> list[int]:
+    return [w["spec"]["index"] for w in stage.workers() if w["status"].get("standby")]
+
+
+def phases(stage: Stage) -> set[str]:
+    return {world["phase"] for world in stage.worlds if world["round"]}
+
+
+def memory_of(stage: Stage, indices: Sequence[int]) -> set[str]:
+    return {stage.memory()[index] for index in indices}
+
+
+async def test_a_larger_count_is_one_round_and_another_stands_by() -> None:
+    stage = await training(2, 1)
+    assert standbys(stage) == [2]
+    stage.edit_job(replicas=3)
+    await stage.settle()
+    assert members(stage)[1:] == [[0, 1, 2]] and standbys(stage) == [3]
+    stage.edit_job(replicas=2)
+    await stage.settle()
+    assert members(stage)[2:] == [[0, 1]] and standbys(stage) == [2]
+    assert phases(stage) == {"Formed"} and len(stage.workers()) == 3
+    status = stage.job()["status"]
+    assert (status["phase"], status["replicas"]) == ("Running", 2)
+    assert status["replicaStatuses"]["worker"]["standby"] == 1
+
+
+async def test_standby_can_be_asked_for_and_given_up_while_the_job_trains() -> None:
+    stage = await training(2, 0)
+    stage.edit_job(standby=2)
+    await stage.settle()
+    assert standbys(stage) == [2, 3]
+    stage.edit_job(standby=0)
+    await stage.settle()
+    assert members(stage) == [[0, 1]] and len(stage.workers()) == 2
+
+
+async def test_a_plan_that_removes_a_member_has_who_stands_by_remain() -> None:
+    stage = await training(3, 1, minimum=2)
+    stage.add_plan(removePods=[{"name": "j-worker-1"}])
+    await stage.settle()
+    assert stage.phase() == "Succeeded" and members(stage)[1:] == [[0, 2]] and standbys(stage) == [3]
+
+
+async def test_a_plan_may_remove_who_stands_by_if_it_says_the_count() -> None:
+    stage = await training(2, 1)
+    counts = {"worker": {"replicas": 2}}
+    stage.add_plan(removePods=[{"name": "j-worker-2"}], replicaResourceSpecs=counts)
+    await stage.settle()
+    assert stage.phase() == "Succeeded" and members(stage) == [[0, 1]] and standbys(stage) == [3]
+
+
+async def test_a_plan_moves_a_member_in_one_round() -> None:
+    stage = await training(2, 1)
+    stage.add_plan(migratePods=[{"name": "j-worker-1"}])
+    await stage.settle()
+    assert stage.phase() == "Succeeded" and members(stage)[1:] == [[0, 2]] and standbys(stage) == [3]
+
+
+async def test_a_plan_moves_who_stands_by_without_a_round() -> None:
+    stage = await training(2, 1)
+    stage.add_plan(migratePods=[{"name": "j-worker-2"}])
+    await stage.settle()
+    assert stage.phase() == "Succeeded" and members(stage) == [[0, 1]] and standbys(stage) == [3]
+
+
+async def test_new_memory_goes_through_the_standby_first_and_no_world_is_ever_smaller() -> None:
+    stage = await training(3, 1)
+    stage.add_plan(replicaResourceSpecs={"worker": {"resource": {"memory": "2Gi"}}})
+    await stage.settle()
+    assert stage.phase() == "Succeeded"
+    assert {len(world) for world in members(stage)} == {3} and phases(stage) == {"Formed"}
+    assert len(members(stage)) == 1 + 3, "one round a member"
+    assert stage.memory() == dict.fromkeys(range(4), "2Gi")
+
+
+async def test_suspension_takes_the_standby_along_and_resumption_brings_it_back() -> None:
+    stage = await training(2, 1)
+    stage.patch(ELASTICJOBS, JOB, {"spec": {"suspend": True}})
+    await stage.settle()
+    assert standbys(stage) == []
+    stage.patch(ELASTICJOBS, JOB, {"spec": {"suspend": False}})
+    await stage.settle()
+    assert members(stage)[-1] == [0, 1] and standbys(stage) == [2]
