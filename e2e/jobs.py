@@ -35,7 +35,7 @@ def digits(
     workers: int = 2,
     epochs: int = 10,
     step_delay_seconds: float = 0.05,
-    launcher: tuple[str, ...] = ("dlr", "run"),
+    launcher: tuple[str, ...] = ("dlr", "run", "--preload=sklearn.datasets"),
     **spec: Any,
 ) -> Object:
     """examples/digits as a job of this cluster: 23 steps an epoch, a checkpoint every 10 steps."""
