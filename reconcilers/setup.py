@@ -113,7 +113,7 @@ def add_workers(manager: Manager, clock: Clock, check_image: str) -> None:
     pods = WorkerReconciler(manager.client, cache, manager.recorder, manager.contact, clock, check_image)
     (
         ControllerBuilder(manager, "elasticworker")
-        .for_(ELASTICWORKERS, predicate=more_than_the_agents_report)
+        .for_(ELASTICWORKERS, predicate=more_than_an_agents_later_reports)
         .owns(PODS)
         .owns(LEASES)
         .watches(ELASTICJOBS, workers_of_job)
@@ -261,6 +261,11 @@ def more_than_the_agents_report(change: Change) -> bool:
     return _without_report(change.old) != _without_report(change.new)
 
 
+def more_than_an_agents_later_reports(change: Change) -> bool:
+    """From its first report on, an agent's silence counts: its Lease may never be renewed again."""
+    return _speaker(change.old) != _speaker(change.new) or more_than_the_agents_report(change)
+
+
 def more_of_an_answer(change: Change) -> bool:
     """What a check wants to know of a worker: where its Pod is, how it is, and what its agent found out."""
     return _voice(change.old) != _voice(change.new)
@@ -294,6 +299,11 @@ def _without_report(worker: dict[str, Any] | None) -> tuple[object, ...] | None:
         return None
     status = {k: v for k, v in worker.get("status", {}).items() if k != "agent"}
     return worker["spec"], status, worker["metadata"].get("deletionTimestamp")
+
+
+def _speaker(worker: dict[str, Any] | None) -> str | None:
+    """The Pod whose agent reports."""
+    return ((worker or {}).get("status", {}).get("agent") or {}).get("podUid")
 
 
 def _without_steps(worker: dict[str, Any] | None) -> tuple[object, ...] | None:

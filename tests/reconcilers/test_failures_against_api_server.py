@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from controller.errors import Invalid
-from controller.resources import ELASTICWORKERS, EVENTS, NODES
+from controller.resources import ELASTICWORKERS, EVENTS, NODES, PODS
 from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers, install_crds
 
 GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer"
@@ -171,6 +171,22 @@ async def test_rule_fails_the_job_by_how_a_container_ended(hollow: Hollow) -> No
     failed = next(c for c in status["conditions"] if c["type"] == "Failed")
     assert failed["reason"] == "FailurePolicy"
     assert failed["message"] == "a rule of failurePolicy fails the job: final-worker-0: loss is NaN"
+
+
+async def test_node_that_dies_before_its_agent_is_heard_a_second_time_is_lost_in_time(hollow: Hollow) -> None:
+    await hollow.submit("young", 1, elasticPolicy={"heartbeatTimeoutSeconds": 5})
+    pod = await hollow.until("a Pod", lambda: hollow.client.get(PODS, "young-worker-0-1", NAMESPACE))
+    assert pod["metadata"]["name"] == "young-worker-0-1"
+    await hollow.beat("young-worker-0")
+    await hollow.run_agent("young-worker-0")
+    began = asyncio.get_running_loop().time()
+
+    async def lost() -> bool:
+        worker = await hollow.client.get(ELASTICWORKERS, "young-worker-0", NAMESPACE)
+        return worker["status"].get("restarts") == {"NodeLost": 1}
+
+    await hollow.until("it to be lost", lost, patience=15)
+    assert 4 < asyncio.get_running_loop().time() - began < 10
 
 
 async def test_storm_of_one_failure_makes_few_events(hollow: Hollow) -> None:

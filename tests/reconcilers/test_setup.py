@@ -10,6 +10,7 @@ from reconcilers.setup import (
     makes_way,
     more_of_a_jobs_checks,
     more_of_an_answer,
+    more_than_an_agents_later_reports,
     more_than_progress,
     more_than_status,
     more_than_the_agents_report,
@@ -55,6 +56,13 @@ def test_the_first_step_of_a_round_wakes_the_job_and_those_after_it_do_not() -> 
 def test_what_a_pod_uses_wakes_nobody() -> None:
     change = Change(raw(state="Running"), raw(state="Running", usage={"cpuCores": 1.5, "memoryBytes": 1}))
     assert not more_than_progress(change) and not more_than_the_agents_report(change)
+
+
+def test_an_agents_first_report_wakes_its_pods_reconciler_and_later_ones_do_not() -> None:
+    silent, first = raw(), raw(state="Ready", podUid="a")
+    assert more_than_an_agents_later_reports(Change(silent, first))
+    assert not more_than_an_agents_later_reports(Change(first, raw(state="Running", podUid="a")))
+    assert more_than_an_agents_later_reports(Change(first, raw(state="Ready", podUid="b")))
 
 
 def test_an_agents_state_wakes_the_job_but_not_its_pods_reconciler() -> None:
