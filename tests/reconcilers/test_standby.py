@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
 from dataclasses import replace
+from datetime import timedelta
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.resources import ELASTICJOBS
+from controller.resources import ELASTICJOBS, ELASTICWORKERS
 from crds.elasticjob import Rendezvous, RendezvousPhase
 from crds.elasticworker import AgentState
 from reconcilers.disruption_budget import budget_of
@@ -20,6 +22,7 @@ from tests.reconcilers.build import NOW, bounds, job, later, participant, report
 from tests.reconcilers.job_stage import Stage as CheckedStage
 from tests.reconcilers.job_stage import at, checked_job
 from tests.reconcilers.scale_stage import JOB, Stage
+from tests.reconcilers.test_scale import CHAOS, KINDS, play
 
 FORMED, REFORMING = RendezvousPhase.FORMED, RendezvousPhase.REFORMING
 LIMITS = bounds(2, standby=1)
@@ -258,10 +261,6 @@ def phases(stage: Stage) -> set[str]:
     return {world["phase"] for world in stage.worlds if world["round"]}
 
 
-def memory_of(stage: Stage, indices: Sequence[int]) -> set[str]:
-    return {stage.memory()[index] for index in indices}
-
-
 async def test_a_larger_count_is_one_round_and_another_stands_by() -> None:
     stage = await training(2, 1)
     assert standbys(stage) == [2]
@@ -334,3 +333,57 @@ async def test_suspension_takes_the_standby_along_and_resumption_brings_it_back(
     stage.patch(ELASTICJOBS, JOB, {"spec": {"suspend": False}})
     await stage.settle()
     assert members(stage)[-1] == [0, 1] and standbys(stage) == [2]
+
+
+def lose(stage: Stage, index: int) -> None:
+    """Its Pod is gone."""
+    worker_ = next((w for w in stage.workers() if w["spec"]["index"] == index), None)
+    if worker_ is None or worker_.get("status", {}).get("phase") != "Running":
+        return
+    end = {
+        "incarnation": worker_["spec"]["incarnation"],
+        "exitClass": "NodeLost",
+        "time": (NOW + timedelta(seconds=stage.seconds)).isoformat(),
+    }
+    gone = {"status": {"phase": "Failed", "standby": None, "lastExit": end, "message": "lost"}}
+    stage.patch(ELASTICWORKERS, worker_["metadata"]["name"], gone, status=True)
+
+
+CHANGES = st.one_of(
+    st.tuples(st.just("lose"), st.integers(0, 6)),
+    st.tuples(st.just("replicas"), st.integers(2, 4)),
+    st.tuples(st.just("standby"), st.integers(0, 2)),
+    st.tuples(st.just("plan"), st.sampled_from(["removed", "moved", "resources"])),
+)
+
+
+@given(st.lists(st.tuples(CHANGES, CHAOS), max_size=6), st.integers(0, 2))
+@settings(max_examples=60, deadline=None)
+def test_whatever_happens_there_are_replicas_in_the_world_and_standby_beside_it(
+    story: list[tuple[tuple[str, Any], list[str]]], standby: int
+) -> None:
+    """Invariants: no world larger than any count asked for; in the end, replicas train and standby stand by."""
+
+    async def run() -> Stage:
+        stage, most = await training(3, standby, minimum=2), 3
+        for number, ((what, value), chaos) in enumerate(story):
+            if what == "lose":
+                lose(stage, value)
+            elif what == "plan":
+                stage.seconds += 1
+                stage.add_plan(f"p{number}", **KINDS[value])
+            else:
+                stage.edit_job(**{what: value})
+                most = max(most, value if what == "replicas" else 0)
+            await play(stage, chaos)
+        await stage.settle()
+        assert all(len(world["members"]) <= most for world in stage.worlds)
+        return stage
+
+    stage = asyncio.run(run())
+    spec = stage.job()["spec"]["replicaSpecs"]["worker"]
+    world = stage.job()["status"]["rendezvous"]
+    assert (world["phase"], len(world["members"])) == ("Formed", spec["replicas"])
+    assert len(standbys(stage)) == spec["standby"]
+    assert sorted([*world["members"], *standbys(stage)]) == [w["spec"]["index"] for w in stage.workers()]
+    assert stage.job()["status"]["phase"] == "Running"
