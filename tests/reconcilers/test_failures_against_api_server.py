@@ -175,9 +175,16 @@ async def test_rule_fails_the_job_by_how_a_container_ended(hollow: Hollow) -> No
 
 async def test_node_that_dies_before_its_agent_is_heard_a_second_time_is_lost_in_time(hollow: Hollow) -> None:
     await hollow.submit("young", 1, elasticPolicy={"heartbeatTimeoutSeconds": 5})
-    pod = await hollow.until("a Pod", lambda: hollow.client.get(PODS, "young-worker-0-1", NAMESPACE))
-    assert pod["metadata"]["name"] == "young-worker-0-1"
+    await hollow.until("a Pod", lambda: hollow.client.get(PODS, "young-worker-0-1", NAMESPACE))
+    await hollow.pod_status("young-worker-0-1", {"phase": "Running"})
+
+    async def runs() -> bool:
+        worker = await hollow.client.get(ELASTICWORKERS, "young-worker-0", NAMESPACE)
+        return worker["status"].get("phase") == "Running"
+
+    await hollow.until("it to run", runs)
     await hollow.beat("young-worker-0")
+    await asyncio.sleep(0.5)  # nothing that follows from these is to be under way any more
     await hollow.run_agent("young-worker-0")
     began = asyncio.get_running_loop().time()
 
