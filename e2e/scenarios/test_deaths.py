@@ -269,16 +269,9 @@ def test_ten_preemptions_do_not_fail_a_job(cluster: Cluster, observation: Observ
         mortals.preempt(pod)
     wait_until_running(observation, f"mortal-worker-0-{PREEMPTIONS + 1}")
 
-    status = observation.wait_for(
-        "all preemptions to be counted",
-        lambda: (
-            mortals.worker(0)["status"]
-            if mortals.worker(0)["status"].get("restartCount") == PREEMPTIONS
-            else None
-        ),
-        10,
-    )
-    assert status["restarts"] == {"Preempted": PREEMPTIONS}
+    counted = {"restarts": {"Preempted": PREEMPTIONS}, "restartCount": PREEMPTIONS}
+    wait_for_told(mortals, "all preemptions to be counted", lambda: mortals.worker(0)["status"], counted)
+    status = mortals.worker(0)["status"]
     assert status["lastExit"]["reason"] == "PreemptionByScheduler"
     assert not (status.get("failureBudget") or {}).get("spent")
     assert mortals.condition("Failed") == {}
