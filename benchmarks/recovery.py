@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.recovery_contender import Contender, Failure, Recovery, Trial
@@ -21,7 +22,7 @@ from benchmarks.recovery_dlr import NODES, Dlr, standby_is_known
 from benchmarks.recovery_events import Timeline, wait_for
 from benchmarks.recovery_peers import Dlrover, Torchrun, dlrover_venv
 from benchmarks.recovery_plot import plot
-from benchmarks.recovery_report import Circumstances, Results, report, table
+from benchmarks.recovery_report import PEERS, Circumstances, Results, report, table
 from e2e.embedded import EmbeddedCluster
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -67,17 +68,23 @@ def recover(
         contender.mend()
 
 
+Strikes = Mapping[tuple[Failure, bool], int]
+"""How many a contender gets in all, by failure and whether it is a peer."""
+
+
 def measure(
-    contenders: Sequence[Contender], strikes: dict[Failure, int], turns: int, deadline_seconds: float
+    contenders: Sequence[Contender], strikes: Strikes, turns: int, deadline_seconds: float
 ) -> Results:
-    results: Results = {failure: {} for failure, number in strikes.items() if number}
+    results: Results = {failure: {} for failure in Failure if strikes[failure, False]}
     for number in range(turns):
         for failure in results:
-            share = strikes[failure] // turns + (number < strikes[failure] % turns)
             for contender in contenders:
+                total = strikes[failure, contender.name in PEERS]
+                share = total // turns + (number < total % turns)
                 if failure not in contender.failures or not share:
                     continue
-                trials = turn(contender, failure, share, deadline_seconds)
+                patience_seconds = deadline_seconds * (2 if failure is Failure.NODE else 1)
+                trials = turn(contender, failure, share, patience_seconds)
                 results[failure].setdefault(contender.name, []).extend(trials)
                 shown = ", ".join("hung" if t.seconds is None else f"{t.seconds:.2f}" for t in trials)
                 print(f"turn {number + 1}: {failure.value}: {contender.name}: {shown}", flush=True)
@@ -95,6 +102,9 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Seconds to recover from a failure.")
     parser.add_argument("--kills", type=int, default=20, help="of processes, each contender")
     parser.add_argument("--pod-kills", type=int, default=20)
+    parser.add_argument(
+        "--peer-pod-kills", type=int, default=4, help="of those that hang, each takes minutes"
+    )
     parser.add_argument("--node-losses", type=int, default=4)
     parser.add_argument("--turns", type=int, default=4)
     parser.add_argument("--deadline-seconds", type=float, default=60)
@@ -105,6 +115,17 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def strikes(args: argparse.Namespace) -> Strikes:
+    return {
+        (Failure.PROCESS, False): args.kills,
+        (Failure.PROCESS, True): args.kills,
+        (Failure.POD, False): args.pod_kills,
+        (Failure.POD, True): args.peer_pod_kills,
+        (Failure.NODE, False): args.node_losses,
+        (Failure.NODE, True): 0,
+    }
+
+
 def main() -> None:
     args = arguments()
     cluster = EmbeddedCluster(nodes=NODES)
@@ -113,17 +134,14 @@ def main() -> None:
         cluster.start()
         those = contenders(cluster, peers=args.peers)
         load = os.getloadavg()[0]
-        strikes = {
-            Failure.PROCESS: args.kills,
-            Failure.POD: args.pod_kills,
-            Failure.NODE: args.node_losses,
-        }
-        results = measure(those, strikes, args.turns, args.deadline_seconds)
+        results = measure(those, strikes(args), args.turns, args.deadline_seconds)
     finally:
         cluster.stop()
     minutes = (time.monotonic() - begun_at) / 60
     (args.docs / "images").mkdir(parents=True, exist_ok=True)
-    circumstances = Circumstances(load, minutes, args.deadline_seconds, args.turns)
+    circumstances = Circumstances(
+        load, minutes, args.deadline_seconds, " ".join(["python -m benchmarks.recovery", *sys.argv[1:]])
+    )
     (args.docs / "recovery.md").write_text(report(results, circumstances))
     plot(results, args.docs / "images" / "recovery.svg")
     print("\n\n".join(table(by_name) for by_name in results.values()))

@@ -9,7 +9,7 @@ from pathlib import Path
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, NullFormatter, PercentFormatter
 
 from benchmarks.recovery_contender import Failure, Stage, Trial
 from benchmarks.recovery_report import PEERS, Results, seconds
@@ -26,7 +26,7 @@ def plot(results: Results, path: Path) -> None:
     """An SVG, with the same bytes for the same results."""
     rows = [len(by_name) for by_name in results.values()]
     told = _told(results.get(Failure.PROCESS, {}))
-    heights = [row + 1.0 for row in rows] + ([len(told) + 2.0] if told else [])
+    heights = [row + 1.0 for row in rows] + ([1.5 * len(told) + 2.0] if told else [])
     with matplotlib.rc_context({"svg.hashsalt": "recovery", "svg.fonttype": "path", "font.size": 9}):
         figure = Figure(figsize=(8.4, ROW_INCHES * sum(heights) + 1.0), layout="constrained")
         axes = figure.subplots(len(heights), 1, squeeze=False, gridspec_kw={"height_ratios": heights})[:, 0]
@@ -75,17 +75,20 @@ def _draw_trials(
 
 
 def _draw_stages(axis: Axes, told: Mapping[str, Mapping[Stage, float]]) -> None:
-    for row, parts in enumerate(told.values()):
+    totals = {name: sum(parts.values()) for name, parts in told.items()}
+    for row, (name, parts) in enumerate(told.items()):
         left = 0.0
         for stage, colour in zip(Stage, STAGE_COLOURS, strict=True):
             label = stage.value if row == 0 else None
-            axis.barh(row, parts[stage], left=left, color=colour, height=0.6, label=label)
-            left += parts[stage]
-    axis.set_title("process kill: where dlr's time goes, medians", loc="left", fontsize=10)
-    axis.set_yticks(range(len(told)), list(told))
+            share = parts[stage] / totals[name]
+            axis.barh(row, share, left=left, color=colour, height=0.6, label=label)
+            left += share
+    axis.set_title("process kill: the parts of dlr's time", loc="left", fontsize=10)
+    axis.set_yticks(range(len(told)), [f"{name}\n{total:.2f} s" for name, total in totals.items()])
     axis.set_ylim(len(told) - 0.4, -0.6)
-    axis.set_xlabel("seconds")
-    axis.legend(ncols=len(Stage), loc="upper center", bbox_to_anchor=(0.42, -0.42), frameon=False, fontsize=8,
+    axis.set_xlim(0, 1)
+    axis.xaxis.set_major_formatter(PercentFormatter(1))
+    axis.legend(ncols=len(Stage), loc="upper center", bbox_to_anchor=(0.42, -0.2), frameon=False, fontsize=8,
                 columnspacing=1.0, handlelength=1.0)  # fmt: skip
     _frame(axis)
 

@@ -37,7 +37,8 @@ class Circumstances:
     minutes: float
     """That the whole took."""
     deadline_seconds: float
-    turns: int
+    command: str
+    """That it was run by."""
 
 
 def seconds(trials: Sequence[Trial]) -> list[float]:
@@ -98,16 +99,13 @@ def sections(results: Results) -> str:
 
 
 def report(results: Results, now: Circumstances) -> str:
-    flags = {"kills": Failure.PROCESS, "pod-kills": Failure.POD, "node-losses": Failure.NODE}
-    strikes = {failure: max(map(len, by_name.values())) for failure, by_name in results.items()}
-    given = " ".join(f"--{flag} {strikes.get(failure, 0)}" for flag, failure in flags.items())
     return f"""# Recovery
 
 Seconds from a failure of rank 1 until both ranks have ended a step in the next world: two agents with one
 process each, gloo, a tiny DDP model, so that what is measured is detection, rendezvous and the start of
-processes. A trial that took longer than {now.deadline_seconds:.0f} s counts as hung; medians and worst are of
-those that recovered. dlr's Pods are on the embedded cluster, so its figures include the API server, the
-controller and the watches.
+processes. A trial that took longer than {now.deadline_seconds:.0f} s (of a lost node, twice that) counts as
+hung; medians and worst are of those that recovered. dlr's Pods are on the embedded cluster, so its figures
+include the API server, the controller and the watches.
 
 ![Every recovery, by contender](images/recovery.svg)
 
@@ -139,5 +137,5 @@ torch {torch.__version__} and DLRover {DLROVER_VERSION} with its local master; l
 the first trial. All ran on the same machine in one run of {now.minutes:.0f} minutes, turn by turn; a turn
 strikes one job several times, and goes on with a fresh job where one hung. To run it again:
 
-    python -m benchmarks.recovery {given} --turns {now.turns}
+    {now.command}
 """
