@@ -96,7 +96,7 @@ def assert_told(mortals: Mortals, death: Death, life: Life, counted: dict[str, i
     lead, kind = f"round {before['round']}: mortal-worker-1 rank 1: ", f"({death.exit_class})"
     wait_for_events(
         mortals,
-        ["WorldBroken", "CulpritFound"],  # the latter where another's report came first
+        ["WorldBroken"],
         lambda told: any(lead in t and death.said in t and kind in t for t in told),
     )
     formed = mortals.condition("WorldFormed")
