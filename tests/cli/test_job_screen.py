@@ -183,3 +183,10 @@ def test_most_telling_workers_are_shown_in_rank_order() -> None:
         each["status"]["agent"] = {"incarnation": 1, "state": "Running"}
     shown = workers.most_telling(job(), crowd, 2)
     assert [each["spec"]["index"] for each in shown] == [2, 3]
+
+
+def test_worker_that_stands_by_says_so_and_needs_nobody_s_attention() -> None:
+    idle = worker(2, standby=True, agent={"incarnation": 1, "podUid": "", "state": "Ready"})
+    assert workers.state_of(idle) == "Standby"
+    waiting = worker(3, phase="Pending")
+    assert workers.most_telling(job(), [idle, waiting], 1) == [waiting]
