@@ -24,6 +24,7 @@ from pathlib import Path
 from benchmarks.endurance_footprint import Footprint, footprint, growth
 from benchmarks.recovery_contender import MOST_RESTARTS
 from benchmarks.recovery_events import Lines, wait_for
+from benchmarks.recovery_peers import descendants
 from benchmarks.recovery_report import Circumstances
 from e2e import jobs, processes
 from e2e.api import Object
@@ -98,8 +99,8 @@ class Course:
 
     kills: int = 0
     while_forming: int = 0
-    recoveries: list[float] = field(default_factory=list)
-    """Seconds, of the kills after which nobody struck again before all had stepped."""
+    recoveries: dict[bool, list[float]] = field(default_factory=lambda: {False: [], True: []})
+    """Seconds, where nobody struck again before all had stepped; by whether the kill hit a world that formed."""
     hung: str = ""
 
 
@@ -112,6 +113,7 @@ class Killer:
         self._cluster, self._observation, self._witness = cluster, observation, witness
         self._deadline_seconds = deadline_seconds
         self._struck_at = 0.0
+        self._was_forming = False
         self.course = Course()
 
     def strike(self, times: int, chance: random.Random) -> None:
@@ -127,7 +129,8 @@ class Killer:
                     f"no process for {self._deadline_seconds:.0f} s after kill {self.course.kills}"
                 )
                 return
-            self.course.while_forming += self._witness.trained_since(self._struck_at) is None
+            self._was_forming = self._witness.trained_since(self._struck_at) is None
+            self.course.while_forming += self._was_forming
             self._struck_at = time.monotonic()
             os.kill(chance.choice(victims).pid, signal.SIGKILL)
             self.course.kills += 1
@@ -141,7 +144,7 @@ class Killer:
             )
             return False
         if self.course.kills:
-            self.course.recoveries.append(at - self._struck_at)
+            self.course.recoveries[self._was_forming].append(at - self._struck_at)
         return True
 
     def _hung(self, what: str) -> str:
@@ -178,15 +181,16 @@ def footprints(cluster: EmbeddedCluster, observation: Observation) -> dict[str, 
     return taken | {"controller": footprint([controller])}
 
 
-def _agents_processes(pod: Object) -> Sequence[int]:
-    """The agent and its warm parent: of the Pod's processes, those that are no rank's."""
-    environments = {pid: processes.environment(pid) for pid in processes.all_pids()}
-    mine = pod["metadata"]["uid"]
-    return [
+def _agents_processes(pod: Object) -> list[int]:
+    """The agent, and of what descends from it (its warm parent, or what it forgot) all but the ranks."""
+    mine = [
         pid
-        for pid, variables in environments.items()
-        if variables.get("DLR_POD_UID") == mine and "LOCAL_RANK" not in variables
+        for pid in processes.all_pids()
+        if (variables := processes.environment(pid)).get("DLR_POD_UID") == pod["metadata"]["uid"]
+        and "LOCAL_RANK" not in variables
     ]
+    below = {child for pid in mine for child in descendants(pid)}
+    return sorted({*mine, *(pid for pid in below if "LOCAL_RANK" not in processes.environment(pid))})
 
 
 def complaints(course: Course, witness: Witness, observation: Observation) -> list[str]:
@@ -197,20 +201,21 @@ def complaints(course: Course, witness: Witness, observation: Observation) -> li
 
 
 def report(course: Course, witness: Witness, found: Sequence[str], sizes: str, now: Circumstances) -> str:
-    times = sorted(course.recoveries) or [float("nan")]
-    median, worst, undisturbed = statistics.median(times), times[-1], len(course.recoveries)
+    trained, formed = (_spread(course.recoveries[forming]) for forming in (False, True))
     told = "\n".join(f"* {sentence}" for sentence in found) or "None of it happened."
     return f"""# Endurance
 
-{course.kills} kills in one job's life: SIGKILL of a random rank at a random moment, {course.while_forming} of
-them while the next world was still forming; {WORKERS} agents with {PROCESSES_PER_WORKER} processes each, and a
+{course.kills} kills in one job's life: SIGKILL of a random rank at a random moment, {course.while_forming}
+of them while the next world was still forming; {WORKERS} agents with {PROCESSES_PER_WORKER} processes each, and a
 checkpoint every few steps. What must never be: a hang, two worlds in one round, a rank that goes back to an
 earlier world, a checkpoint that was saved and is not resumed from.
 
 {told}
 
-{witness.worlds} worlds trained, {witness.steps} steps of all ranks together. Where nobody struck in between
-({undisturbed} times), from a kill to the next step of all: median {median:.2f} s, worst {worst:.2f} s.
+{witness.worlds} worlds trained, {witness.steps} steps of all ranks together. From a kill to the next step of
+all, where nobody struck in between: {trained}. Where
+the kill hit a world that was forming: {formed}; training that
+gets no further is made to wait, 1 s, 2 s and so on, before it is tried again.
 
 What is taken after {WARM_UP_KILLS} kills and at the end, while all train; of an agent with its warm parent:
 
@@ -221,6 +226,12 @@ before. To run it again:
 
     {now.command}
 """
+
+
+def _spread(times: Sequence[float]) -> str:
+    if not times:
+        return "never"
+    return f"median {statistics.median(times):.2f} s, worst {max(times):.2f} s, of {len(times)}"
 
 
 def endure(cluster: EmbeddedCluster, kills: int, seed: int, deadline_seconds: float) -> tuple[str, bool]:
