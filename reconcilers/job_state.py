@@ -19,13 +19,12 @@ from crds.elasticjob import (
     RendezvousPhase,
 )
 from crds.elasticworker import ElasticWorker, ExitClass, FailureCause, WorkerPhase
-from crds.model import ConditionStatus
 from crds.progress import RoundProgress
 from reconcilers.participants import bounds_of
 from reconcilers.progress_rounds import all_run, first_step_at, last_step_at, told_rounds
 from reconcilers.rendezvous import Break, Decision
 from reconcilers.slots import present_slots
-from reconcilers.worker_status import SCHEDULED
+from reconcilers.worker_status import is_stuck
 
 _AFTER_A_FAILURE = (JobState.RECOVERING, JobState.DOWN)
 NOT_YET_TRAINING = (JobState.RECOVERING, JobState.FORMING)
@@ -150,16 +149,9 @@ def _too_few(moment: Moment) -> bool:
     stuck = {
         worker.spec.index
         for worker in moment.workers
-        if worker.spec.type == names.WORKER and worker.spec.index in present and _is_stuck(worker)
+        if worker.spec.type == names.WORKER and worker.spec.index in present and is_stuck(worker)
     }
     return len(present - stuck) < bounds_of(moment.job).least
-
-
-def _is_stuck(worker: ElasticWorker) -> bool:
-    return worker.status.phase is WorkerPhase.PENDING and any(
-        condition.type == SCHEDULED and condition.status is ConditionStatus.FALSE
-        for condition in worker.status.conditions
-    )
 
 
 def _recovers(before: Goodput, history: Sequence[Episode]) -> bool:

@@ -18,7 +18,7 @@ from reconcilers.pod_builder import pod_name
 from reconcilers.pod_resources import resources_digest, resources_of
 from reconcilers.rendezvous import Bounds, Participant, is_ending
 from reconcilers.slots import present_slots, slots_of, wanted_slots
-from reconcilers.worker_status import ENDED, current_report
+from reconcilers.worker_status import ENDED, current_report, is_stuck
 
 REASON = "its resources were changed"
 Slot = tuple[str, int]
@@ -113,12 +113,19 @@ def plan_roll(
     unit = members[: bounds.node_unit]
     if not unit or not _all_train(job, participants, published, bounds, without):
         return Roll(waiting, tuple(relaunches))
-    beside = {p.index for p in participants if p.joinable}.difference(published.members, waiting, without)
-    if bounds.floor(len(published.members) - len(unit) + len(beside)):
+    beside = _who_could_step_in(job, workers).difference(published.members, without)
+    ready = {p.index for p in participants if p.joinable}.intersection(beside - waiting)
+    if bounds.standby and len(ready) < len(unit) <= len(beside):
+        return Roll(waiting, tuple(relaunches))  # they are on their way, with the new amounts
+    if bounds.floor(len(published.members) - len(unit) + len(ready)):
         return Roll(waiting.union(unit), tuple(relaunches))
-    if bounds.standby >= len(unit):
-        return Roll(waiting, tuple(relaunches))  # who stands by is on the way, with the new amounts
     return Roll(waiting, tuple(relaunches), frozenset(unit))
+
+
+def _who_could_step_in(job: ElasticJob, workers: Sequence[ElasticWorker]) -> frozenset[int]:
+    """The training workers that are up or can be expected."""
+    training = [w for w in workers if w.spec.type == names.WORKER and not is_stuck(w)]
+    return frozenset(w.spec.index for w in training).intersection(present_slots(job, names.WORKER))
 
 
 def is_complete(

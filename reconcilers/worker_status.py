@@ -297,6 +297,14 @@ def current_report(worker: ElasticWorker) -> bool:
     )
 
 
+def is_stuck(worker: ElasticWorker) -> bool:
+    """Whether its Pod finds no node, or is refused."""
+    return worker.status.phase is WorkerPhase.PENDING and any(
+        condition.type == SCHEDULED and condition.status is ConditionStatus.FALSE
+        for condition in worker.status.conditions
+    )
+
+
 def finished(worker: ElasticWorker, round_: int) -> bool:
     """Whether this worker's part is done: its Pod ended well, or its processes of this round did."""
     if worker.status.phase is WorkerPhase.SUCCEEDED:

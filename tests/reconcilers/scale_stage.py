@@ -32,6 +32,7 @@ JSON = dict[str, Any]
 NAMESPACE = "default"
 JOB = "j"
 RESOURCES = {"requests": {"memory": "1Gi"}, "limits": {"memory": "1Gi"}}
+UNSCHEDULABLE = {"type": "Scheduled", "status": "False", "reason": "Unschedulable", "message": "no room"}
 WATCHED = (ELASTICJOBS, ELASTICWORKERS, SCALEPLANS, PODS)
 
 
@@ -240,6 +241,7 @@ class Stage:
             "podName": pod_name(parsed),
             "podUid": pod["metadata"]["uid"],
             "nodeName": "node-0" if scheduled else None,
+            "conditions": [] if scheduled else [UNSCHEDULABLE | {"lastTransitionTime": self._time()}],
         }
         self.patch(ELASTICWORKERS, parsed.metadata.name, {"status": status}, status=True)
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -315,14 +316,26 @@ async def test_a_plan_moves_who_stands_by_without_a_round() -> None:
     assert stage.phase() == "Succeeded" and members(stage) == [[0, 1]] and standbys(stage) == [3]
 
 
-async def test_new_memory_goes_through_the_standby_first_and_no_world_is_ever_smaller() -> None:
-    stage = await training(3, 1)
+@pytest.mark.parametrize("minimum", [2, 3])
+async def test_new_memory_goes_through_the_standby_first_and_no_world_is_ever_smaller(minimum: int) -> None:
+    stage = await training(3, 1, minimum)
     stage.add_plan(replicaResourceSpecs={"worker": {"resource": {"memory": "2Gi"}}})
     await stage.settle()
     assert stage.phase() == "Succeeded"
     assert {len(world) for world in members(stage)} == {3} and phases(stage) == {"Formed"}
     assert len(members(stage)) == 1 + 3, "one round a member"
     assert stage.memory() == dict.fromkeys(range(4), "2Gi")
+
+
+async def test_new_memory_goes_on_without_a_standby_that_finds_no_node() -> None:
+    stage = await training(3, 0, minimum=2)
+    stage.unschedulable.add(3)
+    stage.edit_job(standby=1)
+    await stage.settle()
+    stage.add_plan(replicaResourceSpecs={"worker": {"resource": {"memory": "2Gi"}}})
+    await stage.settle()
+    assert members(stage)[-1] == [0, 1, 2] and stage.memory() == dict.fromkeys(range(4), "2Gi")
+    assert len(members(stage)) == 1 + 2 * 3, "a unit at a time, down first"
 
 
 async def test_suspension_takes_the_standby_along_and_resumption_brings_it_back() -> None:
