@@ -10,7 +10,8 @@ from contextlib import suppress
 
 import pytest
 
-from e2e import jobs, processes
+from e2e import checks, elasticity, jobs, processes
+from e2e.api import Object
 from e2e.cluster import Capability, Cluster
 from e2e.deaths import Life, Mortals
 from e2e.observation import Observation
@@ -19,6 +20,8 @@ POLICY = {"heartbeatTimeoutSeconds": 9}
 REFILLED_SECONDS = 60
 GENEROUS_SECONDS = 15
 QUIET_SECONDS = 0.3
+CHECKED = {"enabled": True, "timeoutSeconds": 120, "stragglerRatio": checks.RATIO}
+CHECKED_SECONDS = 150
 
 pytestmark = pytest.mark.needs(Capability.STORAGE, Capability.NODE_PROCESSES)
 
@@ -46,14 +49,60 @@ def test_a_standby_worker_steps_in_at_once_and_is_refilled_again_and_again(
         ("kubectl delete --force", 1, delete_by_force),
         ("SIGKILL of all the Pod's processes", 0, lambda index: kill_all(mortals, index)),
         ("a Pod deleted in good order", 0, mortals.delete),
+        ("kubectl drain", 1, lambda index: mortals.drain(mortals.node(index))),
     ]
-    for number, (name, rank, die) in enumerate(ways, start=1):
-        life = assert_replaced_by_standby(mortals, name, rank, die, life)
-        assert mortals.world()["round"] == first + number, "one round a loss"
-    mortals.finish()
+    try:
+        for number, (name, rank, die) in enumerate(ways, start=1):
+            life = assert_replaced_by_standby(mortals, name, rank, die, life)
+            assert mortals.world()["round"] == first + number, "one round a loss"
+        mortals.finish()
+    finally:
+        mortals.put_nodes_back()
     jobs.assert_one_world_a_round(observation, mortals.name)
     assert not mortals.restarts(), "no process failed in place"
     observation.wait_for("the standby to leave with the job", lambda: not running(observation), 60)
+
+
+def test_who_stands_by_is_checked_beside_the_world_and_not_again_when_it_steps_in(
+    cluster: Cluster, observation: Observation
+) -> None:
+    manifest = elasticity.idle(cluster, workers=2, minimum=2, maximum=2, nodeCheck=CHECKED)
+    manifest["spec"]["replicaSpecs"]["worker"]["standby"] = 1
+    cluster.apply(jobs.one_a_node(manifest), observation.namespace)
+
+    def finished() -> set[str]:
+        made = observation.checks()
+        over = [check for check in made if check.get("status", {}).get("phase") == "Succeeded"]
+        nodes = {node for check in over for node in check["status"]["nodes"]}
+        return nodes if len(over) == len(made) else set()
+
+    def all_checked() -> bool:
+        nodes = {pod["spec"].get("nodeName") for pod in jobs.current_pods(observation, "idle")}
+        return len(nodes) == 3 and nodes == finished()
+
+    observation.wait_for("all three to be checked", all_checked, CHECKED_SECONDS)
+    world = observation.wait_for("a world", lambda: _formed(observation), 10)
+    checked = len(observation.checks())
+    print(f"{checked} checks; world {world['round']} of {world['members']} formed for: {world['reason']}")
+    assert world["round"] == 1, "nobody stopped for it"
+
+    (stands_by,) = {0, 1, 2}.difference(world["members"])
+    lost = world["members"][0]
+    began = time.time()
+    cluster.delete_pod(
+        observation.namespace, jobs.current_pods(observation, "idle")[lost]["metadata"]["name"]
+    )
+    after = elasticity.wait_for_world(observation, sorted({stands_by, world["members"][1]}), "idle")
+    seconds = jobs.seconds_between(_rfc3339(began), after["formedAt"])
+    print(f"stepped in, checked before: world formed {seconds:.2f} s after the Pod's deletion")
+    assert after["round"] == 2 and seconds < GENEROUS_SECONDS
+    later = observation.checks()[checked:]
+    assert all(check["spec"]["workers"] == [lost] for check in later)
+
+
+def _formed(observation: Observation) -> Object | None:
+    world = jobs.rendezvous(observation, "idle")
+    return world if world.get("phase") == "Formed" else None
 
 
 def assert_replaced_by_standby(
