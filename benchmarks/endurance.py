@@ -100,7 +100,7 @@ class Course:
     kills: int = 0
     while_forming: int = 0
     recoveries: dict[bool, list[float]] = field(default_factory=lambda: {False: [], True: []})
-    """Seconds, where nobody struck again before all had stepped; by whether the kill hit a world that formed."""
+    """Seconds, where nobody struck again before all stepped; by whether the kill hit a world that formed."""
     hung: str = ""
 
 
@@ -206,9 +206,9 @@ def report(course: Course, witness: Witness, found: Sequence[str], sizes: str, n
     return f"""# Endurance
 
 {course.kills} kills in one job's life: SIGKILL of a random rank at a random moment, {course.while_forming}
-of them while the next world was still forming; {WORKERS} agents with {PROCESSES_PER_WORKER} processes each, and a
-checkpoint every few steps. What must never be: a hang, two worlds in one round, a rank that goes back to an
-earlier world, a checkpoint that was saved and is not resumed from.
+of them while the next world was still forming; {WORKERS} agents with {PROCESSES_PER_WORKER} processes each,
+and a checkpoint every few steps. What must never be: a hang, two worlds in one round, a rank that goes back
+to an earlier world, a checkpoint that was saved and is not resumed from.
 
 {told}
 
