@@ -212,20 +212,18 @@ class WorkerReconciler(Reconciler):
         await self._write(raw, status.model_copy(update={"message": message, "conditions": conditions}))
 
     async def _write(self, raw: dict[str, Any], status: ElasticWorkerStatus) -> None:
-        """Patch what is ours, and leave the agent's part alone."""
+        """Patch what is ours, not the agent's part. Conflict: what ended a Pod may be known already."""
         current = {k: v for k, v in raw.get("status", {}).items() if k != "agent"}
         desired = {k: v for k, v in status.to_wire().items() if k != "agent"}
         patch = merge_patch(current, desired)
         if not patch:
             return
-        metadata = raw["metadata"]
+        metadata, body = raw["metadata"], {"status": patch}
+        if "lastExit" in patch:  # counted once, and not again by a cache that has not heard of it yet
+            body["metadata"] = {"resourceVersion": metadata["resourceVersion"]}
         with contextlib.suppress(NotFound):
             await self._client.patch(
-                ELASTICWORKERS,
-                metadata["name"],
-                {"status": patch},
-                metadata["namespace"],
-                subresource="status",
+                ELASTICWORKERS, metadata["name"], body, metadata["namespace"], subresource="status"
             )
 
 

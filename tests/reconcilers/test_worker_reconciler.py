@@ -1,0 +1,72 @@
+"""The Worker reconciler over a cache that is behind: what it writes says what it was decided from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from controller.cache import Cache
+from controller.contact import Contact
+from controller.errors import NotFound
+from controller.reconciler import Request
+from controller.resources import ELASTICJOBS, ELASTICWORKERS, PODS
+from reconcilers.clock import Clock
+from reconcilers.setup import add_indexes
+from reconcilers.worker import WorkerReconciler
+from tests.reconcilers import build
+
+WORKER = "digits-worker-0"
+
+
+class Server:
+    """An API server that has no Pod, and keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.patches: list[dict[str, Any]] = []
+
+    async def get(self, _resource: object, name: str, _namespace: str) -> dict[str, Any]:
+        raise NotFound(404, "NotFound", f"{name} not found")
+
+    async def patch(self, _resource: object, _name: str, body: dict[str, Any], *_: str, **__: str) -> None:
+        self.patches.append(body)
+
+
+async def reconciled(pod: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The one patch of a look at a worker whose Pod was known to run."""
+    server: Any = Server()
+    cache = Cache(server)
+    add_indexes(cache)
+    cache.store(ELASTICJOBS).apply({"kind": "ElasticJob", **build.job(replicas=1).to_wire()})
+    cache.store(ELASTICWORKERS).apply({"kind": "ElasticWorker", **build.worker(0).to_wire()})
+    if pod is not None:
+        cache.store(PODS).apply(pod)
+    recorder: Any = None
+    reconciler = WorkerReconciler(server, cache, recorder, Contact(), Clock(), "image")
+    await reconciler.reconcile(Request("default", WORKER))
+    (patch,) = server.patches
+    return patch
+
+
+async def test_an_end_is_written_for_the_version_that_it_was_decided_from() -> None:
+    patch = await reconciled()
+    assert patch["status"]["restarts"] == {"Killed": 1}
+    assert patch["metadata"] == {"resourceVersion": "1"}
+
+
+async def test_what_ends_nothing_is_written_beside_the_agents_reports() -> None:
+    owner = {"kind": "ElasticWorker", "name": WORKER, "uid": "w0", "controller": True}
+    patch = await reconciled(
+        {
+            "metadata": {
+                "name": f"{WORKER}-1",
+                "namespace": "default",
+                "uid": "uid-0-1",
+                "resourceVersion": "1",
+                "labels": {},
+                "ownerReferences": [owner],
+            },
+            "spec": {"nodeName": "node-7", "containers": [{"name": "main", "image": "x"}]},
+            "status": {"phase": "Running"},
+        }
+    )
+    assert patch["status"]["nodeName"] == "node-7"
+    assert "metadata" not in patch
