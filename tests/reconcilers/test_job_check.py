@@ -324,14 +324,22 @@ def test_stragglers_are_left_out_and_taken_in_again() -> None:
     ),
     st.booleans(),
     st.sampled_from(["Healthy", "Inconclusive", "Straggler", "Failed"]),
+    st.integers(0, 2),
 )
 @settings(max_examples=150, deadline=None)
 def test_whatever_happens_worlds_are_of_checked_workers_and_training_goes_on_in_the_end(
-    size: int, story: list[tuple[str, int, str, dict[int, str]]], excluding: bool, ending: str
+    replicas: int,
+    story: list[tuple[str, int, str, dict[int, str]]],
+    excluding: bool,
+    ending: str,
+    standby: int,
 ) -> None:
     """Invariants on the way; at the end liveness: no more failures and faults, so a world follows, and then no more checks."""
+    size = replicas + standby
     stage = Stage(
-        checked_job(size, {"excludeStragglers": excluding}, worker={"minReplicas": 1}),
+        checked_job(
+            replicas, {"excludeStragglers": excluding}, worker={"minReplicas": 1, "standby": standby}
+        ),
         [at(i, NODES[i]) for i in range(size)],
     )
 
@@ -342,7 +350,10 @@ def test_whatever_happens_worlds_are_of_checked_workers_and_training_goes_on_in_
         if course.check:
             assert unfinished_before is None, "one check at a time"
         if stage.world.phase is FORMED and stage.world.round != before.round:
-            assert unfinished_before is None, "no world during a check"
+            tested = unfinished_before.spec.workers if unfinished_before else []
+            assert tested is not None and not set(tested).intersection(stage.world.members, before.members)
+            assert standby or not tested, "no world during a check, unless somebody who stands by steps in"
+            assert len(stage.world.members) <= replicas
             nodes = [stage.workers[i].status.node_name for i in stage.world.members]
             assert "Faulty" not in [verdicts.get(node or "") for node in nodes]
         for index in range(size):
