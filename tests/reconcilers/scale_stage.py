@@ -270,6 +270,7 @@ class Stage:
             "observedRound": observed_round,
             "state": state,
             "since": self._time(),
+            "failure": None,
         }
         self.patch(ELASTICWORKERS, name, {"status": {"agent": report}}, status=True)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -348,6 +347,25 @@ async def test_suspension_takes_the_standby_along_and_resumption_brings_it_back(
     assert members(stage)[-1] == [0, 1] and standbys(stage) == [2]
 
 
+async def test_a_failure_that_asks_for_a_new_pod_has_a_standby_step_in_meanwhile() -> None:
+    stage = await training(2, 1)
+    report = stage.workers()[1]["status"]["agent"]
+    failure = {
+        "sequence": 1,
+        "round": 1,
+        "rank": 1,
+        "exitCode": -9,
+        "cause": "OOM",
+        "message": "out of memory",
+        "time": later(stage.seconds).isoformat(),
+    }
+    failed = {"status": {"agent": report | {"state": "Failed", "failure": failure}}}
+    stage.patch(ELASTICWORKERS, "j-worker-1", failed, status=True)
+    await stage.settle()
+    assert members(stage) == [[0, 1], [0, 2]] and standbys(stage) == [1]
+    assert stage.memory() == {0: "1Gi", 1: "2Gi", 2: "1Gi"}
+
+
 def lose(stage: Stage, index: int) -> None:
     """Its Pod is gone."""
     worker_ = next((w for w in stage.workers() if w["spec"]["index"] == index), None)
@@ -356,7 +374,7 @@ def lose(stage: Stage, index: int) -> None:
     end = {
         "incarnation": worker_["spec"]["incarnation"],
         "exitClass": "NodeLost",
-        "time": (NOW + timedelta(seconds=stage.seconds)).isoformat(),
+        "time": later(stage.seconds).isoformat(),
     }
     gone = {"status": {"phase": "Failed", "standby": None, "lastExit": end, "message": "lost"}}
     stage.patch(ELASTICWORKERS, worker_["metadata"]["name"], gone, status=True)
