@@ -103,11 +103,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--kills", type=int, default=20, help="of processes, each contender")
     parser.add_argument("--pod-kills", type=int, default=20)
     parser.add_argument(
-        "--peer-pod-kills", type=int, default=4, help="of those that hang, each takes minutes"
+        "--peer-pod-kills", type=int, default=2, help="of those that hang, each takes minutes"
     )
-    parser.add_argument("--node-losses", type=int, default=4)
-    parser.add_argument("--turns", type=int, default=4)
-    parser.add_argument("--deadline-seconds", type=float, default=60)
+    parser.add_argument("--node-losses", type=int, default=2)
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--deadline-seconds", type=float, default=45)
     parser.add_argument("--no-peers", dest="peers", action="store_false", help="dlr alone")
     parser.add_argument(
         "--docs", type=Path, default=DOCS, help="where recovery.md and its picture are written"

@@ -34,7 +34,8 @@ class Dlr(Contender):
         self.name = (
             "dlr" + ("" if warm_start else " --no-warm-start") + (f", standby: {standby}" * bool(standby))
         )
-        self.failures = frozenset(Failure)
+        starts_matter = {Failure.PROCESS, Failure.POD}  # beside half a minute without heartbeats, little does
+        self.failures = frozenset(Failure if warm_start else starts_matter)
         self._scope = ExitStack()
         self._observation: Observation | None = None
         self._watches: Watches | None = None
