@@ -107,7 +107,7 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--node-losses", type=int, default=2)
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--deadline-seconds", type=float, default=45)
+    parser.add_argument("--deadline-seconds", type=float, default=60)
     parser.add_argument("--no-peers", dest="peers", action="store_false", help="dlr alone")
     parser.add_argument(
         "--docs", type=Path, default=DOCS, help="where recovery.md and its picture are written"
