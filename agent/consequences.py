@@ -1,7 +1,7 @@
 """Failures that merely follow from a peer's death: of several processes of one worker, another is to blame.
 
-The same texts as in reconcilers/consequences.py, which judges between workers and says where they come from:
-a test compares the two. The agent cannot import that one.
+The same texts as in reconcilers/failure/consequences.py, which judges between workers and says where they
+come from: a test compares the two. The agent cannot import that one.
 """
 
 from __future__ import annotations

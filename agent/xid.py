@@ -78,7 +78,7 @@ class DeviceFault:
 
     @property
     def message(self) -> str:
-        """One line, which `reconcilers/hardware_smell.py` knows as hardware's too."""
+        """One line, which `reconcilers/failure/hardware_smell.py` knows as hardware's too."""
         where = f"GPU {self.device}" if self.device is not None else "a GPU"
         where += f" ({self.pci_bus_id})" if self.pci_bus_id else ""
         if self.xid is None:

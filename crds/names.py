@@ -33,10 +33,10 @@ TAINT_UNHEALTHY = f"{GROUP}/unhealthy"
 """The taint of a node that was found faulty; its value is the reason."""
 
 ANNOTATION_CORDON = f"{GROUP}/cordon"
-"""What we set on a Node, and on whose verdict (`reconcilers/cordon_mark.py`)."""
+"""What we set on a Node, and on whose verdict (`reconcilers/cordon/mark.py`)."""
 
 ANNOTATION_RESOURCES = f"{GROUP}/resources"
-"""Of a Pod: the digest of what its first container may use (`reconcilers/pod_resources.py`)."""
+"""Of a Pod: the digest of what its first container may use (`reconcilers/pod/resources.py`)."""
 
 ANNOTATION_TOTAL_STEPS = f"{GROUP}/total-steps"
 """Of an ElasticJob: how many steps its training has in all, where its author knows."""

@@ -16,10 +16,10 @@ from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
 from controller.resources import ELASTICJOBS, PODDISRUPTIONBUDGETS, Resource
 from crds.elasticjob import ElasticJob
-from reconcilers.disruption_budget import budget_of
-from reconcilers.gang import PodGroup, pod_group_of
-from reconcilers.gang_gate import UNAVAILABLE_RETRY_SECONDS, belongs_to, not_served
 from reconcilers.parsing import Parser
+from reconcilers.pod.disruption_budget import budget_of
+from reconcilers.pod.gang import PodGroup, pod_group_of
+from reconcilers.pod.gang_gate import UNAVAILABLE_RETRY_SECONDS, belongs_to, not_served
 from reconcilers.status_patch import merge_patch
 
 Object = dict[str, Any]

@@ -19,32 +19,33 @@ from controller.reconciler import Reconciler, Request, Result
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODES
 from crds.elasticjob import ElasticJob, ElasticJobStatus, JobPhase, Rendezvous
 from crds.elasticworker import ElasticWorker
-from reconcilers import job_outcome, rolling
+from reconcilers.account.ledger import Ledger
+from reconcilers.account.state import failed_at
+from reconcilers.check.job_check import Course, active_check, plan_world, waiting_since_the_check
+from reconcilers.check.job_check_report import CheckState, finding_of
+from reconcilers.check.job_checks import JobChecks
+from reconcilers.check.job_verdicts import Standing, standing_of
 from reconcilers.clock import Clock
-from reconcilers.failure_policy import Renewal, assess
-from reconcilers.hardware_smell import suspected_at
-from reconcilers.job_check import Course, active_check, plan_world, waiting_since_the_check
-from reconcilers.job_check_report import CheckState, finding_of
-from reconcilers.job_checks import JobChecks
-from reconcilers.job_plans import JobPlans
-from reconcilers.job_scale import take_up, with_moves_done, with_sources
-from reconcilers.job_state import failed_at
-from reconcilers.job_status import has_succeeded, training_types
-from reconcilers.job_turn import Turn
-from reconcilers.job_verdicts import Standing, standing_of
-from reconcilers.ledger import Ledger
-from reconcilers.memory import raised_memory
+from reconcilers.failure.hardware_smell import suspected_at
+from reconcilers.failure.memory import raised_memory
+from reconcilers.failure.policy import Renewal, assess
+from reconcilers.job import outcome as job_outcome
+from reconcilers.job.relaunch import Relaunch, plan_relaunches
+from reconcilers.job.run_policy import seconds_to_deadline, seconds_to_expiry
+from reconcilers.job.status import has_succeeded, training_types
+from reconcilers.job.turn import Turn
+from reconcilers.job.worker_set import new_worker, plan_workers
 from reconcilers.observations import Observations
 from reconcilers.parallel import in_parallel
 from reconcilers.parsing import Parser
-from reconcilers.participants import Ages, bounds_of, checkpoint_of, is_waiting, participants_of
-from reconcilers.relaunch import Relaunch, plan_relaunches
-from reconcilers.rolling import plan_roll
-from reconcilers.run_policy import seconds_to_deadline, seconds_to_expiry
-from reconcilers.slots import present_slots
-from reconcilers.standby import standing_by, told_otherwise
+from reconcilers.scale import rolling
+from reconcilers.scale.job_plans import JobPlans
+from reconcilers.scale.rolling import plan_roll
+from reconcilers.scale.uptake import take_up, with_moves_done, with_sources
 from reconcilers.worker import BY_JOB, owner_uids
-from reconcilers.worker_set import new_worker, plan_workers
+from reconcilers.world.participants import Ages, bounds_of, checkpoint_of, is_waiting, participants_of
+from reconcilers.world.slots import present_slots
+from reconcilers.world.standby import standing_by, told_otherwise
 
 UNKNOWN_POD_RETRY_SECONDS = 1.0
 """Pods wake their worker, not its job."""

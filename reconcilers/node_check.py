@@ -30,10 +30,10 @@ from healthcheck.fleet import Node
 from healthcheck.measurements import History
 from healthcheck.plan import Round, next_step
 from healthcheck.settings import Settings
-from reconcilers import check_status
-from reconcilers.check_history import Ended, ended_gathering, ended_step, history_of, settled_nodes
-from reconcilers.check_participants import Participant, participants_of
-from reconcilers.check_scope import (
+from reconcilers.check import status as check_status
+from reconcilers.check.history import Ended, ended_gathering, ended_step, history_of, settled_nodes
+from reconcilers.check.participants import Participant, participants_of
+from reconcilers.check.scope import (
     FailedReason,
     Refusal,
     Scope,
@@ -44,16 +44,16 @@ from reconcilers.check_scope import (
     speakers,
     wanted_workers,
 )
-from reconcilers.check_settings import fleet_of, lacks_gpu, settings_of, untested_accelerators
-from reconcilers.check_summary import step_ended, summary_of
-from reconcilers.check_turns import in_the_way
-from reconcilers.check_view import CheckView
-from reconcilers.check_workers import new_check_worker
+from reconcilers.check.settings import fleet_of, lacks_gpu, settings_of, untested_accelerators
+from reconcilers.check.summary import step_ended, summary_of
+from reconcilers.check.turns import in_the_way
+from reconcilers.check.view import CheckView
+from reconcilers.check.workers import new_check_worker
 from reconcilers.clock import Clock
 from reconcilers.observations import Observations
 from reconcilers.parallel import in_parallel
-from reconcilers.slots import wanted_slots
 from reconcilers.status_patch import merge_patch
+from reconcilers.world.slots import wanted_slots
 
 MANY_NODES = 100
 """With so many, planning takes long enough to be done beside the event loop."""

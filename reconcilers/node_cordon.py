@@ -17,12 +17,12 @@ from controller.reconciler import Reconciler, Request, Result
 from controller.resources import NODES
 from crds import names
 from crds.model import ConditionStatus
+from reconcilers.check.verdicts import Verdicts
 from reconcilers.clock import Clock
-from reconcilers.cordon_mark import MarkState, read_mark, write_mark
-from reconcilers.cordon_options import CordonMode, CordonOptions
-from reconcilers.cordon_policy import NodeState, admit, cordon_limit, decide, newest
-from reconcilers.cordon_statement import HELD, Statement, statement_on
-from reconcilers.verdicts import Verdicts
+from reconcilers.cordon.mark import MarkState, read_mark, write_mark
+from reconcilers.cordon.options import CordonMode, CordonOptions
+from reconcilers.cordon.policy import NodeState, admit, cordon_limit, decide, newest
+from reconcilers.cordon.statement import HELD, Statement, statement_on
 
 BY_CORDON = "cordon"
 UNSCHEDULABLE = "spec.unschedulable=true"

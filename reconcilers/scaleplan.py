@@ -17,9 +17,9 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.scaleplan import ScalePlan, ScalePlanPhase, ScalePlanStatus
 from reconcilers.clock import Clock
-from reconcilers.job_plans import BY_OWNER_JOB
 from reconcilers.parsing import Parser
-from reconcilers.scale_progress import Situation, Step, next_step, refused_by_server
+from reconcilers.scale.job_plans import BY_OWNER_JOB
+from reconcilers.scale.progress import Situation, Step, next_step, refused_by_server
 from reconcilers.status_patch import merge_patch
 from reconcilers.worker import BY_JOB
 

@@ -19,20 +19,31 @@ from controller.resources import (
     PODS,
     SCALEPLANS,
 )
-from controller.store import Change
 from crds import names
-from reconcilers.check_options import DEFAULT_IMAGE
+from reconcilers.account.metrics import JobMetrics
+from reconcilers.check.options import DEFAULT_IMAGE
+from reconcilers.check.verdicts import BY_EXIT_CLASS, failed_nodes, judged_nodes, last_exit_classes
 from reconcilers.clock import Clock
 from reconcilers.companions import CompanionReconciler
-from reconcilers.cordon_mark import MarkState
-from reconcilers.cordon_options import CordonOptions
+from reconcilers.cordon.mark import MarkState
+from reconcilers.cordon.options import CordonOptions
 from reconcilers.elasticjob import ElasticJobReconciler
-from reconcilers.job_metrics import JobMetrics
-from reconcilers.job_plans import BY_OWNER_JOB, owner_job
-from reconcilers.node_check import NodeCheckReconciler, has_nodes, is_finished
-from reconcilers.node_cordon import BY_CORDON, NodeCordonReconciler, cordon_states, cordon_view
+from reconcilers.node_check import NodeCheckReconciler, has_nodes
+from reconcilers.node_cordon import BY_CORDON, NodeCordonReconciler, cordon_states
+from reconcilers.predicates import (
+    begins_or_ends,
+    makes_way,
+    more_of_a_jobs_checks,
+    more_of_an_answer,
+    more_than_a_heartbeat,
+    more_than_an_agents_later_reports,
+    more_than_progress,
+    more_than_status,
+    more_than_the_agents_report,
+    plans_otherwise,
+)
+from reconcilers.scale.job_plans import BY_OWNER_JOB, owner_job
 from reconcilers.scaleplan import ScalePlanReconciler, is_over
-from reconcilers.verdicts import BY_EXIT_CLASS, failed_nodes, judged_nodes, last_exit_classes
 from reconcilers.worker import BY_JOB, BY_NODE, BY_OWNER, WorkerReconciler, job_keys, node_names, owner_uids
 
 _OURS = f"{names.LABEL_MANAGED_BY}={names.MANAGER}"
@@ -230,120 +241,6 @@ def checked_job(check: dict[str, Any]) -> Iterable[Request]:
 def planned_job(plan: dict[str, Any]) -> Iterable[Request]:
     """The job that a ScalePlan is for."""
     return [Request(plan["metadata"].get("namespace"), plan["spec"]["ownerJob"])]
-
-
-def begins_or_ends(change: Change) -> bool:
-    """A job does not follow the rounds of its checks."""
-    return _ending(change.old) != _ending(change.new)
-
-
-def plans_otherwise(change: Change) -> bool:
-    """A job does not follow what its plans say of their progress."""
-    return _planned(change.old) != _planned(change.new)
-
-
-def more_than_status(change: Change) -> bool:
-    """What is wanted of an object, or that it has come to its end."""
-    return _wanted(change.old) != _wanted(change.new)
-
-
-def more_than_progress(change: Change) -> bool:
-    """Steps are reported every few seconds by every worker, and decide nothing about a job.
-
-    A checkpoint may: a world that is to grow can wait for it. And the first step of a round says that a job
-    trains (again).
-    """
-    return _without_steps(change.old) != _without_steps(change.new)
-
-
-def more_than_the_agents_report(change: Change) -> bool:
-    """A worker's Pod does not depend on what its agent says."""
-    return _without_report(change.old) != _without_report(change.new)
-
-
-def more_than_an_agents_later_reports(change: Change) -> bool:
-    """From its first report on, an agent's silence counts: its Lease may never be renewed again."""
-    return _speaker(change.old) != _speaker(change.new) or more_than_the_agents_report(change)
-
-
-def more_of_an_answer(change: Change) -> bool:
-    """What a check wants to know of a worker: where its Pod is, how it is, and what its agent found out."""
-    return _voice(change.old) != _voice(change.new)
-
-
-def more_of_a_jobs_checks(change: Change) -> bool:
-    """Which check the job carries out, whether it still has a world, and whether it has ended."""
-    return _part_in_checks(change.old) != _part_in_checks(change.new)
-
-
-def makes_way(change: Change) -> bool:
-    """A check has finished or is gone: one that waits for its nodes may begin."""
-    return change.old is not None and (change.new is None or is_finished(change.new))
-
-
-def more_than_a_heartbeat(change: Change) -> bool:
-    """Kubelets write every Node's status every few minutes or seconds."""
-    return cordon_view(change.old) != cordon_view(change.new)
-
-
-def _wanted(obj: dict[str, Any] | None) -> tuple[object, ...] | None:
-    if obj is None:
-        return None
-    said = [obj["metadata"].get(key) for key in ("labels", "ownerReferences", "deletionTimestamp")]
-    return obj["spec"], obj.get("status", {}).get("phase") in ("Succeeded", "Failed"), *said
-
-
-def _without_report(worker: dict[str, Any] | None) -> tuple[object, ...] | None:
-    """Spec, status and deletion of an ElasticWorker, but for what its agent says."""
-    if worker is None:
-        return None
-    status = {k: v for k, v in worker.get("status", {}).items() if k != "agent"}
-    return worker["spec"], status, worker["metadata"].get("deletionTimestamp")
-
-
-def _speaker(worker: dict[str, Any] | None) -> str | None:
-    """The Pod whose agent reports."""
-    return ((worker or {}).get("status", {}).get("agent") or {}).get("podUid")
-
-
-def _without_steps(worker: dict[str, Any] | None) -> tuple[object, ...] | None:
-    """Of the agent's progress no more than its last checkpoint, and in which rounds there was any."""
-    report = (worker or {}).get("status", {}).get("agent") or {}
-    rest = {k: v for k, v in report.items() if k not in ("progress", "rounds", "usage")}
-    rounds = [told["round"] for told in report.get("rounds") or ()]
-    return _without_report(worker), rest, (report.get("progress") or {}).get("checkpointStep"), rounds
-
-
-def _planned(plan: dict[str, Any] | None) -> tuple[object, ...] | None:
-    if plan is None:
-        return None
-    status, metadata = plan.get("status", {}), plan["metadata"]
-    return plan["spec"], status.get("phase"), status.get("replicas"), metadata.get("deletionTimestamp")
-
-
-def _voice(worker: dict[str, Any] | None) -> tuple[object, ...] | None:
-    if worker is None:
-        return None
-    status = worker.get("status", {})
-    report = status.get("agent") or {}
-    said = [report.get(key) for key in ("incarnation", "podUid", "state", "check")]
-    known = [status.get(key) for key in ("observedIncarnation", "phase", "podUid", "nodeName", "conditions")]
-    return worker["spec"]["incarnation"], worker["metadata"].get("deletionTimestamp"), *said, *known
-
-
-def _part_in_checks(job: dict[str, Any] | None) -> tuple[object, ...] | None:
-    if job is None:
-        return None
-    status = job.get("status", {})
-    return status.get("activeCheck"), status.get("phase"), (status.get("rendezvous") or {}).get("phase")
-
-
-def _ending(check: dict[str, Any] | None) -> tuple[object, ...] | None:
-    """What a job goes by: whether the check has finished, with which verdicts, and whether it is to go."""
-    if check is None:
-        return None
-    status = check.get("status", {})
-    return status.get("phase"), status.get("nodeResults"), check["metadata"].get("deletionTimestamp")
 
 
 def _named(nodes: Iterable[str]) -> list[Request]:

@@ -20,16 +20,16 @@ from controller.resources import ELASTICWORKERS, LEASES, NODES, PODS
 from crds import names
 from crds.elasticworker import ElasticWorker, ElasticWorkerStatus
 from crds.model import ConditionStatus
-from reconcilers.access import WorkerAccess
-from reconcilers.assignment import Assignment, Assignments
 from reconcilers.clock import Clock
 from reconcilers.conditions import with_condition
-from reconcilers.gang_gate import GangGate, Obstacle
-from reconcilers.heartbeat import Heartbeats, lease_of
 from reconcilers.parsing import Parser
-from reconcilers.pod_builder import pod_name, service_account
+from reconcilers.pod.access import WorkerAccess
+from reconcilers.pod.assignment import Assignment, Assignments
+from reconcilers.pod.builder import pod_name, service_account
+from reconcilers.pod.gang_gate import GangGate, Obstacle
+from reconcilers.pod.heartbeat import Heartbeats, lease_of
+from reconcilers.pod.worker_status import ENDED, SCHEDULED, Observation, observe
 from reconcilers.status_patch import merge_patch
-from reconcilers.worker_status import ENDED, SCHEDULED, Observation, observe
 
 BY_OWNER = "owner"
 BY_NODE = "node"

@@ -18,8 +18,8 @@ import typer
 
 from dlr.commands.connection import find_source
 from dlr.commands.errors import CommandError
-from reconcilers.check_options import DEFAULT_IMAGE as DEFAULT_CHECK_IMAGE
-from reconcilers.cordon_options import DEFAULT_LIMIT_PERCENT, CordonMode, CordonOptions
+from reconcilers.check.options import DEFAULT_IMAGE as DEFAULT_CHECK_IMAGE
+from reconcilers.cordon.options import DEFAULT_LIMIT_PERCENT, CordonMode, CordonOptions
 
 if TYPE_CHECKING:
     from controller.manager import Manager, ManagerOptions

@@ -11,7 +11,7 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 import agent.consequences
 import crds.elasticworker
-import reconcilers.consequences
+import reconcilers.failure.consequences
 from agent.failure import (
     Cause,
     Failure,
@@ -142,9 +142,9 @@ def test_death_of_a_peer_is_no_reason_of_its_own() -> None:
 
 
 def test_agent_and_controller_know_the_same_consequences() -> None:
-    assert agent.consequences.FOLLOWING == reconcilers.consequences.FOLLOWING
-    assert agent.consequences.OWN == reconcilers.consequences.OWN
-    assert agent.consequences.SILENT == reconcilers.consequences.SILENT
+    assert agent.consequences.FOLLOWING == reconcilers.failure.consequences.FOLLOWING
+    assert agent.consequences.OWN == reconcilers.failure.consequences.OWN
+    assert agent.consequences.SILENT == reconcilers.failure.consequences.SILENT
 
 
 def test_survives_the_way_through_the_status() -> None:

@@ -11,7 +11,7 @@ import pytest
 from agent import xid
 from agent.xid import DeviceFault, DeviceWatch, is_device_fault
 from crds.elasticworker import ExitClass
-from reconcilers.hardware_smell import smells_of_hardware
+from reconcilers.failure.hardware_smell import smells_of_hardware
 
 
 class NvmlError(Exception):

@@ -16,8 +16,8 @@ from dlr.commands.job.timeline import life as lives
 from dlr.commands.job.timeline.blame import Failure
 from dlr.commands.job.timeline.episodes import Span, members_of
 from dlr.commands.job.timeline.life import Life, NoHistory, Start, life_of, training_share
-from reconcilers.incidents import Incident
-from reconcilers.job_outcome import incident_line
+from reconcilers.failure.incidents import Incident
+from reconcilers.job.outcome import incident_line
 from tests.cli.scripted import event, job, worker
 from tests.cli.troubled import (
     END_SECONDS,

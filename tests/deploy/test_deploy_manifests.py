@@ -16,7 +16,7 @@ import crds
 import deploy
 from crds import names
 from dlr.commands import controller as controller_command
-from reconcilers import check_options
+from reconcilers.check import options as check_options
 
 REPOSITORY = Path(deploy.__file__).parent.parent
 KUBECTL = Path(sys.executable).with_name("kubectl")
@@ -113,7 +113,7 @@ def test_no_rule_has_a_wildcard_or_reaches_for_secrets() -> None:
 
 
 def test_worker_role_has_the_name_that_the_controller_binds() -> None:
-    from reconcilers.access import WORKER_ROLE
+    from reconcilers.pod.access import WORKER_ROLE
 
     assert [role["metadata"]["name"] for role in deploy.worker_documents()] == [WORKER_ROLE]
     assert names.SERVICE_ACCOUNT == "dlr-worker"  # the admission policy knows it by this name

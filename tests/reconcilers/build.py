@@ -9,7 +9,7 @@ from typing import Any
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import AgentFailure, AgentReport, AgentState, ElasticWorker, WorkerPhase
 from crds.nodecheck import NodeCheck
-from reconcilers.rendezvous import Bounds, Participant
+from reconcilers.world.rendezvous import Bounds, Participant
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
 

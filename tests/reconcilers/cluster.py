@@ -22,7 +22,7 @@ from controller.errors import ApiError, NotFound
 from controller.manager import Manager, ManagerOptions
 from controller.resources import CRDS, ELASTICJOBS, ELASTICWORKERS, LEASES, PODS
 from controller.servers import Listen
-from reconcilers.cordon_options import CordonOptions
+from reconcilers.cordon.options import CordonOptions
 from reconcilers.setup import WATCHED_BY_LABEL, add_all
 
 PATIENCE_SECONDS = 20.0

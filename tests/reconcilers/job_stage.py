@@ -11,12 +11,12 @@ from typing import Any
 from crds.elasticjob import ElasticJob, Rendezvous, RendezvousPhase
 from crds.elasticworker import AgentState, ElasticWorker, ExitClass, WorkerExit, WorkerPhase
 from crds.nodecheck import NodeCheck
-from reconcilers.hardware_smell import suspected_at
-from reconcilers.incidents import incident_of, with_incident
-from reconcilers.job_check import Course, active_check, check_name, next_number, plan_world
-from reconcilers.job_verdicts import Checks, standing_of
-from reconcilers.participants import Ages, bounds_of, participants_of
-from reconcilers.relaunch import plan_relaunches
+from reconcilers.check.job_check import Course, active_check, check_name, next_number, plan_world
+from reconcilers.check.job_verdicts import Checks, standing_of
+from reconcilers.failure.hardware_smell import suspected_at
+from reconcilers.failure.incidents import incident_of, with_incident
+from reconcilers.job.relaunch import plan_relaunches
+from reconcilers.world.participants import Ages, bounds_of, participants_of
 from tests.reconcilers.build import NOW, job, report, worker
 
 ALWAYS = NOW - timedelta(days=365)

@@ -21,8 +21,8 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from reconcilers.clock import Clock
 from reconcilers.elasticjob import ElasticJobReconciler
-from reconcilers.job_pod import build_job_pod
-from reconcilers.pod_builder import pod_name
+from reconcilers.pod.builder import pod_name
+from reconcilers.pod.job_pod import build_job_pod
 from reconcilers.scaleplan import ScalePlanReconciler
 from reconcilers.setup import add_indexes
 from tests.reconcilers.build import NOW

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from crds.elasticjob import FailureAction, FailureBudget
 from crds.elasticworker import ExitClass
-from reconcilers import budgets
-from reconcilers.budgets import ALIKE_LIMIT, CONSEQUENCES_LIMIT, MAX_HOLD_SECONDS, Failed
-from reconcilers.exit_class import FREE
+from reconcilers.failure import budgets
+from reconcilers.failure.budgets import ALIKE_LIMIT, CONSEQUENCES_LIMIT, MAX_HOLD_SECONDS, Failed
+from reconcilers.failure.exit_class import FREE
 from tests.reconcilers.build import NOW, later
 
 USER = ExitClass.USER_ERROR

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from crds.elasticjob import Rendezvous
 from crds.nodecheck import CheckGroup, NodeCheck, NodeCheckSpec, NodeCheckStatus, NodeResult
 from healthcheck.measurements import Metric
-from reconcilers.check_history import ended_gathering, ended_step, history_of, settled_nodes
-from reconcilers.check_participants import Participant, departure_of, out_of
-from reconcilers.check_scope import (
+from reconcilers.check.history import ended_gathering, ended_step, history_of, settled_nodes
+from reconcilers.check.participants import Participant, departure_of, out_of
+from reconcilers.check.scope import (
     Candidate,
     choose,
     is_idle,
@@ -23,10 +23,10 @@ from reconcilers.check_scope import (
     speakers,
     wanted_workers,
 )
-from reconcilers.check_settings import fleet_of, settings_of, untested_accelerators
-from reconcilers.check_status import MAX_DETAILED
-from reconcilers.check_summary import summary_of
-from reconcilers.check_turns import Claim, in_the_way
+from reconcilers.check.settings import fleet_of, settings_of, untested_accelerators
+from reconcilers.check.status import MAX_DETAILED
+from reconcilers.check.summary import summary_of
+from reconcilers.check.turns import Claim, in_the_way
 from tests.reconcilers.build import NOW, worker
 from tests.reconcilers.check_stage import BAD, GOOD, NO_GPU, outcome
 

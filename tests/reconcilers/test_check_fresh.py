@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crds.nodecheck import NodeCheck
-from reconcilers.check_fresh import fresh_passes, newest_verdicts
+from reconcilers.check.fresh import fresh_passes, newest_verdicts
 from tests.reconcilers.build import NOW, later
 
 LONG_AGO = NOW - timedelta(days=30)

@@ -28,7 +28,7 @@ from controller.resources import (
 )
 from crds import names
 from reconcilers.clock import Clock
-from reconcilers.pod_builder import check_labels, owner_reference
+from reconcilers.pod.builder import check_labels, owner_reference
 from reconcilers.setup import add_indexes, add_workers
 from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers, install_crds
 

@@ -175,7 +175,7 @@ async def gangs(town: Town) -> Town:
 async def test_cluster_without_podgroups_makes_no_pods_and_says_why_until_it_has_them(
     town: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("companions", "gang_gate"):
+    for module in ("companions", "pod.gang_gate"):
         monkeypatch.setattr(f"reconcilers.{module}.UNAVAILABLE_RETRY_SECONDS", 0.5)
     await town.submit("missing", **COSCHEDULING)
     message = await town.until_unscheduled("missing", "GangUnavailable")
@@ -303,7 +303,7 @@ async def test_what_the_scheduler_says_of_the_group_stays(gangs: Town) -> None:
 async def test_pods_wait_for_the_podgroup_to_be_the_jobs_own(
     gangs: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reconcilers.gang_gate.UNAVAILABLE_RETRY_SECONDS", 0.5)
+    monkeypatch.setattr("reconcilers.pod.gang_gate.UNAVAILABLE_RETRY_SECONDS", 0.5)
     foreign = {
         "apiVersion": COSCHEDULING_PODGROUPS.api_version,
         "kind": "PodGroup",
@@ -328,8 +328,8 @@ async def test_podgroup_that_does_not_come_is_told_on_the_job(
     async def nothing(*_: Any, **__: Any) -> None:
         return None
 
-    monkeypatch.setattr("reconcilers.gang_gate.PATIENCE_SECONDS", 0.3)
-    monkeypatch.setattr("reconcilers.gang_gate.LATER_SECONDS", 0.5)
+    monkeypatch.setattr("reconcilers.pod.gang_gate.PATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr("reconcilers.pod.gang_gate.LATER_SECONDS", 0.5)
     with monkeypatch.context() as patch:
         patch.setattr("reconcilers.companions.CompanionReconciler._keep_group", nothing)
         await gangs.submit("late", **COSCHEDULING)

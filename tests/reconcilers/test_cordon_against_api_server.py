@@ -11,7 +11,7 @@ import pytest
 
 from controller.resources import ELASTICWORKERS, EVENTS, NODECHECKS, NODES
 from crds import names
-from reconcilers.cordon_options import CordonMode, CordonOptions
+from reconcilers.cordon.options import CordonMode, CordonOptions
 from tests.reconcilers.build import verdicts
 from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers, install_crds
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reconcilers.cordon_mark import Mark, MarkState, Verdict, VerdictReason, read_mark, write_mark
-from reconcilers.cordon_policy import NodeState, admit, cordon_limit, decide, newest
+from reconcilers.cordon.mark import Mark, MarkState, Verdict, VerdictReason, read_mark, write_mark
+from reconcilers.cordon.policy import NodeState, admit, cordon_limit, decide, newest
 from tests.reconcilers.build import later
 
 LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")

@@ -8,17 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crds.nodecheck import NodeCheck
-from reconcilers.cordon_mark import Verdict
-from reconcilers.cordon_options import CordonMode, CordonOptions
-from reconcilers.cordon_policy import NodeState, decide
-from reconcilers.cordon_statement import Statement, statement_on
-from reconcilers.verdicts import (
+from reconcilers.check.verdicts import (
     evidence_of_check,
     evidence_of_worker,
     failed_nodes,
     is_decisive,
     judged_nodes,
 )
+from reconcilers.cordon.mark import Verdict
+from reconcilers.cordon.options import CordonMode, CordonOptions
+from reconcilers.cordon.policy import NodeState, decide
+from reconcilers.cordon.statement import Statement, statement_on
 from tests.reconcilers.build import NOW, verdicts, worker
 
 NODES = ("node-1", "node-2", "node-3", "node-4")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from crds import names
 from crds.scaleplan import ScalePlanPhase
-from reconcilers.check_scope import FailedReason
+from reconcilers.check.scope import FailedReason
 
 ROOT = Path(__file__).parents[2]
 SOURCES = [p for folder in ("reconcilers", "controller") for p in sorted((ROOT / folder).glob("*.py"))]

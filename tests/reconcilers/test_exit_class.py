@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from crds.elasticworker import AgentFailure, ExitClass
-from reconcilers.consequences import text_follows_from_a_peer
-from reconcilers.exit_class import CAUSES, FREE, classify_pod, classify_process, deleted
-from reconcilers.signature import MAX_SIGNATURE, signature_of
+from reconcilers.failure.consequences import text_follows_from_a_peer
+from reconcilers.failure.exit_class import CAUSES, FREE, classify_pod, classify_process, deleted
+from reconcilers.failure.signature import MAX_SIGNATURE, signature_of
 from tests.reconcilers.build import failure, pod, terminated
 
 GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer"

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from controller.correlation import Correlator, Occurrence, Subject
 from crds.elasticjob import ElasticJob, FailureBudget, Rendezvous, RendezvousPhase
 from crds.elasticworker import AgentState, ElasticWorker, WorkerExit, WorkerPhase
-from reconcilers import job_outcome
-from reconcilers.failure_policy import Assessment, assess
-from reconcilers.job_turn import Turn
-from reconcilers.participants import Ages, bounds_of, participants_of
-from reconcilers.rendezvous import Decision, decide, held
+from reconcilers.failure.policy import Assessment, assess
+from reconcilers.job import outcome as job_outcome
+from reconcilers.job.turn import Turn
+from reconcilers.world.participants import Ages, bounds_of, participants_of
+from reconcilers.world.rendezvous import Decision, decide, held
 from tests.reconcilers.build import NOW, bounds, failure, job, later, participant, report, worker
 
 FORMED, REFORMING = RendezvousPhase.FORMED, RendezvousPhase.REFORMING

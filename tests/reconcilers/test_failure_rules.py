@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from crds.elasticjob import FailureAction, FailureRule
-from reconcilers.failure_rules import action_for, of_pod, of_process
+from reconcilers.failure.rules import action_for, of_pod, of_process
 from tests.reconcilers.build import failure, pod, terminated
 
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from crds.elasticjob import ElasticJob
 from localcluster.scheduler.gangs import group_of
-from reconcilers.disruption_budget import budget_of
-from reconcilers.gang import pod_group_of
-from reconcilers.job_pod import build_job_pod
+from reconcilers.pod.disruption_budget import budget_of
+from reconcilers.pod.gang import pod_group_of
+from reconcilers.pod.job_pod import build_job_pod
 from tests.reconcilers.build import job, worker
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from controller.client import Client
 from controller.errors import NotFound
-from reconcilers.gang import PodGroup, pod_group_of
-from reconcilers.gang_gate import ANSWER_SECONDS, PATIENCE_SECONDS, GangGate
+from reconcilers.pod.gang import PodGroup, pod_group_of
+from reconcilers.pod.gang_gate import ANSWER_SECONDS, PATIENCE_SECONDS, GangGate
 from tests.reconcilers.build import job
 
 

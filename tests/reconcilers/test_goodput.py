@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from crds.elasticjob import ElasticJob, Goodput, JobState
 from crds.elasticworker import AgentState, ElasticWorker
 from crds.progress import RoundProgress
-from reconcilers.goodput import effective_seconds, goodput_now, seconds_by_state, with_rounds
-from reconcilers.progress_rounds import told_rounds
+from reconcilers.account.goodput import effective_seconds, goodput_now, seconds_by_state, with_rounds
+from reconcilers.account.rounds import told_rounds
 from tests.reconcilers.build import NOW, job, later, report, worker
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from crds.elasticjob import Rendezvous, RendezvousPhase
 from crds.elasticworker import AgentFailure, AgentState, ElasticWorker, ExitClass, WorkerPhase
-from reconcilers.hardware_smell import smells_of_hardware, suspected_at
+from reconcilers.failure.hardware_smell import smells_of_hardware, suspected_at
 from tests.reconcilers.build import NOW, later, report, worker
 
 FORMED = RendezvousPhase.FORMED

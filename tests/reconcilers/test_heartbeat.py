@@ -8,7 +8,7 @@ from controller.client import Client
 from controller.contact import Contact
 from crds.elasticworker import ElasticWorker
 from reconcilers.clock import Clock
-from reconcilers.heartbeat import Heartbeats
+from reconcilers.pod.heartbeat import Heartbeats
 from tests.reconcilers.build import pod, report, worker
 
 LEASE = {

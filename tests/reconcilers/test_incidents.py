@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crds.elasticworker import AgentState, ElasticWorker, ExitClass
-from reconcilers.incidents import in_one_line, incident_of, late_incident, uncounted, with_incident
-from reconcilers.rendezvous import Break
+from reconcilers.failure.incidents import in_one_line, incident_of, late_incident, uncounted, with_incident
+from reconcilers.world.rendezvous import Break
 from tests.reconcilers.build import failing, report, worker
 
 GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer"

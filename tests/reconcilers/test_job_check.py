@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from crds.elasticjob import Rendezvous, RendezvousPhase
 from crds.elasticworker import AgentFailure, AgentState
 from crds.nodecheck import NodeCheck
-from reconcilers.job_check import (
+from reconcilers.check.job_check import (
     active_check,
     check_name,
     named,
@@ -17,8 +17,8 @@ from reconcilers.job_check import (
     plan_world,
     waiting_since_the_check,
 )
-from reconcilers.job_verdicts import Standing
-from reconcilers.rendezvous import Bounds, Participant, decide
+from reconcilers.check.job_verdicts import Standing
+from reconcilers.world.rendezvous import Bounds, Participant, decide
 from tests.reconcilers.build import NOW, bounds, later, participant
 from tests.reconcilers.job_stage import Stage, at, checked_job, job_check
 from tests.reconcilers.test_rendezvous import formed, published_worlds, running, situations

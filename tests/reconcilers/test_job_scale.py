@@ -5,8 +5,8 @@ from typing import Any
 from crds.elasticjob import ElasticJob, Rendezvous
 from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.scaleplan import ScalePlan
-from reconcilers.job_scale import Plans, asked_through_scale, newest, take_up, with_moves_done
-from reconcilers.rolling import Freshness
+from reconcilers.scale.rolling import Freshness
+from reconcilers.scale.uptake import Plans, asked_through_scale, newest, take_up, with_moves_done
 from tests.reconcilers.build import NOW, job, worker
 
 COUNT = {"f:spec": {"f:replicaSpecs": {"f:worker": {"f:replicas": {}}}}}

@@ -4,8 +4,8 @@ from datetime import timedelta
 
 from crds.elasticworker import WorkerPhase
 from crds.nodecheck import NodeCheck
-from reconcilers.job_verdicts import Checks, standing_of
-from reconcilers.relaunch import plan_relaunches
+from reconcilers.check.job_verdicts import Checks, standing_of
+from reconcilers.job.relaunch import plan_relaunches
 from tests.reconcilers.build import NOW, check, job, later
 from tests.reconcilers.job_stage import all_checks, at, checked_job, job_check
 from tests.reconcilers.test_rendezvous import formed

@@ -19,13 +19,13 @@ from crds.elasticjob import (
 )
 from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
 from crds.progress import RoundProgress
-from reconcilers.goodput import goodput_now, seconds_by_state
-from reconcilers.incidents import in_one_line
-from reconcilers.job_history import MAX_EPISODES, as_ranges
-from reconcilers.job_state import Moment, failed_at
-from reconcilers.job_turn import Turn
-from reconcilers.ledger import REFRESH_SECONDS, Ledger, balanced
-from reconcilers.rendezvous import Break, Decision
+from reconcilers.account.goodput import goodput_now, seconds_by_state
+from reconcilers.account.job_history import MAX_EPISODES, as_ranges
+from reconcilers.account.ledger import REFRESH_SECONDS, Ledger, balanced
+from reconcilers.account.state import Moment, failed_at
+from reconcilers.failure.incidents import in_one_line
+from reconcilers.job.turn import Turn
+from reconcilers.world.rendezvous import Break, Decision
 from tests.reconcilers.build import NOW, job, later, report, worker
 
 UNSCHEDULABLE = {"type": "Scheduled", "status": "False", "reason": "Unschedulable", "lastTransitionTime": NOW}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, ExitClass, WorkerExit, WorkerPhase
 from crds.model import ResourceRequirements
-from reconcilers.memory import MOST_A_STEP_BYTES, Memory, memory_of, raised, raised_memory
+from reconcilers.failure.memory import MOST_A_STEP_BYTES, Memory, memory_of, raised, raised_memory
 from tests.reconcilers.build import NOW, job, worker
 
 GI = 2**30

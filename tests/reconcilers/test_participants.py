@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from crds.elasticjob import Rendezvous, RendezvousPhase
 from crds.elasticworker import WorkerPhase
-from reconcilers.participants import Ages, bounds_of, participants_of
-from reconcilers.rendezvous import decide
+from reconcilers.world.participants import Ages, bounds_of, participants_of
+from reconcilers.world.rendezvous import decide
 from tests.reconcilers.build import NOW, job, worker
 
 

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from crds.elasticjob import JobPhase, Rendezvous, RendezvousPhase
 from crds.elasticworker import WorkerPhase
-from reconcilers import job_status
 from reconcilers.conditions import is_true
+from reconcilers.job import status as job_status
+from reconcilers.job.relaunch import MAX_DELAY_SECONDS, delay_seconds, plan_relaunches
+from reconcilers.job.run_policy import seconds_to_cleaning, seconds_to_deadline, seconds_to_expiry
+from reconcilers.job.worker_set import new_worker, plan_workers
 from reconcilers.observations import Observations
 from reconcilers.recent import Recent
-from reconcilers.relaunch import MAX_DELAY_SECONDS, delay_seconds, plan_relaunches
-from reconcilers.run_policy import seconds_to_cleaning, seconds_to_deadline, seconds_to_expiry
 from reconcilers.status_patch import merge_patch
-from reconcilers.worker_set import new_worker, plan_workers
 from tests.reconcilers.build import NOW, job, later, worker
 
 FORMED = RendezvousPhase.FORMED

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from crds.elasticjob import Rendezvous, RendezvousPhase
 from crds.elasticworker import AgentState
-from reconcilers.rendezvous import Bounds, Participant, decide, dissolve
+from reconcilers.world.rendezvous import Bounds, Participant, decide, dissolve
 from tests.reconcilers.build import NOW, bounds, later, participant, report
 
 FORMED, REFORMING, FORMING = RendezvousPhase.FORMED, RendezvousPhase.REFORMING, RendezvousPhase.FORMING

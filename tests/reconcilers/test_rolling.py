@@ -5,9 +5,9 @@ from typing import Any
 from crds.elasticjob import ElasticJob, Rendezvous
 from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
 from crds.model import ResourceRequirements
-from reconcilers.job_pod import build_job_pod
-from reconcilers.participants import Ages, bounds_of, participants_of
-from reconcilers.rolling import Freshness, Roll, freshness, plan_roll
+from reconcilers.pod.job_pod import build_job_pod
+from reconcilers.scale.rolling import Freshness, Roll, freshness, plan_roll
+from reconcilers.world.participants import Ages, bounds_of, participants_of
 from tests.reconcilers.build import job, report, worker
 from tests.reconcilers.test_rendezvous import formed
 

@@ -9,7 +9,7 @@ import pytest
 
 from crds.elasticjob import ElasticJob
 from crds.scaleplan import ScalePlan
-from reconcilers.scale_plan import impossible, intent_of, refusal
+from reconcilers.scale.plan import impossible, intent_of, refusal
 from tests.reconcilers.build import job, worker
 
 NODES = [

@@ -4,9 +4,8 @@ from typing import Any
 
 from controller.reconciler import Request
 from controller.store import Change
-from reconcilers.setup import (
+from reconcilers.predicates import (
     begins_or_ends,
-    checked_job,
     makes_way,
     more_of_a_jobs_checks,
     more_of_an_answer,
@@ -14,6 +13,9 @@ from reconcilers.setup import (
     more_than_progress,
     more_than_status,
     more_than_the_agents_report,
+)
+from reconcilers.setup import (
+    checked_job,
 )
 
 

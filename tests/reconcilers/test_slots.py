@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reconcilers.slots import Slots, present_slots, slots_of, wanted, wanted_slots, with_slots
+from reconcilers.world.slots import Slots, present_slots, slots_of, wanted, wanted_slots, with_slots
 from tests.reconcilers.build import job
 
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from controller.resources import ELASTICJOBS, ELASTICWORKERS
 from crds.elasticjob import Rendezvous, RendezvousPhase
 from crds.elasticworker import AgentState
-from reconcilers.disruption_budget import budget_of
-from reconcilers.job_status import replica_statuses, worker_pods
-from reconcilers.rendezvous import Bounds, Participant, decide
-from reconcilers.slots import present_slots, slot_count
-from reconcilers.standby import standing_by, told_otherwise
+from reconcilers.job.status import replica_statuses, worker_pods
+from reconcilers.pod.disruption_budget import budget_of
+from reconcilers.world.rendezvous import Bounds, Participant, decide
+from reconcilers.world.slots import present_slots, slot_count
+from reconcilers.world.standby import standing_by, told_otherwise
 from tests.reconcilers.build import NOW, bounds, job, later, participant, report, worker
 from tests.reconcilers.job_stage import Stage as CheckedStage
 from tests.reconcilers.job_stage import at, checked_job

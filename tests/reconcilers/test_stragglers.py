@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from crds.elasticjob import Rendezvous, RendezvousPhase
 from crds.elasticworker import AgentState
-from reconcilers.rendezvous import Bounds, Participant, decide
-from reconcilers.stragglers import decide_without_stragglers
+from reconcilers.check.stragglers import decide_without_stragglers
+from reconcilers.world.rendezvous import Bounds, Participant, decide
 from tests.reconcilers.build import NOW, bounds, later, participant
 from tests.reconcilers.test_rendezvous import published_worlds, situations
 

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crds.elasticworker import ElasticWorker, ElasticWorkerStatus, ExitClass, Life, WorkerPhase
-from reconcilers.worker_history import MAX_LIVES, RELEASED
-from reconcilers.worker_status import ENDED, Observation, observe
+from reconcilers.account.worker_history import MAX_LIVES, RELEASED
+from reconcilers.pod.worker_status import ENDED, Observation, observe
 from tests.reconcilers.build import NOW, later, pod, report, terminated, worker
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from crds.elasticjob import FailureAction, FailureRule
 from crds.elasticworker import AgentState, ElasticWorker, ExitClass, WorkerPhase
-from reconcilers.worker_status import Observation, current_report, finished, observe
+from reconcilers.pod.worker_status import Observation, current_report, finished, observe
 from tests.reconcilers.build import NOW, failure, later, pod, report, terminated, worker
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from dlr.commands.job.failures import SAME_MOMENT, first_line
 from dlr.commands.output import age, parse_time
-from reconcilers.job_history import as_ranges
+from reconcilers.account.job_history import as_ranges
 
 JSON = dict[str, Any]
 

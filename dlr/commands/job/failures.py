@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from crds.elasticworker import AgentFailure, ExitClass
 from dlr.commands.output import age, duration
-from reconcilers.exit_class import classify_process
+from reconcilers.failure.exit_class import classify_process
 
 JSON = dict[str, Any]
 

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from crds.elasticjob import ElasticJob, Goodput
 from crds.elasticworker import ElasticWorker
 from dlr.commands.output import duration, parse_time
-from reconcilers.goodput import goodput_now, seconds_by_state
+from reconcilers.account.goodput import goodput_now, seconds_by_state
 
 JSON = dict[str, Any]
 

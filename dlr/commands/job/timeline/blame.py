@@ -27,7 +27,7 @@ INCIDENT = re.compile(
     r"round (?P<round>\d+): (?P<worker>\S+)(?: rank \d+)?: (?P<text>.*) "
     r"\((?P<what>\w+)(?:, \w+ by failurePolicy)?\)(?P<late> was first, and not \S+)?"
 )
-"""An Event of a world that broke because of a process (`reconcilers/job_outcome.py`)."""
+"""An Event of a world that broke because of a process (`reconcilers/job/outcome.py`)."""
 NAMED_WORKER = re.compile(r"\bworker[ -](\d+)\b")
 
 

@@ -1,0 +1,131 @@
+"""A job's account of its time and steps: `status.goodput` and `status.history` (docs/goodput.md).
+
+It is written when state, round or members change, and at the job's end. In between it is brought up to date
+with what is written anyway, at most once a minute: what agents tell stays in their reports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from crds.elasticjob import ElasticJobStatus, Episode, Goodput, JobState, Rendezvous
+from reconcilers.account.goodput import begun, goodput_now, in_state, reassigned, with_ratio, with_rounds
+from reconcilers.account.job_history import episode_of, with_episode
+from reconcilers.account.rounds import first_step_at
+from reconcilers.account.state import NOT_YET_TRAINING, Moment, Transition, transitions
+from reconcilers.failure.incidents import in_one_line
+from reconcilers.job.turn import Turn
+from reconcilers.observations import Observations
+from reconcilers.status_patch import merge_patch
+
+REFRESH_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Account:
+    goodput: Goodput
+    history: tuple[Episode, ...]
+
+
+class Ledger:
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._written = Observations(monotonic)
+
+    def patch(self, turn: Turn, status: ElasticJobStatus) -> dict[str, Any]:
+        """What has to be written of the job's status, with its account; empty if nothing has changed."""
+        moment = Moment(
+            turn.job, status, turn.workers, turn.now, turn.active_check is not None, turn.broken_at
+        )
+        account = balanced(moment)
+        if account is not None:
+            update = {"goodput": account.goodput, "history": list(account.history)}
+            return _patch(turn, status.model_copy(update=update))
+        patch = _patch(turn, status)
+        known = turn.job.status.goodput
+        if not patch or known is None or turn.job.status.completion_time is not None:
+            return patch
+        version = (known.since, known.steps_timed, known.ratio)
+        if self._written.age_seconds(turn.job.metadata.uid, version) < REFRESH_SECONDS:
+            return patch
+        fresh = goodput_now(turn.job, turn.workers, turn.now)
+        return _patch(turn, status.model_copy(update={"goodput": fresh}))
+
+
+def balanced(moment: Moment) -> Account | None:
+    """The account with what has changed since it was written last; None if that is nothing to write."""
+    known = moment.job.status
+    if known.phase is not None and known.phase.finished:
+        return None
+    before = known.goodput or begun(moment.job, moment.now)
+    earlier = tuple(known.history) or (Episode(state=before.state, since=before.since, reason="submitted"),)
+    goodput, history = _with_first_steps(before, earlier, moment)
+
+    found = transitions(goodput, history, moment)
+    goodput = with_rounds(goodput, moment.told)
+    for transition in found[1:]:
+        goodput = in_state(goodput, transition.state, transition.at)
+    history = _with_episodes(history, found, moment)
+    finished = moment.status.phase is not None and moment.status.phase.finished
+    if finished:
+        goodput = in_state(goodput, goodput.state, moment.now)
+    if (goodput.state, goodput.since, history) == (before.state, before.since, tuple(known.history)):
+        return None
+    return Account(with_ratio(goodput, moment.job, moment.now), history)
+
+
+def _patch(turn: Turn, status: ElasticJobStatus) -> dict[str, Any]:
+    return merge_patch(turn.raw.get("status", {}), status.to_wire())
+
+
+def _with_first_steps(
+    goodput: Goodput, history: tuple[Episode, ...], moment: Moment
+) -> tuple[Goodput, tuple[Episode, ...]]:
+    """A script that told no steps was thought to train while it ran; it did so only from the first one on."""
+    published, told = moment.published, moment.told
+    taken_on_trust = goodput.state is JobState.TRAINING and goodput.first_step is None
+    if not taken_on_trust or len(history) < 2 or not told or told[-1].round != published.round:
+        return goodput, history
+    earlier = history[-2].state
+    if earlier not in NOT_YET_TRAINING:
+        return goodput, history
+    at = min(first_step_at(published.round, moment.workers) or moment.now, moment.now)
+    goodput = reassigned(goodput, earlier, at)
+    began = history[-1].model_copy(
+        update={"since": goodput.since, "reason": _reason(JobState.TRAINING, published, moment)}
+    )
+    return goodput, (*history[:-1], began)
+
+
+def _with_episodes(
+    history: tuple[Episode, ...], found: Sequence[Transition], moment: Moment
+) -> tuple[Episode, ...]:
+    """With what has become of state and world; what came and went since the last look was in its world."""
+    worlds = [moment.published] * (len(found) - 1) + [moment.world]
+    for number, (transition, world) in enumerate(zip(found, worlds, strict=True)):
+        if number == 0 and len(found) > 1:
+            continue  # it is in the history
+        at = transition.at if number else moment.now
+        reason = _reason(transition.state, world, moment)
+        history = with_episode(history, episode_of(transition.state, at, world, reason))
+    return history
+
+
+def _reason(state: JobState, world: Rendezvous, moment: Moment) -> str:
+    match state:
+        case JobState.PENDING:
+            return "resumed"
+        case JobState.CHECKING:
+            return f"check {moment.status.active_check}"
+        case JobState.TRAINING:
+            first = next(
+                (figures.first_step for figures in moment.told if figures.round == world.round), None
+            )
+            return "" if first is None else f"from step {first} on"
+        case JobState.RECOVERING:
+            failure = moment.status.last_failure
+            is_news = failure is not None and failure != moment.job.status.last_failure
+            return in_one_line(failure) if failure is not None and is_news else world.reason
+        case _:
+            return world.reason

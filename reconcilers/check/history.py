@@ -1,0 +1,233 @@
+"""What a check has found out so far: what its current step gave, and all finished steps for the diagnosis.
+
+It follows from the NodeCheck's status and the agents' reports alone, so a controller that starts in the
+middle comes to the same conclusions as the one before it. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from crds.elasticworker import PairOutcome, ProbeEnding, ProbeOutcome
+from crds.nodecheck import CheckGroup, CheckRound, GroupOutcome, NodeCheckStatus
+from healthcheck.diagnosis import Cause
+from healthcheck.local import local_result
+from healthcheck.measurements import GroupResult, History, LocalResult, Metric, RoundResult
+from healthcheck.probes.report import Ending, Report
+from healthcheck.probes.runner import ProbeResult
+from reconcilers.check.participants import MAX_MESSAGE, Participant, absence_of, departure_of, out_of
+
+UNTESTABLE = (ProbeEnding.UNAVAILABLE, ProbeEnding.SKIPPED)
+"""Endings of a pair test that never took place."""
+
+MAX_GROUP_MESSAGE = 200
+MAX_GROUP_MESSAGES = 50
+"""In a round. Thousands of groups may fail at once, and every agent of the check watches the object."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a step of the check gave, when it is over."""
+
+    withdrawn: Mapping[str, str]
+    """Nodes that withdrew since the step before, with the reason."""
+    unanswered: Mapping[str, str]
+    """Nodes that gave no answer to the local tests, with what is known of them."""
+    round: CheckRound | None = None
+    """None after the local tests."""
+
+    @property
+    def everybody_answered(self) -> bool:
+        silent = self.round is not None and any(group.silent for group in self.round.groups)
+        return not (self.withdrawn or self.unanswered or silent)
+
+
+def ended_gathering(
+    status: NodeCheckStatus, participants: Sequence[Participant], *, overdue: bool
+) -> Ended | None:
+    """Whether all agents of a check of nodes are there, or need not be waited for; None to wait on.
+
+    A worker that is not there is one that was made just now.
+    """
+    settled = settled_nodes(status)
+    missing = [p for p in participants if p.node not in settled and not p.is_ready]
+    if not overdue and any(p.worker is None or out_of(p) is None for p in missing):
+        return None
+    absent = {participant.node: absence_of(participant) for participant in missing}
+    return Ended(
+        withdrawn={node: out.message for node, out in absent.items() if not out.lost},
+        unanswered={node: out.message for node, out in absent.items() if out.lost},
+    )
+
+
+def ended_step(
+    status: NodeCheckStatus, participants: Sequence[Participant], *, overdue: bool
+) -> Ended | None:
+    """The current step's outcome; None while there is somebody to wait for.
+
+    Args:
+        status: of the check.
+        participants: in rank order.
+        overdue: the time for the step has passed: whoever has not answered will not.
+    """
+    settled = settled_nodes(status)
+    present = [participant for participant in participants if participant.node not in settled]
+    if not status.round:
+        return _ended_local(present, overdue=overdue)
+    silent = {node for done in status.rounds for group in done.groups for node in group.silent}
+    return _ended_round(status.round, status.groups, present, silent, overdue=overdue)
+
+
+def settled_nodes(status: NodeCheckStatus) -> frozenset[str]:
+    """Nodes of an unfinished check that are asked no more: withdrawn, or settled by the local tests."""
+    withdrawn = (left.node for left in status.withdrawn)
+    return frozenset((*withdrawn, *(result.node for result in status.node_results)))
+
+
+def _ended_local(present: Sequence[Participant], *, overdue: bool) -> Ended | None:
+    withdrawn: dict[str, str] = {}
+    unanswered: dict[str, str] = {}
+    for participant in present:
+        out = departure_of(participant)
+        answered = participant.reused or bool(participant.local)
+        if out is not None and (not out.lost or participant.reused):
+            withdrawn[participant.node] = out.message
+        elif out is not None:
+            unanswered[participant.node] = out.message
+        elif not answered and not overdue:
+            return None
+        elif not answered:
+            unanswered[participant.node] = "no result in time"
+        elif participant.report is None:
+            withdrawn[participant.node] = "its agent has no address"
+        elif untested := _untested(participant.local):
+            withdrawn[participant.node] = untested
+    return Ended(withdrawn, unanswered)
+
+
+def _ended_round(
+    number: int,
+    groups: Sequence[CheckGroup],
+    present: Sequence[Participant],
+    silent_before: Collection[str],
+    *,
+    overdue: bool,
+) -> Ended | None:
+    by_node = {participant.node: participant for participant in present}
+    outs = {
+        node: out for node, participant in by_node.items() if (out := departure_of(participant)) is not None
+    }
+    withdrawn: dict[str, str] = {}
+    outcomes = []
+    for group in groups:
+        answers: dict[str, PairOutcome] = {}
+        for node in group.members:
+            answer = by_node[node].pair(number) if node in by_node else None
+            if answer is None and node in by_node and node not in outs and not overdue:
+                return None
+            if answer is not None and answer.ending in UNTESTABLE:
+                withdrawn[node] = f"{answer.probe}: {answer.reason}"[:MAX_MESSAGE]
+            elif answer is not None:
+                answers[node] = answer
+        outcomes.append(_outcome(group.members, answers))
+    silent = {node for outcome in outcomes for node in outcome.silent}
+    for node, out in outs.items():
+        if node not in silent_before and not (out.lost and node in silent):
+            withdrawn.setdefault(node, out.message)
+    return Ended(withdrawn, {}, CheckRound(number=number, groups=_shortened(outcomes)))
+
+
+def _shortened(outcomes: Sequence[GroupOutcome]) -> list[GroupOutcome]:
+    """With the first messages only."""
+    told = [number for number, outcome in enumerate(outcomes) if outcome.message]
+    cut = {*told[MAX_GROUP_MESSAGES:]}
+    return [
+        outcome.model_copy(update={"message": ""}) if number in cut else outcome
+        for number, outcome in enumerate(outcomes)
+    ]
+
+
+def _outcome(members: Sequence[str], answers: Mapping[str, PairOutcome]) -> GroupOutcome:
+    failed = {node: answer for node, answer in answers.items() if answer.ending is not ProbeEnding.PASSED}
+    message = "; ".join(f"{node}: {answer.reason or answer.ending.value}" for node, answer in failed.items())
+    return GroupOutcome(
+        members=list(members),
+        passed=len(answers) == len(members) and not failed,
+        message=message[:MAX_GROUP_MESSAGE],
+        silent=[node for node in members if node not in answers],
+        figures={} if failed else _slowest(answers.values()),
+    )
+
+
+def _slowest(answers: Collection[PairOutcome]) -> dict[str, float]:
+    """Every member reports the group's figures; should they differ, the worst counts."""
+    figures: dict[str, float] = {}
+    for metric in Metric:
+        values = [answer.figures[metric] for answer in answers if metric in answer.figures]
+        if values:
+            figures[metric.value] = rounded(min(values) if metric.higher_is_better else max(values))
+    return figures
+
+
+def rounded(figure: float) -> float:
+    """To four digits, which is more than any figure means."""
+    return float(f"{figure:.4g}")
+
+
+def _untested(outcomes: Iterable[ProbeOutcome]) -> str:
+    """What could not be tested, of a node whose other tests passed; empty if there is nothing."""
+    outcomes = list(outcomes)
+    missing = [outcome for outcome in outcomes if outcome.ending is ProbeEnding.UNAVAILABLE]
+    if not missing or not local_result([_probe_result(outcome) for outcome in outcomes]).passed:
+        return ""
+    return "; ".join(dict.fromkeys(outcome.reason for outcome in missing))[:MAX_MESSAGE]
+
+
+def history_of(status: NodeCheckStatus, participants: Iterable[Participant]) -> History:
+    """All finished steps, as the diagnosis takes them."""
+    return History(
+        local=_local_results(status, participants),
+        rounds=tuple(
+            RoundResult(done.number, tuple(map(_group_result, done.groups))) for done in status.rounds
+        ),
+        unanswered=_unanswered(status),
+        withdrawn={left.node: left.message for left in status.withdrawn},
+    )
+
+
+def _local_results(status: NodeCheckStatus, participants: Iterable[Participant]) -> dict[str, LocalResult]:
+    results = {
+        participant.node: local_result([_probe_result(outcome) for outcome in participant.local])
+        for participant in participants
+        if participant.local and not participant.reused
+    }
+    for known in status.node_results:  # of a node whose report is gone with its Pod
+        if Cause.LOCAL_TEST in known.causes and known.node not in results:
+            results[known.node] = LocalResult(failure=known.message)
+    return results
+
+
+def _unanswered(status: NodeCheckStatus) -> dict[str, str]:
+    return {result.node: result.message for result in status.node_results if Cause.NO_ANSWER in result.causes}
+
+
+def _group_result(outcome: GroupOutcome) -> GroupResult:
+    return GroupResult(
+        members=tuple(outcome.members),
+        passed=outcome.passed,
+        failure=outcome.message,
+        silent=tuple(outcome.silent),
+        measured={metric: outcome.figures[metric] for metric in Metric if metric in outcome.figures},
+    )
+
+
+def _probe_result(outcome: ProbeOutcome) -> ProbeResult:
+    report = Report(
+        ending=Ending(outcome.ending.value),
+        reason=outcome.reason,
+        figures=outcome.figures,
+        faults=tuple(outcome.faults),
+        notes=tuple(outcome.notes),
+    )
+    return ProbeResult(outcome.probe, report, outcome.seconds)

@@ -1,0 +1,254 @@
+"""When a node check has to come before a job's world (docs/node-check.md, "In a job"). Pure.
+
+While a check is active no world is formed, and a world of which it tests a member is given up. When a world
+would be formed with workers that no check vouches for, a check is made instead.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from crds import names
+from crds.elasticjob import ElasticJob, Rendezvous, RendezvousPhase
+from crds.nodecheck import NodeCheck
+from reconcilers.check.job_verdicts import LONG_AGO, Standing
+from reconcilers.check.stragglers import decide_without_stragglers
+from reconcilers.pod.builder import owner_reference
+from reconcilers.world.moving import settle
+from reconcilers.world.rendezvous import (
+    Bounds,
+    Decision,
+    Participant,
+    given_up,
+    held,
+    is_ending,
+    last_call,
+    without_new_world,
+)
+
+KEPT_CHECKS = 5
+MAX_NAME = 45
+"""Of a NodeCheck (crds/nodecheck.py)."""
+NAMED_WORKERS = 5
+"""The others are counted."""
+
+
+@dataclass(frozen=True)
+class Course:
+    """What is to be done about a job's world."""
+
+    decision: Decision
+    left_out: frozenset[int] = frozenset()
+    """Workers on slow nodes that the world does without."""
+    check: tuple[int, ...] = ()
+    """The workers to check before the world can be formed."""
+    otherwise: Decision | None = None
+    """What to do if that check cannot even be made."""
+
+    def without_check(self) -> Course:
+        return Course(self.otherwise or self.decision, self.left_out)
+
+    def held(self, published: Rendezvous, until: datetime | None, why: str, now: datetime) -> Course:
+        """No new world before `until`."""
+        later = self.otherwise and held(published, self.otherwise, until, why, now)
+        return replace(self, decision=held(published, self.decision, until, why, now), otherwise=later)
+
+
+def active_check(checks: Iterable[NodeCheck]) -> NodeCheck | None:
+    """The oldest of a job's checks that has not finished: they go one at a time."""
+    unfinished = [c for c in checks if c.status.phase is None or not c.status.phase.finished]
+    return min(unfinished, key=_age, default=None)
+
+
+def plan_world(
+    published: Rendezvous,
+    participants: Sequence[Participant],
+    bounds: Bounds,
+    standing: Standing,
+    active: NodeCheck | None,
+    now: datetime,
+) -> Course:
+    """`decide`, with checks: the faulty do not join, the slow only if needed, the unchecked wait.
+
+    Who takes another's place does so though its node is slow: the world is not to be smaller for it. While
+    only idle workers are tested, others who stand by may step in.
+    """
+    if active is not None and bounds.standby and not tested_members(active, published):
+        untested = [_in_check(p, active) for p in participants]
+        course = plan_world(published, untested, bounds, standing, None, now)
+        if _replaces_the_lost(published, course, bounds):
+            return course
+    settled = settle(published, [_faulty(p, standing) for p in participants], bounds)
+    able = settled.participants
+    slow = standing.slow - {p.index for p in able if p.replaces is not None}
+    chosen = decide_without_stragglers(published, able, bounds, slow, now)
+    decision = _again_in(chosen.decision, settled.look_again_seconds)
+    if active is not None:
+        return Course(_during(active, published, decision, able, now), chosen.left_out)
+    check = _workers_to_check(published, decision, able, standing.unchecked)
+    if not check:
+        idle, wait = _idle_to_check(published, decision, able, bounds, standing.unchecked)
+        return Course(_again_in(decision, wait), chosen.left_out, idle, otherwise=decision)
+    unformed = without_new_world(published, decision, now)
+    return Course(unformed, chosen.left_out, check, otherwise=decision)
+
+
+def waiting_since_the_check(published: Rendezvous, now: datetime) -> Rendezvous:
+    """A broken world gives a replacement its time from the end of a check on, not from its beginning."""
+    if published.phase is not RendezvousPhase.REFORMING:
+        return published
+    return published.model_copy(update={"reforming_since": now})
+
+
+def check_name(job: str, number: int) -> str:
+    """`<job>-check-<n>`; a job's name that is too long is cut, and kept apart from its like by a digest."""
+    suffix = f"-check-{number}"
+    if len(job) + len(suffix) > MAX_NAME:
+        digest = hashlib.sha256(job.encode()).hexdigest()[:6]
+        job = f"{job[: MAX_NAME - len(suffix) - len(digest) - 1]}-{digest}"
+    return job + suffix
+
+
+def next_number(job: str, taken: Collection[str]) -> int:
+    """1 + the highest that any NodeCheck of the namespace has, whoever made it."""
+    numbers = (int(found[1]) for name in taken if (found := re.search(r"-check-([1-9]\d{0,8})$", name)))
+    return max((number for number in numbers if check_name(job, number) in taken), default=0) + 1
+
+
+def new_check(job: ElasticJob, name: str, workers: Sequence[int]) -> dict[str, Any]:
+    """The NodeCheck object to create."""
+    policy = job.spec.node_check
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": "NodeCheck",
+        "metadata": {
+            "name": name,
+            "namespace": job.metadata.namespace,
+            "labels": {names.LABEL_JOB: job.metadata.name, names.LABEL_MANAGED_BY: names.MANAGER},
+            "ownerReferences": [owner_reference("ElasticJob", job.metadata.name, job.metadata.uid)],
+        },
+        "spec": {
+            "jobName": job.metadata.name,
+            "workers": list(workers),
+            "cordon": policy.cordon,
+            "timeoutSeconds": policy.timeout_seconds,
+            "stragglerRatio": policy.straggler_ratio,
+            "freshSeconds": policy.fresh_seconds,
+            "topologyKeys": list(policy.topology_keys),
+        },
+    }
+
+
+def outdated(checks: Iterable[NodeCheck], owned: Collection[str]) -> list[NodeCheck]:
+    """The finished checks to delete: of those that the job owns (by uid), all but the newest."""
+    finished = [
+        check
+        for check in checks
+        if check.metadata.uid in owned and check.status.phase is not None and check.status.phase.finished
+    ]
+    return sorted(finished, key=_age, reverse=True)[KEPT_CHECKS:]
+
+
+def named(workers: Collection[int]) -> str:
+    """Such as `workers 0, 1, 2 and 4 more`."""
+    shown = sorted(workers)[:NAMED_WORKERS]
+    more = f" and {len(workers) - len(shown)} more" if len(workers) > len(shown) else ""
+    return f"worker{'s' if len(workers) > 1 else ''} {', '.join(map(str, shown))}{more}"
+
+
+def tests(check: NodeCheck) -> str:
+    """What a check is of, in words."""
+    return "all workers" if check.spec.workers is None else named(check.spec.workers)
+
+
+def _age(check: NodeCheck) -> tuple[datetime, str]:
+    return check.metadata.creation_timestamp or LONG_AGO, check.metadata.uid
+
+
+def _again_in(decision: Decision, seconds: float | None) -> Decision:
+    known = decision.look_again_seconds
+    if seconds is None:
+        return decision
+    return replace(decision, look_again_seconds=seconds if known is None else min(known, seconds))
+
+
+def _faulty(participant: Participant, standing: Standing) -> Participant:
+    reason = standing.faulty.get(participant.index)
+    if reason is None:
+        return participant
+    return replace(participant, alive=False, gone_because=reason)
+
+
+def _workers_to_check(
+    published: Rendezvous, decision: Decision, participants: Sequence[Participant], unchecked: frozenset[int]
+) -> tuple[int, ...]:
+    """Nobody, if the decision may stand. Members of a world that did not break are not tested again."""
+    world = decision.rendezvous
+    if world.phase is not RendezvousPhase.FORMED or world.round == published.round:
+        return ()
+    growth = published.phase is RendezvousPhase.FORMED and not decision.broken
+    old = set(published.members) if growth else set()
+    if not unchecked & (set(world.members) - old):
+        return ()
+    return tuple(p.index for p in participants if p.joinable and p.index not in old)
+
+
+def _idle_to_check(
+    published: Rendezvous,
+    decision: Decision,
+    participants: Sequence[Participant],
+    bounds: Bounds,
+    unchecked: frozenset[int],
+) -> tuple[tuple[int, ...], float | None]:
+    """Who stands by is checked beside a complete world, those who come together in one check.
+
+    Returns:
+        the workers, and otherwise the seconds until they may be checked.
+    """
+    world = decision.rendezvous
+    stands = world.phase is RendezvousPhase.FORMED and world.round == published.round
+    if not bounds.standby or not stands or len(world.members) < bounds.desired:
+        return (), None
+    beside = [p for p in participants if p.index not in world.members and p.alive]
+    new = [p for p in beside if p.joinable and p.index in unchecked]
+    if not new or is_ending(published, participants):
+        return (), None
+    wait = last_call(new, bounds) if any(p.report is None for p in beside) else 0.0
+    return ((), wait) if wait > 0 else (tuple(p.index for p in new), None)
+
+
+def tested_members(check: NodeCheck, world: Rendezvous) -> list[int]:
+    return [m for m in world.members if check.spec.workers is None or m in check.spec.workers]
+
+
+def _in_check(participant: Participant, check: NodeCheck) -> Participant:
+    tested = check.spec.workers is None or participant.index in check.spec.workers
+    return replace(participant, leaving=f"{check.metadata.name} tests it") if tested else participant
+
+
+def _replaces_the_lost(published: Rendezvous, course: Course, bounds: Bounds) -> bool:
+    """Whether it is another world of full size for one that is broken."""
+    world, decision = course.decision.rendezvous, course.decision
+    broken = decision.broken or published.phase is RendezvousPhase.REFORMING
+    new = world.phase is RendezvousPhase.FORMED and world.round != published.round
+    return broken and new and len(world.members) >= bounds.desired and not course.check
+
+
+def _during(
+    active: NodeCheck,
+    published: Rendezvous,
+    decision: Decision,
+    participants: Sequence[Participant],
+    now: datetime,
+) -> Decision:
+    tested = tested_members(active, published)
+    stands = published.phase is RendezvousPhase.FORMED and not decision.broken
+    if not stands or not tested or is_ending(published, participants):
+        return without_new_world(published, decision, now)
+    reason = f"node check {active.metadata.name} tests {named(tested)}"
+    return Decision(given_up(published, reason, now))

@@ -1,0 +1,227 @@
+"""What a NodeCheck's status says at each step of the check. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from crds.model import ConditionStatus
+from crds.nodecheck import (
+    CheckGroup,
+    FaultyDomain,
+    FaultyLink,
+    NodeCheckPhase,
+    NodeCheckStatus,
+    NodeResult,
+    NodeVerdict,
+    Withdrawal,
+)
+from healthcheck.diagnosis import Cause, Verdict, Verdicts
+from healthcheck.measurements import History
+from healthcheck.plan import Round
+from reconcilers.check.history import Ended, rounded
+from reconcilers.check.participants import Participant
+from reconcilers.check.scope import Refusal, Scope
+from reconcilers.check.summary import Summary
+from reconcilers.conditions import with_condition
+
+RUNNING, SUCCEEDED, FAILED, HEALTHY = "Running", "Succeeded", "Failed", "Healthy"
+ACCELERATORS_TESTED = "AcceleratorsTested"
+
+MAX_TEXT = 1_024
+MAX_DETAILED = 250
+"""Nodes whose verdict comes with evidence and figures, those that are not healthy first: etcd takes no object
+of more than 1.5 MB, and every agent of the check watches this one."""
+
+
+def to_wire(status: NodeCheckStatus) -> dict[str, Any]:
+    """As it is written: without the empty fields of results, of which there may be thousands."""
+    wire = status.to_wire()
+    wire["rounds"] = [
+        done | {"groups": [_full(group) for group in done["groups"]]} for done in wire["rounds"]
+    ]
+    wire["nodeResults"] = [_full(result) for result in wire["nodeResults"]]
+    return wire
+
+
+def _full(result: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in result.items() if value not in ("", [], {})}
+
+
+def waiting(status: NodeCheckStatus, reason: str, message: str, now: datetime) -> NodeCheckStatus:
+    """Not begun yet, and why."""
+    conditions = with_condition(status.conditions, RUNNING, ConditionStatus.FALSE, reason, message, now)
+    phase = status.phase or NodeCheckPhase.PENDING
+    return status.model_copy(update={"phase": phase, "conditions": conditions})
+
+
+def refused(status: NodeCheckStatus, refusal: Refusal, now: datetime) -> NodeCheckStatus:
+    """The check cannot be carried out."""
+    conditions = list(status.conditions)
+    for type_, value in ((RUNNING, ConditionStatus.FALSE), (FAILED, ConditionStatus.TRUE)):
+        conditions = with_condition(conditions, type_, value, refusal.reason, refusal.message, now)
+    return status.model_copy(
+        update={
+            "phase": NodeCheckPhase.FAILED,
+            "conditions": conditions,
+            "groups": [],
+            "completion_time": now,
+        }
+    )
+
+
+def scoped(
+    status: NodeCheckStatus, scope: Scope, withdrawn: Mapping[str, str], now: datetime
+) -> NodeCheckStatus:
+    """Who takes part, from now on fixed."""
+    return status.model_copy(
+        update={
+            "phase": NodeCheckPhase.PENDING,
+            "nodes": list(scope.nodes),
+            "workers": [participant.worker for participant in scope.participants],
+            "incarnations": [participant.incarnation for participant in scope.participants],
+            "reused": list(scope.reused),
+            "withdrawn": _withdrawals(withdrawn),
+            "start_time": now,
+        }
+    )
+
+
+def with_untested_accelerators(status: NodeCheckStatus, message: str, now: datetime) -> NodeCheckStatus:
+    conditions = with_condition(
+        status.conditions, ACCELERATORS_TESTED, ConditionStatus.FALSE, "NoProbe", message, now
+    )
+    return status.model_copy(update={"conditions": conditions})
+
+
+def started(status: NodeCheckStatus, now: datetime) -> NodeCheckStatus:
+    """The local tests begin."""
+    message = "the nodes make their local tests"
+    conditions = with_condition(status.conditions, RUNNING, ConditionStatus.TRUE, "LocalTests", message, now)
+    return status.model_copy(update={"phase": NodeCheckPhase.RUNNING, "conditions": conditions, "round": 0})
+
+
+def settled(status: NodeCheckStatus, ended: Ended) -> NodeCheckStatus:
+    """With what a step gave: a finished round, and who withdrew."""
+    rounds = [*status.rounds, ended.round] if ended.round is not None else status.rounds
+    return status.model_copy(
+        update={
+            "rounds": rounds,
+            "withdrawn": [*status.withdrawn, *_withdrawals(ended.withdrawn)],
+            "node_results": [
+                *status.node_results,
+                *(_dropped(node, Cause.NO_ANSWER, message) for node, message in ended.unanswered.items()),
+            ],
+        }
+    )
+
+
+def with_local_failures(status: NodeCheckStatus, history: History) -> NodeCheckStatus:
+    """With the nodes that failed their own tests, so that it is known even if their Pods go."""
+    known = {result.node for result in status.node_results}
+    failures = [
+        _dropped(node, Cause.LOCAL_TEST, result.reason)
+        for node, result in history.local.items()
+        if not result.passed and node not in known
+    ]
+    return status.model_copy(update={"node_results": [*status.node_results, *failures]})
+
+
+def in_round(
+    status: NodeCheckStatus, step: Round, participants: Iterable[Participant], now: datetime
+) -> NodeCheckStatus:
+    """The next round is to be carried out."""
+    by_node = {participant.node: participant for participant in participants}
+    message = f"round {step.number}: {len(step.groups)} groups of nodes test each other"
+    conditions = with_condition(status.conditions, RUNNING, ConditionStatus.TRUE, "PairTests", message, now)
+    return status.model_copy(
+        update={
+            "conditions": conditions,
+            "round": step.number,
+            "groups": [_group(members, by_node[members[0]]) for members in step.groups],
+        }
+    )
+
+
+def concluded(
+    status: NodeCheckStatus, results: Sequence[NodeResult], summary: Summary, now: datetime
+) -> NodeCheckStatus:
+    """The verdicts are there, and the check is over."""
+    conditions = list(status.conditions)
+    for type_, value, reason in (
+        (RUNNING, ConditionStatus.FALSE, "Finished"),
+        (SUCCEEDED, ConditionStatus.TRUE, "Finished"),
+        (HEALTHY, summary.healthy, summary.reason),
+    ):
+        conditions = with_condition(conditions, type_, value, reason, summary.message, now)
+    return status.model_copy(
+        update={
+            "phase": NodeCheckPhase.SUCCEEDED,
+            "conditions": conditions,
+            "groups": [],
+            "node_results": list(results),
+            "faulty_nodes": _named(results, NodeVerdict.FAULTY),
+            "stragglers": _named(results, NodeVerdict.STRAGGLER),
+            "inconclusive": _named(results, NodeVerdict.INCONCLUSIVE),
+            "completion_time": now,
+        }
+    )
+
+
+def with_places(status: NodeCheckStatus, verdicts: Verdicts) -> NodeCheckStatus:
+    """With the links and racks that the verdicts name."""
+    links = []
+    for link in verdicts.links:
+        a, b = sorted(link.link)
+        links.append(FaultyLink(a=a, b=b, symptom=link.symptom.value, message=link.evidence[:MAX_TEXT]))
+    domains = [
+        FaultyDomain(
+            level=found.domain.level,
+            name=found.domain.name,
+            nodes=list(found.nodes),
+            message=found.evidence[:MAX_TEXT],
+        )
+        for found in verdicts.domains
+    ]
+    return status.model_copy(update={"faulty_links": links, "faulty_domains": domains})
+
+
+def node_results(verdicts: Verdicts, history: History) -> list[NodeResult]:
+    """The verdicts on the nodes."""
+    by_need = sorted(verdicts.nodes, key=lambda found: found.verdict is Verdict.HEALTHY)
+    detailed = {found.node for found in by_need[:MAX_DETAILED]}
+    results = []
+    for found in verdicts.nodes:
+        local = history.local.get(found.node)
+        measured = local.measured if local is not None and found.node in detailed else {}
+        results.append(
+            NodeResult(
+                node=found.node,
+                verdict=NodeVerdict(found.verdict.value),
+                causes=[cause.value for cause in found.causes],
+                message=found.evidence[:MAX_TEXT] if found.node in detailed else "",
+                figures={metric.value: rounded(value) for metric, value in measured.items()},
+            )
+        )
+    return results
+
+
+def _named(results: Iterable[NodeResult], verdict: NodeVerdict) -> list[str]:
+    return [result.node for result in results if result.verdict is verdict]
+
+
+def _withdrawals(withdrawn: Mapping[str, str]) -> list[Withdrawal]:
+    return [Withdrawal(node=node, message=message[:MAX_TEXT]) for node, message in withdrawn.items()]
+
+
+def _dropped(node: str, cause: Cause, message: str) -> NodeResult:
+    """A node that drops out at the local tests. The last word on it comes with the other verdicts."""
+    verdict = NodeVerdict.FAULTY if cause is Cause.LOCAL_TEST else NodeVerdict.INCONCLUSIVE
+    return NodeResult(node=node, verdict=verdict, causes=[cause.value], message=message[:MAX_TEXT])
+
+
+def _group(members: Sequence[str], first: Participant) -> CheckGroup:
+    report = first.report
+    assert report is not None, "a node whose agent never reported takes part in no round"
+    return CheckGroup(members=list(members), master_address=report.address, master_port=report.store_port)

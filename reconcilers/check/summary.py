@@ -1,0 +1,84 @@
+"""What a finished check found, in a sentence. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from crds.model import ConditionStatus
+from crds.nodecheck import FaultyDomain, FaultyLink, NodeResult, NodeVerdict
+from reconcilers.check.history import Ended
+
+MAX_NAMED = 10
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The condition Healthy."""
+
+    healthy: ConditionStatus
+    reason: str
+    message: str
+
+
+def summary_of(
+    results: Sequence[NodeResult], links: Sequence[FaultyLink] = (), domains: Sequence[FaultyDomain] = ()
+) -> Summary:
+    """The worst first."""
+    by_verdict = {
+        verdict: [result.node for result in results if result.verdict is verdict] for verdict in NodeVerdict
+    }
+    faulty, slow, open_ = (
+        by_verdict[verdict]
+        for verdict in (NodeVerdict.FAULTY, NodeVerdict.STRAGGLER, NodeVerdict.INCONCLUSIVE)
+    )
+    found = []
+    if faulty:
+        found.append(f"{len(faulty)} faulty ({_list(faulty)})")
+    if slow:
+        found.append(f"{len(slow)} slow ({_list(slow)})")
+    if open_:
+        found.append(f"{len(open_)} inconclusive ({_list(open_)})")
+    places = []
+    if links:
+        places.append(f"faulty links: {_list([f'{link.a}–{link.b}' for link in links])}")
+    if domains:
+        places.append(f"look first at {_list([f'{domain.level}={domain.name}' for domain in domains])}")
+    healthy, reason = _verdict(faulty, links, slow, open_)
+    return Summary(healthy, reason, _sentence(results, found, places))
+
+
+def step_ended(ended: Ended, nodes: int) -> str:
+    """What one step gave."""
+    if ended.round is None:
+        out = len(ended.withdrawn) + len(ended.unanswered)
+        return f"local tests: {nodes - out} of {nodes} nodes have answered"
+    groups = ended.round.groups
+    failed = ["+".join(group.members) for group in groups if not group.passed]
+    text = f"round {ended.round.number}: {len(groups) - len(failed)} of {len(groups)} groups passed"
+    return f"{text}; not: {_list(failed)}" if failed else text
+
+
+def _verdict(
+    faulty: Collection[str], links: Collection[FaultyLink], slow: Collection[str], open_: Collection[str]
+) -> tuple[ConditionStatus, str]:
+    for named, reason in ((faulty, "FaultyNodes"), (links, "FaultyLinks"), (slow, "Stragglers")):
+        if named:
+            return ConditionStatus.FALSE, reason
+    return (ConditionStatus.UNKNOWN, "Inconclusive") if open_ else (ConditionStatus.TRUE, "AllHealthy")
+
+
+def _sentence(results: Sequence[NodeResult], found: Sequence[str], places: Sequence[str]) -> str:
+    if len(results) == 1:
+        (only,) = results
+        text = f"node {only.node} is {only.verdict.value.lower()}"
+        return f"{text}{': ' + only.message if only.message else ''}"
+    text = (
+        f"of {len(results)} nodes, {', '.join(found)}" if found else f"all {len(results)} nodes are healthy"
+    )
+    return "; ".join((text, *places))
+
+
+def _list(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return ", ".join(names[:MAX_NAMED]) + more

@@ -1,0 +1,114 @@
+"""What a check is decided from, as the caches show it: its job, workers and nodes, and the other checks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from controller.cache import Cache
+from controller.client import Client
+from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODECHECKS, NODES
+from crds import names
+from crds.elasticjob import ElasticJob
+from crds.elasticworker import ElasticWorker
+from crds.nodecheck import NodeCheck, NodeResult
+from reconcilers.check.fresh import fresh_passes, newest_verdicts
+from reconcilers.check.scope import Refusal, named_nodes, speakers, wanted_workers
+from reconcilers.check.turns import Claim
+from reconcilers.parsing import Parser
+from reconcilers.worker import BY_JOB, BY_OWNER, owner_uids
+
+
+class CheckView:
+    def __init__(self, cache: Cache, client: Client) -> None:
+        self._client = client
+        self._checks = cache.store(NODECHECKS)
+        self._jobs = cache.store(ELASTICJOBS)
+        self._workers = cache.store(ELASTICWORKERS)
+        self._nodes = cache.store(NODES)
+        self._parse_check = Parser(NodeCheck)
+        self._parse_job = Parser(ElasticJob)
+        self._parse_worker = Parser(ElasticWorker)
+
+    def check(self, namespace: str | None, name: str) -> tuple[NodeCheck, dict[str, Any]] | None:
+        """The model with the raw object; None if it is gone or going."""
+        raw = self._checks.get(namespace, name)
+        if raw is None or raw["metadata"].get("deletionTimestamp"):
+            return None
+        return self._parse_check.parse(raw), raw
+
+    def job_of(self, check: NodeCheck) -> ElasticJob | None:
+        """The job of a job check; None if there is none."""
+        raw = self._jobs.get(check.metadata.namespace, check.spec.job_name or "")
+        return None if raw is None else self._parse_job.parse(raw)
+
+    def workers_of(self, check: NodeCheck) -> list[ElasticWorker]:
+        """The job's workers, or those that were made for the check."""
+        if check.spec.job_name is None:
+            return self._owned(self._workers.by_index(BY_OWNER, check.metadata.uid), check.metadata.uid)
+        found = self.job_of(check)
+        if found is None:
+            return []
+        job = found.metadata
+        return self._owned(self._workers.by_index(BY_JOB, f"{job.namespace}/{job.name}"), job.uid)
+
+    async def workers_now(self, check: NodeCheck) -> list[ElasticWorker]:
+        """The same, read from the API server itself: a stalled watch of ours must condemn nobody."""
+        job, metadata = self.job_of(check), check.metadata
+        label = f"{names.LABEL_CHECK}={metadata.name}"
+        if check.spec.job_name is not None:
+            label = f"{names.LABEL_JOB}={check.spec.job_name}"
+        listed = await self._client.list(ELASTICWORKERS, metadata.namespace, label_selector=label)
+        return self._owned(listed["items"], job.metadata.uid if job else metadata.uid)
+
+    def labels(self) -> dict[str, Mapping[str, str]]:
+        """Of all nodes, by name."""
+        return {raw["metadata"]["name"]: raw["metadata"].get("labels") or {} for raw in self._nodes.list()}
+
+    def nodes(self, wanted: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """The raw Nodes, by name, as far as they are there."""
+        found = ((name, self._nodes.get(None, name)) for name in wanted)
+        return {name: raw for name, raw in found if raw is not None}
+
+    def fresh(self, check: NodeCheck, nodes: Sequence[str], now: datetime) -> frozenset[str]:
+        """Those of the nodes that need no test, because they passed another check lately enough."""
+        seconds = check.spec.fresh_seconds
+        if not seconds:
+            return frozenset()
+        since = now - timedelta(seconds=seconds)
+        job = self.job_of(check)
+        if job is not None and job.status.suspected_at is not None:
+            since = max(since, job.status.suspected_at)
+        created = {
+            name: datetime.fromisoformat(raw["metadata"]["creationTimestamp"])
+            for name, raw in self.nodes(nodes).items()
+        }
+        return fresh_passes(map(self._parse_check.parse, self._checks.list()), created, since)
+
+    def verdicts(self) -> dict[str, NodeResult]:
+        """The newest on each node."""
+        return newest_verdicts(map(self._parse_check.parse, self._checks.list()))
+
+    def claims(self) -> Iterator[Claim]:
+        """The unfinished checks, and the nodes that they have or want."""
+        for raw in self._checks.list():
+            check = self._parse_check.parse(raw)
+            finished = check.status.phase is not None and check.status.phase.finished
+            if not finished and check.metadata.deletion_timestamp is None:
+                yield Claim(check, frozenset(self._nodes_of(check)))
+
+    def _nodes_of(self, check: NodeCheck) -> Iterable[str]:
+        if check.status.nodes:
+            return check.status.nodes
+        if check.spec.job_name is None:
+            wanted = named_nodes(check.spec, self.labels())
+            return () if isinstance(wanted, Refusal) else wanted
+        job = self.job_of(check)
+        if job is None or job.status.active_check != check.metadata.name:
+            return ()  # its turn in the job has not come
+        found = wanted_workers(check.spec, self.workers_of(check))
+        return [speaker.node for speaker in speakers(found)]
+
+    def _owned(self, found: Iterable[dict[str, Any]], owner: str) -> list[ElasticWorker]:
+        return [self._parse_worker.parse(raw) for raw in found if owner in owner_uids(raw)]

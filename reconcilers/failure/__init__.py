@@ -1,0 +1,1 @@
+"""What failures are, who was first, what they cost and what follows."""

@@ -1,0 +1,172 @@
+"""What failures may cost before the job fails, and how long the next world waits after one.
+
+A budget lasts from one piece of new ground to the next: whoever gets further than ever before starts afresh.
+It belongs to the job for processes that failed in place, and to a worker for its Pods that ended.
+
+* Each class that spends has `restartCount` of its own; UserError and Unknown share one.
+* The same error three times in a row fails the job: trying again does not help. That is for errors of the
+  program's own: a Pod that ran out of memory comes back with more, one of a broken device on another node.
+* A failure that only follows from a peer's spends nothing, since somebody else was first. If nobody ever
+  turns out to have been, ten in a row are enough.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from crds.elasticjob import FailureAction, FailureBudget
+from crds.elasticworker import ExitClass
+from reconcilers.failure.exit_class import FREE
+from reconcilers.failure.signature import MAX_SIGNATURE, signature_of
+
+ALIKE_LIMIT = 3
+CONSEQUENCES_LIMIT = 10
+MAX_HOLD_SECONDS = 30.0
+FIRST_WORD_SECONDS = 1.0
+"""So long the world waits for who was first, when all that is known only follows from it."""
+REPEATABLE = frozenset({ExitClass.USER_ERROR, ExitClass.HANG})
+"""Classes of which the same error again means that it will always come."""
+SPEND_NOTHING = "Free"
+"""Before the signature of a failure that a rule ignores."""
+
+_SHARED = {ExitClass.UNKNOWN.value: ExitClass.USER_ERROR.value}
+
+
+@dataclass(frozen=True)
+class Failed:
+    """What a budget has to know of a failure."""
+
+    exit_class: ExitClass
+    message: str
+    reached: int | None
+    """The highest step ever told by now."""
+    action: FailureAction | None = None
+    """Of the rule that matched."""
+    follows: bool = False
+    """It is only known to follow from a peer's."""
+
+
+@dataclass(frozen=True)
+class Overdrawn:
+    """Why the job must fail: the condition's reason, and a sentence."""
+
+    reason: str
+    text: str
+
+
+def after(budget: FailureBudget | None, failed: Failed) -> FailureBudget:
+    """The budget with this failure in it; `held_until` is left to `held`."""
+    start = _ground(budget or FailureBudget(), failed.reached)
+    if failed.follows:
+        return start.model_copy(update={"consequences": start.consequences + 1})
+    signature = _signature(failed)
+    spent = dict(start.spent)
+    if failed.exit_class not in FREE and failed.action is not FailureAction.IGNORE:
+        spent[failed.exit_class.value] = spent.get(failed.exit_class.value, 0) + 1
+    alike = start.alike + 1 if signature == start.signature else 1
+    return start.model_copy(
+        update={"spent": spent, "signature": signature, "alike": alike, "consequences": 0}
+    )
+
+
+def without(budget: FailureBudget, exit_class: str) -> FailureBudget:
+    """The budget before its last failure, of this class, whose place another one takes."""
+    if budget.consequences:
+        return budget.model_copy(update={"consequences": 0})
+    spent = {name: count - (name == exit_class) for name, count in budget.spent.items()}
+    left = {name: count for name, count in spent.items() if count}
+    return budget.model_copy(update={"spent": left, "alike": max(budget.alike - 1, 0)})
+
+
+def explained(budget: FailureBudget) -> FailureBudget:
+    """It is known now who was first: what followed from it counts no more."""
+    return budget.model_copy(update={"consequences": 0, "held_until": None})
+
+
+def held(budget: FailureBudget, heartbeat_timeout_seconds: float, now: datetime) -> FailureBudget:
+    """The budget after a failure at `now`, with how long the next world waits."""
+    wait = hold_seconds(budget, heartbeat_timeout_seconds)
+    until = now + timedelta(seconds=wait) if wait else None
+    return budget.model_copy(update={"held_until": until})
+
+
+def hold_seconds(budget: FailureBudget, heartbeat_timeout_seconds: float) -> float:
+    """0, 1, 2, 4 … 30: the first failure since new ground waits for nothing.
+
+    Where nobody knows who was first, a dead node may be about to be noticed: so the third of these on waits a
+    quarter of the time that this takes, and the tenth comes after it.
+    """
+    following = budget.consequences
+    if not following:
+        return _doubling(failures(budget) - 1)
+    if following == 1:
+        return FIRST_WORD_SECONDS
+    return max(_doubling(following), heartbeat_timeout_seconds / 4 if following > 2 else 0.0)
+
+
+def why_held(budget: FailureBudget) -> str:
+    """For the world's reason."""
+    if budget.consequences:
+        return "for word of who failed first"
+    return f"since training failed {failures(budget)} times without getting further"
+
+
+def failures(budget: FailureBudget) -> int:
+    """Since new ground; those that spend nothing count only while they are the same."""
+    return max(sum(budget.spent.values()), budget.alike)
+
+
+def overdrawn(budget: FailureBudget | None, allowed: int, who: str) -> Overdrawn | None:
+    """Why the job must fail, or None.
+
+    Args:
+        allowed: `restartCount`.
+        who: whose budget it is.
+    """
+    if budget is None:
+        return None
+    kind = budget.signature.partition(":")[0]
+    if budget.alike >= ALIKE_LIMIT and kind in REPEATABLE:
+        text = f"{who} failed {_times(budget.alike)} in a row by the same error without getting further"
+        return Overdrawn("SameErrorRepeated", text)
+    if budget.consequences >= CONSEQUENCES_LIMIT:
+        times = _times(budget.consequences)
+        text = f"{who} failed {times} in a row because a peer was gone, and none is known to have failed"
+        return Overdrawn("SameErrorRepeated", text)
+    for exit_class, count in _purses(budget).items():
+        if count > allowed:
+            text = f"{who} failed {_times(count)} by {exit_class} without getting further"
+            return Overdrawn("RestartLimitExceeded", f"{text}, with restartCount {allowed}")
+    return None
+
+
+def _ground(budget: FailureBudget, reached: int | None) -> FailureBudget:
+    """Afresh, if training got further than ever before the last failure."""
+    if reached is None or (budget.step is not None and reached <= budget.step):
+        return budget
+    return FailureBudget(step=reached)
+
+
+def _signature(failed: Failed) -> str:
+    signature = signature_of(failed.exit_class, failed.message)
+    if failed.action is FailureAction.IGNORE:
+        return f"{SPEND_NOTHING}: {signature}"[:MAX_SIGNATURE]
+    return signature
+
+
+def _purses(budget: FailureBudget) -> dict[str, int]:
+    purses: dict[str, int] = {}
+    for name, count in budget.spent.items():
+        shared = _SHARED.get(name, name)
+        purses[shared] = purses.get(shared, 0) + count
+    return purses
+
+
+def _doubling(number: int) -> float:
+    """0 for none, then 1, 2, 4 … s."""
+    return 0.0 if number < 1 else min(2.0 ** min(number - 1, 10), MAX_HOLD_SECONDS)
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"

@@ -1,0 +1,79 @@
+"""Failures that smell of hardware: after one of them, no earlier check of the job's nodes counts.
+
+A wrong suspicion costs one check, so the table takes in what is likely; but not what merely follows from a
+peer's death (consequences.py), or every process failure would be followed by a check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import re2
+
+from crds import names
+from crds.elasticjob import Rendezvous, RendezvousPhase
+from crds.elasticworker import AgentFailure, ElasticWorker, ExitClass, WorkerExit
+from reconcilers.failure.exit_class import FREE, HARDWARE_TEXTS, classify_process
+from reconcilers.pod.worker_status import current_report
+
+PATTERNS = (
+    # ncclGetErrorString of ncclSystemError, and torch's explanation of it (c10d/NCCLUtils.cpp)
+    r"unhandled system error|ncclSystemError",
+)
+"""What is likely to be the hardware's; what is certain, exit_class.py knows as HardwareError."""
+
+INNOCENT = (
+    # torch's addition to ncclSystemError for NCCL < 2.13, which has no ncclRemoteError yet
+    r"caused by unexpected exit of a remote peer",
+    # NCCL's ncclSystemError of a /dev/shm that is too small
+    r"shared memory segment|No space left on device",
+)
+"""With these in it, an `unhandled system error` has another explanation."""
+
+_LIKELY = re2.compile("|".join(PATTERNS))
+_CERTAIN = re2.compile("|".join(HARDWARE_TEXTS))
+_INNOCENT = re2.compile("|".join(INNOCENT))
+
+
+def smells_of_hardware(exit_class: ExitClass, text: str) -> bool:
+    """Whether an end of this class, that says this, calls for a check."""
+    if exit_class is ExitClass.HARDWARE_ERROR:
+        return True
+    if exit_class in FREE:
+        return False  # it was ended from outside: what it said before has been judged before
+    return bool(_CERTAIN.search(text)) or (bool(_LIKELY.search(text)) and not _INNOCENT.search(text))
+
+
+def suspected_at(
+    known: datetime | None, workers: Sequence[ElasticWorker], published: Rendezvous, now: datetime
+) -> datetime | None:
+    """When something last failed that smells of hardware.
+
+    Level-triggered: asked again, it says the same. A failure in place counts while its round is the published
+    one, whether it broke the world or was told later; and once a round, since `known` is then after the
+    round's beginning.
+    """
+    training = [worker for worker in workers if worker.spec.type == names.WORKER]
+    ends = [w.status.last_exit for w in training if w.status.last_exit is not None]
+    times = [end.time for end in ends if _end_smells(end)]
+    accounted = known is not None and published.formed_at is not None and known >= published.formed_at
+    if not accounted and any(_failed_in(worker, published) for worker in training):
+        times.append(now)
+    return max([*times, *([known] if known else [])], default=None)
+
+
+def _end_smells(end: WorkerExit) -> bool:
+    return smells_of_hardware(end.exit_class, end.message)
+
+
+def _failed_in(worker: ElasticWorker, published: Rendezvous) -> bool:
+    report = worker.status.agent
+    if published.phase is RendezvousPhase.FORMING or report is None or not current_report(worker):
+        return False
+    failure = report.failure
+    return failure is not None and failure.round == published.round and _failure_smells(failure)
+
+
+def _failure_smells(failure: AgentFailure) -> bool:
+    return smells_of_hardware(classify_process(failure), f"{failure.message}\n{failure.log_tail}")

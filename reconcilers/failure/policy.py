@@ -1,0 +1,202 @@
+"""What failures come to: a count, a wait, another Pod, or the end of the job. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from crds import names
+from crds.elasticjob import ElasticJob, FailureAction, FailureBudget, JobFailure, Rendezvous
+from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
+from reconcilers.failure import budgets
+from reconcilers.failure.budgets import Overdrawn
+from reconcilers.failure.ground import reached, reached_before
+from reconcilers.failure.incidents import (
+    Incident,
+    culprit_of,
+    in_one_line,
+    incident_in,
+    incident_of,
+    late_incident,
+    uncounted,
+    with_incident,
+)
+from reconcilers.failure.memory import memory_of
+from reconcilers.failure.rules import rules_of
+from reconcilers.job.status import failure_of_pod, last_failure
+from reconcilers.world.rendezvous import Break
+
+MAX_TEXT = 1_024
+BY_RULE = Overdrawn("FailurePolicy", "a rule of failurePolicy fails the job")
+RENEWAL_SECONDS = 1.0
+"""Until the next look at a worker that is to have a new Pod, if what is written now wakes nobody before."""
+LATE_SECONDS = 30.0
+"""For so long, the next world is given up for a new Pod of who turns out to be the culprit."""
+
+
+@dataclass(frozen=True)
+class Renewal:
+    """A worker whose Pod lives is to have a new one all the same."""
+
+    reason: str
+    avoids_node: bool
+    out_of_memory: bool = False
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Why the job fails."""
+
+    reason: str
+    message: str
+    failure: JobFailure | None
+
+
+@dataclass(frozen=True)
+class Assessment:
+    """Of one look at a job."""
+
+    incident: Incident | None
+    """The failure in place that is counted now, or takes the blame over from another."""
+    restarts: dict[str, int]
+    budget: FailureBudget | None
+    last_failure: JobFailure | None
+    ending: Ending | None
+    renewals: Mapping[str, Renewal] = field(default_factory=dict)
+    """By uid, who gets a new Pod now."""
+    waits_for_renewal: bool = False
+    """No world is formed before the worker that failed has its new Pod."""
+
+    def hold(self, now: datetime) -> tuple[datetime | None, str]:
+        """Until when no world is formed, and why: `the next world waits …`."""
+        if self.waits_for_renewal:
+            return now + timedelta(seconds=RENEWAL_SECONDS), "for the worker that failed to get a new Pod"
+        until = self.budget.held_until if self.budget else None
+        if self.budget is None or until is None:
+            return None, ""
+        return until, f"until {until:%H:%M:%S} UTC {budgets.why_held(self.budget)}"
+
+
+def assess(
+    job: ElasticJob, workers: Sequence[ElasticWorker], breaks: Sequence[Break], round_: int, now: datetime
+) -> Assessment:
+    """What the failures that are known now come to.
+
+    Args:
+        breaks: why the published world, of this round, is given up now.
+    """
+    rules, status = rules_of(job), job.status
+    incident = incident_of(breaks, workers, round_, rules) or late_incident(
+        status.last_failure, workers, rules
+    )
+    restarts, budget = with_incident(status.restarts, incident), status.failure_budget
+    failure = incident.failure if incident else last_failure(job, workers)
+    if incident is not None:
+        budget = _charged(job, workers, incident, now)
+    elif budget is not None and budget.consequences and _is_pods(failure, status.last_failure):
+        restarts = uncounted(restarts, ExitClass.UNKNOWN)
+        budget = budgets.explained(budget)
+    renewals = {} if incident else _renewals(job, workers, now)
+    pending = incident is not None and _renewal(job, culprit_of(incident.failure, workers), incident)
+    return Assessment(
+        incident=incident,
+        restarts=restarts,
+        budget=budget,
+        last_failure=failure,
+        ending=_ending(job, workers, incident, budget, failure),
+        renewals=renewals,
+        waits_for_renewal=bool(pending or renewals),
+    )
+
+
+def _charged(
+    job: ElasticJob, workers: Sequence[ElasticWorker], incident: Incident, now: datetime
+) -> FailureBudget:
+    """The job's budget after this incident."""
+    before, known = job.status.failure_budget or FailureBudget(), reached_before(job, workers)
+    before = before.model_copy(update={"step": known})
+    far = reached(job, workers)
+    if incident.instead_of is not None:
+        before = budgets.without(before, incident.instead_of.exit_class).model_copy(update={"step": far})
+    failed = budgets.Failed(
+        exit_class=incident.exit_class,
+        message=incident.failure.message,
+        reached=far,
+        action=incident.action,
+        follows=incident.follows,
+    )
+    charged = budgets.after(before, failed)
+    return budgets.held(charged, job.spec.elastic_policy.heartbeat_timeout_seconds, now)
+
+
+def _is_pods(failure: JobFailure | None, before: JobFailure | None) -> bool:
+    """Whether what is to be looked at first has just become the end of a Pod."""
+    return failure is not None and failure.round is None and failure != before
+
+
+def _renewals(job: ElasticJob, workers: Sequence[ElasticWorker], now: datetime) -> dict[str, Renewal]:
+    """Of the culprit whose failure is written down: so a controller that dies in between counts it once."""
+    blamed, world = job.status.last_failure, job.status.rendezvous or Rendezvous()
+    culprit = culprit_of(blamed, workers)
+    if blamed is None or blamed.round is None or culprit is None:
+        return {}
+    begun = world.round == blamed.round + 1 and world.formed_at is not None
+    young = begun and (now - (world.formed_at or now)).total_seconds() < LATE_SECONDS
+    if world.round != blamed.round and not young:
+        return {}  # it was restarted in place, and trains
+    incident = incident_in(culprit, blamed.round, rules_of(job))
+    renewal = _renewal(job, culprit, incident) if incident else None
+    return {culprit.metadata.uid: renewal} if renewal else {}
+
+
+def _renewal(job: ElasticJob, worker: ElasticWorker | None, incident: Incident) -> Renewal | None:
+    """Whether its worker gets a new Pod: as a rule says, or, without one, as the class asks for."""
+    if worker is None:
+        return None
+    line = in_one_line(incident.failure)
+    if incident.action is FailureAction.REPLACE:
+        return Renewal(f"a rule of failurePolicy replaces it: {line}", avoids_node=True)
+    if incident.action is not None:
+        return None
+    if incident.exit_class is ExitClass.HARDWARE_ERROR and not job.spec.node_check.enabled:
+        return Renewal(f"{incident.exit_class}: {line}", avoids_node=True)
+    if incident.exit_class is ExitClass.OOM and memory_of(job, worker) is not None:
+        return Renewal(f"{incident.exit_class}: {line}", avoids_node=False, out_of_memory=True)
+    return None
+
+
+def _ending(
+    job: ElasticJob,
+    workers: Sequence[ElasticWorker],
+    incident: Incident | None,
+    budget: FailureBudget | None,
+    failure: JobFailure | None,
+) -> Ending | None:
+    for worker in workers:
+        end = worker.status.last_exit
+        over = worker.status.phase is WorkerPhase.FAILED
+        if over and end is not None and end.action is FailureAction.FAIL_JOB:
+            return _told(BY_RULE, _of(worker))
+    if incident is not None and incident.action is FailureAction.FAIL_JOB:
+        return _told(BY_RULE, incident.failure)
+    allowed = {type_: spec.restart_count for type_, spec in job.spec.replica_specs.items()}
+    excess = budgets.overdrawn(budget, allowed.get(names.WORKER, 0), "training")
+    if excess is not None:
+        return _told(excess, failure)
+    for worker in workers:
+        who, own = worker.metadata.name, worker.status.failure_budget
+        excess = budgets.overdrawn(own, allowed.get(worker.spec.type, 0), who)
+        if excess is not None:
+            return _told(excess, _of(worker))
+    return None
+
+
+def _of(worker: ElasticWorker) -> JobFailure | None:
+    end = worker.status.last_exit
+    return failure_of_pod(worker.metadata.name, end) if end is not None else None
+
+
+def _told(excess: Overdrawn, failure: JobFailure | None) -> Ending:
+    text = f"{excess.text}: {in_one_line(failure)}" if failure else excess.text
+    return Ending(excess.reason, text[:MAX_TEXT], failure)

@@ -1,0 +1,103 @@
+"""`spec.failurePolicy.rules`: the first rule that matches a failure says what becomes of it.
+
+Patterns are RE2, as in the CRD's own check of them: so none can take the controller more than linear time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import re2
+
+from crds.elasticjob import (
+    ElasticJob,
+    ExitCodeOperator,
+    FailureAction,
+    FailureRule,
+    OnExitCodes,
+    OnPodCondition,
+)
+from crds.elasticworker import AgentFailure
+from reconcilers.failure.exit_class import failed_containers
+
+_OPTIONS = re2.Options()
+_OPTIONS.log_errors = False
+
+
+@dataclass(frozen=True)
+class Happened:
+    """What the rules look at."""
+
+    exits: tuple[tuple[str | None, frozenset[int]], ...] = ()
+    """Of each container, or process, that failed: the container's name, and its code by all names it has."""
+    conditions: frozenset[tuple[str, str]] = frozenset()
+    """Type and status of the Pod's."""
+    text: str = ""
+
+
+def of_process(failure: AgentFailure) -> Happened:
+    """A training process's end. Its container lives: rules that name one do not match."""
+    code = failure.exit_code
+    exits = () if code is None else ((None, frozenset({code, 128 - code} if code < 0 else {code})),)
+    return Happened(exits=exits, text=f"{failure.message}\n{failure.log_tail}")
+
+
+def of_pod(pod: Mapping[str, Any] | None, message: str) -> Happened:
+    """A Pod's end; None if it is gone."""
+    if pod is None:
+        return Happened(text=message)
+    conditions = pod.get("status", {}).get("conditions", ())
+    return Happened(
+        exits=tuple((name, frozenset({end.get("exitCode", 0)})) for name, end in failed_containers(pod)),
+        conditions=frozenset((c.get("type", ""), c.get("status", "")) for c in conditions),
+        text=message,
+    )
+
+
+def action_for(rules: Sequence[FailureRule], happened: Happened) -> FailureAction | None:
+    """None if no rule matches. All that a rule asks for must be so."""
+    return next((rule.action for rule in rules if _matches(rule, happened)), None)
+
+
+def rules_of(job: ElasticJob) -> list[FailureRule]:
+    return job.spec.failure_policy.rules
+
+
+def _matches(rule: FailureRule, happened: Happened) -> bool:
+    asked = [
+        rule.on_exit_codes is None or _exits_as(rule.on_exit_codes, happened),
+        not rule.on_pod_conditions or any(_is_so(c, happened) for c in rule.on_pod_conditions),
+        rule.on_message_pattern is None or _found(rule.on_message_pattern, happened.text),
+    ]
+    matchers = rule.on_exit_codes or rule.on_pod_conditions or rule.on_message_pattern
+    return bool(matchers) and all(asked)
+
+
+def _exits_as(asked: OnExitCodes, happened: Happened) -> bool:
+    values = frozenset(asked.values)
+    for container, codes in happened.exits:
+        named = asked.container_name is None or asked.container_name == container
+        if named and bool(codes & values) is (asked.operator is ExitCodeOperator.IN):
+            return True
+    return False
+
+
+def _is_so(asked: OnPodCondition, happened: Happened) -> bool:
+    return (asked.type, asked.status) in happened.conditions
+
+
+def _found(pattern: str, text: str) -> bool:
+    compiled = _compiled(pattern)
+    return compiled is not None and compiled.search(text) is not None
+
+
+@lru_cache(maxsize=1024)
+def _compiled(pattern: str) -> Any:
+    """None if it is none: the API server refuses that, but for a job that is older than the check."""
+    try:
+        return re2.compile(pattern, _OPTIONS)
+    except re2.error:
+        return None

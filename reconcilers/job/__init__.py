@@ -1,0 +1,1 @@
+"""An ElasticJob's turn: its workers, its phase and conditions, its end."""

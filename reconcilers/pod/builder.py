@@ -1,0 +1,163 @@
+"""The Pod of a worker, whoever it works for: a template, and what is ours.
+
+Whatever the template says stays: restart policy, grace period, lifecycle hooks, volumes, affinity, all its
+containers. Added are name, labels, owner, environment and, where the template names none, the service account
+and a restart policy of Never (Kubernetes' default, Always, would start a finished training again).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from crds import names
+from crds.elasticworker import ElasticWorker
+from reconcilers.pod.node_affinity import never_on, only_on, rather_not_on
+
+DEFAULT_GRACE_SECONDS = 30
+"""Kubernetes' terminationGracePeriodSeconds."""
+GPU_RESOURCE = "nvidia.com/gpu"
+MIN_HEARTBEAT_SECONDS = 10.0
+WORKERS_PER_HEARTBEAT_SECOND = 100.0
+
+Object = dict[str, Any]
+Variables = Mapping[str, Object]
+"""Environment variables by name, each an EnvVar without it."""
+
+
+def pod_name(worker: ElasticWorker) -> str:
+    return f"{worker.metadata.name}-{worker.spec.incarnation}"
+
+
+def heartbeat_seconds(workers: int, timeout_seconds: float) -> float:
+    """The Lease's period: a job never writes more than ~100 a second, and a time-out spans three beats."""
+    return min(max(MIN_HEARTBEAT_SECONDS, workers / WORKERS_PER_HEARTBEAT_SECOND), timeout_seconds / 3)
+
+
+def labels(job: str, type_: str, index: int) -> dict[str, str]:
+    """Of a job's ElasticWorker and its Pods."""
+    return {names.LABEL_JOB: job, **_common_labels(type_, index)}
+
+
+def check_labels(check: str, index: int) -> dict[str, str]:
+    """Of a NodeCheck's ElasticWorker and its Pod."""
+    return {names.LABEL_CHECK: check, **_common_labels(names.CHECK, index)}
+
+
+def labels_of(worker: ElasticWorker) -> dict[str, str]:
+    spec = worker.spec
+    if spec.job_name is not None:
+        return labels(spec.job_name, spec.type, spec.index)
+    return check_labels(spec.check_name or "", spec.index)
+
+
+def _common_labels(type_: str, index: int) -> dict[str, str]:
+    return {
+        names.LABEL_APP: names.APP,
+        names.LABEL_MANAGED_BY: names.MANAGER,
+        names.LABEL_TYPE: type_,
+        names.LABEL_INDEX: str(index),
+    }
+
+
+def owner_reference(kind: str, name: str, uid: str) -> Object:
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": kind,
+        "name": name,
+        "uid": uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What every container is told."""
+
+    fixed: Variables
+    """Ours, whatever the template says."""
+    of_owner: Variables = field(default_factory=dict)
+    """The user's, for all containers; a container's own definition overrides them."""
+    defaults: Variables = field(default_factory=dict)
+    """Ours, unless the user defines them."""
+
+
+def fixed_variables(owner: Variables, worker: ElasticWorker, spec: Object, beat_seconds: float) -> Variables:
+    """What the agent goes by; `owner` names the job or the check."""
+    grace_seconds = spec.get("terminationGracePeriodSeconds", DEFAULT_GRACE_SECONDS)
+    return {
+        **owner,
+        names.ENV_NAMESPACE: from_field("metadata.namespace"),
+        names.ENV_WORKER_NAME: plain(worker.metadata.name),
+        names.ENV_WORKER_INDEX: plain(str(worker.spec.index)),
+        names.ENV_INCARNATION: plain(str(worker.spec.incarnation)),
+        names.ENV_POD_UID: from_field("metadata.uid"),
+        names.ENV_POD_IP: from_field("status.podIP"),
+        names.ENV_NODE_NAME: from_field("spec.nodeName"),
+        names.ENV_HEARTBEAT_SECONDS: plain(f"{beat_seconds:g}"),
+        names.ENV_GRACE_SECONDS: plain(str(grace_seconds)),
+    }
+
+
+def plain(text: str) -> Object:
+    return {"value": text}
+
+
+def from_field(path: str) -> Object:
+    return {"valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def pod_of(worker: ElasticWorker, template: Object, environment: Environment) -> Object:
+    """The Pod object to create for the worker's incarnation; it takes over parts of `template`."""
+    metadata, spec = template.get("metadata") or {}, template["spec"]
+    spec.setdefault("restartPolicy", "Never")
+    if not service_account(spec):
+        spec["serviceAccountName"] = names.SERVICE_ACCOUNT
+    rather_not_on(spec, worker.spec.excluded_nodes)
+    never_on(spec, worker.spec.faulty_nodes)
+    if worker.spec.node_name:
+        only_on(spec, worker.spec.node_name)
+    for container in containers(spec):
+        container["env"] = _merged(container.get("env") or [], environment)
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": pod_name(worker),
+            "namespace": worker.metadata.namespace,
+            "labels": {
+                **(metadata.get("labels") or {}),
+                **labels_of(worker),
+                names.LABEL_INCARNATION: str(worker.spec.incarnation),
+            },
+            "annotations": metadata.get("annotations") or {},
+            "finalizers": metadata.get("finalizers") or [],
+            "ownerReferences": [owner_reference("ElasticWorker", worker.metadata.name, worker.metadata.uid)],
+        },
+        "spec": spec,
+    }
+
+
+def containers(spec: Object) -> list[Object]:
+    """All of a Pod's."""
+    return [*(spec.get("initContainers") or ()), *spec["containers"]]
+
+
+def service_account(spec: Object) -> str:
+    """Whose rights the Pod has; empty if its template does not say. (`serviceAccount` is the old name.)"""
+    return str(spec.get("serviceAccountName") or spec.get("serviceAccount") or "")
+
+
+def _merged(own: list[Object], environment: Environment) -> list[Object]:
+    """Ours come first, so that the user's variables may refer to them as $(NAME)."""
+    fixed, of_owner = environment.fixed, environment.of_owner
+    own_names = {entry["name"] for entry in own}
+    users = own_names | set(of_owner)
+    first = {**fixed, **{name: value for name, value in environment.defaults.items() if name not in users}}
+    return [
+        *({"name": name, **value} for name, value in first.items()),
+        *({"name": name, **value} for name, value in of_owner.items() if name not in own_names | set(fixed)),
+        *(entry for entry in own if entry["name"] not in fixed),
+    ]

@@ -1,0 +1,80 @@
+"""Whether an agent is still heard: its Lease, judged by our own clock and our own contact."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from controller.client import Client
+from controller.contact import Contact
+from controller.errors import NotFound
+from controller.resources import LEASES
+from crds.elasticworker import ElasticWorker
+from reconcilers.clock import Clock
+from reconcilers.observations import Observations
+from reconcilers.pod.builder import labels_of, owner_reference
+
+
+def lease_of(worker: ElasticWorker, timeout_seconds: float) -> dict[str, Any]:
+    """The Lease to create for a worker; its agent renews it under the Pod's name.
+
+    https://kubernetes.io/docs/concepts/architecture/leases/
+    """
+    return {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {
+            "name": worker.metadata.name,
+            "namespace": worker.metadata.namespace,
+            "labels": labels_of(worker),
+            "ownerReferences": [owner_reference("ElasticWorker", worker.metadata.name, worker.metadata.uid)],
+        },
+        "spec": {"leaseDurationSeconds": int(timeout_seconds)},
+    }
+
+
+class Heartbeats:
+    """Ages of the workers' Leases."""
+
+    def __init__(self, client: Client, contact: Contact, clock: Clock) -> None:
+        self._client = client
+        self._contact = contact
+        self._clock = clock
+        self._observed = Observations(clock.monotonic)
+
+    def age_seconds(
+        self, lease: dict[str, Any] | None, pod: dict[str, Any], worker: ElasticWorker
+    ) -> float | None:
+        """How long this Pod's agent has been silent; None if it was never heard.
+
+        Never longer than our own unbroken contact with the API server: its outage is nobody's silence.
+        """
+        renewed = _renewal(lease, pod)
+        if lease is None or renewed is None or not _has_reported(worker, pod):
+            return None
+        age = self._observed.age_seconds(lease["metadata"]["uid"], (pod["metadata"]["uid"], renewed))
+        return min(age, self._clock.monotonic() - self._contact.since)
+
+    async def confirmed_age_seconds(
+        self, lease: dict[str, Any], pod: dict[str, Any], worker: ElasticWorker
+    ) -> float:
+        """The same after asking the API server itself, so that a stalled watch of ours condemns nobody."""
+        metadata = lease["metadata"]
+        try:
+            fresh = await self._client.get(LEASES, metadata["name"], metadata["namespace"])
+        except NotFound:
+            return self.age_seconds(lease, pod, worker) or 0.0
+        return self.age_seconds(fresh, pod, worker) or 0.0
+
+
+def _renewal(lease: dict[str, Any] | None, pod: dict[str, Any]) -> str | None:
+    spec = (lease or {}).get("spec", {})
+    if spec.get("holderIdentity") != pod["metadata"]["name"]:
+        return None
+    renewed = spec.get("renewTime")
+    return str(renewed) if renewed else None
+
+
+def _has_reported(worker: ElasticWorker, pod: dict[str, Any]) -> bool:
+    """What the Lease says may be a Pod's of the same name, from before the job was suspended."""
+    report = worker.status.agent
+    return report is not None and report.pod_uid == pod["metadata"]["uid"]

@@ -1,0 +1,72 @@
+"""What a worker's first container may use: its template's resources, overlaid by its type's and its slot's.
+
+The type's (`status.resources.<type>` of the job) are what a ScalePlan asked for; the slot's own
+(`ElasticWorker.spec.resources`) what this one slot needs beyond that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from crds.elasticjob import ElasticJob
+from crds.model import ResourceRequirements
+from reconcilers.pod.quantities import parse
+
+Object = dict[str, Any]
+KINDS = ("limits", "requests")
+
+
+def resources_of(job: ElasticJob, type_: str, own: ResourceRequirements | None) -> Object:
+    """The first container's `resources` in the next Pod of a slot of this type.
+
+    The slot's own count where they are more: who asks for more for all does not ask for less for this one.
+    """
+    container = job.spec.replica_specs[type_].template["spec"]["containers"][0]
+    resources = dict(mapping(container.get("resources")))
+    for kind, amounts in _layer(job.status.resources.get(type_)).items():
+        resources[kind] = {**mapping(resources.get(kind)), **amounts}
+    for kind, amounts in _layer(own).items():
+        others = mapping(resources.get(kind))
+        more = {name: amount for name, amount in amounts.items() if _is_more(amount, others.get(name))}
+        if more:
+            resources[kind] = {**others, **more}
+    return resources
+
+
+def limits_of(container: Object) -> Object:
+    return mapping(mapping(container.get("resources")).get("limits"))
+
+
+def resources_digest(resources: Object) -> str:
+    """Tells whether a Pod is up to date; `1Gi` and `1024Mi` are the same."""
+    amounts = {
+        kind: {name: _amount(quantity) for name, quantity in mapping(resources.get(kind)).items()}
+        for kind in KINDS
+    }
+    return hashlib.sha256(json.dumps(amounts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def mapping(found: Any) -> Object:
+    """The API server has not seen to it yet that it is one."""
+    return found if isinstance(found, dict) else {}
+
+
+def _layer(resources: ResourceRequirements | None) -> dict[str, Object]:
+    """What is said, by kind."""
+    return {kind: amounts for kind, amounts in (resources.to_wire() if resources else {}).items() if amounts}
+
+
+def _is_more(amount: Any, other: Any) -> bool:
+    try:
+        return other is None or parse(amount) > parse(other)
+    except ValueError:
+        return True
+
+
+def _amount(quantity: Any) -> str:
+    try:
+        return str(parse(quantity))
+    except ValueError:  # the API server will refuse the Pod, and say why
+        return str(quantity)

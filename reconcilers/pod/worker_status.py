@@ -1,0 +1,318 @@
+"""What an ElasticWorker's status says of its Pod: a pure function of what was read.
+
+An incarnation's end is final: once Failed or Succeeded, its status stays until the ElasticJob reconciler
+raises `spec.incarnation`. So a node that comes back from the dead changes nothing.
+
+A Pod that is replaced because a check found its node faulty has no end of its own: that it was taken off is
+counted with the first look at the next incarnation, in one write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from crds.elasticjob import FailureRule
+from crds.elasticworker import (
+    AgentFailure,
+    AgentState,
+    ElasticWorker,
+    ElasticWorkerStatus,
+    ExitClass,
+    WorkerExit,
+    WorkerPhase,
+)
+from crds.model import ConditionStatus
+from reconcilers.account.worker_history import with_lives
+from reconcilers.conditions import with_condition
+from reconcilers.failure import budgets
+from reconcilers.failure.exit_class import (
+    FREE,
+    PodEnd,
+    classify_pod,
+    classify_process,
+    deleted,
+    heartbeat_lost,
+    node_lost,
+)
+from reconcilers.failure.ground import highest_told
+from reconcilers.failure.rules import action_for, of_pod
+
+QUICK_EXIT_SECONDS = 60.0
+ENDED = (WorkerPhase.FAILED, WorkerPhase.SUCCEEDED)
+MAX_MESSAGE = 2_048
+MAX_REASON = 256
+SCHEDULED = "Scheduled"
+"""Condition of an ElasticWorker: whether its Pod has a node."""
+REPLACED = "Replaced"
+"""Reason of the end of an incarnation whose Pod lived when it was replaced, for a failure in place."""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What the Worker reconciler read for the incarnation in `spec`."""
+
+    pod: dict[str, Any] | None
+    heartbeat_lost_seconds: float | None = None
+    """Set when the agent's Lease has not been renewed for longer than allowed."""
+    node_lost: str | None = None
+    """Set when the Pod's node is gone or not ready: why."""
+    node: Mapping[str, Any] | None = None
+    """Where the Pod is, or was."""
+    rules: Sequence[FailureRule] = ()
+    """The job's failurePolicy."""
+    released: bool = False
+    """The job is suspended or finished, or the check is, so that a missing Pod is no failure."""
+
+
+def observe(worker: ElasticWorker, seen: Observation, now: datetime) -> ElasticWorkerStatus:
+    """The new status, without the agent's part."""
+    status = _of_this_incarnation(worker, now)
+    if status.phase in ENDED and not seen.released:
+        return status
+    if seen.pod is None:
+        status = _without_pod(worker, status, seen, now)
+    else:
+        status = _with_pod(worker, status, seen.pod, seen, now)
+    if status.phase is not WorkerPhase.RUNNING:
+        status = status.model_copy(update={"standby": None})
+    return with_lives(worker, status, now)
+
+
+def _of_this_incarnation(worker: ElasticWorker, now: datetime) -> ElasticWorkerStatus:
+    status = worker.status
+    if status.observed_incarnation == worker.spec.incarnation:
+        return status
+    afresh = ElasticWorkerStatus(
+        observed_incarnation=worker.spec.incarnation,
+        phase=WorkerPhase.PENDING,
+        restarts=status.restarts,
+        restart_count=status.restart_count,
+        failure_budget=status.failure_budget,
+        quick_exits=status.quick_exits,
+        last_exit=status.last_exit,
+    )
+    if status.observed_incarnation is None or status.phase in ENDED:
+        return afresh
+    end = _taken_off(worker, now) or _replaced(worker, now)
+    return afresh.model_copy(update=_counted(status, end) | {"quick_exits": 0}) if end else afresh
+
+
+def _taken_off(worker: ElasticWorker, now: datetime) -> WorkerExit | None:
+    status = worker.status
+    if status.node_name not in worker.spec.faulty_nodes:
+        return None
+    message = f"{status.pod_name} was taken off the node {status.node_name}, which a check found faulty"
+    return WorkerExit(
+        incarnation=status.observed_incarnation or 1,
+        exit_class=ExitClass.CHECK_FAILED,
+        reason="FaultyNode",
+        message=message,
+        node_name=status.node_name or "",
+        time=now,
+    )
+
+
+def _replaced(worker: ElasticWorker, now: datetime) -> WorkerExit | None:
+    """The end of an incarnation of which the last word was that its processes had failed."""
+    status, report = worker.status, worker.status.agent
+    if report is None or report.failure is None or report.state is not AgentState.FAILED:
+        return None
+    if (report.incarnation, report.pod_uid) != (status.observed_incarnation, status.pod_uid):
+        return None
+    return WorkerExit(
+        incarnation=report.incarnation,
+        exit_class=classify_process(report.failure),
+        reason=REPLACED,
+        exit_code=report.failure.exit_code,
+        **_words(report.failure, ""),
+        node_name=status.node_name or "",
+        time=now,
+    )
+
+
+def _counted(status: ElasticWorkerStatus, end: WorkerExit) -> dict[str, Any]:
+    """The fields that remember one more end."""
+    restarts = dict(status.restarts)
+    restarts[end.exit_class.value] = restarts.get(end.exit_class.value, 0) + 1
+    return {"restarts": restarts, "restart_count": sum(restarts.values()), "last_exit": end}
+
+
+def _without_pod(
+    worker: ElasticWorker, status: ElasticWorkerStatus, seen: Observation, now: datetime
+) -> ElasticWorkerStatus:
+    if seen.released:
+        if status.phase in ENDED:
+            return status
+        return status.model_copy(
+            update={"phase": WorkerPhase.PENDING, "pod_name": None, "pod_uid": None, "node_name": None}
+        )
+    if status.pod_uid is None:
+        return status
+    return _ended(worker, status, deleted(seen.node), None, seen, now)
+
+
+def _with_pod(
+    worker: ElasticWorker,
+    status: ElasticWorkerStatus,
+    pod: dict[str, Any],
+    seen: Observation,
+    now: datetime,
+) -> ElasticWorkerStatus:
+    phase = pod.get("status", {}).get("phase")
+    status = status.model_copy(
+        update={
+            "pod_name": pod["metadata"]["name"],
+            "pod_uid": pod["metadata"]["uid"],
+            "node_name": pod.get("spec", {}).get("nodeName"),
+        }
+    )
+    if phase == "Succeeded":
+        return status.model_copy(update={"phase": WorkerPhase.SUCCEEDED, "message": "completed"})
+    if seen.released:
+        return status
+    if phase == "Failed" or pod["metadata"].get("deletionTimestamp"):
+        return _ended(worker, status, classify_pod(pod, seen.node), pod, seen, now)
+    if seen.node_lost:
+        return _ended(worker, status, node_lost(seen.node_lost), pod, seen, now)
+    if seen.heartbeat_lost_seconds is not None:
+        end = heartbeat_lost(pod["metadata"]["name"], seen.heartbeat_lost_seconds)
+        return _ended(worker, status, end, pod, seen, now)
+    return _alive(status, pod, running=phase == "Running", now=now)
+
+
+def _alive(
+    status: ElasticWorkerStatus, pod: dict[str, Any], *, running: bool, now: datetime
+) -> ElasticWorkerStatus:
+    scheduled = next(
+        (c for c in pod.get("status", {}).get("conditions", ()) if c.get("type") == "PodScheduled"), None
+    )
+    conditions = status.conditions
+    if scheduled is not None:
+        is_true = scheduled.get("status") == "True"
+        conditions = with_condition(
+            conditions,
+            SCHEDULED,
+            ConditionStatus.TRUE if is_true else ConditionStatus.FALSE,
+            "Scheduled" if is_true else scheduled.get("reason", "Unschedulable"),
+            "" if is_true else scheduled.get("message", ""),
+            now,
+        )
+    return status.model_copy(
+        update={
+            "phase": WorkerPhase.RUNNING if running else WorkerPhase.PENDING,
+            "message": "" if running else _why_pending(pod, scheduled),
+            "conditions": conditions,
+        }
+    )
+
+
+def _why_pending(pod: dict[str, Any], scheduled: dict[str, Any] | None) -> str:
+    if scheduled is not None and scheduled.get("status") != "True":
+        return str(scheduled.get("message", ""))[:MAX_MESSAGE]
+    status = pod.get("status", {})
+    for container in (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())):
+        waiting = container.get("state", {}).get("waiting")
+        if waiting and waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
+            text = f"{container['name']}: {waiting['reason']}: {waiting.get('message', '')}"
+            return text.rstrip(": ")[:MAX_MESSAGE]
+    return ""
+
+
+def _ended(
+    worker: ElasticWorker,
+    status: ElasticWorkerStatus,
+    end: PodEnd,
+    pod: dict[str, Any] | None,
+    seen: Observation,
+    now: datetime,
+) -> ElasticWorkerStatus:
+    failure = _last_word(worker)
+    words = _words(None if end.exit_class in FREE and end.message else failure, end.message)
+    text = words["message"] or f"exit code {end.exit_code}"
+    action = action_for(seen.rules, of_pod(pod, f"{text}\n{words['log_tail']}"))
+    last_exit = WorkerExit(
+        incarnation=worker.spec.incarnation,
+        exit_class=end.exit_class,
+        reason=end.reason[:MAX_REASON],
+        exit_code=end.exit_code,
+        **(words | {"message": text}),
+        node_name=status.node_name or "",
+        action=action,
+        time=now,
+    )
+    reached = highest_told(worker.status.agent if current_report(worker) else None)
+    spent = budgets.after(
+        status.failure_budget,
+        budgets.Failed(end.exit_class, text, reached, action),
+    )
+    return status.model_copy(
+        update={
+            "phase": WorkerPhase.FAILED,
+            "message": (end.message or text)[:MAX_MESSAGE],
+            "quick_exits": (status.quick_exits or 0) + 1 if _was_quick(pod, now) else 0,
+            "failure_budget": spent,
+            **_counted(status, last_exit),
+        }
+    )
+
+
+def _last_word(worker: ElasticWorker) -> AgentFailure | None:
+    """The failure of the round that the agent acted on last; an earlier one has been told before."""
+    report = worker.status.agent
+    if report is None or report.failure is None or not current_report(worker):
+        return None
+    return report.failure if report.failure.round >= report.observed_round else None
+
+
+def _words(failure: AgentFailure | None, message: str) -> dict[str, Any]:
+    """What there is to say of an end: the training process's own words before the Pod's."""
+    if failure is None:
+        return {"rank": None, "message": message[:MAX_MESSAGE], "log_tail": ""}
+    said = (failure.message or message)[:MAX_MESSAGE]
+    return {"rank": failure.rank, "message": said, "log_tail": failure.log_tail[-MAX_MESSAGE:]}
+
+
+def _was_quick(pod: dict[str, Any] | None, now: datetime) -> bool:
+    """Whether the Pod ended by itself, soon after its start."""
+    if pod is None or pod["metadata"].get("deletionTimestamp"):
+        return False
+    started = pod.get("status", {}).get("startTime")
+    if not started:
+        return False
+    lived = now - datetime.fromisoformat(started.replace("Z", "+00:00"))
+    return lived.total_seconds() < QUICK_EXIT_SECONDS
+
+
+def current_report(worker: ElasticWorker) -> bool:
+    """Whether `status.agent` was written by the agent of this incarnation's Pod; otherwise it is stale."""
+    report, status = worker.status.agent, worker.status
+    return (
+        report is not None
+        and report.incarnation == worker.spec.incarnation
+        and status.observed_incarnation == worker.spec.incarnation
+        and report.pod_uid == status.pod_uid
+    )
+
+
+def is_stuck(worker: ElasticWorker) -> bool:
+    """Whether its Pod finds no node, or is refused."""
+    return worker.status.phase is WorkerPhase.PENDING and any(
+        condition.type == SCHEDULED and condition.status is ConditionStatus.FALSE
+        for condition in worker.status.conditions
+    )
+
+
+def finished(worker: ElasticWorker, round_: int) -> bool:
+    """Whether this worker's part is done: its Pod ended well, or its processes of this round did."""
+    if worker.status.phase is WorkerPhase.SUCCEEDED:
+        return True
+    report = worker.status.agent
+    return (
+        current_report(worker)
+        and report is not None
+        and report.state is AgentState.SUCCEEDED
+        and report.observed_round == round_
+    )

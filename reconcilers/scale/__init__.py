@@ -1,0 +1,1 @@
+"""Counts and resources that change: ScalePlans, and rolling them out."""

@@ -1,0 +1,128 @@
+"""The resources that a ScalePlan asks for a type: as a container's, and against what there is. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from crds.elasticjob import ElasticJob
+from crds.model import ResourceRequirements
+from reconcilers.job.status import training_types
+from reconcilers.pod.quantities import format_bytes, parse
+from reconcilers.pod.resources import KINDS, mapping, resources_of
+from reconcilers.world.slots import slot_count
+
+Node = Mapping[str, Any]
+Quantities = Mapping[str, str | int]
+
+
+@dataclass(frozen=True)
+class Amounts:
+    """What is asked, by resource name."""
+
+    path: str
+    """The field."""
+    said: Quantities
+    parsed: Mapping[str, Fraction]
+
+    @classmethod
+    def parse(cls, asked: Quantities, path: str) -> Amounts:
+        """Raises ValueError with the field's name if one is no amount."""
+        parsed = {}
+        for name, quantity in asked.items():
+            try:
+                parsed[name] = parse(quantity)
+            except ValueError as error:
+                raise ValueError(f"{path}[{name}]: {error}") from error
+            if parsed[name] < 0:
+                raise ValueError(f"{path}[{name}]: {quantity} is less than nothing")
+        return cls(path, asked, parsed)
+
+
+def requirements(job: ElasticJob, type_: str, asked: Quantities) -> ResourceRequirements:
+    """The amounts as request and as limit, where the container names both or neither of a resource."""
+    present = resources_of(job, type_, None)
+    kinds: dict[str, dict[str, str | int]] = {kind: {} for kind in KINDS}
+    for name, quantity in asked.items():
+        named = [kind for kind in KINDS if name in mapping(present.get(kind))]
+        for kind in named or KINDS:
+            kinds[kind][name] = quantity
+    return ResourceRequirements.model_validate(kinds)
+
+
+def laid_over(present: ResourceRequirements | None, asked: ResourceRequirements) -> ResourceRequirements:
+    present = present or ResourceRequirements()
+    return ResourceRequirements(
+        limits={**present.limits, **asked.limits}, requests={**present.requests, **asked.requests}
+    )
+
+
+def too_large(job: ElasticJob, type_: str, amounts: Amounts, nodes: Collection[Node]) -> str:
+    """Why no node of the cluster could ever take such a Pod; empty if one could, or none is known."""
+    beside = _of_containers(job.spec.replica_specs[type_].template["spec"]["containers"][1:])
+    needed = {name: amount + beside.get(name, Fraction(0)) for name, amount in amounts.parsed.items()}
+    for name, amount in needed.items():
+        most = max(nodes, key=lambda node: _allocatable(node, name), default=None)
+        if most is None or not amount or _allocatable(most, name) >= amount:
+            continue
+        asked = f"{amounts.path}[{name}]: no node has {amounts.said[name]}"
+        if not _allocatable(most, name):
+            return f"{asked}: none has any {name}"
+        more = " beside the Pod's other containers" if beside.get(name) else ""
+        had = (most.get("status") or {})["allocatable"][name]
+        return f"{asked}{more}; {most['metadata']['name']} has most, {had}"
+    if nodes and not any(all(_allocatable(n, r) >= a for r, a in needed.items()) for n in nodes):
+        together = " and ".join(f"{name} {amounts.said[name]}" for name in needed)
+        return f"{amounts.path}: no node has {together} together"
+    return ""
+
+
+def too_much_in_all(
+    job: ElasticJob, replicas: Mapping[str, int], resources: Mapping[str, ResourceRequirements]
+) -> str:
+    """How the job would pass its `resourceLimits` with these counts and resources; empty if it would not."""
+    merged = {**job.status.resources}
+    for type_, asked in resources.items():
+        merged[type_] = laid_over(merged.get(type_), asked)
+    changed = job.model_copy(update={"status": job.status.model_copy(update={"resources": merged})})
+    total: dict[str, Fraction] = {}
+    for type_ in training_types(job):
+        spec = job.spec.replica_specs[type_]
+        first = {"resources": resources_of(changed, type_, None)}
+        a_pod = _of_containers([first, *spec.template["spec"]["containers"][1:]])
+        for name, amount in a_pod.items():
+            count = slot_count(spec, replicas.get(type_))
+            total[name] = total.get(name, Fraction(0)) + count * amount
+    for name, limit in job.spec.resource_limits.items():
+        if total.get(name, Fraction(0)) > _amount(limit):
+            has = f"the job would ask for {_said(total[name])} of {name} in all"
+            return f"spec.replicaResourceSpecs: {has}, more than its resourceLimits, {limit}"
+    return ""
+
+
+def _of_containers(containers: Collection[Mapping[str, Any]]) -> dict[str, Fraction]:
+    """What they ask for in all; a limit is a request where there is no other."""
+    total: dict[str, Fraction] = {}
+    for container in containers:
+        resources = mapping(container.get("resources"))
+        asked = {**mapping(resources.get("limits")), **mapping(resources.get("requests"))}
+        for name, quantity in asked.items():
+            total[name] = total.get(name, Fraction(0)) + _amount(quantity)
+    return total
+
+
+def _allocatable(node: Node, name: str) -> Fraction:
+    return _amount(((node.get("status") or {}).get("allocatable") or {}).get(name, 0))
+
+
+def _amount(quantity: Any) -> Fraction:
+    try:
+        return parse(quantity)
+    except ValueError:  # not ours to say: the API server will
+        return Fraction(0)
+
+
+def _said(amount: Fraction) -> str:
+    return format_bytes(int(amount)) if amount.denominator == 1 else str(float(amount))

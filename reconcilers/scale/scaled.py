@@ -1,0 +1,119 @@
+"""Whether a job has come to the size and the resources that were asked of it: its condition `Scaled`. Pure.
+
+A worker that is lost does not make it False: nobody has asked for anything then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+
+from crds import names
+from crds.elasticjob import ElasticJob, JobPhase, Rendezvous, RendezvousPhase
+from crds.elasticworker import ElasticWorker, WorkerPhase
+from crds.model import Condition, ConditionStatus
+from reconcilers.conditions import with_condition
+from reconcilers.job.status import training_types
+from reconcilers.pod.worker_status import current_report
+from reconcilers.scale.rolling import Freshness, Slot, is_complete
+from reconcilers.world.participants import bounds_of
+from reconcilers.world.slots import present_slots, wanted_slots
+
+SCALED = "Scaled"
+NAMED = 3
+"""The others are counted."""
+
+
+def with_scaled(
+    conditions: Sequence[Condition],
+    job: ElasticJob,
+    workers: Sequence[ElasticWorker],
+    rendezvous: Rendezvous,
+    without: Collection[int],
+    fresh: Freshness,
+    now: datetime,
+    *,
+    anew: bool,
+) -> list[Condition]:
+    """The conditions, with this one if anything was ever asked.
+
+    Args:
+        conditions: the job's.
+        job: with the desired state of now.
+        workers: all of the job's.
+        rendezvous: the world that is published with this.
+        without: workers that the world does without, though they are wanted.
+        fresh: whose resources are outdated.
+        now: for the transition time.
+        anew: whether something was asked just now.
+    """
+    known = next((c for c in conditions if c.type == SCALED), None)
+    under_way = known is not None and known.status is ConditionStatus.FALSE
+    moving = bool(job.status.migrations or fresh.outdated)
+    if not (anew or under_way or moving):
+        return list(conditions)
+    missing = [
+        *_too_few(job, workers, rendezvous, without),
+        *_moves(job),
+        *_yet_to_go(job, workers),
+        *_outdated(fresh, unknown_too=anew or under_way),
+    ]
+    status = ConditionStatus.FALSE if missing else ConditionStatus.TRUE
+    reason = "Scaling" if missing else "AsAsked"
+    return with_condition(conditions, SCALED, status, reason, "; ".join(missing), now)
+
+
+def phase_while_scaling(phase: JobPhase, conditions: Sequence[Condition]) -> JobPhase:
+    under_way = any(c.type == SCALED and c.status is ConditionStatus.FALSE for c in conditions)
+    return JobPhase.SCALING if phase is JobPhase.RUNNING and under_way else phase
+
+
+def _too_few(
+    job: ElasticJob, workers: Sequence[ElasticWorker], rendezvous: Rendezvous, without: Collection[int]
+) -> list[str]:
+    missing = []
+    for type_ in training_types(job):
+        wanted, count = set(wanted_slots(job, type_)), job.spec.replica_specs[type_].replicas
+        if type_ == names.WORKER and _has_world(workers, rendezvous):
+            there = set(rendezvous.members) if rendezvous.phase is RendezvousPhase.FORMED else set()
+            if not there <= wanted or not is_complete(there, wanted, bounds_of(job), without):
+                missing.append(f"the world has {len(there & wanted)} of {count} workers")
+            continue
+        running = {
+            w.spec.index
+            for w in workers
+            if w.spec.type == type_ and w.status.phase in (WorkerPhase.RUNNING, WorkerPhase.SUCCEEDED)
+        }
+        if len(running & wanted) < count:
+            missing.append(f"{len(running & wanted)} of {count} of type {type_} are running")
+    return missing
+
+
+def _has_world(workers: Sequence[ElasticWorker], rendezvous: Rendezvous) -> bool:
+    """Plain training without agents has none."""
+    return rendezvous.phase is not RendezvousPhase.FORMING or any(
+        current_report(worker) for worker in workers if worker.spec.type == names.WORKER
+    )
+
+
+def _moves(job: ElasticJob) -> list[str]:
+    moves = job.status.migrations
+    said = [f"{m.type} {m.target} is to take the place of {m.source}" for m in moves[:NAMED]]
+    return said if len(moves) <= NAMED else [*said, f"{len(moves) - NAMED} more moves"]
+
+
+def _yet_to_go(job: ElasticJob, workers: Sequence[ElasticWorker]) -> list[str]:
+    present = {(type_, index) for type_ in training_types(job) for index in present_slots(job, type_)}
+    gone = {(w.spec.type, w.spec.index) for w in workers} - present
+    return [f"yet to go: {_named(gone)}"] if gone else []
+
+
+def _outdated(fresh: Freshness, *, unknown_too: bool) -> list[str]:
+    waiting = fresh.outdated | (fresh.unknown if unknown_too else frozenset())
+    return [f"yet to get new resources: {_named(waiting)}"] if waiting else []
+
+
+def _named(slots: Collection[Slot]) -> str:
+    some = sorted(slots)[:NAMED]
+    more = f" and {len(slots) - len(some)} more" if len(slots) > len(some) else ""
+    return ", ".join(f"{type_} {index}" for type_, index in some) + more

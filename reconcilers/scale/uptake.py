@@ -1,0 +1,233 @@
+"""Whose count a job has, which ScalePlan it carries out, and what of it becomes desired state. Pure.
+
+Counts arrive in the job's spec, whoever asks; everything else that a plan asks is taken over into the job's
+status here, once, in the look that sees the plan's counts in the spec.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from crds import names
+from crds.elasticjob import ElasticJob, Migration, Rendezvous, RendezvousPhase, Scaling
+from crds.elasticworker import ElasticWorker, WorkerPhase
+from crds.scaleplan import ScalePlan, ScalePlanPhase
+from reconcilers.check.job_verdicts import LONG_AGO
+from reconcilers.job.status import training_types
+from reconcilers.pod.worker_status import current_report
+from reconcilers.scale.plan import Intent, intent_of
+from reconcilers.scale.plan_resources import laid_over
+from reconcilers.scale.rolling import Freshness
+from reconcilers.world.slots import Slots, slot_count, slots_of, with_slots
+
+SPEC = "spec"
+SCALE_SUBRESOURCE = "the scale subresource"
+STILL_TO_COME = datetime.max.replace(tzinfo=UTC)
+ACCEPTED = (ScalePlanPhase.CREATED, ScalePlanPhase.PENDING, ScalePlanPhase.SCALING)
+"""Phases of a plan that has been looked at and has not finished."""
+
+
+@dataclass(frozen=True)
+class Plans:
+    """A job's ScalePlans that matter."""
+
+    newest: ScalePlan | None = None
+    """The one to carry out."""
+    named: ScalePlan | None = None
+    """The one in the job's status, whatever became of it."""
+
+
+@dataclass(frozen=True)
+class Uptake:
+    """What has become desired state."""
+
+    job: ElasticJob
+    """With the status that is to be written."""
+    plan: ScalePlan | None = None
+    """The plan that was taken over just now."""
+    count_changed_from: int | None = None
+
+    @property
+    def anew(self) -> bool:
+        """Whether something was asked that was not asked before."""
+        return self.plan is not None or self.count_changed_from is not None
+
+
+def age(plan: ScalePlan) -> tuple[datetime, datetime, str]:
+    """The greater, the newer. Of those made within one second, who was looked at first is older."""
+    created = plan.metadata.creation_timestamp or LONG_AGO
+    return created, plan.status.create_time or STILL_TO_COME, plan.metadata.name
+
+
+def newest(plans: Iterable[ScalePlan]) -> ScalePlan | None:
+    """The one to carry out."""
+    return max((plan for plan in plans if plan.status.phase in ACCEPTED), key=age, default=None)
+
+
+def counts_moved(job: ElasticJob) -> bool:
+    """Whether the spec wants another count than it did at the last look."""
+    known = job.status.replica_statuses
+    specs = job.spec.replica_specs
+    return any(t in known and known[t].desired != specs[t].replicas for t in training_types(job))
+
+
+def take_up(
+    job: ElasticJob,
+    plans: Plans,
+    fresh: Freshness,
+    managed_fields: Sequence[Mapping[str, Any]],
+    now: datetime,
+) -> Uptake:
+    """The job's desired state after this look.
+
+    Args:
+        job: as read.
+        plans: as new as what the job's spec tells.
+        fresh: whose resources are outdated: moves of theirs go on whoever asks what.
+        managed_fields: the job's, if the server keeps them.
+        now: for `status.scaling`.
+    """
+    plan = plans.newest
+    due = plan if plan is not None and _is_due(job, plan) else None
+    after = _with_plan(job, due, fresh) if due is not None else job
+    slots = {type_: _adjusted(after, type_) for type_ in training_types(after)}
+    after = with_slots(after, slots)
+    scaling = _scaling(job, plans.named, managed_fields, now)
+    before = _count_before(job)
+    changed = before is not None and scaling is not None and before != scaling.replicas
+    update = {"scale_plan": plan.metadata.name if plan is not None else None, "scaling": scaling}
+    after = after.model_copy(update={"status": after.status.model_copy(update=update)})
+    return Uptake(after, due, before if changed else None)
+
+
+def in_words(intent: Intent) -> str:
+    """What a plan comes to, for people."""
+    parts = [f"{count} of type {type_}" for type_, count in sorted(intent.replicas.items())]
+    for verb, slots in (("without", intent.removed), ("moving", intent.moved)):
+        parts += [
+            f"{verb} {type_} {', '.join(map(str, sorted(indices)))}"
+            for type_, indices in sorted(slots.items())
+        ]
+    for type_, asked in sorted(intent.resources.items()):
+        amounts = {**asked.requests, **asked.limits}
+        said = ", ".join(f"{name} {amount}" for name, amount in sorted(amounts.items()))
+        parts.append(f"{said} for each of type {type_}")
+    return "; ".join(parts)
+
+
+def with_sources(job: ElasticJob, sources: frozenset[int]) -> ElasticJob:
+    """Training workers in whose place others are to come, beside those that are known."""
+    slots, count = slots_of(job, names.WORKER), slot_count(job.spec.replica_specs[names.WORKER])
+    return with_slots(job, {names.WORKER: slots.moving({*slots.moves, *sources}, count)})
+
+
+def with_moves_done(
+    job: ElasticJob, workers: Sequence[ElasticWorker], rendezvous: Rendezvous
+) -> tuple[ElasticJob, list[Migration]]:
+    """The job after the moves that this world completes, and those; without one, a running target does."""
+    by_slot = {(w.spec.type, w.spec.index): w for w in workers}
+    members = set(rendezvous.members) if rendezvous.phase is RendezvousPhase.FORMED else set()
+    done: list[Migration] = []
+    changed: dict[str, Slots] = {}
+    for move in job.status.migrations:
+        source, target = by_slot.get((move.type, move.source)), by_slot.get((move.type, move.target))
+        if target is None:
+            continue
+        if _is_in_worlds(rendezvous, source, target):
+            in_place = move.target in members or _stands_by(job, target, members)
+            complete = in_place and move.source not in members
+        else:
+            complete = _runs(target)
+        if complete:
+            done.append(move)
+            changed[move.type] = changed.get(move.type, slots_of(job, move.type)).moved(move.source)
+    return with_slots(job, changed) if done else job, done
+
+
+def asked_through_scale(managed_fields: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the worker count was last written through the scale subresource."""
+    writers = [entry for entry in managed_fields if _wrote_count(entry.get("fieldsV1") or {})]
+    last = max(writers, key=lambda entry: str(entry.get("time", "")), default=None)
+    return last is not None and last.get("subresource") == "scale"
+
+
+def _is_due(job: ElasticJob, plan: ScalePlan) -> bool:
+    status, specs = plan.status, job.spec.replica_specs
+    return (
+        status.phase is ScalePlanPhase.SCALING
+        and job.status.scale_plan == plan.metadata.name
+        and job.status.scale_plan_uid != plan.metadata.uid
+        and all(t in specs and specs[t].replicas == count for t, count in status.replicas.items())
+    )
+
+
+def _with_plan(job: ElasticJob, plan: ScalePlan, fresh: Freshness) -> ElasticJob:
+    intent = intent_of(plan, job)
+    slots = {}
+    for type_ in training_types(job):
+        count = slot_count(job.spec.replica_specs[type_])
+        before = slots_of(job, type_).without(intent.removed.get(type_, ()), count)
+        sources = {*intent.moved.get(type_, ()), *fresh.of(type_).intersection(before.moves)}
+        slots[type_] = before.moving(sources, count)
+    resources = dict(job.status.resources)
+    for type_, asked in intent.resources.items():
+        resources[type_] = laid_over(resources.get(type_), asked)
+    update = {"resources": resources, "scale_plan_uid": plan.metadata.uid}
+    changed = job.model_copy(update={"status": job.status.model_copy(update=update)})
+    return with_slots(changed, slots)
+
+
+def _adjusted(job: ElasticJob, type_: str) -> Slots:
+    """To the count of now. A job that is suspended loses all its Pods: there is nothing to move."""
+    slots = slots_of(job, type_)
+    sources = () if job.spec.suspend else slots.moves
+    return slots.moving(sources, slot_count(job.spec.replica_specs[type_]))
+
+
+def _count_before(job: ElasticJob) -> int | None:
+    if job.status.scaling is not None:
+        return job.status.scaling.replicas
+    known = job.status.replica_statuses.get(names.WORKER)
+    return known.desired if known is not None else None
+
+
+def _scaling(
+    job: ElasticJob, plan: ScalePlan | None, managed_fields: Sequence[Mapping[str, Any]], now: datetime
+) -> Scaling | None:
+    worker, known = job.spec.replica_specs.get(names.WORKER), job.status.scaling
+    if worker is None or (known is not None and known.replicas == worker.replicas):
+        return known
+    by = SPEC
+    if plan is not None and plan.status.replicas.get(names.WORKER) == worker.replicas:
+        by = f"ScalePlan {plan.metadata.name}"
+    elif asked_through_scale(managed_fields):
+        by = SCALE_SUBRESOURCE
+    return Scaling(replicas=worker.replicas, by=by, at=now)
+
+
+def _stands_by(job: ElasticJob, worker: ElasticWorker, members: Collection[int]) -> bool:
+    """Whether it could train, and the world is complete: another who stood by is in the place it came for."""
+    return current_report(worker) and len(members) >= job.spec.replica_specs[worker.spec.type].replicas
+
+
+def _runs(worker: ElasticWorker) -> bool:
+    status = worker.status
+    return status.phase is WorkerPhase.RUNNING and status.observed_incarnation == worker.spec.incarnation
+
+
+def _is_in_worlds(rendezvous: Rendezvous, source: ElasticWorker | None, target: ElasticWorker) -> bool:
+    if target.spec.type != names.WORKER:
+        return False
+    formed_once = rendezvous.phase is not RendezvousPhase.FORMING
+    return formed_once or current_report(target) or (source is not None and current_report(source))
+
+
+def _wrote_count(fields: Mapping[str, Any]) -> bool:
+    for key in ("f:spec", "f:replicaSpecs", f"f:{names.WORKER}", "f:replicas"):
+        if key not in fields:
+            return False
+        fields = fields[key]
+    return True

@@ -1,0 +1,1 @@
+"""Who trains together: the world as desired state, and who counts for it."""

@@ -1,0 +1,94 @@
+"""From ElasticWorkers to the participants of world forming."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from crds import names
+from crds.elasticjob import ElasticJob, RendezvousPhase
+from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
+from reconcilers.pod.worker_status import current_report
+from reconcilers.world.minimum import minimum_workers
+from reconcilers.world.rendezvous import Bounds, Participant
+from reconcilers.world.slots import present_slots, slots_of
+
+MAX_REASON = 200
+"""Characters of a worker's message that the world's reason quotes."""
+
+
+def bounds_of(job: ElasticJob) -> Bounds:
+    worker, policy = job.spec.replica_specs.get(names.WORKER), job.spec.elastic_policy
+    return Bounds(
+        desired=worker.replicas if worker else 0,
+        standby=worker.standby if worker else 0,
+        minimum=minimum_workers(job),
+        node_unit=policy.node_unit,
+        last_call_seconds=float(policy.last_call_seconds),
+        shrink_after_seconds=float(policy.shrink_after_seconds),
+        grow_at_checkpoint_seconds=float(policy.grow_at_checkpoint_seconds),
+    )
+
+
+@dataclass(frozen=True)
+class Ages:
+    """How long ago we saw something of each worker, by uid."""
+
+    joined: Mapping[str, float] = field(default_factory=dict)
+    """When it began to wait for a world."""
+    checkpoint: Mapping[str, float] = field(default_factory=dict)
+    """When it saved a checkpoint."""
+
+
+def participants_of(job: ElasticJob, workers: Sequence[ElasticWorker], ages: Ages) -> list[Participant]:
+    """The training workers that are wanted, or are to take the place of one, or are to leave the world."""
+    present = set(present_slots(job, names.WORKER))
+    sources = {target: source for source, target in slots_of(job, names.WORKER).moves.items()}
+    world = job.status.rendezvous
+    members = set(world.members) if world and world.phase is RendezvousPhase.FORMED else set()
+    participants = []
+    for worker in workers:
+        index = worker.spec.index
+        if worker.spec.type != names.WORKER or index not in present | members:
+            continue
+        leaving = "" if index in present else f"worker {index} is no longer wanted"
+        found = _participant(worker, ages)
+        participants.append(replace(found, replaces=sources.get(index), leaving=leaving))
+    return participants
+
+
+def is_waiting(worker: ElasticWorker) -> Hashable:
+    """A value that changes whenever the worker's agent begins, or ceases, to wait for a world."""
+    report = worker.status.agent
+    if report is None or not current_report(worker):
+        return None
+    return (report.pod_uid, report.state in (AgentState.READY, AgentState.FAILED))
+
+
+def checkpoint_of(worker: ElasticWorker) -> int | None:
+    """The step of the last checkpoint that the worker's agent told of."""
+    report = worker.status.agent
+    if report is None or report.progress is None or not current_report(worker):
+        return None
+    return report.progress.checkpoint_step
+
+
+def _participant(worker: ElasticWorker, ages: Ages) -> Participant:
+    status = worker.status
+    judged = status.observed_incarnation == worker.spec.incarnation
+    succeeded = judged and status.phase is WorkerPhase.SUCCEEDED
+    failed = judged and status.phase is WorkerPhase.FAILED
+    return Participant(
+        index=worker.spec.index,
+        incarnation=worker.spec.incarnation,
+        alive=not succeeded and not failed,
+        succeeded=succeeded,
+        gone_because=_first_line(status.message) if failed else "",
+        report=status.agent if current_report(worker) else None,
+        seconds_since_joined=ages.joined.get(worker.metadata.uid, 0.0),
+        seconds_since_checkpoint=ages.checkpoint.get(worker.metadata.uid),
+    )
+
+
+def _first_line(message: str) -> str:
+    return message.partition("\n")[0][:MAX_REASON]
