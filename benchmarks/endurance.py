@@ -264,6 +264,7 @@ def main() -> None:
     parser.add_argument("--deadline-seconds", type=float, default=60)
     parser.add_argument("--report", type=Path, default=REPORT)
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # and leave nothing behind
     cluster = EmbeddedCluster(nodes=WORKERS)
     try:
         cluster.start()

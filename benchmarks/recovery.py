@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -128,6 +129,7 @@ def strikes(args: argparse.Namespace) -> Strikes:
 
 def main() -> None:
     args = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # and leave nothing behind
     cluster = EmbeddedCluster(nodes=NODES)
     begun_at = time.monotonic()
     try:

@@ -24,6 +24,9 @@ from e2e.observation import Observation
 JOB = "recovery"
 NODES = WORLD_SIZE + 2
 """One that a worker can move to, and one for a standby."""
+STANDBY_SECONDS = 120.0
+WARM_UP_SECONDS = 3.0
+"""From an agent's first word until it has imported what it will fork."""
 
 
 class Dlr(Contender):
@@ -31,9 +34,8 @@ class Dlr(Contender):
         self._cluster = cluster
         self._warm_start = warm_start
         self._standby = standby
-        self.name = (
-            "dlr" + ("" if warm_start else " --no-warm-start") + (f", standby: {standby}" * bool(standby))
-        )
+        flags = " --no-warm-start" * (not warm_start)
+        self.name = f"dlr{flags}" + (f", standby: {standby}" if standby else "")
         starts_matter = {Failure.PROCESS, Failure.POD}  # beside half a minute without heartbeats, little does
         self.failures = frozenset(Failure if warm_start else starts_matter)
         self._scope = ExitStack()
@@ -67,7 +69,10 @@ class Dlr(Contender):
 
     def strike(self, failure: Failure, victim: Step) -> float:
         assert self._observation is not None
-        pod = jobs.current_pods(self._observation, JOB)[VICTIM_RANK]
+        if self._standby and failure is not Failure.PROCESS:
+            self._observation.wait_for("standby workers", self._standby_is_ready, STANDBY_SECONDS)
+            time.sleep(WARM_UP_SECONDS)
+        pod = self._victims_pod(self._observation)
         if failure is Failure.PROCESS:
             process = self._cluster.training_processes(self._observation.namespace, pod)[0]
             struck_at = time.monotonic()
@@ -83,6 +88,24 @@ class Dlr(Contender):
         struck_at = time.monotonic()
         self._cluster.power_off(self._lost_node)
         return struck_at
+
+    def _victims_pod(self, observation: Observation) -> Object:
+        """Where the rank to strike is: with standby workers, not always the same slot."""
+        index = jobs.rendezvous(observation, JOB)["members"][VICTIM_RANK]
+        worker = next(w for w in observation.workers(JOB) if int(w["spec"]["index"]) == index)
+        return observation.pods()[f"{worker['metadata']['name']}-{worker['spec']['incarnation']}"]
+
+    def _standby_is_ready(self) -> bool:
+        """As many agents as there should be that wait beside the world, in Pods that are there now."""
+        assert self._observation is not None
+        statuses = [worker.get("status", {}) for worker in self._observation.workers(JOB)]
+        ready = [
+            status
+            for status in statuses
+            if (agent := status.get("agent") or {}).get("state") == "Ready"
+            and agent.get("podUid") == status.get("podUid")
+        ]
+        return len(ready) >= self._standby
 
     def mend(self) -> None:
         if self._lost_node:
