@@ -39,12 +39,12 @@ types: $(READY)
 imports: $(READY)
 	lint-imports
 
-# Two at a time, and a module's tests by the same process: they share its cluster.
+# Some at a time, and a module's tests by the same process: they share its cluster. Scenarios mostly wait.
 unit: $(READY)
 	pytest tests -n 2 --dist loadfile
 
 e2e: $(READY)
-	pytest e2e -n 2 --dist loadfile
+	pytest e2e -n 3 --dist loadfile
 
 $(READY): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "dlr needs Python 3.11 or newer, and found none on PATH; install one, or name it with PYTHON=/path/to/python3." >&2; exit 1; }

@@ -13,21 +13,21 @@ from crds.scaleplan import ScalePlanPhase
 from reconcilers.check.scope import FailedReason
 
 ROOT = Path(__file__).parents[2]
-SOURCES = [p for folder in ("reconcilers", "controller") for p in sorted((ROOT / folder).glob("*.py"))]
+SOURCES = [p for folder in ("reconcilers", "controller") for p in sorted((ROOT / folder).rglob("*.py"))]
 PAGE = (ROOT / "docs" / "events.md").read_text()
 
 COMPUTED = {
     ("companions.py", "f'{kind}Refused'"): {"PodGroupRefused", "PodDisruptionBudgetRefused"},
     ("elasticjob.py", "reason"): set(),  # passes on what the turn has noted
-    ("job_outcome.py", "reason"): {"TrainingSucceeded", "DeadlineExceeded", "<Overdrawn>"},
-    ("job_outcome.py", "finding.reason"): {
+    ("outcome.py", "reason"): {"TrainingSucceeded", "DeadlineExceeded", "<Overdrawn>"},
+    ("outcome.py", "finding.reason"): {
         *("AllHealthy", "FaultyNodes", "FaultyLinks", "Stragglers", "Inconclusive", "CheckFailed"),
         *("Checking", "CheckRefused", "CheckGone", "CheckInterrupted"),
     },
-    ("job_outcome.py", "condition.reason"): {
+    ("outcome.py", "condition.reason"): {
         *("Unschedulable", "PodRefused", "GangUnavailable", "PodGroupTaken", "WaitingForPodGroup"),
     },
-    ("job_outcome.py", "job_status.MASTER_IGNORED"): {"MasterReplicaIgnored"},
+    ("outcome.py", "job_status.MASTER_IGNORED"): {"MasterReplicaIgnored"},
     ("node_check.py", "refusal.reason"): {reason.value for reason in FailedReason},
     ("node_cordon.py", "statement.event_reason"): {
         *("Cordoned", "CordonHeld", "CordonReported", "CordonLifted", "CordonOverruled", "VerdictGone"),
@@ -106,7 +106,7 @@ def test_every_condition_is_documented() -> None:
     for path, name, call in calls():
         if name == "with_condition":
             said = ast.unparse(call.args[1])
-            module = importlib.import_module(f"{path.parent.name}.{path.stem}")
+            module = importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
             types |= CONDITIONS_OF.get(said) or {getattr(module, said)}
     assert quoted([row[1] for row in rows("Conditions")]) == types
 
