@@ -23,6 +23,7 @@ from reconcilers.failure.signature import MAX_SIGNATURE, signature_of
 ALIKE_LIMIT = 3
 CONSEQUENCES_LIMIT = 10
 MAX_HOLD_SECONDS = 30.0
+LASTING_SECONDS = 60.0
 FIRST_WORD_SECONDS = 1.0
 """So long the world waits for who was first, when all that is known only follows from it."""
 REPEATABLE = frozenset({ExitClass.USER_ERROR, ExitClass.HANG})
@@ -84,9 +85,17 @@ def explained(budget: FailureBudget) -> FailureBudget:
     return budget.model_copy(update={"consequences": 0, "held_until": None})
 
 
-def held(budget: FailureBudget, heartbeat_timeout_seconds: float, now: datetime) -> FailureBudget:
-    """The budget after a failure at `now`, with how long the next world waits."""
+def held(
+    budget: FailureBudget, heartbeat_timeout_seconds: float, now: datetime, lasted_seconds: float = 0.0
+) -> FailureBudget:
+    """The budget after a failure at `now`, with how long the next world waits.
+
+    Not at all after a world that lasted: waiting is for failures that follow each other quickly, and a script
+    that tells no steps has no new ground to show.
+    """
     wait = hold_seconds(budget, heartbeat_timeout_seconds)
+    if lasted_seconds >= LASTING_SECONDS and not budget.consequences:
+        wait = 0.0
     until = now + timedelta(seconds=wait) if wait else None
     return budget.model_copy(update={"held_until": until})
 

@@ -127,7 +127,9 @@ def _charged(
         follows=incident.follows,
     )
     charged = budgets.after(before, failed)
-    return budgets.held(charged, job.spec.elastic_policy.heartbeat_timeout_seconds, now)
+    formed_at = (job.status.rendezvous or Rendezvous()).formed_at
+    lasted_seconds = (now - formed_at).total_seconds() if formed_at else 0.0
+    return budgets.held(charged, job.spec.elastic_policy.heartbeat_timeout_seconds, now, lasted_seconds)
 
 
 def _is_pods(failure: JobFailure | None, before: JobFailure | None) -> bool:
