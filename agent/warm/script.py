@@ -22,6 +22,7 @@ from typing import Any
 
 UNBUFFERED = "-u"
 MODULE = "-m"
+OURS = __name__.partition(".")[0]
 
 
 def runs_python(argv: Sequence[str]) -> bool:
@@ -84,6 +85,8 @@ def _start_afresh(argv: Sequence[str]) -> None:
         sys.modules["numpy.random"].seed()  # Python's own `random` does this by itself
     if os.environ.get("PYTHONFAULTHANDLER") and not faulthandler.is_enabled():
         faulthandler.enable()
+    for name in [name for name in sys.modules if name.partition(".")[0] == OURS]:
+        del sys.modules[name]  # a script may have an `agent` of its own
     sys.orig_argv = list(argv)
     show_command(argv)
     show_environment()

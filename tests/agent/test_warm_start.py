@@ -176,6 +176,14 @@ def test_script_is_found_from_the_working_directory_and_through_a_link(
         assert run_warm(warm, argv, tmp_path) == run_cold(argv)
 
 
+def test_script_may_have_a_package_of_the_agents_name(warm: WarmStart, tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text("NAME = 'a learning agent'")
+    script = tmp_path / "train.py"
+    script.write_text("import agent; print(agent.NAME); raise SystemExit('bye')")
+    argv = [sys.executable, "-u", str(script)]
+    assert run_warm(warm, argv, tmp_path) == run_cold(argv)
+
+
 def test_random_numbers_differ_from_process_to_process(warm: WarmStart, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import random, numpy, torch\nprint(random.random(), numpy.random.rand())")
