@@ -257,6 +257,7 @@ def test_rules_decide_what_a_failure_comes_to(cluster: Cluster, observation: Obs
     wait_for_events(mortals, ["FailurePolicy"], lambda told: told == [condition["message"]])
 
 
+@pytest.mark.slow
 def test_ten_preemptions_do_not_fail_a_job(cluster: Cluster, observation: Observation) -> None:
     manifest = jobs.shell(cluster, "sleep 600", name="mortal")
     template = manifest["spec"]["replicaSpecs"]["worker"]["template"]
@@ -286,6 +287,7 @@ def wait_until_running(observation: Observation, pod: str) -> None:
     observation.wait_for(f"{pod} to run", runs, 30)
 
 
+@pytest.mark.slow
 @pytest.mark.needs(Capability.MEMORY_LIMITS)
 def test_a_pod_that_runs_out_of_memory_gets_more_until_the_job_finishes(
     cluster: Cluster, observation: Observation

@@ -65,6 +65,7 @@ def test_six_workers_in_pairs_are_four_when_a_node_is_lost_and_six_when_it_retur
     jobs.assert_one_world_a_round(observation)
 
 
+@pytest.mark.slow
 def test_ten_workers_that_come_one_by_one_make_one_round_and_leave_in_one(
     cluster: Cluster, observation: Observation
 ) -> None:

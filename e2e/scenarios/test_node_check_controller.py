@@ -46,6 +46,7 @@ def holder(cluster: Cluster) -> str:
     return str(leases.get("dlr-controller", {}).get("spec", {}).get("holderIdentity") or "")
 
 
+@pytest.mark.slow
 @pytest.mark.needs(Capability.CONTROL_PLANE)
 @pytest.mark.needs(Capability.NODE_PROCESSES)
 def test_a_check_outlives_the_controller_in_the_middle_of_round_1_and_of_round_2(

@@ -78,6 +78,7 @@ def test_of_six_nodes_the_sixth_is_broken_found_cordoned_and_replaced_and_the_jo
     assert len(observation.checks()) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.needs(Capability.NODE_PROCESSES)
 def test_a_joiner_on_a_new_node_is_checked_and_a_killed_process_starts_no_check(
     cluster: Cluster, observation: Observation

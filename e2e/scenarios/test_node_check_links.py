@@ -31,6 +31,7 @@ def in_own_network(networks: NodeNetworks) -> Object:
     return {"spec": {"containers": [{"name": "check", "image": "any", "command": command}]}}
 
 
+@pytest.mark.slow
 @pytest.mark.needs(Capability.NETWORK_NAMESPACES)
 def test_a_cut_link_is_named_and_both_of_its_nodes_are_well(
     cluster: Cluster, observation: Observation

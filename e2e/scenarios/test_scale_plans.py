@@ -162,6 +162,7 @@ def said_of(observation: Observation, plan: str) -> str:
     return "; ".join(condition["message"] for condition in conditions)
 
 
+@pytest.mark.slow
 @pytest.mark.needs(Capability.CONTROL_PLANE)
 def test_a_controller_killed_at_each_phase_of_a_plan_leaves_what_an_undisturbed_one_would(
     cluster: Cluster, observation: Observation

@@ -63,6 +63,7 @@ def test_a_standby_worker_steps_in_at_once_and_is_refilled_again_and_again(
     observation.wait_for("the standby to leave with the job", lambda: not running(observation), 60)
 
 
+@pytest.mark.slow
 def test_who_stands_by_is_checked_beside_the_world_and_not_again_when_it_steps_in(
     cluster: Cluster, observation: Observation
 ) -> None:
