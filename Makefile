@@ -41,7 +41,7 @@ imports: $(READY)
 
 # Some at a time, and a module's tests by the same process: they share its cluster. Scenarios mostly wait.
 unit: $(READY)
-	pytest tests -n 2 --dist loadfile
+	pytest tests -n 3 --dist loadfile
 
 e2e: $(READY)
 	pytest e2e -n 3 --dist loadfile -m "not slow" --durations=10
