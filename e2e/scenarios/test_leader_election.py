@@ -17,6 +17,8 @@ START_SECONDS = 15
 LEASE_SECONDS = 15
 RETRY_SECONDS = 2 * 1.2  # a candidate looks every 2 s, with jitter
 FORMING_SECONDS = 5  # from the takeover on: the agents have told what failed, and worlds form at once
+RELOADING_SECONDS = 4  # who loses the Lease begins anew as another process, which imports and lists all first
+HELD_SECONDS = 1  # a second failure without new ground waits
 
 
 @pytest.fixture
@@ -73,6 +75,6 @@ def seconds_to_next_round(cluster: Cluster, observation: Observation, round_: in
     observation.wait_for(
         "another controller to form the next world",
         lambda: jobs.rendezvous(observation)["round"] > round_,
-        LEASE_SECONDS + RETRY_SECONDS + FORMING_SECONDS,
+        LEASE_SECONDS + RETRY_SECONDS + RELOADING_SECONDS + HELD_SECONDS + FORMING_SECONDS,
     )
     return time.monotonic() - began
