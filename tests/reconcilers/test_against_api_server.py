@@ -5,33 +5,13 @@ from __future__ import annotations
 import asyncio
 import re
 import signal
-from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 
 from controller.errors import Invalid, NotFound
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, EVENTS, LEASES, PODS
-from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers, install_crds
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    process = ApiServer(tmp_path_factory.mktemp("home"))
-
-    async def install() -> None:
-        async with connected(process) as hollow:
-            await install_crds(hollow)
-
-    asyncio.run(install())
-    yield process
-    process.stop()
-
-
-@pytest.fixture
-async def hollow(server: ApiServer) -> AsyncIterator[Hollow]:
-    async with connected(server) as client, controllers(server):
-        yield client
+from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected
 
 
 async def reasons(hollow: Hollow, name: str) -> set[str]:

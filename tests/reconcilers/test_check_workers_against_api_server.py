@@ -6,7 +6,7 @@ The tests play the reconcilers of NodeChecks and ElasticJobs.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -30,7 +30,7 @@ from crds import names
 from reconcilers.clock import Clock
 from reconcilers.pod.builder import check_labels, owner_reference
 from reconcilers.setup import add_indexes, add_workers
-from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers, install_crds
+from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers
 
 IMAGE = "dlr-worker:test"
 NODE = "gpu-node"
@@ -101,25 +101,23 @@ class Lab(Hollow):
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    process = ApiServer(tmp_path_factory.mktemp("home"))
+def server(server: ApiServer) -> ApiServer:
+    """With a node that has GPUs."""
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}
+    has = {"cpu": "8", "memory": "8Gi", "pods": "10", GPU: "4"}
+    status = {
+        "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady", "message": ""}],
+        "capacity": has,
+        "allocatable": has,
+    }
 
-    async def install() -> None:
-        async with connected(process) as hollow:
-            await install_crds(hollow)
-            node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}
+    async def add_node() -> None:
+        async with connected(server) as hollow:
             await hollow.client.create(NODES, node)
-            has = {"cpu": "8", "memory": "8Gi", "pods": "10", GPU: "4"}
-            status = {
-                "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady", "message": ""}],
-                "capacity": has,
-                "allocatable": has,
-            }
             await hollow.client.patch(NODES, NODE, {"status": status}, subresource="status")
 
-    asyncio.run(install())
-    yield process
-    process.stop()
+    asyncio.run(add_node())
+    return server
 
 
 def only_workers(manager: Manager) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from controller.resources import (
 from crds import names
 from reconcilers.clock import Clock
 from reconcilers.setup import add_companions, add_indexes, add_jobs, add_workers
-from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers, install_crds
+from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers
 
 Json = dict[str, Any]
 
@@ -141,19 +140,6 @@ def without_checks(manager: Manager) -> None:
     add_jobs(manager, Clock())
     add_workers(manager, Clock(), "none")
     add_companions(manager)
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    process = ApiServer(tmp_path_factory.mktemp("home"))
-
-    async def install() -> None:
-        async with connected(process) as hollow:
-            await install_crds(hollow)
-
-    asyncio.run(install())
-    yield process
-    process.stop()
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,22 +13,9 @@ from controller.resources import ELASTICWORKERS, EVENTS, NODECHECKS, NODES
 from crds import names
 from reconcilers.cordon.options import CordonMode, CordonOptions
 from tests.reconcilers.build import verdicts
-from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers, install_crds
+from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers
 
 UNHEALTHY = {"key": names.TAINT_UNHEALTHY, "value": "CheckFailed", "effect": "NoSchedule"}
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    process = ApiServer(tmp_path_factory.mktemp("home"))
-
-    async def install() -> None:
-        async with connected(process) as hollow:
-            await install_crds(hollow)
-
-    asyncio.run(install())
-    yield process
-    process.stop()
 
 
 class Ward(Hollow):

@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from controller.resources import ELASTICJOBS
-from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers, install_crds
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    server = ApiServer(tmp_path_factory.mktemp("goodput"))
-
-    async def install() -> None:
-        async with connected(server) as hollow:
-            await install_crds(hollow)
-
-    asyncio.run(install())
-    yield server
-    server.stop()
+from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,7 +14,7 @@ from controller.manager import Manager
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, EVENTS, NODECHECKS, NODES, PODS, Resource
 from reconcilers.clock import Clock
 from reconcilers.setup import add_indexes, add_jobs, add_workers
-from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers, install_crds
+from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers
 
 JSON = dict[str, Any]
 CHECKED = {"enabled": True, "timeoutSeconds": 77, "cordon": False}
@@ -138,19 +138,6 @@ class Ward(Hollow):
         await self.formed(job, 1)
         for index in range(len(nodes)):
             await self.say(f"{job}-worker-{index}", {"state": "Running", "observedRound": 1})
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    process = ApiServer(tmp_path_factory.mktemp("home"))
-
-    async def install() -> None:
-        async with connected(process) as hollow:
-            await install_crds(hollow)
-
-    asyncio.run(install())
-    yield process
-    process.stop()
 
 
 def jobs_and_pods(manager: Manager) -> None:

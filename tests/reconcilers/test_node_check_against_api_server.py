@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -15,22 +14,9 @@ from controller.resources import ELASTICJOBS, ELASTICWORKERS, EVENTS, NODECHECKS
 from reconcilers.clock import Clock
 from reconcilers.setup import add_indexes, add_node_checks
 from tests.reconcilers.check_stage import BAD, GOOD, Agents
-from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers, install_crds
+from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers
 
 JSON = dict[str, Any]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    process = ApiServer(tmp_path_factory.mktemp("home"))
-
-    async def install() -> None:
-        async with connected(process) as hollow:
-            await install_crds(hollow)
-
-    asyncio.run(install())
-    yield process
-    process.stop()
 
 
 def controller(server: ApiServer) -> AbstractAsyncContextManager[Manager]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,30 +13,11 @@ import pytest
 from agent.world import AgentState, Member, Verb, World, next_action
 from controller.errors import ClientError, Invalid
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, EVENTS, PODS, SCALEPLANS
-from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers, install_crds
+from tests.reconcilers.cluster import NAMESPACE, Hollow
 
 JSON = dict[str, Any]
 RESOURCES = {"requests": {"memory": "1Gi"}, "limits": {"memory": "1Gi"}}
 TEMPLATE = {"spec": {"containers": [{"name": "main", "image": "x", "resources": RESOURCES}]}}
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    process = ApiServer(tmp_path_factory.mktemp("home"))
-
-    async def install() -> None:
-        async with connected(process) as hollow:
-            await install_crds(hollow)
-
-    asyncio.run(install())
-    yield process
-    process.stop()
-
-
-@pytest.fixture
-async def hollow(server: ApiServer) -> AsyncIterator[Hollow]:
-    async with connected(server) as client, controllers(server):
-        yield client
 
 
 class Obedient:
