@@ -10,7 +10,7 @@ import re
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from agent.consequences import follows_from_a_peer
+from agent.timestamps import rfc3339
 
 TEXT_BYTES = 4096
 """Of each text, so that a worker's status stays small."""
@@ -116,7 +117,7 @@ class Failure:
             "stacks": [stack.to_status() for stack in self.stacks],
             "message": self.message,
             "logTail": self.log_tail,
-            "time": self.time.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            "time": rfc3339(self.time),
         }
 
     @classmethod

@@ -15,6 +15,7 @@ from typing import Any
 from agent.api import LEASES_PATH, ApiClient, ApiError, retrying
 from agent.complaints import Complaints
 from agent.environment import Environment
+from agent.timestamps import rfc3339
 
 logger = logging.getLogger(__name__)
 
@@ -56,4 +57,4 @@ class Heartbeat(threading.Thread):
 
 def renewal(holder: str, now: datetime) -> dict[str, Any]:
     """The patch; `renewTime` is a MicroTime, which must have six digits."""
-    return {"spec": {"holderIdentity": holder, "renewTime": now.strftime("%Y-%m-%dT%H:%M:%S.%fZ")}}
+    return {"spec": {"holderIdentity": holder, "renewTime": rfc3339(now)}}

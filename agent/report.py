@@ -22,7 +22,8 @@ from agent.check_report import CheckReport
 from agent.complaints import Complaints
 from agent.environment import Environment
 from agent.failure import Failure
-from agent.stepping import Figures, Progress, RoundProgress, rfc3339
+from agent.stepping import Figures, Progress, RoundProgress
+from agent.timestamps import rfc3339
 from agent.usage import Usage
 from agent.world import AgentState
 

@@ -63,13 +63,13 @@ def _main(argv: Sequence[str], warm_parent: WarmParent | None, cleanup: contextl
         return 128 + error.sigval
     handler = None
     try:
-        forks = isinstance(entrypoint, str) and not args.no_warm_start
-        warm_start = WarmStart(args.preload, warm_parent) if forks else None
-        if warm_parent is not None and warm_start is None:
-            warm_parent.close()
-        if warm_start is not None:
+        warm_start = None
+        if isinstance(entrypoint, str) and not args.no_warm_start:
+            warm_start = WarmStart(args.preload, warm_parent)
             cleanup.callback(warm_start.close)
             warm_start.prepare(os.environ)  # it warms up while this agent joins
+        elif warm_parent is not None:
+            warm_parent.close()
         handler = create_handler(_rendezvous_parameters(config, me))
         cleanup.callback(handler.shutdown)
         spec = worker_spec(config, entrypoint, entrypoint_args, handler)
@@ -183,14 +183,13 @@ def _create_agent(
     config: LaunchConfig, spec: WorkerSpec, args: Any, me: Environment, warm_start: WarmStart | None
 ) -> DlrElasticAgent:
     assert config.logs_specs is not None
-    oom = OomWatch.of_pod(me.pod_uid)  # before there are processes that do not look like the Pod's
     return DlrElasticAgent(
         spec,
         config.logs_specs,
         stop_grace_seconds=stop_grace_seconds(
             me.termination_grace_seconds, getattr(args, "shutdown_timeout", None)
         ),
-        oom=oom,
+        oom=OomWatch.of_pod(me.pod_uid),
         start_method=config.start_method,
         log_line_prefix_template=config.log_line_prefix_template or "[rank${rank}]: ",
         warm_start=warm_start,

@@ -9,18 +9,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Any
+
+from agent.timestamps import rfc3339
 
 KEPT_ROUNDS = 8
 """Of the last rounds: so many the controller may have missed."""
 
 LATELY_SECONDS = 30.0
 """Seconds a step are the mean over the steps of this time, and of the last two at least."""
-
-
-def rfc3339(moment: datetime) -> str:
-    return moment.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 @dataclass(frozen=True, order=True)

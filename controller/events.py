@@ -20,6 +20,7 @@ from controller.client import Client
 from controller.correlation import Correlator, Occurrence, Series, Subject
 from controller.errors import ClientError, NotFound, Unavailable
 from controller.resources import EVENTS, Object
+from controller.wording import shortened
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ class EventRecorder:
     def event(self, obj: Object, type: EventType, reason: str, message: str) -> None:
         """Notes that `reason` (CamelCase, one word) happened to `obj`. Never waits, never raises."""
         try:
-            occurrence = Occurrence(_subject(obj), type, reason, _shortened(message))
+            occurrence = Occurrence(_subject(obj), type, reason, shortened(message, _MESSAGE_LIMIT))
         except (KeyError, TypeError) as error:
             log.error("event about something that is no object reason=%s error=%r", reason, error)
             return
@@ -151,10 +152,6 @@ def _subject(obj: Object) -> Subject:
 def _event_name(subject_name: str) -> str:
     suffix = uuid.uuid4().hex[:16]
     return f"{subject_name[: _NAME_LIMIT - len(suffix) - 1].rstrip('.-')}.{suffix}"
-
-
-def _shortened(message: str) -> str:
-    return message if len(message) <= _MESSAGE_LIMIT else message[: _MESSAGE_LIMIT - 1] + "…"
 
 
 def _log_dropped(series: Series, error: ClientError) -> None:

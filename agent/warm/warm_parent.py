@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import socket
 import subprocess
 import sys
@@ -128,16 +127,6 @@ class ForkedProcess:
         if code is None:
             raise subprocess.TimeoutExpired(list(self.args), timeout or 0.0)
         return code
-
-    def send_signal(self, signum: int) -> None:
-        if self.poll() is None:
-            os.kill(self.pid, signum)
-
-    def terminate(self) -> None:
-        self.send_signal(signal.SIGTERM)
-
-    def kill(self) -> None:
-        self.send_signal(signal.SIGKILL)
 
 
 def of_all_rounds(env: Mapping[str, str]) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
+from controller.wording import shortened
 from crds.elasticjob import Episode, JobState, Rendezvous, RendezvousPhase
 
 MAX_EPISODES = 50
@@ -29,7 +30,7 @@ def episode_of(state: JobState, since: datetime, world: Rendezvous, reason: str)
         since=since,
         round=world.round,
         members=as_ranges(members),
-        reason=reason if len(reason) <= MAX_REASON else reason[: MAX_REASON - 1] + "…",
+        reason=shortened(reason, MAX_REASON),
     )
 
 

@@ -21,7 +21,7 @@ from crds.elasticjob import (
 from crds.elasticworker import ElasticWorker, ExitClass, FailureCause, WorkerPhase
 from crds.progress import RoundProgress
 from reconcilers.account.rounds import all_run, first_step_at, last_step_at, told_rounds
-from reconcilers.pod.worker_status import is_stuck
+from reconcilers.pod.worker_status import stuck_by
 from reconcilers.world.participants import bounds_of
 from reconcilers.world.rendezvous import Break, Decision
 from reconcilers.world.slots import present_slots
@@ -149,7 +149,7 @@ def _too_few(moment: Moment) -> bool:
     stuck = {
         worker.spec.index
         for worker in moment.workers
-        if worker.spec.type == names.WORKER and worker.spec.index in present and is_stuck(worker)
+        if worker.spec.type == names.WORKER and worker.spec.index in present and stuck_by(worker) is not None
     }
     return len(present - stuck) < bounds_of(moment.job).least
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from controller.wording import first_line, shortened
 from crds.elasticworker import ElasticWorker, ElasticWorkerStatus, ExitClass, Life, WorkerExit, WorkerPhase
 
 MAX_LIVES = 20
@@ -55,8 +56,6 @@ def _as_observed(life: Life, worker: ElasticWorker, status: ElasticWorkerStatus,
 def _ended(life: Life, end: WorkerExit | None, now: datetime) -> Life:
     if end is None or end.incarnation != life.incarnation:
         return life.model_copy(update={"ended_at": now})
-    said = end.message.strip().partition("\n")[0]
-    reason = f"{end.reason}: {said}" if said else end.reason
-    if len(reason) > MAX_REASON:
-        reason = reason[: MAX_REASON - 1] + "…"
+    said = first_line(end.message)
+    reason = shortened(f"{end.reason}: {said}" if said else end.reason, MAX_REASON)
     return life.model_copy(update={"ended_at": end.time, "exit_class": end.exit_class, "reason": reason})

@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from controller.wording import first_line
 from crds import names
 from crds.elasticjob import FailureAction, FailureRule, JobFailure
 from crds.elasticworker import AgentFailure, ElasticWorker, ExitClass, FailureCause
@@ -103,7 +104,7 @@ def uncounted(restarts: Mapping[str, int], exit_class: str) -> dict[str, int]:
 def in_one_line(failure: JobFailure) -> str:
     """Such as `digits-worker-2 rank 2: ValueError: bad`."""
     rank = "" if failure.rank is None else f" rank {failure.rank}"
-    first = next((line.strip() for line in failure.message.splitlines() if line.strip()), failure.exit_class)
+    first = first_line(failure.message) or failure.exit_class
     return f"{failure.worker}{rank}: {first[:MAX_LINE]}"
 
 

@@ -17,7 +17,7 @@ from crds.elasticjob import (
 from crds.elasticworker import ElasticWorker, WorkerExit, WorkerPhase
 from crds.model import Condition, ConditionStatus
 from reconcilers.conditions import with_condition
-from reconcilers.pod.worker_status import REPLACED, SCHEDULED, finished
+from reconcilers.pod.worker_status import REPLACED, finished, stuck_by
 
 RUNNING, SUCCEEDED, FAILED, SUSPENDED = "Running", "Succeeded", "Failed", "Suspended"
 WORLD_FORMED = "WorldFormed"
@@ -111,13 +111,7 @@ def progress_conditions(
 def _with_scheduling(
     conditions: list[Condition], workers: Sequence[ElasticWorker], now: datetime
 ) -> list[Condition]:
-    stuck = [
-        (worker, condition)
-        for worker in workers
-        if worker.status.phase is WorkerPhase.PENDING
-        for condition in worker.status.conditions
-        if condition.type == SCHEDULED and condition.status is ConditionStatus.FALSE
-    ]
+    stuck = [(worker, found) for worker in workers if (found := stuck_by(worker)) is not None]
     if stuck:
         worker, condition = stuck[0]
         message = f"{len(stuck)} Pods cannot be scheduled; {worker.metadata.name}: {condition.message}"

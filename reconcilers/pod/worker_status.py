@@ -24,7 +24,7 @@ from crds.elasticworker import (
     WorkerExit,
     WorkerPhase,
 )
-from crds.model import ConditionStatus
+from crds.model import Condition, ConditionStatus
 from reconcilers.account.worker_history import with_lives
 from reconcilers.conditions import with_condition
 from reconcilers.failure import budgets
@@ -297,12 +297,12 @@ def current_report(worker: ElasticWorker) -> bool:
     )
 
 
-def is_stuck(worker: ElasticWorker) -> bool:
-    """Whether its Pod finds no node, or is refused."""
-    return worker.status.phase is WorkerPhase.PENDING and any(
-        condition.type == SCHEDULED and condition.status is ConditionStatus.FALSE
-        for condition in worker.status.conditions
-    )
+def stuck_by(worker: ElasticWorker) -> Condition | None:
+    """Why its Pod finds no node, or is refused; None if it is neither."""
+    if worker.status.phase is not WorkerPhase.PENDING:
+        return None
+    unscheduled = (c for c in worker.status.conditions if c.type == SCHEDULED)
+    return next((c for c in unscheduled if c.status is ConditionStatus.FALSE), None)
 
 
 def finished(worker: ElasticWorker, round_: int) -> bool:

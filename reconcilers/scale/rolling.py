@@ -16,7 +16,7 @@ from crds.elasticjob import ElasticJob, Rendezvous, RendezvousPhase
 from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
 from reconcilers.pod.builder import pod_name
 from reconcilers.pod.resources import resources_digest, resources_of
-from reconcilers.pod.worker_status import ENDED, current_report, is_stuck
+from reconcilers.pod.worker_status import ENDED, current_report, stuck_by
 from reconcilers.world.rendezvous import Bounds, Participant, is_ending
 from reconcilers.world.slots import present_slots, slots_of, wanted_slots
 
@@ -124,7 +124,7 @@ def plan_roll(
 
 def _who_could_step_in(job: ElasticJob, workers: Sequence[ElasticWorker]) -> frozenset[int]:
     """The training workers that are up or can be expected."""
-    training = [w for w in workers if w.spec.type == names.WORKER and not is_stuck(w)]
+    training = [w for w in workers if w.spec.type == names.WORKER and stuck_by(w) is None]
     return frozenset(w.spec.index for w in training).intersection(present_slots(job, names.WORKER))
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from dlr.commands.job.failures import SAME_MOMENT, first_line
+from controller.wording import first_line
+from dlr.commands.job.failures import SAME_MOMENT
 from dlr.commands.output import age, parse_time
 from reconcilers.account.job_history import as_ranges
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from controller.wording import first_line
 from crds.elasticworker import AgentFailure, ExitClass
 from dlr.commands.output import age, duration
 from reconcilers.failure.exit_class import classify_process
@@ -114,8 +115,3 @@ def by_cause(restarts: Mapping[str, int] | None) -> str:
     """Counts by cause, the most frequent first; empty if there are none."""
     counted = sorted((restarts or {}).items(), key=lambda item: (-item[1], item[0]))
     return ", ".join(f"{cause} {count}" for cause, count in counted if count)
-
-
-def first_line(text: str | None) -> str:
-    lines = (text or "").strip().splitlines()
-    return lines[0].strip() if lines else ""

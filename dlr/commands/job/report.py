@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+from controller.wording import first_line
 from crds import names
 from crds.elasticjob import JobPhase
-from dlr.commands.job.failures import first_line
 from dlr.commands.output import age, parse_time
 
 JSON = dict[str, Any]
