@@ -150,7 +150,8 @@ def test_script_with_an_older_dlr_is_read(files: ProgressFiles) -> None:
 def test_steps_never_fall_while_they_are_written(files: ProgressFiles) -> None:
     (env,) = files.renew(1)
     script = (
-        "import dlr\nfor step in range(500_000):\n    dlr.report_step(step)\n    dlr.checkpoint_saved(step)\n"
+        "import dlr, itertools\n"
+        "for step in itertools.count():\n    dlr.report_step(step)\n    dlr.checkpoint_saved(step)\n"
     )
     with subprocess.Popen([sys.executable, "-c", script], env=env, cwd=ROOT) as process:
         seen: list[Look] = []
