@@ -1,27 +1,90 @@
-"""`dlr run`, from its first moment on: the warm parent imports torch while the agent does."""
+"""`dlr run`, from its first moment on: torch is imported once, for the agent and for its warm parent."""
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import importlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from agent.warm.warm_parent import WarmParent
+from agent.warm.order import connected
+from agent.warm.parent import USUAL, be_parent, unsafe
+from agent.warm.warm_parent import ROOM, ROOM_VARIABLE, ForkedProcess, WarmParent
 
 THREADS = "OMP_NUM_THREADS"
 
 
 def main(argv: Sequence[str]) -> int:
-    """The exit code of `agent.run.main`."""
+    """The exit code of `agent.run.main`; in a training process, after its script, 0.
+
+    Raises: in a training process what `agent.warm.script.become` does, in the agent nothing of its own.
+    """
     env = foreseen_environment(argv, os.environ)
-    parent = WarmParent(env, preloads(argv)) if env is not None else None
+    if env is None:
+        return run(argv, None)
+    if ROOM_VARIABLE not in os.environ:
+        with contextlib.suppress(OSError):  # arguments or environment are as long as they may be
+            start_with_room(os.environ)
+        return run(argv, None)
+    del os.environ[ROOM_VARIABLE], env[ROOM_VARIABLE]
+    argv = argv[:-1]
+    gc.disable()  # imports make hundreds of thousands of objects, and hardly any garbage
+    import_torch(env)
+    if unsafe():
+        return run(argv, None)  # which starts a parent of its own, and tells what that says
+    parent = fork_parent(env, preloads(argv))
+    return 0 if parent is None else run(argv, parent)
+
+
+def run(argv: Sequence[str], parent: WarmParent | None) -> int:
+    """Be the agent."""
     try:
-        from agent.run import main as run
+        from agent.run import main as agent
     except BaseException:
         if parent is not None:
             parent.close()
         raise
-    return run(argv, parent)
+    gc.freeze()
+    gc.enable()
+    return agent(argv, parent)
+
+
+def start_with_room(environ: Mapping[str, str]) -> None:
+    """Start this very command anew, with room for what training processes have to show in `ps` and /proc.
+
+    Raises OSError.
+    """
+    command = [sys.executable, "-u", *sys.orig_argv[1:], ROOM]
+    os.execve(sys.executable, command, {**environ, ROOM_VARIABLE: ROOM})
+
+
+def import_torch(env: Mapping[str, str]) -> None:
+    """As training processes would, with their environment; ours is as it was then. Raises ImportError."""
+    ours = dict(os.environ)
+    os.environ.clear()
+    os.environ.update(env)
+    try:
+        importlib.import_module(USUAL[0])
+    finally:
+        os.environ.clear()
+        os.environ.update(ours)
+
+
+def fork_parent(env: Mapping[str, str], modules: Sequence[str]) -> WarmParent | None:
+    """A fork of this process, which has imported torch. None in a training process, after its script."""
+    control, theirs = connected()
+    pid = os.fork()
+    if pid:
+        theirs.close()
+        return WarmParent(ForkedProcess(["dlr-warm-parent"], pid), control, env, modules)
+    control.close()
+    os.setsid()  # Ctrl-C is for the agent, which tells the others
+    os.environ.clear()
+    os.environ.update(env)
+    be_parent(theirs, modules)
+    return None
 
 
 def foreseen_environment(argv: Sequence[str], environ: Mapping[str, str]) -> dict[str, str] | None:

@@ -3,6 +3,8 @@
 It has one thread and never touches a device, since neither survives a fork; it says so instead of forking
 where a module that it imported broke that. Each training process is forked twice, and so becomes the agent's
 own child: the agent is a subreaper (prctl(2), PR_SET_CHILD_SUBREAPER). It ends when the agent does.
+
+The first one of an agent is a fork of that agent itself (`agent.launch`), which has imported torch by then.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import importlib
 import os
 import socket
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from agent.warm.order import MAX_BYTES, Answer, Order
@@ -36,25 +39,25 @@ def main(argv: list[str]) -> None:
 
     ROOM is as long as the training processes' own commands may be, for `ps` to show them.
     """
-    control = socket.socket(fileno=int(argv[1]))
+    gc.disable()  # imports make hundreds of thousands of objects, and hardly any garbage
+    be_parent(socket.socket(fileno=int(argv[1])), argv[2:-1])
+
+
+def be_parent(control: socket.socket, modules: Sequence[str]) -> None:
+    """Until the agent is gone. In each training process it returns, or raises, with its script."""
     show_command(["dlr-warm-parent"])
-    failed = preload(argv[2:-1])
-    trial = os.fork()
-    if trial == 0:
-        os._exit(0)
-    os.waitpid(trial, 0)
-    problem = failed or unsafe()
+    problem = preload(modules) or unsafe()
     control.send(Answer(error=problem).encode())
     if problem:
         return
-    gc.collect()
     gc.freeze()  # what is never looked at by the collector is never copied for a child
+    gc.enable()
     order = serve(control)
     if order is not None:
         become(order.argv)
 
 
-def preload(modules: list[str]) -> str:
+def preload(modules: Sequence[str]) -> str:
     """Import them all; which one of the user's cannot be, and why."""
     for name in USUAL:
         try:
@@ -72,8 +75,12 @@ def preload(modules: list[str]) -> str:
 def unsafe() -> str:
     """Why this process must not be forked; "" if it may.
 
-    To be asked after a fork: libraries such as OpenBLAS end their threads for it, and start them when needed.
+    A fork finds it out: libraries such as OpenBLAS end their threads for it, and start them when needed.
     """
+    trial = os.fork()
+    if trial == 0:
+        os._exit(0)
+    os.waitpid(trial, 0)
     threads = len(list(Path("/proc/self/task").iterdir()))
     if threads > 1:
         return f"a module that was imported runs {threads - 1} threads of its own, which no fork takes along"

@@ -33,7 +33,12 @@ def runs_python(argv: Sequence[str]) -> bool:
 
 
 def become(argv: Sequence[str]) -> None:
-    """Run the command here. Returns or raises as the script does, for the interpreter to end the process."""
+    """Run the command here. Returns when the script does, for the interpreter to end the process.
+
+    Raises:
+        SystemExit: the script ended so, or with an exception that has been told as the interpreter would.
+        KeyboardInterrupt: it was interrupted; from this the interpreter makes the end by SIGINT.
+    """
     _start_afresh(argv)
     is_module = argv[2] == MODULE
     if not is_module and not _is_source(argv[2]):
@@ -55,7 +60,10 @@ def become(argv: Sequence[str]) -> None:
         raise
     except BaseException as error:
         _tell_without_us(error)
-        raise
+        if isinstance(error, KeyboardInterrupt):
+            sys.excepthook = _told
+            raise
+        sys.exit(1)
 
 
 def _run_source(script: str, main: types.ModuleType) -> None:
@@ -67,12 +75,16 @@ def _run_source(script: str, main: types.ModuleType) -> None:
 
 
 def _tell_without_us(error: BaseException) -> None:
-    """What the interpreter would print, without the frames of this module; it goes on to end the process."""
+    """What the interpreter would print, without the frames of this module."""
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_frame.f_code.co_filename == __file__:
         traceback = traceback.tb_next
-    sys.excepthook(type(error), error.with_traceback(traceback), traceback)
-    sys.excepthook = _told
+    sys.last_type, sys.last_value, sys.last_traceback = (
+        type(error),
+        error.with_traceback(traceback),
+        traceback,
+    )
+    sys.excepthook(type(error), error, traceback)
 
 
 def _told(*_: Any) -> None:
@@ -93,7 +105,7 @@ def _start_afresh(argv: Sequence[str]) -> None:
 
 
 def _set_first_path(folder: str, safe_path: bool) -> None:
-    """The parent was started with -m, so its first entry is the working directory."""
+    """The parent's first entry is where itself was started from: the working directory, or that of `dlr`."""
     if not safe_path:
         sys.path[0] = folder
 

@@ -40,7 +40,7 @@ class WarmStart:
             logger.info("renewing the warm parent: it was started for another environment")
             self.close()
         if self._parent is None and self._failures < MAX_FAILURES:
-            self._parent = WarmParent(env, self._modules)
+            self._parent = WarmParent.started(env, self._modules)
 
     def start(
         self, argv: Sequence[str], env: Mapping[str, str], redirects: Mapping[int, int]

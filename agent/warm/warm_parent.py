@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from agent.exit_fd import open_exit_fd
 from agent.warm.order import MAX_BYTES, Answer, Order, connected
@@ -49,18 +51,27 @@ class WarmParent:
         OSError: it is gone, does not answer, or must not fork.
     """
 
-    def __init__(self, env: Mapping[str, str], modules: Sequence[str]) -> None:
+    def __init__(
+        self, process: Process, control: socket.socket, env: Mapping[str, str], modules: Sequence[str]
+    ) -> None:
         self.env = of_all_rounds(env)
         self.modules = tuple(modules)
-        self._control, theirs = connected()
+        self._process = process
+        self._control = control
+        self._ready = False
+
+    @classmethod
+    def started(cls, env: Mapping[str, str], modules: Sequence[str]) -> WarmParent:
+        """As an interpreter of its own."""
+        control, theirs = connected()
         with theirs:
-            self._process = subprocess.Popen(
+            process = subprocess.Popen(
                 [sys.executable, "-u", "-m", "agent.warm.parent", str(theirs.fileno()), *modules, ROOM],
-                env={**self.env, ROOM_VARIABLE: ROOM},
+                env={**of_all_rounds(env), ROOM_VARIABLE: ROOM},
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # Ctrl-C is for the agent, which tells the others
             )
-        self._ready = False
+        return cls(process, control, env, modules)
 
     def fork(
         self, argv: Sequence[str], env: Mapping[str, str], redirects: Mapping[int, int]
@@ -96,13 +107,25 @@ class WarmParent:
         self._process.wait()
 
 
+class Process(Protocol):
+    """As much of `subprocess.Popen` as is used of a warm parent."""
+
+    def kill(self) -> None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+
 class ForkedProcess:
-    """A child that is ours by adoption: as much of `subprocess.Popen` as torch uses."""
+    """A child that was forked, here or for us: as much of `subprocess.Popen` as torch and we use."""
 
     def __init__(self, args: Sequence[str], pid: int) -> None:
         self.args = args
         self.pid = pid
         self.returncode: int | None = None
+
+    def kill(self) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
 
     def poll(self) -> int | None:
         """As Popen's: negative for a signal, and 0 if somebody else has collected it."""

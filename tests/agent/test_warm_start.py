@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -16,7 +17,7 @@ from agent.launch import foreseen_environment, preloads
 from agent.warm.order import Answer
 from agent.warm.script import runs_python
 from agent.warm.starter import WarmStart
-from agent.warm.warm_parent import ForkedProcess
+from agent.warm.warm_parent import ROOM, ROOM_VARIABLE, ForkedProcess
 from tests.agent.conftest import Agents, children, training_processes
 from tests.agent.fake_cluster import FakeCluster
 
@@ -122,17 +123,68 @@ SCRIPTS = {
                 loader = torch.utils.data.DataLoader(Data(), num_workers=2, multiprocessing_context=method)
                 print(method, sorted(int(x) for x in loader))
     """,
+    "what_others_see": """
+        def words(name):
+            return open(f"/proc/self/{name}").read().rstrip("\\0").split("\\0")
+        print(words("cmdline"), "LOCAL_RANK=3" in words("environ"))
+    """,
+    "core_dump": """
+        import os, resource, sys
+        os.chdir(os.path.dirname(sys.argv[0]))
+        resource.setrlimit(resource.RLIMIT_CORE, (1 << 20, 1 << 20))
+        pid = os.fork()
+        if pid == 0:
+            os.abort()
+        print("core dumped:", os.WCOREDUMP(os.waitpid(pid, 0)[1]))
+        os.abort()
+    """,
     "exits_at_once": "import os; print('x', flush=True); os._exit(5)",
 }
 
 
+@dataclass(frozen=True)
+class Scripts:
+    """Each in a file of its own."""
+
+    folder: Path
+
+    def argv(self, name: str) -> list[str]:
+        return [sys.executable, "-u", str(self.folder / f"{name}.py"), "--epochs", "3"]
+
+
+@pytest.fixture(scope="module")
+def scripts(tmp_path_factory: pytest.TempPathFactory) -> Scripts:
+    folder = tmp_path_factory.mktemp("scripts")
+    for name, indented in SCRIPTS.items():
+        text = indented.replace("\n        ", "\n").lstrip("\n")
+        (folder / f"{name}.py").write_text(text, encoding="latin-1" if "latin" in text else "utf-8")
+    return Scripts(folder)
+
+
+@pytest.fixture(scope="module")
+def from_the_agent(scripts: Scripts, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
+    """All of them, forked from a parent that is a fork of the agent itself, by name."""
+    results = tmp_path_factory.mktemp("results")
+    orders = {name: scripts.argv(name) for name in SCRIPTS}
+    (results / "orders.json").write_text(json.dumps(orders))
+    command = [sys.executable, "-u", "-m", "tests.agent.forked_parent", str(results), ROOM]
+    env = {**ENV, "LOCAL_RANK": "3", ROOM_VARIABLE: ROOM}
+    subprocess.run(command, env=env, check=True, timeout=SECONDS, stdin=subprocess.DEVNULL)
+    codes = json.loads((results / "codes.json").read_text())
+    return {
+        name: Ended(code, (results / f"{name}.out").read_text(), (results / f"{name}.err").read_text())
+        for name, code in codes.items()
+    }
+
+
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_script_does_the_same_warm_and_cold(name: str, warm: WarmStart, tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    text = SCRIPTS[name].replace("\n        ", "\n").lstrip("\n")
-    script.write_text(text, encoding="latin-1" if "latin" in text else "utf-8")
-    argv = [sys.executable, "-u", str(script), "--epochs", "3"]
-    assert run_warm(warm, argv, tmp_path) == run_cold(argv)
+def test_script_does_the_same_warm_and_cold(
+    name: str, warm: WarmStart, scripts: Scripts, from_the_agent: Mapping[str, Ended], tmp_path: Path
+) -> None:
+    env = {**ENV, "LOCAL_RANK": "3"}
+    cold = run_cold(scripts.argv(name), env)
+    assert run_warm(warm, scripts.argv(name), tmp_path, env) == cold
+    assert from_the_agent[name] == cold
 
 
 def test_segfault_leaves_the_python_stack_if_asked_for(warm: WarmStart, tmp_path: Path) -> None:
@@ -189,20 +241,6 @@ def test_random_numbers_differ_from_process_to_process(warm: WarmStart, tmp_path
     script.write_text("import random, numpy, torch\nprint(random.random(), numpy.random.rand())")
     argv = [sys.executable, "-u", str(script)]
     assert len({run_warm(warm, argv, tmp_path).stdout for _ in range(3)}) == 3
-
-
-def test_command_is_shown_to_ps(warm: WarmStart, tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text("print(open('/proc/self/cmdline').read().rstrip('\\0').split('\\0'))")
-    argv = [sys.executable, "-u", str(script), "--lr", "0.1"]
-    assert run_warm(warm, argv, tmp_path).stdout == f"{argv}\n"
-
-
-def test_environment_is_shown_in_proc(warm: WarmStart, tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text("import os; print('LOCAL_RANK=3' in open('/proc/self/environ').read().split('\\0'))")
-    argv = [sys.executable, "-u", str(script)]
-    assert run_warm(warm, argv, tmp_path, {**ENV, "LOCAL_RANK": "3"}).stdout == "True\n"
 
 
 def test_each_process_has_its_own_environment(warm: WarmStart, tmp_path: Path) -> None:
