@@ -169,6 +169,11 @@ class DlrRendezvousHandler(RendezvousHandler):
         """Nothing runs here any more, and `round_` is known."""
         self.reporter.report(AgentState.READY, round_)
 
+    def others_train(self) -> bool:
+        """Whether a world stands that this agent is not in: nobody waits for it."""
+        world = (self.watcher.take() or JobView()).world
+        return world is not None and world.phase is WorldPhase.FORMED and world.rank_of(self._me) is None
+
     def same_members_again(self) -> bool:
         """Whether the newest world is the one last joined once more: somebody's processes failed in it."""
         newest = (self.watcher.view() or JobView()).world

@@ -78,6 +78,8 @@ def _main(argv: Sequence[str], warm_parent: WarmParent | None, cleanup: contextl
         monitor = ProgressMonitor(agent.progress_files, handler.reporter)
         monitor.start()
         cleanup.callback(monitor.stop)
+        if warm_start is not None:  # for a newcomer they stop, so it comes when it can start at once
+            warm_start.await_warm(handler.watcher.fileno(), handler.others_train)
         return _run(agent, handler)
     except InvalidEnvironmentError as error:
         print(f"dlr run: {error}", file=sys.stderr)

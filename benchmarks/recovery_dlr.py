@@ -25,8 +25,6 @@ JOB = "recovery"
 NODES = WORLD_SIZE + 2
 """One that a worker can move to, and one for a standby."""
 STANDBY_SECONDS = 120.0
-WARM_UP_SECONDS = 3.0
-"""From an agent's first word until it has imported what it will fork."""
 
 
 class Dlr(Contender):
@@ -71,7 +69,6 @@ class Dlr(Contender):
         assert self._observation is not None
         if self._standby and failure is not Failure.PROCESS:
             self._observation.wait_for("standby workers", self._standby_is_ready, STANDBY_SECONDS)
-            time.sleep(WARM_UP_SECONDS)
         pod = self._victims_pod(self._observation)
         if failure is Failure.PROCESS:
             process = self._cluster.training_processes(self._observation.namespace, pod)[0]

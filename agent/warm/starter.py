@@ -7,7 +7,9 @@ import ctypes
 import importlib
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import select
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch.distributed.elastic.multiprocessing import SubprocessContext
@@ -20,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 MAX_FAILURES = 3
 """Of parents; from then on processes are spawned as ever."""
+WARM_SECONDS = 60.0
+"""To wait for a parent at most, where nobody waits for us."""
 PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -41,6 +45,19 @@ class WarmStart:
             self.close()
         if self._parent is None and self._failures < MAX_FAILURES:
             self._parent = WarmParent.started(env, self._modules)
+
+    def await_warm(self, news: int, worth_it: Callable[[], bool]) -> None:
+        """Until there is something to fork from, or it is not worth it: what `news` brings may change that."""
+        poll = select.poll()
+        poll.register(news, select.POLLIN)
+        if self._parent is None:
+            return
+        parent = self._parent.fileno()
+        poll.register(parent, select.POLLIN)
+        deadline = time.monotonic() + WARM_SECONDS
+        while worth_it() and time.monotonic() < deadline:
+            if parent in dict(poll.poll((deadline - time.monotonic()) * 1000)):
+                return
 
     def start(
         self, argv: Sequence[str], env: Mapping[str, str], redirects: Mapping[int, int]

@@ -73,6 +73,10 @@ class WarmParent:
             )
         return cls(process, control, env, modules)
 
+    def fileno(self) -> int:
+        """To be polled for input before the first fork: it comes when the parent is warm, or has failed."""
+        return self._control.fileno()
+
     def fork(
         self, argv: Sequence[str], env: Mapping[str, str], redirects: Mapping[int, int]
     ) -> ForkedProcess:

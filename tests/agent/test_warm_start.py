@@ -359,6 +359,41 @@ def test_agent_forks_round_after_round_and_leaves_nothing_behind(
     assert not Path(f"/proc/{parent}").exists()
 
 
+NOTHING_SECONDS = 1.0
+"""In which nothing may come that would come at once."""
+SLOW_TO_IMPORT = """
+import os, pathlib, time
+folder = pathlib.Path(os.environ["OUT"])
+(folder / "importing").touch()
+while not (folder / "go").exists():
+    time.sleep(0.02)
+"""
+
+
+@pytest.mark.parametrize("needed", [False, True])
+def test_newcomer_is_ready_once_it_is_warm_or_once_it_is_waited_for(
+    needed: bool, cluster: FakeCluster, agents: Agents, tmp_path: Path
+) -> None:
+    work = tmp_path / "work"
+    (work / "slow.py").write_text(SLOW_TO_IMPORT)
+    others = {"round": 7, "members": [1], "incarnations": [1], "worldSize": 1, "masterPort": 1}
+    cluster.publish(phase="Running", rendezvous={**others, "phase": "Formed", "masterAddress": "127.0.0.1"})
+    agents.start(0, "--preload=slow", agents.script("pass"), warm=True)
+    agents.wait_file("importing", SECONDS)
+    cluster.wait(lambda: cluster.renewals, "a heartbeat")
+    with cluster.changed:
+        assert not cluster.changed.wait_for(lambda: cluster.reports, NOTHING_SECONDS), (
+            "they would stop for it"
+        )
+    if needed:
+        cluster.reform()
+    else:
+        (work / "go").touch()
+    cluster.wait(lambda: cluster.reports, "its report")
+    assert cluster.agent(0)["state"] == "Ready"
+    (work / "go").touch()
+
+
 @pytest.mark.parametrize(
     ("command", "threads"),
     [
