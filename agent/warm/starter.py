@@ -47,7 +47,7 @@ class WarmStart:
             self._parent = WarmParent.started(env, self._modules)
 
     def await_warm(self, news: int, worth_it: Callable[[], bool]) -> None:
-        """Until there is something to fork from, or it is not worth it: what `news` brings may change that."""
+        """Until there is something to fork from, or that is not worth it: what `news` may change."""
         poll = select.poll()
         poll.register(news, select.POLLIN)
         if self._parent is None:
