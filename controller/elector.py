@@ -35,7 +35,7 @@ class NotLeader(ClientError):
 
 
 def unique_identity() -> str:
-    """Never the same twice, so that a restarted process is not mistaken for its predecessor."""
+    """Never the same twice: nobody knows whether the predecessor of a restarted process is dead."""
     return f"{socket.gethostname()}_{uuid.uuid4()}"
 
 

@@ -41,6 +41,8 @@ class ManagerOptions:
     leader_election: bool = True
     lease_namespace: str | None = None
     """None: our own namespace."""
+    identity: str | None = None
+    """Of the Lease's holder. None: one that is never the same twice."""
     election: ElectionTiming = field(default_factory=ElectionTiming)
     graceful_seconds: float = 30.0
     """How long the controllers may take to finish what is in work."""
@@ -158,6 +160,7 @@ class Manager:
             client,
             namespace=self._lease_namespace,
             name=self.options.name,
+            identity=self.options.identity,
             timing=self.options.election,
         )
 

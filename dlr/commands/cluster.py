@@ -22,6 +22,8 @@ CONTROLLER_COMMAND = [
     *(sys.executable, "-m", "dlr.cli", "controller", "--lease-namespace=kube-system"),
     *("--listen-address=127.0.0.1", "--metrics-port=0", "--health-port=0", "--grpc-health-port=0"),
 ]
+IDENTITY = "--identity=embedded"
+"""Of the one that the supervisor keeps, and that ends when it does."""
 
 HomeFolder = Annotated[
     Path | None, typer.Option("--home", help="The cluster's folder, instead of $DLR_HOME or ~/.dlr.")
@@ -57,7 +59,7 @@ def up(
             gpus_per_node=gpus_per_node,
             port=port,
             manifests=[*crds.manifests(), *deploy.worker_documents()],
-            addons=[supervisor.Addon("controller", CONTROLLER_COMMAND)],
+            addons=[supervisor.Addon("controller", [*CONTROLLER_COMMAND, IDENTITY])],
         )
     except supervisor.ClusterError as error:
         raise CommandError(f"{error}.") from error

@@ -51,6 +51,13 @@ def controller(
     lease_namespace: Annotated[
         str | None, typer.Option(help="Where that Lease is, if not in the controller's own namespace.")
     ] = None,
+    identity: Annotated[
+        str | None,
+        typer.Option(
+            help="Under which it holds that Lease, if no two processes ever run under it at once, such as "
+            "the Pod's name and uid: started anew after a crash, it leads again at once."
+        ),
+    ] = None,
     listen_address: Annotated[str, typer.Option(help="Where the three ports below listen.")] = "0.0.0.0",
     metrics_port: Annotated[int, typer.Option(help="Prometheus metrics; 0 is any free port.")] = 8080,
     health_port: Annotated[int, typer.Option(help="/healthz and /readyz; 0 is any free port.")] = 8081,
@@ -88,6 +95,7 @@ def controller(
         ),
         leader_election=leader_elect,
         lease_namespace=lease_namespace,
+        identity=identity,
     )
     files = os.pathsep.join(map(str, source.paths)) or None
 

@@ -21,9 +21,9 @@ from e2e.observation import Observation
 
 NAME = "stepper"
 STEPS = 200
-FAILURES = [(27, 1, "raise"), (64, 0, "SIGKILL"), (118, 1, "exit"), (161, 0, "SIGSEGV")]
+FAILURES = [(27, 1, "raise"), (64, 1, "exit"), (118, 0, "SIGKILL"), (161, 0, "SIGSEGV")]
 """The controller is killed shortly before the third; a Pod is deleted after it."""
-KILL_AT_STEP, DELETE_AT_STEP = 110, 135
+KILL_AT_STEP, DELETE_AT_STEP = 112, 135
 RUN_SECONDS = 240
 TOLERANCE = 0.01
 MOMENT_SECONDS = 0.5

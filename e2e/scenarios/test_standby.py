@@ -19,7 +19,6 @@ from e2e.observation import Observation
 POLICY = {"heartbeatTimeoutSeconds": 9}
 REFILLED_SECONDS = 60
 GENEROUS_SECONDS = 15
-QUIET_SECONDS = 0.3
 CHECKED = {"enabled": True, "timeoutSeconds": 120, "stragglerRatio": checks.RATIO}
 CHECKED_SECONDS = 150
 
@@ -36,7 +35,6 @@ def test_a_standby_worker_steps_in_at_once_and_is_refilled_again_and_again(
     assert first == 1, "who stands by makes no round of its own"
     (stands_by,) = {0, 1, 2}.difference(mortals.world()["members"])
     wait_for_standby(mortals, {stands_by})
-    wait_until_warm(mortals, stands_by)
     shown = cluster.kubectl("get", "ew", "-n", observation.namespace).stdout
     print(shown)
     assert "STANDBY" in shown and shown.count("true") == 1
@@ -126,8 +124,6 @@ def assert_replaced_by_standby(
     assert after.began - began < GENEROUS_SECONDS, name
     wait_for_standby(mortals, {lost})
     print(f"{name}: refilled after {time.time() - began:.1f} s")
-    wait_until_warm(mortals, lost)
-    print(f"{name}: and warm after {time.time() - began:.1f} s")
     assert len(jobs.current_pods(mortals.observation, mortals.name)) == 3
     return mortals.lives()[-1]
 
@@ -140,18 +136,6 @@ def wait_for_standby(mortals: Mortals, indices: set[int]) -> None:
         return found == indices and (counts.get("standby"), counts.get("active")) == (len(indices), 2)
 
     mortals.observation.wait_for(f"workers {indices} to stand by", stand_by, REFILLED_SECONDS)
-
-
-def wait_until_warm(mortals: Mortals, index: int) -> None:
-    """Its agent is ready before the parent of its training processes has imported all; then both are idle."""
-
-    def is_quiet() -> bool:
-        before = sum(processes.cpu_seconds(pid) for pid in pids_of(mortals, index))
-        time.sleep(QUIET_SECONDS)
-        used = sum(processes.cpu_seconds(pid) for pid in pids_of(mortals, index)) - before
-        return used < QUIET_SECONDS / 10
-
-    mortals.observation.wait_for(f"worker {index} to be warm", is_quiet, REFILLED_SECONDS)
 
 
 def kill_all(mortals: Mortals, index: int) -> None:

@@ -167,6 +167,21 @@ async def test_leadership_ends_in_time_when_the_server_stands_still_and_is_won_a
         assert (await client.get(LEASES, "elect", "default"))["spec"]["holderIdentity"] == ""
 
 
+async def test_process_that_is_started_anew_under_its_identity_leads_at_once_and_no_other_does(cluster):
+    timing = ElectionTiming(lease_duration_seconds=60, renew_deadline_seconds=30, retry_period_seconds=0.3)
+
+    def candidate(client: Client, identity: str) -> Elector:
+        return Elector(client, namespace="default", name="anew", identity=identity, timing=timing)
+
+    async with client_to(cluster) as client:
+        await candidate(client, "pod").acquire()  # and dies
+        other = candidate(client, "other")
+        async with background(other.acquire()):
+            successor = candidate(client, "pod")
+            await asyncio.wait_for(successor.acquire(), 10)
+            assert successor.is_leader and not other.is_leader
+
+
 async def test_events_are_accepted_and_counted(cluster):
     async with client_to(cluster) as client:
         about = await client.create(CONFIGMAPS, config_map("noted"))
