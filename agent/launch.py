@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import importlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from agent.warm.order import connected
-from agent.warm.parent import USUAL, be_parent, unsafe
-from agent.warm.warm_parent import ROOM, ROOM_VARIABLE, ForkedProcess, WarmParent
+from agent.warm.room import ROOM, VARIABLE
+
+if TYPE_CHECKING:
+    from agent.warm.warm_parent import WarmParent
 
 THREADS = "OMP_NUM_THREADS"
 
@@ -24,13 +25,16 @@ def main(argv: Sequence[str]) -> int:
     env = foreseen_environment(argv, os.environ)
     if env is None:
         return run(argv, None)
-    if ROOM_VARIABLE not in os.environ:
+    if VARIABLE not in os.environ:
         with contextlib.suppress(OSError):  # arguments or environment are as long as they may be
             start_with_room(os.environ)
         return run(argv, None)
-    del os.environ[ROOM_VARIABLE], env[ROOM_VARIABLE]
+    del os.environ[VARIABLE], env[VARIABLE]
     argv = argv[:-1]
     gc.disable()  # imports make hundreds of thousands of objects, and hardly any garbage
+    from agent.warm.fork import fork_parent, import_torch  # only now: the first start has been short
+    from agent.warm.parent import unsafe
+
     import_torch(env)
     if unsafe():
         return run(argv, None)  # which starts a parent of its own, and tells what that says
@@ -57,34 +61,7 @@ def start_with_room(environ: Mapping[str, str]) -> None:
     Raises OSError.
     """
     command = [sys.executable, "-u", *sys.orig_argv[1:], ROOM]
-    os.execve(sys.executable, command, {**environ, ROOM_VARIABLE: ROOM})
-
-
-def import_torch(env: Mapping[str, str]) -> None:
-    """As training processes would, with their environment; ours is as it was then. Raises ImportError."""
-    ours = dict(os.environ)
-    os.environ.clear()
-    os.environ.update(env)
-    try:
-        importlib.import_module(USUAL[0])
-    finally:
-        os.environ.clear()
-        os.environ.update(ours)
-
-
-def fork_parent(env: Mapping[str, str], modules: Sequence[str]) -> WarmParent | None:
-    """A fork of this process, which has imported torch. None in a training process, after its script."""
-    control, theirs = connected()
-    pid = os.fork()
-    if pid:
-        theirs.close()
-        return WarmParent(ForkedProcess(["dlr-warm-parent"], pid), control, env, modules)
-    control.close()
-    os.setsid()  # Ctrl-C is for the agent, which tells the others
-    os.environ.clear()
-    os.environ.update(env)
-    be_parent(theirs, modules)
-    return None
+    os.execve(sys.executable, command, {**environ, VARIABLE: ROOM})
 
 
 def foreseen_environment(argv: Sequence[str], environ: Mapping[str, str]) -> dict[str, str] | None:

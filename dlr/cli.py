@@ -9,7 +9,6 @@ Installed as `kubectl-dlr` too, it is `kubectl dlr`: kubectl runs a program of t
 from __future__ import annotations
 
 import sys
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -37,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"dlr: a package that this command needs cannot be loaded: {error}", file=sys.stderr)
         sys.exit(CANNOT_LOAD)
     except Exception:
-        traceback.print_exc()
+        sys.excepthook(*sys.exc_info())
         sys.exit(CRASHED)
 
 

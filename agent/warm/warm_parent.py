@@ -16,13 +16,11 @@ from typing import Protocol
 
 from agent.exit_fd import open_exit_fd
 from agent.warm.order import MAX_BYTES, Answer, Order, connected
+from agent.warm.room import ROOM, VARIABLE
 
 READY_SECONDS = 300.0
 """For importing torch, which takes minutes where thousands of nodes read it from one file server."""
 ANSWER_SECONDS = 10.0
-ROOM = "." * 2048
-ROOM_VARIABLE = "DLR_WARM_ROOM"
-"""What of arguments and environment a forked process has more than its parent is shown in place of these."""
 
 OF_A_ROUND = (
     "CUDA_VISIBLE_DEVICES",
@@ -67,7 +65,7 @@ class WarmParent:
         with theirs:
             process = subprocess.Popen(
                 [sys.executable, "-u", "-m", "agent.warm.parent", str(theirs.fileno()), *modules, ROOM],
-                env={**of_all_rounds(env), ROOM_VARIABLE: ROOM},
+                env={**of_all_rounds(env), VARIABLE: ROOM},
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # Ctrl-C is for the agent, which tells the others
             )

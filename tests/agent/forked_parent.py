@@ -9,10 +9,10 @@ import os
 import sys
 from pathlib import Path
 
-from agent.launch import fork_parent, import_torch
+from agent.warm.fork import fork_parent, import_torch
 from agent.warm.parent import unsafe
+from agent.warm.room import VARIABLE
 from agent.warm.starter import WarmStart
-from agent.warm.warm_parent import ROOM_VARIABLE
 
 SECONDS = 30.0
 
@@ -26,7 +26,7 @@ def run(warm: WarmStart, argv: list[str], stem: Path, env: dict[str, str]) -> in
 
 def main() -> None:
     folder = Path(sys.argv[1])
-    env = {name: value for name, value in os.environ.items() if name != ROOM_VARIABLE}
+    env = {name: value for name, value in os.environ.items() if name != VARIABLE}
     import_torch(env)
     assert not unsafe()
     parent = fork_parent(env, [])

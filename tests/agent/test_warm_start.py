@@ -15,9 +15,10 @@ import pytest
 
 from agent.launch import foreseen_environment, preloads
 from agent.warm.order import Answer
+from agent.warm.room import ROOM, VARIABLE
 from agent.warm.script import runs_python
 from agent.warm.starter import WarmStart
-from agent.warm.warm_parent import ROOM, ROOM_VARIABLE, ForkedProcess
+from agent.warm.warm_parent import ForkedProcess
 from tests.agent.conftest import Agents, children, training_processes
 from tests.agent.fake_cluster import FakeCluster
 
@@ -168,7 +169,7 @@ def from_the_agent(scripts: Scripts, tmp_path_factory: pytest.TempPathFactory) -
     orders = {name: scripts.argv(name) for name in SCRIPTS}
     (results / "orders.json").write_text(json.dumps(orders))
     command = [sys.executable, "-u", "-m", "tests.agent.forked_parent", str(results), ROOM]
-    env = {**ENV, "LOCAL_RANK": "3", ROOM_VARIABLE: ROOM}
+    env = {**ENV, "LOCAL_RANK": "3", VARIABLE: ROOM}
     subprocess.run(command, env=env, check=True, timeout=SECONDS, stdin=subprocess.DEVNULL)
     codes = json.loads((results / "codes.json").read_text())
     return {

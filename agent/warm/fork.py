@@ -1,0 +1,38 @@
+"""The first warm parent of an agent: a fork of the agent itself, with torch imported and one thread."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Mapping, Sequence
+
+from agent.warm.order import connected
+from agent.warm.parent import USUAL, be_parent
+from agent.warm.warm_parent import ForkedProcess, WarmParent
+
+
+def import_torch(env: Mapping[str, str]) -> None:
+    """As training processes would, with their environment; ours is as it was then. Raises ImportError."""
+    ours = dict(os.environ)
+    os.environ.clear()
+    os.environ.update(env)
+    try:
+        importlib.import_module(USUAL[0])
+    finally:
+        os.environ.clear()
+        os.environ.update(ours)
+
+
+def fork_parent(env: Mapping[str, str], modules: Sequence[str]) -> WarmParent | None:
+    """A fork of this process, which has imported torch. None in a training process, after its script."""
+    control, theirs = connected()
+    pid = os.fork()
+    if pid:
+        theirs.close()
+        return WarmParent(ForkedProcess(["dlr-warm-parent"], pid), control, env, modules)
+    control.close()
+    os.setsid()  # Ctrl-C is for the agent, which tells the others
+    os.environ.clear()
+    os.environ.update(env)
+    be_parent(theirs, modules)
+    return None
