@@ -1,4 +1,4 @@
-"""Padding that training processes write over, for `ps` and /proc to show what they run (proc(5), arg_start)."""
+"""Padding that training processes write over, so that `ps` shows what they run (proc(5), arg_start)."""
 
 ROOM = "." * 2048
 """The last argument of a command that processes are forked from."""
