@@ -55,6 +55,8 @@ class Witness:
         self._last_saves: dict[int, int] = {}
         self.wrong: list[str] = []
         self.steps = 0
+        self.highest = 0
+        """Step that any rank has ended."""
 
     def trained_since(self, moment: float) -> float | None:
         """When all ranks had ended a first step in a world, in the first where that was after `moment`."""
@@ -81,12 +83,13 @@ class Witness:
 
     def _read(self) -> None:
         for rank, lines in enumerate(self._steps):
-            for world, _, at in lines.new():
+            for world, step, at in lines.new():
                 firsts = self._firsts[rank]
                 if firsts and int(world) < max(firsts):
                     self.wrong.append(f"rank {rank} stepped in a world after it had begun a newer one")
                 firsts.setdefault(int(world), float(at))
                 self.steps += 1
+                self.highest = max(self.highest, int(step))
         for world, step in self._resumed.new():
             self._resumes[int(world)] = int(step)
         for world, step in self._saved.new():
@@ -100,7 +103,7 @@ class Course:
     kills: int = 0
     while_forming: int = 0
     recoveries: dict[bool, list[float]] = field(default_factory=lambda: {False: [], True: []})
-    """Seconds, where nobody struck again before all stepped; by whether the kill hit a world that formed."""
+    """Seconds, where nobody struck again before all stepped; by whether training had got further before."""
     hung: str = ""
 
 
@@ -113,7 +116,8 @@ class Killer:
         self._cluster, self._observation, self._witness = cluster, observation, witness
         self._deadline_seconds = deadline_seconds
         self._struck_at = 0.0
-        self._was_forming = False
+        self._highest = 0
+        self._got_further = False
         self.course = Course()
 
     def strike(self, times: int, chance: random.Random) -> None:
@@ -123,17 +127,11 @@ class Killer:
             if manner == "patient" and not self.recovered():
                 return
             time.sleep(chance.uniform(0, LONGEST_WAIT_SECONDS[manner]))
-            victims = wait_for(lambda: self._training() or None, self._deadline_seconds)
-            if victims is None:
+            if not wait_for(lambda: self._kill_one(chance), self._deadline_seconds):
                 self.course.hung = (
                     f"no process for {self._deadline_seconds:.0f} s after kill {self.course.kills}"
                 )
                 return
-            self._was_forming = self._witness.trained_since(self._struck_at) is None
-            self.course.while_forming += self._was_forming
-            self._struck_at = time.monotonic()
-            os.kill(chance.choice(victims).pid, signal.SIGKILL)
-            self.course.kills += 1
 
     def recovered(self) -> bool:
         """Whether all train again, in time."""
@@ -144,11 +142,24 @@ class Killer:
             )
             return False
         if self.course.kills:
-            self.course.recoveries[self._was_forming].append(at - self._struck_at)
+            self.course.recoveries[self._got_further].append(at - self._struck_at)
         return True
 
-    def _hung(self, what: str) -> str:
-        return f"no {what} within {self._deadline_seconds:.0f} s of kill {self.course.kills}"
+    def _kill_one(self, chance: random.Random) -> bool | None:
+        """None if there was none, or the one chosen has just been stopped by its agent."""
+        victims = self._training()
+        if not victims:
+            return None
+        was_forming, struck_at = self._witness.trained_since(self._struck_at) is None, time.monotonic()
+        try:
+            os.kill(chance.choice(victims).pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return None
+        self._got_further, self._highest = self._witness.highest > self._highest, self._witness.highest
+        self._struck_at = struck_at
+        self.course.while_forming += was_forming
+        self.course.kills += 1
+        return True
 
     def _training(self) -> list[TrainingProcess]:
         return [
@@ -201,7 +212,7 @@ def complaints(course: Course, witness: Witness, observation: Observation) -> li
 
 
 def report(course: Course, witness: Witness, found: Sequence[str], sizes: str, now: Circumstances) -> str:
-    trained, formed = (_spread(course.recoveries[forming]) for forming in (False, True))
+    further, held = (_spread(course.recoveries[got_further]) for got_further in (True, False))
     told = "\n".join(f"* {sentence}" for sentence in found) or "None of it happened."
     return f"""# Endurance
 
@@ -213,9 +224,10 @@ to an earlier world, a checkpoint that was saved and is not resumed from.
 {told}
 
 {witness.worlds} worlds trained, {witness.steps} steps of all ranks together. From a kill to the next step of
-all, where nobody struck in between: {trained}. Where
-the kill hit a world that was forming: {formed}; training that
-gets no further is made to wait, 1 s, 2 s and so on, before it is tried again.
+all, where nobody struck in between: {further}. That is
+where training had got further since the kill before. Where it had not, because the world still formed or
+still did again what was lost: {held}; there it is made to
+wait, 1 s, 2 s, 4 s and so on, before it is tried again.
 
 What is taken after {WARM_UP_KILLS} kills and at the end, while all train; of an agent with its warm parent:
 
