@@ -71,6 +71,7 @@ class CompanionReconciler(Reconciler):
         """Create, patch or delete, if there is a need to.
 
         Raises:
+            AlreadyExists: there was one, which has just gone.
             Forbidden: the name is taken by one that is not the job's.
         """
         if wanted is not None and found is None:
@@ -79,6 +80,8 @@ class CompanionReconciler(Reconciler):
                 return
             except AlreadyExists:  # the cache is late, or does not see it for want of our label
                 found = await self._get(resource, job)
+                if found is None:
+                    raise  # gone meanwhile, of which nobody would tell us: it is made with the next try
         if found is None:
             return
         metadata = found["metadata"]

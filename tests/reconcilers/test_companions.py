@@ -1,0 +1,63 @@
+"""What no server can be made to do at will, in the making of a job's PodDisruptionBudget."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from controller.cache import Cache
+from controller.client import Client
+from controller.errors import AlreadyExists, NotFound
+from controller.events import EventRecorder
+from controller.reconciler import Request
+from controller.resources import ELASTICJOBS
+from reconcilers.companions import CompanionReconciler
+from tests.reconcilers.build import job
+
+JOB = job(replicas=2)
+
+
+class Store:
+    def __init__(self, raw: dict[str, Any] | None) -> None:
+        self._raw = raw
+
+    def get(self, namespace: str, name: str) -> dict[str, Any] | None:
+        return self._raw
+
+
+class Stores:
+    """The job is known; of budgets, none that has our label."""
+
+    def store(self, resource: object) -> Store:
+        return Store(JOB.to_wire() if resource == ELASTICJOBS else None)
+
+
+class Fleeting:
+    """A budget of that name is there for the first create, and gone for the get."""
+
+    def __init__(self) -> None:
+        self.made: list[dict[str, Any]] = []
+        self._there = True
+
+    async def create(self, resource: object, obj: dict[str, Any]) -> dict[str, Any]:
+        if self._there:
+            raise AlreadyExists(409, "AlreadyExists", "there is one")
+        self.made.append(obj)
+        return obj
+
+    async def get(self, resource: object, name: str, namespace: str) -> dict[str, Any]:
+        self._there = False
+        raise NotFound(404, "NotFound", "there is none", {"name": name})
+
+
+async def test_budget_that_goes_while_it_is_looked_at_is_made_with_the_next_try() -> None:
+    client = Fleeting()
+    reconciler = CompanionReconciler(
+        cast("Client", client), cast("Cache", Stores()), cast("EventRecorder", None)
+    )
+    request = Request(JOB.metadata.namespace or "", JOB.metadata.name)
+    with pytest.raises(AlreadyExists):
+        await reconciler.reconcile(request)
+    await reconciler.reconcile(request)
+    assert len(client.made) == 1
