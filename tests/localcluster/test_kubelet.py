@@ -130,11 +130,15 @@ async def test_a_failing_init_container_fails_the_pod(seen: Observer, name: str)
     assert pod["status"]["containerStatuses"][0]["state"]["waiting"]["reason"] == "PodInitializing"
 
 
-async def test_sidecars_run_beside_and_end_after_the_others(seen: Observer, name: str) -> None:
-    sidecar = shell("trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done", "side")
-    await seen.create(name, shell("exit 0"), initContainers=[{**sidecar, "restartPolicy": "Always"}])
+async def test_sidecars_run_beside_and_end_after_the_others(
+    seen: Observer, name: str, tmp_path: Path
+) -> None:
+    up = tmp_path / "up"
+    sidecar = shell(f"echo up; touch {up}; while :; do sleep 0.05; done", "side")
+    main = shell(f"until [ -e {up} ]; do sleep 0.02; done")
+    await seen.create(name, main, initContainers=[{**sidecar, "restartPolicy": "Always"}])
     await seen.until_phase(name, "Succeeded")
-    assert seen.log(name, "side")[0] == "up"
+    assert seen.log(name, "side") == ["up"]
 
 
 async def test_environment_from_everywhere(seen: Observer, name: str) -> None:
@@ -265,6 +269,8 @@ async def test_deletion_gives_the_grace_and_no_more(seen: Observer, name: str) -
     )
     await seen.create(name, stubborn, terminationGracePeriodSeconds=1)
     await seen.until_phase(name, "Running")
+    while seen.log(name) != [name]:  # noqa: ASYNC110 - the log is a file; before that, it may not be stubborn
+        await asyncio.sleep(0.02)
     began = time.monotonic()
     await seen.delete(name)
     await seen.until_gone(name)
