@@ -17,7 +17,7 @@ SAVE_EVERY_STEPS = 10
 
 @pytest.mark.needs(Capability.STORAGE)
 def test_scaled_from_2_to_4_to_8_to_4_to_2_while_training(cluster: Cluster, observation: Observation) -> None:
-    namespace, epochs, sizes = observation.namespace, 5, [2, 4, 8, 4, 2]
+    namespace, epochs, sizes = observation.namespace, 7, [2, 4, 8, 4, 2]
     log = SampleLog(cluster, namespace)
     manifest = elasticity.digits(
         cluster,
