@@ -7,20 +7,18 @@ import os
 from collections.abc import Mapping, Sequence
 
 from agent.warm.order import connected
-from agent.warm.parent import USUAL, be_parent
+from agent.warm.parent import USUAL, be_parent, set_environment
 from agent.warm.warm_parent import ForkedProcess, WarmParent
 
 
 def import_torch(env: Mapping[str, str]) -> None:
     """As training processes would, with their environment; ours is as it was then. Raises ImportError."""
     ours = dict(os.environ)
-    os.environ.clear()
-    os.environ.update(env)
+    set_environment(env)
     try:
         importlib.import_module(USUAL[0])
     finally:
-        os.environ.clear()
-        os.environ.update(ours)
+        set_environment(ours)
 
 
 def fork_parent(env: Mapping[str, str], modules: Sequence[str]) -> WarmParent | None:
@@ -32,7 +30,6 @@ def fork_parent(env: Mapping[str, str], modules: Sequence[str]) -> WarmParent | 
         return WarmParent(ForkedProcess(["dlr-warm-parent"], pid), control, env, modules)
     control.close()
     os.setsid()  # Ctrl-C is for the agent, which tells the others
-    os.environ.clear()
-    os.environ.update(env)
+    set_environment(env)
     be_parent(theirs, modules)
     return None

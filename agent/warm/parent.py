@@ -14,7 +14,7 @@ import importlib
 import os
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from agent.warm.order import MAX_BYTES, Answer, Order
@@ -144,8 +144,13 @@ def _furnish(order: Order, descriptors: list[int]) -> None:
     for number, descriptor in zip(order.redirected, descriptors, strict=True):
         os.dup2(descriptor, number)
         os.close(descriptor)
+    set_environment(order.env)
+
+
+def set_environment(env: Mapping[str, str]) -> None:
+    """All of it: what is not in there is gone."""
     os.environ.clear()
-    os.environ.update(order.env)
+    os.environ.update(env)
 
 
 if __name__ == "__main__":

@@ -48,12 +48,11 @@ class WarmStart:
 
     def await_warm(self, news: int, worth_it: Callable[[], bool]) -> None:
         """Until there is something to fork from, or that is not worth it: what `news` may change."""
-        poll = select.poll()
-        poll.register(news, select.POLLIN)
         if self._parent is None:
             return
-        parent = self._parent.fileno()
-        poll.register(parent, select.POLLIN)
+        parent, poll = self._parent.fileno(), select.poll()
+        for descriptor in (news, parent):
+            poll.register(descriptor, select.POLLIN)
         deadline = time.monotonic() + WARM_SECONDS
         while worth_it() and time.monotonic() < deadline:
             if parent in dict(poll.poll((deadline - time.monotonic()) * 1000)):
