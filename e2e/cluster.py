@@ -162,6 +162,14 @@ class Cluster(ABC):
         """For programs that a person would call with this cluster's kubeconfig."""
         return os.environ | {"KUBECONFIG": str(self.kubeconfig)}
 
+    def controllers_lease(self) -> Object:
+        """The spec of the Lease that the leading controller holds; empty where there is none."""
+        api = self.api()
+        leases = {lease["metadata"]["name"]: lease for lease in api.list(Kind.LEASE)["items"]}
+        api.close()
+        spec: Object = leases.get("dlr-controller", {}).get("spec", {})
+        return spec
+
     def log(self, namespace: str, pod: str) -> str:
         api = self.api()
         try:

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 import pytest
 
 from e2e import embedded, jobs
-from e2e.api import Kind
 from e2e.cluster import Capability, Cluster, ControlPlaneProcess
 from e2e.observation import Observation
 
@@ -31,10 +30,7 @@ def standby(cluster: Cluster, observation: Observation) -> Iterator[ControlPlane
 
 def leader(cluster: Cluster) -> str:
     """The identity of the controller that holds the Lease; empty where none does."""
-    api = cluster.api()
-    leases = {lease["metadata"]["name"]: lease for lease in api.list(Kind.LEASE)["items"]}
-    api.close()
-    return str(leases.get("dlr-controller", {}).get("spec", {}).get("holderIdentity") or "")
+    return str(cluster.controllers_lease().get("holderIdentity") or "")
 
 
 @pytest.mark.needs(Capability.CONTROL_PLANE)
