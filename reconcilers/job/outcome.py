@@ -64,6 +64,7 @@ def suspended(turn: Turn) -> ElasticJobStatus:
 
 def failed(turn: Turn, failures: Assessment, ending: Ending) -> ElasticJobStatus:
     """Of a job that failed by what happened to its workers."""
+    _announce_culprit(turn, failures.incident)
     status = finished(turn, JobPhase.FAILED, ending.reason, ending.message)
     return status.model_copy(
         update={
@@ -133,8 +134,9 @@ def incident_line(incident: Incident | None) -> str:
     """The culprit in one line, with the class and what a rule says to it."""
     if incident is None:
         return ""
+    follows = ", follows from another's end" if incident.follows else ""
     by_rule = f", {incident.action} by failurePolicy" if incident.action else ""
-    return f"{in_one_line(incident.failure)} ({incident.exit_class}{by_rule})"
+    return f"{in_one_line(incident.failure)} ({incident.exit_class}{follows}{by_rule})"
 
 
 def _announce_culprit(turn: Turn, incident: Incident | None) -> None:

@@ -185,7 +185,9 @@ def test_combined_event_is_of_the_last_that_it_tells() -> None:
 
 
 def test_event_that_only_heard_of_consequences_blames_nobody() -> None:
-    _, named, _ = failures([broken(60, f"round 1: digits-worker-0 rank 0: {GLOO} (Unknown)")])
+    failure = JobFailure(worker="digits-worker-0", rank=0, exit_class="Unknown", message=GLOO, time=NOW)
+    line = incident_line(Incident(ExitClass.UNKNOWN, failure))
+    _, named, _ = failures([broken(60, f"round 1: {line}")])
     assert [failure.what for failure in named] == ["failed"]
 
 

@@ -226,6 +226,8 @@ def test_a_mere_consequence_waits_a_second_for_who_was_first_and_gives_it_the_bl
     life.train()
     life.fail(0, message=GLOO)
     assert life.world.phase is REFORMING and life.job.status.restarts == {"Unknown": 1}
+    said = f"round 1: digits-worker-0 rank 0: {GLOO} (Unknown, follows from another's end)"
+    assert life.events[-1][1:] == ("WorldBroken", said)
     life.fail(1, state=AgentState.READY)
     assert life.job.status.restarts == {"UserError": 1}
     assert (life.budget.consequences, life.budget.spent) == (0, {"UserError": 1})
@@ -278,6 +280,20 @@ def test_of_four_ranks_the_one_that_raised_is_named_whoever_tells_first(
         life.look()
     assert life.job.status.last_failure.worker == f"digits-worker-{guilty}"  # type: ignore[union-attr]
     assert (life.job.status.restarts, life.budget.spent) == ({"UserError": 1}, {"UserError": 1})
+
+
+def test_a_job_that_ends_by_a_late_report_tells_who_was_first_too() -> None:
+    life = Life.of(worker={"restartCount": 0})
+    life.train()
+    life.fail(0, message=GLOO)
+    life.fail(1, state=AgentState.READY)
+    assert life.ended.endswith("digits-worker-1 rank 1: ValueError: bad")
+    corrected, ended = (said[1:] for said in life.events[-2:])
+    assert corrected == (
+        "WorldBroken",
+        "round 1: digits-worker-1 rank 1: ValueError: bad (UserError) was first, and not digits-worker-0",
+    )
+    assert ended[1] == life.ended
 
 
 # --- rules --------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ JSON = dict[str, Any]
 INCIDENT = re.compile(
     r"(?P<combined>\(combined from similar events\): )?"
     r"round (?P<round>\d+): (?P<worker>\S+)(?: rank \d+)?: (?P<text>.*) "
-    r"\((?P<what>\w+)(?:, \w+ by failurePolicy)?\)(?P<late> was first, and not \S+)?"
+    r"\((?P<what>\w+)(?:, [^()]*)?\)(?P<late> was first, and not \S+)?"
 )
 """An Event of a world that broke because of a process (`reconcilers/job/outcome.py`)."""
 NAMED_WORKER = re.compile(r"\bworker[ -](\d+)\b")
