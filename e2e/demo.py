@@ -21,7 +21,7 @@ from e2e.screen import IN_SERVICE, NodeRow, Screen, WorkerRow
 
 WORKERS = 3
 NODES = 4
-EPOCHS = 6
+EPOCHS = 12
 LAST_STEP = EPOCHS * 23
 STEP_DELAY_SECONDS = 0.07
 STEPS_BETWEEN_BLOWS = 20
@@ -83,6 +83,7 @@ def story(cluster: EmbeddedCluster, observation: Observation, screen: Screen) ->
         workers=WORKERS,
         epochs=EPOCHS,
         step_delay_seconds=STEP_DELAY_SECONDS,
+        paced=True,
         nodeCheck=NODE_CHECK,
     )
     cluster.apply(jobs.one_a_node(manifest), namespace)
@@ -107,6 +108,7 @@ def story(cluster: EmbeddedCluster, observation: Observation, screen: Screen) ->
     screen.say(f"kubectl delete pod {pod}", "bold red")
     tell_recovery(observation, screen, world, struck_at)
 
+    jobs.hurry(cluster, observation)
     jobs.wait_until_succeeded(observation)
     accuracy = jobs.accuracy(cluster, observation)
     good = accuracy >= jobs.GOOD_ACCURACY

@@ -33,18 +33,17 @@ def digits(
     workers: int,
     minimum: int,
     maximum: int,
-    epochs: int,
     step_delay_seconds: float = 0.2,
     policy: Object | None = None,
     **spec: Any,
 ) -> Object:
-    """The example as an elastic job, with time to save its state when it is stopped."""
+    """The example as an elastic and paced job, with time to save its state when it is stopped."""
     manifest = jobs.digits(
         cluster,
         namespace,
         workers=workers,
-        epochs=epochs,
         step_delay_seconds=step_delay_seconds,
+        paced=True,
         elasticPolicy=POLICY | (policy or {}),
         **spec,
     )

@@ -5,15 +5,21 @@ from __future__ import annotations
 import json
 import re
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from e2e.api import Kind, Object
-from e2e.cluster import Cluster
+from e2e.cluster import Capability, Cluster
 from e2e.observation import Observation
 
 GOOD_ACCURACY = 0.95
 QUICK_REPORTS = {"heartbeatTimeoutSeconds": 9}
 """Agents tell their step three times in this time: scenarios that wait for steps need not wait long."""
+
+PACED = Path(__file__).parent / "fixtures" / "paced.py"
+PACED_EPOCHS = 30
+"""So many that no machine gets through them at their pace before a scenario has done what it wants to."""
+ENDLESS_EPOCHS = 10_000
 
 TRAINING_RESOURCES = {"requests": {"cpu": "100m", "memory": "256Mi"}}
 
@@ -33,24 +39,32 @@ def digits(
     namespace: str,
     *,
     workers: int = 2,
-    epochs: int = 10,
+    epochs: int | None = None,
     step_delay_seconds: float = 0.05,
+    paced: bool = False,
     launcher: tuple[str, ...] = ("dlr", "run", "--preload=sklearn.datasets"),
     **spec: Any,
 ) -> Object:
-    """examples/digits as a job of this cluster: 23 steps an epoch, a checkpoint every 10 steps."""
-    storage = cluster.storage(namespace)
+    """examples/digits as a job of this cluster: 23 steps an epoch, a checkpoint every 10 steps.
+
+    Ten epochs; or `PACED_EPOCHS`, of which a `paced` job makes the rest once it is told to `hurry`.
+    """
+    storage, script = cluster.storage(namespace), f"{cluster.examples}/digits/train.py"
     variables = {
         "CHECKPOINT_DIR": storage.path,
-        "EPOCHS": str(epochs),
+        "EPOCHS": str(epochs or (PACED_EPOCHS if paced else 10)),
         "STEP_DELAY_SECONDS": str(step_delay_seconds),
         "OMP_NUM_THREADS": "1",
     }
+    if paced and Capability.STORAGE in cluster.capabilities:  # elsewhere, nobody can tell it to hurry
+        variables |= {"PACE": str(step_delay_seconds), "STEP_DELAY_SECONDS": "0"}
+        variables |= {"SCRIPT": script, "HURRY": str(_hurry(cluster, namespace))}
+        script = str(PACED)
     container = {
         "name": "main",
         "image": cluster.image,
         "imagePullPolicy": "IfNotPresent",
-        "command": [*launcher, f"{cluster.examples}/digits/train.py"],
+        "command": [*launcher, script],
         "env": [{"name": key, "value": value} for key, value in variables.items()],
         "resources": TRAINING_RESOURCES,
         "volumeMounts": storage.mounts,
@@ -64,6 +78,16 @@ def digits(
         }
     }
     return job("digits", template, workers, **{"elasticPolicy": QUICK_REPORTS, **spec})
+
+
+def hurry(cluster: Cluster, observation: Observation) -> None:
+    """Have a paced job make the rest of its steps as fast as it can."""
+    if Capability.STORAGE in cluster.capabilities:
+        _hurry(cluster, observation.namespace).touch()
+
+
+def _hurry(cluster: Cluster, namespace: str) -> Path:
+    return Path(cluster.storage(namespace).path) / "hurry"
 
 
 def shell(cluster: Cluster, script: str, *, name: str = "shell", workers: int = 1, **spec: Any) -> Object:
@@ -142,7 +166,7 @@ def wait_until_training(
     return observation.wait_for(what, training, within_seconds)
 
 
-def wait_until_succeeded(observation: Observation, name: str = "digits", within_seconds: float = 90) -> None:
+def wait_until_succeeded(observation: Observation, name: str = "digits", within_seconds: float = 150) -> None:
     observation.wait_for(
         f"job {name} to finish", lambda: phase(observation, name) in ("Succeeded", "Failed"), within_seconds
     )

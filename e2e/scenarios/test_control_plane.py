@@ -41,7 +41,7 @@ def assert_undisturbed(
 def test_killing_the_controller_twice_restarts_no_training_process(
     cluster: Cluster, observation: Observation
 ) -> None:
-    manifest = jobs.digits(cluster, observation.namespace, epochs=9, step_delay_seconds=0.1)
+    manifest = jobs.digits(cluster, observation.namespace, step_delay_seconds=0.1, paced=True)
     cluster.apply(manifest, observation.namespace)
     world = jobs.wait_until_training(observation, 2)
     before = everything_that_trains(cluster, observation)
@@ -54,6 +54,7 @@ def test_killing_the_controller_twice_restarts_no_training_process(
         jobs.wait_until_training(observation, 2, beyond_step=step)
         assert_undisturbed(cluster, observation, world, before)
 
+    jobs.hurry(cluster, observation)
     jobs.wait_until_succeeded(observation)
     assert jobs.rendezvous(observation)["round"] == world["round"]
     assert jobs.accuracy(cluster, observation) >= jobs.GOOD_ACCURACY
@@ -64,7 +65,7 @@ def test_an_api_server_that_hangs_restarts_no_training_process(
     cluster: Cluster, observation: Observation
 ) -> None:
     delay_seconds = 0.2
-    manifest = jobs.digits(cluster, observation.namespace, epochs=11, step_delay_seconds=delay_seconds)
+    manifest = jobs.digits(cluster, observation.namespace, step_delay_seconds=delay_seconds, paced=True)
     cluster.apply(manifest, observation.namespace)
     world = jobs.wait_until_training(observation, 2)
     before = everything_that_trains(cluster, observation)
@@ -80,18 +81,20 @@ def test_an_api_server_that_hangs_restarts_no_training_process(
     possible = API_OUTAGE_SECONDS / delay_seconds
     jobs.wait_until_training(observation, 2, beyond_step=step + int(possible / 2), within_seconds=10)
     assert_undisturbed(cluster, observation, world, before)
+    jobs.hurry(cluster, observation)
     jobs.wait_until_succeeded(observation)
     assert jobs.rendezvous(observation)["round"] == world["round"]
 
 
 @pytest.mark.needs(Capability.WHOLE_CRASH)
 def test_a_job_outlives_the_crash_of_the_whole_cluster(cluster: Cluster, observation: Observation) -> None:
-    manifest = jobs.digits(cluster, observation.namespace, epochs=5, step_delay_seconds=0.1)
+    manifest = jobs.digits(cluster, observation.namespace, step_delay_seconds=0.1, paced=True)
     cluster.apply(manifest, observation.namespace)
     before = jobs.wait_until_training(observation, 2)
     uid = observation.job("digits")["metadata"]["uid"]
 
     cluster.crash()
+    jobs.hurry(cluster, observation)
 
     jobs.wait_until_succeeded(observation, within_seconds=150)
     assert observation.job("digits")["metadata"]["uid"] == uid

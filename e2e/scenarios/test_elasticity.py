@@ -23,11 +23,9 @@ AT_ONCE_SECONDS = 5
 def test_six_workers_in_pairs_are_four_when_a_node_is_lost_and_six_when_it_returns(
     cluster: Cluster, observation: Observation
 ) -> None:
-    namespace, epochs = observation.namespace, 5
+    namespace = observation.namespace
     log = SampleLog(cluster, namespace)
-    manifest = elasticity.digits(
-        cluster, namespace, workers=6, minimum=2, maximum=6, epochs=epochs, policy={"nodeUnit": 2}
-    )
+    manifest = elasticity.digits(cluster, namespace, workers=6, minimum=2, maximum=6, policy={"nodeUnit": 2})
     cluster.apply(jobs.one_a_node(log.ask_for(manifest)), namespace)
     log.wait_for_world(observation, 6, steps=SAVE_EVERY_STEPS + 3)
     lost = jobs.node_of(observation, "digits-worker-5-1")
@@ -46,6 +44,8 @@ def test_six_workers_in_pairs_are_four_when_a_node_is_lost_and_six_when_it_retur
     on_at = time.time()
     larger = elasticity.wait_for_world(observation, [0, 1, 2, 3, 4, 5])
     grown_at = time.time()
+    log.wait_for_world(observation, 6)
+    jobs.hurry(cluster, observation)
     jobs.wait_until_succeeded(observation)
 
     changes = log.changes()
@@ -60,7 +60,7 @@ def test_six_workers_in_pairs_are_four_when_a_node_is_lost_and_six_when_it_retur
     print(curve)
     assert curve.restarts_from_checkpoint
     assert curve.losses[max(curve.losses)] < SMALL_LOSS
-    log.assert_exact(epochs)
+    log.assert_exact(jobs.PACED_EPOCHS)
     assert jobs.accuracy(cluster, observation) >= jobs.GOOD_ACCURACY
     jobs.assert_one_world_a_round(observation)
 

@@ -17,7 +17,7 @@ SAVE_EVERY_STEPS = 10
 
 @pytest.mark.needs(Capability.STORAGE)
 def test_scaled_from_2_to_4_to_8_to_4_to_2_while_training(cluster: Cluster, observation: Observation) -> None:
-    namespace, epochs, sizes = observation.namespace, 7, [2, 4, 8, 4, 2]
+    namespace, sizes = observation.namespace, [2, 4, 8, 4, 2]
     log = SampleLog(cluster, namespace)
     manifest = elasticity.digits(
         cluster,
@@ -25,8 +25,7 @@ def test_scaled_from_2_to_4_to_8_to_4_to_2_while_training(cluster: Cluster, obse
         workers=2,
         minimum=2,
         maximum=8,
-        epochs=epochs,
-        step_delay_seconds=0.3,  # training goes on while newcomers start: that may last
+        step_delay_seconds=0.3,
         policy={"lastCallSeconds": 30},
     )
     cluster.apply(log.ask_for(manifest), namespace)
@@ -39,6 +38,7 @@ def test_scaled_from_2_to_4_to_8_to_4_to_2_while_training(cluster: Cluster, obse
         formed = jobs.seconds_between(asked_at.isoformat(), jobs.rendezvous(observation)["formedAt"])
         trained = log.changes()[-1].began - asked_at.timestamp()
         print(f"kubectl scale {before} → {size}: world after {formed:.1f} s, first step {trained:.1f} s")
+    jobs.hurry(cluster, observation)
     jobs.wait_until_succeeded(observation)
 
     changes = log.changes()
@@ -49,7 +49,7 @@ def test_scaled_from_2_to_4_to_8_to_4_to_2_while_training(cluster: Cluster, obse
     curve = elasticity.curve(cluster.log(namespace, "digits-worker-0-1"))
     print(curve)
     assert curve.restarts_from_checkpoint
-    log.assert_exact(epochs)
+    log.assert_exact(jobs.PACED_EPOCHS)
     assert jobs.accuracy(cluster, observation) >= jobs.GOOD_ACCURACY
     jobs.assert_one_world_a_round(observation)
     observation.wait_for("all that was grown to go", lambda: len(observation.workers("digits")) == 2, 30)

@@ -39,7 +39,7 @@ def test_another_controller_acts_within_the_lease_time_and_no_round_has_two_worl
 ) -> None:
     namespace = observation.namespace
     first = cluster.control_plane(embedded.CONTROLLER)
-    cluster.apply(jobs.digits(cluster, namespace, epochs=11), namespace)
+    cluster.apply(jobs.digits(cluster, namespace, epochs=jobs.ENDLESS_EPOCHS), namespace)
     world = jobs.wait_until_training(observation, 2)
 
     frozen = leader(cluster)

@@ -27,7 +27,7 @@ def everything(cluster: Cluster, observation: Observation) -> list[str]:
 
 def test_deleting_a_job_removes_everything_it_made(cluster: Cluster, observation: Observation) -> None:
     namespace = observation.namespace
-    cluster.apply(jobs.digits(cluster, namespace, epochs=1000), namespace)
+    cluster.apply(jobs.digits(cluster, namespace, epochs=jobs.ENDLESS_EPOCHS), namespace)
     jobs.wait_until_training(observation, 2)
     pods = jobs.current_pods(observation)
 

@@ -14,6 +14,12 @@ from e2e.cluster import Capability, Cluster
 from e2e.observation import Observation
 
 SEEN_SECONDS = 60.0
+WORKERS = ("digits-worker-0", "digits-worker-1")
+OF_WORKERS = (
+    "dlr_worker_step_duration_seconds",
+    "dlr_worker_cpu_usage_cores",
+    "dlr_worker_memory_usage_bytes",
+)
 
 Series = dict[tuple[str, str], float]
 """By metric and by the one label that it has besides the job's, or the worker's name."""
@@ -45,15 +51,18 @@ def test_steps_restarts_and_usage_are_seen_by_whichever_controller_is_asked(
     cluster: Cluster, observation: Observation
 ) -> None:
     namespace = observation.namespace
-    cluster.apply(jobs.digits(cluster, namespace, epochs=1_000, step_delay_seconds=0.1), namespace)
+    cluster.apply(
+        jobs.digits(cluster, namespace, epochs=jobs.ENDLESS_EPOCHS, step_delay_seconds=0.1), namespace
+    )
     jobs.wait_until_training(observation, 2)
     cluster.kill_process(namespace, jobs.current_pods(observation)[1])
     jobs.wait_until_training(observation, 2, beyond_step=max(jobs.steps(observation)))
 
     def all_is_told() -> Series | None:
+        """Agents tell of their usage, and of a step's length, one after the other and again and again."""
         seen = scrape(cluster, namespace)
-        told = {name for name, _ in seen}
-        return seen if "dlr_worker_cpu_usage_cores" in told and seen["dlr_job_restarts_total", ""] else None
+        told = {(name, worker) for name in OF_WORKERS for worker in WORKERS} <= seen.keys()
+        return seen if told and seen["dlr_job_restarts_total", ""] else None
 
     seen = observation.wait_for("the restart and the usage", all_is_told, SEEN_SECONDS)
     assert seen["dlr_job_phase", "Running"] == seen["dlr_job_state", "Training"] == 1
@@ -61,7 +70,7 @@ def test_steps_restarts_and_usage_are_seen_by_whichever_controller_is_asked(
     assert seen["dlr_job_round", ""] == 2
     assert seen["dlr_job_world_workers", ""] == seen["dlr_job_world_size", ""] == 2
     assert 0 < seen["dlr_job_goodput_ratio", ""] <= 1
-    for worker in ("digits-worker-0", "digits-worker-1"):
+    for worker in WORKERS:
         assert 0.05 < seen["dlr_worker_step_duration_seconds", worker] < 5
         assert 0 < seen["dlr_worker_cpu_usage_cores", worker] < 8
         assert 50 * 2**20 < seen["dlr_worker_memory_usage_bytes", worker] < 4 * 2**30

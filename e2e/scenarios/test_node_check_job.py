@@ -84,9 +84,7 @@ def test_a_joiner_on_a_new_node_is_checked_and_a_killed_process_starts_no_check(
     cluster: Cluster, observation: Observation
 ) -> None:
     namespace = observation.namespace
-    manifest = jobs.digits(
-        cluster, namespace, workers=2, epochs=30, step_delay_seconds=0.05, nodeCheck=policy()
-    )
+    manifest = jobs.digits(cluster, namespace, workers=2, epochs=jobs.ENDLESS_EPOCHS, nodeCheck=policy())
     cluster.apply(jobs.one_a_node(manifest), namespace)
     before = jobs.wait_until_training(observation, 2, within_seconds=CHECKED_SECONDS)
     assert len(observation.checks()) == 1

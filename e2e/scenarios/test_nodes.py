@@ -20,9 +20,8 @@ def test_the_worker_of_a_dead_node_runs_elsewhere_within_the_heartbeat_timeout_a
 ) -> None:
     namespace = observation.namespace
     policy = {"heartbeatTimeoutSeconds": HEARTBEAT_TIMEOUT_SECONDS}
-    cluster.apply(
-        jobs.digits(cluster, namespace, epochs=5, step_delay_seconds=0.1, elasticPolicy=policy), namespace
-    )
+    manifest = jobs.digits(cluster, namespace, epochs=jobs.ENDLESS_EPOCHS, elasticPolicy=policy)
+    cluster.apply(manifest, namespace)
     before = jobs.wait_until_training(observation, 2)
     lost = jobs.current_pods(observation)[1]["spec"]["nodeName"]
 

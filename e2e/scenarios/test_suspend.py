@@ -32,7 +32,7 @@ def test_a_job_made_suspended_makes_no_pods_and_one_suspended_later_goes_on_from
 ) -> None:
     namespace = observation.namespace
     manifest = elasticity.digits(
-        cluster, namespace, workers=2, minimum=2, maximum=2, epochs=4, step_delay_seconds=0.1, suspend=True
+        cluster, namespace, workers=2, minimum=2, maximum=2, step_delay_seconds=0.1, suspend=True
     )
     cluster.apply(manifest, namespace)
     wait_until_suspended(observation)
@@ -50,6 +50,7 @@ def test_a_job_made_suspended_makes_no_pods_and_one_suspended_later_goes_on_from
     reached = max(jobs.step_of(worker) for worker in observation.history[Kind.WORKER])
     pods_so_far = all_pods(observation)
 
+    jobs.hurry(cluster, observation)
     set_suspend(cluster, observation, False)
     jobs.wait_until_succeeded(observation)
     after = jobs.rendezvous(observation)

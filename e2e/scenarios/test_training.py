@@ -16,7 +16,7 @@ def test_digits_train_through_a_killed_process_and_a_deleted_pod(
     cluster: Cluster, observation: Observation
 ) -> None:
     namespace = observation.namespace
-    cluster.apply(jobs.digits(cluster, namespace, workers=3, epochs=7), namespace)
+    cluster.apply(jobs.digits(cluster, namespace, workers=3, paced=True), namespace)
     first = jobs.wait_until_training(observation, 3)
 
     cluster.kill_process(namespace, jobs.current_pods(observation)[1])
@@ -30,6 +30,7 @@ def test_digits_train_through_a_killed_process_and_a_deleted_pod(
     assert third["members"] == [0, 1, 2]
     assert third["incarnations"] == [1, 1, 2]
 
+    jobs.hurry(cluster, observation)
     jobs.wait_until_succeeded(observation)
     assert jobs.accuracy(cluster, observation) >= jobs.GOOD_ACCURACY
     jobs.assert_one_world_a_round(observation)
@@ -39,10 +40,12 @@ def test_losing_rank_0_makes_one_new_round_that_goes_on_from_the_checkpoint(
     cluster: Cluster, observation: Observation
 ) -> None:
     namespace = observation.namespace
-    cluster.apply(jobs.digits(cluster, namespace, epochs=7), namespace)
+    cluster.apply(jobs.digits(cluster, namespace, paced=True), namespace)
     before = jobs.wait_until_training(observation, 2, beyond_step=30)
 
     cluster.delete_pod(namespace, "digits-worker-0-1")
+    wait_for_round(observation, before["round"] + 1)
+    jobs.hurry(cluster, observation)
     jobs.wait_until_succeeded(observation)
 
     after = jobs.rendezvous(observation)
