@@ -13,7 +13,7 @@ RATIO = 3.0
 """Healthy virtual nodes share this machine's cores, so that one may well take twice as long as another."""
 TAINT = "elastic.iml.github.io/unhealthy"
 CONDITION = "ElasticUnhealthy"
-CORDON_SECONDS = 10
+CORDON_SECONDS = 30
 
 
 def node_check(spec: Object, name: str = "check") -> Object:

@@ -16,7 +16,8 @@ from e2e.samples import SampleLog
 NODES = 6
 SAVE_EVERY_STEPS = 10
 SMALL_LOSS = 0.5
-AT_ONCE_SECONDS = 5
+AT_ONCE_SECONDS = 15
+"""Half of the job's lastCallSeconds."""
 
 
 @pytest.mark.needs(Capability.POWER, Capability.STORAGE)

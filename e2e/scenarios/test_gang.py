@@ -10,7 +10,7 @@ from e2e.cluster import Cluster
 from e2e.observation import Observation
 
 NODES = 4
-SCHEDULING_SECONDS = 30
+SCHEDULING_SECONDS = 60
 POD_GROUPS = "podgroups.scheduling.x-k8s.io"
 
 

@@ -12,11 +12,13 @@ from e2e import embedded, jobs
 from e2e.cluster import Capability, Cluster, ControlPlaneProcess
 from e2e.observation import Observation
 
-START_SECONDS = 15
+START_SECONDS = 60
 LEASE_SECONDS = 15
 RETRY_SECONDS = 2 * 1.2  # a candidate looks every 2 s, with jitter
-FORMING_SECONDS = 5  # from the takeover on: the agents have told what failed, and worlds form at once
-RELOADING_SECONDS = 4  # who loses the Lease begins anew as another process, which imports and lists all first
+FORMING_SECONDS = 15  # from the takeover on: the agents have told what failed, and worlds form at once
+RELOADING_SECONDS = (
+    10  # who loses the Lease begins anew as another process, which imports and lists all first
+)
 HELD_SECONDS = 1  # a second failure without new ground waits
 
 

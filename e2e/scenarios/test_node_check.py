@@ -16,7 +16,7 @@ from e2e.observation import Observation
 
 TIMEOUT_SECONDS = 120
 FINISHED_SECONDS = 240
-CONDITION_SECONDS = 20
+CONDITION_SECONDS = 60
 
 
 def dlr_node_check(cluster: Cluster, *arguments: str) -> tuple[int, Object]:

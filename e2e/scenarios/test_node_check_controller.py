@@ -13,7 +13,7 @@ from e2e.faults import Broken, Held, NodeProbes
 from e2e.observation import Observation
 
 TIMEOUT_SECONDS = 120
-SUCCESSOR_SECONDS = 30
+SUCCESSOR_SECONDS = 60
 NODES_CHECKED = ["node-0", "node-1", "node-2", "node-3"]
 BROKEN, BYSTANDER = "node-3", "node-0"
 

@@ -11,11 +11,13 @@ from e2e.cluster import Capability, Cluster
 from e2e.observation import Observation
 
 HEARTBEAT_TIMEOUT_SECONDS = 15
-SCHEDULING_SECONDS = 30
+BUSY_MACHINE_SECONDS = 20
+"""For a new Pod to start: a second or two, if nothing else runs."""
+SCHEDULING_SECONDS = 60
 
 
 @pytest.mark.needs(Capability.POWER)
-def test_the_worker_of_a_dead_node_runs_elsewhere_within_the_heartbeat_timeout_and_5_seconds(
+def test_the_worker_of_a_dead_node_runs_elsewhere_soon_after_the_heartbeat_timeout(
     cluster: Cluster, observation: Observation
 ) -> None:
     namespace = observation.namespace
@@ -31,7 +33,7 @@ def test_the_worker_of_a_dead_node_runs_elsewhere_within_the_heartbeat_timeout_a
         observation.wait_for(
             "the worker to run on another node",
             lambda: runs_elsewhere(observation, lost),
-            HEARTBEAT_TIMEOUT_SECONDS + 5,
+            HEARTBEAT_TIMEOUT_SECONDS + BUSY_MACHINE_SECONDS,
         )
         print(f"worker runs elsewhere {time.monotonic() - off_since:.1f} s after its node lost power")
         after = jobs.wait_until_training(observation, 2, beyond_step=0)
