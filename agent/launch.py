@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from agent.warm.room import ROOM, VARIABLE
 
@@ -22,6 +23,7 @@ def main(argv: Sequence[str]) -> int:
 
     Raises: in a training process what `agent.warm.script.become` does, in the agent nothing of its own.
     """
+    signal.signal(signal.SIGTERM, _leave)  # without a handler, it does not end a container's first process
     env = foreseen_environment(argv, os.environ)
     if env is None:
         return run(argv, None)
@@ -53,6 +55,11 @@ def run(argv: Sequence[str], parent: WarmParent | None) -> int:
     gc.freeze()
     gc.enable()
     return agent(argv, parent)
+
+
+def _leave(signum: int, _frame: object) -> NoReturn:
+    """Until the agent has handlers of its own there is nothing to tidy up; a warm parent ends with us."""
+    os._exit(128 + signum)
 
 
 def start_with_room(environ: Mapping[str, str]) -> None:

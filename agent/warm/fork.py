@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 from collections.abc import Mapping, Sequence
 
 from agent.warm.order import connected
@@ -29,6 +30,7 @@ def fork_parent(env: Mapping[str, str], modules: Sequence[str]) -> WarmParent | 
         theirs.close()
         return WarmParent(ForkedProcess(["dlr-warm-parent"], pid), control, env, modules)
     control.close()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # as a new process has it
     os.setsid()  # Ctrl-C is for the agent, which tells the others
     set_environment(env)
     be_parent(theirs, modules)

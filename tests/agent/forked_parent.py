@@ -6,6 +6,7 @@ codes.json.
 
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -26,6 +27,7 @@ def run(warm: WarmStart, argv: list[str], stem: Path, env: dict[str, str]) -> in
 
 def main() -> None:
     folder = Path(sys.argv[1])
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(1))  # the agent's, and none of the scripts'
     env = {name: value for name, value in os.environ.items() if name != VARIABLE}
     import_torch(env)
     assert not unsafe()

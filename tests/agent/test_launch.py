@@ -1,0 +1,38 @@
+"""The first moments of `dlr run`, before it is an agent."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.agent.conftest import Agents
+
+SECONDS = 30.0
+
+
+@pytest.mark.parametrize("warm", [True, False])
+def test_sigterm_ends_it_while_it_imports_torch_even_as_a_container_s_first_process(
+    agents: Agents, warm: bool
+) -> None:
+    """A first process only gets signals that it has handlers for (pid_namespaces(7))."""
+    process = agents.start(0, agents.script(""), warm=warm)
+    await_handler(process, signal.SIGTERM)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(SECONDS) == 128 + signal.SIGTERM
+
+
+def await_handler(process: subprocess.Popen[bytes], number: int) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not has_handler(process.pid, number):
+        assert process.poll() is None and time.monotonic() < deadline, "it has no handler"
+        time.sleep(0.001)
+
+
+def has_handler(pid: int, number: int) -> bool:
+    caught = re.search(r"^SigCgt:\s*(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    return caught is not None and bool(int(caught[1], 16) >> (number - 1) & 1)
