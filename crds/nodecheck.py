@@ -204,10 +204,8 @@ class NodeCheckStatus(Model):
     ] = Field(default_factory=list)
     node_results: Annotated[
         list[NodeResult],
-        Field(
-            max_length=5_000,
-            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["node"]},
-        ),
+        # Not a map: managedFields would name every field of every node, and be as large as the results.
+        Field(max_length=5_000, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
     ] = Field(default_factory=list)
     """The verdicts. Before the check has finished, on nodes that failed their own tests, or gave no answer.
 

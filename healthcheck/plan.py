@@ -50,15 +50,17 @@ def _groups(history: History, findings: Findings, settings: Settings) -> tuple[G
     last = history.rounds[-UNHEARD_ROUNDS:]
     unheard = [most_are_silent(round_, history.withdrawn) for round_ in last]
     nobody_hears_us = len(last) == UNHEARD_ROUNDS and all(unheard)
-    hopeless = done >= settings.most_rounds_without_a_pass and not _anything_passed(history, findings)
-    if done >= settings.most_rounds or nobody_hears_us or hopeless:
+    if done >= settings.most_rounds or nobody_hears_us or _is_hopeless(history, findings, settings):
         return ()
     evidence = tuple(findings.evidence.values())
     screening = done < settings.screening_rounds
     return next_groups(findings.nodes, evidence, screening=screening, absent=history.absent)
 
 
-def _anything_passed(history: History, findings: Findings) -> bool:
-    return any(node.vouched for node in findings.nodes) or any(
-        group.passed for round_ in history.rounds for group in round_.groups
-    )
+def _is_hopeless(history: History, findings: Findings, settings: Settings) -> bool:
+    """Whether nothing has passed yet, and nothing will."""
+    tests = [group.passed for round_ in history.rounds for group in round_.groups]
+    if any(tests) or any(node.vouched for node in findings.nodes):
+        return False
+    rounds = len(history.rounds)
+    return rounds >= settings.most_rounds_without_a_pass or len(tests) >= settings.most_tests_without_a_pass

@@ -35,6 +35,8 @@ class Settings:
     most_rounds_without_a_pass: int = 4
     """While fewer than half of the nodes are faulty, some healthy pair meets by then. If nothing passes, it
     is likelier to be the software or its settings, and every further round costs a time-out."""
+    most_tests_without_a_pass: int = 200
+    """The same in tests: in so many pairs, two healthy nodes have met if fewer than half are faulty."""
     failed: Rules = field(default_factory=Rules)
     slow: Rules = field(default_factory=lambda: Rules(clearing_passes=2))
     """Traffic of others slows a healthy pair now and then: two fast tests are enough."""

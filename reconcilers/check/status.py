@@ -31,18 +31,25 @@ ACCELERATORS_TESTED = "AcceleratorsTested"
 
 MAX_TEXT = 1_024
 MAX_DETAILED = 250
-"""Nodes whose verdict comes with evidence and figures, those that are not healthy first: etcd takes no object
-of more than 1.5 MB, and every agent of the check watches this one."""
+"""Nodes whose verdict comes with evidence and figures, those that are not healthy first, or whose leaving is
+told with a reason: etcd takes no object of more than 1.5 MiB, and all agents of the check watch this one."""
 
 
 def to_wire(status: NodeCheckStatus) -> dict[str, Any]:
-    """As it is written: without the empty fields of results, of which there may be thousands."""
+    """As it is written: of thousands of results, without empty fields and with the first texts only."""
     wire = status.to_wire()
+    wire["withdrawn"] = _first_told(wire["withdrawn"])
     wire["rounds"] = [
         done | {"groups": [_full(group) for group in done["groups"]]} for done in wire["rounds"]
     ]
-    wire["nodeResults"] = [_full(result) for result in wire["nodeResults"]]
+    wire["nodeResults"] = [_full(result) for result in _first_told(wire["nodeResults"])]
     return wire
+
+
+def _first_told(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    told = [number for number, entry in enumerate(entries) if entry["message"]]
+    cut = {*told[MAX_DETAILED:]}
+    return [entry | {"message": ""} if number in cut else entry for number, entry in enumerate(entries)]
 
 
 def _full(result: dict[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,8 +13,8 @@ from hypothesis import strategies as st
 from crds.elasticjob import Rendezvous
 from crds.nodecheck import CheckGroup, NodeCheck, NodeCheckSpec, NodeCheckStatus, NodeResult
 from healthcheck.measurements import Metric
-from reconcilers.check.history import ended_gathering, ended_step, history_of, settled_nodes
-from reconcilers.check.participants import Participant, departure_of, out_of
+from reconcilers.check.history import Ended, ended_gathering, ended_step, history_of, settled_nodes
+from reconcilers.check.participants import MAX_MESSAGE, Participant, departure_of, out_of
 from reconcilers.check.scope import (
     Candidate,
     choose,
@@ -24,7 +25,7 @@ from reconcilers.check.scope import (
     wanted_workers,
 )
 from reconcilers.check.settings import fleet_of, settings_of, untested_accelerators
-from reconcilers.check.status import MAX_DETAILED
+from reconcilers.check.status import MAX_DETAILED, concluded, settled, to_wire
 from reconcilers.check.summary import summary_of
 from reconcilers.check.turns import Claim, in_the_way
 from tests.reconcilers.build import NOW, worker
@@ -346,3 +347,21 @@ def test_summary_tells_the_worst_first(
 def test_summary_of_many_names_some() -> None:
     summary = summary_of(results(**{f"n{i}": "Faulty" for i in range(MAX_DETAILED)}))
     assert len(summary.message) < 200 and "and 240 more" in summary.message
+
+
+@pytest.mark.parametrize("step", ["withdrawn", "unanswered"])
+def test_status_of_5000_nodes_that_all_drop_out_fits_into_etcd(step: str) -> None:
+    why = {
+        f"ip-10-0-{i // 250}-{i % 250}.eu-west-1.compute.internal": ("out of order " * 50)[:MAX_MESSAGE]
+        for i in range(5_000)
+    }
+    ended = Ended(**{"withdrawn": {}, "unanswered": {}, step: why})
+    status = settled(NodeCheckStatus(nodes=list(why), workers=list(range(5_000))), ended)
+    verdicts = [
+        NodeResult(node=node, verdict="Inconclusive", causes=["Withdrawn"], message=message)
+        for node, message in why.items()
+    ]
+    for written in (status, concluded(status, verdicts, summary_of(verdicts), NOW)):
+        wire = to_wire(written)
+        assert len(orjson.dumps(wire)) < 1.5 * 2**20
+        assert NodeCheckStatus.model_validate(wire).withdrawn[:1] == written.withdrawn[:1]
