@@ -19,7 +19,7 @@ from localcluster.apiserver.disruption import (
     status_of,
 )
 from localcluster.apiserver.errors import ApiError
-from localcluster.apiserver.scale import scale_of
+from localcluster.apiserver.scale_object import scale_of
 from localcluster.apiserver.store import ChangeType, Event
 from localcluster.apiserver.times import utc_now
 from localcluster.resource import JSON

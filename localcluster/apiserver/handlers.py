@@ -25,7 +25,8 @@ from localcluster.apiserver.policies import Operation
 from localcluster.apiserver.representations import negotiate
 from localcluster.apiserver.requests import Context
 from localcluster.apiserver.reviews import review
-from localcluster.apiserver.scale import SCALE_TYPE, read_scale, write_scale
+from localcluster.apiserver.scale import read_scale, write_scale
+from localcluster.apiserver.scale_object import SCALE_TYPE
 from localcluster.apiserver.selection import read_selection
 from localcluster.apiserver.store import Stored
 from localcluster.apiserver.times import utc_now
