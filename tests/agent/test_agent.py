@@ -123,7 +123,7 @@ def test_sigterm_ends_even_what_ignores_it_within_the_grace(cluster: FakeCluster
         "dlr.report_step(1)\n"
         "while True: time.sleep(1)\n"
     )
-    agent = agents.start(0, script, DLR_TERMINATION_GRACE_SECONDS="4")
+    agent = agents.start(0, script, DLR_TERMINATION_GRACE_SECONDS="6")
     cluster.wait_state({0: "Ready"}, 0)
     cluster.form([0])
     cluster.wait_step(0, 1)
@@ -131,7 +131,7 @@ def test_sigterm_ends_even_what_ignores_it_within_the_grace(cluster: FakeCluster
     terminated_at = time.monotonic()
     agent.terminate()
     assert agent.wait(10) == 143
-    assert time.monotonic() - terminated_at < 4
+    assert time.monotonic() - terminated_at < 6
     assert not Path(f"/proc/{process}").exists()
     assert cluster.agent(0)["state"] == "Stopped"
 
@@ -193,7 +193,7 @@ def test_reforming_gives_time_to_save_until_the_next_world_waits(
     time.sleep(0.5)
     assert cluster.agent(0)["state"] == "Running"
     cluster.form([0])  # the others are waiting now
-    cluster.wait_state({0: "Running"}, 2, timeout_seconds=8)
+    cluster.wait_state({0: "Running"}, 2, timeout_seconds=30)
 
 
 def test_api_server_away_or_hanging_does_not_disturb_training(cluster: FakeCluster, agents: Agents) -> None:
@@ -206,12 +206,12 @@ def test_api_server_away_or_hanging_does_not_disturb_training(cluster: FakeClust
     time.sleep(3)
     back_at = time.monotonic()
     cluster.start()
-    cluster.wait(lambda: cluster.renewals[-1][0] > back_at, "a heartbeat", 3)
+    cluster.wait(lambda: cluster.renewals[-1][0] > back_at, "a heartbeat")
     cluster.hanging.clear()
     time.sleep(7)
     cluster.hanging.set()
     back_at = time.monotonic()
-    cluster.wait(lambda: cluster.renewals[-1][0] > back_at, "a heartbeat", 3)
+    cluster.wait(lambda: cluster.renewals[-1][0] > back_at, "a heartbeat")
     assert training_processes(agent.pid) == before
     cluster.publish(phase="Suspended")  # and it still listens
     assert agent.wait(20) == 143
@@ -228,7 +228,7 @@ def test_failure_while_the_api_server_is_away_is_told_later(cluster: FakeCluster
     os.kill(process, signal.SIGKILL)
     time.sleep(1)
     cluster.start()
-    cluster.wait_state({0: "Failed"}, 1, timeout_seconds=5)
+    cluster.wait_state({0: "Failed"}, 1)
     cluster.form([0])
     cluster.wait_state({0: "Running"}, 2)
 

@@ -184,13 +184,14 @@ def test_progress_is_rationed_but_not_lost(api: FakeApi, reporter: Reporter) -> 
 
 
 def test_first_step_of_a_round_and_a_checkpoint_do_not_wait(api: FakeApi, reporter: Reporter) -> None:
+    reporter._progress_seconds = 60.0
     reporter.start()
     assert reporter.flush(5)
     attempts = len(api.told)
     reporter.progress(at_once=True)
     reporter.progress()  # does not put it off
-    assert api.attempts.acquire(timeout=1)
-    assert api.attempts.acquire(timeout=0.25)  # sooner than progress_seconds
+    assert api.attempts.acquire(timeout=5)
+    assert api.attempts.acquire(timeout=5)  # sooner than progress_seconds
     assert attempts == 1
 
 

@@ -125,7 +125,7 @@ async def test_cache_follows_through_a_kill_and_restart_of_the_server(cluster):
 
 async def test_a_stopped_server_breaks_contact_and_the_watch_goes_on_afterwards(cluster):
     contact = Contact(gap_seconds=0.5)
-    async with client_to(cluster, contact=contact, call_timeout_seconds=0.3) as client:
+    async with client_to(cluster, contact=contact, call_timeout_seconds=1.0) as client:
         cache = Cache(client, timing=TIMING)
         store = cache.store(CONFIGMAPS)
         async with background(cache.run()):
@@ -156,10 +156,10 @@ async def test_leadership_ends_in_time_when_the_server_stands_still_and_is_won_a
             assert leader.is_leader and not standby.is_leader
             cluster.apiserver.send_signal(signal.SIGSTOP)
             with pytest.raises(LeadershipLost):
-                await asyncio.wait_for(holding, 5)
+                await asyncio.wait_for(holding, 15)
             assert not leader.is_leader and not standby.is_leader
             cluster.apiserver.send_signal(signal.SIGCONT)
-            await asyncio.wait_for(following, 10)
+            await asyncio.wait_for(following, 30)
             assert standby.is_leader and not leader.is_leader
         lease = await client.get(LEASES, "elect", "default")
         assert lease["spec"]["holderIdentity"] == "second" and lease["spec"]["leaseTransitions"] == 1

@@ -142,14 +142,14 @@ async def test_writes_that_were_surely_not_done_are_tried_again():
 
 
 async def test_a_hanging_server_is_given_up_in_time_whatever_the_attempts():
-    async with fake_api() as api, client_of(api, call_timeout_seconds=0.3) as client:
+    async with fake_api() as api, client_of(api, call_timeout_seconds=1.0) as client:
         api.stop_answering()
         loop = asyncio.get_running_loop()
         for call in (client.get(PODS, "a", "ns"), client.create(PODS, pod("a"))):
             before = loop.time()
-            with pytest.raises(Unavailable, match=r"did not answer (GET|POST) .* within 0.3 s"):
+            with pytest.raises(Unavailable, match=r"did not answer (GET|POST) .* within 1.0 s"):
                 await call
-            assert loop.time() - before < 0.6
+            assert loop.time() - before < 2
 
 
 async def test_no_server_is_one_clear_sentence():
