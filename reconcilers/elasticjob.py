@@ -28,7 +28,7 @@ from reconcilers.check.job_verdicts import Standing, standing_of
 from reconcilers.clock import Clock
 from reconcilers.failure.hardware_smell import suspected_at
 from reconcilers.failure.memory import raised_memory
-from reconcilers.failure.policy import Renewal, assess
+from reconcilers.failure.policy import Renewal, assess, given_up
 from reconcilers.job import outcome as job_outcome
 from reconcilers.job.relaunch import Relaunch, plan_relaunches
 from reconcilers.job.run_policy import seconds_to_deadline, seconds_to_expiry
@@ -137,6 +137,7 @@ class ElasticJobReconciler(Reconciler):
         turn.again_in(remaining)
 
         turn.suspected_at = suspected_at(job.status.suspected_at, turn.workers, turn.published, turn.now)
+        turn.given_up = given_up(job, turn.workers)
         checks = self._checks.read(job, turn.workers)
         turn.active_check = active_check(checks.of_job)
         standing = standing_of(job, turn.workers, checks, turn.suspected_at, turn.now)
@@ -177,9 +178,9 @@ class ElasticJobReconciler(Reconciler):
             published = waiting_since_the_check(published, turn.now)
         participants, bounds = participants_of(job, turn.workers, self._ages(turn)), bounds_of(job)
         if active is None:
-            turn.roll = plan_roll(
-                job, turn.workers, participants, published, bounds, turn.fresh, standing.slow
-            )
+            without = {w.spec.index for w in turn.workers if w.metadata.uid in turn.given_up}
+            without.update(standing.slow)
+            turn.roll = plan_roll(job, turn.workers, participants, published, bounds, turn.fresh, without)
             turn.job = with_sources(job, turn.roll.sources) if turn.roll.sources else job
         people = turn.roll.marked(participants)
         course = plan_world(published, people, bounds, standing, active, turn.now)
@@ -201,9 +202,10 @@ class ElasticJobReconciler(Reconciler):
     ) -> None:
         """Raise the incarnation of slots whose Pod has ended, has to leave its node, or is to be another."""
         slots = {type_: present_slots(turn.job, type_) for type_ in training_types(turn.job)}
-        wanted = [w for w in turn.workers if w.spec.index in slots.get(w.spec.type, ())]
         renewed = {worker.metadata.uid: rolling.REASON for worker in turn.roll.relaunches}
         renewed |= {uid: renewal.reason for uid, renewal in failed.items()}
+        present = [w for w in turn.workers if w.spec.index in slots.get(w.spec.type, ())]
+        wanted = [w for w in present if w.metadata.uid not in turn.given_up]
         avoiding = {uid for uid, renewal in failed.items() if renewal.avoids_node}
         plan = plan_relaunches(wanted, rendezvous, turn.now, standing, renewed, avoiding)
         turn.again_in(plan.look_again_seconds)

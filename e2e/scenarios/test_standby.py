@@ -61,6 +61,45 @@ def test_a_standby_worker_steps_in_at_once_and_is_refilled_again_and_again(
     observation.wait_for("the standby to leave with the job", lambda: not running(observation), 60)
 
 
+def test_a_worker_too_many_that_never_starts_is_given_up_and_the_others_train(
+    cluster: Cluster, observation: Observation
+) -> None:
+    manifest = elasticity.idle(cluster, workers=2, minimum=2, maximum=2)
+    worker = manifest["spec"]["replicaSpecs"]["worker"]
+    worker["standby"] = 1
+    fails = (
+        'test $NODE_RANK != 1 || { echo "no such disk" >&2; exit 7; }; exec dlr run --no-python sleep 3600'
+    )
+    worker["template"]["spec"]["containers"][0]["command"] = ["/bin/sh", "-c", fails]
+    cluster.apply(manifest, observation.namespace)
+
+    def given_up() -> Object:
+        return jobs.condition(observation.job("idle"), "WorkersGivenUp")
+
+    observation.wait_for("a worker to be given up", lambda: given_up().get("status") == "True", 60)
+    assert "idle-worker-1 failed 3 times in a row by the same error" in given_up()["message"]
+    assert elasticity.wait_for_world(observation, [0, 2], "idle")["round"] == 1
+    assert jobs.phase(observation, "idle") == "Running"
+    observation.wait_for(
+        "an Event of it",
+        lambda: any(event.get("reason") == "WorkersGivenUp" for event in observation.events(of="idle")),
+        30,
+    )
+    uid = observation.workers("idle")[1]["metadata"]["uid"]
+    cluster.kubectl("delete", "ew", "idle-worker-1", "-n", observation.namespace)
+    observation.wait_for("it to be tried again", lambda: started_anew(observation, uid), 30)
+
+
+def started_anew(observation: Observation, earlier_uid: str) -> bool:
+    """Whether there is another ElasticWorker, with a Pod of its own."""
+    workers = observation.workers("idle")
+    return (
+        len(workers) == 3
+        and workers[1]["metadata"]["uid"] != earlier_uid
+        and "podUid" in workers[1]["status"]
+    )
+
+
 @pytest.mark.slow
 def test_who_stands_by_is_checked_beside_the_world_and_not_again_when_it_steps_in(
     cluster: Cluster, observation: Observation

@@ -26,6 +26,7 @@ from reconcilers.failure.memory import memory_of
 from reconcilers.failure.rules import rules_of
 from reconcilers.job.status import failure_of_pod, last_failure
 from reconcilers.world.rendezvous import Break
+from reconcilers.world.slots import wanted_slots
 
 MAX_TEXT = 1_024
 BY_RULE = Overdrawn("FailurePolicy", "a rule of failurePolicy fails the job")
@@ -110,6 +111,14 @@ def assess(
     )
 
 
+def given_up(job: ElasticJob, workers: Sequence[ElasticWorker]) -> dict[str, str]:
+    """By uid, whose Pod has ended and is not started again, and why: there are enough others."""
+    spare = _spare(job, workers)
+    failed = [w for w in workers if w.metadata.uid in spare and w.status.phase is WorkerPhase.FAILED]
+    told = {w.metadata.uid: _told(spare[w.metadata.uid], _of(w)).message for w in failed}
+    return {uid: f"not started again, since there are enough others: {why}" for uid, why in told.items()}
+
+
 def _charged(
     job: ElasticJob, workers: Sequence[ElasticWorker], incident: Incident, now: datetime
 ) -> FailureBudget:
@@ -182,16 +191,40 @@ def _ending(
             return _told(BY_RULE, _of(worker))
     if incident is not None and incident.action is FailureAction.FAIL_JOB:
         return _told(BY_RULE, incident.failure)
-    allowed = {type_: spec.restart_count for type_, spec in job.spec.replica_specs.items()}
-    excess = budgets.overdrawn(budget, allowed.get(names.WORKER, 0), "training")
+    excess = budgets.overdrawn(budget, _allowed(job, names.WORKER), "training")
     if excess is not None:
         return _told(excess, failure)
+    spare = _spare(job, workers)
     for worker in workers:
-        who, own = worker.metadata.name, worker.status.failure_budget
-        excess = budgets.overdrawn(own, allowed.get(worker.spec.type, 0), who)
-        if excess is not None:
+        excess = _overdrawn(job, worker)
+        if excess is not None and worker.metadata.uid not in spare:
             return _told(excess, _of(worker))
     return None
+
+
+def _spare(job: ElasticJob, workers: Sequence[ElasticWorker]) -> dict[str, Overdrawn]:
+    """By uid, the workers that have spent their budget, while there are as many others as are to train.
+
+    None in a job without standby: there, nobody makes up for one that is missing.
+    """
+    spec = job.spec.replica_specs.get(names.WORKER)
+    if spec is None or not spec.standby:
+        return {}
+    wanted = wanted_slots(job, names.WORKER)
+    training = (w for w in workers if w.spec.type == names.WORKER and w.spec.index in wanted)
+    spent = {w.metadata.uid: excess for w in training if (excess := _overdrawn(job, w)) is not None}
+    return spent if len(wanted) - len(spent) >= spec.replicas else {}
+
+
+def _overdrawn(job: ElasticJob, worker: ElasticWorker) -> Overdrawn | None:
+    """By its Pods."""
+    allowed = _allowed(job, worker.spec.type)
+    return budgets.overdrawn(worker.status.failure_budget, allowed, worker.metadata.name)
+
+
+def _allowed(job: ElasticJob, type_: str) -> int:
+    spec = job.spec.replica_specs.get(type_)
+    return spec.restart_count if spec is not None else 0
 
 
 def _of(worker: ElasticWorker) -> JobFailure | None:

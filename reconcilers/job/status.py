@@ -22,6 +22,7 @@ from reconcilers.pod.worker_status import REPLACED, finished, stuck_by
 RUNNING, SUCCEEDED, FAILED, SUSPENDED = "Running", "Succeeded", "Failed", "Suspended"
 WORLD_FORMED = "WorldFormed"
 WORKERS_SCHEDULED = "WorkersScheduled"
+WORKERS_GIVEN_UP = "WorkersGivenUp"
 MASTER_IGNORED = "MasterReplicaIgnored"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -31,6 +32,8 @@ class Turn:
     """Who of them has a turn now."""
     standing_by: frozenset[int] = frozenset()
     """Workers that are ready beside the world."""
+    given_up: Mapping[str, str] = field(default_factory=dict)
+    """By uid, whose Pod is not started again, and why."""
     asked_anew: bool = False
     """Whether a count, or something of a ScalePlan, has become desired state just now."""
     events: list[tuple[EventType, str, str]] = field(default_factory=list)

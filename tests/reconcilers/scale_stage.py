@@ -222,7 +222,7 @@ class Stage:
         name = worker["metadata"]["name"]
         if status.get("observedIncarnation") != spec["incarnation"]:
             self._start(worker)
-        elif spec["index"] not in self.unschedulable:
+        elif spec["index"] not in self.unschedulable and status["phase"] != "Failed":
             self._speak(job, name, status)
 
     def _start(self, worker: JSON) -> None:

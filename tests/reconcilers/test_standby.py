@@ -366,6 +366,72 @@ async def test_a_failure_that_asks_for_a_new_pod_has_a_standby_step_in_meanwhile
     assert stage.memory() == {0: "1Gi", 1: "2Gi", 2: "1Gi"}
 
 
+async def test_a_standby_whose_pods_keep_failing_is_given_up_and_the_job_is_not() -> None:
+    stage = await training(2, 1)
+    fail_for_good(stage, 2)
+    await stage.settle()
+    assert (members(stage), standbys(stage), stage.job()["status"]["phase"]) == ([[0, 1]], [], "Running")
+    assert stage.workers()[2]["spec"]["incarnation"] == 1
+    told = (
+        "not started again, since there are enough others: j-worker-2 failed 3 times in a row by the same error "
+        "without getting further: j-worker-2: no such file"
+    )
+    assert given_up(stage) == ("True", "BudgetSpent", told)
+    assert [said for said in stage.events if said[0] == "WorkersGivenUp"] == [("WorkersGivenUp", told)]
+
+    stage.remove(ELASTICWORKERS, "j-worker-2")  # somebody has mended what was wrong
+    await stage.settle()
+    assert standbys(stage) == [2] and given_up(stage) == ("False", "NoneGivenUp", "")
+
+
+async def test_a_member_that_is_given_up_has_its_place_taken_by_a_standby() -> None:
+    stage = await training(2, 1)
+    fail_for_good(stage, 0)
+    await stage.settle()
+    assert members(stage) == [[0, 1], [1, 2]] and given_up(stage)[0] == "True"
+
+
+async def test_the_job_fails_when_more_are_given_up_than_stand_by() -> None:
+    stage = await training(2, 1)
+    fail_for_good(stage, 2)
+    await stage.settle()
+    fail_for_good(stage, 1)
+    await stage.settle()
+    failed = next(c for c in stage.job()["status"]["conditions"] if c["type"] == "Failed")
+    assert (failed["status"], failed["reason"]) == ("True", "SameErrorRepeated")
+
+
+@pytest.mark.parametrize("asked", [{"replicas": 3}, {"resource": {"memory": "2Gi"}}])
+async def test_a_plan_does_not_wait_for_who_was_given_up(asked: dict[str, Any]) -> None:
+    stage = await training(2, 1)
+    fail_for_good(stage, 2)
+    await stage.settle()
+    stage.add_plan(replicaResourceSpecs={"worker": asked})
+    await stage.settle()
+    assert stage.phase() == "Succeeded" and given_up(stage)[0] == "True"
+    assert members(stage)[-1] == ([0, 1, 3] if "replicas" in asked else [3, 4])
+
+
+def given_up(stage: Stage) -> tuple[str, str, str]:
+    """Status, reason and message of the condition."""
+    found = next(c for c in stage.job()["status"]["conditions"] if c["type"] == "WorkersGivenUp")
+    return found["status"], found["reason"], found["message"]
+
+
+def fail_for_good(stage: Stage, index: int) -> None:
+    """Its Pod has ended in the same way for the third time."""
+    worker_ = next(w for w in stage.workers() if w["spec"]["index"] == index)
+    end = {
+        "incarnation": worker_["spec"]["incarnation"],
+        "exitClass": "UserError",
+        "message": "no such file",
+        "time": later(stage.seconds).isoformat(),
+    }
+    budget = {"spent": {"UserError": 3}, "signature": "UserError: no such file", "alike": 3}
+    failed = {"phase": "Failed", "standby": None, "lastExit": end, "failureBudget": budget}
+    stage.patch(ELASTICWORKERS, worker_["metadata"]["name"], {"status": failed}, status=True)
+
+
 def lose(stage: Stage, index: int) -> None:
     """Its Pod is gone."""
     worker_ = next((w for w in stage.workers() if w["spec"]["index"] == index), None)
