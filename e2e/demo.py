@@ -21,8 +21,8 @@ from e2e.screen import IN_SERVICE, NodeRow, Screen, WorkerRow
 
 WORKERS = 3
 NODES = 4
-EPOCHS = 12
-LAST_STEP = EPOCHS * 23
+EPOCHS = 8
+LAST_STEP = EPOCHS * jobs.STEPS_AN_EPOCH
 STEP_DELAY_SECONDS = 0.07
 STEPS_BETWEEN_BLOWS = 20
 NODE_CHECK = {"enabled": True, "timeoutSeconds": 120, "stragglerRatio": checks.RATIO}

@@ -17,9 +17,10 @@ QUICK_REPORTS = {"heartbeatTimeoutSeconds": 9}
 """Agents tell their step three times in this time: scenarios that wait for steps need not wait long."""
 
 PACED = Path(__file__).parent / "fixtures" / "paced.py"
-PACED_EPOCHS = 30
-"""So many that no machine gets through them at their pace before a scenario has done what it wants to."""
 ENDLESS_EPOCHS = 10_000
+CRAWLING_EPOCHS = 3
+"""The last ones of a paced job."""
+STEPS_AN_EPOCH = 23
 
 TRAINING_RESOURCES = {"requests": {"cpu": "100m", "memory": "256Mi"}}
 
@@ -39,7 +40,7 @@ def digits(
     namespace: str,
     *,
     workers: int = 2,
-    epochs: int | None = None,
+    epochs: int = 10,
     step_delay_seconds: float = 0.05,
     paced: bool = False,
     launcher: tuple[str, ...] = ("dlr", "run", "--preload=sklearn.datasets"),
@@ -47,18 +48,19 @@ def digits(
 ) -> Object:
     """examples/digits as a job of this cluster: 23 steps an epoch, a checkpoint every 10 steps.
 
-    Ten epochs; or `PACED_EPOCHS`, of which a `paced` job makes the rest once it is told to `hurry`.
+    A `paced` job is slow to end until it is told to `hurry` (fixtures/paced.py).
     """
     storage, script = cluster.storage(namespace), f"{cluster.examples}/digits/train.py"
     variables = {
         "CHECKPOINT_DIR": storage.path,
-        "EPOCHS": str(epochs or (PACED_EPOCHS if paced else 10)),
+        "EPOCHS": str(epochs),
         "STEP_DELAY_SECONDS": str(step_delay_seconds),
         "OMP_NUM_THREADS": "1",
     }
     if paced and Capability.STORAGE in cluster.capabilities:  # elsewhere, nobody can tell it to hurry
         variables |= {"PACE": str(step_delay_seconds), "STEP_DELAY_SECONDS": "0"}
         variables |= {"SCRIPT": script, "HURRY": str(_hurry(cluster, namespace))}
+        variables |= {"CRAWL_FROM": str((epochs - CRAWLING_EPOCHS) * STEPS_AN_EPOCH)}
         script = str(PACED)
     container = {
         "name": "main",

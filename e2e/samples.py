@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from e2e import jobs
 from e2e.api import Object
 from e2e.cluster import Cluster
 from e2e.observation import Observation
 
 VARIABLE = "SAMPLE_LOG_DIR"
-STEPS_AN_EPOCH = 23
 SAMPLES_AN_EPOCH = 1437
 
 
@@ -106,9 +106,9 @@ class SampleLog:
     def assert_exact(self, epochs: int) -> None:
         """Every sample once in every epoch, and none twice."""
         learned = self.learned()
-        assert sorted(learned) == list(range(1, epochs * STEPS_AN_EPOCH + 1))
+        assert sorted(learned) == list(range(1, epochs * jobs.STEPS_AN_EPOCH + 1))
         for epoch in range(epochs):
-            steps = range(epoch * STEPS_AN_EPOCH + 1, (epoch + 1) * STEPS_AN_EPOCH + 1)
+            steps = range(epoch * jobs.STEPS_AN_EPOCH + 1, (epoch + 1) * jobs.STEPS_AN_EPOCH + 1)
             times = Counter(index for step in steps for index in learned[step])
             assert set(times) == set(range(SAMPLES_AN_EPOCH)), f"samples of epoch {epoch} were left out"
             assert times.total() == SAMPLES_AN_EPOCH, f"samples came twice in epoch {epoch}: {times}"

@@ -15,6 +15,7 @@ from e2e.samples import SampleLog
 
 NODES = 6
 SAVE_EVERY_STEPS = 10
+EPOCHS = 10
 SMALL_LOSS = 0.5
 AT_ONCE_SECONDS = 15
 """Half of the job's lastCallSeconds."""
@@ -26,7 +27,9 @@ def test_six_workers_in_pairs_are_four_when_a_node_is_lost_and_six_when_it_retur
 ) -> None:
     namespace = observation.namespace
     log = SampleLog(cluster, namespace)
-    manifest = elasticity.digits(cluster, namespace, workers=6, minimum=2, maximum=6, policy={"nodeUnit": 2})
+    manifest = elasticity.digits(
+        cluster, namespace, workers=6, minimum=2, maximum=6, epochs=EPOCHS, policy={"nodeUnit": 2}
+    )
     cluster.apply(jobs.one_a_node(log.ask_for(manifest)), namespace)
     log.wait_for_world(observation, 6, steps=SAVE_EVERY_STEPS + 3)
     lost = jobs.node_of(observation, "digits-worker-5-1")
@@ -61,7 +64,7 @@ def test_six_workers_in_pairs_are_four_when_a_node_is_lost_and_six_when_it_retur
     print(curve)
     assert curve.restarts_from_checkpoint
     assert curve.losses[max(curve.losses)] < SMALL_LOSS
-    log.assert_exact(jobs.PACED_EPOCHS)
+    log.assert_exact(EPOCHS)
     assert jobs.accuracy(cluster, observation) >= jobs.GOOD_ACCURACY
     jobs.assert_one_world_a_round(observation)
 

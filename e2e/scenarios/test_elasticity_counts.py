@@ -13,6 +13,7 @@ from e2e.observation import Observation
 from e2e.samples import SampleLog
 
 SAVE_EVERY_STEPS = 10
+EPOCHS = 10
 
 
 @pytest.mark.needs(Capability.STORAGE)
@@ -25,6 +26,7 @@ def test_scaled_from_2_to_4_to_8_to_4_to_2_while_training(cluster: Cluster, obse
         workers=2,
         minimum=2,
         maximum=8,
+        epochs=EPOCHS,
         step_delay_seconds=0.3,
         policy={"lastCallSeconds": 30},
     )
@@ -49,7 +51,7 @@ def test_scaled_from_2_to_4_to_8_to_4_to_2_while_training(cluster: Cluster, obse
     curve = elasticity.curve(cluster.log(namespace, "digits-worker-0-1"))
     print(curve)
     assert curve.restarts_from_checkpoint
-    log.assert_exact(jobs.PACED_EPOCHS)
+    log.assert_exact(EPOCHS)
     assert jobs.accuracy(cluster, observation) >= jobs.GOOD_ACCURACY
     jobs.assert_one_world_a_round(observation)
     observation.wait_for("all that was grown to go", lambda: len(observation.workers("digits")) == 2, 30)
