@@ -24,6 +24,7 @@ def main(argv: Sequence[str]) -> int:
     Raises: in a training process what `agent.warm.script.become` does, in the agent nothing of its own.
     """
     signal.signal(signal.SIGTERM, _leave)  # without a handler, it does not end a container's first process
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
     env = foreseen_environment(argv, os.environ)
     if env is None:
         return run(argv, None)
@@ -68,7 +69,11 @@ def start_with_room(environ: Mapping[str, str]) -> None:
     Raises OSError.
     """
     command = [sys.executable, "-u", *sys.orig_argv[1:], ROOM]
-    os.execve(sys.executable, command, {**environ, VARIABLE: ROOM})
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # it waits until there is a handler again
+    try:
+        os.execve(sys.executable, command, {**environ, VARIABLE: ROOM})
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
 
 
 def foreseen_environment(argv: Sequence[str], environ: Mapping[str, str]) -> dict[str, str] | None:

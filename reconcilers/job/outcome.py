@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from crds import names
 from crds.elasticjob import ElasticJobStatus, JobPhase, Migration, Rendezvous, RendezvousPhase
-from crds.model import Condition, ConditionStatus
+from crds.model import Condition
 from reconcilers.check.job_check import named
 from reconcilers.check.job_check_report import NODES_CHECKED, QUIET, Finding, interrupted
 from reconcilers.conditions import with_condition
@@ -21,8 +21,6 @@ from reconcilers.scale.scaled import phase_while_scaling, with_scaled
 from reconcilers.scale.uptake import Uptake, in_words
 from reconcilers.world.rendezvous import Decision, dissolve
 
-MAX_GIVEN_UP = 2_048
-
 
 def progress(
     turn: Turn, rendezvous: Rendezvous, finding: Finding | None, without: Collection[int], fresh: Freshness
@@ -34,8 +32,8 @@ def progress(
     conditions = with_scaled(
         conditions, job, turn.workers, rendezvous, without, fresh, turn.now, anew=turn.asked_anew
     )
-    conditions = _with_given_up(turn, conditions)
-    _announce_scheduling(turn, conditions)
+    conditions = job_status.with_given_up(conditions, turn.given_up.values(), turn.now)
+    _announce_workers(turn, conditions)
     if job.status.phase is JobPhase.SUSPENDED:
         turn.event("Normal", "Resumed", "the job is to run again: its Pods are made")
     return common(turn).model_copy(
@@ -167,28 +165,16 @@ def announce_moves(turn: Turn, done: Sequence[Migration]) -> None:
         turn.event("Normal", "WorkerMoved", message)
 
 
-def _announce_scheduling(turn: Turn, conditions: Sequence[Condition]) -> None:
+def _announce_workers(turn: Turn, conditions: Sequence[Condition]) -> None:
     before = {c.type: (c.status, c.message) for c in turn.job.status.conditions}
     for condition in conditions:
         unseen = before.get(condition.type) != (condition.status, condition.message)
         if condition.type == job_status.WORKERS_SCHEDULED and condition.message and unseen:
             turn.event("Warning", condition.reason, condition.message)
+        if condition.type == job_status.WORKERS_GIVEN_UP and condition.message and unseen:
+            turn.event("Warning", "WorkersGivenUp", condition.message)
         if condition.type == job_status.MASTER_IGNORED and unseen:
             turn.event("Normal", job_status.MASTER_IGNORED, condition.message)
-
-
-def _with_given_up(turn: Turn, conditions: list[Condition]) -> list[Condition]:
-    """The conditions with who is not started again; an Event when there is another."""
-    kind = job_status.WORKERS_GIVEN_UP
-    before = next((c for c in conditions if c.type == kind), None)
-    message = "; ".join(turn.given_up.values())[:MAX_GIVEN_UP]
-    if message and (before is None or before.message != message):
-        turn.event("Warning", kind, message)
-    if message:
-        return with_condition(conditions, kind, ConditionStatus.TRUE, "BudgetSpent", message, turn.now)
-    if before is not None:
-        return with_condition(conditions, kind, ConditionStatus.FALSE, "NoneGivenUp", "", turn.now)
-    return conditions
 
 
 def _with_finding(turn: Turn, conditions: list[Condition], finding: Finding | None) -> list[Condition]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from crds import names
@@ -24,6 +24,7 @@ WORLD_FORMED = "WorldFormed"
 WORKERS_SCHEDULED = "WorkersScheduled"
 WORKERS_GIVEN_UP = "WorkersGivenUp"
 MASTER_IGNORED = "MasterReplicaIgnored"
+MAX_MESSAGE = 2_048
 
 
 def training_types(job: ElasticJob) -> list[str]:
@@ -107,6 +108,16 @@ def progress_conditions(
             conditions, MASTER_IGNORED, ConditionStatus.TRUE, "NoMaster", message, now
         )
     return _with_scheduling(conditions, workers, now)
+
+
+def with_given_up(conditions: Sequence[Condition], why: Iterable[str], now: datetime) -> list[Condition]:
+    """The conditions, with this one once there was a worker that is not started again."""
+    message = "; ".join(why)[:MAX_MESSAGE]
+    if message:
+        return with_condition(conditions, WORKERS_GIVEN_UP, ConditionStatus.TRUE, "BudgetSpent", message, now)
+    if any(c.type == WORKERS_GIVEN_UP for c in conditions):
+        return with_condition(conditions, WORKERS_GIVEN_UP, ConditionStatus.FALSE, "NoneGivenUp", "", now)
+    return list(conditions)
 
 
 def _with_scheduling(
