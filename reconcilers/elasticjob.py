@@ -178,8 +178,9 @@ class ElasticJobReconciler(Reconciler):
             published = waiting_since_the_check(published, turn.now)
         participants, bounds = participants_of(job, turn.workers, self._ages(turn)), bounds_of(job)
         if active is None:
-            without = {w.spec.index for w in turn.workers if w.metadata.uid in turn.given_up}
-            without.update(standing.slow)
+            without = standing.slow.union(
+                w.spec.index for w in turn.workers if w.metadata.uid in turn.given_up
+            )
             turn.roll = plan_roll(job, turn.workers, participants, published, bounds, turn.fresh, without)
             turn.job = with_sources(job, turn.roll.sources) if turn.roll.sources else job
         people = turn.roll.marked(participants)
@@ -202,10 +203,10 @@ class ElasticJobReconciler(Reconciler):
     ) -> None:
         """Raise the incarnation of slots whose Pod has ended, has to leave its node, or is to be another."""
         slots = {type_: present_slots(turn.job, type_) for type_ in training_types(turn.job)}
-        renewed = {worker.metadata.uid: rolling.REASON for worker in turn.roll.relaunches}
-        renewed |= {uid: renewal.reason for uid, renewal in failed.items()}
         present = [w for w in turn.workers if w.spec.index in slots.get(w.spec.type, ())]
         wanted = [w for w in present if w.metadata.uid not in turn.given_up]
+        renewed = {worker.metadata.uid: rolling.REASON for worker in turn.roll.relaunches}
+        renewed |= {uid: renewal.reason for uid, renewal in failed.items()}
         avoiding = {uid for uid, renewal in failed.items() if renewal.avoids_node}
         plan = plan_relaunches(wanted, rendezvous, turn.now, standing, renewed, avoiding)
         turn.again_in(plan.look_again_seconds)

@@ -16,9 +16,7 @@ START_SECONDS = 60
 LEASE_SECONDS = 15
 RETRY_SECONDS = 2 * 1.2  # a candidate looks every 2 s, with jitter
 FORMING_SECONDS = 15  # from the takeover on: the agents have told what failed, and worlds form at once
-RELOADING_SECONDS = (
-    10  # who loses the Lease begins anew as another process, which imports and lists all first
-)
+RELOADING_SECONDS = 10  # who loses the Lease begins anew as another process, which imports and lists first
 HELD_SECONDS = 1  # a second failure without new ground waits
 
 

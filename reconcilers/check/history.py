@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from crds.elasticworker import PairOutcome, ProbeEnding, ProbeOutcome
-from crds.nodecheck import CheckGroup, CheckRound, GroupOutcome, NodeCheckStatus
+from crds.nodecheck import CheckGroup, CheckRound, GroupOutcome, NodeCheckStatus, NodeResult, Withdrawal
 from healthcheck.diagnosis import Cause
 from healthcheck.local import local_result
 from healthcheck.measurements import GroupResult, History, LocalResult, Metric, RoundResult
 from healthcheck.probes.report import Ending, Report
 from healthcheck.probes.runner import ProbeResult
 from reconcilers.check.participants import MAX_MESSAGE, Participant, absence_of, departure_of, out_of
+
+Told = TypeVar("Told", GroupOutcome, NodeResult, Withdrawal)
 
 UNTESTABLE = (ProbeEnding.UNAVAILABLE, ProbeEnding.SKIPPED)
 """Endings of a pair test that never took place."""
@@ -135,16 +138,16 @@ def _ended_round(
     for node, out in outs.items():
         if node not in silent_before and not (out.lost and node in silent):
             withdrawn.setdefault(node, out.message)
-    return Ended(withdrawn, {}, CheckRound(number=number, groups=_shortened(outcomes)))
+    return Ended(withdrawn, {}, CheckRound(number=number, groups=first_told(outcomes, MAX_GROUP_MESSAGES)))
 
 
-def _shortened(outcomes: Sequence[GroupOutcome]) -> list[GroupOutcome]:
-    """With the first messages only."""
-    told = [number for number, outcome in enumerate(outcomes) if outcome.message]
-    cut = {*told[MAX_GROUP_MESSAGES:]}
+def first_told(entries: Sequence[Told], most: int) -> list[Told]:
+    """With so many messages at most, the first ones."""
+    told = [number for number, entry in enumerate(entries) if entry.message]
+    cut = set(told[most:])
     return [
-        outcome.model_copy(update={"message": ""}) if number in cut else outcome
-        for number, outcome in enumerate(outcomes)
+        entry.model_copy(update={"message": ""}) if number in cut else entry
+        for number, entry in enumerate(entries)
     ]
 
 

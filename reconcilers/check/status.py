@@ -20,7 +20,7 @@ from crds.nodecheck import (
 from healthcheck.diagnosis import Cause, Verdict, Verdicts
 from healthcheck.measurements import History
 from healthcheck.plan import Round
-from reconcilers.check.history import Ended, rounded
+from reconcilers.check.history import Ended, first_told, rounded
 from reconcilers.check.participants import Participant
 from reconcilers.check.scope import Refusal, Scope
 from reconcilers.check.summary import Summary
@@ -37,19 +37,16 @@ told with a reason: etcd takes no object of more than 1.5 MiB, and all agents of
 
 def to_wire(status: NodeCheckStatus) -> dict[str, Any]:
     """As it is written: of thousands of results, without empty fields and with the first texts only."""
-    wire = status.to_wire()
-    wire["withdrawn"] = _first_told(wire["withdrawn"])
+    shortened = {
+        "withdrawn": first_told(status.withdrawn, MAX_DETAILED),
+        "node_results": first_told(status.node_results, MAX_DETAILED),
+    }
+    wire = status.model_copy(update=shortened).to_wire()
     wire["rounds"] = [
         done | {"groups": [_full(group) for group in done["groups"]]} for done in wire["rounds"]
     ]
-    wire["nodeResults"] = [_full(result) for result in _first_told(wire["nodeResults"])]
+    wire["nodeResults"] = [_full(result) for result in wire["nodeResults"]]
     return wire
-
-
-def _first_told(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    told = [number for number, entry in enumerate(entries) if entry["message"]]
-    cut = {*told[MAX_DETAILED:]}
-    return [entry | {"message": ""} if number in cut else entry for number, entry in enumerate(entries)]
 
 
 def _full(result: dict[str, Any]) -> dict[str, Any]:

@@ -115,8 +115,8 @@ def given_up(job: ElasticJob, workers: Sequence[ElasticWorker]) -> dict[str, str
     """By uid, whose Pod has ended and is not started again, and why: there are enough others."""
     spare = _spare(job, workers)
     failed = [w for w in workers if w.metadata.uid in spare and w.status.phase is WorkerPhase.FAILED]
-    told = {w.metadata.uid: _told(spare[w.metadata.uid], _of(w)).message for w in failed}
-    return {uid: f"not started again, since there are enough others: {why}" for uid, why in told.items()}
+    lead = "not started again, since there are enough others"
+    return {w.metadata.uid: f"{lead}: {_told(spare[w.metadata.uid], _of(w)).message}" for w in failed}
 
 
 def _charged(
