@@ -1,21 +1,23 @@
-"""Who this worker is, as its Pod's environment says it (the controller writes it; crds/names.py names it)."""
+"""Who this worker is, as its Pod's environment says it; the controller writes that environment."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-JOB_NAME = "DLR_JOB_NAME"
-CHECK_NAME = "DLR_CHECK_NAME"
-NAMESPACE = "DLR_NAMESPACE"
-WORKER_NAME = "DLR_WORKER_NAME"
-WORKER_INDEX = "DLR_WORKER_INDEX"
-INCARNATION = "DLR_INCARNATION"
-POD_UID = "DLR_POD_UID"
-POD_IP = "POD_IP"
-NODE_NAME = "DLR_NODE_NAME"
-HEARTBEAT_SECONDS = "DLR_HEARTBEAT_SECONDS"
-GRACE_SECONDS = "DLR_TERMINATION_GRACE_SECONDS"
+from crds.names import (
+    ENV_CHECK_NAME,
+    ENV_GRACE_SECONDS,
+    ENV_HEARTBEAT_SECONDS,
+    ENV_INCARNATION,
+    ENV_JOB_NAME,
+    ENV_NAMESPACE,
+    ENV_NODE_NAME,
+    ENV_POD_IP,
+    ENV_POD_UID,
+    ENV_WORKER_INDEX,
+    ENV_WORKER_NAME,
+)
 
 
 class InvalidEnvironmentError(Exception):
@@ -23,15 +25,17 @@ class InvalidEnvironmentError(Exception):
 
 
 _NOT_A_WORKER = {
-    JOB_NAME: "this is not a worker Pod of an ElasticJob: submit the job with `dlr job submit`, or train on "
-    "this machine alone with `torchrun --standalone`",
-    CHECK_NAME: "this is not a Pod of a NodeCheck: check nodes with `dlr node-check`, or this machine alone "
-    "with `dlr node-check --local`",
+    ENV_JOB_NAME: "this is not a worker Pod of an ElasticJob: submit the job with `dlr job submit`, or train "
+    "on this machine alone with `torchrun --standalone`",
+    ENV_CHECK_NAME: "this is not a Pod of a NodeCheck: check nodes with `dlr node-check`, or this machine "
+    "alone with `dlr node-check --local`",
 }
 
 
 @dataclass(frozen=True)
 class Environment:
+    """Who a worker is, and what its Pod gives it."""
+
     owner_name: str
     """The ElasticJob that it trains for, or the NodeCheck that it tests a node for."""
     namespace: str
@@ -49,8 +53,16 @@ class Environment:
         return f"{self.worker_name}-{self.incarnation}"
 
     @classmethod
-    def read(cls, environ: Mapping[str, str], owner: str = JOB_NAME) -> Environment:
-        """Of a worker of the ElasticJob, or of the NodeCheck, that the variable `owner` names."""
+    def read(cls, environ: Mapping[str, str], owner: str = ENV_JOB_NAME) -> Environment:
+        """Read the environment of a worker's Pod.
+
+        Args:
+            environ: the variables.
+            owner: the variable that names the ElasticJob, or the NodeCheck.
+
+        Raises:
+            InvalidEnvironmentError: this is no such Pod, or a variable makes no sense.
+        """
 
         def text(name: str) -> str:
             value = environ.get(name, "")
@@ -60,18 +72,18 @@ class Environment:
 
         return cls(
             owner_name=text(owner),
-            namespace=text(NAMESPACE),
-            worker_name=text(WORKER_NAME),
-            worker_index=int(_number(WORKER_INDEX, text(WORKER_INDEX))),
-            incarnation=int(_number(INCARNATION, text(INCARNATION))),
-            pod_uid=text(POD_UID),
-            pod_ip=text(POD_IP),
-            node_name=environ.get(NODE_NAME, ""),
+            namespace=text(ENV_NAMESPACE),
+            worker_name=text(ENV_WORKER_NAME),
+            worker_index=int(_number(ENV_WORKER_INDEX, text(ENV_WORKER_INDEX))),
+            incarnation=int(_number(ENV_INCARNATION, text(ENV_INCARNATION))),
+            pod_uid=text(ENV_POD_UID),
+            pod_ip=text(ENV_POD_IP),
+            node_name=environ.get(ENV_NODE_NAME, ""),
             heartbeat_seconds=_number(
-                HEARTBEAT_SECONDS, environ.get(HEARTBEAT_SECONDS) or cls.heartbeat_seconds
+                ENV_HEARTBEAT_SECONDS, environ.get(ENV_HEARTBEAT_SECONDS) or cls.heartbeat_seconds
             ),
             termination_grace_seconds=_number(
-                GRACE_SECONDS, environ.get(GRACE_SECONDS) or cls.termination_grace_seconds
+                ENV_GRACE_SECONDS, environ.get(ENV_GRACE_SECONDS) or cls.termination_grace_seconds
             ),
         )
 

@@ -10,7 +10,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from agent.warm.room import ROOM, VARIABLE
+from agent.warm.argv_padding import PADDING, VARIABLE
+from crds.dlrover import options
+from crds.names import ENV_JOB_NAME
 
 if TYPE_CHECKING:
     from agent.warm.warm_parent import WarmParent
@@ -19,9 +21,13 @@ THREADS = "OMP_NUM_THREADS"
 
 
 def main(argv: Sequence[str]) -> int:
-    """The exit code of `agent.run.main`; in a training process, after its script, 0.
+    """Run `dlr run`.
 
-    Raises: in a training process what `agent.warm.script.become` does, in the agent nothing of its own.
+    Returns:
+        The exit code of `agent.run.main`; in a training process, after its script, 0.
+
+    Raises:
+        BaseException: in a training process what `agent.warm.script.run_script` raises.
     """
     signal.signal(signal.SIGTERM, _leave)  # without a handler, it does not end a container's first process
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
@@ -30,24 +36,30 @@ def main(argv: Sequence[str]) -> int:
         return run(argv, None)
     if VARIABLE not in os.environ:
         with contextlib.suppress(OSError):  # arguments or environment are as long as they may be
-            start_with_room(os.environ)
+            restart_with_padding(os.environ)
         return run(argv, None)
     del os.environ[VARIABLE], env[VARIABLE]
     argv = argv[:-1]
     gc.disable()  # imports make hundreds of thousands of objects, and hardly any garbage
     from agent.warm.fork import fork_parent, import_torch  # only now: the first start has been short
-    from agent.warm.parent import unsafe
+    from agent.warm.parent import reason_not_to_fork
 
     import_torch(env)
-    if unsafe():
+    if reason_not_to_fork():
         return run(argv, None)  # which starts a parent of its own, and tells what that says
     parent = fork_parent(env, preloads(argv))
     return 0 if parent is None else run(argv, parent)
 
 
 def run(argv: Sequence[str], parent: WarmParent | None) -> int:
-    """Be the agent."""
+    """Run the agent, and return its exit code.
+
+    Args:
+        argv: the arguments of `dlr run`.
+        parent: that training processes are forked from, if there is one already.
+    """
     try:
+        from agent import torch_compat  # noqa: F401  (a torch that is too old is refused by this one)
         from agent.run import main as agent
     except BaseException:
         if parent is not None:
@@ -59,29 +71,33 @@ def run(argv: Sequence[str], parent: WarmParent | None) -> int:
 
 
 def _leave(signum: int, _frame: object) -> NoReturn:
-    """Until the agent has handlers of its own there is nothing to tidy up; a warm parent ends with us."""
+    """Exit at once: until the agent has handlers of its own there is nothing to tidy up."""
     os._exit(128 + signum)
 
 
-def start_with_room(environ: Mapping[str, str]) -> None:
+def restart_with_padding(environ: Mapping[str, str]) -> None:
     """Start this very command anew, with room for what training processes have to show in `ps` and /proc.
 
-    Raises OSError.
+    Raises:
+        OSError: the arguments and the environment are too long.
     """
-    command = [sys.executable, "-u", *sys.orig_argv[1:], ROOM]
+    command = [sys.executable, "-u", *sys.orig_argv[1:], PADDING]
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # it waits until there is a handler again
     try:
-        os.execve(sys.executable, command, {**environ, VARIABLE: ROOM})
+        os.execve(sys.executable, command, {**environ, VARIABLE: PADDING})
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
 
 
 def foreseen_environment(argv: Sequence[str], environ: Mapping[str, str]) -> dict[str, str] | None:
-    """What training processes will have; None if there will be none to fork, or it is too early to say.
+    """Return the environment that training processes will have.
 
     To be wrong costs time only: a parent whose environment differs is renewed.
+
+    Returns:
+        None if there will be no processes to fork, or if it is too early to say.
     """
-    if not argv or "--no-warm-start" in _options(argv) or "DLR_JOB_NAME" not in environ:
+    if not argv or _values(argv, "no-warm-start") or ENV_JOB_NAME not in environ:
         return None
     if THREADS in environ:
         return dict(environ)
@@ -92,26 +108,13 @@ def foreseen_environment(argv: Sequence[str], environ: Mapping[str, str]) -> dic
 
 
 def preloads(argv: Sequence[str]) -> list[str]:
-    """What --preload names."""
+    """Return the modules that --preload names."""
     return _values(argv, "preload")
 
 
 def _values(argv: Sequence[str], option: str) -> list[str]:
-    """Of an option of `dlr run`, with dashes or, as torchrun takes them too, underscores."""
-    words, found = _options(argv), []
-    for number, word in enumerate(words):
-        name, equals, value = word.partition("=")
-        if name.replace("_", "-") == f"--{option}":
-            found.append(value if equals else "".join(words[number + 1 : number + 2]))
-    return found
-
-
-def _options(argv: Sequence[str]) -> Sequence[str]:
-    """Up to the script, whose own options are none of ours."""
-    for number, word in enumerate(argv):
-        if word.endswith(".py") or word in ("-m", "--module", "--"):
-            return argv[:number]
-    return argv
+    """Return the values of an option of `dlr run`, written with dashes or, as in torchrun, underscores."""
+    return [found.value or "" for found in options(argv) if found.name == option]
 
 
 if __name__ == "__main__":

@@ -21,15 +21,21 @@ from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.launcher.api import LaunchConfig
 from torch.distributed.run import config_from_args, get_args_parser
 
-from agent.elastic_agent import UNLIMITED_RESTARTS, DlrElasticAgent
+from agent import signals, torch_compat
 from agent.environment import Environment, InvalidEnvironmentError
 from agent.logs import log_to_stderr
-from agent.oom import OomWatch
-from agent.progress import ProgressMonitor
-from agent.rendezvous import BACKEND, DlrRendezvousHandler, JobEndedError, create_handler
+from agent.monitor import open_files
+from agent.monitor.oom import OomWatch
+from agent.monitor.progress import ProgressMonitor
+from agent.rendezvous.handler import DlrRendezvousHandler, JobEndedError, create_handler
+from agent.rendezvous.world import ExitReason
+from agent.supervision.elastic_agent import FAILURE_GRACE_SECONDS, UNLIMITED_RESTARTS, DlrElasticAgent
+from agent.temporary_directory import ensure_temporary_directory
+from agent.torchrun import BACKEND
+from agent.warm.preamble import must_start_cold
 from agent.warm.starter import WarmStart
 from agent.warm.warm_parent import WarmParent
-from agent.world import AgentState, ExitReason
+from crds.protocol import AgentState
 
 logger = logging.getLogger(__name__)
 
@@ -37,11 +43,19 @@ EXIT_TERMINATED = 128 + signal.SIGTERM
 EXIT_USAGE = 2
 
 MARGIN_SECONDS = 3.0
-"""Of the Pod's grace period, kept for the last report and for the agent's own end."""
+"""The part of the Pod's grace period that is kept for the last report and the agent's own end."""
 
 
 def main(argv: Sequence[str], warm_parent: WarmParent | None = None) -> int:
-    """The exit code: 0, 143 when stopped, else the failed process's as a shell says it."""
+    """Run the agent of one worker until it is done.
+
+    Args:
+        argv: torchrun's flags and ours, the script and its arguments.
+        warm_parent: that training processes are forked from, if there is one already.
+
+    Returns:
+        The exit code: 0, 143 when stopped, else the failed process's as a shell says it.
+    """
     with contextlib.ExitStack() as cleanup:
         if warm_parent is not None:
             cleanup.callback(warm_parent.close)
@@ -53,10 +67,12 @@ def _main(argv: Sequence[str], warm_parent: WarmParent | None, cleanup: contextl
         args = parse(argv)
         me = Environment.read(os.environ)
         log_to_stderr()
-        signals = getattr(args, "signals_to_handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT")  # torch ≥ 2.8
-        _on_signals(signals, _raise_signal)
+        open_files.raise_limit()
+        ensure_temporary_directory(os.environ)
+        signal_names = torch_compat.signals_to_handle(args)
+        signals.handle(signal_names, signals.raise_signal)
         config, entrypoint, entrypoint_args = config_from_args(args)
-    except (InvalidEnvironmentError, ValueError, AssertionError, RuntimeError) as error:
+    except (InvalidEnvironmentError, ValueError, AssertionError, RuntimeError, OSError) as error:
         print(f"dlr run: {error}", file=sys.stderr)
         return EXIT_USAGE
     except SignalException as error:
@@ -64,7 +80,11 @@ def _main(argv: Sequence[str], warm_parent: WarmParent | None, cleanup: contextl
     handler = None
     try:
         warm_start = None
-        if isinstance(entrypoint, str) and not args.no_warm_start:
+        if (
+            isinstance(entrypoint, str)
+            and not args.no_warm_start
+            and not must_start_cold([str(entrypoint), *entrypoint_args], os.environ)
+        ):
             warm_start = WarmStart(args.preload, warm_parent)
             cleanup.callback(warm_start.close)
             warm_start.prepare(os.environ)  # it warms up while this agent joins
@@ -75,11 +95,11 @@ def _main(argv: Sequence[str], warm_parent: WarmParent | None, cleanup: contextl
         spec = worker_spec(config, entrypoint, entrypoint_args, handler)
         agent = _create_agent(config, spec, args, me, warm_start)
         cleanup.callback(agent.kill)
-        monitor = ProgressMonitor(agent.progress_files, handler.reporter)
+        monitor = ProgressMonitor(agent.progress_files, handler.session.reporter)
         monitor.start()
         cleanup.callback(monitor.stop)
         if warm_start is not None:  # for a newcomer they stop, so it comes when it can start at once
-            warm_start.await_warm(handler.watcher.fileno(), handler.others_train)
+            warm_start.await_warm(handler.session.watcher.fileno(), handler.session.others_train)
         return _run(agent, handler)
     except InvalidEnvironmentError as error:
         print(f"dlr run: {error}", file=sys.stderr)
@@ -87,11 +107,16 @@ def _main(argv: Sequence[str], warm_parent: WarmParent | None, cleanup: contextl
     except SignalException as error:
         return _stopped(handler, 128 + error.sigval)
     finally:
-        _on_signals(signals, signal.SIG_IGN)  # we are leaving already
+        signals.handle(signal_names, signal.SIG_IGN)  # we are leaving already
 
 
 def parse(argv: Sequence[str]) -> Any:
-    """torchrun's arguments, with our defaults below what the user and PET_* say."""
+    """Read torchrun's arguments, with our defaults below what the user and PET_* say.
+
+    Raises:
+        SystemExit: they cannot be read, or ask for help.
+        ValueError: they ask for what only torchrun can do.
+    """
     parser = get_args_parser()
     parser.prog = "dlr run"
     parser.description = "Runs the training processes of one worker of an ElasticJob."
@@ -128,6 +153,13 @@ def _add_our_flags(parser: ArgumentParser) -> None:
         metavar="MODULE",
         help="import this module too before training processes are forked; may be repeated",
     )
+    parser.add_argument(
+        "--failure-grace",
+        type=float,
+        default=FAILURE_GRACE_SECONDS,
+        metavar="SECONDS",
+        help="from SIGTERM to SIGKILL for processes whose peer has failed (default: %(default)g)",
+    )
 
 
 def worker_spec(
@@ -142,28 +174,18 @@ def worker_spec(
         max_restarts=config.max_restarts,
         monitor_interval=config.monitor_interval,
         local_addr=config.local_addr,
-        event_log_handler=config.event_log_handler,
-        **{
-            name: getattr(config, name)
-            for name in (
-                "numa_options",
-                "duplicate_stdout_filters",
-                "duplicate_stderr_filters",
-                "virtual_local_rank",
-            )
-            if hasattr(config, name)  # not in every torch that we support
-        },
+        **torch_compat.worker_spec_options(config),
     )
 
 
 def stop_grace_seconds(termination_grace_seconds: float, shutdown_timeout: int | None) -> float:
-    """For the training processes: the Pod's grace less a margin, or what --shutdown-timeout says."""
+    """Return what training processes get: the Pod's grace less a margin, or what --shutdown-timeout says."""
     grace = max(termination_grace_seconds - MARGIN_SECONDS, termination_grace_seconds / 2)
     return grace if shutdown_timeout is None else min(grace, float(shutdown_timeout))
 
 
 def exit_code(process_exit_code: int | None) -> int:
-    """As a shell says it: 128 + n for signal n; 1 for processes that we had to end."""
+    """Return the exit code as a shell says it: 128 + n for signal n; 1 for processes that we had to end."""
     if process_exit_code is None:
         return 1
     return 128 - process_exit_code if process_exit_code < 0 else process_exit_code
@@ -189,8 +211,9 @@ def _create_agent(
         spec,
         config.logs_specs,
         stop_grace_seconds=stop_grace_seconds(
-            me.termination_grace_seconds, getattr(args, "shutdown_timeout", None)
+            me.termination_grace_seconds, torch_compat.shutdown_timeout(args)
         ),
+        failure_grace_seconds=args.failure_grace,
         oom=OomWatch.of_pod(me.pod_uid),
         start_method=config.start_method,
         log_line_prefix_template=config.log_line_prefix_template or "[rank${rank}]: ",
@@ -217,28 +240,13 @@ def _run(agent: DlrElasticAgent, handler: DlrRendezvousHandler) -> int:
 
 
 def _stopped(handler: DlrRendezvousHandler | None, code: int) -> int:
-    """Success outlives a later signal: the work is done."""
+    """Report the end, and return the exit code. After a success it is 0: the work is done."""
     if handler is None:
         return code
-    if handler.reporter.latest.state is AgentState.SUCCEEDED:
+    if handler.session.reporter.latest.state is AgentState.SUCCEEDED:
         return 0
-    handler.reporter.report(AgentState.STOPPED)
+    handler.session.reporter.report(AgentState.STOPPED)
     return code
-
-
-def _on_signals(names: str, handler: Any) -> None:
-    """As torch does when it starts processes; here from the first moment on, while the agent still waits."""
-    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = names
-    for name in names.split(","):
-        signum = getattr(signal, name.strip(), None)
-        if signum is None:
-            raise ValueError(f"--signals-to-handle: there is no signal {name!r}")
-        signal.signal(signum, handler)
-
-
-def _raise_signal(signum: int, _frame: object) -> None:
-    name = signal.Signals(signum)
-    raise SignalException(f"the agent got {name.name}", sigval=name)
 
 
 if __name__ == "__main__":

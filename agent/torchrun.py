@@ -1,23 +1,48 @@
-"""The entry point `torchrun.handlers`: makes `torchrun --rdzv-backend=dlr` find our rendezvous.
-
-torch loads it on every `import torch.distributed.elastic.rendezvous`, in every process where dlr is
-installed, and calls it to get the creator. So it imports nothing until a rendezvous is really created.
-"""
+"""Which `torchrun` commands of an injected Pod are not for us: the image's own torchrun runs those."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
-if TYPE_CHECKING:
-    from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousParameters
+from crds.dlrover import RENDEZVOUS_BACKEND, options
+from crds.names import ENV_JOB_NAME
+
+BACKEND = "dlr"
+BACKENDS = (BACKEND, RENDEZVOUS_BACKEND)
+"""The rendezvous that are the job's: DLRover's too, whose master there is none of."""
+
+OF_THE_JOB = ("PET_NNODES", "PET_NODE_RANK", "PET_RDZV_BACKEND", "PET_RDZV_ID")
+"""torchrun's flags that the controller sets as variables (`reconcilers/pod/job_pod.py`)."""
 
 
-def get_handler() -> Callable[[RendezvousParameters], RendezvousHandler]:
-    return _create
+def is_for_another_rendezvous(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
+    """Whether torchrun's arguments, or its variables `PET_*`, ask for a rendezvous that is not dlr's.
+
+    So do `--standalone`, another `--rdzv-backend`, and a Pod that is none of an ElasticJob.
+    https://docs.pytorch.org/docs/stable/elastic/run.html
+
+    Args:
+        arguments: torchrun's flags, the script, and the script's own arguments.
+        environ: the environment; a flag outweighs its variable.
+    """
+    flags = options(arguments)
+    standalone = any(flag.name == "standalone" for flag in flags) or _is_true(environ.get("PET_STANDALONE"))
+    named = [flag.value for flag in flags if flag.name == "rdzv-backend"]
+    backend = named[-1] if named else environ.get("PET_RDZV_BACKEND") or BACKEND
+    return standalone or backend not in BACKENDS or ENV_JOB_NAME not in environ
 
 
-def _create(params: RendezvousParameters) -> RendezvousHandler:
-    from agent.rendezvous import create_handler
+def without_our_rendezvous(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment for the image's own torchrun, whose world is not the job's.
 
-    return create_handler(params)
+    What the controller has set for stock torchrun would have it wait for the job's other workers. With a
+    rendezvous of the user's in `PET_RDZV_BACKEND`, the others are the user's too.
+    """
+    if environ.get("PET_RDZV_BACKEND") not in BACKENDS:
+        return dict(environ)
+    return {name: value for name, value in environ.items() if name not in OF_THE_JOB}
+
+
+def _is_true(text: str | None) -> bool:
+    """As torch reads the variables of its flags (`torch.distributed.argparse_util.check_env`)."""
+    return text not in (None, "", "0")

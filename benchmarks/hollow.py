@@ -105,7 +105,7 @@ class Cluster:
 
     async def controller_writes(self) -> int:
         """All but the renewals of its own Lease, which are PUTs and nothing else is."""
-        families = text_string_to_metric_families(await self._metrics())
+        families = text_string_to_metric_families(await self.metrics())
         samples = [s for family in families for s in family.samples if s.name == "rest_client_requests_total"]
         return int(sum(s.value for s in samples if s.labels["method"] in ("POST", "PATCH", "DELETE")))
 
@@ -137,10 +137,10 @@ class Cluster:
             await client.version()
 
     async def _leads(self) -> None:
-        if f'leader_election_master_status{{name="dlr-controller"}} {1.0}' not in await self._metrics():
+        if f'leader_election_master_status{{name="dlr-controller"}} {1.0}' not in await self.metrics():
             raise ConnectionError("does not lead yet")
 
-    async def _metrics(self) -> str:
+    async def metrics(self) -> str:
         url = f"http://127.0.0.1:{self._metrics_port}/metrics"
         async with aiohttp.ClientSession() as session, session.get(url) as response:
             return await response.text()
@@ -200,7 +200,7 @@ async def run_trial(cluster: Cluster, agents: int, reforms: int) -> Trial:
         )
         cache = Cache(client, label_selectors={PODS: f"{names.LABEL_JOB}={JOB}"})
         cache.add_handler(PODS, nodes.handle)
-        async with _background(cache.run()), _background(nodes.run()):
+        async with background(cache.run()), background(nodes.run()):
             await cache.wait_synced(START_TIMEOUT_SECONDS)
             trial = await _measure(client, meter, nodes, sightings, agents, reforms)
         await client.delete(ELASTICJOBS, JOB, NAMESPACE)
@@ -212,14 +212,14 @@ async def _measure(
     client: Client, meter: Meter, nodes: HollowNodes, sightings: Sightings, agents: int, reforms: int
 ) -> Trial:
     started = await meter.read()
-    await client.create(ELASTICJOBS, _job(agents))
-    await _until(lambda: nodes.ready == agents - 1 and len(nodes.agents) == agents)
+    await client.create(ELASTICJOBS, job_of(JOB, agents))
+    await until(lambda: nodes.ready == agents - 1 and len(nodes.agents) == agents)
     await asyncio.sleep(QUIET_SECONDS)
     joined = await meter.read()
     await nodes.agents[agents - 1].report_ready()
     last_ready = now()
     seen = await sightings.by_all(1)
-    await _until(lambda: all(agent.running.is_set() for agent in nodes.agents.values()))
+    await until(lambda: all(agent.running.is_set() for agent in nodes.agents.values()))
     await asyncio.sleep(QUIET_SECONDS)
     formed = await meter.read()
     await asyncio.sleep(STEADY_SECONDS)
@@ -229,7 +229,7 @@ async def _measure(
         await random.choice(list(nodes.agents.values())).report_failure()
         failed = now()
         reforming.append((await sightings.by_all(round_))[-1] - failed)
-        await _until(lambda: all(agent.running.is_set() for agent in nodes.agents.values()))
+        await until(lambda: all(agent.running.is_set() for agent in nodes.agents.values()))
         await asyncio.sleep(QUIET_SECONDS)
     job = await client.get(ELASTICJOBS, JOB, NAMESPACE)
     return Trial(
@@ -242,7 +242,7 @@ async def _measure(
     )
 
 
-def _job(agents: int) -> Object:
+def job_of(name: str, agents: int) -> Object:
     container = {"name": "main", "image": "hollow", "command": ["true"]}
     worker = {
         "replicas": agents,
@@ -252,12 +252,12 @@ def _job(agents: int) -> Object:
     return {
         "apiVersion": names.API_VERSION,
         "kind": "ElasticJob",
-        "metadata": {"name": JOB, "namespace": NAMESPACE},
+        "metadata": {"name": name, "namespace": NAMESPACE},
         "spec": {"replicaSpecs": {names.WORKER: worker}},
     }
 
 
-async def _until(condition: Callable[[], bool]) -> None:
+async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(STEP_TIMEOUT_SECONDS):
         while not condition():  # noqa: ASYNC110 - many tasks' doing; the clocks do not hang on it
             await asyncio.sleep(0.05)
@@ -284,7 +284,7 @@ async def _eventually(call: Callable[[], Awaitable[object]], what: str) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _background(coroutine: Awaitable[None]) -> AsyncIterator[None]:
+async def background(coroutine: Awaitable[None]) -> AsyncIterator[None]:
     task = asyncio.ensure_future(coroutine)
     try:
         yield

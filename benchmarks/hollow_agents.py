@@ -100,6 +100,18 @@ class Agent:
         }
         await self._report("Failed", failure)
 
+    async def report_steps(self, step: int, checkpoint: int) -> None:
+        """What an agent tells of a round that goes on; steps began with 0."""
+        told = {"round": self._round, "firstStep": 0, "lastStep": step, "steppingSeconds": step / 10}
+        agent = {
+            "progress": {"step": step, "checkpointStep": checkpoint, "time": wall_time()},
+            "rounds": [told],
+            "usage": {"cpuCores": round(random.uniform(1, 2), 3), "memoryBytes": random.randrange(2**30)},
+        }
+        await self._client.patch(
+            ELASTICWORKERS, self._name, {"status": {"agent": agent}}, NAMESPACE, subresource="status"
+        )
+
     async def _report(self, state: str, failure: Object | None = None) -> None:
         agent = {
             "incarnation": self._incarnation,

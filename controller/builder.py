@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable
 
 from controller.controller import Controller, MapFunction, Predicate, Source
 from controller.loop import RECONCILE_TIMEOUT_SECONDS, ReconcileLoop, make_queue
@@ -19,6 +19,7 @@ class ControllerBuilder:
         self._name = name
         self._for: Resource | None = None
         self._sources: list[Source] = []
+        self._flow_of: Callable[[Request], Hashable] | None = None
         self._workers = 1
         self._timeout_seconds = RECONCILE_TIMEOUT_SECONDS
 
@@ -40,6 +41,11 @@ class ControllerBuilder:
         self._sources.append(Source(resource, map_function, predicate))
         return self
 
+    def in_flows(self, flow_of: Callable[[Request], Hashable]) -> ControllerBuilder:
+        """Which requests belong together; those of different flows take turns. Default: each is its own."""
+        self._flow_of = flow_of
+        return self
+
     def with_workers(self, workers: int) -> ControllerBuilder:
         """How many requests may be in work at once. Default 1."""
         self._workers = workers
@@ -55,13 +61,14 @@ class ControllerBuilder:
         if self._for is None:
             raise ValueError(f"controller {self._name!r} is for no resource: call for_")
         manager = self._manager
-        queue = make_queue(self._name, manager.queue_metrics)
+        queue = make_queue(self._name, manager.queue_metrics, self._flow_of)
         loop = ReconcileLoop(
             self._name,
             queue,
             reconciler,
             workers=self._workers,
             metrics=manager.reconcile_metrics,
+            terminating=manager.client.terminating,
             timeout_seconds=self._timeout_seconds,
         )
         controller = Controller(self._name, self._sources, queue, loop)

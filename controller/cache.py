@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from controller.client import Client
 from controller.errors import Unavailable
 from controller.informer import Handler, Informer, WatchTiming
-from controller.resources import Resource
+from controller.resources import Object, Resource
 from controller.store import IndexFunction, Store
 
 
 class Cache:
     """Stores by resource. A resource asked for after the start is watched from then on.
 
-    `namespace` and `label_selectors` narrow what is watched, and so what it costs.
+    `namespace` and `label_selectors` (`key=value,…`) narrow what is watched, and so what it costs.
     """
 
     def __init__(
@@ -42,6 +42,12 @@ class Cache:
     def add_handler(self, resource: Resource, handler: Handler) -> None:
         """Tells `handler` of every object there is, then of every change."""
         self._informer(resource).add_handler(handler)
+
+    def note_write(self, resource: Resource, obj: Object) -> None:
+        """For `Client.guarded`: what the server answered to a write of this process."""
+        informer = self._informers.get(resource)
+        if informer is not None:
+            informer.note_write(obj)
 
     async def run(self) -> None:
         """Watches until cancelled."""

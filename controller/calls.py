@@ -28,6 +28,14 @@ class Call:
         """Asking twice does no harm."""
         return self.method == "GET"
 
+    @property
+    def may_wait_for_webhooks(self) -> bool:
+        """Whether the cluster's admission webhooks usually see it, so that its answer is as late as theirs.
+
+        They see no reads; status they may see, but rarely ask for.
+        """
+        return not self.is_read and not self.path.endswith("/status")
+
 
 def get(resource: Resource, name: str, namespace: str | None) -> Call:
     return Call("GET", resource.path(namespace, name))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
 import tenacity
 
@@ -16,7 +16,9 @@ from controller import calls
 from controller.calls import Call
 from controller.connection import Connection
 from controller.contact import Contact
-from controller.errors import ClientError, Gone, Unavailable
+from controller.errors import ClientError, Gone, NamespaceTerminating, Unavailable
+from controller.limiter import RequestLimiter
+from controller.namespaces import TerminatingNamespaces
 from controller.resources import Object, Resource
 from controller.responses import Answer, complete_items, read_object
 from controller.transport import Transport, WatchStream
@@ -33,7 +35,7 @@ Observer = Callable[[str, int | None], None]
 class Client:
     """One way to one API server, shared by everything in the process.
 
-    `guard`, where given, runs right before a write leaves and may raise to hold it back.
+    `guarded` makes one for those whose writes depend on something, and are to be noted.
     """
 
     def __init__(
@@ -46,9 +48,12 @@ class Client:
         self.connection = connection
         self.contact = contact or Contact()
         self.call_timeout_seconds = call_timeout_seconds
+        self.terminating = TerminatingNamespaces()
         self.observers: list[Observer] = []
         self._transport = Transport(connection)
         self._guard: Callable[[], None] | None = None
+        self._note_write: Callable[[Resource, Object], None] | None = None
+        self._limiter: RequestLimiter | None = None
 
     async def __aenter__(self) -> Client:
         return self
@@ -59,11 +64,22 @@ class Client:
     async def close(self) -> None:
         await self._transport.close()
 
-    def guarded(self, guard: Callable[[], None]) -> Client:
-        """This client, except that `guard` is asked before every write. Shares the connections."""
+    def guarded(
+        self,
+        guard: Callable[[], None] | None,
+        note_write: Callable[[Resource, Object], None] | None = None,
+        limiter: RequestLimiter | None = None,
+    ) -> Client:
+        """This client, sharing its connections, for those who write under conditions.
+
+        `guard` runs right before a write leaves, and may raise to hold it back; `note_write` gets the object
+        that the server answers to one; `limiter` says when a request may leave, watches apart.
+        """
         view = Client.__new__(Client)
         view.__dict__.update(self.__dict__)
         view._guard = guard
+        view._note_write = note_write
+        view._limiter = limiter
         return view
 
     async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Object:
@@ -126,11 +142,18 @@ class Client:
         return page
 
     async def create(self, resource: Resource, obj: Object) -> Object:
-        return await self._object(calls.create(resource, obj))
+        """Raises NamespaceTerminating, without asking again, where that was the answer a moment ago."""
+        namespace = obj["metadata"].get("namespace")
+        self.terminating.check(namespace)
+        try:
+            return await self._write(resource, calls.create(resource, obj))
+        except NamespaceTerminating:
+            self.terminating.note(namespace)
+            raise
 
     async def replace(self, resource: Resource, obj: Object, *, subresource: str | None = None) -> Object:
         """Optimistic: refused with Conflict unless `obj` carries the current resourceVersion."""
-        return await self._object(calls.replace(resource, obj, subresource))
+        return await self._write(resource, calls.replace(resource, obj, subresource))
 
     async def patch(
         self,
@@ -142,7 +165,7 @@ class Client:
         subresource: str | None = None,
     ) -> Object:
         """JSON merge patch; with `metadata.resourceVersion` in it, refused if the object changed."""
-        return await self._object(calls.patch(resource, name, patch, namespace, subresource))
+        return await self._write(resource, calls.patch(resource, name, patch, namespace, subresource))
 
     async def delete(
         self,
@@ -197,14 +220,30 @@ class Client:
             self._observe("WATCH", 200)
             yield stream
 
+    async def _write(self, resource: Resource, call: Call) -> Object:
+        written = await self._object(call)
+        if self._note_write is not None:
+            self._note_write(resource, written)
+        return written
+
     async def _object(self, call: Call) -> Object:
         return read_object(await self._send_retrying(call))
 
+    def _turn(self, call: Call) -> AbstractAsyncContextManager[None]:
+        """Around each attempt: the limiter sees how each went, and none keeps its slot while it waits."""
+        if self._limiter is None:
+            return nullcontext()
+        return self._limiter.slot(may_be_late=call.may_wait_for_webhooks)
+
     async def _send_retrying(self, call: Call) -> Answer:
-        """Bounded by the call's time-out in total, however many attempts fit into it."""
-        deadline = asyncio.get_running_loop().time() + self.call_timeout_seconds
+        """From its first turn on bounded by the call's time-out, however many attempts fit into it.
+
+        What an attempt waits for its own turn comes on top.
+        """
         try:
-            return await self._send(call, self.call_timeout_seconds)
+            async with self._turn(call):
+                deadline = asyncio.get_running_loop().time() + self.call_timeout_seconds
+                return await self._send(call, self.call_timeout_seconds)
         except Unavailable as error:
             if not _is_safe_to_retry(call, error):
                 raise
@@ -222,7 +261,9 @@ class Client:
             with attempt:
                 if known:
                     raise known.pop()
-                return await self._send(call, deadline - asyncio.get_running_loop().time())
+                left_seconds = deadline - asyncio.get_running_loop().time()
+                async with self._turn(call):
+                    return await self._send(call, left_seconds)
         raise AssertionError("tenacity returns or raises")
 
     async def _send(self, call: Call, timeout_seconds: float) -> Answer:

@@ -6,7 +6,6 @@ unreadable ranges from AttributeError to ssl.SSLError, so here all of it becomes
 
 from __future__ import annotations
 
-import asyncio
 import os
 import ssl
 import time
@@ -105,6 +104,8 @@ def _connection(configuration: Any, namespace: str) -> Connection:
     url = urllib.parse.urlsplit(base_url)
     if url.scheme not in ("http", "https") or not url.hostname:
         raise ConfigError(f"the kubeconfig's server {base_url!r} is not an http(s) URL")
+    # Python 3.13 refuses certificates without an Authority Key Identifier, which some clusters' CAs issue.
+    configuration.disable_strict_ssl_verification = True
     context = RESTClientObject(configuration).ssl_context if url.scheme == "https" else None
     return Connection(
         base_url=base_url,
@@ -129,18 +130,19 @@ class _Refresh:
     def __init__(self, loader: Any) -> None:
         self._loader = loader
         self._due = time.monotonic() + CREDENTIALS_REFRESH_SECONDS
-        self._lock = asyncio.Lock()
 
     def __call__(self, configuration: Any) -> Any:
         # The library awaits coroutines only; the common call must not pay for one.
         return self._reload(configuration) if time.monotonic() >= self._due else None
 
     async def _reload(self, configuration: Any) -> None:
-        async with self._lock:
-            if time.monotonic() < self._due:
-                return
+        # Set first: other calls, of this event loop or another, go on with what there is meanwhile.
+        self._due = time.monotonic() + CREDENTIALS_REFRESH_SECONDS
+        try:
             await self._loader.load_and_set(configuration)
-            self._due = time.monotonic() + CREDENTIALS_REFRESH_SECONDS
+        except BaseException:
+            self._due = 0.0
+            raise
 
 
 def _reason(error: Exception) -> str:

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from controller import clock
 
 DEFAULT_GAP_SECONDS = 5.0
-"""A silence longer than this breaks the contact. The manager probes every second when nothing else is
-asked, so five missed answers; and short against any sensible heartbeat time-out."""
+"""A silence longer than this breaks the contact. The manager probes when nothing was answered for two
+seconds, so that is two missed answers; and it is short against any sensible heartbeat time-out."""
 
 
 class Contact:

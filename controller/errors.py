@@ -7,7 +7,7 @@ write that ended so may or may not have happened. `ConfigError` is a person's to
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 
@@ -58,6 +58,10 @@ class Forbidden(ApiError):
     """403: RBAC or admission refuses."""
 
 
+class NamespaceTerminating(ApiError):
+    """403 on create: the namespace is being deleted; nothing can be made there any more."""
+
+
 class NotFound(ApiError):
     """404: no such object, or no such resource (is the CRD installed?)."""
 
@@ -80,12 +84,17 @@ class Invalid(ApiError):
 
 def api_error(status: int, reason: str, message: str, details: Mapping[str, Any] | None = None) -> ApiError:
     """The typed error for a refusal."""
-    return _type_of(status, reason)(status, reason, message, details)
+    causes = (details or {}).get("causes") or ()
+    return _type_of(status, reason, {cause.get("reason") for cause in causes})(
+        status, reason, message, details
+    )
 
 
-def _type_of(status: int, reason: str) -> type[ApiError]:
+def _type_of(status: int, reason: str, causes: Collection[str | None]) -> type[ApiError]:
     if status == 409:
         return AlreadyExists if reason == "AlreadyExists" else Conflict
+    if status == 403 and "NamespaceTerminating" in causes:
+        return NamespaceTerminating
     return _TYPES.get(status, ApiError)
 
 

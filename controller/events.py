@@ -18,7 +18,7 @@ from controller import clock
 from controller.backoff import Backoff
 from controller.client import Client
 from controller.correlation import Correlator, Occurrence, Series, Subject
-from controller.errors import ClientError, NotFound, Unavailable
+from controller.errors import ClientError, NamespaceTerminating, NotFound, Unavailable
 from controller.resources import EVENTS, Object
 from controller.wording import shortened
 
@@ -96,6 +96,8 @@ class EventRecorder:
                     _log_dropped(series, error)
                     return
                 await asyncio.sleep(backoff.next_seconds())
+            except NamespaceTerminating:
+                return  # nobody is left there to read it
             except ClientError as error:
                 _log_dropped(series, error)
                 return

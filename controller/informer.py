@@ -33,7 +33,7 @@ from controller.reflector import (
     Streamed,
 )
 from controller.resources import Object, Resource
-from controller.store import Change, Store
+from controller.store import Change, Store, version_number
 from controller.transport import WatchStream
 
 log = logging.getLogger(__name__)
@@ -89,6 +89,32 @@ class Informer:
         self._handlers.append(handler)
         for obj in self.store.list():
             self._tell(handler, Change(None, obj))
+
+    def note_write(self, obj: Object) -> None:
+        """Takes over what the server answered to a write of this process, ahead of the watch.
+
+        So the next look decides from its own last write, and does not conflict with it. What the watch has
+        shown already is left alone, or an object that is gone since would come back.
+        """
+        written, seen = version_number(obj["metadata"].get("resourceVersion")), self._seen_version
+        if written is None or seen is None or written <= seen or not self._is_watched(obj):
+            return
+        self._take(reflector.Applied(obj))
+
+    @property
+    def _seen_version(self) -> int | None:
+        """Up to where the store is complete; None while it is being filled."""
+        if isinstance(self._state, reflector.Listed | reflector.Watching):
+            return version_number(self._state.resource_version)
+        return None
+
+    def _is_watched(self, obj: Object) -> bool:
+        metadata = obj["metadata"]
+        if self._namespace is not None and metadata.get("namespace") != self._namespace:
+            return False
+        labels = metadata.get("labels") or {}
+        wanted = dict(term.split("=") for term in (self._label_selector or "").split(",") if term)
+        return wanted.items() <= labels.items()
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -188,7 +214,9 @@ class Informer:
                     self._tell_all(change)
                 self.synced.set()
             case reflector.Applied(obj):
-                self._tell_all(self.store.apply(obj))
+                applied = self.store.apply(obj)
+                if applied is not None:
+                    self._tell_all(applied)
             case reflector.Deleted(obj):
                 deleted = self.store.delete(obj)
                 if deleted is not None:

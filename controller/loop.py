@@ -9,9 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable, Hashable
 
-from controller.errors import ClientError, Conflict, Unavailable
+from controller.errors import ClientError, Conflict, NamespaceTerminating, Unavailable
+from controller.fairness import current_flow
 from controller.metrics import QueueMetrics, ReconcileMetrics
+from controller.namespaces import TerminatingNamespaces
 from controller.reconciler import Reconciler, Request, Result, TerminalError
 from controller.workqueue import QueueShutDown, WorkQueue
 
@@ -36,6 +39,7 @@ class ReconcileLoop:
         *,
         workers: int,
         metrics: ReconcileMetrics,
+        terminating: TerminatingNamespaces,
         timeout_seconds: float = RECONCILE_TIMEOUT_SECONDS,
     ) -> None:
         self.name = name
@@ -43,6 +47,7 @@ class ReconcileLoop:
         self._reconciler = reconciler
         self._workers = workers
         self._metrics = metrics
+        self._terminating = terminating
         self._timeout_seconds = timeout_seconds
         metrics.announce(name, workers)
 
@@ -58,6 +63,7 @@ class ReconcileLoop:
                 request = await self._queue.get()
             except QueueShutDown:
                 return
+            current_flow.set(self._queue.flow_of(request))
             with self._metrics.active_workers.labels(self.name).track_inprogress():
                 try:
                     await self.process(request)
@@ -66,6 +72,8 @@ class ReconcileLoop:
 
     async def process(self, request: Request) -> None:
         """One request, to its consequence for the queue."""
+        if self._put_off(request):
+            return
         started = time.perf_counter()
         try:
             result = await self._reconcile(request)
@@ -73,6 +81,9 @@ class ReconcileLoop:
             self._metrics.terminal_errors.labels(self.name).inc()
             self._failed(request, error)
             self._queue.forget(request)
+        except NamespaceTerminating:
+            if not self._put_off(request):
+                self._queue.add_rate_limited(request)
         except Exception as error:
             self._failed(request, error)
             wait_seconds = error.retry_after_seconds if isinstance(error, Unavailable) else None
@@ -81,6 +92,14 @@ class ReconcileLoop:
             self._succeeded(request, result)
         finally:
             self._metrics.seconds.labels(self.name).observe(time.perf_counter() - started)
+
+    def _put_off(self, request: Request) -> bool:
+        """What is in a namespace that is being deleted is left to the server, which takes it."""
+        seconds = self._terminating.seconds_left(request.namespace)
+        if seconds:
+            self._queue.forget(request)
+            self._queue.add_after(request, seconds)
+        return seconds > 0
 
     async def _reconcile(self, request: Request) -> Result:
         try:
@@ -112,12 +131,13 @@ class ReconcileLoop:
         unforeseen = not isinstance(error, ClientError | TerminalError | ReconcileTimeout | OSError)
         if unforeseen:
             self._metrics.panics.labels(self.name).inc()
+        failures = self._queue.failures(request) + 1
         log.log(
-            _severity(error, unforeseen),
+            _severity(error, unforeseen, failures),
             "reconcile failed controller=%s object=%s failures=%d retry=%s error=%s: %s",
             self.name,
             request,
-            self._queue.failures(request) + 1,
+            failures,
             not isinstance(error, TerminalError),
             type(error).__name__,
             error,
@@ -125,14 +145,18 @@ class ReconcileLoop:
         )
 
 
-def _severity(error: Exception, unforeseen: bool) -> int:
+def _severity(error: Exception, unforeseen: bool, failures: int) -> int:
     if unforeseen or isinstance(error, TerminalError):
         return logging.ERROR
-    # Decided from an object that has changed meanwhile: what optimistic writes are for.
-    return logging.INFO if isinstance(error, Conflict) else logging.WARNING
+    if isinstance(error, Conflict):
+        # Decided from an object that has changed meanwhile: what optimistic writes are for.
+        return logging.DEBUG if failures == 1 else logging.INFO
+    return logging.WARNING
 
 
-def make_queue(name: str, metrics: QueueMetrics) -> WorkQueue[Request]:
-    queue: WorkQueue[Request] = WorkQueue(observer=metrics.observer(name))
+def make_queue(
+    name: str, metrics: QueueMetrics, flow_of: Callable[[Request], Hashable] | None = None
+) -> WorkQueue[Request]:
+    queue: WorkQueue[Request] = WorkQueue(observer=metrics.observer(name), flow_of=flow_of)
     metrics.follow(name, queue)
     return queue

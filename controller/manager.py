@@ -23,6 +23,8 @@ from controller.election import ElectionTiming
 from controller.elector import Elector
 from controller.errors import ClientError
 from controller.events import EventRecorder
+from controller.limiter import RequestLimiter
+from controller.loop_thread import LoopThread
 from controller.resources import LEASES, Resource
 from controller.servers import Health, Listen, Ports, serve
 
@@ -47,14 +49,15 @@ class ManagerOptions:
     graceful_seconds: float = 30.0
     """How long the controllers may take to finish what is in work."""
     cache_sync_timeout_seconds: float = 120.0
-    probe_period_seconds: float = 1.0
+    probe_period_seconds: float = 2.0
     """How often the API server is asked something when nothing else was."""
 
 
 class Manager:
     """Give `ControllerBuilder`s this, then `run` it once.
 
-    `client` holds writes back while this process does not lead; reconcilers must use it and no other.
+    `client` is the reconcilers', who must use no other: it holds writes back while this process does not
+    lead, has the cache know of them at once, and sends no more at a time than the server answers promptly.
     """
 
     def __init__(self, client: Client, options: ManagerOptions | None = None) -> None:
@@ -72,12 +75,14 @@ class Manager:
         """Set once the servers listen."""
         self._lease_namespace = self.options.lease_namespace or client.connection.namespace
         self._raw_client = client
-        self._elector = self._make_elector(client) if self.options.leader_election else None
-        self.client = client.guarded(self._elector.check) if self._elector else client
+        self._lease_client = Client(client.connection, call_timeout_seconds=client.call_timeout_seconds)
+        self._elector = self._make_elector(self._lease_client) if self.options.leader_election else None
+        guard = self._elector.check if self._elector else None
+        self.client = client.guarded(guard, self.cache.note_write, RequestLimiter())
         self._controllers: list[Controller] = []
-        client.observers.append(
-            metrics.ClientMetrics(self.metrics_registry, client.connection.base_url).observe
-        )
+        counted = metrics.ClientMetrics(self.metrics_registry, client.connection.base_url).observe
+        client.observers.append(counted)
+        self._lease_client.observers.append(counted)
         ProcessCollector(registry=self.metrics_registry)
         self._leader_gauge = metrics.leader_gauge(self.metrics_registry).labels(self.options.name)
         self._leader_gauge.set_function(lambda: float(self.is_leader))
@@ -118,19 +123,24 @@ class Manager:
             await self.recorder.flush(timeout_seconds=2.0)
 
     async def _run_leading(self, stop: asyncio.Event) -> None:
-        elector = self._elector
-        if elector is None:
+        if self._elector is None:
             await self._run_controllers(stop)
             return
+        async with LoopThread("leadership") as thread:
+            await self._run_elected(self._elector, thread, stop)
+
+    async def _run_elected(self, elector: Elector, thread: LoopThread, stop: asyncio.Event) -> None:
+        """The Lease has a thread and a connection of its own, so that no work of ours comes before it."""
         try:
             async with Background() as holding:
-                if not await holding.race(elector.acquire(), stop):
+                if not await holding.race(thread.run(elector.acquire()), stop):
                     return
                 self._announce(elector)
-                holding.start(elector.hold(), "leadership")
+                holding.start(thread.run(elector.hold()), "leadership")
                 await holding.race(self._run_controllers(stop))
         finally:
-            await elector.release()
+            await thread.run(elector.release())
+            await thread.run(self._lease_client.close())
 
     async def _run_controllers(self, stop: asyncio.Event) -> None:
         async with Background() as running:
@@ -170,12 +180,15 @@ class Manager:
         Reading our own Lease goes to the server's storage, there or not; a version or health check would
         not, and would call a server well that cannot carry a heartbeat.
         """
+        period = self.options.probe_period_seconds
         while True:
-            await asyncio.sleep(self.options.probe_period_seconds)
             last = self.contact.last_answer
-            if last is not None and clock.monotonic() - last < self.options.probe_period_seconds:
+            quiet_seconds = period if last is None else clock.monotonic() - last
+            if quiet_seconds < period:
+                await asyncio.sleep(period - quiet_seconds)
                 continue
             try:
                 await self._raw_client.get(LEASES, self.options.name, self._lease_namespace)
             except ClientError as error:
                 log.debug("probe error=%s", error)
+                await asyncio.sleep(period)

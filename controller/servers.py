@@ -7,6 +7,7 @@ that is what a liveness probe is to find out.
 from __future__ import annotations
 
 import errno
+import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ from prometheus_client.exposition import choose_encoder
 READINESS_SERVICE = "readiness"
 """The `service` of a gRPC readiness probe; the empty one is liveness."""
 
+EVERYWHERE = "::"
+"""Every address of the machine, those of IPv4 too; of IPv4 alone where there is no IPv6."""
+
 
 class ServeError(Exception):
     """A port cannot be listened on."""
@@ -29,7 +33,7 @@ class ServeError(Exception):
 class Listen:
     """Where to listen. Port 0 takes a free one; None leaves the server out."""
 
-    address: str = "0.0.0.0"
+    address: str = EVERYWHERE
     health_port: int | None = 8081
     metrics_port: int | None = 8080
     grpc_port: int | None = 8082
@@ -67,12 +71,15 @@ class Health:
 
 @asynccontextmanager
 async def serve(listen: Listen, state: Health, registry: CollectorRegistry) -> AsyncIterator[Ports]:
-    """All servers, until the block ends; ServeError if a port is taken."""
+    """All servers, until the block ends; ServeError if a port cannot be listened on."""
+    address = listen.address
+    if address == EVERYWHERE and not socket.has_dualstack_ipv6():
+        address = "0.0.0.0"
     async with AsyncExitStack() as stack:
         await state.set_not_ready("starting")
 
         async def http(app: web.Application, port: int | None) -> int | None:
-            return None if port is None else await stack.enter_async_context(_http(app, listen.address, port))
+            return None if port is None else await stack.enter_async_context(_http(app, address, port))
 
         yield Ports(
             health=await http(_health_app(state), listen.health_port),
@@ -80,7 +87,7 @@ async def serve(listen: Listen, state: Health, registry: CollectorRegistry) -> A
             grpc=(
                 None
                 if listen.grpc_port is None
-                else await stack.enter_async_context(_grpc(state, listen.address, listen.grpc_port))
+                else await stack.enter_async_context(_grpc(state, address, listen.grpc_port))
             ),
         )
 
@@ -91,12 +98,20 @@ async def _http(app: web.Application, address: str, port: int) -> AsyncIterator[
     await runner.setup()
     try:
         try:
-            await web.TCPSite(runner, address, port).start()
+            await _site(runner, address, port).start()
         except OSError as error:
             raise _cannot_listen(address, port, error) from error
         yield runner.addresses[0][1]
     finally:
         await runner.cleanup()
+
+
+def _site(runner: web.AppRunner, address: str, port: int) -> web.BaseSite:
+    if address != EVERYWHERE:
+        return web.TCPSite(runner, address, port)
+    # asyncio's own socket for `::` would take IPv6 alone.
+    listening = socket.create_server((address, port), family=socket.AF_INET6, dualstack_ipv6=True)
+    return web.SockSite(runner, listening)
 
 
 @asynccontextmanager
@@ -105,9 +120,13 @@ async def _grpc(state: Health, address: str, port: int) -> AsyncIterator[int]:
     server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
     health_pb2_grpc.add_HealthServicer_to_server(state.servicer, server)
     try:
-        actual_port = server.add_insecure_port(f"{address}:{port}")
+        actual_port = server.add_insecure_port(
+            f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+        )
     except RuntimeError as error:
-        raise _cannot_listen(address, port, OSError(errno.EADDRINUSE, str(error))) from error
+        # gRPC does not say why: an HTTP server that fails in the same place does.
+        async with _http(web.Application(), address, port):
+            raise _cannot_listen(address, port, OSError(str(error))) from error
     await server.start()
     try:
         yield actual_port

@@ -83,13 +83,19 @@ class Store:
                 changes.append(self._put(key, obj))
         return changes
 
-    def apply(self, obj: Object) -> Change:
-        return self._put(key_of(obj), obj)
+    def apply(self, obj: Object) -> Change | None:
+        """None if this version, or a newer one, is known already, as an own write is."""
+        key = key_of(obj)
+        known = self._objects.get(key)
+        if known is not None and not is_newer(obj, than=known):
+            return None
+        return self._put(key, obj)
 
     def delete(self, obj: Object) -> Change | None:
-        """None if the object was not known: then nobody was told of it either."""
+        """None if the object was not known: then nobody was told of it either. Or if it is another by now."""
         key = key_of(obj)
-        if key not in self._objects:
+        known = self._objects.get(key)
+        if known is None or is_newer(known, than=obj):
             return None
         self._objects[key] = self._reindexed(key, obj)
         return self._remove(key)
@@ -128,6 +134,20 @@ class Store:
 def _namespace_index(obj: Object) -> Iterable[str]:
     namespace = obj["metadata"].get("namespace")
     return (namespace,) if namespace else ()
+
+
+def is_newer(obj: Object, *, than: Object) -> bool:
+    """Whether a version of an object came after another; True where they cannot be compared.
+
+    Versions of one resource are numbers that grow (Kubernetes API concepts, "Resource versions").
+    """
+    mine, other = version_number(_version(obj)), version_number(_version(than))
+    return mine is None or other is None or mine > other
+
+
+def version_number(resource_version: str | None) -> int | None:
+    """None if it is not a number, which no Kubernetes server does to the kinds that we watch."""
+    return int(resource_version) if resource_version and resource_version.isdecimal() else None
 
 
 def _version(obj: Object) -> str | None:

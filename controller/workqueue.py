@@ -2,7 +2,7 @@
 
 A key is in the queue at most once, and in work at most once: added while in work it waits until that is
 done. Keys that fail come back after a wait that doubles per key; a delayed key keeps the earliest of the
-times asked for. One event loop, no locks.
+times asked for. Keys of different flows take turns. One event loop, no locks.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
-from collections import deque
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Generic, Protocol, TypeVar
 
 from controller import clock
+from controller.fairness import FairQueue
 
 BACKOFF_BASE_SECONDS = 0.005
 BACKOFF_CAP_SECONDS = 1000.0
@@ -38,9 +38,13 @@ class QueueObserver(Protocol):
 class WorkQueue(Generic[K]):
     """Single producer-side calls are plain functions; only `get` and `drained` wait."""
 
-    def __init__(self, *, observer: QueueObserver | None = None) -> None:
+    def __init__(
+        self, *, observer: QueueObserver | None = None, flow_of: Callable[[K], Hashable] | None = None
+    ) -> None:
+        """`flow_of` says which keys belong together; by default each is a flow of its own."""
         self._observer = observer
-        self._ready: deque[K] = deque()
+        self.flow_of: Callable[[K], Hashable] = flow_of or _own_flow
+        self._ready: FairQueue[K] = FairQueue()
         self._dirty: dict[K, float] = {}
         """Keys that want work, and since when: those in `_ready`, and those in work that came again."""
         self._working: dict[K, float] = {}
@@ -116,7 +120,7 @@ class WorkQueue(Generic[K]):
             if self._shut_down:
                 raise QueueShutDown
             await self._wake.wait()
-        key = self._ready.popleft()
+        key = self._ready.pop()
         if not self._ready and not self._shut_down:
             self._wake.clear()
         now = clock.monotonic()
@@ -158,7 +162,7 @@ class WorkQueue(Generic[K]):
         return [now - started for started in self._working.values()]
 
     def _make_ready(self, key: K) -> None:
-        self._ready.append(key)
+        self._ready.push(self.flow_of(key), key)
         self._wake.set()
         if self._observer:
             self._observer.added(len(self._ready))
@@ -184,3 +188,7 @@ class WorkQueue(Generic[K]):
             if self._delayed.get(entry[2]) is entry:
                 self.add(entry[2])
         self._arm()
+
+
+def _own_flow(key: Hashable) -> Hashable:
+    return key

@@ -1,16 +1,20 @@
 """The custom resources: pydantic models, the generator of their CRDs, and the YAML itself.
 
-This module and `crds.names` import nothing outside the standard library at import time.
+This module, `crds.names` and `crds.protocol` import nothing outside the standard library at import time, and
+little of that: the agent and the SDK load them inside training images.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def manifests() -> list[dict[str, Any]]:
     """The CustomResourceDefinition objects, as shipped in crds/yaml/."""
+    from pathlib import Path
+
     import yaml
 
     folder = Path(__file__).parent / "yaml"

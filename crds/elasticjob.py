@@ -6,7 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 
 from crds.model import (
     Conditions,
@@ -20,9 +20,16 @@ from crds.model import (
     cel,
     rules,
 )
+from crds.names import MASTER_TYPES, WORKER
 from crds.progress import RoundProgress
+from crds.protocol import HANG_TIMEOUT_SECONDS
+from crds.protocol import JobPhase as JobPhase
+from crds.protocol import RendezvousPhase as RendezvousPhase
 
-REPLICA_TYPES = ("ps", "worker", "chief", "evaluator", "master", "dlrover-master")
+TRAINING_TYPES = ("ps", "worker", "chief", "evaluator")
+LONGEST_NAME = 51
+"""Of a job's name and a type's together, so that a Pod's, with index and incarnation, is a DNS label."""
+REPLICA_TYPES = (*TRAINING_TYPES, *MASTER_TYPES)
 
 
 class DistributionStrategy(StrEnum):
@@ -117,6 +124,37 @@ class ReplicaSpec(Model):
     """DLRover's: high, low, or the fraction that is high, such as "0.5"; accepted and not used."""
 
 
+IGNORED_REPLICA_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "x-kubernetes-preserve-unknown-fields": True,
+    "description": "DLRover's; whatever it says is ignored: dlr has no master Pod.",
+}
+IGNORED_REPLICA = {"replicas": 0, "template": {"spec": {"containers": [{}]}}}
+"""What the reconcilers read of a master, which may say anything or nothing."""
+
+
+def _one_property_a_type(schema: dict[str, Any]) -> None:
+    """A map would have one schema for all of its values, and masters are not to be validated."""
+    of_type = schema.pop("additionalProperties")
+    schema["properties"] = {
+        type_: IGNORED_REPLICA_SCHEMA if type_ in MASTER_TYPES else of_type for type_ in REPLICA_TYPES
+    }
+
+
+def _without_masters_own(specs: Any) -> Any:
+    if not isinstance(specs, dict):
+        return specs
+    return {type_: IGNORED_REPLICA if type_ in MASTER_TYPES else spec for type_, spec in specs.items()}
+
+
+ReplicaSpecs = Annotated[
+    dict[str, ReplicaSpec],
+    Field(min_length=1, json_schema_extra=_one_property_a_type),
+    BeforeValidator(_without_masters_own),
+]
+"""By type; in the CRD it is an object with a property for each type that there is."""
+
+
 class ElasticPolicy(Model):
     """How the world of workers forms, shrinks and grows, and when a worker counts as lost."""
 
@@ -130,7 +168,7 @@ class ElasticPolicy(Model):
     """A worker whose Lease is not renewed for this long is lost."""
     grow_at_checkpoint_seconds: Annotated[int, Field(ge=0, le=86_400)] = 0
     """A world that is to grow waits for the next checkpoint (`dlr.checkpoint_saved`), at most this long."""
-    hang_timeout_seconds: Annotated[int, Field(ge=10, le=86_400)] = 1_800
+    hang_timeout_seconds: Annotated[int, Field(ge=10, le=86_400)] = HANG_TIMEOUT_SECONDS
     """Without step progress for this long, living processes count as hung."""
 
 
@@ -260,23 +298,34 @@ class SchedulingPolicy(Model):
     """Whose PodGroup keeps the Pods back until there is room for the minimum of them."""
 
 
+class AgentPolicy(Model):
+    """The agent in the Pods of the workers."""
+
+    inject: bool = True
+    """Bring the agent into the Pods, so that their image needs Python and torch alone; false: it has dlr."""
+
+
 class ElasticJobSpec(Model):
     """What is wanted."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
             cel(
-                "self.distributionStrategy == 'ParameterServerStrategy' || 'worker' in self.replicaSpecs",
+                "self.distributionStrategy == 'ParameterServerStrategy' || has(self.replicaSpecs.worker)",
                 "replicaSpecs must have an entry 'worker'",
             ),
             cel(
-                "!('worker' in self.replicaSpecs) || "
-                "self.replicaSpecs['worker'].replicas % self.elasticPolicy.nodeUnit == 0",
-                "replicaSpecs[worker].replicas must be a multiple of elasticPolicy.nodeUnit",
+                "!has(self.replicaSpecs.worker) || "
+                "self.replicaSpecs.worker.replicas % self.elasticPolicy.nodeUnit == 0",
+                "replicaSpecs.worker.replicas must be a multiple of elasticPolicy.nodeUnit",
             ),
             cel(
-                "self.replicaSpecs.all(t, t == 'worker' || self.replicaSpecs[t].standby == 0)",
-                "replicaSpecs[worker] alone may have standby",
+                " && ".join(
+                    f"(!has(self.replicaSpecs.{type_}) || self.replicaSpecs.{type_}.standby == 0)"
+                    for type_ in TRAINING_TYPES
+                    if type_ != WORKER
+                ),
+                "replicaSpecs.worker alone may have standby",
             ),
         )
     )
@@ -292,45 +341,13 @@ class ElasticJobSpec(Model):
     """Environment variables for every container: a value, or an EnvVar."""
     suspend: bool = False
     """Hold the job: its Pods are deleted, its state is kept."""
-    replica_specs: Annotated[
-        dict[str, ReplicaSpec],
-        Field(
-            min_length=1,
-            max_length=6,
-            json_schema_extra=rules(
-                cel(
-                    f"self.all(t, t in {list(REPLICA_TYPES)})",
-                    f"replica types are {', '.join(REPLICA_TYPES)}",
-                )
-            ),
-        ),
-    ]
+    replica_specs: ReplicaSpecs
     elastic_policy: ElasticPolicy = Field(default_factory=ElasticPolicy)
     node_check: NodeCheckPolicy = Field(default_factory=NodeCheckPolicy)
     failure_policy: FailurePolicy = Field(default_factory=FailurePolicy)
     run_policy: RunPolicy = Field(default_factory=RunPolicy)
     scheduling_policy: SchedulingPolicy = Field(default_factory=SchedulingPolicy)
-
-
-class JobPhase(StrEnum):
-    CREATED = "Created"
-    PENDING = "Pending"
-    RUNNING = "Running"
-    SCALING = "Scaling"
-    RESTARTING = "Restarting"
-    SUSPENDED = "Suspended"
-    SUCCEEDED = "Succeeded"
-    FAILED = "Failed"
-
-    @property
-    def finished(self) -> bool:
-        return self in (JobPhase.SUCCEEDED, JobPhase.FAILED)
-
-
-class RendezvousPhase(StrEnum):
-    FORMING = "Forming"
-    FORMED = "Formed"
-    REFORMING = "Reforming"
+    agent: AgentPolicy = Field(default_factory=AgentPolicy)
 
 
 IndexList = Annotated[
@@ -358,6 +375,9 @@ class Rendezvous(Model):
     formed_at: datetime | None = None
     reforming_since: datetime | None = None
     """Since when a broken world waits for a replacement."""
+    broken_round: Annotated[int, Field(ge=0)] = 0
+    """The newest round of which training processes died; 0 before the first. Whoever still runs it, or an
+    older one, waits for the dead. A planned change and a Pod deleted in good order leave no dead."""
 
 
 class Scaling(Model):
@@ -523,9 +543,13 @@ class ElasticJob(Model):
     model_config = ConfigDict(
         json_schema_extra=rules(
             cel(
-                "self.spec.replicaSpecs.all(t, size(self.metadata.name) + size(t) <= 51)",
-                "metadata.name is too long: with a replica type's name it may have 51 characters, "
-                "so that the Pods' names stay within 63",
+                " && ".join(
+                    f"(!has(self.spec.replicaSpecs.{type_}) || "
+                    f"size(self.metadata.name) <= {LONGEST_NAME - len(type_)})"
+                    for type_ in TRAINING_TYPES
+                ),
+                f"metadata.name is too long: with a replica type's name it may have {LONGEST_NAME} "
+                "characters, so that the Pods' names stay within 63",
             ),
             cel(
                 "!self.metadata.name.contains('.')",

@@ -19,12 +19,37 @@ from crds.model import (
     Name,
     ObjectMeta,
     ResourceRequirements,
+    agreed,
     cel,
     rules,
 )
 from crds.progress import RoundProgress
+from crds.protocol import (
+    MAX_FIGURES,
+    MAX_FRAMES,
+    MAX_LOCAL_PROBES,
+    MAX_PAIR_PROBES,
+    MAX_ROUNDS,
+    MAX_SENTENCE,
+    MAX_SENTENCES,
+    MAX_STACKS,
+    AcceleratorsStatus,
+    AgentStatus,
+    CheckStatus,
+    FailureStatus,
+    PairProbeStatus,
+    ProbeStatus,
+    ProgressStatus,
+    RankStackStatus,
+    UsageStatus,
+)
+from crds.protocol import AgentState as AgentState
+from crds.protocol import FailureCause as FailureCause
+from crds.protocol import ProbeEnding as ProbeEnding
 
 Text = Annotated[str, Field(max_length=8_192)]
+
+ATOMIC = {"x-kubernetes-list-type": "atomic"}
 
 
 class WorkerPhase(StrEnum):
@@ -32,19 +57,6 @@ class WorkerPhase(StrEnum):
     RUNNING = "Running"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
-
-
-class AgentState(StrEnum):
-    READY = "Ready"
-    """Waits for a world newer than observedRound."""
-    RUNNING = "Running"
-    """Training processes of observedRound run."""
-    FAILED = "Failed"
-    """Training processes of observedRound failed; waits for a newer world."""
-    SUCCEEDED = "Succeeded"
-    """All training processes of observedRound ended well."""
-    STOPPED = "Stopped"
-    """The agent is leaving."""
 
 
 class ExitClass(StrEnum):
@@ -94,17 +106,7 @@ class ElasticWorkerSpec(Model):
     """The one node where the Pod may run."""
 
 
-class FailureCause(StrEnum):
-    """What the agent knows of a failure's cause beyond exit code and text."""
-
-    OOM = "OOM"
-    """The container's cgroup killed a process for its memory."""
-    HANG = "Hang"
-    """No step for too long: the agent ended the processes."""
-    DEVICE = "Device"
-    """The driver reported a device's fault (an Xid)."""
-
-
+@agreed(RankStackStatus)
 class RankStack(Model):
     """Where one training process was when it was found hanging."""
 
@@ -114,10 +116,11 @@ class RankStack(Model):
     """The last it told."""
     in_collective: bool = False
     """Waiting for other ranks, so rather a victim of the hang than its cause."""
-    frames: Annotated[str, Field(max_length=1_024)] = ""
+    frames: Annotated[str, Field(max_length=MAX_FRAMES)] = ""
     """The main thread's Python frames, the innermost first, one a line."""
 
 
+@agreed(FailureStatus)
 class AgentFailure(Model):
     """The last failure of the agent's training processes; it stays until the next."""
 
@@ -134,9 +137,9 @@ class AgentFailure(Model):
     """Where exit code and text do not say it."""
     step: Annotated[int, Field(ge=0)] | None = None
     """The last that the failed process told in this round."""
-    stacks: Annotated[
-        list[RankStack], Field(max_length=16, json_schema_extra={"x-kubernetes-list-type": "atomic"})
-    ] = Field(default_factory=list)
+    stacks: Annotated[list[RankStack], Field(max_length=MAX_STACKS, json_schema_extra=ATOMIC)] = Field(
+        default_factory=list
+    )
     """Of a hang: where the worker's processes were."""
     message: Text = ""
     """The exception with the end of its traceback, from torch's error file."""
@@ -144,6 +147,7 @@ class AgentFailure(Model):
     time: datetime
 
 
+@agreed(ProgressStatus)
 class StepProgress(Model):
     """The last training step reported, and when."""
 
@@ -155,6 +159,7 @@ class StepProgress(Model):
     """Lately."""
 
 
+@agreed(UsageStatus)
 class Usage(Model):
     """What the worker's Pod uses, lately."""
 
@@ -166,6 +171,7 @@ class Usage(Model):
     """Of all its GPUs."""
 
 
+@agreed(AcceleratorsStatus)
 class Accelerators(Model):
     """What this worker computes on."""
 
@@ -174,56 +180,51 @@ class Accelerators(Model):
     model: Annotated[str, Field(max_length=256)] = ""
 
 
-class ProbeEnding(StrEnum):
-    """How a probe ended (`healthcheck.probes.report.Ending`)."""
-
-    PASSED = "Passed"
-    FAILED = "Failed"
-    SKIPPED = "Skipped"
-    UNAVAILABLE = "Unavailable"
-    TIMED_OUT = "TimedOut"
-    CRASHED = "Crashed"
-
-
 Sentences = Annotated[
-    list[Annotated[str, Field(max_length=1_024)]],
-    Field(max_length=32, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
+    list[Annotated[str, Field(max_length=MAX_SENTENCE)]],
+    Field(max_length=MAX_SENTENCES, json_schema_extra=ATOMIC),
 ]
 
 
+@agreed(ProbeStatus)
 class ProbeOutcome(Model):
     """How one probe went; it says nothing yet about who is to blame."""
 
     probe: Annotated[str, Field(max_length=64)]
     ending: ProbeEnding
-    reason: Annotated[str, Field(max_length=1_024)] = ""
-    figures: Annotated[dict[str, float], Field(max_length=64)] = Field(default_factory=dict)
+    reason: Annotated[str, Field(max_length=MAX_SENTENCE)] = ""
+    figures: Annotated[dict[str, float], Field(max_length=MAX_FIGURES)] = Field(default_factory=dict)
     faults: Sentences = Field(default_factory=list)
     notes: Sentences = Field(default_factory=list)
     seconds: Annotated[float, Field(ge=0)] = 0.0
 
 
+@agreed(PairProbeStatus)
 class PairOutcome(ProbeOutcome):
     """How the test with others went in one round."""
 
     round: Annotated[int, Field(ge=1)]
 
 
+@agreed(CheckStatus)
 class AgentCheck(Model):
     """What the agent found out for one NodeCheck, the last that it took part in."""
 
     uid: Annotated[str, Field(max_length=64)]
     """The NodeCheck's."""
     local: Annotated[
-        list[ProbeOutcome], Field(max_length=16, json_schema_extra={"x-kubernetes-list-type": "atomic"})
+        list[ProbeOutcome],
+        Field(max_length=MAX_LOCAL_PROBES, json_schema_extra=ATOMIC),
     ] = Field(default_factory=list)
     """The node's own tests, when all of them have ended."""
     pairs: Annotated[
-        list[PairOutcome], Field(max_length=32, json_schema_extra={"x-kubernetes-list-type": "atomic"})
+        list[PairOutcome],
+        Field(max_length=MAX_PAIR_PROBES, json_schema_extra=ATOMIC),
     ] = Field(default_factory=list)
     """The tests with others, one a round that it took part in."""
 
 
+@agreed(AgentStatus)
 class AgentReport(Model):
     """`status.agent`, written by the agent alone; stale unless incarnation and podUid are current."""
 
@@ -240,7 +241,8 @@ class AgentReport(Model):
     failure: AgentFailure | None = None
     progress: StepProgress | None = None
     rounds: Annotated[
-        list[RoundProgress], Field(max_length=8, json_schema_extra={"x-kubernetes-list-type": "atomic"})
+        list[RoundProgress],
+        Field(max_length=MAX_ROUNDS, json_schema_extra=ATOMIC),
     ] = Field(default_factory=list)
     """The last rounds of this incarnation in which steps were told, the oldest first."""
     usage: Usage | None = None
@@ -261,6 +263,8 @@ class WorkerExit(Model):
     node_name: Name = ""
     action: FailureAction | None = None
     """What the job's failurePolicy says to that, if a rule matched."""
+    in_good_order: bool | None = None
+    """Its Pod was being deleted with time to stop, and its containers still ran then."""
     time: datetime
 
 
@@ -300,9 +304,9 @@ class ElasticWorkerStatus(Model):
     quick_exits: int | None = None
     """Pods in a row that ended by themselves soon after their start; the next waits accordingly."""
     last_exit: WorkerExit | None = None
-    history: Annotated[
-        list[Life], Field(max_length=20, json_schema_extra={"x-kubernetes-list-type": "atomic"})
-    ] = Field(default_factory=list)
+    history: Annotated[list[Life], Field(max_length=20, json_schema_extra=ATOMIC)] = Field(
+        default_factory=list
+    )
     """The last incarnations, the current one at the end."""
     conditions: Conditions = Field(default_factory=list)
     agent: AgentReport | None = None

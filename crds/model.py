@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
@@ -28,6 +29,28 @@ class Model(BaseModel):
     def to_wire(self) -> dict[str, Any]:
         """The object as JSON-ready data, without the fields that are not set."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+M = TypeVar("M", bound=Model)
+
+
+def agreed(fields: type) -> Callable[[type[M]], type[M]]:
+    """Class decorator of a model that the agent writes without pydantic.
+
+    Args:
+        fields: the TypedDict of `crds.protocol` that names the fields.
+
+    Raises:
+        TypeError: the model has other fields.
+    """
+    names = set(fields.__annotations__)
+
+    def check(model: type[M]) -> type[M]:
+        if differing := names ^ {to_camel(name) for name in model.model_fields}:
+            raise TypeError(f"{model.__name__} and {fields.__name__} differ in {sorted(differing)}")
+        return model
+
+    return check
 
 
 def cel(rule: str, message: str) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """The names the parts agree on: API group, labels, environment variables.
 
-Standard library only. The agent does not import this (it ships alone into training images): it spells
-the few variables it reads in `agent/environment.py`, and a test holds the two together.
+Standard library only: the agent imports this inside training images. What is written and read under these
+names is in `crds.protocol`.
 """
 
 GROUP = "elastic.iml.github.io"
@@ -56,3 +56,8 @@ ENV_POD_IP = "POD_IP"
 ENV_NODE_NAME = "DLR_NODE_NAME"
 ENV_HEARTBEAT_SECONDS = "DLR_HEARTBEAT_SECONDS"
 ENV_GRACE_SECONDS = "DLR_TERMINATION_GRACE_SECONDS"
+
+AGENT_ZIP = "dlr.pyz"
+"""The file of the injected agent, beside the launchers in `bin/`."""
+POD_COMMANDS = ("run", "check-worker")
+"""The commands of `dlr` that run in a Pod; its others need what an image of ours has."""

@@ -10,6 +10,9 @@ from pydantic import ConfigDict, Field
 
 from crds.elasticjob import POD_TEMPLATE_SCHEMA, IndexList, TopologyKeys
 from crds.model import Conditions, Model, Name, ObjectMeta, cel, rules
+from crds.protocol import CHECK_TIMEOUT_SECONDS
+from crds.protocol import Accelerator as Accelerator
+from crds.protocol import NodeCheckPhase as NodeCheckPhase
 
 NodeNames = Annotated[
     list[Name], Field(max_length=5_000, json_schema_extra={"x-kubernetes-list-type": "atomic"})
@@ -21,13 +24,6 @@ Text = Annotated[str, Field(max_length=1_024)]
 
 Figures = Annotated[dict[str, float], Field(max_length=32)]
 """By metric (`healthcheck.measurements.Metric`), which names the unit; compute and network apart."""
-
-
-class Accelerator(StrEnum):
-    """What the probes can test, besides CPU and network."""
-
-    NVIDIA_GPU = "nvidia.com/gpu"
-    NONE = "none"
 
 
 class NodeCheckSpec(Model):
@@ -61,26 +57,13 @@ class NodeCheckSpec(Model):
     """Every node must have it, or none is to be used; the default is all GPUs of the nodes that have any."""
     cordon: bool = True
     """Cordon nodes found faulty, and lift our cordon of those that pass."""
-    timeout_seconds: Annotated[int, Field(ge=10, le=3_600)] = 300
+    timeout_seconds: Annotated[int, Field(ge=10, le=3_600)] = CHECK_TIMEOUT_SECONDS
     """A node that has not answered a step of the check by then gave no answer, and that is a fault of its."""
     straggler_ratio: Annotated[float, Field(gt=1.0, le=10.0)] = 1.5
     """A node slower than this many times the median is a straggler at once."""
     fresh_seconds: Annotated[int, Field(ge=0, le=604_800)] = 0
     """Nodes that passed another check so short a time ago are not tested again; they serve as partners."""
     topology_keys: TopologyKeys = Field(default_factory=list)
-
-
-class NodeCheckPhase(StrEnum):
-    PENDING = "Pending"
-    RUNNING = "Running"
-    SUCCEEDED = "Succeeded"
-    """There are verdicts, good or bad."""
-    FAILED = "Failed"
-    """It could not be carried out; the condition Failed says why."""
-
-    @property
-    def finished(self) -> bool:
-        return self in (NodeCheckPhase.SUCCEEDED, NodeCheckPhase.FAILED)
 
 
 GroupMembers = Annotated[

@@ -6,9 +6,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from crds.model import Model
+from crds.model import Model, agreed
+from crds.protocol import RoundStatus
 
 
+@agreed(RoundStatus)
 class RoundProgress(Model):
     """What a worker's processes trained in one round: raw figures for the job's goodput."""
 

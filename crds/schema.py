@@ -39,6 +39,8 @@ def structural_schema(model: type[BaseModel]) -> Schema:
     schema = _node(source, source.get("$defs", {}), at=model.__name__)
     schema["properties"]["metadata"] = {"type": "object"}
     schema["required"] = ["spec"]
+    # What every object must write has no default; one would also have to satisfy the rules of its own level.
+    schema["properties"]["spec"].pop("default", None)
     return schema
 
 

@@ -1,48 +1,139 @@
-"""What a cluster needs to have dlr: a kustomize base, and its documents for `dlr manifests`.
+"""What a cluster needs to have dlr: a kustomize base with components, and its documents for `dlr install`.
 
-The YAML is package data, so that an installed wheel can print it where there is neither a checkout nor
-kustomize.
+The YAML is package data, so that an installed wheel can print and apply it where there is neither a checkout
+nor kustomize. An option of `documents` is a component of kustomize in a folder here.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+
+from deploy.kustomize import Document, render
+
+__all__ = [
+    "DEFAULT_AGENT_IMAGE",
+    "DEFAULT_CHECK_IMAGE",
+    "DEFAULT_IMAGE",
+    "DEFAULT_JOBS_NAMESPACE",
+    "DEFAULT_NAMESPACE",
+    "Document",
+    "check_image_name",
+    "check_namespace",
+    "documents",
+    "worker_documents",
+]
 
 DEFAULT_NAMESPACE = "dlr-system"
+DEFAULT_JOBS_NAMESPACE = "dlr-jobs"
+"""The one that stands in `deploy/namespaced`; without that component the controller looks after them all."""
 DEFAULT_IMAGE = "dlr-controller:0.1.0"
 DEFAULT_CHECK_IMAGE = "dlr-worker:0.1.0"
-
-Document = dict[str, Any]
+DEFAULT_AGENT_IMAGE = "dlr-agent:0.1.0"
 
 _FOLDER = Path(__file__).parent
+_ORDER = (
+    "CustomResourceDefinition",
+    "Namespace",
+    "PriorityClass",
+    "ServiceAccount",
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "Role",
+    "RoleBinding",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
+    "NetworkPolicy",
+    "PodDisruptionBudget",
+    "Deployment",
+)
+"""What is needed before what needs it, and workers held to their own objects before there can be any."""
+
+_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_NAMESPACE_LENGTH_MAX = 63
+# https://github.com/distribution/reference/blob/main/reference.go
+_IMAGE = re.compile(
+    r"((?P<host>[A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:]+\])(:[0-9]+)?/)?"
+    r"[a-z0-9]+([._-]+[a-z0-9]+)*(/[a-z0-9]+([._-]+[a-z0-9]+)*)*"
+    r"(:\w[\w.-]{0,127})?"
+    r"(@[A-Za-z][A-Za-z0-9+._-]*:[0-9a-fA-F]{32,})?"
+)
 
 
 def documents(
-    namespace: str = DEFAULT_NAMESPACE, image: str = DEFAULT_IMAGE, check_image: str = DEFAULT_CHECK_IMAGE
+    namespace: str = DEFAULT_NAMESPACE,
+    image: str = DEFAULT_IMAGE,
+    check_image: str = DEFAULT_CHECK_IMAGE,
+    agent_image: str = DEFAULT_AGENT_IMAGE,
+    *,
+    jobs_namespace: str | None = None,
+    network_policy: bool = False,
+    priority_class: bool = False,
 ) -> list[Document]:
-    """The objects of `kubectl kustomize deploy/`, in the order in which they can be applied."""
-    replaced = {DEFAULT_NAMESPACE: namespace, DEFAULT_IMAGE: image, DEFAULT_CHECK_IMAGE: check_image}
-    return _documents(_FOLDER, replaced)
+    """The objects of `kubectl kustomize deploy/`, in the order in which they can be applied.
+
+    jobs_namespace: the one namespace that the controller looks after, with rights there (deploy/namespaced)
+    network_policy: with deploy/network
+    priority_class: with deploy/priority
+
+    Raises ValueError, with a sentence, if a namespace or an image has a name that Kubernetes would refuse.
+    """
+    check_namespace(namespace)
+    replaced = {DEFAULT_NAMESPACE: namespace}
+    images = {DEFAULT_IMAGE: image, DEFAULT_CHECK_IMAGE: check_image, DEFAULT_AGENT_IMAGE: agent_image}
+    for default, wanted in images.items():
+        check_image_name(wanted)
+        replaced[default] = wanted
+    if jobs_namespace is not None:
+        check_namespace(jobs_namespace)
+        replaced[DEFAULT_JOBS_NAMESPACE] = jobs_namespace
+    chosen = {
+        "namespaced": jobs_namespace is not None,
+        "network": network_policy,
+        "priority": priority_class,
+    }
+    found = render(_FOLDER, [_FOLDER / name for name, wanted in chosen.items() if wanted])
+    found.sort(key=lambda document: _ORDER.index(document["kind"]))
+    return [_with_names(document, replaced) for document in found]
 
 
 def worker_documents() -> list[Document]:
     """Those that workers need, whoever runs the controller: their rights."""
-    return _documents(_FOLDER / "worker", {})
+    return render(_FOLDER / "worker")
 
 
-def _documents(folder: Path, replaced: Mapping[str, str]) -> list[Document]:
-    import yaml
+def check_namespace(name: str) -> None:
+    """Raises ValueError, with a sentence, if no namespace can have this name (RFC 1123)."""
+    if len(name) > _NAMESPACE_LENGTH_MAX or not _NAMESPACE.fullmatch(name):
+        raise ValueError(
+            f"{name!r} is no name for a namespace: it needs 1 to {_NAMESPACE_LENGTH_MAX} of a-z, 0-9 and -, "
+            "with a letter or digit at both ends."
+        )
 
-    found: list[Document] = []
-    for name in yaml.safe_load((folder / "kustomization.yaml").read_text())["resources"]:
-        path = (folder / name).resolve()
-        if path.is_dir():
-            found += _documents(path, replaced)
-        else:
-            text = path.read_text()
-            for default, wanted in replaced.items():
-                text = text.replace(default, wanted)
-            found += [document for document in yaml.safe_load_all(text) if document]
-    return found
+
+def check_image_name(name: str) -> None:
+    """Raises ValueError, with a sentence, if no registry can have an image of this name."""
+    if not _IMAGE.fullmatch(name):
+        raise ValueError(
+            f"{name!r} is no image: it needs a form like registry.example/team/{DEFAULT_IMAGE}, "
+            "in lower case and without spaces."
+        )
+
+
+def _with_names(document: Document, replaced: Mapping[str, str]) -> Document:
+    """The document with other names in all of its texts. In one pass: a new name may be another's old one."""
+    pattern = re.compile("|".join(map(re.escape, replaced)))
+
+    def renamed(value: object) -> object:
+        if isinstance(value, dict):
+            return {key: renamed(inner) for key, inner in value.items()}
+        if isinstance(value, list):
+            return [renamed(inner) for inner in value]
+        if isinstance(value, str):
+            return pattern.sub(lambda found: replaced[found.group()], value)
+        return value
+
+    result = renamed(document)
+    assert isinstance(result, dict)
+    return result

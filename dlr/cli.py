@@ -1,17 +1,20 @@
 """The `dlr` command: hands `run` to the agent, and everything else to the typer application.
 
-Two commands run in images of their own, which need not have the command line's packages: `dlr run` beside
-torch, `dlr controller` beside the Kubernetes client. So these are taken out before anything else is imported.
+Some commands run in images of their own, which need not have the command line's packages: `dlr run` and
+`dlr check-worker` beside torch, `dlr controller` and `dlr bundle` beside the Kubernetes client. So these are
+taken out before anything else is imported.
 
 Installed as `kubectl-dlr` too, it is `kubectl dlr`: kubectl runs a program of that name.
 """
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from crds.names import POD_COMMANDS
 from dlr.commands.errors import CommandError
 
 CANNOT_LOAD = 69
@@ -20,6 +23,10 @@ CRASHED = 70
 """The exit code of a defect of dlr's own (EX_SOFTWARE); Python's would be 1."""
 EXTRAS = {"matplotlib": "timeline"}
 """The extra that brings a package; for all others it is `cli`."""
+
+
+class PythonTooOld(CommandError):
+    exit_code = CANNOT_LOAD
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -41,18 +48,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _dispatch(words: list[str]) -> int | None:
-    if words[:1] == ["run"]:
-        from agent.launch import main as run
+    if words and words[0] in POD_COMMANDS:
+        from agent.main import run_command
 
-        return run(words[1:])
-    if words[:1] == ["controller"]:
+        return run_command(words)
+    if sys.version_info < (3, 11):  # noqa: UP036 - the SDK and the agent run on 3.10 too
+        python = f"{sys.version_info[0]}.{sys.version_info[1]}"
+        raise PythonTooOld(
+            f"this command needs Python 3.11 or newer, and this is {python}; `dlr run` works here"
+        )
+    if words[:1] in (["controller"], ["bundle"]):
         import typer
 
-        from dlr.commands.controller import controller
-
+        name = words[0]
         alone = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
-        alone.command()(controller)
-        alone(words[1:], prog_name=f"{_own_name()} controller")
+        alone.command()(getattr(importlib.import_module(f"dlr.commands.{name}"), name))
+        alone(words[1:], prog_name=f"{_own_name()} {name}")
     from dlr.commands.application import application
 
     application(words, prog_name=_own_name())

@@ -206,7 +206,8 @@ class Mortals:
 
     def drain(self, node: str) -> None:
         self._drained.append(node)
-        self.cluster.kubectl("drain", node, "--ignore-daemonsets", "--force", "--timeout=30s")
+        whatever = ("--ignore-daemonsets", "--delete-emptydir-data", "--force")
+        self.cluster.kubectl("drain", node, *whatever, "--timeout=30s")
 
     def power_off(self, index: int) -> None:
         """The node that its Pod is on."""

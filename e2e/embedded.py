@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dlr.commands.cluster import CONTROLLER_COMMAND
+from dlr.commands.cluster import controller_command
 from e2e import links, processes
 from e2e.api import Kind, Object
 from e2e.cluster import REPOSITORY, Capability, Cluster, ControlPlaneProcess, Storage
@@ -128,7 +128,8 @@ class EmbeddedCluster(Cluster):
     @contextmanager
     def standby_controller(self) -> Iterator[ControlPlaneProcess]:
         with (self._folder / "standby.log").open("wb") as log:
-            child = subprocess.Popen(CONTROLLER_COMMAND, env=self.environment(), stdout=log, stderr=log)
+            command = controller_command(self.home)
+            child = subprocess.Popen(command, env=self.environment(), stdout=log, stderr=log)
         try:
             yield ChildProcess(child)
         finally:

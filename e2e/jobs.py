@@ -92,6 +92,14 @@ def _hurry(cluster: Cluster, namespace: str) -> Path:
     return Path(cluster.storage(namespace).path) / "hurry"
 
 
+def in_dlrovers_words(manifest: Object) -> Object:
+    """The job with its script started as in DLRover's examples: by `dlrover-run`, in a shell's text."""
+    container = manifest["spec"]["replicaSpecs"]["worker"]["template"]["spec"]["containers"][0]
+    flags = "--nnodes=1:$NODE_NUM --nproc_per_node=1 --max_restarts=1 --network-check"
+    container["command"] = ["/bin/bash", "-c", f"dlrover-run {flags} {container['command'][-1]}"]
+    return manifest
+
+
 def shell(cluster: Cluster, script: str, *, name: str = "shell", workers: int = 1, **spec: Any) -> Object:
     """A job whose Pods run a shell script and know nothing of training."""
     container = {"name": "main", "image": cluster.image, "command": ["/bin/sh", "-c", script]}
@@ -198,6 +206,11 @@ def worlds(observation: Observation, name: str = "digits") -> dict[int, set[str]
 def assert_one_world_a_round(observation: Observation, name: str = "digits") -> None:
     split = {number: found for number, found in worlds(observation, name).items() if len(found) > 1}
     assert not split, f"more than one world for a round: {split}"
+
+
+def unix_time(time: str) -> float:
+    """Of an RFC 3339 time, in s since 1970."""
+    return datetime.fromisoformat(time).timestamp()
 
 
 def seconds_between(earlier: str, later: str) -> float:

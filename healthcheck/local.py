@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from crds.protocol import ProbeEnding
 from healthcheck.measurements import LocalResult, Metric
 from healthcheck.probes.device_state import GPU_COUNT
-from healthcheck.probes.report import BLAMING, Ending
+from healthcheck.probes.report import BLAMING
 from healthcheck.probes.runner import ProbeResult
 
 GPU_FLOORS: Mapping[Metric, float] = {
@@ -64,7 +65,7 @@ def judge(results: Sequence[ProbeResult]) -> LocalVerdict:
     found = local_result(results)
     if not found.passed:
         return LocalVerdict(Health.FAULTY, found.reason)
-    untested = [result.report.reason for result in results if result.ending is Ending.UNAVAILABLE]
+    untested = [result.report.reason for result in results if result.ending is ProbeEnding.UNAVAILABLE]
     if untested:
         return LocalVerdict(Health.UNKNOWN, "; ".join(dict.fromkeys(untested)))
     return LocalVerdict(Health.HEALTHY)

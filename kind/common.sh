@@ -6,6 +6,7 @@ REPOSITORY="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 CLUSTER="${KIND_CLUSTER:-dlr}"
 CONTROLLER_IMAGE="dlr-controller:0.1.0"
 WORKER_IMAGE="dlr-worker:0.1.0"
+AGENT_IMAGE="dlr-agent:0.1.0"
 EXAMPLES_IMAGE="dlr-examples:latest"
 
 # require PROGRAM WHAT-IT-IS-FOR

@@ -1,7 +1,6 @@
 # What the examples train in: the workers' image, and scikit-learn's digits. Built from the repository's root by
-# kind/build.sh; a training image of your own needs torch and `pip install .`, nothing else from here.
+# kind/build.sh.
 ARG WORKER_IMAGE
 FROM ${WORKER_IMAGE}
-RUN pip install --no-cache-dir '/src[examples]'
-WORKDIR /workspace
+RUN pip install --no-cache-dir numpy scikit-learn
 COPY examples examples

@@ -1,18 +1,11 @@
-# What nodes are checked in, and what a training image of your own may start from: torch, the agent, the probes.
-# Built from the repository's root by kind/build.sh.
-FROM python:3.13-slim
+# What nodes are checked in, and what a training image of your own may start from: Python and torch. The agent and the
+# probes are injected. Built by kind/build.sh; kind/controller.Dockerfile says how to name the base by its digest.
+ARG PYTHON_IMAGE=python:3.13.9-slim-bookworm
+FROM ${PYTHON_IMAGE}
 ARG TORCH_VERSION
 ARG TORCH_PIP_ARGS=""
+COPY kind/constraints.txt /constraints.txt
+# An image that is built on this one has them too.
+ENV PIP_CONSTRAINT=/constraints.txt PIP_BUILD_CONSTRAINT=/constraints.txt
 RUN pip install --no-cache-dir ${TORCH_PIP_ARGS} torch==${TORCH_VERSION}
-WORKDIR /src
-COPY pyproject.toml README.md LICENSE ./
-COPY crds crds
-COPY deploy deploy
-COPY controller controller
-COPY reconcilers reconcilers
-COPY healthcheck healthcheck
-COPY agent agent
-COPY localcluster localcluster
-COPY dlr dlr
-RUN pip install --no-cache-dir .
 WORKDIR /workspace

@@ -6,69 +6,31 @@ an expression knows which parts of its variables it can look at, and only these 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import cel
 
 from localcluster.cel_functions import FUNCTIONS, NAMESPACES, NATIVE, SIMPLE_NAMES
+from localcluster.cel_syntax import MACROS, WORDS, CelError, CelSyntaxError, Token, tokens_of
 
 Projection = dict[str, "Projection"] | None
 """Which fields of a value can be looked at; None: the value as a whole."""
 
 CACHED_EXPRESSIONS = 4096
-
-
-class CelError(Exception):
-    """Something is wrong with an expression, or came out wrong."""
-
-
-class CelSyntaxError(CelError):
-    """The expression cannot be compiled."""
+VARIABLES_OF_RULES = frozenset({"self", "oldSelf"})
 
 
 class CelEvaluationError(CelError):
     """The expression has no result for these values."""
 
 
-_TOKEN = re.compile(
-    r"""
-    (?P<string>[rRbB]{0,2}(?:\"\"\".*?\"\"\"|'''.*?'''|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'))
-  | (?P<name>[A-Za-z_]\w*)
-  | (?P<number>\d[\w.]*)
-  | (?P<space>\s+|//[^\n]*)
-  | (?P<symbol>.)
-    """,
-    re.VERBOSE | re.DOTALL,
-)
-MACROS = frozenset({"all", "exists", "exists_one", "existsOne", "map", "filter"})
-_WORDS = frozenset({"true", "false", "null", "in"})
-
-
-class Token(NamedTuple):
-    """A word of an expression."""
-
-    kind: str
-    """string, name, number or symbol"""
-    text: str
-
-
-def tokens_of(source: str) -> list[Token]:
-    """An expression's words, for those who look at expressions without evaluating them."""
-    return [
-        Token(found.lastgroup or "", found[0])
-        for found in _TOKEN.finditer(source)
-        if found.lastgroup != "space"
-    ]
-
-
 def _macro_variables(tokens: list[Token]) -> frozenset[str]:
     """The names that `all(x, ...)` and its like bind."""
     return frozenset(
         tokens[position + 2][1]
-        for position, (kind, text) in enumerate(tokens[:-3])
+        for position, (kind, text, _) in enumerate(tokens[:-3])
         if kind == "name"
         and text in MACROS
         and tokens[position + 1][1] == "("
@@ -81,7 +43,7 @@ def _chain(tokens: list[Token], position: int) -> list[str]:
     """The fields named one after the other: of `self.a['b'].size()` these are a and b."""
     fields: list[str] = []
     while position + 1 < len(tokens):
-        symbol, (kind, text) = tokens[position][1], tokens[position + 1]
+        symbol, (kind, text, _) = tokens[position][1], tokens[position + 1]
         after = tokens[position + 2][1] if position + 2 < len(tokens) else ""
         if symbol == "." and kind == "name" and after != "(":
             fields.append(text)
@@ -96,10 +58,10 @@ def _chain(tokens: list[Token], position: int) -> list[str]:
 
 def _roots(tokens: list[Token]) -> Iterator[tuple[str, list[str]]]:
     """Every use of a variable, and the fields that are named after it."""
-    for position, (kind, text) in enumerate(tokens):
+    for position, (kind, text, _) in enumerate(tokens):
         after = tokens[position + 1][1] if position + 1 < len(tokens) else ""
         follows_dot = position > 0 and tokens[position - 1][1] == "."
-        if kind == "name" and not follows_dot and after != "(" and text not in _WORDS:
+        if kind == "name" and not follows_dot and after != "(" and text not in WORDS:
             yield text, _chain(tokens, position + 1)
 
 

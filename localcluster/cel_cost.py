@@ -1,206 +1,243 @@
-"""What a CRD's rule may cost at worst, roughly as a real API server estimates it.
+"""What a CRD's rule may cost at worst, as a real API server estimates it before it takes the CRD.
 
-A real API server refuses a CRD whose rules could become expensive, and it assumes the largest values that
-the schema allows. This estimate walks over an expression's tokens with the same prices, so that a rule over
-lists, maps or strings without limits is noticed here too. It knows the types of fields, of what an index
-picks, of the variables of macros, and nothing of intermediate results.
+After cel-go's checker/cost.go and Kubernetes' cel/library/cost.go: every step has a price, strings and lists
+are as long as their schema allows, and what nobody can bound is endless. Only the upper ends of the
+estimates are kept: limits ask for nothing else.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-from localcluster.cel import MACROS, CelSyntaxError, Token, tokens_of
-from localcluster.cel_values import escape
-from localcluster.schema_nodes import Node
+from localcluster.cel_check import Checked
+from localcluster.cel_signatures import Signature
+from localcluster.cel_syntax import (
+    ACCUMULATOR,
+    Call,
+    Comprehension,
+    Expr,
+    Ident,
+    ListExpr,
+    Literal,
+    MapExpr,
+    Select,
+)
+from localcluster.cel_types import REQUEST_BYTES, Declaration, key_of
 
 RULE_LIMIT = 10_000_000
 SCHEMA_LIMIT = 100_000_000
-REQUEST_BYTES = 3 * 1024 * 1024
+ENDLESS = 2**64 - 1
 STRING_FACTOR = 0.1
 REGEX_FACTOR = 0.25
-_STRING_CALLS = frozenset(
-    {"contains", "endsWith", "startsWith", "indexOf", "lastIndexOf", "replace", "split", "substring", "trim"}
-    | {"lowerAscii", "upperAscii", "find", "findAll", "charAt"}
-)
-_LIST_CALLS = frozenset({"isSorted", "sum", "min", "max", "distinct", "sort", "flatten", "reverse"})
-_COMPARISONS = frozenset({"==", "!=", "<", ">", "<=", ">=", "+"})
-_FORMAT_LENGTHS = {"date": 12, "date-time": 37, "duration": 32}
-_KEY = Node({"type": "string", "maxLength": 0})
-"""A map's key: its length is not counted."""
+_LIST_COST = 10
+_MAP_COST = 30
+_ONE_SIZE = frozenset({"bool", "double", "duration", "int", "timestamp", "uint"})
+_TRAVERSALS = {"lowerAscii": 1, "upperAscii": 1, "substring": 1, "trim": 1, "replace": 2, "split": 2}
+"""How often these go through the string that they are called on."""
+_SET_FACTORS = {"contains": 1, "intersects": 1, "equivalent": 2}
 
 
-def smallest_size(node: Node) -> int:
-    """The fewest bytes that a value takes as JSON."""
-    match node.schema.get("type"):
-        case "boolean":
-            return 4
-        case "integer" | "number":
+@dataclass(frozen=True)
+class Size:
+    """How long a string, list or map can be."""
+
+    least: int
+    most: int
+
+    def __add__(self, other: Size) -> Size:
+        return Size(min(self.least + other.least, ENDLESS), min(self.most + other.most, ENDLESS))
+
+
+UNKNOWN = Size(0, ENDLESS)
+
+
+def product(*factors: float) -> int:
+    """A product, rounded up; never more than ENDLESS."""
+    return min(math.ceil(math.prod(factors)), ENDLESS)
+
+
+def cardinality(declaration: Declaration, bounded: int | None) -> int:
+    """How often a level can be in one object; `bounded` is what the limits above it say, None without any."""
+    return REQUEST_BYTES // (declaration.min_bytes + 1) if bounded is None else bounded
+
+
+class CostEstimate:
+    """The price of one expression, whose variables `self` and `oldSelf` are as declared."""
+
+    def __init__(self, checked: Checked, declaration: Declaration) -> None:
+        self._checked = checked
+        self._root = declaration
+        self._paths: dict[Expr, tuple[str, ...]] = {}
+        """From a variable to what a node stands for, where that is a part of the variable."""
+        self._sizes: dict[Expr, Size] = {}
+        self._loops: dict[str, tuple[str, ...]] = {ACCUMULATOR: ()}
+        """By variable of a macro: the path to what it stands for."""
+        self.total = min(self._cost(checked.tree), ENDLESS)
+
+    def _cost(self, node: Expr) -> int:
+        match node:
+            case Ident():
+                self._paths[node] = self._loops.get(node.name, (node.name,))
+                return 1
+            case Select():
+                return self._select(node)
+            case Call():
+                return self._call(node)
+            case ListExpr():
+                return _LIST_COST + sum(self._cost(each) for each in node.elements)
+            case MapExpr():
+                return _MAP_COST + sum(self._cost(key) + self._cost(value) for key, value in node.entries)
+            case Comprehension():
+                return self._comprehension(node)
+            case _:
+                return 0
+
+    def _select(self, node: Select) -> int:
+        cost = self._cost(node.operand)
+        if node.test_only:
+            return cost
+        self._paths[node] = self._below(node.operand, node.field)
+        return cost + (self._checked.types[node.operand].name in ("map", "object"))
+
+    def _below(self, node: Expr, step: str) -> tuple[str, ...]:
+        return (*self._paths.get(node, ()), step)
+
+    def _comprehension(self, node: Comprehension) -> int:
+        once = self._cost(node.range) + self._cost(node.initial)
+        is_list = self._checked.types[node.range].name == "list"
+        before = dict(self._loops)
+        self._loops[node.variable] = self._below(node.range, "@items" if is_list else "@keys")
+        each = self._cost(node.condition) + self._cost(node.step)
+        self._loops = before
+        once += self._cost(node.result)
+        count = self._size(node.range)
+        self._sizes[node] = count if isinstance(node.initial, ListExpr) else Size(1, 1)
+        return min(once + product(count.most, each), ENDLESS)
+
+    def _call(self, node: Call) -> int:
+        arguments = [self._cost(argument) for argument in node.arguments]
+        target = self._cost(node.target) if node.target and node.target in self._checked.types else 0
+        if node.function == "dyn":
+            self._paths[node] = self._paths.get(node.arguments[0], ())
+            return 1 + arguments[0]
+        if node.function == "_?_:_":
+            sizes = [self._size(each) for each in node.arguments[1:]]
+            self._sizes[node] = Size(min(size.least for size in sizes), max(size.most for size in sizes))
+            return arguments[0] + max(arguments[1:])
+        if node.function == "_[_]":
+            is_map = self._checked.types[node.arguments[0]].name == "map"
+            self._paths[node] = self._below(node.arguments[0], "@values" if is_map else "@items")
+        own = max(self._price(node, signature) for signature in self._checked.overloads[node])
+        return min(target + sum(arguments) + own, ENDLESS)
+
+    def _price(self, node: Call, signature: Signature) -> int:
+        """Of a call itself, without its target and arguments; notes the size of its result, too."""
+        sizes = [self._size(argument) for argument in node.arguments]
+        kind = signature.first
+        match signature.function:
+            case "_&&_" | "_||_":
+                return 0
+            case "_==_" | "_!=_":
+                return product(min(size.most for size in sizes), STRING_FACTOR)
+            case "_<_" | "_<=_" | "_>_" | "_>=_" if kind in ("string", "bytes"):
+                return product(min(size.most for size in sizes), STRING_FACTOR)
+            case "_+_" if kind in ("string", "bytes", "list"):
+                both = self._sizes[node] = sizes[0] + sizes[1]
+                return 1 if kind == "list" else product(both.most, STRING_FACTOR)
+            case "@in" if signature.parameters[1].name == "list":
+                return sizes[1].most
+            case "startsWith" | "endsWith":
+                return product(sizes[0].most, STRING_FACTOR)
+            case "bytes" | "string" if kind in ("string", "bytes") and kind != signature.function:
+                self._sizes[node] = Size(0, product(sizes[0].most, 4 if kind == "string" else 1))
+                return product(sizes[0].most, STRING_FACTOR)
+            case _ if node.target is not None:
+                return self._method_price(node, node.target, signature, sizes)
+        return 1
+
+    def _method_price(self, node: Call, target: Expr, signature: Signature, sizes: list[Size]) -> int:
+        if signature.function.startswith("sets."):
+            factor = _SET_FACTORS[node.function]
+            return 1 + product(sizes[0].most, sizes[1].most, factor)
+        if target not in self._checked.types:
             return 1
-        case "object" if node.additional is None:
-            required = node.schema.get("required") or ()
-            return 2 + sum(
-                len(name) + 4 + smallest_size(node.properties[name])
-                for name in required
-                if name in node.properties and name not in node.defaults
-            )
-        case None:
-            return 1
-        case _:
-            return 2
+        own = self._size(target)
+        match signature.function:
+            case "contains":
+                return product(product(own.most, STRING_FACTOR), product(sizes[0].most, STRING_FACTOR))
+            case "matches" | "find" | "findAll":
+                if signature.function != "matches":
+                    self._sizes[node] = Size(0, own.most)
+                text = product(min(own.most + 1, ENDLESS), STRING_FACTOR)
+                return product(text, product(sizes[0].most, REGEX_FACTOR))
+            case "format":
+                return product(own.most, STRING_FACTOR)
+            case "isSorted" | "sum" | "min" | "max" | "indexOf" | "lastIndexOf":
+                return self._search_price(target, own)
+            case "join":
+                return self._join_price(node, target, own, sizes)
+            case function if function in _TRAVERSALS:
+                self._sizes[node] = _replaced(own, *sizes) if function == "replace" else Size(0, own.most)
+                return product(own.most, _TRAVERSALS[function] * STRING_FACTOR)
+        return 1
+
+    def _search_price(self, target: Expr, own: Size) -> int:
+        kind = self._checked.types[target]
+        if kind.name != "list":
+            return product(own.most, STRING_FACTOR)
+        each = 1
+        if kind.parameters[0].name in ("string", "bytes"):
+            each += product(self._size_at(self._below(target, "@items")).most, STRING_FACTOR)
+        return product(own.most, each)
+
+    def _join_price(self, node: Call, target: Expr, own: Size, sizes: list[Size]) -> int:
+        longest = product(own.most, self._size_at(self._below(target, "@items")).most)
+        if sizes:
+            longest = min(longest + product(sizes[0].most, max(0, own.most - 1)), ENDLESS)
+        self._sizes[node] = Size(0, longest)
+        return product(longest, STRING_FACTOR)
+
+    def _size(self, node: Expr) -> Size:
+        if node in self._sizes:
+            return self._sizes[node]
+        match node:
+            case Literal(value, str() | bytes()) if isinstance(value, str | bytes):
+                return Size(len(value), len(value))
+            case Literal():
+                return Size(1, 1)
+            case ListExpr():
+                return Size(len(node.elements), len(node.elements))
+            case MapExpr():
+                return Size(len(node.entries), len(node.entries))
+        path = self._paths.get(node, ())
+        if path and (declaration := self._declared(path)) is not None:
+            return Size(0, declaration.max_elements)
+        return Size(1, 1) if self._checked.types[node].name in _ONE_SIZE else UNKNOWN
+
+    def _size_at(self, path: tuple[str, ...]) -> Size:
+        declaration = self._declared(path)
+        return UNKNOWN if declaration is None else Size(0, declaration.max_elements)
+
+    def _declared(self, path: tuple[str, ...]) -> Declaration | None:
+        """What the schema says of a path. Its first step is a variable, and taken for `self`."""
+        current: Declaration | None = self._root
+        for step in path[1:]:
+            if current is None:
+                return None
+            if step in ("@items", "@values"):
+                current = current.element
+            elif step == "@keys":
+                current = key_of(current)
+            else:
+                current = current.fields.get(step)
+        return current
 
 
-def largest_count(node: Node) -> int:
-    """How many elements a list or map has, or bytes a string, at most."""
-    schema = node.schema
-    if schema.get("type") == "array" and node.items is not None:
-        return int(schema.get("maxItems", (REQUEST_BYTES - 2) // (smallest_size(node.items) + 1)))
-    if schema.get("type") == "object" and node.additional is not None:
-        return int(schema.get("maxProperties", (REQUEST_BYTES - 2) // (smallest_size(node.additional) + 6)))
-    if schema.get("type") == "string" or schema.get("x-kubernetes-int-or-string"):
-        if "maxLength" in schema:
-            return int(schema["maxLength"]) * 4
-        if schema.get("enum"):
-            return max(len(str(each)) for each in schema["enum"])
-        return _FORMAT_LENGTHS.get(schema.get("format", ""), REQUEST_BYTES - 2)
-    return 1
-
-
-@dataclass
-class _Scope:
-    """An open parenthesis: what is inside is evaluated `times` times."""
-
-    times: int
-    bound: str | None = None
-
-
-class RuleCost:
-    """Estimates one expression; also refuses fields that the schema does not have."""
-
-    def __init__(self, source: str, node: Node) -> None:
-        self._tokens = tokens_of(source)
-        self._variables: dict[str, Node | None] = {"self": node, "oldSelf": node}
-        self._scopes = [_Scope(1)]
-        self._elements: list[Node | None] = []
-        """Of each open bracket, what the index picks."""
-        self._last: Node | None = None
-        """What the operand just read refers to, if it is known."""
-        self.total = 0.0
-
-    def estimate(self) -> int:
-        position = 0
-        while position < len(self._tokens):
-            position = self._read(position)
-        return int(self.total)
-
-    def _text(self, position: int) -> str:
-        return self._tokens[position].text if position < len(self._tokens) else ""
-
-    def _add(self, cost: float) -> None:
-        self.total += cost * self._scopes[-1].times
-
-    def _read(self, position: int) -> int:
-        token = self._tokens[position]
-        if token.text == "(":
-            self._scopes.append(_Scope(self._scopes[-1].times))
-        elif token.text == ")":
-            self._close()
-        elif token.kind == "name":
-            return self._read_name(position, token)
-        elif token.text in "=!<>+" and (operator := self._operator(position)):
-            self._compare(position + len(operator))
-            return position + len(operator)
-        elif token.kind == "string":
-            self._last = None
-        elif token.text == "[":
-            self._open_index()
-        elif token.text == "]":
-            self._last = self._elements.pop() if self._elements else None
-        return position + 1
-
-    def _close(self) -> None:
-        scope = self._scopes.pop() if len(self._scopes) > 1 else self._scopes[0]
-        if scope.bound is not None:
-            self._variables.pop(scope.bound, None)
-        self._last = None
-
-    def _operator(self, position: int) -> str:
-        two = self._text(position) + self._text(position + 1)
-        if two in _COMPARISONS:
-            return two
-        return self._text(position) if self._text(position) in _COMPARISONS else ""
-
-    def _compare(self, position: int) -> None:
-        """Comparing is as expensive as the smaller side is long."""
-        left = 1 if self._last is None else largest_count(self._last)
-        right_token = self._tokens[position] if position < len(self._tokens) else Token("", "")
-        right = len(right_token.text) if right_token.kind in ("string", "number") else left
-        self._add(1 + STRING_FACTOR * min(left, right))
-        self._last = None
-
-    def _read_name(self, position: int, token: Token) -> int:
-        after_dot = position > 0 and self._text(position - 1) == "."
-        if self._text(position + 1) == "(":
-            return self._read_call(position, token.text, receiver=self._last if after_dot else None)
-        self._add(1)
-        if token.text == "in":
-            self._last = None
-        elif after_dot:
-            self._last = self._field(token.text)
-        else:
-            self._last = self._variables.get(token.text)
-        return position + 1
-
-    def _field(self, name: str) -> Node | None:
-        node = self._last
-        if node is None or node.schema.get("x-kubernetes-int-or-string"):
-            return None
-        if node.additional is not None:
-            return node.additional
-        for declared, child in node.properties.items():
-            if escape(declared) == name and is_visible(child):
-                return child
-        if node.schema.get("type") == "object":
-            raise CelSyntaxError(f"undefined field '{name}'")
-        raise CelSyntaxError(f"type '{node.schema.get('type', 'dyn')}' does not support field selection")
-
-    def _open_index(self) -> None:
-        """Of a list or map; or a list begins here, of whose elements nothing is known."""
-        node, self._last = self._last, None
-        self._elements.append(node and (node.additional or node.items))
-        self._add(1 if node else 0)
-
-    def _read_call(self, position: int, name: str, receiver: Node | None) -> int:
-        if name in MACROS and receiver is not None:
-            return self._open_macro(position, receiver)
-        self._add(1)
-        size = 1 if receiver is None else largest_count(receiver)
-        if name == "matches":
-            pattern = self._text(position + 2)
-            self._add(STRING_FACTOR * (size + 1) * max(1.0, REGEX_FACTOR * len(pattern)))
-        elif name in _STRING_CALLS:
-            self._add(STRING_FACTOR * size)
-        elif name in _LIST_CALLS:
-            self._add(size)
-        self._scopes.append(_Scope(self._scopes[-1].times))
-        self._last = None
-        return position + 2
-
-    def _open_macro(self, position: int, receiver: Node) -> int:
-        bound = self._text(position + 2)
-        self._scopes.append(_Scope(self._scopes[-1].times * max(1, largest_count(receiver)), bound))
-        self._variables[bound] = _KEY if receiver.additional is not None else receiver.items
-        self._add(3)
-        self._last = None
-        return position + 4
-
-
-def is_visible(node: Node) -> bool:
-    """Whether rules can see a field: data without a type cannot be seen, nor lists or maps of it."""
-    if node.schema.get("x-kubernetes-int-or-string"):
-        return True
-    if node.items is not None:
-        return is_visible(node.items)
-    if node.additional is not None:
-        return is_visible(node.additional)
-    return bool(node.schema.get("type"))
+def _replaced(text: Size, old: Size, new: Size, *_: Size) -> Size:
+    """The longest that replacing can make a text: the shortest pieces by the longest ones."""
+    if old.least == 0:
+        return Size(0, min(product(min(text.most + 1, ENDLESS), new.most) + text.most, ENDLESS))
+    if new.most <= old.least:
+        return Size(0, text.most)
+    return Size(0, product(math.ceil(text.most / old.least), new.most))

@@ -1,32 +1,36 @@
-"""What a real API server refuses when a CRD is created: unstructural schemas, bad defaults, bad rules."""
+"""What a real API server refuses when a CRD is created: unstructural schemas, bad defaults, bad rules.
+
+After pkg/apis/apiextensions/validation of Kubernetes' apiextensions-apiserver, in its order: defaults are
+looked at when the schema is structural, and rules are compiled where the schema below them has no faults.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from localcluster.cel import CelSyntaxError, compile_expression
-from localcluster.cel_cost import RULE_LIMIT, SCHEMA_LIMIT, RuleCost, largest_count
+from localcluster.cel import VARIABLES_OF_RULES, compile_expression
+from localcluster.cel_check import Checked
+from localcluster.cel_cost import ENDLESS, RULE_LIMIT, SCHEMA_LIMIT, CostEstimate, cardinality
+from localcluster.cel_syntax import CelSyntaxError, parse
+from localcluster.cel_types import Declaration, Type, declare
 from localcluster.crd_structure import check_structure
 from localcluster.field_errors import FieldError, Finding, Reason
 from localcluster.jsonpath import JsonPathError, field_names
 from localcluster.pruning import PruningCompiler, UnknownField
 from localcluster.resource import JSON
-from localcluster.rules import RULES
-from localcluster.schema_nodes import Components, Node, build
+from localcluster.rules import RULES, RulesCompiler
+from localcluster.schema_nodes import RESOURCE_FIELDS, Components, Node, build
 from localcluster.validation import ValidationCompiler
 
-VARIABLES = frozenset({"self", "oldSelf"})
-REASONS = ("FieldValueInvalid", "FieldValueForbidden", "FieldValueRequired", "FieldValueDuplicate")
+REASONS = ("FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired")
 _ADVICE = (
     "(try simplifying the rule, or adding maxItems, maxProperties, and maxLength where arrays, maps, and "
     "strings are declared)"
 )
-RESOURCE_METADATA = Node(
-    {"type": "object"},
-    properties={"name": Node({"type": "string"}), "generateName": Node({"type": "string"})},
-)
-"""All that rules see of an object's metadata."""
+_TOTAL = f"{RULES} estimated rule cost total for entire OpenAPIv3 schema"
+_CONTRIBUTED = "contributed to estimated rule cost total exceeding cost limit for entire OpenAPIv3 schema"
+_MOST_EXPENSIVE = 4
 
 
 def check_crd_schema(schema: JSON, components: Components, path: str = "openAPIV3Schema") -> list[FieldError]:
@@ -35,30 +39,18 @@ def check_crd_schema(schema: JSON, components: Components, path: str = "openAPIV
     if faults:
         return faults
     root = build(schema, components, is_resource=True)
-    faults += _check_defaults(root, path)
-    check = _RulesCheck(path)
-    check.visit(root, path, times=1, correlatable=True)
-    return [*faults, *check.faults, *check.total_fault()]
+    faults = list(_check_defaults(root, path))
+    check = _RulesCheck(path, compiles=not faults)
+    check.visit(root, path, times=1, uncorrelatable="")
+    return [*faults, *check.form_faults, *check.faults, *check.total_faults()]
 
 
 def _check_defaults(node: Node, path: str) -> Iterator[FieldError]:
-    for name, default in node.defaults.items():
-        where = f"{path}.properties[{name}].default"
-        child = node.properties[name]
-        unknown: list[UnknownField] = []
-        PruningCompiler().pruner(child)(default, None, unknown)
-        if unknown:
-            yield FieldError(where, Reason.INVALID, default, "must not have unknown fields")
-        check = ValidationCompiler(list_types=True).check(child)
-        found: list[Finding] = []
-        if check is not None:
-            check(default, None, found)
-        for finding in found:
-            fault = finding.error()
-            inner = f"{where}.{fault.field}" if fault.field else where
-            yield FieldError(inner, fault.reason, fault.value, fault.detail)
+    default = node.schema.get("default")
+    if default is not None:
+        yield from _default_faults(node, default, f"{path}.default")
     for name, child in node.properties.items():
-        if not (node.is_resource and name == "metadata"):
+        if not (node.is_resource and name in RESOURCE_FIELDS):
             yield from _check_defaults(child, f"{path}.properties[{name}]")
     if node.additional is not None:
         yield from _check_defaults(node.additional, f"{path}.additionalProperties")
@@ -66,122 +58,211 @@ def _check_defaults(node: Node, path: str) -> Iterator[FieldError]:
         yield from _check_defaults(node.items, f"{path}.items")
 
 
+def _default_faults(node: Node, default: object, path: str) -> Iterator[FieldError]:
+    """A default must be complete as it is written: what defaults inside it would add does not count."""
+    unknown: list[UnknownField] = []
+    PruningCompiler().pruner(node)(default, None, unknown)
+    if unknown:
+        yield FieldError(path, Reason.INVALID, default, "must not have unknown fields")
+    found: list[Finding] = []
+    check = ValidationCompiler(list_types=True).check(node)
+    if check is not None:
+        check(default, None, found)
+    if not found:
+        try:
+            rules = RulesCompiler().check(node)
+            if rules is not None:
+                rules.run(default, None, found)
+                # Rules about changes are asked about a change from the default to itself.
+                rules.run(default, default, found)
+        except CelSyntaxError as error:
+            kind = node.schema.get("type", "")
+            yield FieldError(path, Reason.INVALID, kind, f"rule compile error: compilation failed: {error}")
+    for finding in found:
+        fault = finding.error()
+        separator = "" if not fault.field or fault.field.startswith("[") else "."
+        yield FieldError(f"{path}{separator}{fault.field}", fault.reason, fault.value, fault.detail)
+
+
 @dataclass
 class _RulesCheck:
     """Visits every rule of a schema, and adds up what they may cost."""
 
     path: str
+    compiles: bool
+    form_faults: list[FieldError] = field(default_factory=list)
     faults: list[FieldError] = field(default_factory=list)
-    total: float = 0
+    costs: list[tuple[int, str]] = field(default_factory=list)
 
-    def visit(self, node: Node, path: str, *, times: int, correlatable: bool) -> None:
-        """`times`: how often this node can be in an object; `correlatable`: whether it has an old self."""
-        for index, rule in enumerate(node.schema.get(RULES) or ()):
-            self._check_rule(rule, _seen_by_rules(node), f"{path}.{RULES}[{index}]", times, correlatable)
-        count = max(1, largest_count(node)) if node.items is not None or node.additional is not None else 1
+    def visit(self, node: Node, path: str, *, times: int | None, uncorrelatable: str) -> None:
+        """`times`: how often this level can be in an object, None where nothing limits that;
+        `uncorrelatable`: the path above, if any, from which on a value cannot be matched with its old one."""
+        before = len(self.form_faults)
+        most = node.schema.get("maxItems" if node.items is not None else "maxProperties")
+        inside = None if times is None or most is None else times * max(0, most)
         if node.items is not None:
             is_map = node.schema.get("x-kubernetes-list-type") == "map"
-            self.visit(node.items, f"{path}.items", times=times * count, correlatable=correlatable and is_map)
-        keeps = correlatable and node.schema.get("x-kubernetes-map-type") != "atomic"
+            beyond = uncorrelatable or ("" if is_map else path)
+            self.visit(node.items, f"{path}.items", times=inside, uncorrelatable=beyond)
         if node.additional is not None:
-            self.visit(
-                node.additional, f"{path}.additionalProperties", times=times * count, correlatable=keeps
-            )
+            where = f"{path}.additionalProperties"
+            self.visit(node.additional, where, times=inside, uncorrelatable=uncorrelatable)
+        is_atomic = node.schema.get("x-kubernetes-map-type") == "atomic"
+        beyond = uncorrelatable or (path if is_atomic else "")
         for name, child in node.properties.items():
             if not (node.is_resource and name == "metadata"):
-                self.visit(child, f"{path}.properties[{name}]", times=times, correlatable=keeps)
+                self.visit(child, f"{path}.properties[{name}]", times=times, uncorrelatable=beyond)
+        rules = node.schema.get(RULES) or ()
+        for index, rule in enumerate(rules):
+            self.form_faults += _rule_form_faults(rule, node, f"{path}.{RULES}[{index}]")
+        if rules and self.compiles and len(self.form_faults) == before:
+            self._check_rules(rules, node, f"{path}.{RULES}", times, uncorrelatable)
 
-    def _check_rule(self, rule: JSON, node: Node, path: str, times: int, correlatable: bool) -> None:
-        self.faults += _rule_form_faults(rule, node, path)
-        source = (rule.get("rule") or "").strip()
+    def _check_rules(
+        self, rules: list[JSON], node: Node, path: str, times: int | None, uncorrelatable: str
+    ) -> None:
+        declaration = declare(node)
+        if declaration is None:
+            kind, keeps = node.schema.get("type", ""), str(node.preserves_unknown).lower()
+            detail = (
+                "rule declared on schema that does not support validation rules type: "
+                f"'{kind}' x-kubernetes-preserve-unknown-fields: '{keeps}'"
+            )
+            self.faults.append(FieldError(path, Reason.INTERNAL, "", detail))
+            return
+        for index, rule in enumerate(rules):
+            self._check_rule(rule, declaration, f"{path}[{index}]", times, uncorrelatable)
+
+    def _check_rule(
+        self, rule: JSON, declaration: Declaration, path: str, times: int | None, uncorrelatable: str
+    ) -> None:
+        source = rule["rule"]
+        optional = bool(rule.get("optionalOldSelf"))
+        try:
+            cost = _estimate(source, declaration, optional, "bool") * cardinality(declaration, times)
+            self._add_cost(f"{path}.rule", "estimated rule cost", min(cost, ENDLESS))
+        except CelSyntaxError as error:
+            self.faults.append(FieldError(f"{path}.rule", Reason.INVALID, _as_printed(rule), str(error)))
+            return
+        self._check_message(rule, declaration, f"{path}.messageExpression", optional)
+        uses_old_self = "oldSelf" in compile_expression(source.strip()).projections
+        if uses_old_self and uncorrelatable:
+            detail = (
+                f"oldSelf cannot be used on the uncorrelatable portion of the schema within {uncorrelatable}"
+            )
+            self.faults.append(FieldError(f"{path}.rule", Reason.INVALID, source, detail))
+        elif not uses_old_self and rule.get("optionalOldSelf") is not None:
+            detail = "may not be set if oldSelf is not used in rule"
+            value = rule["optionalOldSelf"]
+            self.faults.append(FieldError(f"{path}.optionalOldSelf", Reason.INVALID, value, detail))
+
+    def _check_message(self, rule: JSON, declaration: Declaration, path: str, optional: bool) -> None:
+        source = rule.get("messageExpression")
         if not source:
             return
-        expressions = {"rule": source}
-        if rule.get("messageExpression"):
-            expressions["messageExpression"] = rule["messageExpression"]
-        for name, text in expressions.items():
-            self._check_expression(text, node, f"{path}.{name}", name, times)
-        if not correlatable and _uses_old_self(source):
-            detail = "oldSelf cannot be used on the uncorrelatable portion of the schema"
-            self.faults.append(FieldError(f"{path}.rule", Reason.INVALID, source, detail))
-
-    def _check_expression(self, source: str, node: Node, path: str, name: str, times: int) -> None:
         try:
-            compile_expression(source).check_variables(VARIABLES)
-            cost = RuleCost(source, node).estimate() * times
-        except CelSyntaxError as error:
-            detail = f"compilation failed: ERROR: {error}"
-            self.faults.append(FieldError(path, Reason.INVALID, source, detail))
-            return
-        self.total += cost
-        if cost > RULE_LIMIT:
-            detail = (
-                f"estimated {name} cost exceeds budget by factor of {_factor(cost / RULE_LIMIT)} {_ADVICE}"
+            # A message is made once for a fault, so it is not multiplied by how often the level can be.
+            self._add_cost(
+                path, "estimated messageExpression cost", _estimate(source, declaration, optional, "string")
             )
-            self.faults.append(FieldError(path, Reason.FORBIDDEN, "", detail))
+        except CelSyntaxError as error:
+            self.faults.append(
+                FieldError(path, Reason.INVALID, _as_printed(rule), f"messageExpression {error}")
+            )
 
-    def total_fault(self) -> list[FieldError]:
-        if self.total <= SCHEMA_LIMIT:
-            return []
-        detail = (
-            f"{RULES} estimated rule cost total for entire OpenAPIv3 schema exceeds budget by factor of "
-            f"{_factor(self.total / SCHEMA_LIMIT)} {_ADVICE}"
-        )
-        return [FieldError(self.path, Reason.FORBIDDEN, "", detail)]
+    def _add_cost(self, path: str, name: str, cost: int) -> None:
+        self.costs.append((cost, path))
+        if cost > RULE_LIMIT:
+            self.faults.append(FieldError(path, Reason.FORBIDDEN, "", _over_budget(name, cost, RULE_LIMIT)))
+
+    def total_faults(self) -> Iterator[FieldError]:
+        total = sum(cost for cost, _ in self.costs)
+        if total <= SCHEMA_LIMIT:
+            return
+        expensive = sorted((each for each in self.costs if each[0] >= SCHEMA_LIMIT / 100), reverse=True)
+        for _, path in expensive[:_MOST_EXPENSIVE]:
+            yield FieldError(path, Reason.FORBIDDEN, "", _CONTRIBUTED)
+        yield FieldError(self.path, Reason.FORBIDDEN, "", _over_budget(_TOTAL, total, SCHEMA_LIMIT))
 
 
-def _factor(ratio: float) -> str:
-    return "more than 100x" if ratio > 100 else f"{ratio:.1f}x"
-
-
-def _uses_old_self(source: str) -> bool:
+def _estimate(source: str, declaration: Declaration, optional_old_self: bool, result: str) -> int:
+    """The cost of an expression; raises CelSyntaxError for one that cannot be compiled."""
+    old = Type("optional", (declaration.type,)) if optional_old_self else declaration.type
     try:
-        return "oldSelf" in compile_expression(source).projections
-    except CelSyntaxError:
-        return False
+        compile_expression(source.strip()).check_variables(VARIABLES_OF_RULES)
+        checked = Checked(source, parse(source), {"self": declaration.type, "oldSelf": old})
+    except CelSyntaxError as error:
+        raise CelSyntaxError(f"compilation failed: {error}") from None
+    if checked.result.name != result:
+        kinds = {"bool": "cel expression must evaluate to a bool", "string": "must evaluate to a string"}
+        raise CelSyntaxError(kinds[result])
+    return CostEstimate(checked, declaration).total
 
 
-def _seen_by_rules(node: Node) -> Node:
-    """A resource as rules see it."""
-    if not node.is_resource:
-        return node
-    properties = {**node.properties, "metadata": RESOURCE_METADATA}
-    return Node(node.schema, properties=properties, defaults=node.defaults, is_resource=True)
+def _as_printed(rule: JSON) -> JSON:
+    """A rule as Kubernetes prints it in its messages."""
+    texts = {
+        name: rule.get(name[0].lower() + name[1:]) or "" for name in ("Rule", "Message", "MessageExpression")
+    }
+    return texts | {
+        "Reason": rule.get("reason"),
+        "FieldPath": rule.get("fieldPath") or "",
+        "OptionalOldSelf": rule.get("optionalOldSelf"),
+    }
+
+
+def _over_budget(name: str, cost: int, limit: int) -> str:
+    ratio = cost / limit
+    exact = f"{ratio:.6f}x" if ratio < 1.5 else f"{ratio:.1f}x"
+    factor = "more than 100x" if ratio > 100 else exact
+    return f"{name} exceeds budget by factor of {factor} {_ADVICE}"
+
+
+def _has_line_breaks(text: str) -> bool:
+    return "\n" in text or "\r" in text
 
 
 def _rule_form_faults(rule: JSON, node: Node, path: str) -> Iterator[FieldError]:
     source, message = (rule.get("rule") or "").strip(), rule.get("message") or ""
     if not source:
         yield FieldError(f"{path}.rule", Reason.REQUIRED, "", "rule is not specified")
-    if message and not message.strip():
+    elif message and not message.strip():
         detail = "message must be non-empty if specified"
         yield FieldError(f"{path}.message", Reason.INVALID, message, detail)
-    if "\n" in message.strip():
+    elif _has_line_breaks(message.strip()):
         yield FieldError(f"{path}.message", Reason.INVALID, message, "message must not contain line breaks")
-    if "\n" in source and not message:
+    elif _has_line_breaks(source) and not message:
         detail = "message must be specified if rule contains line breaks"
         yield FieldError(f"{path}.message", Reason.REQUIRED, "", detail)
+    expression = rule.get("messageExpression") or ""
+    if expression and not expression.strip():
+        detail = "messageExpression must be non-empty if specified"
+        yield FieldError(f"{path}.messageExpression", Reason.REQUIRED, "", detail)
     reason = rule.get("reason")
     if reason is not None and reason not in REASONS:
         detail = "supported values: " + ", ".join(f'"{each}"' for each in REASONS)
         yield FieldError(f"{path}.reason", Reason.NOT_SUPPORTED, reason, detail)
-    if rule.get("optionalOldSelf") and source and not _uses_old_self(source):
-        detail = "may not be set to true if oldSelf is not used in rule"
-        yield FieldError(f"{path}.optionalOldSelf", Reason.INVALID, True, detail)
     if rule.get("fieldPath"):
         yield from _field_path_faults(rule["fieldPath"], node, f"{path}.fieldPath")
 
 
 def _field_path_faults(text: str, node: Node, path: str) -> Iterator[FieldError]:
+    if not text.strip():
+        yield FieldError(path, Reason.INVALID, text, "fieldPath must be non-empty if specified")
+    if _has_line_breaks(text):
+        yield FieldError(path, Reason.INVALID, text, "fieldPath must not contain line breaks")
+    if not _is_field(text, node):
+        yield FieldError(path, Reason.INVALID, text, "fieldPath must be a valid path")
+
+
+def _is_field(text: str, node: Node) -> bool:
     try:
         names = field_names(text)
     except JsonPathError:
-        yield FieldError(path, Reason.INVALID, text, "fieldPath must be a valid path")
-        return
+        return False
     for name in names:
         child = node.properties.get(name) or node.additional
         if child is None:
-            detail = "fieldPath must be a valid path: does not refer to a valid field"
-            yield FieldError(path, Reason.INVALID, text, detail)
-            return
+            return False
         node = child
+    return True

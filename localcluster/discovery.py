@@ -32,15 +32,15 @@ _SUBRESOURCES = {
 }
 
 
-def _subresources(resource_type: ResourceType) -> list[tuple[str, tuple[str, str, str], list[str]]]:
-    """Name, kind and verbs of each subresource."""
-    own_kind = (resource_type.group, resource_type.version, resource_type.kind)
-    described = [(name, _SUBRESOURCES[name]) for name in sorted(resource_type.subresources)]
-    return [(name, subresource.kind or own_kind, list(subresource.verbs)) for name, subresource in described]
+def _subresources(resource_type: ResourceType) -> list[tuple[str, _Subresource]]:
+    return [(name, _SUBRESOURCES[name]) for name in sorted(resource_type.subresources)]
 
 
-def _kind(group: str, version: str, kind: str) -> JSON:
-    return {"group": group, "version": version, "kind": kind}
+def _response_kind(resource_type: ResourceType, kind: tuple[str, str, str] | None = None) -> JSON:
+    """What is answered, by default the type itself; its group and version are said for CRDs only."""
+    own = (resource_type.group, resource_type.version) if resource_type.custom else ("", "")
+    group, version, name = kind or (*own, resource_type.kind)
+    return {"group": group, "version": version, "kind": name}
 
 
 def _types(registry: Registry, group: str, version: str) -> list[ResourceType]:
@@ -75,7 +75,7 @@ def _aggregated_group(registry: Registry, group: str) -> JSON:
 def _aggregated_resource(resource_type: ResourceType) -> JSON:
     described: JSON = {
         "resource": resource_type.plural,
-        "responseKind": _kind(resource_type.group, resource_type.version, resource_type.kind),
+        "responseKind": _response_kind(resource_type),
         "scope": "Namespaced" if resource_type.namespaced else "Cluster",
         "singularResource": resource_type.singular,
         "verbs": list(resource_type.verbs),
@@ -87,8 +87,12 @@ def _aggregated_resource(resource_type: ResourceType) -> JSON:
     subresources = _subresources(resource_type)
     if subresources:
         described["subresources"] = [
-            {"subresource": name, "responseKind": _kind(*kind), "verbs": verbs}
-            for name, kind, verbs in subresources
+            {
+                "subresource": name,
+                "responseKind": _response_kind(resource_type, subresource.kind),
+                "verbs": list(subresource.verbs),
+            }
+            for name, subresource in subresources
         ]
     return described
 
@@ -151,15 +155,16 @@ def _resource_entries(resource_type: ResourceType) -> list[JSON]:
     if resource_type.categories:
         main["categories"] = list(resource_type.categories)
     entries = [main]
-    for name, (group, version, kind), verbs in _subresources(resource_type):
+    for name, subresource in _subresources(resource_type):
+        group, version, kind = subresource.kind or ("", "", resource_type.kind)
         entry: JSON = {
             "name": f"{resource_type.plural}/{name}",
             "singularName": "",
             "namespaced": resource_type.namespaced,
             "kind": kind,
-            "verbs": verbs,
+            "verbs": list(subresource.verbs),
         }
-        if (group, version) != (resource_type.group, resource_type.version):
+        if version and (group, version) != (resource_type.group, resource_type.version):
             entry |= {"group": group, "version": version}
         entries.append(entry)
     return entries

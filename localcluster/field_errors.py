@@ -22,6 +22,7 @@ class Reason(Enum):
     FORBIDDEN = ("FieldValueForbidden", "Forbidden")
     TOO_LONG = ("FieldValueTooLong", "Too long")
     TOO_MANY = ("FieldValueTooMany", "Too many")
+    INTERNAL = ("InternalError", "Internal error")
 
     @property
     def cause(self) -> str:
@@ -32,7 +33,9 @@ class Reason(Enum):
         return self.value[1]
 
 
-_WITHOUT_VALUE = (Reason.REQUIRED, Reason.FORBIDDEN, Reason.TOO_LONG)
+_WITHOUT_VALUE = (Reason.REQUIRED, Reason.FORBIDDEN, Reason.TOO_LONG, Reason.INTERNAL)
+OMITTED: Any = object()
+"""In place of a value that is not shown."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ class FieldError:
     """One fault of one field."""
 
     field: str
+    """Its path; empty for the object itself, which Kubernetes shows as `<nil>`."""
     reason: Reason
     value: Any = ""
     detail: str = ""
@@ -47,16 +51,16 @@ class FieldError:
     @property
     def message(self) -> str:
         text = self.reason.words
-        if self.reason not in _WITHOUT_VALUE:
+        if self.reason not in _WITHOUT_VALUE and self.value is not OMITTED:
             text += f": {_shown(self.value)}"
         return f"{text}: {self.detail}" if self.detail else text
 
     def __str__(self) -> str:
-        return f"{self.field}: {self.message}"
+        return f"{self.field or '<nil>'}: {self.message}"
 
     def cause(self) -> JSON:
         """As an entry of a Status' `details.causes`."""
-        return {"reason": self.reason.cause, "message": self.message, "field": self.field}
+        return {"reason": self.reason.cause, "message": self.message, "field": self.field or "<nil>"}
 
 
 def _shown(value: Any) -> str:

@@ -8,9 +8,10 @@ from typing import Any
 
 import cel
 
-from localcluster.cel import CelError, Expression, Projection, compile_expression, merged, project
+from localcluster.cel import Expression, Projection, compile_expression, merged, project
+from localcluster.cel_syntax import CelError
 from localcluster.cel_values import converter, declared
-from localcluster.field_errors import Finding, MapKey, Reason, Segment
+from localcluster.field_errors import OMITTED, Finding, MapKey, Reason, Segment
 from localcluster.jsonpath import field_names
 from localcluster.resource import JSON
 from localcluster.schema_nodes import Node
@@ -201,35 +202,38 @@ class _Evaluator:
                 self._context.add_variable("oldSelf", _old_self(rule, old_view))
             elif unchanged:
                 continue
-            finding = self._ask(rule)
+            finding = self._ask(rule, value)
             if finding is not None:
                 found.append(finding)
 
     def _view(self, seen: Any) -> Any:
         return seen if self._convert is None else self._convert(seen)
 
-    def _ask(self, rule: Rule) -> Finding | None:
+    def _ask(self, rule: Rule, value: Any) -> Finding | None:
         try:
             if rule.expression.execute(self._context) is True:
                 return None
         except CelError as error:
-            shown = rule.message or rule.expression.source
-            return Finding(Reason.INVALID, self._type, f"{error} evaluating rule: {shown}", brackets=True)
-        finding = Finding(rule.reason, self._type, self._message(rule), brackets=True)
+            said = rule.message or rule.expression.source
+            return Finding(Reason.INVALID, self._type, f"{error} evaluating rule: {said}", brackets=True)
+        made = self._made_message(rule)
+        shown = OMITTED if made or isinstance(value, dict | list) else value
+        finding = Finding(rule.reason, shown, made or _message(rule), brackets=True)
         for name in reversed(rule.field):
             finding.at(name)
         return finding
 
-    def _message(self, rule: Rule) -> str:
-        if rule.message_expression is not None:
-            try:
-                text = rule.message_expression.execute(self._context)
-            except CelError:
-                text = None
-            if (
-                isinstance(text, str)
-                and 0 < len(text.strip()) <= MESSAGE_LIMIT_BYTES
-                and "\n" not in text.strip()
-            ):
-                return text.strip()
-        return rule.message or f"failed rule: {rule.expression.source}"
+    def _made_message(self, rule: Rule) -> str:
+        """What the message expression gives; nothing where that cannot be shown."""
+        if rule.message_expression is None:
+            return ""
+        try:
+            text = rule.message_expression.execute(self._context)
+        except CelError:
+            return ""
+        text = text.strip() if isinstance(text, str) else ""
+        return text if len(text) <= MESSAGE_LIMIT_BYTES and "\n" not in text else ""
+
+
+def _message(rule: Rule) -> str:
+    return rule.message or f"failed rule: {rule.expression.source}"

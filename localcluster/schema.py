@@ -7,13 +7,24 @@ the new object that is the very same as in `old` is skipped.
 
 from __future__ import annotations
 
-from localcluster.field_errors import FieldError, Finding
+from localcluster.field_errors import FieldError, Finding, Reason
 from localcluster.field_errors import render_path as render
 from localcluster.pruning import DefaultingCompiler, PruningCompiler, UnknownField
 from localcluster.resource import JSON
 from localcluster.rules import RulesCompiler
 from localcluster.schema_nodes import Components, build
 from localcluster.validation import ValidationCompiler
+
+_BLOCKING = (Reason.NOT_SUPPORTED, Reason.REQUIRED, Reason.TOO_LONG, Reason.TOO_MANY, Reason.TYPE_INVALID)
+"""Faults that make it pointless to ask the rules."""
+RULES_NOT_CHECKED = FieldError(
+    "",
+    Reason.INVALID,
+    "null",
+    "some validation rules were not checked because the object was invalid; correct the existing errors to "
+    "complete validation",
+)
+"""Added to such faults, as a real API server does."""
 
 
 class CompiledSchema:
@@ -46,6 +57,12 @@ class CompiledSchema:
         found: list[Finding] = []
         if self._check is not None:
             self._check(obj, old, found)
-        if not found and self._rules is not None:
+        blocked = any(finding.reason in _BLOCKING for finding in found)
+        if self._rules is not None and not blocked:
             self._rules.run(obj, old, found)
-        return [finding.error() for finding in found]
+        faults = [finding.error() for finding in found]
+        return [*faults, RULES_NOT_CHECKED] if self.has_rules and blocked else faults
+
+    @property
+    def has_rules(self) -> bool:
+        return self._rules is not None

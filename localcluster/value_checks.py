@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
 from localcluster.field_errors import Finding, Reason
 from localcluster.formats import CHECKS, is_quantity
+from localcluster.patterns import searcher
 from localcluster.resource import JSON
 
 Test = Callable[[Any], Finding | None]
@@ -157,7 +157,7 @@ def _string_tests(schema: JSON) -> list[Test]:
 
         tests.append(_for_strings(long_enough))
     if pattern := schema.get("pattern"):
-        search = re.compile(pattern).search
+        search = searcher(pattern)
 
         def matches(value: str) -> Finding | None:
             return None if search(value) else _invalid(value, f"should match '{pattern}'")

@@ -30,7 +30,7 @@ from reconcilers.failure.hardware_smell import suspected_at
 from reconcilers.failure.memory import raised_memory
 from reconcilers.failure.policy import Renewal, assess, given_up
 from reconcilers.job import outcome as job_outcome
-from reconcilers.job.relaunch import Relaunch, plan_relaunches
+from reconcilers.job.relaunch import RESUMED, Relaunch, plan_relaunches, suspended_pods
 from reconcilers.job.run_policy import seconds_to_deadline, seconds_to_expiry
 from reconcilers.job.status import has_succeeded, training_types
 from reconcilers.job.turn import Turn
@@ -47,6 +47,8 @@ from reconcilers.world.participants import Ages, bounds_of, checkpoint_of, is_wa
 from reconcilers.world.slots import present_slots
 from reconcilers.world.standby import standing_by, told_otherwise
 
+MAX_CREATES = 100
+"""ElasticWorkers in one look: others have a turn before the next, and the status tells how far it is."""
 UNKNOWN_POD_RETRY_SECONDS = 1.0
 """Pods wake their worker, not its job."""
 
@@ -98,9 +100,11 @@ class ElasticJobReconciler(Reconciler):
     async def _keep_workers(self, turn: Turn) -> None:
         """An ElasticWorker for each slot; a surplus one goes once no world has it any more."""
         plan = plan_workers(turn.job, turn.workers, turn.published)
-        if plan.missing:
-            turn.event("Normal", "WorkersCreated", f"created {len(plan.missing)} workers")
-        await in_parallel([self._create_worker(turn.job, *slot) for slot in plan.missing])
+        missing = plan.missing[:MAX_CREATES]
+        if missing:
+            turn.event("Normal", "WorkersCreated", f"created {len(missing)} workers")
+        await in_parallel([self._create_worker(turn.job, *slot) for slot in missing])
+        turn.again_in(0.0 if len(missing) < len(plan.missing) else None)
         await in_parallel([self._delete_worker(worker) for worker in plan.surplus])
         gone = {worker.metadata.uid for worker in plan.surplus}
         turn.workers = [worker for worker in turn.workers if worker.metadata.uid not in gone]
@@ -176,7 +180,9 @@ class ElasticJobReconciler(Reconciler):
         published = turn.published
         if job.status.active_check and active is None:
             published = waiting_since_the_check(published, turn.now)
-        participants, bounds = participants_of(job, turn.workers, self._ages(turn)), bounds_of(job)
+        leaving = suspended_pods(job, turn.workers)
+        staying = [worker for worker in turn.workers if worker.metadata.uid not in leaving]
+        participants, bounds = participants_of(job, staying, self._ages(turn)), bounds_of(job)
         if active is None:
             without = standing.slow.union(
                 w.spec.index for w in turn.workers if w.metadata.uid in turn.given_up
@@ -206,6 +212,7 @@ class ElasticJobReconciler(Reconciler):
         present = [w for w in turn.workers if w.spec.index in slots.get(w.spec.type, ())]
         wanted = [w for w in present if w.metadata.uid not in turn.given_up]
         renewed = {worker.metadata.uid: rolling.REASON for worker in turn.roll.relaunches}
+        renewed |= dict.fromkeys(suspended_pods(turn.job, turn.workers), RESUMED)
         renewed |= {uid: renewal.reason for uid, renewal in failed.items()}
         avoiding = {uid for uid, renewal in failed.items() if renewal.avoids_node}
         plan = plan_relaunches(wanted, rendezvous, turn.now, standing, renewed, avoiding)

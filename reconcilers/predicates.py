@@ -24,6 +24,11 @@ def more_than_status(change: Change) -> bool:
     return _wanted(change.old) != _wanted(change.new)
 
 
+def halts_or_goes_on(change: Change) -> bool:
+    """What a job's workers go by. The counts of its status follow their Pods, and lead back to nobody."""
+    return _halted(change.old) != _halted(change.new)
+
+
 def more_than_progress(change: Change) -> bool:
     """Steps are reported every few seconds by every worker, and decide nothing about a job.
 
@@ -58,9 +63,21 @@ def makes_way(change: Change) -> bool:
     return change.old is not None and (change.new is None or is_finished(change.new))
 
 
+def more_than_a_renewal(change: Change) -> bool:
+    """Agents renew their Leases every few seconds. Who waits for one that does not, looks when it is due."""
+    return _holder(change.old) != _holder(change.new)
+
+
 def more_than_a_heartbeat(change: Change) -> bool:
     """Kubelets write every Node's status every few minutes or seconds."""
     return cordon_view(change.old) != cordon_view(change.new)
+
+
+def _holder(lease: dict[str, Any] | None) -> tuple[object, ...] | None:
+    if lease is None:
+        return None
+    spec = lease.get("spec", {})
+    return lease["metadata"]["uid"], spec.get("holderIdentity"), "renewTime" in spec
 
 
 def _wanted(obj: dict[str, Any] | None) -> tuple[object, ...] | None:
@@ -68,6 +85,12 @@ def _wanted(obj: dict[str, Any] | None) -> tuple[object, ...] | None:
         return None
     said = [obj["metadata"].get(key) for key in ("labels", "ownerReferences", "deletionTimestamp")]
     return obj["spec"], obj.get("status", {}).get("phase") in ("Succeeded", "Failed"), *said
+
+
+def _halted(job: dict[str, Any] | None) -> tuple[object, ...] | None:
+    if job is None:
+        return None
+    return job["spec"], job.get("status", {}).get("phase"), job["metadata"].get("deletionTimestamp")
 
 
 def _without_report(worker: dict[str, Any] | None) -> tuple[object, ...] | None:

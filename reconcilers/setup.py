@@ -21,21 +21,23 @@ from controller.resources import (
 )
 from crds import names
 from reconcilers.account.metrics import JobMetrics
-from reconcilers.check.options import DEFAULT_IMAGE
 from reconcilers.check.verdicts import BY_EXIT_CLASS, failed_nodes, judged_nodes, last_exit_classes
 from reconcilers.clock import Clock
 from reconcilers.companions import CompanionReconciler
 from reconcilers.cordon.mark import MarkState
-from reconcilers.cordon.options import CordonOptions
+from reconcilers.cordon.options import CordonMode, CordonOptions
 from reconcilers.elasticjob import ElasticJobReconciler
 from reconcilers.node_check import NodeCheckReconciler, has_nodes
 from reconcilers.node_cordon import BY_CORDON, NodeCordonReconciler, cordon_states
+from reconcilers.pod.options import PodOptions
 from reconcilers.predicates import (
     begins_or_ends,
+    halts_or_goes_on,
     makes_way,
     more_of_a_jobs_checks,
     more_of_an_answer,
     more_than_a_heartbeat,
+    more_than_a_renewal,
     more_than_an_agents_later_reports,
     more_than_progress,
     more_than_status,
@@ -50,7 +52,7 @@ _OURS = f"{names.LABEL_MANAGED_BY}={names.MANAGER}"
 WATCHED_BY_LABEL = {PODS: _OURS, LEASES: _OURS, PODDISRUPTIONBUDGETS: _OURS}
 """For `ManagerOptions.label_selectors`: a cluster has many of these that are none of our business."""
 
-JOB_WORKERS = 4
+JOB_WORKERS = 8
 WORKER_WORKERS = 16
 COMPANION_WORKERS = 4
 CHECK_WORKERS = 2
@@ -61,12 +63,12 @@ CORDON_WORKERS = 1
 """No more: two cordons at once could both take the last place under the limit."""
 
 
-def add_all(manager: Manager, cordon: CordonOptions | None = None, check_image: str = DEFAULT_IMAGE) -> None:
+def add_all(manager: Manager, cordon: CordonOptions | None = None, pods: PodOptions | None = None) -> None:
     """Register every controller with the manager."""
     clock = Clock()
     add_indexes(manager.cache)
     add_jobs(manager, clock)
-    add_workers(manager, clock, check_image)
+    add_workers(manager, clock, pods or PodOptions())
     add_companions(manager)
     add_node_checks(manager, clock)
     add_scale_plans(manager, clock)
@@ -97,7 +99,7 @@ def add_jobs(manager: Manager, clock: Clock) -> None:
     )
 
 
-def add_workers(manager: Manager, clock: Clock, check_image: str) -> None:
+def add_workers(manager: Manager, clock: Clock, options: PodOptions) -> None:
     cache = manager.cache
     workers = cache.store(ELASTICWORKERS)
 
@@ -121,15 +123,22 @@ def add_workers(manager: Manager, clock: Clock, check_image: str) -> None:
             return []
         return _requests(workers.by_index(BY_NODE, node["metadata"]["name"]))
 
-    pods = WorkerReconciler(manager.client, cache, manager.recorder, manager.contact, clock, check_image)
+    def owner(request: Request) -> Request:
+        """Workers of different jobs and checks take turns, with each other and with the job's own work."""
+        worker = workers.get(request.namespace, request.name)
+        spec = worker["spec"] if worker is not None else {}
+        return Request(request.namespace, spec.get("jobName") or spec.get("checkName") or request.name)
+
+    pods = WorkerReconciler(manager.client, cache, manager.recorder, manager.contact, clock, options)
     (
         ControllerBuilder(manager, "elasticworker")
         .for_(ELASTICWORKERS, predicate=more_than_an_agents_later_reports)
         .owns(PODS)
-        .owns(LEASES)
-        .watches(ELASTICJOBS, workers_of_job)
+        .owns(LEASES, predicate=more_than_a_renewal)
+        .watches(ELASTICJOBS, workers_of_job, predicate=halts_or_goes_on)
         .watches(NODECHECKS, workers_of_check)
         .watches(NODES, workers_on_node)
+        .in_flows(owner)
         .with_workers(WORKER_WORKERS)
         .build(pods)
     )
@@ -207,6 +216,8 @@ def _add_cordon(manager: Manager, clock: Clock, options: CordonOptions) -> None:
     cache = manager.cache
     cache.add_index(ELASTICWORKERS, BY_EXIT_CLASS, last_exit_classes)
     cache.add_index(NODES, BY_CORDON, cordon_states)
+    if options.mode is CordonMode.OFF:
+        return
     nodes = cache.store(NODES)
 
     def held(_: dict[str, Any]) -> Iterable[Request]:

@@ -28,6 +28,8 @@ from reconcilers.pod.assignment import Assignment, Assignments
 from reconcilers.pod.builder import pod_name, service_account
 from reconcilers.pod.gang_gate import GangGate, Obstacle
 from reconcilers.pod.heartbeat import Heartbeats, lease_of
+from reconcilers.pod.injection import inject_agent
+from reconcilers.pod.options import PodOptions
 from reconcilers.pod.worker_status import ENDED, SCHEDULED, Observation, observe
 from reconcilers.status_patch import merge_patch
 
@@ -46,7 +48,7 @@ class WorkerReconciler(Reconciler):
         recorder: EventRecorder,
         contact: Contact,
         clock: Clock,
-        check_image: str,
+        options: PodOptions,
     ) -> None:
         self._client = client
         self._recorder = recorder
@@ -56,8 +58,10 @@ class WorkerReconciler(Reconciler):
         self._leases = cache.store(LEASES)
         self._nodes = cache.store(NODES)
         self._parse_worker = Parser(ElasticWorker)
-        self._assignments = Assignments(cache, check_image)
+        self._assignments = Assignments(cache, options.check_image)
+        self._agent = options.agent
         self._heartbeats = Heartbeats(client, contact, clock)
+        cache.add_handler(LEASES, self._heartbeats.note)
         self._access = WorkerAccess(client, clock.monotonic)
         self._gate = GangGate(client, clock.monotonic)
 
@@ -121,13 +125,21 @@ class WorkerReconciler(Reconciler):
 
     async def _create_pod(self, assignment: Assignment) -> dict[str, Any]:
         worker, pod = assignment.worker, assignment.build_pod()
+        if self._agent is not None and assignment.wants_agent:
+            inject_agent(pod, self._agent)
         namespace = worker.metadata.namespace
-        await self._access.ensure(namespace, service_account(pod["spec"]))
+        account = service_account(pod["spec"])
+        remembered = await self._access.ensure(namespace, account)
         if self._leases.get(namespace, worker.metadata.name) is None:
             with contextlib.suppress(AlreadyExists):
                 await self._client.create(LEASES, lease_of(worker, assignment.heartbeat_timeout_seconds))
         try:
             return await self._client.create(PODS, pod)
+        except Forbidden:
+            if not remembered:
+                raise
+            self._access.forget(namespace, account)
+            return await self._create_pod(assignment)
         except AlreadyExists:
             pod = await self._client.get(PODS, pod_name(worker), namespace)
             if _owned(pod, worker):

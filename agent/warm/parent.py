@@ -9,18 +9,39 @@ The first one of an agent is a fork of that agent itself (`agent.launch`), which
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import importlib
 import os
+import signal
 import socket
+import stat
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from agent.warm.order import MAX_BYTES, Answer, Order
-from agent.warm.script import become, show_command
+from agent.warm.messages import MAX_BYTES, ForkRequest, ParentReply
+from agent.warm.script import run_script, show_command
 
-USUAL = (
+PR_SET_PDEATHSIG = 1
+
+HARMLESS_DEVICES = (
+    "/dev/null",
+    "/dev/zero",
+    "/dev/full",
+    "/dev/random",
+    "/dev/urandom",
+    "/dev/tty",
+    "/dev/pts/",
+    "/dev/ptmx",
+    "/dev/console",
+)
+"""Devices that a process may have open when it forks. All others may be accelerators or their network, whose
+state does not survive: /dev/nvidia*, /dev/kfd, /dev/dri/*, /dev/davinci* (Ascend), /dev/accel/* (Gaudi, TPU),
+/dev/neuron*, /dev/infiniband/*, and those of makers that nobody here has heard of. `import torch` loads the
+back ends of other makers by itself (the entry points `torch.backends`)."""
+
+USUAL_MODULES = (
     "torch",
     "torch.distributed",
     "torch.nn.parallel",
@@ -31,35 +52,37 @@ USUAL = (
     # DistributedDataParallel and the optimizers import it when they are first used: half of all import time.
     "torch._dynamo",
 )
-"""What training scripts import, themselves or with their first model. Not all of it is in every torch."""
+"""Modules that training scripts import, themselves or with their first model. Not every torch has all."""
 
 
 def main(argv: list[str]) -> None:
-    """`python -u -m agent.warm.parent FD [MODULE…] ROOM`. In a training process it returns with its script.
+    """Run `python -u -m agent.warm.parent FD [MODULE…] PADDING`. In training processes it returns too.
 
-    ROOM is as long as the training processes' own commands may be, for `ps` to show them.
+    PADDING is as long as the training processes' own commands may be for `ps` to show them.
     """
     gc.disable()  # imports make hundreds of thousands of objects, and hardly any garbage
-    be_parent(socket.socket(fileno=int(argv[1])), argv[2:-1])
+    run_parent(socket.socket(fileno=int(argv[1])), argv[2:-1])
 
 
-def be_parent(control: socket.socket, modules: Sequence[str]) -> None:
-    """Until the agent is gone. In each training process it returns, or raises, with its script."""
+def run_parent(control: socket.socket, modules: Sequence[str]) -> None:
+    """Import, and fork on request until the agent is gone.
+
+    In each training process it returns when the script does, or raises what `run_script` raises.
+    """
     show_command(["dlr-warm-parent"])
-    problem = preload(modules) or unsafe()
-    control.send(Answer(error=problem).encode())
-    if problem:
+    problem = preload(modules) or reason_not_to_fork()
+    if not _reply(control, ParentReply(error=problem)) or problem:
         return
     gc.freeze()  # what is never looked at by the collector is never copied for a child
     gc.enable()
-    order = serve(control)
-    if order is not None:
-        become(order.argv)
+    request = serve(control)
+    if request is not None:
+        run_script(request.argv)
 
 
 def preload(modules: Sequence[str]) -> str:
-    """Import them all; which one of the user's cannot be, and why."""
-    for name in USUAL:
+    """Import them all. Return which one of the user's cannot be imported, and why; else ""."""
+    for name in USUAL_MODULES:
         try:
             importlib.import_module(name)
         except ImportError:
@@ -72,10 +95,11 @@ def preload(modules: Sequence[str]) -> str:
     return ""
 
 
-def unsafe() -> str:
-    """Why this process must not be forked; "" if it may.
+def reason_not_to_fork() -> str:
+    """Return why this process must not be forked; "" if it may.
 
-    A fork finds it out: libraries such as OpenBLAS end their threads for it, and start them when needed.
+    It forks on trial, since libraries such as OpenBLAS end their threads for a fork, and start them again
+    when they need them.
     """
     trial = os.fork()
     if trial == 0:
@@ -84,36 +108,57 @@ def unsafe() -> str:
     threads = len(list(Path("/proc/self/task").iterdir()))
     if threads > 1:
         return f"a module that was imported runs {threads - 1} threads of its own, which no fork takes along"
-    for descriptor in Path("/proc/self/fd").iterdir():
-        try:
-            target = descriptor.readlink()
-        except OSError:
-            continue
-        if str(target).startswith(("/dev/nvidia", "/dev/kfd")):
-            return f"a module that was imported opened {target}, and no device survives a fork"
+    if device := open_device():
+        return f"a module that was imported opened {device}, and no device survives a fork"
     return ""
 
 
-def serve(control: socket.socket) -> Order | None:
-    """Fork what is ordered: None in the parent, at the end; the order in a new training process."""
+def open_device() -> str:
+    """Name a device that this process has open, other than the harmless ones; "" if there is none."""
+    for descriptor in Path("/proc/self/fd").iterdir():
+        try:
+            name, mode = str(descriptor.readlink()), descriptor.stat().st_mode
+        except OSError:
+            continue
+        if stat.S_ISCHR(mode) and not name.startswith(HARMLESS_DEVICES):
+            return name
+    return ""
+
+
+def serve(control: socket.socket) -> ForkRequest | None:
+    """Fork processes on request.
+
+    Returns:
+        In a new training process, what was asked for. In the parent None, when the agent is gone.
+    """
     while True:
         data, descriptors, _, _ = socket.recv_fds(control, MAX_BYTES, 3)
         if not data:
-            return None  # the agent is gone
-        order = Order.decode(data)
+            return None
+        request = ForkRequest.decode(data)
         pid = _fork_for_the_agent()
         if pid == 0:
             control.close()
-            _await_leave(descriptors[0])
-            _furnish(order, descriptors[1:])
-            return order
+            _await_permission(descriptors[0])
+            _set_up(request, descriptors[1:])
+            return request
         for descriptor in descriptors:
             os.close(descriptor)
-        control.send(Answer(pid=pid).encode())
+        if not _reply(control, ParentReply(pid=pid)):
+            return None
+
+
+def _reply(control: socket.socket, reply: ParentReply) -> bool:
+    """Send a reply; False if the agent is gone."""
+    try:
+        control.send(reply.encode())
+    except (BrokenPipeError, ConnectionResetError):
+        return False
+    return True
 
 
 def _fork_for_the_agent() -> int:
-    """The new process's id, once it is the agent's child; 0 in the new process."""
+    """Fork twice. Return the new process's id once it is the agent's child; in the new process, 0."""
     reader, writer = os.pipe()
     between = os.fork()
     if between == 0:
@@ -127,28 +172,32 @@ def _fork_for_the_agent() -> int:
     os.close(writer)
     pid = int(os.read(reader, 32))
     os.close(reader)
-    os.waitpid(between, 0)  # only now has the agent become the parent
+    os.waitpid(between, 0)  # Only now has the agent become the parent.
     return pid
 
 
-def _await_leave(descriptor: int) -> None:
-    """Until the agent knows of this process: one that it knows nothing of must not train."""
+def _await_permission(descriptor: int) -> None:
+    """Wait until the agent knows of this process: one that it does not know of must not train."""
     if not os.read(descriptor, 1):
         os._exit(1)
     os.close(descriptor)
 
 
-def _furnish(order: Order, descriptors: list[int]) -> None:
-    """Session, output and environment, as `subprocess` sets them up for torch's processes."""
+def _set_up(request: ForkRequest, descriptors: list[int]) -> None:
+    """Set up session, output and environment as `subprocess` does for torch's processes.
+
+    The kernel is told to kill the process if the agent is killed (prctl(2)).
+    """
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     os.setsid()
-    for number, descriptor in zip(order.redirected, descriptors, strict=True):
+    for number, descriptor in zip(request.redirected, descriptors, strict=True):
         os.dup2(descriptor, number)
         os.close(descriptor)
-    set_environment(order.env)
+    set_environment(request.env)
 
 
 def set_environment(env: Mapping[str, str]) -> None:
-    """All of it: what is not in there is gone."""
+    """Replace the whole environment: what is not in `env` is gone."""
     os.environ.clear()
     os.environ.update(env)
 

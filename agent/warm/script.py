@@ -1,4 +1,4 @@
-"""How a forked process becomes `python -u script.py …` or `python -u -m module …`.
+"""Runs `python -u script.py …` or `python -u -m module …` in a process that was forked.
 
 As far as the script can see, it is run by the interpreter: `__main__`, sys.argv, sys.path, tracebacks, exit
 codes, atexit and threads at the end. What is too unusual for that is run by the interpreter, with exec.
@@ -13,6 +13,7 @@ import faulthandler
 import os
 import runpy
 import sys
+import tempfile
 import tokenize
 import types
 from collections.abc import Sequence
@@ -23,29 +24,32 @@ from typing import Any
 UNBUFFERED = "-u"
 MODULE = "-m"
 OURS = __name__.partition(".")[0]
+MARKER = "DLR_PROGRESS_FILE"
+"""The variable by which the agent knows what stems from its training processes."""
 
 
 def runs_python(argv: Sequence[str]) -> bool:
-    """Whether this is a command that `become` can take over: this interpreter, with a script or a module."""
+    """Tell whether `run_script` can run a command: this interpreter, with a script or a module."""
     if len(argv) < 3 or argv[1] != UNBUFFERED or not _same_file(argv[0], sys.executable):
         return False
     return not argv[2].startswith("-") or (argv[2] == MODULE and len(argv) > 3)
 
 
-def become(argv: Sequence[str]) -> None:
-    """Run the command here. Returns when the script does, for the interpreter to end the process.
+def run_script(argv: Sequence[str]) -> None:
+    """Run the command in this process. Return when the script does, for the interpreter to end the process.
 
     Raises:
-        SystemExit: the script ended so, or with an exception that has been told as the interpreter would.
-        KeyboardInterrupt: it was interrupted; from this the interpreter makes the end by SIGINT.
+        SystemExit: the script raised it, or another exception, which the hook for exceptions has printed.
+        KeyboardInterrupt: it was interrupted, of which the interpreter makes an end by SIGINT.
     """
-    _start_afresh(argv)
+    _reset_process(argv)
     is_module = argv[2] == MODULE
     if not is_module and not _is_source(argv[2]):
-        os.execv(argv[0], list(argv))  # a directory, an archive, bytecode, or nothing at all
+        os.execv(argv[0], list(argv))  # It is a directory, an archive, bytecode, or nothing at all.
     main = types.ModuleType("__main__")
     vars(main).update(__builtins__=builtins, __annotations__={})
-    sys.modules["__main__"] = main
+    # multiprocessing, which torch imports, keeps the main module under a second name.
+    sys.modules["__main__"] = sys.modules["__mp_main__"] = main
     safe_path = getattr(sys.flags, "safe_path", False)
     try:
         if is_module:
@@ -59,9 +63,9 @@ def become(argv: Sequence[str]) -> None:
     except SystemExit:
         raise
     except BaseException as error:
-        _tell_without_us(error)
+        _print_exception(error)
         if isinstance(error, KeyboardInterrupt):
-            sys.excepthook = _told
+            sys.excepthook = _print_nothing
             raise
         sys.exit(1)
 
@@ -74,8 +78,8 @@ def _run_source(script: str, main: types.ModuleType) -> None:
     exec(code, vars(main))
 
 
-def _tell_without_us(error: BaseException) -> None:
-    """What the interpreter would print, without the frames of this module."""
+def _print_exception(error: BaseException) -> None:
+    """Print what the interpreter would print, without the frames of this module."""
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_frame.f_code.co_filename == __file__:
         traceback = traceback.tb_next
@@ -87,31 +91,32 @@ def _tell_without_us(error: BaseException) -> None:
     sys.excepthook(type(error), error, traceback)
 
 
-def _told(*_: Any) -> None:
-    """The exception has been shown already."""
+def _print_nothing(*_: Any) -> None:
+    """Stand in for the hook of an exception that has been printed."""
 
 
-def _start_afresh(argv: Sequence[str]) -> None:
-    """What a new process has of its own, and a forked one has of its parent."""
+def _reset_process(argv: Sequence[str]) -> None:
+    """Renew what a new process has of its own, and a forked one has of its parent."""
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()  # Python's own `random` does this by itself
+    tempfile.tempdir = None  # TMPDIR is read again
     if os.environ.get("PYTHONFAULTHANDLER") and not faulthandler.is_enabled():
         faulthandler.enable()
     for name in [name for name in sys.modules if name.partition(".")[0] == OURS]:
-        del sys.modules[name]  # a script may have an `agent` of its own
+        del sys.modules[name]  # A script may have an `agent` of its own.
     sys.orig_argv = list(argv)
     show_command(argv)
     show_environment()
 
 
 def _set_first_path(folder: str, safe_path: bool) -> None:
-    """The parent's first entry is where itself was started from: the working directory, or that of `dlr`."""
+    """Replace the parent's first entry of sys.path, which says where the parent was started from."""
     if not safe_path:
         sys.path[0] = folder
 
 
 def _is_source(script: str) -> bool:
-    """Whether it is a file of Python source that can be read."""
+    """Tell whether it is a file of Python source that can be read."""
     try:
         with tokenize.open(script) as source:
             return "\0" not in source.read(1024)
@@ -127,13 +132,14 @@ def _same_file(one: str, other: str) -> bool:
 
 
 def show_command(argv: Sequence[str]) -> None:
-    """For `ps` and `pkill -f`, as far as there is room."""
+    """Have `ps` and `pkill -f` see a command, as far as the padding goes."""
     _show("arguments", argv)
 
 
 def show_environment() -> None:
-    """For /proc/PID/environ, as far as there is room."""
-    _show("environment", [f"{name}={value}" for name, value in os.environ.items()])
+    """Have /proc/PID/environ show the environment, as far as the padding goes; first the `MARKER`."""
+    variables = sorted(os.environ.items(), key=lambda variable: variable[0] != MARKER)
+    _show("environment", [f"{name}={value}" for name, value in variables])
 
 
 def _show(area: str, strings: Sequence[str]) -> None:

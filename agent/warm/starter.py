@@ -1,67 +1,79 @@
-"""The agent's side of warm start: it keeps a warm parent, and has training processes forked from it."""
+"""The agent's side of warm start: it keeps a warm parent, and has that fork the training processes."""
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import importlib
 import logging
-import os
 import select
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
-from torch.distributed.elastic.multiprocessing import SubprocessContext
-from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
-
+from agent.supervision.orphans import become_subreaper
 from agent.warm.script import runs_python
-from agent.warm.warm_parent import ForkedProcess, WarmParent, of_all_rounds
+from agent.warm.warm_parent import ForkedProcess, WarmParent, without_round_variables
 
 logger = logging.getLogger(__name__)
 
 MAX_FAILURES = 3
-"""Of parents; from then on processes are spawned as ever."""
+"""After so many parents that came to nothing, processes are spawned for good."""
 WARM_SECONDS = 60.0
-"""To wait for a parent at most, where nobody waits for us."""
-PR_SET_CHILD_SUBREAPER = 36
+"""How long a worker that nobody waits for gives its parent to become ready."""
 
 
 class WarmStart:
-    """Has processes forked that torch would spawn. For one thread; nothing is lost where it cannot."""
+    """Has processes forked that torch would spawn. Where it cannot, they are spawned. Not thread-safe."""
 
     def __init__(self, modules: Sequence[str] = (), parent: WarmParent | None = None) -> None:
-        """With a parent that was started already, if there is one."""
+        """Become a subreaper, as whose children processes can be forked by another one.
+
+        Args:
+            modules: what the parent imports beside the usual (`--preload`).
+            parent: one that was started already.
+
+        Raises:
+            OSError: this process cannot become a subreaper.
+        """
         self._modules = tuple(modules)
         self._parent = parent
         self._failures = 0
-        _become_subreaper()
+        become_subreaper()
+
+    def sessions(self) -> tuple[int, ...]:
+        """The ids of sessions that belong to no round: the parent's."""
+        return () if self._parent is None else (self._parent.session,)
 
     def prepare(self, env: Mapping[str, str]) -> None:
-        """Have a parent ready for processes of this environment, unless too many came to nothing."""
-        parent = self._parent
-        if parent is not None and (parent.env, parent.modules) != (of_all_rounds(env), self._modules):
+        """Start a parent for processes of this environment, unless there is one or too many have failed."""
+        parent, wanted = self._parent, (without_round_variables(env), self._modules)
+        if parent is not None and (parent.env, parent.modules) != wanted:
             logger.info("renewing the warm parent: it was started for another environment")
             self.close()
         if self._parent is None and self._failures < MAX_FAILURES:
             self._parent = WarmParent.started(env, self._modules)
 
-    def await_warm(self, news: int, worth_it: Callable[[], bool]) -> None:
-        """Until there is something to fork from, or that is not worth it: what `news` may change."""
-        if self._parent is None:
+    def await_warm(
+        self, news: int, worth_it: Callable[[], bool], limit_seconds: float = WARM_SECONDS
+    ) -> None:
+        """Wait until the parent can fork, or cannot ever, or waiting is not worth it any more.
+
+        Args:
+            news: a descriptor that becomes readable when `worth_it` may have changed.
+            worth_it: asked at first, and at news.
+            limit_seconds: how long to wait at most.
+        """
+        if self._parent is None or self._is_decided(self._parent):
             return
         parent, poll = self._parent.fileno(), select.poll()
         for descriptor in (news, parent):
             poll.register(descriptor, select.POLLIN)
-        deadline = time.monotonic() + WARM_SECONDS
-        while worth_it() and time.monotonic() < deadline:
-            if parent in dict(poll.poll((deadline - time.monotonic()) * 1000)):
+        deadline = time.monotonic() + limit_seconds
+        while worth_it() and (left_seconds := deadline - time.monotonic()) > 0:
+            if parent in dict(poll.poll(left_seconds * 1000)):
                 return
 
     def start(
         self, argv: Sequence[str], env: Mapping[str, str], redirects: Mapping[int, int]
     ) -> ForkedProcess | None:
-        """The process; None if it has to be spawned.
+        """Fork a process. Return None if it has to be spawned.
 
         Args:
             argv: the command, from the interpreter on.
@@ -74,6 +86,9 @@ class WarmStart:
         if self._parent is None:
             return None
         try:
+            if not self._parent.is_ready():
+                logger.info("the warm parent is not ready yet, so the process is spawned")
+                return None
             return self._parent.fork(argv, env, redirects)
         except OSError as error:
             self._failures += 1
@@ -82,43 +97,14 @@ class WarmStart:
             self.prepare(env)  # for the next round
             return None
 
+    @staticmethod
+    def _is_decided(parent: WarmParent) -> bool:
+        try:
+            return parent.is_ready()
+        except OSError:
+            return True  # `start` asks again, and says why.
+
     def close(self) -> None:
         if self._parent is not None:
             self._parent.close()
             self._parent = None
-
-    @contextlib.contextmanager
-    def serving_torch(self) -> Iterator[None]:
-        """Meanwhile torch's SubprocessContext has its processes from here: it offers no other way in."""
-        torch_multiprocessing: Any = importlib.import_module(SubprocessContext.__module__)
-        spawn = torch_multiprocessing.get_subprocess_handler
-
-        def get_handler(*args: Any, **kwargs: Any) -> SubprocessHandler:
-            return WarmHandler(self, *args, **kwargs)
-
-        torch_multiprocessing.get_subprocess_handler = get_handler
-        try:
-            yield
-        finally:
-            torch_multiprocessing.get_subprocess_handler = spawn
-
-
-class WarmHandler(SubprocessHandler):
-    """torch's handler of one process, which opens its logs and makes its environment."""
-
-    def __init__(self, warm_start: WarmStart, *args: Any, **kwargs: Any) -> None:
-        self._warm_start = warm_start
-        super().__init__(*args, **kwargs)
-
-    def _popen(self, args: tuple[str, ...], env: dict[str, str]) -> Any:
-        outputs = {1: self._stdout, 2: self._stderr}
-        redirects = {number: file.fileno() for number, file in outputs.items() if file is not None}
-        return self._warm_start.start(args, env, redirects) or super()._popen(args, env)
-
-
-def _become_subreaper() -> None:
-    """Whatever our descendants leave behind becomes our child (prctl(2)). Raises OSError."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))

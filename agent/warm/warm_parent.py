@@ -1,4 +1,4 @@
-"""The warm parent as the agent has it: a process to order others from.
+"""The warm parent as the agent sees it: a process that forks others on request.
 
 With the standard library only, so that it can be started before torch is imported here.
 """
@@ -14,15 +14,16 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from agent.exit_fd import open_exit_fd
-from agent.warm.order import MAX_BYTES, Answer, Order, connected
-from agent.warm.room import ROOM, VARIABLE
+from agent.supervision.exit_fd import open_exit_fd
+from agent.warm.argv_padding import PADDING, VARIABLE
+from agent.warm.messages import MAX_BYTES, ForkRequest, ParentReply, socket_pair
 
 READY_SECONDS = 300.0
-"""For importing torch, which takes minutes where thousands of nodes read it from one file server."""
+"""How long a round waits for torch to be imported: minutes, where thousands of nodes read one file server."""
 ANSWER_SECONDS = 10.0
+"""How long a parent that is ready may take to fork."""
 
-OF_A_ROUND = (
+ROUND_VARIABLES = (
     "CUDA_VISIBLE_DEVICES",
     "DLR_PROGRESS_FILE",
     "DLR_STACKS_",
@@ -43,16 +44,12 @@ OF_A_ROUND = (
 
 
 class WarmParent:
-    """One process that has imported torch, and forks.
-
-    Raises:
-        OSError: it is gone, does not answer, or must not fork.
-    """
+    """One process that imports torch, and then forks others."""
 
     def __init__(
         self, process: Process, control: socket.socket, env: Mapping[str, str], modules: Sequence[str]
     ) -> None:
-        self.env = of_all_rounds(env)
+        self.env = without_round_variables(env)
         self.modules = tuple(modules)
         self._process = process
         self._control = control
@@ -60,57 +57,85 @@ class WarmParent:
 
     @classmethod
     def started(cls, env: Mapping[str, str], modules: Sequence[str]) -> WarmParent:
-        """As an interpreter of its own."""
-        control, theirs = connected()
+        """Start one as an interpreter of its own."""
+        control, theirs = socket_pair()
         with theirs:
             process = subprocess.Popen(
-                [sys.executable, "-u", "-m", "agent.warm.parent", str(theirs.fileno()), *modules, ROOM],
-                env={**of_all_rounds(env), VARIABLE: ROOM},
+                [sys.executable, "-u", "-m", "agent.warm.parent", str(theirs.fileno()), *modules, PADDING],
+                env={**without_round_variables(env), VARIABLE: PADDING},
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # Ctrl-C is for the agent, which tells the others
             )
         return cls(process, control, env, modules)
 
     def fileno(self) -> int:
-        """To be polled for input before the first fork: it comes when the parent is warm, or has failed."""
+        """Return a descriptor that becomes readable when the parent is ready, or has failed."""
         return self._control.fileno()
+
+    @property
+    def session(self) -> int:
+        """The id of its session, which it has begun itself."""
+        return self._process.pid
+
+    def is_ready(self) -> bool:
+        """Tell whether it can fork by now, without waiting.
+
+        Raises:
+            OSError: it says why it must not, or it has ended.
+        """
+        if not self._ready:
+            poll = select.poll()
+            poll.register(self._control, select.POLLIN)
+            if poll.poll(0):
+                self._answer(ANSWER_SECONDS)
+                self._ready = True
+        return self._ready
 
     def fork(
         self, argv: Sequence[str], env: Mapping[str, str], redirects: Mapping[int, int]
     ) -> ForkedProcess:
-        if not self._ready:
-            self._answer(READY_SECONDS)
-            self._ready = True
-        order = Order(argv, dict(env), tuple(redirects)).encode()
-        theirs, leave = os.pipe()
+        """Have a process forked; call it only when `is_ready`.
+
+        Args:
+            argv: the command that the process runs, from the interpreter on.
+            env: its whole environment.
+            redirects: which descriptor of ours it gets as its 1 and 2.
+
+        Raises:
+            OSError: the parent has ended, or does not answer within ANSWER_SECONDS.
+        """
+        request = ForkRequest(argv, dict(env), tuple(redirects)).encode()
+        theirs, permission = os.pipe()
         try:
-            socket.send_fds(self._control, [order], [theirs, *redirects.values()])
+            socket.send_fds(self._control, [request], [theirs, *redirects.values()])
             process = ForkedProcess(argv, self._answer(ANSWER_SECONDS).pid)
-            os.write(leave, b"1")
+            os.write(permission, b"1")
         finally:
             os.close(theirs)
-            os.close(leave)
+            os.close(permission)
         return process
 
-    def _answer(self, timeout_seconds: float) -> Answer:
+    def _answer(self, timeout_seconds: float) -> ParentReply:
         self._control.settimeout(timeout_seconds)
         data = self._control.recv(MAX_BYTES)
         if not data:
             raise ConnectionResetError(f"it ended with exit code {self._process.wait(ANSWER_SECONDS)}")
-        answer = Answer.decode(data)
+        answer = ParentReply.decode(data)
         if answer.error:
             raise OSError(answer.error)
         return answer
 
     def close(self) -> None:
-        """May be repeated."""
-        self._control.close()
+        """End it. May be repeated."""
         self._process.kill()
         self._process.wait()
+        self._control.close()
 
 
 class Process(Protocol):
     """As much of `subprocess.Popen` as is used of a warm parent."""
+
+    pid: int
 
     def kill(self) -> None: ...
 
@@ -118,7 +143,7 @@ class Process(Protocol):
 
 
 class ForkedProcess:
-    """A child that was forked, here or for us: as much of `subprocess.Popen` as torch and we use."""
+    """A forked child, with as much of `subprocess.Popen` as torch and we use."""
 
     def __init__(self, args: Sequence[str], pid: int) -> None:
         self.args = args
@@ -130,7 +155,7 @@ class ForkedProcess:
             os.kill(self.pid, signal.SIGKILL)
 
     def poll(self) -> int | None:
-        """As Popen's: negative for a signal, and 0 if somebody else has collected it."""
+        """Return the exit code, if it has ended: negative for a signal, 0 if another has collected it."""
         if self.returncode is None:
             try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
@@ -141,7 +166,11 @@ class ForkedProcess:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Raises subprocess.TimeoutExpired."""
+        """Wait for the end, and return the exit code.
+
+        Raises:
+            subprocess.TimeoutExpired: it has not ended after `timeout` seconds.
+        """
         if self.poll() is None:
             exit_fd = open_exit_fd(self.pid)
             poll = select.poll()
@@ -154,6 +183,6 @@ class ForkedProcess:
         return code
 
 
-def of_all_rounds(env: Mapping[str, str]) -> dict[str, str]:
-    """What of an environment may have been read when torch was imported."""
-    return {name: value for name, value in env.items() if not name.startswith(OF_A_ROUND)}
+def without_round_variables(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the part of an environment that importing torch may have read."""
+    return {name: value for name, value in env.items() if not name.startswith(ROUND_VARIABLES)}

@@ -6,15 +6,21 @@ a failure catches `ApiFailure` by its status and reason; everything else is alre
 
 from __future__ import annotations
 
+import copy
 import json
 import re
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 import requests
+from requests.adapters import DEFAULT_POOLSIZE
+from urllib3.util import create_urllib3_context
 
 from crds import names
 from dlr.commands.connection import Connection
@@ -90,6 +96,9 @@ class Api:
         )
         self._login_errors = (NotImplementedError, ImportError, pykube.exceptions.PyKubeError)
         self._http = pykube.HTTPClient(config, timeout=REQUEST_TIMEOUT_SECONDS)
+        self._http.session.get_adapter("https://").init_poolmanager(
+            DEFAULT_POOLSIZE, DEFAULT_POOLSIZE, ssl_context=_ssl_context(connection)
+        )
         # A proxy for the outside world has no business between us and a cluster on this machine.
         self._http.session.trust_env = not _is_loopback(connection.server)
 
@@ -111,19 +120,37 @@ class Api:
                 return items
             parameters["continue"] = token
 
-    def create(self, kind: Kind, body: JSON) -> tuple[JSON, list[str]]:
+    def within(self, namespace: str | None) -> Api:
+        """The same API server, with another namespace for what is in one; None: as it is."""
+        other = copy.copy(self)
+        other.namespace = namespace or self.namespace
+        return other
+
+    def version(self) -> tuple[JSON, datetime]:
+        """What the API server says of its version, and its time."""
+        with self._answered(None, "GET", version="/version", timeout=REQUEST_TIMEOUT_SECONDS) as response:
+            date = response.headers.get("Date")
+            return _object(response), parsedate_to_datetime(date) if date else datetime.now(UTC)
+
+    def create(
+        self, kind: Kind, body: JSON, *, dry_run: bool = False, as_user: str | None = None
+    ) -> tuple[JSON, list[str]]:
         """The created object, and the server's warnings. Unknown and doubled fields are refused."""
-        parameters: dict[str, str | int] = {"fieldValidation": "Strict"}
-        with self._request("POST", kind, parameters=parameters, body=body) as response:
+        parameters = _writing(dry_run) | {"fieldValidation": "Strict"}
+        headers = {"Impersonate-User": as_user} if as_user else {}
+        with self._request("POST", kind, parameters=parameters, body=body, headers=headers) as response:
             return _object(response), _warnings(response)
 
-    def patch(self, kind: Kind, name: str, patch: JSON) -> JSON:
+    def patch(self, kind: Kind, name: str, patch: JSON, *, dry_run: bool = False) -> JSON:
         """The object, or its subresource (`name/scale`), after a JSON merge patch."""
-        with self._request("PATCH", kind, name, body=patch) as response:
+        with self._request("PATCH", kind, name, parameters=_writing(dry_run), body=patch) as response:
             return _object(response)
 
-    def delete(self, kind: Kind, name: str) -> None:
-        with self._request("DELETE", kind, name, parameters={"propagationPolicy": "Background"}):
+    def delete(self, kind: Kind, name: str, *, dry_run: bool = False) -> None:
+        parameters: dict[str, str | int] = {"propagationPolicy": "Background"}
+        if dry_run:
+            parameters["dryRun"] = "All"
+        with self._request("DELETE", kind, name, parameters=parameters):
             pass
 
     @contextmanager
@@ -145,23 +172,30 @@ class Api:
         *,
         parameters: dict[str, str | int] | None = None,
         body: JSON | None = None,
+        headers: dict[str, str] | None = None,
         all_namespaces: bool = False,
         stream: bool = False,
         timeout: float | tuple[float, float | None] = REQUEST_TIMEOUT_SECONDS,
     ) -> Iterator[requests.Response]:
         content = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        with self._answered(
+            kind,
+            method,
+            version=kind.version,
+            namespace=self.namespace if kind.namespaced and not all_namespaces else None,
+            url=f"{kind.plural}/{name}" if name else kind.plural,
+            params=parameters,
+            data=None if body is None else json.dumps(body),
+            headers=({"Content-Type": content} if body is not None else {}) | (headers or {}),
+            stream=stream,
+            timeout=timeout,
+        ) as response:
+            yield response
+
+    @contextmanager
+    def _answered(self, kind: Kind | None, method: str, **details: Any) -> Iterator[requests.Response]:
         try:
-            with self._send(
-                method,
-                version=kind.version,
-                namespace=self.namespace if kind.namespaced and not all_namespaces else None,
-                url=f"{kind.plural}/{name}" if name else kind.plural,
-                params=parameters,
-                data=None if body is None else json.dumps(body),
-                headers={"Content-Type": content} if body is not None else None,
-                stream=stream,
-                timeout=timeout,
-            ) as response:
+            with self._send(method, **details) as response:
                 if not response.ok:
                     raise self._failure(response, kind)
                 yield response
@@ -198,7 +232,7 @@ class Api:
             "is the cluster up? (`dlr up` starts a local one.)"
         )
 
-    def _failure(self, response: requests.Response, kind: Kind) -> ApiFailure:
+    def _failure(self, response: requests.Response, kind: Kind | None) -> ApiFailure:
         status = _status(response)
         message = status.get("message") or response.text.strip()[:500] or response.reason
         details = status.get("details") or {}
@@ -207,10 +241,10 @@ class Api:
             message = (
                 f"The API server at {server} does not accept the credentials of {self.connection.source}."
             )
-        elif response.status_code == requests.codes.not_found and not details.get("name"):
+        elif kind and response.status_code == requests.codes.not_found and not details.get("name"):
             message = f"The API server at {server} knows no {kind.plural}."
             if kind.version == names.API_VERSION:
-                message += " Install dlr there: dlr manifests | kubectl apply -f -"
+                message += " Install dlr there: dlr install"
         causes = tuple(
             Cause(cause.get("field", ""), cause.get("message", "")) for cause in details.get("causes") or []
         )
@@ -221,6 +255,23 @@ class Api:
             causes,
             names_object=bool(details.get("name")),
         )
+
+
+def _writing(dry_run: bool) -> dict[str, str | int]:
+    """Who writes, for the object's managedFields; `dryRun` has the server do all but store it."""
+    parameters: dict[str, str | int] = {"fieldManager": names.MANAGER}
+    return parameters | {"dryRun": "All"} if dry_run else parameters
+
+
+def _ssl_context(connection: Connection) -> ssl.SSLContext:
+    """One that takes certificates without an Authority Key Identifier, which some clusters' CAs issue.
+
+    Python 3.13 refuses them by default (VERIFY_X509_STRICT); kubectl does not.
+    """
+    insecure = connection.cluster.get("insecure-skip-tls-verify")
+    context = create_urllib3_context(cert_reqs=ssl.CERT_NONE if insecure else ssl.CERT_REQUIRED)
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return context
 
 
 def _is_loopback(server: str) -> bool:

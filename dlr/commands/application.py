@@ -6,8 +6,11 @@ from typing import Annotated
 
 import typer
 
+from dlr.commands.bundle import bundle
 from dlr.commands.cluster import down, kubeconfig, up
 from dlr.commands.controller import controller
+from dlr.commands.doctor.command import doctor
+from dlr.commands.install.command import install, uninstall
 from dlr.commands.job.commands import jobs
 from dlr.commands.manifests import manifests
 from dlr.commands.node_check.command import command as node_check
@@ -23,8 +26,12 @@ application.command()(down)
 application.command()(kubeconfig)
 application.add_typer(jobs, name="job")
 application.command("node-check")(node_check)
+application.command()(install)
+application.command()(uninstall)
+application.command()(doctor)
 application.command()(controller)
 application.command()(manifests)
+application.command()(bundle)
 
 
 @application.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})

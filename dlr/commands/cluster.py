@@ -51,6 +51,14 @@ def up(
 
     place = _home(home)
     try:
+        place.create()
+        controller = controller_command(place)
+    except OSError as error:
+        raise CommandError(
+            f"The folder {place.root} cannot be used for the cluster: {error.strerror}; "
+            "choose another with DLR_HOME."
+        ) from error
+    try:
         supervisor.up(
             place,
             nodes=nodes,
@@ -59,7 +67,7 @@ def up(
             gpus_per_node=gpus_per_node,
             port=port,
             manifests=[*crds.manifests(), *deploy.worker_documents()],
-            addons=[supervisor.Addon("controller", [*CONTROLLER_COMMAND, IDENTITY])],
+            addons=[supervisor.Addon("controller", [*controller, IDENTITY])],
         )
     except supervisor.ClusterError as error:
         raise CommandError(f"{error}.") from error
@@ -70,6 +78,22 @@ def up(
         "  dlr job status digits --watch\n"
         "  dlr down                                             # ends it; the next `dlr up` brings it back"
     )
+
+
+def controller_command(place: Home) -> list[str]:
+    """How a controller of this cluster is started, once its agent is where Pods get it from.
+
+    Containers share this host's files, so the agent's mount point has to be a folder that is there.
+    """
+    from dlr.bundle import agent as agent_bundle
+    from localcluster.kubelet.container import Isolation, detect_isolation
+
+    if detect_isolation(place.root) is Isolation.NONE:  # there are no mounts; Pods use the dlr installed here
+        return [*CONTROLLER_COMMAND, "--no-inject-agent"]
+    files, mount_point = place.root / "agent", place.root / "dlr"
+    agent_bundle.build(files)
+    mount_point.mkdir(exist_ok=True)
+    return [*CONTROLLER_COMMAND, f"--agent-path={files}", f"--agent-mount-path={mount_point}"]
 
 
 def down(home: HomeFolder = None) -> None:

@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,8 +19,15 @@ import typer
 
 from dlr.commands.connection import find_source
 from dlr.commands.errors import CommandError
-from reconcilers.check.options import DEFAULT_IMAGE as DEFAULT_CHECK_IMAGE
 from reconcilers.cordon.options import DEFAULT_LIMIT_PERCENT, CordonMode, CordonOptions
+from reconcilers.pod.options import (
+    DEFAULT_AGENT_IMAGE,
+    DEFAULT_AGENT_PATH,
+    DEFAULT_CHECK_IMAGE,
+    DEFAULT_MOUNT_PATH,
+    AgentSource,
+    PodOptions,
+)
 
 if TYPE_CHECKING:
     from controller.manager import Manager, ManagerOptions
@@ -49,7 +57,11 @@ def controller(
         bool, typer.Option(help="Act only while holding the Lease dlr-controller; several may then stand by.")
     ] = True,
     lease_namespace: Annotated[
-        str | None, typer.Option(help="Where that Lease is, if not in the controller's own namespace.")
+        str | None,
+        typer.Option(
+            help="Where that Lease is. Default: the namespace of the kubeconfig's context or of the Pod, or, "
+            "where the account may not keep it there, the account's own."
+        ),
     ] = None,
     identity: Annotated[
         str | None,
@@ -58,7 +70,10 @@ def controller(
             "the Pod's name and uid: started anew after a crash, it leads again at once."
         ),
     ] = None,
-    listen_address: Annotated[str, typer.Option(help="Where the three ports below listen.")] = "0.0.0.0",
+    listen_address: Annotated[
+        str,
+        typer.Option(help="Where the three ports below listen; :: is every address, those of IPv4 too."),
+    ] = "::",
     metrics_port: Annotated[int, typer.Option(help="Prometheus metrics; 0 is any free port.")] = 8080,
     health_port: Annotated[int, typer.Option(help="/healthz and /readyz; 0 is any free port.")] = 8081,
     grpc_health_port: Annotated[int, typer.Option(help="grpc.health.v1; 0 is any free port.")] = 8082,
@@ -75,6 +90,19 @@ def controller(
     check_image: Annotated[
         str, typer.Option(help="Of the Pods that check nodes for NodeChecks without a template.")
     ] = DEFAULT_CHECK_IMAGE,
+    inject_agent: Annotated[
+        bool,
+        typer.Option(help="Bring the agent into Pods; without it, training images have to have dlr."),
+    ] = True,
+    agent_image: Annotated[
+        str, typer.Option(help="Of the init container that brings the agent.")
+    ] = DEFAULT_AGENT_IMAGE,
+    agent_path: Annotated[
+        str, typer.Option(help="Where in that image the agent lies, as `dlr bundle` wrote it.")
+    ] = DEFAULT_AGENT_PATH,
+    agent_mount_path: Annotated[
+        str, typer.Option(help="Where training containers see it.")
+    ] = DEFAULT_MOUNT_PATH,
     log_level: Annotated[LogLevel, typer.Option(help="The least to log.")] = LogLevel.INFO,
 ) -> None:
     """Run the controller: the reconcilers of ElasticJobs, their workers, and the nodes' cordons."""
@@ -98,11 +126,13 @@ def controller(
         identity=identity,
     )
     files = os.pathsep.join(map(str, source.paths)) or None
+    agent = AgentSource(agent_image, agent_path, agent_mount_path) if inject_agent else None
+    pods = PodOptions(check_image, agent)
 
     def add_reconcilers(manager: Manager) -> None:
         from reconcilers.setup import add_all
 
-        add_all(manager, CordonOptions(cordon, cordon_limit), check_image)
+        add_all(manager, CordonOptions(cordon, cordon_limit), pods)
 
     _run(files, context, options, add_reconcilers)
 
@@ -131,12 +161,15 @@ async def _manage(
 ) -> None:
     from controller.client import Client
     from controller.connection import load_connection
+    from controller.lease_namespace import find_lease_namespace
     from controller.manager import Manager
 
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with Client(await load_connection(kubeconfig, context)) as client:
+        if options.leader_election and options.lease_namespace is None:
+            options = replace(options, lease_namespace=await find_lease_namespace(client, options.name))
         manager = Manager(client, options)
         add_reconcilers(manager)
         await manager.run(stop)

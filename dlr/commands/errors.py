@@ -7,3 +7,9 @@ class CommandError(Exception):
     """What was wrong, where, and what to do; printed as it is, without a traceback."""
 
     exit_code = 1
+
+
+class UsageError(CommandError):
+    """An option or argument that cannot be meant; nothing has been done."""
+
+    exit_code = 2

@@ -7,10 +7,19 @@ from enum import StrEnum
 from typing import Annotated
 
 import typer
-import yaml
 
 import deploy
-from dlr.commands.output import print_json
+from dlr.commands.install.images import Images
+from dlr.commands.install.options import (
+    AgentImage,
+    CheckImage,
+    ControllerNamespace,
+    Image,
+    JobsNamespace,
+    NetworkPolicy,
+    PriorityClass,
+    documents_for,
+)
 
 
 class ManifestFormat(StrEnum):
@@ -19,21 +28,29 @@ class ManifestFormat(StrEnum):
 
 
 def manifests(
-    namespace: Annotated[
-        str, typer.Option("--namespace", "-n", help="Where the controller is to run.")
-    ] = deploy.DEFAULT_NAMESPACE,
-    image: Annotated[
-        str, typer.Option(help="The controller's image, where you have pushed it.")
-    ] = deploy.DEFAULT_IMAGE,
-    check_image: Annotated[
-        str, typer.Option(help="The image that nodes are checked in, where you have pushed it.")
-    ] = deploy.DEFAULT_CHECK_IMAGE,
+    namespace: ControllerNamespace = deploy.DEFAULT_NAMESPACE,
+    image: Image = None,
+    check_image: CheckImage = None,
+    agent_image: AgentImage = None,
+    jobs_namespace: JobsNamespace = None,
+    network_policy: NetworkPolicy = False,
+    priority_class: PriorityClass = False,
     output: Annotated[
         ManifestFormat, typer.Option("--output", "-o", help="What to print.")
     ] = ManifestFormat.YAML,
 ) -> None:
-    """Print the CRDs, the controller and its rights: dlr manifests | kubectl apply -f -"""
-    documents = deploy.documents(namespace, image, check_image)
+    """Print what `dlr install` applies: dlr manifests | kubectl apply -f -"""
+    import yaml
+
+    from dlr.commands.output import print_json
+
+    documents = documents_for(
+        namespace,
+        Images(image, check_image, agent_image),
+        jobs_namespace=jobs_namespace,
+        network_policy=network_policy,
+        priority_class=priority_class,
+    )
     if output is ManifestFormat.JSON:
         print_json({"apiVersion": "v1", "kind": "List", "items": documents})
     else:

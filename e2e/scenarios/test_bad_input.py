@@ -33,11 +33,11 @@ BAD: dict[str, tuple[Callable[[Object], object], tuple[str, ...]]] = {
     ),
     "standby of another type than worker": (
         lambda job: job["spec"]["replicaSpecs"].update(evaluator=worker(job) | {"standby": 1}),
-        ("spec", "replicaSpecs[worker] alone may have standby"),
+        ("spec", "replicaSpecs.worker alone may have standby"),
     ),
     "min above max": (
         lambda job: worker(job).update(minReplicas=3, maxReplicas=2),
-        ("spec.replicaSpecs[worker]", "minReplicas must not be greater than maxReplicas"),
+        ("spec.replicaSpecs.worker", "minReplicas must not be greater than maxReplicas"),
     ),
     "no template": (lambda job: worker(job).pop("template"), ("spec.replicaSpecs.worker.template",)),
     "no containers": (
@@ -48,9 +48,13 @@ BAD: dict[str, tuple[Callable[[Object], object], tuple[str, ...]]] = {
         lambda job: worker(job)["template"]["spec"]["containers"][0].pop("name"),
         ("spec.replicaSpecs.worker.template.spec.containers[0].name",),
     ),
+    "a container without an image": (
+        lambda job: worker(job)["template"]["spec"]["containers"][0].pop("image"),
+        ("spec.replicaSpecs.worker.template.spec.containers[0].image: Required value",),
+    ),
     "an unknown replica type": (
         lambda job: job["spec"]["replicaSpecs"].update(wroker=worker(job)),
-        ("spec.replicaSpecs", "replica types are"),
+        ('unknown field "spec.replicaSpecs.wroker"',),
     ),
     "no worker": (
         lambda job: job["spec"].update(replicaSpecs={"chief": worker(job)}),

@@ -58,7 +58,8 @@ IN_PLACE = (
 
 def test_processes_die_in_each_way_and_the_job_trains_on(cluster: Cluster, observation: Observation) -> None:
     mortals = Mortals(cluster, observation)
-    mortals.submit(2, elasticPolicy=POLICY)
+    # The agent that is injected brings its own pynvml, which the GPU that is none cannot stand in for.
+    mortals.submit(2, elasticPolicy=POLICY, agent={"inject": False})
     life = mortals.wait_until_training()
     counted: dict[str, int] = {}
     limited = Capability.MEMORY_LIMITS in cluster.capabilities

@@ -27,7 +27,7 @@ def api_server(cluster: Cluster) -> Address:
 
 def in_own_network(networks: NodeNetworks) -> Object:
     """The Pod template of a check whose agents live in the networks of their nodes."""
-    command = networks.command("python", "-m", "agent.node_check")
+    command = networks.command("dlr", "check-worker")
     return {"spec": {"containers": [{"name": "check", "image": "any", "command": command}]}}
 
 

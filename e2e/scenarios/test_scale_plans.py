@@ -39,7 +39,7 @@ def test_whoever_asks_for_a_count_it_is_the_one_that_is_wanted_and_the_job_says_
     plans.wait_until_succeeded(observation, "up")
     elasticity.wait_for_world(observation, [0, 1, 2, 3], "idle")
 
-    as_an_autoscaler_does(cluster, namespace, 2)
+    as_an_autoscaler_does(cluster, observation, 2)
     assert wanted(observation, 2) in SCALE_CALL
     world = elasticity.wait_for_world(observation, [0, 1], "idle")
     elasticity.wait_until_all_run(observation, world, "idle")
@@ -58,13 +58,24 @@ def wanted(observation: Observation, count: int) -> str:
     return observation.wait_for(f"{count} workers to be wanted", known, COUNT_SECONDS)
 
 
-def as_an_autoscaler_does(cluster: Cluster, namespace: str, replicas: int) -> None:
-    """Get the Scale, change its count, put it back."""
-    path = SCALE_PATH.format(namespace)
-    scale = json.loads(cluster.kubectl("get", "--raw", path).stdout)
-    assert scale["status"]["selector"], "an autoscaler finds the Pods to measure by it"
-    scale["spec"]["replicas"] = replicas
-    cluster.kubectl("replace", "--raw", path, "-f", "-", stdin=json.dumps(scale))
+def as_an_autoscaler_does(cluster: Cluster, observation: Observation, replicas: int) -> None:
+    """Get the Scale, change its count, put it back; and anew if the job has changed meanwhile.
+
+    A Scale carries the resourceVersion of its job, and the controller writes the job's status whenever a
+    worker has moved on. So whoever reads and writes it has to expect a conflict, as autoscalers do.
+    """
+    path = SCALE_PATH.format(observation.namespace)
+
+    def put_back() -> bool:
+        scale = json.loads(cluster.kubectl("get", "--raw", path).stdout)
+        assert scale["status"]["selector"], "an autoscaler finds the Pods to measure by it"
+        scale["spec"]["replicas"] = replicas
+        arguments = ("replace", "--raw", path, "-f", "-")
+        done = cluster.kubectl(*arguments, stdin=json.dumps(scale), check=False)
+        assert done.returncode == 0 or "Conflict" in done.stderr, done.stderr
+        return done.returncode == 0
+
+    observation.wait_for("the Scale to be put back", put_back, COUNT_SECONDS)
 
 
 def test_others_keep_their_order_when_a_worker_is_removed_and_a_migrated_one_goes_once_the_next_joined(

@@ -36,12 +36,15 @@ def test_digits_train_through_a_killed_process_and_a_deleted_pod(
     jobs.assert_one_world_a_round(observation)
 
 
-def test_losing_rank_0_makes_one_new_round_that_goes_on_from_the_checkpoint(
+def test_losing_rank_0_of_dlrovers_command_makes_one_new_round_that_goes_on_from_the_checkpoint(
     cluster: Cluster, observation: Observation
 ) -> None:
     namespace = observation.namespace
-    cluster.apply(jobs.digits(cluster, namespace, paced=True), namespace)
+    cluster.apply(jobs.in_dlrovers_words(jobs.digits(cluster, namespace, paced=True)), namespace)
     before = jobs.wait_until_training(observation, 2, beyond_step=30)
+    ignored = jobs.condition(observation.job("digits"), "LauncherFlagsIgnored")
+    assert ignored["status"] == "True"
+    assert "--network-check: set the job's spec.nodeCheck.enabled: true" in ignored["message"]
 
     cluster.delete_pod(namespace, "digits-worker-0-1")
     wait_for_round(observation, before["round"] + 1)

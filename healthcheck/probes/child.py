@@ -17,7 +17,8 @@ import time
 from collections.abc import Callable
 from typing import NoReturn
 
-from healthcheck.probes.report import Ending, ProbeError, Report
+from crds.protocol import ProbeEnding
+from healthcheck.probes.report import ProbeError, Report
 
 DEFAULT_TIMEOUT_SECONDS = 300.0
 _PR_SET_PDEATHSIG = 1
@@ -54,7 +55,7 @@ def serve(parser: argparse.ArgumentParser, measure: Measure) -> NoReturn:
     except ModuleNotFoundError as error:
         if error.name not in ("torch", "numpy", "pynvml"):
             raise
-        report = Report(Ending.UNAVAILABLE, f"the Python package {error.name} is not installed here")
+        report = Report(ProbeEnding.UNAVAILABLE, f"the Python package {error.name} is not installed here")
     os.write(report_fd, report.to_json().encode() + b"\n")
     sys.stderr.flush()
     os._exit(0)  # a library that hangs or crashes on its way out changes nothing any more

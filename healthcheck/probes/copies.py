@@ -13,8 +13,9 @@ from itertools import cycle
 
 import torch
 
+from crds.protocol import ProbeEnding
 from healthcheck.probes import child, device_kind, devices
-from healthcheck.probes.report import Ending, ProbeError, Report
+from healthcheck.probes.report import ProbeError, Report
 from healthcheck.probes.timing import slowest_median, time_repeats
 
 MEBIBYTES = {"cpu": 64, "cuda": 256}
@@ -31,7 +32,7 @@ def measure(arguments: argparse.Namespace) -> Report:
         to_device.append(there)
         to_host.append(back)
     return Report(
-        Ending.PASSED,
+        ProbeEnding.PASSED,
         figures={"host_to_device_gbps": min(to_device), "device_to_host_gbps": min(to_host)},
     )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
+from crds import xids
 from healthcheck.probes.kernel_log import Xid
 from healthcheck.probes.nvml import DeviceState, NvLinks
 
@@ -17,25 +18,6 @@ MEMORY_IN_USE_SHARE = 0.3
 
 XID_RECENT_SECONDS = 3600.0
 """The kernel log goes back to boot, and a reset may have cured what it tells of. If not, it tells again."""
-
-FAULTY_XIDS = {
-    46: "GPU stopped processing",
-    48: "double-bit ECC error",
-    62: "internal micro-controller halt",
-    63: "memory row waits for its remapping",
-    64: "memory row cannot be remapped",
-    74: "NVLink error",
-    79: "GPU has fallen off the bus",
-    95: "uncontained memory error",
-    110: "security fault",
-    119: "GSP does not answer",
-    120: "GSP error",
-    136: "link training failed",
-    140: "unrecovered ECC error",
-    143: "GPU initialisation failed",
-}
-"""Those that NVIDIA's catalogue (docs.nvidia.com/deploy/xid-errors) answers with a reset, reboot or repair.
-Others are an application's doing (13, 31, 43, 45, …) or contained to it (94)."""
 
 SLOWDOWNS = {
     0x08: "hardware slowdown",
@@ -57,7 +39,7 @@ def faults(devices: Sequence[DeviceState]) -> list[str]:
 
 
 def xid_faults(found: Sequence[Xid]) -> list[str]:
-    recent = {x for x in found if x.code in FAULTY_XIDS and x.seconds_ago <= XID_RECENT_SECONDS}
+    recent = {x for x in found if xids.condemns_device(x.code) and x.seconds_ago <= XID_RECENT_SECONDS}
     last: dict[tuple[str, int], Xid] = {}
     for xid in sorted(recent, key=lambda xid: -xid.seconds_ago):
         last[xid.pci_bus_id, xid.code] = xid
@@ -72,7 +54,7 @@ def xid_notes(found: Sequence[Xid]) -> list[str]:
     return [
         f"GPU at {x.pci_bus_id}: Xid {_story(x)}"
         for x in last.values()
-        if x.code not in FAULTY_XIDS or x.seconds_ago > XID_RECENT_SECONDS
+        if not xids.condemns_device(x.code) or x.seconds_ago > XID_RECENT_SECONDS
     ]
 
 
@@ -147,7 +129,7 @@ def _missing_links(links: NvLinks, siblings_have: int) -> list[str]:
 def _story(xid: Xid) -> str:
     minutes = xid.seconds_ago / 60
     ago = f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.0f} h"
-    return f"{xid.code} {ago} ago: {FAULTY_XIDS.get(xid.code) or xid.text or 'no details'}"
+    return f"{xid.code} {ago} ago: {xids.of(xid.code).words or xid.text or 'no details'}"
 
 
 def _name(device: DeviceState) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 
+from crds.protocol import ProbeEnding
 from healthcheck.probes import child, device_faults, kernel_log, nvml
-from healthcheck.probes.report import Ending, Report, Skipped, Unavailable
+from healthcheck.probes.report import Report, Skipped, Unavailable
 
 GPU_COUNT = "gpu_count"
 """The figure that tells how many devices there are."""
@@ -37,7 +38,7 @@ def judge(
     notes = (*device_faults.notes(devices), *device_faults.xid_notes(xids))
     if log_unreadable:
         notes += (f"Xid errors since boot are unknown: the kernel log cannot be read ({log_unreadable})",)
-    ending = Ending.FAILED if faults else Ending.UNAVAILABLE if busy else Ending.PASSED
+    ending = ProbeEnding.FAILED if faults else ProbeEnding.UNAVAILABLE if busy else ProbeEnding.PASSED
     return Report(ending, "; ".join(faults or busy), {GPU_COUNT: len(devices)}, faults, notes)
 
 

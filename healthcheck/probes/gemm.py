@@ -17,9 +17,10 @@ from statistics import median
 
 import torch
 
+from crds.protocol import ProbeEnding
 from healthcheck.probes import child, device_kind, devices
 from healthcheck.probes.exact_product import ExactProduct
-from healthcheck.probes.report import Ending, ProbeError, Report
+from healthcheck.probes.report import ProbeError, Report
 from healthcheck.probes.timing import slowest_median, time_repeats
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -98,7 +99,7 @@ def measure(arguments: argparse.Namespace) -> Report:
         figures[f"gemm_{name}_spread"] = max(map(_spread, seconds.values()))
         figures[f"gemm_{name}_size"] = size
         notes += _laggards(name, {device: operations / median(s) / 1e12 for device, s in seconds.items()})
-    return Report(Ending.PASSED, figures=figures, notes=tuple(notes))
+    return Report(ProbeEnding.PASSED, figures=figures, notes=tuple(notes))
 
 
 def _exact_sums() -> None:

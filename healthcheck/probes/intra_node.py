@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 
+from crds.protocol import ProbeEnding
 from healthcheck.probes import allgather, child, devices, group, meeting
-from healthcheck.probes.report import Ending, Report, Skipped
+from healthcheck.probes.report import Report, Skipped
 
 METRIC = "intra_node_bus_gbps"
 LOOPBACK = "127.0.0.1"
@@ -18,7 +19,7 @@ def measure(arguments: argparse.Namespace) -> Report:
         raise Skipped(f"there is one device here ({found[0].type}), so there is nobody to gather from")
     met = meeting.join(["this node"], 0, meeting.Place(LOOPBACK, 0), JOIN_SECONDS)
     figures = group.GroupGather(met, arguments).run(JOIN_SECONDS)
-    return Report(Ending.PASSED, figures={METRIC: figures[allgather.BUS_GBPS]})
+    return Report(ProbeEnding.PASSED, figures={METRIC: figures[allgather.BUS_GBPS]})
 
 
 if __name__ == "__main__":

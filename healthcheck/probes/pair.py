@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 
+from crds.protocol import ProbeEnding
 from healthcheck.probes import allgather, child, group, meeting
-from healthcheck.probes.report import Ending, Report
+from healthcheck.probes.report import Report
 
 METRICS = {
     allgather.ALGORITHM_GBPS: "pair_algorithm_gbps",
@@ -21,7 +22,7 @@ def measure(arguments: argparse.Namespace) -> Report:
     place = meeting.Place(arguments.master_address, arguments.master_port, arguments.store_prefix)
     met = meeting.join(members, arguments.rank, place, patience)
     figures = group.GroupGather(met, arguments).run(patience)
-    return Report(Ending.PASSED, figures={METRICS[name]: value for name, value in figures.items()})
+    return Report(ProbeEnding.PASSED, figures={METRICS[name]: value for name, value in figures.items()})
 
 
 if __name__ == "__main__":

@@ -6,9 +6,10 @@ import argparse
 
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
+from crds.protocol import ProbeEnding
 from healthcheck.probes import allgather, child, device_kind, devices, group
 from healthcheck.probes.meeting import Place
-from healthcheck.probes.report import Ending, Report
+from healthcheck.probes.report import Report
 
 
 def measure(arguments: argparse.Namespace) -> Report:
@@ -22,7 +23,7 @@ def measure(arguments: argparse.Namespace) -> Report:
         group.collective_timeout(arguments.deadline),
         arguments.address,
     )
-    return Report(Ending.PASSED, figures=figures)
+    return Report(ProbeEnding.PASSED, figures=figures)
 
 
 if __name__ == "__main__":

@@ -5,30 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 
+from crds.protocol import ProbeEnding
 
-class Ending(Enum):
-    PASSED = "Passed"
-    FAILED = "Failed"
-    """It ended by itself and says what is wrong."""
-    SKIPPED = "Skipped"
-    """There is nothing here for it to test, and nothing is wrong with that."""
-    UNAVAILABLE = "Unavailable"
-    """It could not test what it was asked to; that says nothing about the hardware."""
-    TIMED_OUT = "TimedOut"
-    CRASHED = "Crashed"
-    """A signal ended it, or it ended without a report."""
-
-
-BLAMING = frozenset({Ending.FAILED, Ending.TIMED_OUT, Ending.CRASHED})
+BLAMING = frozenset({ProbeEnding.FAILED, ProbeEnding.TIMED_OUT, ProbeEnding.CRASHED})
 
 
 @dataclass(frozen=True)
 class Report:
     """How one probe ended."""
 
-    ending: Ending
+    ending: ProbeEnding
     reason: str = ""
     """One sentence; empty if it passed."""
     figures: Mapping[str, float] = field(default_factory=dict)
@@ -58,7 +45,7 @@ class Report:
         try:
             said = json.loads(line)
             return cls(
-                Ending(said["ending"]),
+                ProbeEnding(said["ending"]),
                 said["reason"],
                 said["figures"],
                 tuple(said["faults"]),
@@ -72,12 +59,12 @@ class Report:
 class ProbeError(Exception):
     """Ends a probe with a sentence; each kind with another ending."""
 
-    ending = Ending.FAILED
+    ending = ProbeEnding.FAILED
 
 
 class Skipped(ProbeError):
-    ending = Ending.SKIPPED
+    ending = ProbeEnding.SKIPPED
 
 
 class Unavailable(ProbeError):
-    ending = Ending.UNAVAILABLE
+    ending = ProbeEnding.UNAVAILABLE

@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from healthcheck.probes.report import BLAMING, Ending, Report
+from crds.protocol import ProbeEnding
+from healthcheck.probes.report import BLAMING, Report
 
 STDERR_TAIL_BYTES = 4096
 OVERTIME_SECONDS = 2.0
@@ -23,7 +24,8 @@ ABANDON_SECONDS = 5.0
 WITNESS_SECONDS = 5.0
 """When one of several that work together has failed, the others get so long to say what they saw of it."""
 
-_PACKAGE_ROOT = Path(__file__).resolve().parent.parent.parent
+_PACKAGE_ROOT = Path(__file__).resolve().parents[__name__.count(".")]
+"""What `sys.path` holds for this package to be found: a folder, or the zip that is injected."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class ProbeResult:
     stderr_tail: str = ""
 
     @property
-    def ending(self) -> Ending:
+    def ending(self) -> ProbeEnding:
         return self.report.ending
 
 
@@ -165,10 +167,10 @@ class _Running:
         seconds = self._seconds()
         gone = self._kill() is not None
         if gone and seconds < self._probe.timeout_seconds:
-            report = Report(Ending.FAILED, "ended, because one that it worked with had failed")
+            report = Report(ProbeEnding.FAILED, "ended, because one that it worked with had failed")
         else:
             stuck = "" if gone else "; it cannot even be killed, which is how a wedged device looks"
-            report = Report(Ending.TIMED_OUT, f"no end after {seconds:.0f} s{stuck}")
+            report = Report(ProbeEnding.TIMED_OUT, f"no end after {seconds:.0f} s{stuck}")
         self._finish(report, seconds)
 
     def result(self) -> ProbeResult:
@@ -183,16 +185,16 @@ class _Running:
     def _judge(self, code: int, seconds: float) -> Report:
         if code < 0:
             name = _signal_name(-code)
-            return Report(Ending.CRASHED, f"ended by {name}", signal=name)
+            return Report(ProbeEnding.CRASHED, f"ended by {name}", signal=name)
         if code == 0:
             try:
                 return Report.from_json(self._printed.decode(errors="replace"))
             except ValueError:
-                return Report(Ending.CRASHED, "ended without a report")
+                return Report(ProbeEnding.CRASHED, "ended without a report")
         if seconds >= self._probe.timeout_seconds:
-            return Report(Ending.TIMED_OUT, f"no end after {seconds:.0f} s")
+            return Report(ProbeEnding.TIMED_OUT, f"no end after {seconds:.0f} s")
         last_line = (self._stderr_tail().splitlines() or ["it printed nothing"])[-1]
-        return Report(Ending.CRASHED, f"exit code {code}: {last_line[:300]}")
+        return Report(ProbeEnding.CRASHED, f"exit code {code}: {last_line[:300]}")
 
     def _finish(self, report: Report, seconds: float) -> None:
         self._result = ProbeResult(self._probe.name, report, seconds, self._stderr_tail())

@@ -6,9 +6,10 @@ import math
 import time
 from collections.abc import Callable
 
+from crds.protocol import ProbeEnding
 from healthcheck.probes.device_kind import AUTO, CPU, CUDA
 from healthcheck.probes.device_state import GPU_COUNT
-from healthcheck.probes.report import Ending, Report
+from healthcheck.probes.report import Report
 from healthcheck.probes.runner import Cancellation, Probe, ProbeResult, run
 
 DEVICE_STATE = "device_state"
@@ -62,7 +63,7 @@ def run_local(
 
 def _not_run(name: str, budget_seconds: float) -> ProbeResult:
     reason = f"{name} was not run: the {budget_seconds:.0f} s for all local tests were spent before"
-    return ProbeResult(name, Report(Ending.UNAVAILABLE, reason), 0.0)
+    return ProbeResult(name, Report(ProbeEnding.UNAVAILABLE, reason), 0.0)
 
 
 def _arguments(name: str, require_gpu: bool, cpu_only: bool, earlier: list[ProbeResult]) -> tuple[str, ...]:
@@ -75,8 +76,8 @@ def _arguments(name: str, require_gpu: bool, cpu_only: bool, earlier: list[Probe
 
 
 def _is_pointless_to_go_on(after: ProbeResult, require_gpu: bool) -> bool:
-    if after.ending is Ending.TIMED_OUT:
+    if after.ending is ProbeEnding.TIMED_OUT:
         return True
     if after.probe != DEVICE_STATE:
         return False
-    return after.ending is Ending.CRASHED or (require_gpu and GPU_COUNT not in after.report.figures)
+    return after.ending is ProbeEnding.CRASHED or (require_gpu and GPU_COUNT not in after.report.figures)

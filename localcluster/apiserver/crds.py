@@ -5,21 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
-from localcluster.apiserver.errors import forbidden_field, invalid_value, required
+from localcluster.apiserver.errors import invalid_value
 from localcluster.apiserver.times import rfc3339, utc_now
 from localcluster.builtin import components
-from localcluster.crd_check import check_crd_schema
+from localcluster.crd_definition import check_definition
 from localcluster.resource import JSON, ResourceType
 
 DEFINITIONS = "customresourcedefinitions.apiextensions.k8s.io"
 CLEANUP_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
 
 
+def completed(obj: JSON) -> JSON:
+    """With the names that follow from the kind. Nothing is known of the object's form yet."""
+    spec = obj.get("spec")
+    names = spec.get("names") if isinstance(spec, dict) else None
+    kind = names.get("kind") if isinstance(names, dict) else None
+    if not isinstance(spec, dict) or not isinstance(names, dict) or not isinstance(kind, str) or not kind:
+        return obj
+    implied = {"singular": kind.lower(), "listKind": f"{kind}List"}
+    absent = {key: name for key, name in implied.items() if not names.get(key)}
+    return {**obj, "spec": {**spec, "names": {**names, **absent}}} if absent else obj
+
+
 def prepare(obj: JSON) -> None:
     """What a new definition gets; it is served from the moment it is stored."""
-    names = obj["spec"]["names"]
-    names.setdefault("singular", names["kind"].lower())
-    names.setdefault("listKind", f"{names['kind']}List")
     finalizers = obj["metadata"].setdefault("finalizers", [])
     if CLEANUP_FINALIZER not in finalizers:
         finalizers.append(CLEANUP_FINALIZER)
@@ -49,26 +58,8 @@ def _versions(obj: JSON) -> list[JSON]:
 
 def faults(obj: JSON) -> list[JSON]:
     """What is wrong with a definition beyond its own schema."""
-    spec, names = obj["spec"], obj["spec"]["names"]
-    found: list[JSON] = []
-    expected = f"{names['plural']}.{spec['group']}"
-    if obj["metadata"]["name"] != expected:
-        why = 'must be spec.names.plural+"."+spec.group'
-        found.append(invalid_value("metadata.name", obj["metadata"]["name"], why))
-    if "." not in spec["group"]:
-        found.append(invalid_value("spec.group", spec["group"], "should be a domain with at least one dot"))
-    storing = [version["name"] for version in _versions(obj) if version.get("storage")]
-    if len(storing) != 1:
-        why = "must have exactly one version marked as storage version"
-        found.append(invalid_value("spec.versions", storing, why))
-    for index, version in enumerate(_versions(obj)):
-        path = f"spec.versions[{index}].schema.openAPIV3Schema"
-        schema = (version.get("schema") or {}).get("openAPIV3Schema")
-        if not schema:
-            found.append(required(path, "schemas are required"))
-        else:
-            found += [fault.cause() for fault in check_crd_schema(schema, components(), path)]
-    strategy = (spec.get("conversion") or {}).get("strategy", "None")
+    found = [fault.cause() for fault in check_definition(obj, components())]
+    strategy = (obj["spec"].get("conversion") or {}).get("strategy", "None")
     if strategy != "None":
         why = "this cluster calls no conversion webhooks; versions may differ in apiVersion only"
         found.append(invalid_value("spec.conversion.strategy", strategy, why))
@@ -83,7 +74,16 @@ def update_faults(old: JSON, new: JSON) -> list[JSON]:
         for part in path:
             before, after = before[part], after[part]
         if before != after:
-            found.append(forbidden_field(f"spec.{'.'.join(path)}", "field is immutable"))
+            found.append(invalid_value(f"spec.{'.'.join(path)}", after, "field is immutable"))
+    kept = {version["name"] for version in _versions(new)}
+    for index, name in enumerate((old.get("status") or {}).get("storedVersions") or ()):
+        if name not in kept:
+            why = (
+                f"missing from spec.versions; {name} was previously a storage version, and must remain in "
+                f"spec.versions until a storage migration ensures no data remains persisted in {name} and "
+                f"removes {name} from status.storedVersions"
+            )
+            found.append(invalid_value(f"status.storedVersions[{index}]", name, why))
     return found
 
 

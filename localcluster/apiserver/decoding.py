@@ -9,6 +9,7 @@ import orjson
 import yaml
 
 from localcluster.apiserver.errors import ApiError, bad_request, unsupported_media_type
+from localcluster.apiserver.protobuf import ProtobufError, UnknownMessage, decode
 from localcluster.apiserver.requests import Context, FieldValidation
 from localcluster.resource import JSON, ResourceType
 
@@ -18,8 +19,8 @@ STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 PROTOBUF = "application/vnd.kubernetes.protobuf"
 _APPLY_PATCHES = ("application/apply-patch+yaml", "application/apply-patch+cbor")
 _YAML = ("application/yaml", "text/yaml")
-_BINARY_SENTENCE = (
-    "this cluster reads JSON and YAML bodies only, not {media_type}: write the object to a file and use "
+_OTHER_FORM_SENTENCE = (
+    "this cluster cannot read this body of the type {media_type}{why}: write the object to a file and use "
     "`kubectl apply -f` (`kubectl create ... --dry-run=client -o yaml` prints it)"
 )
 _APPLY_SENTENCE = (
@@ -32,7 +33,7 @@ def media_type_of(content_type: str) -> str:
 
 
 def decode_body(body: bytes, content_type: str) -> Any:
-    """The value in a JSON or YAML body; nothing for an empty one."""
+    """The value in a JSON, YAML or protobuf body; nothing for an empty one."""
     media_type = media_type_of(content_type)
     if not body:
         return None
@@ -41,9 +42,15 @@ def decode_body(body: bytes, content_type: str) -> Any:
             return yaml.load(body, Loader=yaml.CSafeLoader)
         if media_type == "application/json":
             return orjson.loads(body)
-    except (orjson.JSONDecodeError, yaml.YAMLError) as error:
+        if media_type == PROTOBUF:
+            return decode(body)
+    except UnknownMessage as error:
+        raise unsupported_media_type(
+            _OTHER_FORM_SENTENCE.format(media_type=media_type, why=f", because {error}")
+        ) from None
+    except (orjson.JSONDecodeError, yaml.YAMLError, ProtobufError, UnicodeDecodeError) as error:
         raise bad_request(f"the body of the request cannot be read: {error}") from None
-    raise unsupported_media_type(_BINARY_SENTENCE.format(media_type=media_type))
+    raise unsupported_media_type(_OTHER_FORM_SENTENCE.format(media_type=media_type, why=""))
 
 
 def decode_patch(body: bytes, content_type: str) -> tuple[str, Any]:

@@ -32,6 +32,9 @@ class Objects:
         return shown(self._type, stored).raw
 
     def list(self, items: Sequence[Stored], list_metadata: JSON) -> bytes:
+        if self._type.custom:
+            # Lists of other kinds, and tables, are Go types in Kubernetes, which leave out what is empty.
+            list_metadata = {"continue": "", **list_metadata}
         head = {"kind": self._type.list_kind, "apiVersion": self._type.api_version, "metadata": list_metadata}
         listed = b",".join(self.one(item) for item in items)
         return b'%b,"items":[%b]}' % (orjson.dumps(head)[:-1], listed)

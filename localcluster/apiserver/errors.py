@@ -10,6 +10,9 @@ from localcluster.resource import JSON, ResourceType
 class ApiError(Exception):
     """A failed request; `status()` is what its client gets."""
 
+    allowed: Sequence[str] = ()
+    """Of a method that is not allowed: those that are, where some are."""
+
     def __init__(self, code: int, reason: str, message: str, details: JSON | None = None) -> None:
         super().__init__(message)
         self.code = code
@@ -66,8 +69,12 @@ def no_such_path() -> ApiError:
 
 def method_not_allowed(
     what: str = "the server does not allow this method on the requested resource",
+    *,
+    allowed: Sequence[str] = (),
 ) -> ApiError:
-    return ApiError(405, "MethodNotAllowed", what)
+    error = ApiError(405, "MethodNotAllowed", what)
+    error.allowed = allowed
+    return error
 
 
 def not_acceptable(accepted: str) -> ApiError:

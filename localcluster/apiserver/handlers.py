@@ -17,9 +17,9 @@ from localcluster.apiserver.cluster import Cluster
 from localcluster.apiserver.decoding import decode_body
 from localcluster.apiserver.deletion import DeleteOptions, delete, deletion_answer, read_options
 from localcluster.apiserver.encoders import AnyEncoder, encoder_for
-from localcluster.apiserver.errors import ApiError, method_not_allowed, no_such_path
+from localcluster.apiserver.errors import ApiError, bad_request, method_not_allowed, no_such_path
 from localcluster.apiserver.lists import Lists
-from localcluster.apiserver.logs import LogRequest
+from localcluster.apiserver.logs import read_log_request
 from localcluster.apiserver.patching import read_patch
 from localcluster.apiserver.policies import Operation
 from localcluster.apiserver.representations import negotiate
@@ -38,6 +38,8 @@ from localcluster.builtin import DELETE_OPTIONS
 from localcluster.resource import JSON
 
 REFUSED_SUBRESOURCES = frozenset({"exec", "attach", "portforward", "proxy"})
+_ALLOWED_OF_ONE = ("GET", "PUT", "PATCH", "DELETE")
+_ALLOWED_OF_MANY = ("GET", "POST", "DELETE")
 _POSTED = {"binding": pod_actions.bind, "eviction": pod_actions.evict, "token": request_token}
 
 
@@ -90,7 +92,10 @@ class Handlers:
                 return self._written(call, patch(self._cluster, context, change))
             case "DELETE":
                 return self._delete(call)
-        raise method_not_allowed()
+            case "POST" if context.type.custom and not context.subresource:
+                # Kubernetes makes objects of custom kinds at any path; that of an object has no meaning.
+                return self._create(call)
+        raise method_not_allowed(allowed=_ALLOWED_OF_ONE)
 
     def _many(self, call: Call) -> web.Response:
         context = call.context
@@ -102,10 +107,15 @@ class Handlers:
                 )
                 return _raw(encoder.list(page.items, page.metadata))
             case "POST":
-                return self._written(call, create(self._cluster, context, call.json(), utc_now()))
+                return self._create(call)
             case "DELETE":
                 return self._delete_many(call)
-        raise method_not_allowed()
+            case "PUT" | "PATCH" if context.type.custom:
+                raise bad_request("name must be provided")
+        raise method_not_allowed(allowed=_ALLOWED_OF_MANY)
+
+    def _create(self, call: Call) -> web.Response:
+        return self._written(call, create(self._cluster, call.context, call.json(), utc_now()))
 
     def _object(self, call: Call, stored: Stored, code: int = 200) -> web.Response:
         encoder = encoder_for(call.context, negotiate(call.accept))
@@ -172,7 +182,9 @@ class Handlers:
         return _json(write_scale(self._cluster, call.context, change))
 
     async def _log(self, call: Call) -> web.StreamResponse:
-        request = LogRequest(self._cluster, call.context, utc_now())
+        request = read_log_request(self._cluster, call.context, utc_now())
+        if request is None:
+            return web.Response(status=204)
         response = await call.stream("text/plain")
         await request.run(response.write)
         await response.write_eof()

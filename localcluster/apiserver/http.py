@@ -129,6 +129,8 @@ def failure(error: ApiError, warnings: list[str]) -> web.Response:
     )
     if error.code == 401:
         response.headers["WWW-Authenticate"] = "Bearer"
+    if error.allowed:
+        response.headers["Allow"] = ", ".join(error.allowed)
     if "retryAfterSeconds" in error.details:
         response.headers["Retry-After"] = str(error.details["retryAfterSeconds"])
     _add_warnings(response, warnings)

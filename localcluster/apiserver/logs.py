@@ -48,8 +48,8 @@ def read_options(context: Context, now: datetime) -> LogOptions:
     )
 
 
-def choose_run(pod: JSON, container: str, *, previous: bool) -> Run:
-    """The run whose log is wanted; raises the error that kubectl shows otherwise."""
+def choose_run(pod: JSON, container: str, *, previous: bool) -> Run | None:
+    """The run whose log is wanted, None while the Pod has no node; raises the error that kubectl shows."""
     name = container or _only_container(pod)
     status = _container_status(pod, name)
     metadata = pod["metadata"]
@@ -59,7 +59,7 @@ def choose_run(pod: JSON, container: str, *, previous: bool) -> Run:
     if name not in known:
         raise bad_request(f"container {name} is not valid for pod {metadata['name']}")
     if not pod["spec"].get("nodeName"):
-        raise bad_request(f"pod {metadata['name']} does not have a host assigned")
+        return None
     restart_count = int((status or {}).get("restartCount", 0))
     if previous:
         if restart_count == 0:
@@ -104,20 +104,24 @@ def is_over(pod: JSON | None, run: Run) -> bool:
     return "terminated" in (status.get("state") or {})
 
 
+def read_log_request(cluster: Cluster, context: Context, now: datetime) -> LogRequest | None:
+    """What a request asks for; None where there is no log yet, because the Pod has no node."""
+    options = read_options(context, now)
+    pod = current_object(cluster, context).obj
+    run = choose_run(pod, context.query.get("container", ""), previous=context.flag("previous"))
+    return None if run is None else LogRequest(cluster, context, pod, run, options)
+
+
 class LogRequest:
     """One request for a log."""
 
-    def __init__(self, cluster: Cluster, context: Context, now: datetime) -> None:
+    def __init__(self, cluster: Cluster, context: Context, pod: JSON, run: Run, options: LogOptions) -> None:
         self._cluster = cluster
         self._context = context
-        self._options = read_options(context, now)
+        self._options = options
         self._follow = context.flag("follow")
-        pod = current_object(cluster, context).obj
-        container = context.query.get("container", "")
-        self._run = choose_run(pod, container, previous=context.flag("previous"))
-        self._path = cluster.home.container_log(
-            self._run.pod_uid, self._run.container, self._run.restart_count
-        )
+        self._run = run
+        self._path = cluster.home.container_log(run.pod_uid, run.container, run.restart_count)
         if not self._path.exists():
             self._explain_absence(pod)
 

@@ -10,7 +10,10 @@ from typing import Any
 from localcluster.apiserver.authentication import User
 from localcluster.apiserver.errors import ApiError, forbidden, forbidden_field, invalid_value, required
 from localcluster.apiserver.store import Event, Store
-from localcluster.cel import CelError, CelEvaluationError, CelSyntaxError, Expression, compile_expression
+from localcluster.cel import CelEvaluationError, Expression, compile_expression
+from localcluster.cel_check import Checked
+from localcluster.cel_syntax import CelError, CelSyntaxError, parse
+from localcluster.cel_types import DYN
 from localcluster.resource import JSON, ResourceType
 from localcluster.selectors import SelectorError, from_selector
 
@@ -18,6 +21,8 @@ GROUP = "admissionregistration.k8s.io"
 POLICIES = f"validatingadmissionpolicies.{GROUP}"
 BINDINGS = f"validatingadmissionpolicybindings.{GROUP}"
 VARIABLES = frozenset({"object", "oldObject", "request", "params", "namespaceObject", "variables"})
+_RESULTS = {"matchConditions": "bool", "validations": "bool", "variables": ""}
+"""What the expressions of each part of a policy must give."""
 _CODES = {"Unauthorized": 401, "Forbidden": 403, "RequestEntityTooLarge": 413, "Invalid": 422}
 
 
@@ -254,9 +259,9 @@ def policy_faults(obj: JSON) -> list[JSON]:
         faults.append(forbidden_field("spec.paramKind", why))
     for part in ("matchConditions", "variables", "validations"):
         for index, each in enumerate(spec.get(part) or ()):
-            for key in ("expression", "messageExpression"):
+            for key, result in (("expression", _RESULTS[part]), ("messageExpression", "string")):
                 if each.get(key):
-                    faults += _expression_faults(f"spec.{part}[{index}].{key}", each[key])
+                    faults += _expression_faults(f"spec.{part}[{index}].{key}", each[key], result)
     constraints = spec.get("matchConstraints") or {}
     for key in ("namespaceSelector", "objectSelector"):
         try:
@@ -276,9 +281,13 @@ def binding_faults(obj: JSON) -> list[JSON]:
     return faults
 
 
-def _expression_faults(path: str, source: str) -> list[JSON]:
+def _expression_faults(path: str, source: str, result: str) -> list[JSON]:
+    """Nothing is known of the types of variables; an empty `result` means that any will do."""
     try:
         compile_expression(source).check_variables(VARIABLES)
+        checked = Checked(source, parse(source), dict.fromkeys(VARIABLES, DYN))
     except CelSyntaxError as error:
         return [invalid_value(path, source, f"compilation failed: {error}")]
+    if result and checked.result.name != result:
+        return [invalid_value(path, source, f"compilation failed: must evaluate to {result}")]
     return []

@@ -39,6 +39,7 @@ from localcluster.apiserver.store import Stored, at_version
 from localcluster.apiserver.versions import collection_of, shown_object, to_stored
 from localcluster.field_errors import Reason
 from localcluster.resource import JSON, ResourceType
+from localcluster.schema import RULES_NOT_CHECKED
 
 NAME_ATTEMPTS = 8
 _WITH_GENERATION = frozenset(
@@ -106,8 +107,10 @@ def _settle_place(cluster: Cluster, context: Context, metadata: JSON) -> None:
         return
     prefix = metadata.get("generateName")
     if not prefix:
-        fault = required("metadata.name", "name or generateName is required")
-        raise invalid(resource_type, "", [fault])
+        faults = [required("metadata.name", "name or generateName is required")]
+        if cluster.schemas.has_rules(resource_type):
+            faults.append(RULES_NOT_CHECKED.cause())
+        raise invalid(resource_type, "", faults)
     for _ in range(NAME_ATTEMPTS):
         metadata["name"] = random_name(prefix)
         if cluster.get(resource_type, context.namespace, metadata["name"]) is None:
@@ -121,6 +124,8 @@ def _prepare(cluster: Cluster, context: Context, obj: JSON, old: JSON | None) ->
         obj = pods.completed(obj, old)
     elif context.type.group_resource == "secrets":
         obj = secret_data.completed(obj)
+    elif context.type.group_resource == crds.DEFINITIONS:
+        obj = crds.completed(obj)
     prepared, unknown = cluster.schemas.prepare(context.type, obj, old)
     report_unknown_fields(context, unknown)
     return prepared

@@ -24,7 +24,7 @@ from localcluster.resource import JSON
 KILLED_EXIT_CODE = 137
 READ_BYTES = 64 * 1024
 PROBE_SECONDS = 10.0
-_ROOT = Path(__file__).parent.parent.parent
+_ROOT = Path(__file__).parents[__name__.count(".")]
 
 log = logging.getLogger(__name__)
 

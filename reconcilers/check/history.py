@@ -15,7 +15,7 @@ from crds.nodecheck import CheckGroup, CheckRound, GroupOutcome, NodeCheckStatus
 from healthcheck.diagnosis import Cause
 from healthcheck.local import local_result
 from healthcheck.measurements import GroupResult, History, LocalResult, Metric, RoundResult
-from healthcheck.probes.report import Ending, Report
+from healthcheck.probes.report import Report
 from healthcheck.probes.runner import ProbeResult
 from reconcilers.check.participants import MAX_MESSAGE, Participant, absence_of, departure_of, out_of
 
@@ -227,7 +227,7 @@ def _group_result(outcome: GroupOutcome) -> GroupResult:
 
 def _probe_result(outcome: ProbeOutcome) -> ProbeResult:
     report = Report(
-        ending=Ending(outcome.ending.value),
+        ending=outcome.ending,
         reason=outcome.reason,
         figures=outcome.figures,
         faults=tuple(outcome.faults),

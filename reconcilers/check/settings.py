@@ -12,15 +12,15 @@ from healthcheck.measurements import Metric
 from healthcheck.settings import Settings
 from reconcilers.check.participants import Participant
 
-CPU = "cpu"
-"""What agents without an accelerator compute on."""
-
 NVIDIA = "nvidia.com/gpu"
 UNKNOWN_ACCELERATORS = (
     *("amd.com/", "aws.amazon.com/neuron", "cambricon.com/", "furiosa.ai/", "google.com/tpu"),
     *("gpu.intel.com/", "graphcore.ai/", "habana.ai/", "huawei.com/", "qualcomm.com/"),
 )
 """Beginnings of the names of resources that no probe can test."""
+
+TESTED_KIND = "nvidia"
+"""What an agent says of accelerators that the probes compute on; on all others they test the CPU."""
 
 MAX_NAMED = 5
 
@@ -29,7 +29,7 @@ def settings_of(spec: NodeCheckSpec, participants: Iterable[Participant]) -> Set
     """CPUs are shared with anything: without accelerators, only the straggler ratio makes a node slow."""
     ratio = spec.straggler_ratio
     kinds = {found.kind for participant in participants if (found := _accelerators(participant)) is not None}
-    if kinds - {CPU}:
+    if TESTED_KIND in kinds:
         return Settings(straggler_ratio=ratio)
     floor = 1 - 1 / ratio
     return Settings(

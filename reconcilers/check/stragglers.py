@@ -42,6 +42,7 @@ def decide_without_stragglers(
     joinable = [p for p in _without(participants, out) if p.joinable]
     keep = set(published.members)
     lean = form(published, joinable, bounds.without(len(out)), world.reason, now, keep=keep)
+    lean = lean.model_copy(update={"broken_round": world.broken_round})
     return Selection(replace(decision, rendezvous=lean), out)
 
 

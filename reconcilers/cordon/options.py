@@ -13,6 +13,8 @@ class CordonMode(StrEnum):
     """Faulty nodes are cordoned."""
     REPORT = "report"
     """A dry run: conditions and Events tell what would be done, and nothing else of a node changes."""
+    OFF = "off"
+    """Nodes are only read, as by a controller that has no other right to them."""
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from typing import Any
 
 import re2
 
+from crds import xids
 from crds.elasticworker import AgentFailure, ExitClass, FailureCause
 from reconcilers.failure.consequences import follows_from_a_peer
 
@@ -73,14 +74,12 @@ HARDWARE_TEXTS = (
     r"(?:CUDA|HIP) error: hardware",
     # cudaErrorSystemNotReady (802): the fabric manager of the NVSwitches is not up
     r"system not yet initialized",
-    # The kernel's own line, "NVRM: Xid (PCI:0000:3b:00): 79, …", https://docs.nvidia.com/deploy/xid-errors/
-    r"NVRM: Xid|\bXid [0-9(]",
-    # Xid 79 in words, and NVML_ERROR_GPU_IS_LOST
+    # Xid 79 in words, and NVML_ERROR_GPU_IS_LOST. Xids in numbers: `crds.xids`
     r"GPU has fallen off the bus|GPU is lost",
     # NCCL's transport net_ib.cc, with ibv_event_type_str of IBV_EVENT_DEVICE_FATAL and IBV_EVENT_PORT_ERR
     r"Got async event : (?:local catastrophic error|port error)",
 )
-"""An error that says one of these is the device's."""
+"""An error that says one of these is the device's, and so is one with the number of such an Xid."""
 
 OWN_LIMIT_TEXTS = (
     r"exceed(?:s|ed) (?:its local ephemeral storage limit|the total limit of containers|the limit)",
@@ -114,6 +113,7 @@ FREE = frozenset(
 """Ends that are not the user's doing: they never spend `restartCount`."""
 
 _HARDWARE = re2.compile("|".join(HARDWARE_TEXTS))
+_XID_NUMBER = re2.compile(xids.NUMBER_PATTERN)
 _OWN_LIMIT = re2.compile("|".join(OWN_LIMIT_TEXTS))
 
 
@@ -176,9 +176,19 @@ def classify_process(failure: AgentFailure) -> ExitClass:
     by_code = _of_exit_code(failure.exit_code)
     if by_code is not None:
         return by_code
-    if _HARDWARE.search(f"{failure.message}\n{failure.log_tail}"):
+    if names_device_fault(f"{failure.message}\n{failure.log_tail}"):
         return ExitClass.HARDWARE_ERROR
     return ExitClass.UNKNOWN if follows_from_a_peer(failure) else ExitClass.USER_ERROR
+
+
+def names_device_fault(text: str) -> bool:
+    """Whether a text says of a failure that a device is to blame."""
+    return _HARDWARE.search(text) is not None or any(map(xids.fails_by_hardware, xid_numbers(text)))
+
+
+def xid_numbers(text: str) -> list[int]:
+    """The numbers of the Xids that a text names."""
+    return [int(found[1]) for found in _XID_NUMBER.finditer(text)]
 
 
 def failed_containers(pod: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
@@ -201,7 +211,7 @@ def _classify_container(end: Mapping[str, Any]) -> PodEnd:
     code, reason, message = end.get("exitCode"), end.get("reason", "Error"), end.get("message", "")
     exit_class = CONTAINER_REASONS.get(reason) or _of_exit_code(code)
     if exit_class is None:
-        exit_class = ExitClass.HARDWARE_ERROR if _HARDWARE.search(message) else ExitClass.USER_ERROR
+        exit_class = ExitClass.HARDWARE_ERROR if names_device_fault(message) else ExitClass.USER_ERROR
     return PodEnd(exit_class, reason, code, message)
 
 

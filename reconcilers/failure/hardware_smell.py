@@ -11,10 +11,10 @@ from datetime import datetime
 
 import re2
 
-from crds import names
+from crds import names, xids
 from crds.elasticjob import Rendezvous, RendezvousPhase
 from crds.elasticworker import AgentFailure, ElasticWorker, ExitClass, WorkerExit
-from reconcilers.failure.exit_class import FREE, HARDWARE_TEXTS, classify_process
+from reconcilers.failure.exit_class import FREE, classify_process, names_device_fault, xid_numbers
 from reconcilers.pod.worker_status import current_report
 
 PATTERNS = (
@@ -32,7 +32,6 @@ INNOCENT = (
 """With these in it, an `unhandled system error` has another explanation."""
 
 _LIKELY = re2.compile("|".join(PATTERNS))
-_CERTAIN = re2.compile("|".join(HARDWARE_TEXTS))
 _INNOCENT = re2.compile("|".join(INNOCENT))
 
 
@@ -42,7 +41,9 @@ def smells_of_hardware(exit_class: ExitClass, text: str) -> bool:
         return True
     if exit_class in FREE:
         return False  # it was ended from outside: what it said before has been judged before
-    return bool(_CERTAIN.search(text)) or (bool(_LIKELY.search(text)) and not _INNOCENT.search(text))
+    if names_device_fault(text) or xids.call_for_check(xid_numbers(text)):
+        return True
+    return bool(_LIKELY.search(text)) and not _INNOCENT.search(text)
 
 
 def suspected_at(

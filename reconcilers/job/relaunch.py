@@ -7,15 +7,19 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from crds import names
-from crds.elasticjob import FailureAction, Rendezvous, RendezvousPhase
+from crds.elasticjob import ElasticJob, FailureAction, JobPhase, Rendezvous, RendezvousPhase
 from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
 from reconcilers.check.job_verdicts import UNJUDGED, Standing
+from reconcilers.pod.worker_status import ENDED
 
 MAX_DELAY_SECONDS = 60.0
 MAX_EXCLUDED_NODES = 16
 MAX_FAULTY_NODES = 256
 AVOIDED = frozenset({ExitClass.NODE_LOST, ExitClass.HARDWARE_ERROR, ExitClass.CHECK_FAILED})
 """Ends after which a slot would rather not come back to the same node."""
+
+
+RESUMED = "the job is resumed while the Pod from before is on its way out"
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,23 @@ class RelaunchPlan:
 def delay_seconds(quick_exits: int) -> float:
     """0, 1, 2, 4 … 60: Pods that end by themselves soon after their start, in a row, wait ever longer."""
     return 0.0 if quick_exits <= 1 else min(2.0 ** min(quick_exits - 2, 10), MAX_DELAY_SECONDS)
+
+
+def suspended_pods(job: ElasticJob, workers: Sequence[ElasticWorker]) -> frozenset[str]:
+    """Uids of the workers of a job that is resumed whose Pod the suspension still has to end.
+
+    Such a Pod is being deleted, and its agent leaves for the suspension that it saw: whatever the agent has
+    reported, it joins no world. Another Pod need not wait for that one's grace period, nor for a dead node.
+    """
+    if job.status.phase is not JobPhase.SUSPENDED or job.spec.suspend:
+        return frozenset()
+    return frozenset(
+        worker.metadata.uid
+        for worker in workers
+        if worker.status.pod_uid is not None
+        and worker.status.observed_incarnation == worker.spec.incarnation
+        and worker.status.phase not in ENDED
+    )
 
 
 def plan_relaunches(

@@ -17,6 +17,7 @@ from crds.elasticjob import (
 from crds.elasticworker import ElasticWorker, WorkerExit, WorkerPhase
 from crds.model import Condition, ConditionStatus
 from reconcilers.conditions import with_condition
+from reconcilers.job.launcher_flags import with_launcher_flags
 from reconcilers.pod.worker_status import REPLACED, finished, stuck_by
 
 RUNNING, SUCCEEDED, FAILED, SUSPENDED = "Running", "Succeeded", "Failed", "Suspended"
@@ -107,6 +108,7 @@ def progress_conditions(
         conditions = with_condition(
             conditions, MASTER_IGNORED, ConditionStatus.TRUE, "NoMaster", message, now
         )
+    conditions = with_launcher_flags(conditions, job, now)
     return _with_scheduling(conditions, workers, now)
 
 

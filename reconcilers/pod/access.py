@@ -26,14 +26,20 @@ class WorkerAccess:
         self._monotonic = monotonic
         self._ensured: dict[tuple[str, str], float] = {}
 
-    async def ensure(self, namespace: str, account: str) -> None:
+    async def ensure(self, namespace: str, account: str) -> bool:
+        """Make what is not there; whether it was remembered to be there, and the API server not asked."""
         ensured = self._ensured.get((namespace, account))
         if ensured is not None and self._monotonic() - ensured < RECHECK_SECONDS:
-            return
+            return True
         if account == names.SERVICE_ACCOUNT:
             await self._create(SERVICEACCOUNTS, _service_account(namespace))
         await self._create(ROLEBINDINGS, _role_binding(namespace, account))
         self._ensured[(namespace, account)] = self._monotonic()
+        return False
+
+    def forget(self, namespace: str, account: str) -> None:
+        """Ask the API server at the next `ensure`: a Pod was refused, so somebody may have deleted them."""
+        self._ensured.pop((namespace, account), None)
 
     async def _create(self, resource: object, obj: dict[str, object]) -> None:
         with contextlib.suppress(AlreadyExists):

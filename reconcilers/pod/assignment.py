@@ -14,7 +14,7 @@ from typing import Any
 from controller.cache import Cache
 from controller.resources import ELASTICJOBS, NODECHECKS, NODES
 from crds import names
-from crds.elasticjob import ElasticJob, FailureRule
+from crds.elasticjob import ElasticJob, FailureRule, JobPhase
 from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck
 from reconcilers.failure.rules import rules_of
@@ -57,7 +57,12 @@ class Assignment(ABC):
 
     @abstractmethod
     def build_pod(self) -> Object:
-        """The Pod to create for the worker's incarnation."""
+        """The Pod to create for the worker's incarnation, without what is injected."""
+
+    @property
+    @abstractmethod
+    def wants_agent(self) -> bool:
+        """Whether the agent is to be injected into its Pod."""
 
     @abstractmethod
     def seconds_to_cleaning(self, *, pod_ended: bool, now: datetime) -> float | None:
@@ -66,14 +71,17 @@ class Assignment(ABC):
 
 @dataclass(frozen=True)
 class JobAssignment(Assignment):
-    """To train, until the job is suspended or finished."""
+    """To train, until the job is suspended or finished. One that is resumed stays suspended until its status
+    says otherwise: until then its reconciler has to see which Pods are on their way out."""
 
     job: ElasticJob
 
     @property
     def released(self) -> bool:
         phase = self.job.status.phase
-        return self.job.spec.suspend or (phase is not None and phase.finished)
+        return self.job.spec.suspend or (
+            phase is not None and (phase.finished or phase is JobPhase.SUSPENDED)
+        )
 
     @property
     def heartbeat_timeout_seconds(self) -> float:
@@ -89,6 +97,10 @@ class JobAssignment(Assignment):
 
     def build_pod(self) -> Object:
         return build_job_pod(self.job, self.worker)
+
+    @property
+    def wants_agent(self) -> bool:
+        return self.worker.spec.type == names.WORKER and self.job.spec.agent.inject
 
     def seconds_to_cleaning(self, *, pod_ended: bool, now: datetime) -> float | None:
         return run_policy.seconds_to_cleaning(self.job, self.worker.spec.type, pod_ended=pod_ended, now=now)
@@ -117,6 +129,10 @@ class CheckAssignment(Assignment):
 
     def build_pod(self) -> Object:
         return build_check_pod(self.check, self.worker, self.node, self.image)
+
+    @property
+    def wants_agent(self) -> bool:
+        return True
 
     def seconds_to_cleaning(self, *, pod_ended: bool, now: datetime) -> float | None:
         """Agents leave by themselves, and their logs stay. But a Pod that never started, or hangs on a broken

@@ -22,7 +22,7 @@ from reconcilers.pod.builder import (
     pod_of,
 )
 
-COMMAND = ["python", "-m", "agent.node_check"]
+COMMAND = ["dlr", "check-worker"]
 HEARTBEAT_TIMEOUT_SECONDS = 30.0
 GRACE_SECONDS = 5
 ANY_TAINT = {"operator": "Exists"}

@@ -8,6 +8,7 @@ from controller.client import Client
 from controller.contact import Contact
 from controller.errors import NotFound
 from controller.resources import LEASES
+from controller.store import Change
 from crds.elasticworker import ElasticWorker
 from reconcilers.clock import Clock
 from reconcilers.observations import Observations
@@ -39,7 +40,14 @@ class Heartbeats:
         self._client = client
         self._contact = contact
         self._clock = clock
-        self._observed = Observations(clock.monotonic)
+        self._pods = Observations(clock.monotonic)
+        """By Lease, the Pod whose renewals count."""
+        self._renewals = Observations(clock.monotonic)
+
+    def note(self, change: Change) -> None:
+        """A handler of the cache: when we have seen a renewal. It wakes nobody (`more_than_a_renewal`)."""
+        metadata, renewed = change.current["metadata"], change.current.get("spec", {}).get("renewTime")
+        self._renewals.age_seconds(metadata["uid"], renewed)
 
     def age_seconds(
         self, lease: dict[str, Any] | None, pod: dict[str, Any], worker: ElasticWorker
@@ -51,8 +59,12 @@ class Heartbeats:
         renewed = _renewal(lease, pod)
         if lease is None or renewed is None or not _has_reported(worker, pod):
             return None
-        age = self._observed.age_seconds(lease["metadata"]["uid"], (pod["metadata"]["uid"], renewed))
-        return min(age, self._clock.monotonic() - self._contact.since)
+        uid = lease["metadata"]["uid"]
+        return min(
+            self._renewals.age_seconds(uid, renewed),
+            self._pods.age_seconds(uid, pod["metadata"]["uid"]),
+            self._clock.monotonic() - self._contact.since,
+        )
 
     async def confirmed_age_seconds(
         self, lease: dict[str, Any], pod: dict[str, Any], worker: ElasticWorker

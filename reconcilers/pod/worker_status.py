@@ -34,6 +34,7 @@ from reconcilers.failure.exit_class import (
     classify_pod,
     classify_process,
     deleted,
+    failed_containers,
     heartbeat_lost,
     node_lost,
 )
@@ -241,6 +242,7 @@ def _ended(
         **(words | {"message": text}),
         node_name=status.node_name or "",
         action=action,
+        in_good_order=(end.exit_class is not ExitClass.NODE_LOST and _stops_in_good_order(pod)) or None,
         time=now,
     )
     reached = highest_told(worker.status.agent if current_report(worker) else None)
@@ -257,6 +259,17 @@ def _ended(
             **_counted(status, last_exit),
         }
     )
+
+
+def _stops_in_good_order(pod: dict[str, Any] | None) -> bool:
+    """Whether it runs, and has the time between its deletion and SIGKILL to save.
+
+    https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#pod-termination
+    """
+    if pod is None or not pod["metadata"].get("deletionTimestamp"):
+        return False
+    runs = pod.get("status", {}).get("phase") == "Running" and not failed_containers(pod)
+    return runs and pod["metadata"].get("deletionGracePeriodSeconds") != 0
 
 
 def _last_word(worker: ElasticWorker) -> AgentFailure | None:

@@ -18,7 +18,8 @@ Variables = Mapping[str, str]
 
 # The value ends where a shell's word does; `$(NAME)` is Kubernetes' own way to refer to a variable.
 _FLAG = re.compile(r"(?<![\w-])--nnodes(?:=|\s+)((?:\$\(\w+\)|[^\s;&|()])+)")
-_COMMENT = re.compile(r"(?:^|(?<=\s))#.*$", re.MULTILINE)
+COMMENT = re.compile(r"(?:^|(?<=\s))#.*$", re.MULTILINE)
+"""Of a shell's text."""
 _REFERENCE = re.compile(r"\$(?:\{(\w+)(?::?-([^}]*))?\}|\((\w+)\)|(\w+))")
 """`$NAME`, `${NAME}`, `${NAME:-default}` and `$(NAME)`."""
 _RANGE = re.compile(r"(\d+):(\d+)")
@@ -46,24 +47,24 @@ def stated_minimum(job: ElasticJob) -> int | None:
 def _of_launcher(worker: ReplicaSpec, envs: Mapping[str, Any]) -> int | None:
     """MIN, if the command or the environment gives a range that can be made out."""
     container = worker.template["spec"]["containers"][0]
-    variables = _variables(worker, envs, container)
-    command = _COMMENT.sub("", "\n".join(_words(container)).replace("\\\n", " "))
+    variables = known_variables(worker, envs, container)
+    command = COMMENT.sub("", "\n".join(command_words(container)).replace("\\\n", " "))
     flag = _FLAG.search(command)
-    found = _RANGE.fullmatch(_expanded(flag[1] if flag else variables.get("PET_NNODES", ""), variables))
+    found = _RANGE.fullmatch(expanded(flag[1] if flag else variables.get("PET_NNODES", ""), variables))
     if found is None:
         return None
     least, most = int(found[1]), int(found[2])
     return max(least, 1) if least <= most else None
 
 
-def _words(container: Mapping[str, Any]) -> Iterator[str]:
+def command_words(container: Mapping[str, Any]) -> Iterator[str]:
     """Command and arguments. The API server has not seen to it yet that they are lists of strings."""
     for key in ("command", "args"):
         found = container.get(key)
         yield from (word for word in (found if isinstance(found, list) else ()) if isinstance(word, str))
 
 
-def _variables(worker: ReplicaSpec, envs: Mapping[str, Any], container: Mapping[str, Any]) -> Variables:
+def known_variables(worker: ReplicaSpec, envs: Mapping[str, Any], container: Mapping[str, Any]) -> Variables:
     """What is known of the container's environment: ours, the job's, its own, the later ones first."""
     replicas = str(worker.replicas)
     known = {"NODE_NUM": replicas, "WORKER_NUM": replicas}
@@ -78,7 +79,7 @@ def _variables(worker: ReplicaSpec, envs: Mapping[str, Any], container: Mapping[
     return known
 
 
-def _expanded(text: str, variables: Variables) -> str:
+def expanded(text: str, variables: Variables) -> str:
     """Without quotes, and with the values of variables; those that are not known stay as they are."""
 
     def value_of(reference: re.Match[str]) -> str:

@@ -84,6 +84,7 @@ def _participant(worker: ElasticWorker, ages: Ages) -> Participant:
         alive=not succeeded and not failed,
         succeeded=succeeded,
         gone_because=_first_line(status.message) if failed else "",
+        stops_in_good_order=failed and bool(status.last_exit and status.last_exit.in_good_order),
         report=status.agent if current_report(worker) else None,
         seconds_since_joined=ages.joined.get(worker.metadata.uid, 0.0),
         seconds_since_checkpoint=ages.checkpoint.get(worker.metadata.uid),

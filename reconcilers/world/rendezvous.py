@@ -34,6 +34,8 @@ class Participant:
     """Its Pod ended well."""
     gone_because: str = ""
     """Why it is not alive."""
+    stops_in_good_order: bool = False
+    """It is not counted as alive because its Pod is being deleted; it has the time to save."""
     report: AgentReport | None = None
     """The agent's report, if it is of this incarnation and Pod."""
     seconds_since_joined: float = 0.0
@@ -92,6 +94,8 @@ class Break:
     """It was to leave: there is nobody to wait for."""
     trains_on: bool = False
     """It is in its world as it should be until the others go on without it."""
+    stops_in_good_order: bool = False
+    """Its processes have the time to save, and so should its peers'."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +146,12 @@ def broken_members(published: Rendezvous, participants: Sequence[Participant]) -
 
 def dissolve(published: Rendezvous, reason: str) -> Rendezvous:
     """No world, keeping the round: what a suspended job publishes."""
-    return Rendezvous(round=published.round, phase=RendezvousPhase.FORMING, reason=reason)
+    return Rendezvous(
+        round=published.round,
+        phase=RendezvousPhase.FORMING,
+        reason=reason,
+        broken_round=published.broken_round,
+    )
 
 
 def held(
@@ -165,13 +174,20 @@ def without_new_world(published: Rendezvous, decision: Decision, now: datetime) 
         return replace(decision, look_again_seconds=None)
     if not decision.broken:
         return Decision(published)
-    return Decision(given_up(published, world.reason, now), decision.breaks)
+    broken = _leaves_dead_peers(decision.breaks)
+    return Decision(given_up(published, world.reason, now, broken=broken), decision.breaks)
 
 
-def given_up(published: Rendezvous, reason: str, now: datetime) -> Rendezvous:
-    """The same world, broken now."""
-    phase = RendezvousPhase.REFORMING
-    return published.model_copy(update={"phase": phase, "reason": reason, "reforming_since": now})
+def given_up(published: Rendezvous, reason: str, now: datetime, *, broken: bool = False) -> Rendezvous:
+    """The same world, which waits for the next from now on; `broken` if processes of it are dead."""
+    return published.model_copy(
+        update={
+            "phase": RendezvousPhase.REFORMING,
+            "reason": reason,
+            "reforming_since": now,
+            "broken_round": published.round if broken else published.broken_round,
+        }
+    )
 
 
 def _replaces_a_broken_world(published: Rendezvous, decision: Decision) -> bool:
@@ -216,7 +232,11 @@ def _failure_of(index: int, incarnation: int, round_: int, member: Participant) 
     if member.incarnation != incarnation:
         return Break(index, f"worker {index} was relaunched as incarnation {member.incarnation}")
     if not member.alive:
-        return Break(index, f"worker {index} was lost: {member.gone_because}".removesuffix(": "))
+        return Break(
+            index,
+            f"worker {index} was lost: {member.gone_because}".removesuffix(": "),
+            stops_in_good_order=member.stops_in_good_order,
+        )
     report = member.report
     if report is None or report.observed_round < round_:
         return None  # has not acted on this round yet
@@ -246,14 +266,20 @@ def _judge_formed(
             len(joinable) >= bounds.desired or _nobody_is_lost(published, breaks, joinable)
         ):
             keep = set(published.members)
-            return Decision(form(published, joinable, bounds, reason, now, keep=keep), breaks)
-        held = published.model_copy(
-            update={"phase": RendezvousPhase.REFORMING, "reason": reason, "reforming_since": now}
-        )
-        return Decision(_told(held, joinable, bounds), breaks, bounds.shrink_after_seconds)
+            world = form(
+                published, joinable, bounds, reason, now, keep=keep, broken=_leaves_dead_peers(breaks)
+            )
+            return Decision(world, breaks)
+        waiting = given_up(published, reason, now, broken=_leaves_dead_peers(breaks))
+        return Decision(_told(waiting, joinable, bounds), breaks, bounds.shrink_after_seconds)
     if len(published.members) > bounds.desired and bounds.floor(len(joinable)):
         return _with_fewer(published, joinable, bounds, now)
     return _judge_growth(published, ranked, bounds, now)
+
+
+def _leaves_dead_peers(breaks: Sequence[Break]) -> bool:
+    """Whether training processes of the world are gone, so that the others cannot finish their step."""
+    return any(not (b.trains_on or b.stops_in_good_order) for b in breaks)
 
 
 def _nobody_is_lost(published: Rendezvous, breaks: Sequence[Break], joinable: Sequence[Participant]) -> bool:
@@ -356,8 +382,13 @@ def form(
     reason: str,
     now: datetime,
     keep: set[int] | None = None,
+    *,
+    broken: bool = False,
 ) -> Rendezvous:
-    """Round + 1, of the lowest indices among the joinable, enough for a world; those in `keep` come first."""
+    """Round + 1, of the lowest indices among the joinable, enough for a world; those in `keep` come first.
+
+    `broken` says that processes of the published world, which was formed, are dead.
+    """
     size = bounds.floor(len(joinable))
     preferred = sorted(joinable, key=lambda p: (p.index not in keep if keep else False, p.index))
     members = sorted(preferred[:size], key=lambda p: p.index)
@@ -372,4 +403,5 @@ def form(
         master_port=reports[0].store_port,
         reason=reason,
         formed_at=now,
+        broken_round=published.round if broken else published.broken_round,
     )

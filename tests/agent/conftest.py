@@ -110,6 +110,14 @@ def children(pid: int) -> list[int]:
     return found
 
 
+def runs(pid: int) -> bool:
+    """Whether there is such a process, and it is no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 def training_processes(agent: int) -> list[int]:
     """An agent's children but for the parent that it has them forked from."""
     return [pid for pid in children(agent) if "warm" not in _command(pid)]

@@ -7,6 +7,7 @@ import contextlib
 import datetime
 import ipaddress
 import json
+import socket
 import ssl
 import threading
 import time
@@ -56,7 +57,10 @@ class FakeCluster:
         self.reports: list[tuple[str, dict[str, Any]]] = []
         self.renewals: list[tuple[float, dict[str, Any]]] = []
         self.watches = 0
+        self.frozen_watches = 0
         self.lists = 0
+        self.incarnations: dict[str, int] = {}
+        self.refused: list[str] = []
         self.broken_status: int | None = None
         self.hanging = threading.Event()
         self.hanging.set()  # set = not hanging
@@ -80,9 +84,12 @@ class FakeCluster:
         self.job["spec"] = {"elasticPolicy": elastic_policy}
         self.publish()
 
-    def form(self, members: list[int], *, reason: str = "the test says so") -> int:
-        """Publish the next round."""
+    def form(self, members: list[int], *, reason: str = "the test says so", lost: bool = False) -> int:
+        """Publish the next round. The last one was broken if a member says that it failed, or is `lost`."""
         agents = [self.agent(index) for index in members]
+        before = self.job["status"].get("rendezvous") or {}
+        told = [self.agent(index) for index in before.get("members", ())]
+        failed = any((a.get("state"), a.get("observedRound")) == ("Failed", self.round) for a in told)
         round_ = self.round + 1
         self.publish(
             phase="Running",
@@ -95,6 +102,7 @@ class FakeCluster:
                 "masterAddress": agents[0]["address"],
                 "masterPort": agents[0]["storePort"],
                 "reason": reason,
+                "brokenRound": self.round if failed or lost else before.get("brokenRound", 0),
             },
         )
         return round_
@@ -165,18 +173,30 @@ class FakeCluster:
             f"step {step} of worker {index}",
         )
 
+    def replace_worker(self, name: str, incarnation: int) -> None:
+        """From now on only that incarnation may report, as deploy/admission/worker-identity.yaml has it."""
+        self.incarnations[name] = incarnation
+
     # The server's life.
 
-    def stop(self) -> None:
-        """Away: connections are refused, and those that are open break."""
+    def stop(self, *, draining: bool = False) -> None:
+        """Away: connections are refused, and those that are open break.
+
+        Args:
+            draining: those that are open go on being answered, but watches on them end at once.
+        """
         server, self.server = self.server, None
+        if not draining:
+            server.break_connections()
         with self.changed:
             self.changed.notify_all()
         server.shutdown()
         server.server_close()
-        for connection in list(server.connections):
-            with contextlib.suppress(OSError):
-                connection.shutdown(2)
+
+    def freeze_watches(self) -> None:
+        """The watches that are open say nothing more, though their connections stand."""
+        with self.changed:
+            self.frozen_watches = self.watches
 
     def start(self) -> None:
         self.server = self._serve(self.port)
@@ -257,13 +277,27 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.connections: set[Any] = set()
+        self._lock = threading.Lock()
+        self._connections: set[Any] = set()
+        self._broken = False
+
+    def break_connections(self) -> None:
+        with self._lock:
+            self._broken = True
+            for connection in self._connections:
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         request.settimeout(60)
         with contextlib.suppress(OSError):
-            wrapped = self.tls.wrap_socket(request, server_side=True)
-            self.connections.add(wrapped)
+            wrapped = self.tls.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
+            with self._lock:  # one that was accepted at the last moment must not outlive the server
+                if self._broken:
+                    wrapped.close()
+                    return
+                self._connections.add(wrapped)
+            wrapped.do_handshake()
             self.RequestHandlerClass(wrapped, client_address, self)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -312,6 +346,14 @@ class _Handler(BaseHTTPRequestHandler):
                 answer = patch
             else:
                 assert parts[-1] == "status"
+                name = parts[-2]
+                speaks = cluster.incarnations.get(name)
+                if speaks not in (None, patch["status"]["agent"].get("incarnation")):
+                    cluster.refused.append(name)
+                    cluster.changed.notify_all()
+                    message = f"denied: only the Pod {name}-{speaks} may report for this ElasticWorker"
+                    self._answer(403, {"message": message, "reason": "Forbidden"})
+                    return
                 answer = merge(cluster.workers[parts[-2]], patch)
                 cluster.workers[parts[-2]] = answer
                 cluster.reports.append((parts[-2], patch["status"]["agent"]))
@@ -338,7 +380,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _watch(self, resource: str, version: int, timeout_seconds: float) -> None:
         cluster, server = self.cluster, self.server
-        cluster.watches += 1
+        with cluster.changed:
+            cluster.watches += 1
+            number = cluster.watches
+            cluster.changed.notify_all()
         deadline = time.monotonic() + timeout_seconds
         self.send_response(200)
         self.send_header("Transfer-Encoding", "chunked")
@@ -350,6 +395,10 @@ class _Handler(BaseHTTPRequestHandler):
                 if not events and not gone and not cluster.changed.wait(deadline - time.monotonic()):
                     break
             cluster.hanging.wait(120)
+            with cluster.changed:
+                cluster.changed.wait_for(
+                    lambda: number > cluster.frozen_watches or cluster.server is not server, 120
+                )
             if gone:
                 self._chunk({"type": "ERROR", "object": {"code": 410, "message": "too old"}})
                 break

@@ -1,4 +1,4 @@
-"""`python -u -m tests.agent.forked_parent FOLDER ROOM`: what `dlr run` has forked, without a cluster.
+"""`python -u -m tests.agent.forked_parent FOLDER PADDING`: what `dlr run` has forked, without a cluster.
 
 FOLDER/orders.json has commands by name; each one's output goes to NAME.out and NAME.err, all exit codes to
 codes.json.
@@ -10,9 +10,9 @@ import signal
 import sys
 from pathlib import Path
 
+from agent.warm.argv_padding import VARIABLE
 from agent.warm.fork import fork_parent, import_torch
-from agent.warm.parent import unsafe
-from agent.warm.room import VARIABLE
+from agent.warm.parent import reason_not_to_fork
 from agent.warm.starter import WarmStart
 
 SECONDS = 30.0
@@ -30,11 +30,13 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: os._exit(1))  # the agent's, and none of the scripts'
     env = {name: value for name, value in os.environ.items() if name != VARIABLE}
     import_torch(env)
-    assert not unsafe()
+    assert not reason_not_to_fork()
     parent = fork_parent(env, [])
     if parent is None:
         return  # a script has ended here
     warm = WarmStart(parent=parent)
+    never, _ = os.pipe()
+    warm.await_warm(never, lambda: True)
     orders = json.loads((folder / "orders.json").read_text())
     codes = {name: run(warm, argv, folder / name, env) for name, argv in orders.items()}
     (folder / "codes.json").write_text(json.dumps(codes))

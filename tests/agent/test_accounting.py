@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.accounting import (
+from agent.monitor.accounting import (
     CpuGroup,
     MemoryGroup,
     ProcessTree,
@@ -146,7 +146,8 @@ def test_tree_has_the_work_and_the_memory_of_children_and_their_children() -> No
                 time.sleep(0.02)
             assert 0.55 <= tree.cpu_seconds() - before_seconds < 5
             grown = tree.memory_bytes() - before_bytes
-            assert 64 * MB < grown < 120 * MB, "what parent and child share counts once"
+            # The kernel counts resident pages in batches for each CPU, so a figure may lag a little.
+            assert 60 * MB < grown < 120 * MB, "what parent and child share counts once"
         finally:
             os.killpg(process.pid, signal.SIGKILL)
     assert tree.cpu_seconds() - before_seconds >= 0.55, "the time of those that ended is not taken back"

@@ -7,7 +7,7 @@ import signal
 import time
 from pathlib import Path
 
-from tests.agent.conftest import Agents, training_processes
+from tests.agent.conftest import Agents, runs, training_processes
 from tests.agent.fake_cluster import FakeCluster
 
 COUNT = """
@@ -154,6 +154,30 @@ def test_replaced_incarnation_leaves(cluster: FakeCluster, agents: Agents) -> No
     assert old.wait(10) == 143
 
 
+def test_whom_another_has_replaced_stops_writing_and_trains_on_until_it_is_told_to_leave(
+    cluster: FakeCluster, agents: Agents
+) -> None:
+    script = agents.script(
+        "import dlr, time\nfor step in range(10**6):\n    dlr.report_step(step)\n    time.sleep(0.05)\n"
+    )
+    agent = agents.start(0, script)
+    cluster.wait_state({0: "Ready"}, 0)
+    cluster.form([0])
+    cluster.wait_step(0, 3)
+    (process,) = training_processes(agent.pid)
+    cluster.replace_worker("job-worker-0", 2)
+    cluster.wait(lambda: cluster.refused, "a refusal")
+    agents.wait_log(0, "the Pod job-worker-0-2 has taken this one's place")
+    renewals = len(cluster.renewals)
+    time.sleep(2)  # four periods of steps and heartbeats
+    assert cluster.refused == ["job-worker-0"]
+    assert len(cluster.renewals) <= renewals + 1
+    assert training_processes(agent.pid) == [process]
+    agent.terminate()
+    assert agent.wait(10) == 143
+    assert cluster.refused == ["job-worker-0"]
+
+
 def test_restarted_container_does_not_join_the_round_its_predecessor_was_in(
     cluster: FakeCluster, agents: Agents
 ) -> None:
@@ -194,6 +218,71 @@ def test_reforming_gives_time_to_save_until_the_next_world_waits(
     assert cluster.agent(0)["state"] == "Running"
     cluster.form([0])  # the others are waiting now
     cluster.wait_state({0: "Running"}, 2, timeout_seconds=30)
+
+
+SITS_IN_C = (
+    "import ctypes, signal, sys, dlr\n"
+    "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
+    "dlr.report_step(1)\n"
+    "mutex, lock = ctypes.create_string_buffer(128), ctypes.CDLL(None).pthread_mutex_lock\n"
+    "lock(mutex), lock(mutex)\n"  # as in a collective whose peer is dead: no handler of Python's ever runs
+)
+
+
+def test_survivors_that_sit_in_c_do_not_delay_a_standby_that_steps_in(
+    cluster: FakeCluster, agents: Agents
+) -> None:
+    script = agents.script(SITS_IN_C)
+    running = [agents.start(index, script, DLR_TERMINATION_GRACE_SECONDS="600") for index in range(3)]
+    cluster.wait_state({0: "Ready", 1: "Ready", 2: "Ready"}, 0)
+    cluster.form([0, 1])
+    cluster.wait_state({0: "Running", 1: "Running"}, 1)
+    cluster.wait_step(0, 1)
+    for process in training_processes(running[1].pid):
+        os.kill(process, signal.SIGKILL)
+    running[1].kill()
+    cluster.form([0, 2], lost=True)
+    cluster.wait_state({0: "Running", 2: "Running"}, 2, timeout_seconds=20)
+
+
+SAVES_FOR_2_SECONDS = (
+    "import os, signal, sys, time, dlr\n"
+    "def save(*_):\n"
+    "    time.sleep(2)\n"
+    "    open(os.environ['OUT'] + '/saved', 'w').close()\n"
+    "    sys.exit(0)\n"
+    "signal.signal(signal.SIGTERM, save)\n"
+    "if os.environ['RANK'] == '0': dlr.report_step(1)\n"
+    "while True: time.sleep(1)\n"
+)
+
+
+def test_failure_grace_lets_the_peers_of_a_failed_process_save(
+    cluster: FakeCluster, agents: Agents, tmp_path: Path
+) -> None:
+    options = ["--nproc-per-node=2", "--failure-grace=30"]
+    agent = agents.start(0, *options, agents.script(SAVES_FOR_2_SECONDS), DLR_TERMINATION_GRACE_SECONDS="60")
+    cluster.wait_state({0: "Ready"}, 0)
+    cluster.form([0])
+    cluster.wait_step(0, 1)
+    os.kill(max(training_processes(agent.pid)), signal.SIGKILL)
+    cluster.wait_state({0: "Failed"}, 1)
+    assert cluster.agent(0)["failure"]["localRank"] == 1
+    cluster.form([0])
+    cluster.wait_state({0: "Running"}, 2)
+    assert (tmp_path / "work/saved").exists()
+
+
+def test_a_planned_change_gives_time_to_save_even_if_the_members_stay(
+    cluster: FakeCluster, agents: Agents, tmp_path: Path
+) -> None:
+    agents.start(0, agents.script(SAVES_FOR_2_SECONDS), DLR_TERMINATION_GRACE_SECONDS="60")
+    cluster.wait_state({0: "Ready"}, 0)
+    cluster.form([0])
+    cluster.wait_step(0, 1)
+    cluster.form([0])
+    cluster.wait_state({0: "Running"}, 2)
+    assert (tmp_path / "work/saved").exists()
 
 
 def test_api_server_away_or_hanging_does_not_disturb_training(cluster: FakeCluster, agents: Agents) -> None:
@@ -250,6 +339,67 @@ def test_command_that_does_not_exist(cluster: FakeCluster, agents: Agents) -> No
     cluster.form([0])
     assert agent.wait(30) == 127
     assert "/no/such/program" in cluster.agent(0)["failure"]["message"]
+
+
+def test_what_a_round_that_ended_well_left_behind_lives_until_the_next_round_or_the_agents_end(
+    cluster: FakeCluster, agents: Agents, tmp_path: Path
+) -> None:
+    script = agents.script(
+        "import os, subprocess\n"
+        "uploader = subprocess.Popen(['sleep', '60'], start_new_session=True)\n"
+        "open(os.environ['OUT'] + '/uploader', 'a').write(f'{uploader.pid}\\n')\n"
+    )
+    agent = agents.start(0, script)
+    cluster.wait_state({0: "Ready"}, 0)
+    for round_ in (1, 2):
+        cluster.form([0])
+        cluster.wait_state({0: "Succeeded"}, round_)
+    first, second = (int(pid) for pid in (tmp_path / "work/uploader").read_text().split())
+    assert not runs(first) and runs(second)
+    cluster.publish(phase="Succeeded")
+    assert agent.wait(20) == 0
+    assert not runs(second)
+
+
+def test_python_without_pidfd_open_trains_and_sees_failures(
+    cluster: FakeCluster, agents: Agents, tmp_path: Path
+) -> None:
+    (tmp_path / "work/sitecustomize.py").write_text("import os; del os.pidfd_open")  # as in conda's
+    agent = agents.start(0, agents.script(COUNT))
+    cluster.wait_state({0: "Ready"}, 0)
+    cluster.form([0])
+    cluster.wait_step(0, 0)
+    (process,) = training_processes(agent.pid)
+    os.kill(process, signal.SIGKILL)
+    cluster.wait_state({0: "Failed"}, 1)
+    assert cluster.agent(0)["failure"]["signal"] == "SIGKILL"
+
+
+SECOND_PROCESS_CANNOT_BE_STARTED = """
+import subprocess
+class Popen(subprocess.Popen):
+    count = 0
+    def __init__(self, *args, **kwargs):
+        Popen.count += kwargs.get("start_new_session", False)
+        if Popen.count == 2:
+            raise OSError(11, "Resource temporarily unavailable")
+        super().__init__(*args, **kwargs)
+subprocess.Popen = Popen
+"""
+
+
+def test_start_that_fails_half_way_leaves_no_process(
+    cluster: FakeCluster, agents: Agents, tmp_path: Path
+) -> None:
+    (tmp_path / "work/sitecustomize.py").write_text(SECOND_PROCESS_CANNOT_BE_STARTED)
+    agent = agents.start(0, "--nproc-per-node=2", agents.script(COUNT))
+    cluster.wait_state({0: "Ready"}, 0)
+    cluster.form([0])
+    cluster.wait_state({0: "Failed"}, 1)
+    assert "Resource temporarily unavailable" in cluster.agent(0)["failure"]["message"]
+    assert training_processes(agent.pid) == []
+    cluster.form([0])
+    cluster.wait_state({0: "Running"}, 2)
 
 
 def test_run_path_runs_a_function(cluster: FakeCluster, agents: Agents) -> None:

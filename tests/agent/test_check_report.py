@@ -7,9 +7,10 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.check_report import PAIRS, CheckReport
-from crds.elasticworker import AgentCheck, ProbeEnding
-from healthcheck.probes.report import Ending, Report
+from agent.node_check.report import CheckReport
+from crds.elasticworker import AgentCheck
+from crds.protocol import MAX_PAIR_PROBES, ProbeEnding
+from healthcheck.probes.report import Report
 from healthcheck.probes.runner import ProbeResult
 
 texts = st.text(max_size=9) | st.sampled_from(["ö" * 600, "x" * 1_024, "ö" * 1_025])
@@ -23,7 +24,7 @@ results = st.builds(
     st.sampled_from(["device_state", "gemm", "copies", "intra_node", "pair"]),
     st.builds(
         Report,
-        st.sampled_from(Ending),
+        st.sampled_from(ProbeEnding),
         texts,
         figures,
         many_texts,
@@ -35,7 +36,11 @@ results = st.builds(
 
 
 @settings(max_examples=50)
-@given(st.lists(results, min_size=1, max_size=4), st.lists(results, max_size=3), st.sampled_from([1, PAIRS]))
+@given(
+    st.lists(results, min_size=1, max_size=4),
+    st.lists(results, max_size=3),
+    st.sampled_from([1, MAX_PAIR_PROBES]),
+)
 def test_what_is_written_is_what_the_crd_takes(
     local: list[ProbeResult], some: list[ProbeResult], times: int
 ) -> None:
@@ -47,7 +52,7 @@ def test_what_is_written_is_what_the_crd_takes(
     read = AgentCheck.model_validate(written)
     assert read.model_dump(mode="json", by_alias=True) == written  # nothing would be pruned
     assert [outcome.ending for outcome in read.local] == [result.ending.value for result in local]
-    assert [outcome.round for outcome in read.pairs] == list(range(1, len(pairs) + 1))[-PAIRS:]
+    assert [outcome.round for outcome in read.pairs] == list(range(1, len(pairs) + 1))[-MAX_PAIR_PROBES:]
     assert CheckReport.from_status(written) == report
     assert report.last_round == len(pairs)
 
@@ -55,7 +60,3 @@ def test_what_is_written_is_what_the_crd_takes(
 def test_nothing_was_told() -> None:
     assert CheckReport.from_status(None) is None
     assert CheckReport("uid").last_round == 0
-
-
-def test_endings_are_those_of_the_crd() -> None:
-    assert {ending.value for ending in Ending} == set(ProbeEnding)

@@ -8,15 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.check_report import CheckReport
-from agent.check_view import GPU, NO_ACCELERATOR, CheckView, LocalTests, PairTest, next_duty
-from agent.world import Member
-from crds.nodecheck import Accelerator, CheckGroup, NodeCheckPhase, NodeCheckStatus
-from healthcheck.probes.report import Ending, Report
+from agent.node_check.report import CheckReport
+from agent.node_check.view import CheckView, LocalTests, PairTest, next_duty
+from agent.rendezvous.world import Member
+from crds.nodecheck import CheckGroup, NodeCheckPhase, NodeCheckStatus
+from crds.protocol import ProbeEnding
+from healthcheck.probes.report import Report
 from healthcheck.probes.runner import ProbeResult
 
 UID = "the-check"
-PASSED = ProbeResult("pair", Report(Ending.PASSED), 1.0)
+PASSED = ProbeResult("pair", Report(ProbeEnding.PASSED), 1.0)
 
 
 def check(status: NodeCheckStatus | dict[str, Any], **spec: Any) -> dict[str, Any]:
@@ -139,10 +140,6 @@ def test_a_check_is_over_when_it_has_finished_or_is_gone(phase: NodeCheckPhase |
     view = CheckView.parse(check(NodeCheckStatus(phase=phase)), Member(0, 1))
     assert view.over == (phase is not None and phase.finished)
     assert CheckView().over
-
-
-def test_names_are_those_of_the_crd() -> None:
-    assert {GPU, NO_ACCELERATOR} == set(Accelerator)
 
 
 def test_what_is_no_node_check_is_an_error() -> None:

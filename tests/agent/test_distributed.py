@@ -7,6 +7,8 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.agent.conftest import Agents, training_processes
 from tests.agent.fake_cluster import FakeCluster
 
@@ -59,14 +61,30 @@ def test_killed_process_and_then_lost_rank_0_agent(cluster: FakeCluster, agents:
     print(f"processes started {started_seconds:.3f} s after the round was formed")
 
 
-def test_stock_torchrun_trains_through_a_restart(
-    cluster: FakeCluster, agents: Agents, tmp_path: Path
-) -> None:
-    # As an installed dlr would have it: what torch reads is the entry point's metadata.
+@pytest.fixture
+def entry_point(agents: Agents, tmp_path: Path) -> None:
+    """As an installed dlr would have it: what torch reads is the entry point's metadata."""
     metadata = tmp_path / "work/dlr_entry-0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: dlr_entry\nVersion: 0\n")
-    (metadata / "entry_points.txt").write_text("[torchrun.handlers]\ndlr = agent.torchrun:get_handler\n")
+    (metadata / "entry_points.txt").write_text("[torchrun.handlers]\ndlr = dlr.torchrun:get_handler\n")
+
+
+@pytest.mark.usefixtures("entry_point")
+def test_stock_torchrun_outside_of_a_job_ends_with_one_sentence(agents: Agents) -> None:
+    agent = agents.start(
+        0, "--rdzv-backend=dlr", agents.script(TRAIN), module="torch.distributed.run", DLR_JOB_NAME=""
+    )
+    assert agent.wait(60) == 2
+    assert "Traceback" not in agents.log(0)
+    assert agents.log(0).endswith(  # torch may have notices of its own
+        "torchrun --rdzv-backend=dlr: DLR_JOB_NAME is not set, so this is not a worker Pod of an ElasticJob: "
+        "submit the job with `dlr job submit`, or train on this machine alone with `torchrun --standalone`\n"
+    )
+
+
+@pytest.mark.usefixtures("entry_point")
+def test_stock_torchrun_trains_through_a_restart(cluster: FakeCluster, agents: Agents) -> None:
     script = agents.script(TRAIN)
     running = [
         agents.start(

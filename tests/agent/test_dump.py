@@ -4,17 +4,17 @@ from pathlib import Path
 
 import pytest
 
-import agent.dump
-from agent.dump import (
-    FRAMES_CHARS,
+import agent.monitor.dump
+from agent.monitor.dump import (
     Frame,
-    described,
+    format_frames,
+    innermost_place,
     is_complete,
     main_thread,
-    place,
     waits_for_others,
     with_source,
 )
+from crds.protocol import MAX_FRAMES
 
 SITE = "/venv/lib/python3.11/site-packages"
 DUMP = f"""pid 12
@@ -48,7 +48,9 @@ def test_of_two_dumps_the_last_counts() -> None:
 
 
 def test_code_of_the_agent_below_the_script_is_left_out() -> None:
-    below = f'  File "{Path(agent.dump.__file__).parent}/warm/script.py", line 65 in _run_source\n'
+    below = (
+        f'  File "{Path(agent.monitor.dump.__file__).parents[1]}/warm/script.py", line 65 in _run_source\n'
+    )
     assert len(main_thread(f"{DUMP}{below}")) == 3
 
 
@@ -124,11 +126,11 @@ def test_frames_are_told_with_short_paths_and_their_lines(tmp_path: Path) -> Non
     assert str(unknown) == "<string>:3 in <module>"
     library = Frame(f"{SITE}/torch/distributed/distributed_c10d.py", 7, "barrier")
     assert str(library) == "torch/distributed/distributed_c10d.py:7 in barrier"
-    assert place([Frame("/usr/lib/python3.11/threading.py", 1, "wait"), shown]) == str(shown)
+    assert innermost_place([Frame("/usr/lib/python3.11/threading.py", 1, "wait"), shown]) == str(shown)
 
 
 def test_described_are_whole_lines_that_fit() -> None:
-    text = described([Frame(f"/app/{'x' * 90}.py", n, "f") for n in range(100)])
-    assert FRAMES_CHARS - 110 < len(text) <= FRAMES_CHARS
+    text = format_frames([Frame(f"/app/{'x' * 90}.py", n, "f") for n in range(100)])
+    assert MAX_FRAMES - 110 < len(text) <= MAX_FRAMES
     assert text.splitlines()[-1].endswith(" in f")
-    assert len(described([Frame("/app/train.py", 1, "f", "x" * 5_000)])) == FRAMES_CHARS
+    assert len(format_frames([Frame("/app/train.py", 1, "f", "x" * 5_000)])) == MAX_FRAMES

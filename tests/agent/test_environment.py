@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from agent import api, environment, progress
 from agent.environment import Environment, InvalidEnvironmentError
-from crds import names
+from agent.kube import api
+from crds import names, protocol
 from dlr import progress as sdk
 
 GIVEN = {
@@ -21,13 +21,13 @@ GIVEN = {
 }
 
 
-def test_names_are_those_of_the_crds() -> None:
-    ours = {
-        name: getattr(environment, name.removeprefix("ENV_")) for name in dir(names) if name[:4] == "ENV_"
-    }
-    assert ours == {name: getattr(names, name) for name in ours}
+def test_the_group_is_that_of_the_crds() -> None:
     assert f"/apis/{names.API_VERSION}" == api.GROUP_PATH
-    assert progress.ENV_PROGRESS_FILE == sdk.ENV_PROGRESS_FILE
+
+
+@pytest.mark.parametrize("name", ["ENV_PROGRESS_FILE", "ENV_STACKS_FILE", "ENV_STACKS_SIGNAL"])
+def test_sdk_and_agent_use_the_same_names(name: str) -> None:
+    assert getattr(sdk, name) == getattr(protocol, name)
 
 
 def test_read() -> None:
@@ -49,11 +49,11 @@ def test_what_is_missing_is_named_or_has_a_default(name: str) -> None:
 def test_a_check_takes_the_place_of_the_job() -> None:
     given = {**GIVEN, names.ENV_CHECK_NAME: "nightly"}
     del given[names.ENV_JOB_NAME]
-    assert Environment.read(given, owner=environment.CHECK_NAME).owner_name == "nightly"
+    assert Environment.read(given, owner=names.ENV_CHECK_NAME).owner_name == "nightly"
     with pytest.raises(
         InvalidEnvironmentError, match="DLR_CHECK_NAME is not set, so this is not a Pod of a N"
     ):
-        Environment.read(GIVEN, owner=environment.CHECK_NAME)
+        Environment.read(GIVEN, owner=names.ENV_CHECK_NAME)
 
 
 def test_nonsense_is_named() -> None:

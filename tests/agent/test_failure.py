@@ -9,11 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-import agent.consequences
+import agent.warm.script
 import crds.elasticworker
-import reconcilers.failure.consequences
-from agent.failure import (
-    Cause,
+from agent.report.failure import (
     Failure,
     RankStack,
     clip,
@@ -22,6 +20,7 @@ from agent.failure import (
     last_traceback,
     read_tail,
 )
+from crds.protocol import FailureCause
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -41,6 +40,31 @@ def test_recorded_exception_comes_first_with_its_traceback(tmp_path: Path) -> No
     failure = report(1, error_file=error_file)
     assert failure.message == "ValueError: bad\nTraceback ..."
     assert (failure.rank, failure.local_rank, failure.exit_code, failure.signal) == (9, 1, 1, None)
+
+
+def test_exception_whose_text_has_no_encoding_is_told_all_the_same(tmp_path: Path) -> None:
+    error_file = tmp_path / "error.json"
+    recorded = {
+        "message": "ValueError: \ud800 is bad",
+        "extraInfo": {"timestamp": "1", "py_callstack": "\udcff"},
+    }
+    error_file.write_text(json.dumps({"message": recorded}))
+    failure = report(1, error_file=error_file)
+    assert failure.message == "ValueError: ? is bad\n?"
+    failure.message.encode()
+    long = clip("\ud800" + "x" * 5000, 4096)
+    assert long.startswith("?xxx")
+    assert len(long) == 4096
+
+
+def test_error_file_that_a_program_wrote_itself_is_taken_as_far_as_it_goes(tmp_path: Path) -> None:
+    error_file = tmp_path / "error.json"
+    error_file.write_text(json.dumps({"message": "no more data", "timestamp": 1}))
+    assert report(1, error_file=error_file).message == "no more data"
+    process = ProcessFailure(local_rank=1, pid=7, exitcode=1, error_file="")
+    process.error_file_data = {"message": {"message": "bad", "extraInfo": "none"}}
+    failure = failure_of_process(process, sequence=1, round_=1, rank=0, stderr=None, time=NOW)
+    assert failure.message == "bad"
 
 
 def test_without_a_record_the_traceback_on_stderr_serves(tmp_path: Path) -> None:
@@ -124,6 +148,10 @@ def test_crash_is_told_with_the_place_where_the_interpreter_was(tmp_path: Path) 
         '  File "/app/train.py", line 9 in learn',
         '  File "/app/train.py", line 20 in <module>',
     ]
+    launcher = Path(agent.warm.script.__file__)
+    ours = f'  File "/app/train.py", line 20 in <module>\n  File "{launcher}", line 9 in run\n  File "<frozen runpy>", line 1 in x'
+    stderr.write_text(CRASH.replace('  File "/app/train.py", line 20 in <module>', ours))
+    assert report(-11, stderr=stderr).message.endswith('File "/app/train.py", line 20 in <module>')
     assert last_crash("Fatal Python error: Aborted\n\n") == "Fatal Python error: Aborted"
     assert last_crash("all is well") == ""
 
@@ -138,25 +166,15 @@ def test_death_of_a_peer_is_no_reason_of_its_own() -> None:
     aborted = replace(report(-6), log_tail="[rank1] Watchdog caught collective operation timeout: WorkNCCL")
     assert aborted.is_consequence
     assert not replace(aborted, message="ValueError: bad").is_consequence, "what else was logged says nothing"
-    assert not replace(aborted, cause=Cause.OOM).is_consequence
-
-
-def test_agent_and_controller_know_the_same_consequences() -> None:
-    assert agent.consequences.FOLLOWING == reconcilers.failure.consequences.FOLLOWING
-    assert agent.consequences.OWN == reconcilers.failure.consequences.OWN
-    assert agent.consequences.SILENT == reconcilers.failure.consequences.SILENT
+    assert not replace(aborted, cause=FailureCause.OOM).is_consequence
 
 
 def test_survives_the_way_through_the_status() -> None:
     failure = report(-9)
     assert Failure.from_status(failure.to_status()) == failure
     stacks = (RankStack(9, 41, True, "train.py:3 in learn"), RankStack(8, None, False, ""))
-    hang = replace(failure, cause=Cause.HANG, step=41, stacks=stacks, exit_code=None)
+    hang = replace(failure, cause=FailureCause.HANG, step=41, stacks=stacks, exit_code=None)
     assert Failure.from_status(hang.to_status()) == hang
     assert hang.signal is None
     told = crds.elasticworker.AgentFailure.model_validate(hang.to_status())
     assert (told.cause, told.step, told.stacks[0].in_collective) == ("Hang", 41, True)
-
-
-def test_the_causes_are_those_of_the_crd() -> None:
-    assert {cause.value for cause in Cause} == {cause.value for cause in crds.elasticworker.FailureCause}

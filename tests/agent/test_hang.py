@@ -6,22 +6,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.failure import RankStack
-from agent.hang import Habit, Watch, begin, habit_of_slot, look, suspects_first
-from agent.progress import RankProgress
-from agent.world import Member
+from agent.monitor.hang import (
+    Liveness,
+    StepReporting,
+    begin,
+    look,
+    order_by_suspicion,
+    step_reporting_of_slot,
+)
+from agent.monitor.hang_guard import HangGuard
+from agent.monitor.progress import ProgressFiles, RankProgress
+from agent.monitor.stacks import StackFiles
+from agent.rendezvous.world import Member
+from agent.report.failure import RankStack
 
 LIMIT = 60.0
-ALWAYS = Habit(as_first=True, as_other=True)
+ALWAYS = StepReporting(as_first=True, as_other=True)
 
 
 def told(at: float, step: int = 1, busy_until: float | None = None) -> RankProgress:
-    return RankProgress(step, at, busy_until, tells_steps=True)
+    return RankProgress(step, at, busy_until, reports_steps=True)
 
 
-def watched(*looks: tuple[float, list[RankProgress]], habit: Habit = ALWAYS) -> Watch:
+def watched(*looks: tuple[float, list[RankProgress]], reporting: StepReporting = ALWAYS) -> Liveness:
     """Of processes that were started at 100; each second between the looks, as the agent does it."""
-    watch = begin(habit, first=True, now=100.0)
+    watch = begin(reporting, first=True, now=100.0)
     before: list[RankProgress] = [RankProgress()]
     for at, processes in looks:
         while watch.looked_at + 1 < at:
@@ -49,18 +58,18 @@ def test_the_first_step_may_take_three_times_as_long() -> None:
 
 
 def test_a_script_that_never_told_a_step_cannot_be_judged() -> None:
-    watch = watched((10_000, [RankProgress()]), habit=Habit())
+    watch = watched((10_000, [RankProgress()]), reporting=StepReporting())
     assert not watch.hangs(LIMIT, 10_000)
     assert not watch.may_hang(LIMIT, 10_000)
     checkpoints_only = RankProgress(5, 150.0)
-    assert not watched((10_000, [checkpoints_only]), habit=Habit()).hangs(LIMIT, 10_000)
+    assert not watched((10_000, [checkpoints_only]), reporting=StepReporting()).hangs(LIMIT, 10_000)
 
 
-def test_a_script_that_tells_steps_on_the_first_rank_alone_is_expected_to_do_so_there() -> None:
-    habit = Habit().with_step(first=True)
-    assert habit.expects_steps(first=True)
-    assert not habit.expects_steps(first=False), "its rank was taken over by another worker"
-    assert Habit().with_step(first=False).expects_steps(first=True)
+def test_a_script_that_reports_steps_on_the_first_rank_alone_is_expected_to_do_so_there() -> None:
+    reporting = StepReporting().with_step(first=True)
+    assert reporting.expects_steps(first=True)
+    assert not reporting.expects_steps(first=False), "its rank was taken over by another worker"
+    assert StepReporting().with_step(first=False).expects_steps(first=True)
 
 
 @pytest.mark.parametrize(
@@ -74,17 +83,17 @@ def test_a_script_that_tells_steps_on_the_first_rank_alone_is_expected_to_do_so_
 )
 def test_slot_whose_earlier_agent_told_steps_is_expected_to(told: dict[str, Any]) -> None:
     members = [Member(0, 1), Member(2, 1)]
-    assert habit_of_slot(told, 2, members) == Habit(as_other=True)
-    assert habit_of_slot(told, 0, members) == Habit(as_first=True)
-    assert habit_of_slot(told, 1, members) == Habit(as_first=True), (
+    assert step_reporting_of_slot(told, 2, members) == StepReporting(as_other=True)
+    assert step_reporting_of_slot(told, 0, members) == StepReporting(as_first=True)
+    assert step_reporting_of_slot(told, 1, members) == StepReporting(as_first=True), (
         "it is in no world: it may have been the first"
     )
-    assert habit_of_slot(told, 1, []) == Habit(as_first=True)
+    assert step_reporting_of_slot(told, 1, []) == StepReporting(as_first=True)
 
 
 def test_slot_of_which_no_steps_are_known_is_not() -> None:
     for told in ({}, {"failure": {"cause": "OOM"}}, {"failure": None, "progress": None, "rounds": []}):
-        assert habit_of_slot(told, 0, []) == Habit()
+        assert step_reporting_of_slot(told, 0, []) == StepReporting()
 
 
 def test_slow_steps_raise_the_limit() -> None:
@@ -150,14 +159,14 @@ def test_who_tells_a_step_before_every_look_never_hangs(gaps: list[float], limit
 def test_signs_of_life_are_never_in_the_future_nor_taken_back(
     looks: list[tuple[float, float | None, float | None]],
 ) -> None:
-    watch, now = begin(Habit(), first=True, now=0.0), 0.0
+    watch, now = begin(StepReporting(), first=True, now=0.0), 0.0
     for gap, at, busy_until in looks:
         now += gap
         last = None if at is None else min(at, now)
-        seen = RankProgress(1 if last else None, last, busy_until, tells_steps=last is not None)
+        seen = RankProgress(1 if last else None, last, busy_until, reports_steps=last is not None)
         after = look(watch, [seen], now)
         assert watch.alive_at <= after.alive_at <= now
-        assert after.longest_seconds >= watch.longest_seconds
+        assert after.longest_step_seconds >= watch.longest_step_seconds
         watch = after
 
 
@@ -167,7 +176,16 @@ def stack(rank: int, step: int | None, *, in_collective: bool) -> RankStack:
 
 def test_blamed_is_first_who_is_behind_then_who_does_not_wait_for_others() -> None:
     waiting = [stack(0, 41, in_collective=True), stack(1, 41, in_collective=True)]
-    assert suspects_first([*waiting, stack(2, 41, in_collective=False)])[0].rank == 2
-    assert suspects_first([*waiting, stack(2, 40, in_collective=True)])[0].rank == 2
-    assert suspects_first([*waiting, stack(2, None, in_collective=False)])[0].rank == 2
-    assert suspects_first([*waiting, stack(2, None, in_collective=True)])[0].rank == 0, "it may never tell"
+    assert order_by_suspicion([*waiting, stack(2, 41, in_collective=False)])[0].rank == 2
+    assert order_by_suspicion([*waiting, stack(2, 40, in_collective=True)])[0].rank == 2
+    assert order_by_suspicion([*waiting, stack(2, None, in_collective=False)])[0].rank == 2
+    assert order_by_suspicion([*waiting, stack(2, None, in_collective=True)])[0].rank == 0, (
+        "it may never tell"
+    )
+
+
+def test_processes_that_ended_meanwhile_do_not_hang() -> None:
+    files = ProgressFiles()
+    guard = HangGuard(files, StackFiles(), ALWAYS)
+    assert guard.describe({}, {}, 1, LIMIT) is None
+    files.remove()

@@ -54,14 +54,16 @@ def test_hang_is_told_with_the_rank_that_is_behind_and_its_stack_and_training_st
     ]
     assert "script.py:14 in <module>: time.sleep(1000)" in failure["stacks"][1]["frames"]
     assert "waiting for the lock" in failure["logTail"]
-    kept_in = Path(failure["message"].rpartition("are in ")[2].removesuffix(" of this Pod."))
-    assert sorted(path.name for path in kept_in.iterdir()) == ["rank_0.txt", "rank_1.txt"]
+    files = Path(failure["message"].rpartition("are in ")[2].removesuffix(" of this Pod."))
+    folder = files.parent.parent
+    assert folder.name == "attempt_1"
+    assert sorted(path.parent.name for path in folder.glob("*/stacks.txt")) == ["0", "1"]
 
     (tmp_path / "work/go").touch()
     cluster.form([0])
     cluster.wait_step(0, 5)
     assert cluster.agent(0)["state"] == "Running"
-    assert (kept_in / "rank_1.txt").exists()
+    assert "File" in (folder / "1" / "stacks.txt").read_text()
     cluster.publish(phase="Succeeded")
     assert agent.wait(10) == 0
 

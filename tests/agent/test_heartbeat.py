@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from agent.api import ApiClient
 from agent.environment import Environment
-from agent.heartbeat import Heartbeat, renewal
+from agent.kube.api import ApiClient
+from agent.report.heartbeat import Heartbeat, renewal
 from tests.agent.fake_cluster import FakeCluster
 
 

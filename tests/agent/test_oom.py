@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.oom import OomWatch
+from agent.monitor.oom import OomWatch
 
 V1 = ("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill {}\n")
 V2 = ("memory.events", "low 0\nhigh 0\nmax 3\noom 3\noom_kill {}\noom_group_kill 9\n")

@@ -12,9 +12,9 @@ import pytest
 from torch.distributed.elastic.multiprocessing import LogsDest
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from agent.oom import OomWatch
-from agent.post_mortem import PostMortem, is_better
-from agent.progress import RankProgress
+from agent.monitor.oom import OomWatch
+from agent.monitor.progress import RankProgress
+from agent.supervision.post_mortem import PostMortem, explains_more
 
 OWN = 'Traceback (most recent call last):\n  File "a.py", line 1\nValueError: the reason for all\n'
 PEERS = OWN.replace(
@@ -71,10 +71,10 @@ class Round:
         self, ended: dict[int, int | None], ending: dict[int, int] | None = None
     ) -> tuple[Any, list[ProcessFailure]]:
         processes: Any = Processes(ended, ending or {})
-        return processes, self.post_mortem.last_failures(processes)
+        return processes, self.post_mortem.failures_before_stop(processes)
 
-    def described(self, failed: list[ProcessFailure]) -> Any:
-        return self.post_mortem.described(failed, {0: 4, 1: 5, 2: 6}, round_=7, sequence=3)
+    def describe(self, failed: list[ProcessFailure]) -> Any:
+        return self.post_mortem.describe(failed, {0: 4, 1: 5, 2: 6}, round_=7, sequence=3)
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_who_has_just_raised_is_given_the_time_to_end(left: Round) -> None:
     left.stderr(2, OWN, seconds_ago=60)
     processes, failed = left.last({0: 1, 1: None, 2: None}, {1: 1, 2: 1})
     assert processes.waited_for == {1}, "not for what was logged long ago"
-    failure = left.described(failed)
+    failure = left.describe(failed)
     assert (failure.rank, failure.exit_code, failure.step) == (5, 1, 41)
     assert failure.message.startswith("ValueError: the reason for all")
 
@@ -106,14 +106,14 @@ def test_only_an_exception_that_nobody_caught_counts_of_a_process_that_lives_on(
     left.stderr(0, "".join(f"[rank4]: {line}\n" for line in OWN.splitlines()))
     (failed,) = left.last({0: None})[1]
     assert (failed.local_rank, failed.exitcode) == (0, 1)
-    left.described([failed])
+    left.describe([failed])
     assert left.last({0: None})[1] == [], "it is told once"
 
 
 def test_each_failure_is_told_once_until_the_next_start(left: Round) -> None:
     _, failed = left.last({0: 1, 1: -9, 2: 0})
     assert sorted(f.exitcode for f in failed) == [-9, 1]
-    left.described(failed)
+    left.describe(failed)
     assert left.last({0: 1, 1: -9, 2: 0})[1] == []
     left.post_mortem.begin()
     assert len(left.last({0: 1, 1: -9, 2: 0})[1]) == 2
@@ -121,10 +121,10 @@ def test_each_failure_is_told_once_until_the_next_start(left: Round) -> None:
 
 def test_kill_for_memory_is_told_as_such(left: Round) -> None:
     (failed,) = left.last({0: -9})[1]
-    assert left.described([failed]).cause is None, "somebody else's SIGKILL"
+    assert left.describe([failed]).cause is None, "somebody else's SIGKILL"
     left.oom_events.write_text("oom_kill 1\n")
     (left.directory / "memory.max").write_text(str(512 << 20))
-    failure = left.described([failed])
+    failure = left.describe([failed])
     assert failure.cause is not None
     assert failure.cause.value == "OOM"
     assert failure.message == "out of memory (limit 512 MiB): the process was killed by SIGKILL"
@@ -136,17 +136,25 @@ def test_kill_for_memory_is_told_as_such(left: Round) -> None:
         ),
     )
     (loader,) = left.last({1: 1})[1]
-    assert left.described([loader]).cause is failure.cause, "one of its own children's is its too"
+    assert left.describe([loader]).cause is failure.cause, "one of its own children's is its too"
     (other,) = left.last({2: 1})[1]
-    assert left.described([other]).cause is None
+    assert left.describe([other]).cause is None
 
 
 def test_a_reason_is_told_after_a_consequence_and_not_the_other_way_round(left: Round) -> None:
     left.stderr(0, PEERS)
     left.stderr(1, OWN)
-    consequence, reason = (left.described(left.last({rank: 1})[1]) for rank in (0, 1))
-    assert is_better(reason, consequence)
-    assert not is_better(consequence, reason)
-    assert not is_better(replace(reason, rank=9), reason), "the first to be seen stays"
-    assert is_better(consequence, replace(reason, round=6))
-    assert is_better(consequence, None)
+    consequence, reason = (left.describe(left.last({rank: 1})[1]) for rank in (0, 1))
+    assert explains_more(reason, consequence)
+    assert not explains_more(consequence, reason)
+    assert not explains_more(replace(reason, rank=9), reason), "the first to be seen stays"
+    assert explains_more(consequence, replace(reason, round=6))
+    assert explains_more(consequence, None)
+
+
+def test_want_of_shared_memory_is_told_with_its_remedy(left: Round) -> None:
+    left.stderr(0, "RuntimeError: unable to allocate shared memory(shm) for file </torch_7>\n")
+    (failure,) = left.post_mortem.new_failures(Processes({0: -7}, {}))  # type: ignore[arg-type]
+    told = left.post_mortem.describe([failure], {0: 0}, 1, 1)
+    assert told.message.startswith("the process was killed by SIGBUS")
+    assert "mount an emptyDir with `medium: Memory` at /dev/shm" in told.message

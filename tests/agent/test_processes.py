@@ -6,15 +6,29 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
-from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, PContext, Std, start_processes
+from torch.distributed.elastic.multiprocessing import (
+    DefaultLogsSpecs,
+    PContext,
+    SignalException,
+    Std,
+    start_processes,
+)
 
-from agent import exit_fd, processes
-from agent.processes import TrainingProcesses
+from agent.supervision import exit_fd, processes
+from agent.supervision.orphans import (
+    PR_SET_CHILD_SUBREAPER,
+    Orphans,
+    become_subreaper,
+    collect,
+    descendants,
+)
+from agent.supervision.processes import TrainingProcesses, abandon_start
 
 
 def start(tmp_path: Path, *scripts: str) -> tuple[PContext, TrainingProcesses]:
@@ -26,14 +40,18 @@ def start(tmp_path: Path, *scripts: str) -> tuple[PContext, TrainingProcesses]:
             rank: ("-u", "-c", script + READY.format(str(tmp_path / str(rank))))
             for rank, script in enumerate(scripts)
         },
-        envs={rank: {} for rank in range(len(scripts))},
+        envs={rank: {"DLR_TEST_MARKER": str(tmp_path / str(rank))} for rank in range(len(scripts))},
         logs_specs=DefaultLogsSpecs(log_dir=str(tmp_path / "logs"), redirects=Std.ALL),
     )
     deadline = time.monotonic() + 10
     while not all((tmp_path / str(rank)).exists() for rank in range(len(scripts))):
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    return pcontext, TrainingProcesses(pcontext)
+    return pcontext, TrainingProcesses(pcontext, orphans(tmp_path))
+
+
+def orphans(tmp_path: Path, *kept_sessions: int) -> Orphans:
+    return Orphans(f"DLR_TEST_MARKER={tmp_path}/", lambda: kept_sessions)
 
 
 READY = "\nopen({!r}, 'w').close()\nimport time; time.sleep(60)"
@@ -119,10 +137,9 @@ def test_grace_is_cut_when_the_next_world_waits(tmp_path: Path) -> None:
 @pytest.fixture
 def first_process() -> Iterator[None]:
     """Orphans come to us, as to a container's first process."""
-    prctl, set_child_subreaper = ctypes.CDLL(None).prctl, 36
-    assert prctl(set_child_subreaper, 1, 0, 0, 0) == 0
+    become_subreaper()
     yield
-    prctl(set_child_subreaper, 0, 0, 0, 0)
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
 @pytest.mark.usefixtures("first_process")
@@ -138,6 +155,174 @@ def test_children_of_a_killed_process_do_not_outlive_it(tmp_path: Path) -> None:
     running.kill()
     running.join(5)
     assert not Path(f"/proc/{child}").exists()  # not even as a zombie
+
+
+DAEMON = """
+import os, subprocess, sys, time
+file, seconds = sys.argv[1], float(sys.argv[2])
+if os.fork():
+    os._exit(0)
+os.setsid()
+child = subprocess.Popen(["sleep", "60"], start_new_session=True)
+with open(file + ".part", "w") as pids:
+    pids.write(f"{os.getpid()} {child.pid}")
+os.rename(file + ".part", file)
+time.sleep(seconds)
+"""
+
+
+def starts_a_daemon(tmp_path: Path, seconds: float) -> str:
+    """The script of a training process."""
+    (tmp_path / "daemon.py").write_text(DAEMON)
+    command = [sys.executable, str(tmp_path / "daemon.py"), str(tmp_path / "pids"), str(seconds)]
+    return f"import subprocess; subprocess.run({command!r}, check=True)"
+
+
+def await_pids(file: Path) -> list[int]:
+    deadline = time.monotonic() + 10
+    while not file.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return [int(word) for word in file.read_text().split()]
+
+
+@pytest.mark.usefixtures("first_process")
+def test_daemons_with_sessions_of_their_own_end_with_the_round(tmp_path: Path) -> None:
+    ours = subprocess.Popen(["sleep", "60"])
+    kept = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    pcontext, _ = start(tmp_path, starts_a_daemon(tmp_path, seconds=60))
+    running = TrainingProcesses(pcontext, orphans(tmp_path, kept.pid))
+    daemons = await_pids(tmp_path / "pids")
+    assert set(daemons) <= {process.pid for process in descendants()}
+    running.stop(signal.SIGTERM, 5)
+    running.join(5)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in daemons)
+    assert ours.poll() is None and kept.poll() is None, "they are not the round's"
+    for process in (ours, kept):
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.usefixtures("first_process")
+@pytest.mark.parametrize("env", [{}, {"DLR_TEST_MARKER": "/another/agents"}])
+def test_daemons_of_others_outlive_the_round(tmp_path: Path, env: dict[str, str]) -> None:
+    (tmp_path / "daemon.py").write_text(DAEMON)
+    command = [sys.executable, tmp_path / "daemon.py", tmp_path / "strangers", "60"]
+    subprocess.run(command, env=env, check=True)  # as of a postStart hook, or of `kubectl exec`
+    strangers = await_pids(tmp_path / "strangers")
+    assert set(strangers) <= {process.pid for process in descendants()}
+    _, running = start(tmp_path, starts_a_daemon(tmp_path, seconds=60))
+    daemons = await_pids(tmp_path / "pids")
+    running.stop(signal.SIGTERM, 5)
+    running.join(5)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in daemons)
+    assert all(process_runs(pid) for pid in strangers)
+    for pid in reversed(strangers):
+        os.kill(pid, signal.SIGKILL)
+    collect(strangers)
+
+
+@pytest.mark.usefixtures("first_process")
+def test_data_loader_that_hides_its_environment_is_known_by_its_session(tmp_path: Path) -> None:
+    script = (
+        "import subprocess; child = subprocess.Popen(['sleep', '60'], env={})\n"
+        f"open({str(tmp_path / 'child')!r}, 'w').write(str(child.pid))"
+    )
+    pcontext, running = start(tmp_path, script)
+    child = int((tmp_path / "child").read_text())
+    os.kill(running.pids[0], signal.SIGKILL)
+    wait_exit(running.exit_fds())
+    pcontext.close(timeout=1)  # it collects what has ended
+    running.kill()
+    running.join(5)
+    assert not Path(f"/proc/{child}").exists()
+
+
+def process_runs(pid: int) -> bool:
+    return any(process.pid == pid and not process.ended for process in descendants())
+
+
+@pytest.mark.usefixtures("first_process")
+def test_strangers_that_end_during_a_round_are_collected_and_no_others(tmp_path: Path) -> None:
+    _, running = start(tmp_path, starts_a_daemon(tmp_path, seconds=0), "")
+    ours = subprocess.Popen(["true"], start_new_session=True)
+    daemon, child = await_pids(tmp_path / "pids")
+    os.kill(running.pids[1], signal.SIGKILL)
+    wait_exit(running.exit_fds())
+    kept = orphans(tmp_path, ours.pid)
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{daemon}").exists():
+        kept.reap(spared=running.pids.values())
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert Path(f"/proc/{child}").exists(), "what lives is left alone"
+    assert ours.wait(5) == 0 and running.collect_exits() == {1: -signal.SIGKILL}
+    running.kill()
+    running.join(5)
+    assert not Path(f"/proc/{child}").exists()
+
+
+def test_abandoned_start_whose_processes_cannot_be_killed_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    wedged = subprocess.Popen(["sleep", "60"])  # as if it sat in the kernel: it does not end
+
+    class Wedged(Orphans):
+        def kill(self, killed: Collection[int] = ()) -> list[int]:
+            return [wedged.pid]
+
+    monkeypatch.setattr(processes, "ABANDON_SECONDS", 0.1)
+    abandon_start(None, Wedged("A="))
+    assert "survive SIGKILL" in caplog.text and wedged.poll() is None
+    wedged.kill()
+
+
+def test_kill_that_a_signal_interrupted_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, running = start(tmp_path, "")
+
+    def interrupted(*_: object) -> list[int]:
+        raise SignalException("SIGTERM", signal.SIGTERM)
+
+    with monkeypatch.context() as signalled, pytest.raises(SignalException):
+        signalled.setattr(Orphans, "kill", interrupted)
+        running.kill()
+    running.kill()
+    assert running._closing is not None, "torch's log tails would run on, and the agent with them"
+    running.join(5)
+
+
+def test_descriptors_are_closed_even_if_torch_cannot_close_its_logs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pcontext, running = start(tmp_path, "")
+    (fd,) = running.exit_fds()
+
+    def close(*_: object, **__: object) -> None:
+        raise ProcessLookupError
+
+    with monkeypatch.context() as broken:
+        broken.setattr(pcontext, "close", close)
+        broken.setattr(threading, "excepthook", lambda _: None)
+        running.kill()
+        running.join(5)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
+    pcontext.close()
+
+
+def test_there_is_nothing_to_collect_without_children() -> None:
+    Orphans("A=").reap(spared=())
+    collect([os.getpid()])
+
+
+def test_python_without_pidfd_open_sees_the_end_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "pidfd_open")
+    child = subprocess.Popen(["sleep", "60"])
+    fd = exit_fd.open_exit_fd(child.pid)
+    child.kill()
+    wait_exit([fd])
+    os.close(fd)
+    assert child.wait(5) == -signal.SIGKILL
 
 
 def test_a_process_that_was_collected_already_has_ended() -> None:

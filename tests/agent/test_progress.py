@@ -13,20 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 
-from agent.progress import (
+from agent.monitor.progress import (
     ENV_PROGRESS_FILE,
     ENV_RUNTIME_METRICS,
-    Look,
     ProgressFiles,
     ProgressMonitor,
     RankProgress,
-    TrackedLogsSpecs,
+    Snapshot,
 )
-from agent.report import Report
-from agent.stepping import Figures, RoundProgress, Told
-from agent.world import AgentState
+from agent.monitor.stepping import Figures, RoundProgress, StepReport
+from agent.report.reporter import Report
+from crds.protocol import AgentState
 
 ROOT = Path(__file__).parents[2]
 
@@ -58,7 +56,7 @@ def newest_step(files: ProgressFiles) -> int | None:
 
 def test_newest_step_of_any_process_is_read(files: ProgressFiles) -> None:
     first, second = files.renew(2)
-    assert files.read() == Look({})
+    assert files.read() == Snapshot({})
     report_step(second, 7)
     report_step(first, 6)
     newest = files.read().newest
@@ -70,7 +68,7 @@ def test_started_anew_nothing_is_told_yet(files: ProgressFiles) -> None:
     (env,) = files.renew(1)
     report_step(env, 7)
     files.renew(1)
-    assert files.read() == Look({})
+    assert files.read() == Snapshot({})
 
 
 def test_highest_checkpoint_of_any_process_is_read_with_the_newest_step(files: ProgressFiles) -> None:
@@ -103,7 +101,7 @@ def test_each_process_is_read_by_itself_too(files: ProgressFiles) -> None:
     save_checkpoint(second, 5)
     ranks = [files.read_rank(rank) for rank in range(3)]
     assert [rank.step for rank in ranks] == [7, 5, None]
-    told = [rank.last_told for rank in ranks]
+    told = [rank.last_report_at for rank in ranks]
     assert told[0] < told[1] <= time.monotonic()
     assert ranks[2] == RankProgress()
     assert files.read_rank(9) == RankProgress()
@@ -114,7 +112,7 @@ def test_a_process_that_tells_only_its_checkpoints_is_at_the_last_of_them(files:
     save_checkpoint(env, 20)
     rank = files.read_rank(0)
     assert rank.step == 20
-    assert 0 <= time.monotonic() - rank.last_told < 5
+    assert 0 <= time.monotonic() - rank.last_report_at < 5
 
 
 def test_a_process_is_busy_until_when_its_file_says(files: ProgressFiles) -> None:
@@ -133,7 +131,7 @@ def test_the_shared_metrics_file_speaks_for_processes_that_tell_nothing_else(fil
     assert files.read_rank(1).step == 11
     rank = files.read_rank(0)
     assert rank.step == 12
-    assert 0 <= time.monotonic() - rank.last_told < 5
+    assert 0 <= time.monotonic() - rank.last_report_at < 5
 
 
 def test_script_with_an_older_dlr_is_read(files: ProgressFiles) -> None:
@@ -154,7 +152,7 @@ def test_steps_never_fall_while_they_are_written(files: ProgressFiles) -> None:
         "for step in itertools.count():\n    dlr.report_step(step)\n    dlr.checkpoint_saved(step)\n"
     )
     with subprocess.Popen([sys.executable, "-c", script], env=env, cwd=ROOT) as process:
-        seen: list[Look] = []
+        seen: list[Snapshot] = []
         while process.poll() is None and len(seen) < 5_000:
             look = files.read()
             if look.steps:
@@ -188,6 +186,7 @@ class FakeReporter:
     def __init__(self, **latest: Any) -> None:
         self.latest = Report(AgentState.RUNNING, datetime.now(UTC), 1, **latest)
         self.told: list[tuple[int, int | None, bool]] = []
+        self.checkpoints: list[tuple[int, int | None]] = []
 
     def follow(self, figures: Callable[[], Figures]) -> None:
         self.figures = figures
@@ -195,6 +194,10 @@ class FakeReporter:
     def progress(self, *, at_once: bool) -> None:
         progress = self.figures().progress
         self.told.append((progress.step, progress.checkpoint_step, at_once))
+
+    def checkpoint(self) -> None:
+        progress = self.figures().progress
+        self.checkpoints.append((progress.step, progress.checkpoint_step))
 
 
 def test_only_changes_are_told_and_the_first_of_a_round_at_once(files: ProgressFiles) -> None:
@@ -216,7 +219,7 @@ def test_only_changes_are_told_and_the_first_of_a_round_at_once(files: ProgressF
     assert reporter.told == [(1, None, True), (2, None, False), (2, None, True)]
 
 
-def test_a_checkpoint_is_told_at_once_and_never_falls_within_a_round(files: ProgressFiles) -> None:
+def test_a_checkpoint_is_told_and_never_falls_within_a_round(files: ProgressFiles) -> None:
     reporter = FakeReporter()
     monitor = ProgressMonitor(files, reporter)  # type: ignore[arg-type]
     (env,) = files.renew(1)
@@ -234,22 +237,17 @@ def test_a_checkpoint_is_told_at_once_and_never_falls_within_a_round(files: Prog
     monitor.look()
     save_checkpoint(env, 5)
     monitor.look()
-    assert reporter.told == [
-        (9, None, True),
-        (9, 9, True),
-        (5, 9, False),
-        (5, None, True),
-        (5, 5, True),
-    ]
+    assert reporter.told == [(9, None, True), (5, 9, False), (5, None, True)]
+    assert reporter.checkpoints == [(9, 9), (5, 5)]
 
 
 def stretch(round_progress: RoundProgress) -> tuple[int, int, int]:
     return round_progress.round, round_progress.first_step, round_progress.last_step
 
 
-def tell(env: dict[str, str], step: int, at: float, first: Told | None = None) -> None:
+def tell(env: dict[str, str], step: int, at: float, first: StepReport | None = None) -> None:
     """As the SDK does, at a time of our choice."""
-    told = first or Told(0.0, 0)
+    told = first or StepReport(0.0, 0)
     record = struct.pack("qdqdqdqd", step, at, 0, 0.0, 0, 0.0, told.step, told.at)
     Path(env[ENV_PROGRESS_FILE]).write_bytes(record)
 
@@ -259,9 +257,9 @@ def test_what_was_trained_is_told_by_round(files: ProgressFiles) -> None:
     monitor = ProgressMonitor(files, reporter)  # type: ignore[arg-type]
     (env,) = files.renew(1)
     now = time.monotonic()
-    tell(env, 12, now - 8, first=Told(now - 10, 11))
+    tell(env, 12, now - 8, first=StepReport(now - 10, 11))
     monitor.look()
-    tell(env, 15, now - 2, first=Told(now - 10, 11))
+    tell(env, 15, now - 2, first=StepReport(now - 10, 11))
     figures = monitor.figures()
     assert [stretch(r) for r in figures.rounds] == [(1, 11, 15)]
     assert figures.rounds[0].stepping_seconds == pytest.approx(8)
@@ -297,13 +295,3 @@ def test_rounds_that_an_earlier_agent_of_the_pod_told_stay(files: ProgressFiles)
     (env,) = files.renew(1)
     report_step(env, 3)
     assert [r.round for r in monitor.figures().rounds] == [2, 3, 4, 5, 6, 7, 8, 9]
-
-
-def test_processes_learn_their_files_from_their_environment(files: ProgressFiles, tmp_path: Path) -> None:
-    specs = TrackedLogsSpecs(DefaultLogsSpecs(log_dir=str(tmp_path), tee=Std.ERR), files)
-    envs: dict[int, dict[str, str]] = {0: {}, 1: {}}
-    dest = specs.reify(envs)
-    assert envs[0][ENV_PROGRESS_FILE] != envs[1][ENV_PROGRESS_FILE]
-    assert envs[1]["TORCHELASTIC_ERROR_FILE"] == dest.error_files[1]
-    assert specs.latest.stderrs == dest.stderrs
-    assert specs.root_log_dir == str(tmp_path)

@@ -11,15 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent import accelerators
-from agent.api import ApiError, UnavailableError
 from agent.environment import Environment
-from agent.failure import Failure
-from agent.report import Facts, Outbox, Report, Reporter
-from agent.stepping import Figures, Progress, RoundProgress
-from agent.usage import Usage
-from agent.world import AgentState
+from agent.kube.api import ApiClient, ApiError, UnavailableError
+from agent.monitor import accelerators
+from agent.monitor.stepping import Figures, Progress, RoundProgress
+from agent.monitor.usage import Usage
+from agent.report.failure import Failure
+from agent.report.reporter import Facts, PendingReports, Report, Reporter
 from crds.elasticworker import AgentReport
+from crds.protocol import AgentState
+from tests.agent.fake_cluster import FakeCluster
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 ME = Environment("job", "default", "job-worker-0", 0, 2, "uid", "10.0.0.1")
@@ -36,6 +37,7 @@ class FakeApi:
         self.paths: set[str] = set()
         self.away = threading.Event()
         self.deleted = False
+        self.refusal = ""
         self.attempts = threading.Semaphore(0)
 
     def merge_patch(self, path: str, patch: dict[str, Any]) -> dict[str, Any]:
@@ -44,6 +46,8 @@ class FakeApi:
             raise UnavailableError(0, "away")
         if self.deleted:
             raise ApiError(404, "not found")
+        if self.refusal:
+            raise ApiError(403, self.refusal)
         self.paths.add(path)
         self.told.append(patch["status"]["agent"])
         return {}
@@ -74,32 +78,32 @@ def reporter(api: FakeApi) -> Iterator[Reporter]:
 def test_every_failure_is_told_and_the_last_word_is_the_latest(
     changes: list[tuple[AgentState, bool]], data: st.DataObject
 ) -> None:
-    outbox, told, sequence, latest = Outbox(), [], 0, None
+    pending, told, sequence, latest = PendingReports(), [], 0, None
     for state, failed in changes:
         sequence += failed
         latest = Report(state, NOW, failure=failure(sequence) if sequence else None)
-        outbox.put(latest)
+        pending.put(latest)
         if data.draw(st.booleans()):  # the API server takes one
-            first = outbox.first()
+            first = pending.first()
             assert first is not None
             told.append(first)
-            outbox.told(first)
-    while (first := outbox.first()) is not None:
+            pending.written(first)
+    while (first := pending.first()) is not None:
         told.append(first)
-        outbox.told(first)
+        pending.written(first)
     assert [r.failures for r in told] == sorted(r.failures for r in told)
     assert {r.failures for r in told} >= set(range(1, sequence + 1))
     assert (told[-1] if told else None) == latest
 
 
 def test_what_was_replaced_while_it_was_written_is_written_anew() -> None:
-    outbox = Outbox()
+    pending = PendingReports()
     old, new = Report(AgentState.READY, NOW), Report(AgentState.RUNNING, NOW)
-    outbox.put(old)
-    first = outbox.first()
-    outbox.put(new)
-    outbox.told(first)
-    assert outbox.first() == new
+    pending.put(old)
+    first = pending.first()
+    pending.put(new)
+    pending.written(first)
+    assert pending.first() == new
 
 
 @given(
@@ -195,6 +199,63 @@ def test_first_step_of_a_round_and_a_checkpoint_do_not_wait(api: FakeApi, report
     assert attempts == 1
 
 
+def saved(api: FakeApi) -> list[int | None]:
+    """The checkpoints that the writes have told of."""
+    return [(each["progress"] or {}).get("checkpointStep") for each in api.told]
+
+
+def wait_saved(api: FakeApi, step: int) -> None:
+    while step not in saved(api):
+        assert api.attempts.acquire(timeout=5)
+
+
+def test_of_many_checkpoints_the_first_is_told_at_once_and_the_newest_when_the_time_has_come(
+    api: FakeApi, reporter: Reporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.report.reporter.CHECKPOINT_SECONDS", 1.0)
+    reporter._progress_seconds = 60.0
+    reporter.start()
+    assert reporter.flush(5)
+    newest = 0
+    reporter.follow(lambda: Figures(Progress(newest, NOW, newest)))
+    began = time.monotonic()
+    while time.monotonic() < began + 0.5:
+        newest += 1
+        reporter.checkpoint()
+        time.sleep(0.01)  # a script saves so often
+    wait_saved(api, newest)
+    assert saved(api)[1] < newest, "the first did not wait"
+    assert len(api.told) <= 3 + int(time.monotonic() - began)
+    monkeypatch.setattr("agent.report.reporter.CHECKPOINT_SECONDS", 60.0)
+    reporter._checkpoint_reported_at -= 60  # a quiet time
+    newest += 1
+    reporter.checkpoint()
+    wait_saved(api, newest)
+
+
+def test_whatever_else_is_told_tells_of_the_newest_checkpoint(api: FakeApi, reporter: Reporter) -> None:
+    newest = 1
+    reporter._progress_seconds = 60.0
+    reporter.follow(lambda: Figures(Progress(newest, NOW, newest)))
+    reporter.start()
+    reporter.checkpoint()
+    wait_saved(api, 1)
+    for step, state, round_ in (
+        (2, AgentState.FAILED, 1),
+        (3, AgentState.READY, 1),
+        (4, AgentState.RUNNING, 2),
+    ):
+        newest = step
+        reporter.checkpoint()  # not yet, for its own sake
+        reporter.report(state, round_, failure(1) if state is AgentState.FAILED else None)
+        assert reporter.flush(5)
+        assert saved(api)[-1] == step
+    newest = 5
+    reporter.checkpoint()
+    assert reporter.flush(5), "the last word"
+    assert saved(api)[-1] == 5
+
+
 def test_every_report_says_how_far_training_is_then(api: FakeApi, reporter: Reporter) -> None:
     reporter.start()
     told = RoundProgress(1, 5, 7, 2.0)
@@ -270,3 +331,32 @@ def test_flush_does_not_wait_for_a_worker_that_was_deleted(api: FakeApi, reporte
     began = time.monotonic()
     assert not reporter.flush(60)
     assert time.monotonic() - began < 5
+
+
+def test_what_is_refused_for_good_is_said_once_and_not_tried_again(api: FakeApi) -> None:
+    refused = threading.Event()
+    reporter = Reporter(
+        api,  # type: ignore[arg-type]
+        ME,
+        FACTS,
+        Report(AgentState.READY, NOW),
+        progress_seconds=0.0,
+        on_final_refusal=refused.set,
+    )
+    api.refusal = "only the Pod job-worker-0-3 may report for this ElasticWorker"
+    reporter.start()
+    assert not reporter.flush(60)
+    reporter.join(5)
+    assert not reporter.is_alive()
+    assert refused.is_set()
+    reporter.report(AgentState.STOPPED)
+    assert not reporter.flush(60)
+    assert api.attempts.acquire(timeout=1)
+    assert not api.attempts.acquire(blocking=False), "one attempt"
+
+
+def test_what_is_sent_is_utf8_whatever_the_texts(cluster: FakeCluster) -> None:
+    client = ApiClient.in_cluster(cluster.environ(0))
+    path = "/apis/elastic.iml.github.io/v1alpha1/namespaces/default/elasticworkers/job-worker-0/status"
+    client.merge_patch(path, {"status": {"agent": {"address": "host-\udcff", "note": "Größe"}}})
+    assert cluster.agent(0) == {"address": "host-?", "note": "Größe"}

@@ -12,11 +12,10 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
-from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 
-from agent import stacks
-from agent.dump import place, waits_for_others
-from agent.stacks import DEFAULT_SIGNAL, Capture, StackLogsSpecs, capture, signal_number, wait_state
+from agent.monitor import stacks
+from agent.monitor.dump import innermost_place, waits_for_others
+from agent.monitor.stacks import DEFAULT_SIGNAL, Capture, StackFiles, capture, signal_number, wait_state
 
 ROOT = Path(__file__).parents[2]
 
@@ -99,7 +98,7 @@ def test_process_in_a_deadlock_shows_the_line_and_lives_on(trainers: Trainers) -
     wait_asleep(process)
     for _ in range(2):
         shown = trainers.capture()[0]
-        assert place(shown.frames).endswith("script0.py:7 in stuck: lock.acquire()")
+        assert innermost_place(shown.frames).endswith("script0.py:7 in stuck: lock.acquire()")
         assert [f.function for f in shown.frames] == ["stuck", "<module>"]
         assert shown.text.count("(most recent call first)") == 2, "the whole dump has all threads"
         assert not waits_for_others(shown.frames)
@@ -158,30 +157,27 @@ def test_the_users_choice_of_signal_counts_if_it_is_one() -> None:
         assert signal_number({"DLR_STACKS_SIGNAL": nonsense}) == DEFAULT_SIGNAL
 
 
-def test_whole_dumps_outlive_the_next_start(tmp_path: Path) -> None:
-    logs = StackLogsSpecs(DefaultLogsSpecs(log_dir=str(tmp_path)))
-    envs: dict[int, dict[str, str]] = {0: {}, 1: {}}
-    logs.reify(envs)
-    assert envs[1]["DLR_STACKS_FILE"] == str(logs.files[1])
-    assert envs[1]["PYTHONFAULTHANDLER"] == "1"
-    kept_in = logs.keep(7, {3: "a dump"})
-    logs.reify(envs)
-    assert kept_in is not None
-    assert (kept_in / "rank_3.txt").read_text() == "a dump"
-    assert tmp_path in kept_in.parents
+def test_processes_write_beside_their_logs(tmp_path: Path) -> None:
+    stack_files = StackFiles()
+    env = stack_files.renew(
+        7, {0: f"{tmp_path}/attempt_7/0/error.json", 1: f"{tmp_path}/attempt_7/1/error.json"}
+    )
+    assert env[1]["DLR_STACKS_FILE"] == f"{tmp_path}/attempt_7/1/stacks.txt" == str(stack_files.files[1])
+    assert env[1]["PYTHONFAULTHANDLER"] == "1"
+    assert stack_files.folder == tmp_path / "attempt_7"
 
 
 def test_without_log_files_dumps_have_a_place_too() -> None:
-    logs = StackLogsSpecs(DefaultLogsSpecs(log_dir=os.devnull))
-    logs.reify({0: {}})
-    assert logs.files[0].parent.is_dir()
-    kept_in = logs.keep(7, {0: "a dump"})
-    assert kept_in is not None
-    assert (kept_in / "rank_0.txt").exists()
+    stack_files = StackFiles()
+    assert stack_files.folder is None
+    stack_files.renew(7, {0: os.devnull})
+    seventh = stack_files.files[0]
+    seventh.write_text("a dump")
+    stack_files.renew(8, {0: os.devnull})
+    assert stack_files.files[0].parent.is_dir()
+    assert seventh.read_text() == "a dump"
 
 
 def test_what_the_user_says_of_faulthandler_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PYTHONFAULTHANDLER", "")
-    envs: dict[int, dict[str, str]] = {0: {}}
-    StackLogsSpecs(DefaultLogsSpecs(log_dir=str(tmp_path))).reify(envs)
-    assert "PYTHONFAULTHANDLER" not in envs[0]
+    assert "PYTHONFAULTHANDLER" not in StackFiles().renew(1, {0: f"{tmp_path}/attempt_1/0/error.json"})[0]

@@ -6,18 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.stepping import LATELY_SECONDS, RoundProgress, Stepping, Told, with_round
+from agent.monitor.stepping import LATELY_SECONDS, RoundProgress, Stepping, StepReport, with_round
 
 
 @given(st.lists(st.integers(0, 20), min_size=1), st.data())
 def test_a_round_reaches_from_the_first_step_to_the_highest(steps: list[int], data: st.DataObject) -> None:
     """However a script goes back and forth, and whichever steps are seen."""
-    told = [Told(float(at), step) for at, step in enumerate(steps)]
+    told = [StepReport(float(at), step) for at, step in enumerate(steps)]
     stepping, seen = Stepping(), [told[0]]
     for each in told:
         if data.draw(st.booleans()):
             seen.append(each)
-            stepping.see(0, told[0], each)
+            stepping.observe(0, told[0], each)
     if len(seen) == 1:
         assert stepping.in_round(1) is None
         return
@@ -27,28 +27,28 @@ def test_a_round_reaches_from_the_first_step_to_the_highest(steps: list[int], da
 
 def test_the_process_that_came_furthest_speaks_and_of_equals_the_first() -> None:
     stepping = Stepping()
-    stepping.see(0, Told(1, 10), Told(5, 14))
-    stepping.see(1, Told(2, 10), Told(8, 14))
+    stepping.observe(0, StepReport(1, 10), StepReport(5, 14))
+    stepping.observe(1, StepReport(2, 10), StepReport(8, 14))
     assert stepping.in_round(3) == RoundProgress(3, 10, 14, 4)
-    stepping.see(1, Told(2, 10), Told(9, 15))
+    stepping.observe(1, StepReport(2, 10), StepReport(9, 15))
     assert stepping.in_round(3) == RoundProgress(3, 10, 15, 7)
 
 
 def test_speed_is_known_from_the_second_step_on() -> None:
     stepping = Stepping()
     assert stepping.seconds_per_step() is None
-    stepping.see(0, Told(1, 10), Told(1, 10))
+    stepping.observe(0, StepReport(1, 10), StepReport(1, 10))
     assert stepping.seconds_per_step() is None
-    stepping.see(0, Told(1, 10), Told(3, 11))
+    stepping.observe(0, StepReport(1, 10), StepReport(3, 11))
     assert stepping.seconds_per_step() == 2
 
 
 @given(st.lists(st.floats(0.01, 50), min_size=1, max_size=60))
 def test_speed_is_that_of_lately(durations: list[float]) -> None:
     stepping, at, times = Stepping(), 0.0, [0.0]
-    stepping.see(0, Told(0, 0), Told(0, 0))
+    stepping.observe(0, StepReport(0, 0), StepReport(0, 0))
     for step, at in enumerate(itertools.accumulate(durations), 1):
-        stepping.see(0, Told(0, 0), Told(at, step))
+        stepping.observe(0, StepReport(0, 0), StepReport(at, step))
         times.append(at)
     late = [t for t in times if at - t < LATELY_SECONDS]
     steps = max(len(late), 1)  # the step that began before, and those since

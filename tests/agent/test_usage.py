@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from agent import usage
-from agent.usage import STALE_SECONDS, Usage, UsageMeter, meter_of_pod, read_gpus
+from agent.monitor import usage
+from agent.monitor.usage import STALE_SECONDS, Usage, UsageMeter, meter_of_pod, read_gpus
 from crds.elasticworker import Usage as UsageStatus
 
 GIB = 2**30

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +15,13 @@ from pathlib import Path
 import pytest
 
 from agent.launch import foreseen_environment, preloads
-from agent.warm.order import Answer
-from agent.warm.room import ROOM, VARIABLE
+from agent.warm.argv_padding import PADDING, VARIABLE
+from agent.warm.messages import ParentReply, socket_pair
+from agent.warm.parent import HARMLESS_DEVICES, open_device
 from agent.warm.script import runs_python
 from agent.warm.starter import WarmStart
 from agent.warm.warm_parent import ForkedProcess
-from tests.agent.conftest import Agents, children, training_processes
+from tests.agent.conftest import ROOT, Agents, children, runs, training_processes
 from tests.agent.fake_cluster import FakeCluster
 
 SECONDS = 60.0
@@ -41,7 +43,17 @@ def warm() -> Iterator[WarmStart]:
     starter.close()
 
 
+def prepare(warm: WarmStart, env: Mapping[str, str] = ENV) -> None:
+    """Have a parent that is ready, or has failed."""
+    warm.prepare(env)
+    never, writer = os.pipe()
+    warm.await_warm(never, lambda: True)
+    os.close(never)
+    os.close(writer)
+
+
 def run_warm(warm: WarmStart, argv: list[str], folder: Path, env: Mapping[str, str] | None = None) -> Ended:
+    prepare(warm, env or ENV)
     out, err = folder / "out", folder / "err"
     with out.open("wb") as stdout, err.open("wb") as stderr:
         process = warm.start(argv, env or ENV, {1: stdout.fileno(), 2: stderr.fileno()})
@@ -124,6 +136,11 @@ SCRIPTS = {
                 loader = torch.utils.data.DataLoader(Data(), num_workers=2, multiprocessing_context=method)
                 print(method, sorted(int(x) for x in loader))
     """,
+    "temporary_directory": """
+        import os, tempfile
+        os.environ["TMPDIR"] = os.getcwd()
+        print(tempfile.gettempdir() == os.getcwd())
+    """,
     "what_others_see": """
         def words(name):
             return open(f"/proc/self/{name}").read().rstrip("\\0").split("\\0")
@@ -168,8 +185,8 @@ def from_the_agent(scripts: Scripts, tmp_path_factory: pytest.TempPathFactory) -
     results = tmp_path_factory.mktemp("results")
     orders = {name: scripts.argv(name) for name in SCRIPTS}
     (results / "orders.json").write_text(json.dumps(orders))
-    command = [sys.executable, "-u", "-m", "tests.agent.forked_parent", str(results), ROOM]
-    env = {**ENV, "LOCAL_RANK": "3", VARIABLE: ROOM}
+    command = [sys.executable, "-u", "-m", "tests.agent.forked_parent", str(results), PADDING]
+    env = {**ENV, "LOCAL_RANK": "3", VARIABLE: PADDING}
     subprocess.run(command, env=env, check=True, timeout=SECONDS, stdin=subprocess.DEVNULL)
     codes = json.loads((results / "codes.json").read_text())
     return {
@@ -255,6 +272,16 @@ def test_each_process_has_its_own_environment(warm: WarmStart, tmp_path: Path) -
     assert warm._parent is parent, "what a round says of itself needs no new parent"
 
 
+def test_environment_that_is_longer_than_the_padding_still_shows_whose_process_it_is(
+    warm: WarmStart, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("print(open('/proc/self/environ').read()[:17])")
+    env = {**ENV, "MASTER_LONG": "x" * 100_000, "DLR_PROGRESS_FILE": "/x"}
+    prepare(warm, env)
+    assert run_warm(warm, [sys.executable, "-u", str(script)], tmp_path, env).stdout == "DLR_PROGRESS_FILE\n"
+
+
 def test_what_is_read_when_torch_is_imported_renews_the_parent(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import torch; print(torch.get_num_threads())")
@@ -295,9 +322,42 @@ def test_parent_that_must_not_fork_says_why_and_the_process_is_spawned(
         (tmp_path / f"{module}.py").write_text(text)
     starter = WarmStart([module])
     env = {**ENV, "PYTHONPATH": str(tmp_path)}
+    prepare(starter, env)
     assert starter.start([sys.executable, "-u", "x.py"], env, {}) is None
     assert why in caplog.text
     starter.close()
+
+
+def test_parent_whose_agent_is_gone_ends_without_a_word(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(SLOW_TO_IMPORT)
+    ours, theirs = socket_pair()
+    with ours, theirs:
+        parent = subprocess.Popen(
+            [sys.executable, "-u", "-m", "agent.warm.parent", str(theirs.fileno()), "slow", PADDING],
+            env={**ENV, "PYTHONPATH": f"{tmp_path}:{ROOT}", "OUT": str(tmp_path)},
+            pass_fds=[theirs.fileno()],
+            stderr=subprocess.PIPE,
+        )
+    (tmp_path / "go").touch()
+    _, told = parent.communicate(timeout=SECONDS)
+    assert (parent.returncode, told) == (0, b"")
+
+
+def test_device_of_any_maker_is_seen_if_it_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Path("/dev/full").open("wb"), Path("/dev/urandom").open("rb"):
+        assert open_device() == ""
+        # None of the accelerators' is here, so this one stands for them.
+        harmless = [name for name in HARMLESS_DEVICES if name != "/dev/full"]
+        monkeypatch.setattr("agent.warm.parent.HARMLESS_DEVICES", tuple(harmless))
+        assert open_device() == "/dev/full"
+    for accelerator in (
+        "/dev/nvidia0",
+        "/dev/kfd",
+        "/dev/dri/renderD128",
+        "/dev/davinci0",
+        "/dev/accel/accel0",
+    ):
+        assert not accelerator.startswith(HARMLESS_DEVICES)
 
 
 def test_parent_that_is_killed_is_replaced(tmp_path: Path) -> None:
@@ -316,18 +376,35 @@ def test_parent_that_is_killed_is_replaced(tmp_path: Path) -> None:
         starter.close()
 
 
+def test_start_waits_for_no_parent_and_forks_from_it_once_it_is_ready(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(SLOW_TO_IMPORT)
+    script = tmp_path / "train.py"
+    script.write_text("print('trained')")
+    argv = [sys.executable, "-u", str(script)]
+    env = {**ENV, "PYTHONPATH": str(tmp_path), "OUT": str(tmp_path)}
+    starter = WarmStart(["slow"])
+    try:
+        assert starter.start(argv, env, {}) is None, "it is spawned"
+        parent = starter._parent
+        (tmp_path / "go").touch()
+        assert run_warm(starter, argv, tmp_path, env).stdout == "trained\n"
+        assert starter._parent is parent
+    finally:
+        starter.close()
+
+
 def test_process_that_the_agent_does_not_know_of_never_runs(tmp_path: Path) -> None:
     """The agent dies, or gives up, between the order and the answer."""
     witness = tmp_path / "witness"
     script = tmp_path / "train.py"
     script.write_text(f"open({str(witness)!r}, 'w')")
     starter = WarmStart()
-    starter.prepare(ENV)
+    prepare(starter)
     parent = starter._parent
     assert parent is not None
     known: list[int] = []
 
-    def answer(timeout_seconds: float) -> Answer:
+    def answer(timeout_seconds: float) -> ParentReply:
         found = original(timeout_seconds)
         known.append(found.pid)
         if found.pid:
@@ -360,6 +437,21 @@ def test_agent_forks_round_after_round_and_leaves_nothing_behind(
     assert not Path(f"/proc/{parent}").exists()
 
 
+def test_forked_process_does_not_outlive_an_agent_that_is_killed(
+    cluster: FakeCluster, agents: Agents
+) -> None:
+    agent = agents.start(0, agents.script("import time, dlr; dlr.report_step(1); time.sleep(60)"), warm=True)
+    cluster.wait_state({0: "Ready"}, 0)
+    cluster.form([0])
+    cluster.wait_step(0, 1)
+    (process,) = training_processes(agent.pid)
+    agent.kill()
+    deadline = time.monotonic() + 10
+    while runs(process):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 NOTHING_SECONDS = 1.0
 """In which nothing may come that would come at once."""
 SLOW_TO_IMPORT = """
@@ -369,6 +461,24 @@ folder = pathlib.Path(os.environ["OUT"])
 while not (folder / "go").exists():
     time.sleep(0.02)
 """
+
+
+def test_agent_whose_parent_still_imports_sees_what_becomes_of_its_world(
+    cluster: FakeCluster, agents: Agents, tmp_path: Path
+) -> None:
+    work = tmp_path / "work"
+    (work / "slow.py").write_text(SLOW_TO_IMPORT)
+    agent = agents.start(0, "--preload=slow", agents.script("import time; time.sleep(60)"), warm=True)
+    cluster.wait_state({0: "Ready"}, 0)
+    cluster.form([0])
+    cluster.wait_state({0: "Running"}, 1)
+    cluster.reform()
+    cluster.wait_state({0: "Ready"}, 1, timeout_seconds=20)
+    cluster.form([0])
+    cluster.wait_state({0: "Running"}, 2)
+    (work / "go").touch()
+    cluster.wait(lambda: training_processes(agent.pid), "the process", SECONDS)
+    assert "so the process is spawned" not in agents.log(0)
 
 
 @pytest.mark.parametrize("needed", [False, True])

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.api import ApiClient, ApiError, GoneError, UnavailableError, _lines, error_of
-from agent.watcher import Watcher
-from agent.world import WAIT, AgentState, JobView, Member, next_action
+from agent.kube.api import ApiClient, ApiError, GoneError, UnavailableError, _lines, error_of
+from agent.kube.watcher import Watcher
+from agent.rendezvous.world import WAIT, JobView, Member, next_action
+from crds.protocol import AgentState
 from tests.agent.fake_cluster import JOB, NAMESPACE, FakeCluster
 
 JobWatcher = Watcher[JobView]
@@ -68,6 +69,36 @@ def test_lists_anew_when_its_version_is_gone(cluster: FakeCluster, watcher: JobW
     cluster.start()
     wait_phase(watcher, "Running")
     assert cluster.lists == 2
+
+
+def test_a_server_that_shuts_down_and_ends_watches_at_once_is_left(
+    cluster: FakeCluster, watcher: JobWatcher
+) -> None:
+    watcher.start()
+    cluster.publish(phase="Pending")
+    wait_phase(watcher, "Pending")
+    cluster.stop(draining=True)
+    cluster.publish(phase="Running")
+    cluster.start()
+    wait_phase(watcher, "Running")
+
+
+def test_a_watch_whose_connection_is_forgotten_is_opened_anew(
+    cluster: FakeCluster,
+    watcher: JobWatcher,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("agent.kube.watcher.IDLE_SECONDS", 0.5, raising=False)
+    watcher.start()
+    cluster.publish(phase="Pending")
+    wait_phase(watcher, "Pending")
+    cluster.wait(lambda: cluster.watches == 1, "the watch")
+    cluster.freeze_watches()
+    cluster.publish(phase="Running")
+    wait_phase(watcher, "Running")
+    assert cluster.lists == 1
+    assert not caplog.records, "a quiet watch is no reason to warn"
 
 
 def test_survives_a_server_that_errs(cluster: FakeCluster, watcher: JobWatcher) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from agent import xid
-from agent.xid import DeviceFault, DeviceWatch, is_device_fault
+from agent.monitor import xid
+from agent.monitor.xid import DeviceFault, DeviceWatch
+from crds import xids
 from crds.elasticworker import ExitClass
 from reconcilers.failure.hardware_smell import smells_of_hardware
 
@@ -47,6 +48,9 @@ class Nvml:
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
         return index
+
+    def nvmlDeviceGetName(self, handle: int) -> bytes:
+        return b"NVIDIA H100"
 
     def nvmlDeviceGetSupportedEventTypes(self, handle: int) -> int:
         return self.supported
@@ -112,7 +116,7 @@ def test_fault_wakes_who_polls_and_says_where_it_is(nvml: Nvml, watch: DeviceWat
 
 
 def test_what_is_not_the_devices_doing_is_left_to_the_processes(nvml: Nvml, watch: DeviceWatch) -> None:
-    for number in (13, 31, 43, 45, 68, 63, 92):
+    for number in (13, 31, 39, 43, 45, 68, 63, 92):
         nvml.tell(number)
     nvml.tell(1, event_type=nvml.nvmlEventTypeDoubleBitEccError)
     nvml.tell(48)
@@ -198,7 +202,7 @@ def test_local_rank_is_known_where_each_process_has_one_device() -> None:
 
 
 def test_unknown_xid_is_a_fault() -> None:
-    assert is_device_fault(999)
+    assert xids.ends_training(999)
     assert "Xid 999 on GPU 0;" in DeviceFault(999, 0).message
 
 

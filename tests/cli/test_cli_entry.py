@@ -121,6 +121,9 @@ def test_every_command_has_help() -> None:
         ["kubeconfig"],
         ["controller"],
         ["manifests"],
+        ["install"],
+        ["uninstall"],
+        ["doctor"],
         ["job"],
         ["job", "status"],
         ["node-check"],
@@ -133,6 +136,52 @@ def test_every_command_has_help() -> None:
         name in everything
         for name in ("up", "down", "kubeconfig", "job", "node-check", "run", "controller", "manifests")
     )
+    assert all(name in everything for name in ("install", "uninstall", "doctor"))
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("manifests", "--namespace", "BAD NAME"), "'BAD NAME' is no name for a namespace: it needs 1 to 63"),
+        (("manifests", "--namespace", "n" * 64), "is no name for a namespace"),
+        (("manifests", "--image", ""), "'' is no image: it needs a form like registry.example/team/"),
+        (("manifests", "--check-image", "a b"), "'a b' is no image"),
+        (("install", "--image", "Registry/Upper"), "'Registry/Upper' is no image"),
+        (("install", "--jobs-namespace", ""), "'' is no name for a namespace"),
+        (("uninstall", "-n", "-x"), "'-x' is no name for a namespace"),
+        (("doctor", "-n", "a.b"), "'a.b' is no name for a namespace"),
+    ],
+)
+def test_names_that_cannot_be_are_refused_in_one_sentence(
+    dlr: Dlr, words: tuple[str, ...], says: str
+) -> None:
+    done = dlr(*words)
+    assert (done.exit_code, done.out) == (2, "")
+    assert says in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        "x",
+        "x:1",
+        "localhost:5000/a/b__c:v1.2",
+        f"r.example/x:1@sha256:{'0' * 64}",
+        "[::1]:5000/x",
+        "R.example/x",
+    ],
+)
+def test_images_as_registries_name_them_are_taken(dlr: Dlr, image: str) -> None:
+    assert f"image: {image}\n" in dlr("manifests", "--image", image).out.replace("'", "")
+
+
+def test_what_only_installing_needs_is_not_imported_at_the_start() -> None:
+    program = "import sys, dlr.commands.application; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    ).stdout.split()
+    assert not {"jsonpatch", "dlr.commands.install.installer", "dlr.commands.doctor.facts"} & set(loaded)
 
 
 def test_shell_completion_knows_the_commands(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +230,14 @@ def test_controller_on_a_port_in_use_is_one_sentence(dlr: Dlr, tmp_path: Path) -
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = dlr(
-            *("controller", "--kubeconfig", str(path), "--listen-address", "127.0.0.1"),
+            *(
+                "controller",
+                "--kubeconfig",
+                str(path),
+                "--lease-namespace=default",
+                "--listen-address",
+                "127.0.0.1",
+            ),
             *(
                 "--metrics-port",
                 str(port),

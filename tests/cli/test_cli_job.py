@@ -80,7 +80,7 @@ class TestSubmit:
         assert done.exit_code == 0
         assert "elasticjob default/digits created" in done.out
         assert 'warning: mind the "gap"' in done.err
-        assert server.requests[-1].query == {"fieldValidation": "Strict"}
+        assert server.requests[-1].query == {"fieldValidation": "Strict", "fieldManager": "dlr"}
         assert server.requests[-1].body["metadata"] == {"name": "digits"}
 
     def test_the_file_s_namespace_counts_unless_the_option_contradicts(
@@ -129,7 +129,7 @@ class TestSubmit:
     def test_cluster_without_the_crds(self, server: ScriptedServer, dlr: Dlr, tmp_path: Path) -> None:
         done = dlr("job", "submit", "-f", job_file(tmp_path))
         assert done.exit_code == 1
-        assert "knows no elasticjobs. Install dlr there: dlr manifests | kubectl apply -f -" in done.err
+        assert "knows no elasticjobs. Install dlr there: dlr install" in done.err
 
 
 class TestList:

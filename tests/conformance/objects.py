@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import copy
+import os
 import secrets
 from typing import Any
 
 from .resources import (
     BUDGETS,
+    CATEGORY,
     CONFIGMAPS,
     DEPLOYMENTS,
     LEASES,
     PODS,
     SERVICEACCOUNTS,
+    WG,
     WIDGETS,
     Resource,
 )
 
 JSON = dict[str, Any]
 
+IMAGE = os.environ.get("DLR_CONFORMANCE_IMAGE", "busybox:stable")
+"""Of all containers: it must have `/bin/sh` and `sleep`. Where nodes reach no registry, one that they have."""
 MAX_SIZE = 100
 DEFAULT_SIZE = 3
 
@@ -80,7 +85,7 @@ def idle_deployment(namespace: str, name: str, *containers: JSON) -> JSON:
 
 
 def container(name: str = "main", script: str = "sleep 3600", **fields: Any) -> JSON:
-    return {"name": name, "image": "busybox:stable", "command": ["/bin/sh", "-c", script], **fields}
+    return {"name": name, "image": IMAGE, "command": ["/bin/sh", "-c", script], **fields}
 
 
 def owned_by(owner: JSON, *, controller: bool = True, block: bool = True) -> JSON:
@@ -182,9 +187,9 @@ _SPEC: JSON = {
         "min": {"type": "integer"},
         "max": {"type": "integer"},
         "limit": {
-            "type": "integer",
+            **_TEXT,
             "x-kubernetes-validations": [
-                {"rule": "self <= 10", "messageExpression": "'limit ' + string(self) + ' exceeds 10'"}
+                {"rule": "self.matches('^[0-9]+$')", "messageExpression": "'limit ' + self + ' is no number'"}
             ],
         },
     },
@@ -276,7 +281,7 @@ def widget_crd() -> JSON:
             },
         },
     )
-    definition["spec"]["names"] |= {"shortNames": ["wg"], "categories": ["conformance"]}
+    definition["spec"]["names"] |= {"shortNames": [WG], "categories": [CATEGORY]}
     return definition
 
 

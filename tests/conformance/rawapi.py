@@ -197,6 +197,10 @@ def names(body: JSON) -> list[str]:
     return [item["metadata"]["name"] for item in body["items"]]
 
 
+RULES_NOT_CHECKED = {"<nil>": "FieldValueInvalid"}
+"""The cause that is added where a fault keeps the kind's rules from being asked."""
+
+
 def causes(status: JSON) -> dict[str, str]:
     """Field to reason, of an Invalid."""
     return {cause["field"]: cause["reason"] for cause in status["details"]["causes"]}

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+
+WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
+"""Workers of one run have a kind of their own each, so that they can share an API server."""
 
 
 @dataclass(frozen=True)
@@ -16,6 +20,14 @@ class Resource:
     @property
     def api_version(self) -> str:
         return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def singular(self) -> str:
+        return self.kind.lower()
+
+    @property
+    def singular_group(self) -> str:
+        return f"{self.singular}.{self.group}"
 
     @property
     def group_resource(self) -> str:
@@ -68,4 +80,7 @@ SELF_REVIEWS = Resource(
 ACCESS_REVIEWS = Resource(
     "authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", namespaced=False
 )
-WIDGETS = Resource("conformance.dlr.dev", "v1alpha1", "widgets", "Widget")
+WIDGETS = Resource("conformance.dlr.dev", "v1alpha1", f"widgets{WORKER}", f"Widget{WORKER}")
+WG = f"wg{WORKER}"
+"""The short name of the suite's own kind."""
+CATEGORY = f"conformance{WORKER}"

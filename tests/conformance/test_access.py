@@ -30,6 +30,7 @@ from .resources import (
     ROLES,
     SELF_REVIEWS,
     SERVICEACCOUNTS,
+    WG,
     WIDGETS,
 )
 from .waiting import eventually
@@ -138,8 +139,8 @@ async def test_an_account_may_do_nothing_at_first(api: Api, accounts: Accounts) 
     bearer = api.as_token(await accounts.token("worker"))
     status = (await bearer.list(WIDGETS, accounts.namespace)).refused(403, "Forbidden")
     assert status["message"] == (
-        f'widgets.conformance.dlr.dev is forbidden: User "system:serviceaccount:{accounts.namespace}:worker" '
-        f'cannot list resource "widgets" in API group "conformance.dlr.dev" in the namespace '
+        f'{WIDGETS.group_resource} is forbidden: User "system:serviceaccount:{accounts.namespace}:worker" '
+        f'cannot list resource "{WIDGETS.plural}" in API group "conformance.dlr.dev" in the namespace '
         f'"{accounts.namespace}"'
     )
     for resource in (PODS, CONFIGMAPS, LEASES, NODES):
@@ -150,17 +151,17 @@ async def test_an_account_may_do_nothing_at_first(api: Api, accounts: Accounts) 
 async def test_a_role_allows_exactly_its_verbs(api: Api, accounts: Accounts, make: Maker) -> None:
     bearer = api.as_token(await accounts.token("reader"))
     await make.widget()
-    await accounts.allow("reader", rule(WIDGETS.group, "widgets", "get list watch"))
+    await accounts.allow("reader", rule(WIDGETS.group, WIDGETS.plural, "get list watch"))
     await accounts.becomes(bearer, 200, WIDGETS)
     namespace = accounts.namespace
     (await bearer.get(WIDGETS, namespace, "w")).expect(200)
     async with bearer.watch(WIDGETS, namespace) as watch:
-        assert (await watch.next())["object"]["metadata"]["name"] == "w"
+        await watch.until(lambda event: event["object"]["metadata"].get("name") == "w")
     status = (await bearer.patch(WIDGETS, namespace, "w", {"spec": {"size": 4}})).refused(403, "Forbidden")
-    assert 'cannot patch resource "widgets"' in status["message"]
+    assert f'cannot patch resource "{WIDGETS.plural}"' in status["message"]
     (await bearer.delete(WIDGETS, namespace, "w")).refused(403, "Forbidden")
     reply = await bearer.patch(WIDGETS, namespace, "w", {"status": {"phase": "x"}}, sub="status")
-    assert 'cannot patch resource "widgets/status"' in reply.refused(403, "Forbidden")["message"]
+    assert f'cannot patch resource "{WIDGETS.plural}/status"' in reply.refused(403, "Forbidden")["message"]
     (await bearer.list(WIDGETS, "default")).refused(403, "Forbidden")
     (await bearer.list(WIDGETS)).refused(403, "Forbidden")
     (await bearer.call("DELETE", WIDGETS.path(namespace))).refused(403, "Forbidden")
@@ -171,8 +172,8 @@ async def test_a_subresource_is_allowed_by_itself(api: Api, accounts: Accounts, 
     bearer = api.as_token(await accounts.token("agent"))
     await make.widget()
     rules = (
-        rule(WIDGETS.group, "widgets", "list"),
-        rule(WIDGETS.group, "widgets/status", "patch"),
+        rule(WIDGETS.group, WIDGETS.plural, "list"),
+        rule(WIDGETS.group, f"{WIDGETS.plural}/status", "patch"),
     )
     await accounts.allow("agent", *rules)
     await accounts.becomes(bearer, 200, WIDGETS)
@@ -187,8 +188,8 @@ async def test_a_rule_may_name_single_objects(api: Api, accounts: Accounts, make
     bearer = api.as_token(await accounts.token("one"))
     await make.widget("mine")
     await make.widget("other")
-    named = rule(WIDGETS.group, "widgets", "get patch", names="mine")
-    await accounts.allow("one", named, rule(WIDGETS.group, "widgets", "list"))
+    named = rule(WIDGETS.group, WIDGETS.plural, "get patch", names="mine")
+    await accounts.allow("one", named, rule(WIDGETS.group, WIDGETS.plural, "list"))
     await accounts.becomes(bearer, 200, WIDGETS)
     (await bearer.get(WIDGETS, make.namespace, "mine")).expect(200)
     (await bearer.get(WIDGETS, make.namespace, "other")).refused(403, "Forbidden")
@@ -204,7 +205,7 @@ async def test_wildcards_allow_everything_in_their_place(api: Api, accounts: Acc
 
 async def test_a_cluster_role_reaches_as_far_as_its_binding(api: Api, accounts: Accounts) -> None:
     here, everywhere = [api.as_token(await accounts.token(name)) for name in ("here", "everywhere")]
-    role = await accounts.cluster_role(rule(WIDGETS.group, "widgets", "list"), rule("", "nodes", "list"))
+    role = await accounts.cluster_role(rule(WIDGETS.group, WIDGETS.plural, "list"), rule("", "nodes", "list"))
     await accounts.bind("here", "ClusterRole", role)
     await accounts.bind_everywhere("everywhere", role)
     await accounts.becomes(here, 200, WIDGETS)
@@ -217,7 +218,7 @@ async def test_a_cluster_role_reaches_as_far_as_its_binding(api: Api, accounts: 
 
 async def test_a_permission_ends_with_its_binding(api: Api, accounts: Accounts) -> None:
     bearer = api.as_token(await accounts.token("once"))
-    await accounts.allow("once", rule(WIDGETS.group, "widgets", "list"))
+    await accounts.allow("once", rule(WIDGETS.group, WIDGETS.plural, "list"))
     await accounts.becomes(bearer, 200, WIDGETS)
     await api.delete(ROLEBINDINGS, accounts.namespace, "once")
     await accounts.becomes(bearer, 403, WIDGETS)
@@ -231,7 +232,7 @@ async def test_everybody_may_discover(api: Api, accounts: Accounts) -> None:
 
 async def test_an_account_can_ask_what_it_may_do(api: Api, accounts: Accounts) -> None:
     bearer = api.as_token(await accounts.token("asker"))
-    await accounts.allow("asker", rule(WIDGETS.group, "widgets", "list"))
+    await accounts.allow("asker", rule(WIDGETS.group, WIDGETS.plural, "list"))
     await accounts.becomes(bearer, 200, WIDGETS)
 
     async def allowed(who: Api, verb: str, **attributes: str) -> bool:
@@ -241,11 +242,11 @@ async def test_an_account_can_ask_what_it_may_do(api: Api, accounts: Accounts) -
         reply = await who.call("POST", ACCESS_REVIEWS.path(), body=body)
         return bool(reply.expect(201)["status"]["allowed"])
 
-    assert await allowed(bearer, "list", resource="widgets")
-    assert not await allowed(bearer, "delete", resource="widgets")
-    assert not await allowed(bearer, "list", resource="widgets", namespace="default")
-    assert not await allowed(bearer, "list", resource="widgets", subresource="status")
-    assert await allowed(api, "delete", resource="widgets")
+    assert await allowed(bearer, "list", resource=WIDGETS.plural)
+    assert not await allowed(bearer, "delete", resource=WIDGETS.plural)
+    assert not await allowed(bearer, "list", resource=WIDGETS.plural, namespace="default")
+    assert not await allowed(bearer, "list", resource=WIDGETS.plural, subresource="status")
+    assert await allowed(api, "delete", resource=WIDGETS.plural)
 
 
 async def test_an_account_cannot_grant_what_it_lacks(api: Api, accounts: Accounts) -> None:
@@ -262,7 +263,7 @@ async def test_kubectl_with_a_service_accounts_token(
 ) -> None:
     await make.widget("seen")
     token = await accounts.token("reader")
-    await accounts.allow("reader", rule(WIDGETS.group, "widgets", "get list"))
+    await accounts.allow("reader", rule(WIDGETS.group, WIDGETS.plural, "get list"))
     await accounts.becomes(api.as_token(token), 200, WIDGETS)
     # A token beside a client certificate would lose against it, so the kubeconfig names the server only.
     bare = json.loads((await kubectl.run("config", "view", "--minify", "--raw", "-o", "json")).stdout)
@@ -270,7 +271,7 @@ async def test_kubectl_with_a_service_accounts_token(
     path = kubectl.home / f"{accounts.namespace}.json"
     path.write_text(json.dumps(bare))
     arguments = ("--kubeconfig", str(path))
-    listed = await kubectl.run(*arguments, "get", "wg", "-o", "name", namespace=make.namespace)
-    assert listed.lines == ["widget.conformance.dlr.dev/seen"]
-    said = await kubectl.refused(*arguments, "delete", "wg", "seen", namespace=make.namespace)
+    listed = await kubectl.run(*arguments, "get", WG, "-o", "name", namespace=make.namespace)
+    assert listed.lines == [f"{WIDGETS.singular_group}/seen"]
+    said = await kubectl.refused(*arguments, "delete", WG, "seen", namespace=make.namespace)
     assert "Forbidden" in said

@@ -12,7 +12,14 @@ from .conftest import Maker
 from .kubectl import Kubectl
 from .objects import lease, manifest, owned_by, unschedulable_pod, widget
 from .rawapi import Api, names
-from .resources import CONFIGMAPS, LEASES, PODS, WIDGETS, Resource
+from .resources import (
+    CONFIGMAPS,
+    LEASES,
+    PODS,
+    WG,
+    WIDGETS,
+    Resource,
+)
 from .waiting import eventually
 
 JSON = dict[str, Any]
@@ -54,7 +61,7 @@ async def test_deleting_says_what_was_deleted(api: Api, make: Maker) -> None:
     assert status["details"] == {
         "name": "w",
         "group": WIDGETS.group,
-        "kind": "widgets",
+        "kind": WIDGETS.plural,
         "uid": made["metadata"]["uid"],
     }
     (await api.get(WIDGETS, make.namespace, "w")).refused(404, "NotFound")
@@ -80,7 +87,7 @@ async def test_preconditions_guard_a_deletion(api: Api, make: Maker, preconditio
 async def test_a_finalizer_holds_an_object(api: Api, make: Maker) -> None:
     made = await make.widget(finalizers=[HOLD])
     body = (await api.delete(WIDGETS, make.namespace, "w")).expect(200)
-    assert body["kind"] == "Widget"
+    assert body["kind"] == WIDGETS.kind
     held = body["metadata"]
     assert held["deletionTimestamp"]
     assert held["deletionGracePeriodSeconds"] == 0
@@ -99,7 +106,7 @@ async def test_deletion_cannot_be_undone(api: Api, make: Maker) -> None:
     body = (await api.patch(WIDGETS, make.namespace, "w", {"metadata": {"deletionTimestamp": None}})).expect(
         200, 422
     )
-    if body["kind"] == "Widget":
+    if body["kind"] == WIDGETS.kind:
         assert body["metadata"]["deletionTimestamp"]
     more = {"metadata": {"finalizers": [HOLD, "conformance.dlr.dev/more"]}}
     reply = await api.patch(WIDGETS, make.namespace, "w", more)
@@ -123,7 +130,7 @@ async def test_a_collection_is_deleted_by_selector(api: Api, make: Maker) -> Non
         await make.widget(name, labels={"tier": tier})
     path = WIDGETS.path(make.namespace)
     reply = await api.call("DELETE", path, query={"labelSelector": "tier=front"})
-    assert reply.expect(200)["kind"] in ("WidgetList", "Status")
+    assert reply.expect(200)["kind"] in (f"{WIDGETS.kind}List", "Status")
     assert names((await api.list(WIDGETS, make.namespace)).body) == ["b"]
     (await api.call("DELETE", path)).expect(200)
     assert names((await api.list(WIDGETS, make.namespace)).body) == []
@@ -256,13 +263,13 @@ async def test_kubectl_deletes_by_file_name_label_and_all(kubectl: Kubectl, make
     for name in "abcd":
         await make.widget(name, labels={"first": str(name == "b").lower()})
     output = await kubectl.run("delete", "-f", "-", stdin=widget(namespace, "a"))
-    assert 'widget.conformance.dlr.dev "a"' in output.stdout
-    await kubectl.run("delete", "wg", "-l", "first=true", namespace=namespace)
-    await kubectl.run("delete", "wg/c", namespace=namespace)
-    assert "NotFound" in await kubectl.refused("delete", "wg/c", namespace=namespace)
-    await kubectl.run("delete", "wg/c", "--ignore-not-found", namespace=namespace)
-    await kubectl.run("delete", "wg", "--all", namespace=namespace)
-    assert (await kubectl.run("get", "wg", "-o", "name", namespace=namespace)).stdout == ""
+    assert f'{WIDGETS.singular_group} "a"' in output.stdout
+    await kubectl.run("delete", WG, "-l", "first=true", namespace=namespace)
+    await kubectl.run("delete", f"{WG}/c", namespace=namespace)
+    assert "NotFound" in await kubectl.refused("delete", f"{WG}/c", namespace=namespace)
+    await kubectl.run("delete", f"{WG}/c", "--ignore-not-found", namespace=namespace)
+    await kubectl.run("delete", WG, "--all", namespace=namespace)
+    assert (await kubectl.run("get", WG, "-o", "name", namespace=namespace)).stdout == ""
 
 
 @pytest.mark.parametrize("cascade", ["background", "foreground", "orphan"])
@@ -271,7 +278,7 @@ async def test_kubectl_cascades(
 ) -> None:
     owner = await make.widget("owner")
     await make.configmap("child", ownerReferences=[owned_by(owner)])
-    await kubectl.run("delete", "wg", "owner", f"--cascade={cascade}", namespace=make.namespace)
+    await kubectl.run("delete", WG, "owner", f"--cascade={cascade}", namespace=make.namespace)
     assert (await api.get(WIDGETS, make.namespace, "owner")).status == 404
     if cascade == "orphan":
         await fate.becomes(CONFIGMAPS, "child", lambda metadata: not metadata.get("ownerReferences"))

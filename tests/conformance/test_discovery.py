@@ -11,7 +11,12 @@ from .backend import Backend
 from .kubectl import Kubectl
 from .objects import crd, unique, with_spec
 from .rawapi import Api
-from .resources import CRDS, WIDGETS
+from .resources import (
+    CATEGORY,
+    CRDS,
+    WG,
+    WIDGETS,
+)
 from .waiting import eventually
 
 JSON = dict[str, Any]
@@ -45,15 +50,15 @@ async def test_aggregated_discovery_nests_subresources(api: Api, backend: Backen
         assert f"v={version}" in reply.headers["Content-Type"]
     pods = discovered(core.body, "", "pods")
     assert pods is not None
-    assert pods["responseKind"] == {"group": "", "version": "v1", "kind": "Pod"}
+    assert pods["responseKind"] == {"group": "", "version": "", "kind": "Pod"}
     assert pods["scope"] == "Namespaced"
     assert pods["singularResource"] == "pod"
     assert pods["shortNames"] == ["po"]
     assert {"get", "list", "watch", "create", "update", "patch", "delete"} <= set(pods["verbs"])
     assert {"status", "log"} <= {sub["subresource"] for sub in pods["subresources"]}
-    widgets = discovered(groups.body, WIDGETS.group, "widgets")
+    widgets = discovered(groups.body, WIDGETS.group, WIDGETS.plural)
     assert widgets is not None
-    assert widgets["categories"] == ["conformance"]
+    assert widgets["categories"] == [CATEGORY]
     scale = next(sub for sub in widgets["subresources"] if sub["subresource"] == "scale")
     assert scale["responseKind"] == {"group": "autoscaling", "version": "v1", "kind": "Scale"}
 
@@ -84,8 +89,9 @@ async def test_legacy_discovery_of_groups(api: Api) -> None:
     [
         ("/api/v1", {"pods", "pods/status", "pods/log", "namespaces", "events", "serviceaccounts/token"}),
         ("/apis/coordination.k8s.io/v1", {"leases"}),
-        (GROUP_PATH, {"widgets", "widgets/status", "widgets/scale"}),
+        (GROUP_PATH, {WIDGETS.plural, f"{WIDGETS.plural}/status", f"{WIDGETS.plural}/scale"}),
     ],
+    ids=["core", "built-in", "custom"],
 )
 async def test_legacy_discovery_of_resources(api: Api, path: str, expected: set[str]) -> None:
     body = (await api.call("GET", path)).expect(200)
@@ -128,14 +134,18 @@ async def test_a_new_kind_is_discovered_and_a_removed_one_forgotten(api: Api, ba
 
 async def test_kubectl_lists_what_is_served(kubectl: Kubectl) -> None:
     resources = await kubectl.run("api-resources", "--api-group", WIDGETS.group)
-    row = next(line for line in resources.lines if line.startswith("widgets"))
-    assert row.split() == ["widgets", "wg", WIDGETS.api_version, "true", "Widget"]
+    row = next(line for line in resources.lines if line.startswith(f"{WIDGETS.plural} "))
+    assert row.split() == [WIDGETS.plural, WG, WIDGETS.api_version, "true", WIDGETS.kind]
     assert WIDGETS.api_version in (await kubectl.run("api-versions")).lines
     version = (await kubectl.run("version", "-o", "json")).json
     assert version["serverVersion"]["gitVersion"].startswith("v1.")
 
 
-@pytest.mark.parametrize("spelling", ["widgets", "widget", "wg", "Widget", "widgets.conformance.dlr.dev"])
+@pytest.mark.parametrize(
+    "spelling",
+    [WIDGETS.plural, WIDGETS.singular, WG, WIDGETS.kind, WIDGETS.group_resource],
+    ids=["plural", "singular", "short", "kind", "with-group"],
+)
 async def test_kubectl_knows_every_spelling_of_a_kind(
     kubectl: Kubectl, namespace: str, spelling: str
 ) -> None:
@@ -145,8 +155,8 @@ async def test_kubectl_knows_every_spelling_of_a_kind(
 
 async def test_kubectl_gets_a_category(kubectl: Kubectl, make: Any) -> None:
     await make.widget("in-category")
-    output = await kubectl.run("get", "conformance", "-o", "name", namespace=make.namespace)
-    assert output.lines == ["widget.conformance.dlr.dev/in-category"]
+    output = await kubectl.run("get", CATEGORY, "-o", "name", namespace=make.namespace)
+    assert output.lines == [f"{WIDGETS.singular_group}/in-category"]
 
 
 async def test_kubectl_says_when_a_kind_is_unknown(kubectl: Kubectl) -> None:

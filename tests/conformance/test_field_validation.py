@@ -145,12 +145,21 @@ async def test_an_unknown_accept_is_not_acceptable(api: Api, namespace: str) -> 
     assert reply.status == 406
 
 
-@pytest.mark.parametrize("method", ["PUT", "POST"])
-async def test_a_method_that_does_not_fit_is_refused(api: Api, make: Maker, method: str) -> None:
+@pytest.mark.parametrize(("method", "name"), [("PUT", ""), ("POST", "c")])
+async def test_a_method_that_does_not_fit_is_not_allowed(
+    api: Api, make: Maker, method: str, name: str
+) -> None:
+    obj = await make.configmap("c")
+    reply = await api.call(method, CONFIGMAPS.path(make.namespace, name), body=obj)
+    reply.refused(405, "MethodNotAllowed")
+    assert {"GET", "DELETE"} <= set(reply.headers["Allow"].replace(" ", "").split(","))
+
+
+async def test_custom_kinds_take_methods_as_they_come(api: Api, make: Maker) -> None:
     await make.widget()
-    path = WIDGETS.path(make.namespace, "w" if method == "POST" else "")
-    reply = await api.call(method, path, body=widget(make.namespace, "w"))
-    assert reply.status == 405
+    obj = widget(make.namespace, "w")
+    (await api.call("PUT", WIDGETS.path(make.namespace), body=obj)).refused(400, "BadRequest")
+    (await api.call("POST", WIDGETS.path(make.namespace, "w"), body=obj)).refused(409, "AlreadyExists")
 
 
 async def test_kubectl_apply_refuses_an_unknown_field(kubectl: Kubectl, namespace: str) -> None:
@@ -166,7 +175,7 @@ async def test_kubectl_apply_refuses_an_unknown_field(kubectl: Kubectl, namespac
 
 async def test_kubectl_names_the_path_of_a_wrong_value(kubectl: Kubectl, namespace: str) -> None:
     said = await kubectl.refused("apply", "-f", "-", stdin=widget(namespace, "w", {"size": 0}))
-    assert 'The Widget "w" is invalid' in said
+    assert f'The {WIDGETS.kind} "w" is invalid' in said
     assert "spec.size" in said
 
 

@@ -11,7 +11,12 @@ from .conftest import Maker
 from .kubectl import Kubectl
 from .objects import lease, manifest
 from .rawapi import MERGE_PATCH, STRATEGIC_PATCH, Api, causes, names
-from .resources import EVENTS, LEASES
+from .resources import (
+    EVENTS,
+    LEASES,
+    WG,
+    WIDGETS,
+)
 
 JSON = dict[str, Any]
 
@@ -94,9 +99,7 @@ async def test_events_are_found_by_what_they_are_about(api: Api, make: Maker) ->
     one, two = await make.widget("one"), await make.widget("two")
     (await api.create(EVENTS, event(one, "e1"))).expect(201)
     (await api.create(EVENTS, event(two, "e2"))).expect(201)
-    selector = (
-        f"involvedObject.name=two,involvedObject.kind=Widget,involvedObject.uid={two['metadata']['uid']}"
-    )
+    selector = f"involvedObject.name=two,involvedObject.kind={WIDGETS.kind},involvedObject.uid={two['metadata']['uid']}"
     body = (await api.list(EVENTS, make.namespace, fieldSelector=selector)).expect(200)
     assert names(body) == ["e2"]
     for selector, expected in (("type=Warning", []), ("reason=Formed", ["e1", "e2"])):
@@ -123,7 +126,7 @@ async def test_kubectl_describe_shows_events(kubectl: Kubectl, api: Api, make: M
     (await api.create(EVENTS, event(made, "e"))).expect(201)
     other = await make.widget("other")
     (await api.create(EVENTS, {**event(other, "o"), "message": "not about w"})).expect(201)
-    output = await kubectl.run("describe", "wg", "w", namespace=make.namespace)
+    output = await kubectl.run("describe", WG, "w", namespace=make.namespace)
     assert "Formed" in output.stdout
     assert "a world of 3 formed" in output.stdout
     assert "not about w" not in output.stdout
@@ -134,6 +137,6 @@ async def test_kubectl_lists_events(kubectl: Kubectl, api: Api, make: Maker) -> 
     (await api.create(EVENTS, event(made, "e"))).expect(201)
     listed = await kubectl.run("get", "events", namespace=make.namespace)
     assert listed.lines[0].split() == ["LAST", "SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"]
-    assert "widget/w" in listed.lines[1]
-    about = await kubectl.run("events", "--for", "widget.conformance.dlr.dev/w", namespace=make.namespace)
+    assert f"{WIDGETS.singular}/w" in listed.lines[1]
+    about = await kubectl.run("events", "--for", f"{WIDGETS.singular_group}/w", namespace=make.namespace)
     assert "a world of 3 formed" in about.stdout

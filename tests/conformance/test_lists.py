@@ -10,7 +10,11 @@ from .conftest import Maker
 from .kubectl import Kubectl
 from .objects import unschedulable_pod
 from .rawapi import Api, names
-from .resources import PODS, WIDGETS
+from .resources import (
+    PODS,
+    WG,
+    WIDGETS,
+)
 
 JSON = dict[str, Any]
 
@@ -134,13 +138,13 @@ async def test_pages_of_selected_items_do_not_count_the_rest(api: Api, make: Mak
     token = page["metadata"]["continue"]
     rest = await api.list(WIDGETS, make.namespace, limit="2", labelSelector="odd=1", **{"continue": token})
     assert names(rest.expect(200)) == ["w5"]
-    assert "continue" not in rest.body["metadata"]
+    assert rest.body["metadata"]["continue"] == ""
 
 
 async def test_a_list_that_fits_has_no_continuation(api: Api, make: Maker) -> None:
     await three(make)
     metadata = (await api.list(WIDGETS, make.namespace, limit="3")).expect(200)["metadata"]
-    assert not metadata.get("continue")
+    assert metadata["continue"] == ""
     assert "remainingItemCount" not in metadata
 
 
@@ -163,7 +167,7 @@ async def test_kubectl_selects(kubectl: Kubectl, make: Maker) -> None:
     await three(make)
 
     async def found(*arguments: str) -> list[str]:
-        output = await kubectl.run("get", "wg", "-o", "name", *arguments, namespace=make.namespace)
+        output = await kubectl.run("get", WG, "-o", "name", *arguments, namespace=make.namespace)
         return [line.rpartition("/")[2] for line in output.lines]
 
     assert await found("-l", "tier in (front,back)") == ["a", "b"]
@@ -174,6 +178,6 @@ async def test_kubectl_selects(kubectl: Kubectl, make: Maker) -> None:
 
 async def test_kubectl_shows_label_columns(kubectl: Kubectl, make: Maker) -> None:
     await three(make)
-    output = await kubectl.run("get", "wg", "-L", "tier", namespace=make.namespace)
+    output = await kubectl.run("get", WG, "-L", "tier", namespace=make.namespace)
     assert output.lines[0].split()[-1] == "TIER"
     assert output.lines[1].split()[-1] == "front"

@@ -15,15 +15,15 @@ JSON = dict[str, Any]
 
 PROJECT = Path(__file__).parents[2]
 FOLDERS = ("crds/yaml", "deploy")
-OTHERS = "monitoring.coreos.com/"
-"""The Prometheus operator's kinds, which only its own installation serves."""
+OTHERS = ("monitoring.coreos.com/", "kustomize.config.k8s.io/")
+"""The Prometheus operator's kinds, which only its own installation serves, and kustomize's own."""
 
 
 def documents() -> Iterator[Any]:
     for folder in FOLDERS:
         for path in sorted((PROJECT / folder).rglob("*.yaml")):
             for document in filter(None, yaml.safe_load_all(path.read_text())):
-                if document["kind"] != "Kustomization" and not document["apiVersion"].startswith(OTHERS):
+                if not document["apiVersion"].startswith(OTHERS):
                     yield pytest.param(document, id=f"{document['kind']}-{document['metadata']['name']}")
 
 
@@ -31,7 +31,10 @@ async def collection(api: Api, document: JSON, namespace: str) -> str:
     """Where objects of the document's kind are created, by what discovery says."""
     version = document["apiVersion"]
     base = f"/apis/{version}" if "/" in version else f"/api/{version}"
-    served = (await api.call("GET", base)).expect(200)["resources"]
+    reply = await api.call("GET", base)
+    if reply.status == 404:
+        pytest.skip(f"this API server has no {version}")
+    served = reply.expect(200)["resources"]
     found = next(r for r in served if r["kind"] == document["kind"] and "/" not in r["name"])
     return (
         f"{base}/namespaces/{namespace}/{found['name']}" if found["namespaced"] else f"{base}/{found['name']}"

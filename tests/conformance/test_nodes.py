@@ -10,7 +10,12 @@ import pytest
 
 from .backend import Backend
 from .kubectl import Kubectl
-from .objects import container, pod, unschedulable_pod
+from .objects import (
+    IMAGE,
+    container,
+    pod,
+    unschedulable_pod,
+)
 from .rawapi import Api, names
 from .resources import EVENTS, NODES, PODS
 from .waiting import eventually
@@ -108,7 +113,7 @@ async def test_a_container_over_its_memory_limit_is_oom_killed(
 
 async def test_kubectl_runs_a_pod_and_gets_all(kubectl: Kubectl, namespace: str) -> None:
     command = ("sleep", "60")
-    await kubectl.run("run", "r", "--image=busybox:stable", "--command", "--", *command, namespace=namespace)
+    await kubectl.run("run", "r", f"--image={IMAGE}", "--command", "--", *command, namespace=namespace)
     await kubectl.run("wait", "pod/r", "--for=condition=Ready", "--timeout=60s", namespace=namespace)
     listed = await kubectl.run("get", "all", "-o", "name", namespace=namespace)
     assert listed.lines == ["pod/r"]

@@ -10,7 +10,11 @@ from .backend import Backend
 from .kubectl import Kubectl
 from .objects import crd, unique, with_spec
 from .rawapi import Api
-from .resources import CRDS, WIDGETS
+from .resources import (
+    CRDS,
+    WG,
+    WIDGETS,
+)
 from .waiting import eventually
 
 JSON = dict[str, Any]
@@ -42,7 +46,7 @@ async def published(api: Api, backend: Backend, path: str, component: str) -> JS
 
 
 async def test_every_group_version_has_a_document(api: Api, backend: Backend) -> None:
-    await published(api, backend, GROUP_PATH, ".Widget")
+    await published(api, backend, GROUP_PATH, f".{WIDGETS.kind}")
     index = (await api.call("GET", "/openapi/v3")).expect(200)["paths"]
     assert {"api/v1", "apis/coordination.k8s.io/v1", "apis/apiextensions.k8s.io/v1"} <= set(index)
 
@@ -53,10 +57,11 @@ async def test_every_group_version_has_a_document(api: Api, backend: Backend) ->
         ("api/v1", "/api/v1/namespaces/{namespace}/pods", ("", "v1", "Pod")),
         (
             GROUP_PATH,
-            f"/{GROUP_PATH}/namespaces/{{namespace}}/widgets",
-            (WIDGETS.group, WIDGETS.version, "Widget"),
+            f"/{GROUP_PATH}/namespaces/{{namespace}}/{WIDGETS.plural}",
+            (WIDGETS.group, WIDGETS.version, WIDGETS.kind),
         ),
     ],
+    ids=["built-in", "custom"],
 )
 async def test_writing_operations_offer_field_validation(
     api: Api, backend: Backend, path: str, collection: str, kind: tuple[str, str, str]
@@ -73,13 +78,13 @@ async def test_writing_operations_offer_field_validation(
 
 
 async def test_a_crd_keeps_its_descriptions_and_defaults_in_openapi(api: Api, backend: Backend) -> None:
-    body = await published(api, backend, GROUP_PATH, ".Widget")
+    body = await published(api, backend, GROUP_PATH, f".{WIDGETS.kind}")
     schemas = body["components"]["schemas"]
     schema = next(
         schema
         for name, schema in schemas.items()
-        if name.endswith(".Widget")
-        and {"group": WIDGETS.group, "version": WIDGETS.version, "kind": "Widget"}
+        if name.endswith(f".{WIDGETS.kind}")
+        and {"group": WIDGETS.group, "version": WIDGETS.version, "kind": WIDGETS.kind}
         in schema.get("x-kubernetes-group-version-kind", [])
     )
     size = schema["properties"]["spec"]["properties"]["size"]
@@ -103,28 +108,29 @@ async def test_the_hash_changes_with_the_schema(api: Api, backend: Backend) -> N
 @pytest.mark.parametrize(
     ("field", "expected"),
     [
-        ("wg", ["KIND:       Widget", "Widget is a thing to try API servers with."]),
-        ("wg.spec", ["FIELD: spec <Object>", "What is wanted of the widget."]),
-        ("wg.spec.size", ["FIELD: size <integer>", "How big it is, in centimetres."]),
-        ("wg.spec.parts.count", ["FIELD: count <integer>"]),
+        (WG, [f"KIND:       {WIDGETS.kind}", "Widget is a thing to try API servers with."]),
+        (f"{WG}.spec", ["FIELD: spec <Object>", "What is wanted of the widget."]),
+        (f"{WG}.spec.size", ["FIELD: size <integer>", "How big it is, in centimetres."]),
+        (f"{WG}.spec.parts.count", ["FIELD: count <integer>"]),
         ("pod.spec.containers", ["FIELD: containers <[]Container>"]),
         ("lease.spec.leaseDurationSeconds", ["FIELD: leaseDurationSeconds <integer>"]),
     ],
+    ids=["kind", "object", "scalar", "item", "built-in-list", "built-in-scalar"],
 )
 async def test_kubectl_explains(
     kubectl: Kubectl, api: Api, backend: Backend, field: str, expected: list[str]
 ) -> None:
-    await published(api, backend, GROUP_PATH, ".Widget")
+    await published(api, backend, GROUP_PATH, f".{WIDGETS.kind}")
     output = await kubectl.run("explain", field)
     for text in expected:
         assert text in output.stdout
 
 
 async def test_kubectl_explains_recursively(kubectl: Kubectl, api: Api, backend: Backend) -> None:
-    await published(api, backend, GROUP_PATH, ".Widget")
-    output = await kubectl.run("explain", "wg.spec", "--recursive")
+    await published(api, backend, GROUP_PATH, f".{WIDGETS.kind}")
+    output = await kubectl.run("explain", f"{WG}.spec", "--recursive")
     assert {"limits", "cpu", "parts"} <= {line.split()[0] for line in output.lines if line.split()}
 
 
 async def test_kubectl_says_which_field_it_cannot_explain(kubectl: Kubectl) -> None:
-    assert 'field "bogus" does not exist' in await kubectl.refused("explain", "wg.spec.bogus")
+    assert 'field "bogus" does not exist' in await kubectl.refused("explain", f"{WG}.spec.bogus")

@@ -11,7 +11,13 @@ from .conftest import Maker
 from .kubectl import Kubectl
 from .objects import condition, container, idle_deployment, unschedulable_pod, widget
 from .rawapi import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Api, revision
-from .resources import CONFIGMAPS, DEPLOYMENTS, PODS, WIDGETS
+from .resources import (
+    CONFIGMAPS,
+    DEPLOYMENTS,
+    PODS,
+    WG,
+    WIDGETS,
+)
 
 JSON = dict[str, Any]
 
@@ -205,7 +211,7 @@ async def test_kubectl_apply_adds_changes_and_removes(kubectl: Kubectl, namespac
     assert "unchanged" in (await kubectl.run("apply", "-f", "-", stdin=first)).stdout
     second = widget(namespace, "w", {"color": "blue", "attributes": {"y": "3"}}, labels={"new": "yes"})
     assert "configured" in (await kubectl.run("apply", "-f", "-", stdin=second)).stdout
-    got = (await kubectl.run("get", "wg", "w", "-o", "json", namespace=namespace)).json
+    got = (await kubectl.run("get", WG, "w", "-o", "json", namespace=namespace)).json
     assert got["spec"]["attributes"] == {"y": "3"}
     assert (got["spec"]["size"], got["spec"]["color"]) == (3, "blue")
     assert got["metadata"]["labels"] == {"new": "yes"}
@@ -237,7 +243,7 @@ async def test_kubectl_diff_tells_whether_apply_would_change(kubectl: Kubectl, n
 )
 async def test_kubectl_patches(kubectl: Kubectl, make: Maker, kind: str, patch: str) -> None:
     await make.widget()
-    arguments = ("wg", "w", "--type", kind, "-p", patch)
+    arguments = (WG, "w", "--type", kind, "-p", patch)
     output = await kubectl.run("patch", *arguments, "-o", "jsonpath={.spec.size}", namespace=make.namespace)
     assert output.stdout == "8"
     again = await kubectl.run("patch", *arguments, namespace=make.namespace)
@@ -253,16 +259,16 @@ async def test_kubectl_patches_a_built_in_strategically(kubectl: Kubectl, make: 
 
 async def test_kubectl_says_that_strategic_patches_do_not_fit(kubectl: Kubectl, make: Maker) -> None:
     await make.widget()
-    said = await kubectl.refused("patch", "wg", "w", "-p", "{}", namespace=make.namespace)
+    said = await kubectl.refused("patch", WG, "w", "-p", "{}", namespace=make.namespace)
     assert "strategic-merge-patch+json is not supported" in said
 
 
 async def test_kubectl_patches_status(kubectl: Kubectl, make: Maker) -> None:
     await make.widget()
     arguments = ("--subresource=status", "--type=merge", "-p", '{"status":{"phase":"Done"}}')
-    await kubectl.run("patch", "wg", "w", *arguments, namespace=make.namespace)
+    await kubectl.run("patch", WG, "w", *arguments, namespace=make.namespace)
     shown = await kubectl.run(
-        "get", "wg", "w", "--subresource=status", "-o", "jsonpath={.status.phase}", namespace=make.namespace
+        "get", WG, "w", "--subresource=status", "-o", "jsonpath={.status.phase}", namespace=make.namespace
     )
     assert shown.stdout == "Done"
 
@@ -270,15 +276,15 @@ async def test_kubectl_patches_status(kubectl: Kubectl, make: Maker) -> None:
 async def test_kubectl_labels_and_annotates(kubectl: Kubectl, make: Maker) -> None:
     await make.widget()
     namespace = make.namespace
-    await kubectl.run("label", "wg", "w", "tier=front", namespace=namespace)
-    said = await kubectl.refused("label", "wg", "w", "tier=back", namespace=namespace)
+    await kubectl.run("label", WG, "w", "tier=front", namespace=namespace)
+    said = await kubectl.refused("label", WG, "w", "tier=back", namespace=namespace)
     assert "--overwrite is false" in said
-    await kubectl.run("label", "wg", "w", "tier=back", "--overwrite", namespace=namespace)
-    await kubectl.run("annotate", "wg", "w", "why=because", namespace=namespace)
-    got = (await kubectl.run("get", "wg", "w", "-o", "json", namespace=namespace)).json["metadata"]
+    await kubectl.run("label", WG, "w", "tier=back", "--overwrite", namespace=namespace)
+    await kubectl.run("annotate", WG, "w", "why=because", namespace=namespace)
+    got = (await kubectl.run("get", WG, "w", "-o", "json", namespace=namespace)).json["metadata"]
     assert (got["labels"], got["annotations"]) == ({"tier": "back"}, {"why": "because"})
-    await kubectl.run("label", "wg", "w", "tier-", namespace=namespace)
-    got = (await kubectl.run("get", "wg", "w", "-o", "json", namespace=namespace)).json["metadata"]
+    await kubectl.run("label", WG, "w", "tier-", namespace=namespace)
+    got = (await kubectl.run("get", WG, "w", "-o", "json", namespace=namespace)).json["metadata"]
     assert not got.get("labels")
 
 
@@ -295,7 +301,7 @@ async def test_kubectl_edits(kubectl: Kubectl, make: Maker, tmp_path: Path) -> N
     editor.write_text("#!/bin/sh\nsed -i 's/size: 6/size: 7/' \"$1\"\n")
     editor.chmod(0o700)
     environment = {"KUBE_EDITOR": str(editor)}
-    output = await kubectl.run("edit", "wg", "w", namespace=make.namespace, environment=environment)
+    output = await kubectl.run("edit", WG, "w", namespace=make.namespace, environment=environment)
     assert "edited" in output.stdout
-    got = await kubectl.run("get", "wg", "w", "-o", "jsonpath={.spec.size}", namespace=make.namespace)
+    got = await kubectl.run("get", WG, "w", "-o", "jsonpath={.spec.size}", namespace=make.namespace)
     assert got.stdout == "7"

@@ -38,7 +38,7 @@ def own_object_policy(name: str) -> JSON:
                         "apiGroups": [WIDGETS.group],
                         "apiVersions": [WIDGETS.version],
                         "operations": ["UPDATE"],
-                        "resources": ["widgets/status"],
+                        "resources": [f"{WIDGETS.plural}/status"],
                     }
                 ]
             },
@@ -93,7 +93,9 @@ async def test_a_policy_holds_a_worker_to_its_own_object(
     namespace = make.namespace
     await accounts.token("worker")
     await accounts.allow(
-        "worker", rule(WIDGETS.group, "widgets", "list"), rule(WIDGETS.group, "widgets/status", "patch")
+        "worker",
+        rule(WIDGETS.group, WIDGETS.plural, "list"),
+        rule(WIDGETS.group, f"{WIDGETS.plural}/status", "patch"),
     )
     made = (
         await api.create(PODS, unschedulable_pod(namespace, "mine-7", serviceAccountName="worker"))
@@ -132,7 +134,9 @@ async def test_a_policy_without_a_binding_binds_nobody(api: Api, accounts: Accou
     try:
         bearer = api.as_token(await accounts.token("worker"))
         await accounts.allow(
-            "worker", rule(WIDGETS.group, "widgets", "list"), rule(WIDGETS.group, "widgets/status", "patch")
+            "worker",
+            rule(WIDGETS.group, WIDGETS.plural, "list"),
+            rule(WIDGETS.group, f"{WIDGETS.plural}/status", "patch"),
         )
         await accounts.becomes(bearer, 200, WIDGETS)
         await make.widget()

@@ -8,7 +8,11 @@ from .conftest import Maker
 from .kubectl import Kubectl
 from .objects import manifest
 from .rawapi import Api, causes
-from .resources import AUTOSCALERS, WIDGETS
+from .resources import (
+    AUTOSCALERS,
+    WG,
+    WIDGETS,
+)
 
 JSON = dict[str, Any]
 
@@ -91,15 +95,15 @@ async def test_negative_replicas_are_refused(api: Api, make: Maker) -> None:
 
 async def test_kubectl_scales(kubectl: Kubectl, api: Api, make: Maker) -> None:
     await make.widget("w", {"replicas": 2})
-    output = await kubectl.run("scale", "wg/w", "--replicas=5", namespace=make.namespace)
+    output = await kubectl.run("scale", f"{WG}/w", "--replicas=5", namespace=make.namespace)
     assert "scaled" in output.stdout
     assert (await api.get(WIDGETS, make.namespace, "w")).body["spec"]["replicas"] == 5
     (await api.patch(WIDGETS, make.namespace, "w", {"spec": {"max": 5}})).expect(200)
-    beyond = await kubectl.refused("scale", "wg/w", "--replicas=6", namespace=make.namespace)
+    beyond = await kubectl.refused("scale", f"{WG}/w", "--replicas=6", namespace=make.namespace)
     assert "replicas must not exceed max" in beyond
-    arguments = ("scale", "wg/w", "--current-replicas=2", "--replicas=6")
+    arguments = ("scale", f"{WG}/w", "--current-replicas=2", "--replicas=6")
     assert "5" in await kubectl.refused(*arguments, namespace=make.namespace)
     shown = await kubectl.run(
-        "get", "wg", "w", "--subresource=scale", "-o", "jsonpath={.spec.replicas}", namespace=make.namespace
+        "get", WG, "w", "--subresource=scale", "-o", "jsonpath={.spec.replicas}", namespace=make.namespace
     )
     assert shown.stdout == "5"

@@ -11,7 +11,16 @@ from .conftest import Maker
 from .kubectl import Kubectl
 from .objects import condition, lease, serviceaccount, unschedulable_pod
 from .rawapi import TABLE, Api, revision
-from .resources import CONFIGMAPS, LEASES, PODS, SECRETS, SERVICEACCOUNTS, WIDGETS, Resource
+from .resources import (
+    CONFIGMAPS,
+    LEASES,
+    PODS,
+    SECRETS,
+    SERVICEACCOUNTS,
+    WG,
+    WIDGETS,
+    Resource,
+)
 
 JSON = dict[str, Any]
 
@@ -54,7 +63,9 @@ async def test_a_single_object_as_a_table_has_one_row(api: Api, make: Maker) -> 
     assert [row["cells"][0] for row in body["rows"]] == ["only"]
 
 
-@pytest.mark.parametrize(("include", "kind"), [("None", None), ("Object", "Widget")])
+@pytest.mark.parametrize(
+    ("include", "kind"), [("None", None), ("Object", WIDGETS.kind)], ids=["none", "object"]
+)
 async def test_rows_carry_the_object_that_was_asked_for(
     api: Api, make: Maker, include: str, kind: str | None
 ) -> None:
@@ -136,63 +147,65 @@ async def test_built_in_kinds_print_the_columns_people_know(
 
 async def test_kubectl_prints_the_table(kubectl: Kubectl, make: Maker) -> None:
     await make.widget("a", {"size": 7, "note": "wide"}, labels={"k": "v"})
-    narrow = await kubectl.run("get", "wg", namespace=make.namespace)
+    narrow = await kubectl.run("get", WG, namespace=make.namespace)
     assert narrow.lines[0].split() == ["NAME", "SIZE", "COLOR", "PHASE", "READY", "AGE"]
     assert narrow.lines[1].split()[:3] == ["a", "7", "red"]
-    wide = await kubectl.run("get", "wg", "-o", "wide", "--show-labels", namespace=make.namespace)
+    wide = await kubectl.run("get", WG, "-o", "wide", "--show-labels", namespace=make.namespace)
     assert wide.lines[0].split()[-3:] == ["NOTE", "AGE", "LABELS"]
     assert "wide" in wide.lines[1]
     assert "k=v" in wide.lines[1]
-    everywhere = await kubectl.run("get", "wg", "-A", "--no-headers")
+    everywhere = await kubectl.run("get", WG, "-A", "--no-headers")
     assert [make.namespace, "a"] in [line.split()[:2] for line in everywhere.lines]
 
 
 @pytest.mark.parametrize(
     ("output", "expected"),
     [
-        ("name", "widget.conformance.dlr.dev/a"),
+        ("name", f"{WIDGETS.singular_group}/a"),
         ("jsonpath={.spec.size}", "7"),
         ("custom-columns=N:.metadata.name,S:.spec.size", "N S a 7"),
         ("go-template={{.spec.color}}", "red"),
     ],
+    ids=["name", "jsonpath", "custom-columns", "go-template"],
 )
 async def test_kubectl_formats_what_it_gets(
     kubectl: Kubectl, make: Maker, output: str, expected: str
 ) -> None:
     await make.widget("a", {"size": 7})
-    shown = await kubectl.run("get", "wg/a", "-o", output, namespace=make.namespace)
+    shown = await kubectl.run("get", f"{WG}/a", "-o", output, namespace=make.namespace)
     assert " ".join(shown.stdout.split()) == expected
 
 
 async def test_kubectl_gets_yaml_and_json(kubectl: Kubectl, make: Maker) -> None:
     made = await make.widget("a")
-    output = await kubectl.run("get", "wg", "a", "-o", "json", namespace=make.namespace)
+    output = await kubectl.run("get", WG, "a", "-o", "json", namespace=make.namespace)
     assert output.json["metadata"]["uid"] == made["metadata"]["uid"]
     assert (
-        "kind: Widget" in (await kubectl.run("get", "wg", "a", "-o", "yaml", namespace=make.namespace)).stdout
+        f"kind: {WIDGETS.kind}"
+        in (await kubectl.run("get", WG, "a", "-o", "yaml", namespace=make.namespace)).stdout
     )
-    many = await kubectl.run("get", "wg,cm", "-o", "json", namespace=make.namespace)
+    many = await kubectl.run("get", f"{WG},cm", "-o", "json", namespace=make.namespace)
     assert many.json["kind"] == "List"
 
 
 async def test_kubectl_says_what_is_not_found(kubectl: Kubectl, namespace: str) -> None:
-    said = await kubectl.refused("get", "wg", "none", namespace=namespace)
-    assert said.strip() == 'Error from server (NotFound): widgets.conformance.dlr.dev "none" not found'
-    assert (await kubectl.run("get", "wg", "none", "--ignore-not-found", namespace=namespace)).stdout == ""
+    said = await kubectl.refused("get", WG, "none", namespace=namespace)
+    assert said.strip() == f'Error from server (NotFound): {WIDGETS.group_resource} "none" not found'
+    assert (await kubectl.run("get", WG, "none", "--ignore-not-found", namespace=namespace)).stdout == ""
 
 
 async def test_kubectl_sorts_and_pages(kubectl: Kubectl, make: Maker) -> None:
     for index, size in enumerate((30, 10, 20)):
         await make.widget(f"w{index}", {"size": size})
     output = await kubectl.run(
-        "get", "wg", "--sort-by=.spec.size", "--chunk-size=2", "-o", "name", namespace=make.namespace
+        "get", WG, "--sort-by=.spec.size", "--chunk-size=2", "-o", "name", namespace=make.namespace
     )
     assert [line[-2:] for line in output.lines] == ["w1", "w2", "w0"]
 
 
 async def test_kubectl_watches_a_table(kubectl: Kubectl, api: Api, make: Maker) -> None:
     await make.widget("first")
-    async with kubectl.stream("get", "wg", "-w", "--output-watch-events", namespace=make.namespace) as output:
+    async with kubectl.stream("get", WG, "-w", "--output-watch-events", namespace=make.namespace) as output:
         await output.until("first")
         await make.widget("second")
         await output.until("second")
@@ -204,7 +217,7 @@ async def test_kubectl_watches_a_table(kubectl: Kubectl, api: Api, make: Maker) 
 
 async def test_kubectl_describes_a_custom_resource(kubectl: Kubectl, make: Maker) -> None:
     await make.widget("a", {"size": 7}, annotations={"why": "shown"})
-    output = await kubectl.run("describe", "wg", "a", namespace=make.namespace)
+    output = await kubectl.run("describe", WG, "a", namespace=make.namespace)
     assert re.search(r"^Name: +a$", output.stdout, re.M)
     assert re.search(r"^ +Size: +7$", output.stdout, re.M)
     assert "why: shown" in output.stdout

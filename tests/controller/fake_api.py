@@ -24,6 +24,8 @@ class FakeApi:
         self.changed = asyncio.Event()
         self.running = asyncio.Event()
         self.running.set()
+        self.watching = asyncio.Event()
+        self.watching.set()
         self.watches = 0
         self.closing = False
         self.url = ""
@@ -61,6 +63,13 @@ class FakeApi:
 
     def go_on(self):
         self.running.set()
+
+    def hold_watches(self):
+        """Calls are answered, but watches tell nothing for now."""
+        self.watching.clear()
+
+    def release_watches(self):
+        self.watching.set()
 
     def fail_next(self, status, body=None, times=1, **headers):
         self.faults += [(status, headers, body)] * times
@@ -163,6 +172,7 @@ class FakeApi:
         with suppress(ConnectionError):
             while not self.closing:
                 await self.running.wait()
+                await self.watching.wait()
                 changed = self.changed
                 if at < self.oldest:
                     await _send(response, {"type": "ERROR", "object": _status(410, "Expired", "too old")})
@@ -212,6 +222,7 @@ async def fake_api() -> AsyncIterator[FakeApi]:
     finally:
         api.closing = True
         api.go_on()
+        api.release_watches()
         api._wake()
         await runner.cleanup()
 

@@ -3,8 +3,11 @@
 import asyncio
 import signal
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 
+import aiohttp
 import pytest
+from kubernetes.aio.client import Configuration
 
 from controller.cache import Cache
 from controller.client import Client
@@ -12,10 +15,28 @@ from controller.connection import load_connection
 from controller.contact import Contact
 from controller.election import ElectionTiming
 from controller.elector import Elector, LeadershipLost
-from controller.errors import AlreadyExists, Conflict, Invalid, NotFound, Unauthorized, Unavailable
+from controller.errors import (
+    AlreadyExists,
+    ConfigError,
+    Conflict,
+    Invalid,
+    NamespaceTerminating,
+    NotFound,
+    Unauthorized,
+    Unavailable,
+)
 from controller.events import EventRecorder
 from controller.informer import WatchTiming
-from controller.resources import CONFIGMAPS, EVENTS, LEASES
+from controller.lease_namespace import find_lease_namespace
+from controller.resources import (
+    CONFIGMAPS,
+    EVENTS,
+    LEASES,
+    NAMESPACES,
+    ROLEBINDINGS,
+    ROLES,
+    SERVICEACCOUNTS,
+)
 from tests.conformance.backend import EmbeddedCluster
 
 TIMING = WatchTiming(idle_timeout_seconds=1.0, backoff_base_seconds=0.05, backoff_cap_seconds=0.2)
@@ -93,6 +114,22 @@ async def test_calls_and_their_refusals(cluster):
         await client.delete(CONFIGMAPS, "calls", "default", uid=created["metadata"]["uid"])
         with pytest.raises(NotFound):
             await client.get(CONFIGMAPS, "calls", "default")
+
+
+async def test_a_namespace_that_is_being_terminated_is_known_by_its_refusal(cluster):
+    async with client_to(cluster) as client:
+        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "leaving"}}
+        await client.create(NAMESPACES, namespace)
+        held = config_map("held")
+        held["metadata"] |= {"namespace": "leaving", "finalizers": ["example.org/held"]}
+        await client.create(CONFIGMAPS, held)
+        await client.delete(NAMESPACES, "leaving")
+        late = config_map("late")
+        late["metadata"]["namespace"] = "leaving"
+        with pytest.raises(NamespaceTerminating, match="because it is being terminated"):
+            await client.create(CONFIGMAPS, late)
+        free = {"metadata": {"finalizers": None}}
+        await client.patch(CONFIGMAPS, "held", free, "leaving")
 
 
 async def test_a_wrong_token_is_refused(cluster):
@@ -204,3 +241,68 @@ async def test_events_are_accepted_and_counted(cluster):
         uid = about["metadata"]["uid"]
         found = await client.list(EVENTS, "default", field_selector=f"involvedObject.uid={uid}")
         assert [(event["reason"], event["count"]) for event in found["items"]] == [("Noted", 2)]
+
+
+async def test_the_lease_of_an_account_that_works_from_elsewhere_is_in_its_own_namespace(cluster):
+    async with client_to(cluster) as admin:
+        assert await find_lease_namespace(admin, "dlr-controller") == "default"
+        for resource, obj in an_account_with_a_lease("dlr-system"):
+            await admin.create(resource, obj)
+        own = await account_of(admin, "dlr-system")
+        async with Client(own) as client:
+            assert own.namespace == "default"
+            assert await find_lease_namespace(client, "dlr-controller") == "dlr-system"
+            with pytest.raises(
+                ConfigError,
+                match=r"system:serviceaccount:dlr-system:controller may not get, create and update the "
+                r"Lease another in namespace default or dlr-system: say where it may with --lease-namespace",
+            ):
+                await find_lease_namespace(client, "another")
+
+
+async def test_an_account_that_may_not_create_the_lease_is_told_so_at_once(cluster):
+    async with client_to(cluster) as admin:
+        for resource, obj in an_account_with_a_lease("half-the-rights", may_create=False):
+            await admin.create(resource, obj)
+        async with Client(await account_of(admin, "half-the-rights")) as client:
+            with pytest.raises(ConfigError, match="may not get, create and update the Lease dlr-controller"):
+                await find_lease_namespace(client, "dlr-controller")
+
+
+def an_account_with_a_lease(namespace, *, may_create=True):
+    metadata = {"name": "controller", "namespace": namespace}
+    leases = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"]}
+    rules = [{**leases, "resourceNames": ["dlr-controller"], "verbs": ["get", "update"]}]
+    if may_create:
+        rules.append({**leases, "verbs": ["create"]})
+    return (
+        (NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}),
+        (SERVICEACCOUNTS, {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}),
+        (ROLES, {"apiVersion": ROLES.api_version, "kind": "Role", "metadata": metadata, "rules": rules}),
+        (
+            ROLEBINDINGS,
+            {
+                "apiVersion": ROLEBINDINGS.api_version,
+                "kind": "RoleBinding",
+                "metadata": metadata,
+                "roleRef": {"apiGroup": ROLES.group, "kind": "Role", "name": "controller"},
+                "subjects": [{"kind": "ServiceAccount", **metadata}],
+            },
+        ),
+    )
+
+
+async def account_of(admin, namespace):
+    """The admin's connection with the account's token in place of the admin's credentials."""
+    path = SERVICEACCOUNTS.path(namespace, "controller", "token")
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    url = admin.connection.base_url + path
+    authorization = await admin.connection.authorization()
+    async with aiohttp.ClientSession() as session:
+        answer = await session.post(
+            url, json=body, headers={"Authorization": authorization}, ssl=admin.connection.ssl_context
+        )
+        token = (await answer.json())["status"]["token"]
+    configuration = Configuration(host=admin.connection.base_url)
+    configuration.api_key["BearerToken"] = f"Bearer {token}"
+    return replace(admin.connection, configuration=configuration)

@@ -15,10 +15,12 @@ from controller.errors import (
     Forbidden,
     Gone,
     Invalid,
+    NamespaceTerminating,
     NotFound,
     Unauthorized,
     Unavailable,
 )
+from controller.limiter import RequestLimiter
 from controller.resources import ELASTICJOBS, PODS
 from tests.controller.fake_api import client_of, connection_to, fake_api
 
@@ -141,6 +143,43 @@ async def test_writes_that_were_surely_not_done_are_tried_again():
         assert len(api.requests) == 2
 
 
+@pytest.mark.parametrize("status", [429, 503])
+async def test_overload_that_a_retry_cures_lowers_the_limit_all_the_same(status):
+    limiter = RequestLimiter()
+    async with fake_api() as api, client_of(api) as client:
+        api.put(PODS_PATH, pod("a"))
+        api.fail_next(status, **{"Retry-After": "0.01"})
+        assert await client.guarded(None, limiter=limiter).get(PODS, "a", "ns")
+    assert (limiter.limit, limiter.in_flight) == (32, 0)
+
+
+async def test_only_calls_that_wait_for_no_admission_webhook_tell_that_the_server_is_slow():
+    calls = {
+        "get": lambda view: view.get(PODS, "a", "ns"),
+        "status": lambda view: view.patch(PODS, "a", {"status": {}}, "ns", subresource="status"),
+        "create": lambda view: view.create(PODS, pod("b")),
+        "patch": lambda view: view.patch(PODS, "a", {}, "ns"),
+        "delete": lambda view: view.delete(PODS, "a", "ns"),
+    }
+    limits = {}
+    async with fake_api() as api, client_of(api) as client:
+        api.put(PODS_PATH, pod("a"))
+        for name, call in calls.items():
+            limiter = RequestLimiter(slow_seconds=0.0)
+            await call(client.guarded(None, limiter=limiter))
+            limits[name] = limiter.limit
+    assert limits == {"get": 32, "status": 32, "create": 64, "patch": 64, "delete": 64}
+
+
+async def test_who_was_told_to_come_back_later_keeps_nobody_waiting():
+    async with fake_api() as api, client_of(api) as client:
+        api.put(PODS_PATH, pod("a"))
+        api.fail_next(429, **{"Retry-After": "0.3"})
+        view = client.guarded(None, limiter=RequestLimiter(most=1, least=1))
+        await asyncio.gather(view.patch(PODS, "a", {}, "ns"), view.get(PODS, "a", "ns"))
+        assert [method for method, *_ in api.requests] == ["PATCH", "GET", "PATCH"]
+
+
 async def test_a_hanging_server_is_given_up_in_time_whatever_the_attempts():
     async with fake_api() as api, client_of(api, call_timeout_seconds=1.0) as client:
         api.stop_answering()
@@ -244,3 +283,25 @@ async def test_refused_watch_raises_the_typed_error():
         with pytest.raises(Gone):
             async with client.watch(PODS, resource_version="1", timeout_seconds=60):
                 pass
+
+
+async def test_nothing_more_is_asked_for_in_a_namespace_that_is_being_terminated():
+    refusal = {
+        "kind": "Status",
+        "code": 403,
+        "reason": "Forbidden",
+        "message": "unable to create new content in namespace ns because it is being terminated",
+        "details": {"causes": [{"reason": "NamespaceTerminating", "field": "metadata.namespace"}]},
+    }
+    async with fake_api() as api, client_of(api) as client:
+        api.fail_next(403, refusal)
+        view = client.guarded(None)
+        for _ in range(20):
+            with pytest.raises(NamespaceTerminating):
+                await view.create(PODS, pod("a"))
+        with pytest.raises(NamespaceTerminating):
+            await client.create(PODS, pod("b"))
+        assert len(api.requests) == 1
+        await view.create(PODS, pod("a", namespace="another"))
+        with pytest.raises(NotFound):
+            await view.delete(PODS, "a", "ns")

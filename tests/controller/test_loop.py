@@ -4,9 +4,10 @@ import logging
 import pytest
 from prometheus_client import CollectorRegistry
 
-from controller.errors import Unavailable
+from controller.errors import NamespaceTerminating, Unavailable
 from controller.loop import ReconcileLoop, make_queue
 from controller.metrics import QueueMetrics, ReconcileMetrics
+from controller.namespaces import TerminatingNamespaces
 from controller.reconciler import Reconciler, Request, Result, TerminalError
 from tests.controller import virtual_time
 from tests.controller.virtual_time import now
@@ -31,7 +32,7 @@ class Scripted(Reconciler):
         return action if isinstance(action, Result) else Result()
 
 
-def play(reconciler, seconds=10.0, workers=1, timeout_seconds=120.0, requests=(JOB,)):
+def play(reconciler, seconds=10.0, workers=1, timeout_seconds=120.0, requests=(JOB,), terminating=None):
     """Runs it for that long in virtual time, starting with `requests`; returns the metrics' reader."""
     registry = CollectorRegistry()
 
@@ -43,6 +44,7 @@ def play(reconciler, seconds=10.0, workers=1, timeout_seconds=120.0, requests=(J
             reconciler,
             workers=workers,
             metrics=ReconcileMetrics(registry),
+            terminating=terminating or TerminatingNamespaces(),
             timeout_seconds=timeout_seconds,
         )
         running = asyncio.create_task(loop.run())
@@ -164,3 +166,34 @@ def test_stop_waits_for_what_is_in_work():
 
     play(Scripted(work), seconds=5)
     assert finished == pytest.approx([20])
+
+
+def test_what_is_in_a_namespace_that_goes_is_left_alone_and_looked_at_now_and_then(caplog):
+    terminating = TerminatingNamespaces()
+    caplog.set_level("INFO", logger="controller")
+
+    async def create():
+        terminating.check("ns")
+        terminating.note("ns")  # as the client does with the server's refusal
+        raise NamespaceTerminating(403, "Forbidden", "it is being terminated")
+
+    many = [Request("ns", f"job-{index}") for index in range(100)]
+    reconciler = Scripted(*[create] * 1000)
+    read = play(reconciler, 35.0, requests=many, terminating=terminating)
+    assert reconciler.calls == pytest.approx([0.0, 10.0, 20.0, 30.0]), "one for all"
+    assert not read("controller_runtime_reconcile_errors_total")
+    assert [record.getMessage() for record in caplog.records] == [
+        "namespace is being terminated, nothing more is made in it namespace=ns"
+    ]
+
+
+def test_another_namespace_does_not_wait_for_one_that_goes():
+    terminating = TerminatingNamespaces()
+
+    async def create():
+        terminating.note("ns")
+        raise NamespaceTerminating(403, "Forbidden", "it is being terminated")
+
+    reconciler = Scripted(create)
+    play(reconciler, 5.0, requests=(JOB, Request("other", "a")), terminating=terminating)
+    assert reconciler.calls == [0.0, 0.0]

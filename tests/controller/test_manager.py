@@ -1,6 +1,7 @@
 """The whole runtime against a tiny server over real HTTP."""
 
 import asyncio
+import time
 from contextlib import asynccontextmanager
 
 import aiohttp
@@ -10,6 +11,7 @@ from controller.builder import ControllerBuilder, controller_owner
 from controller.election import ElectionTiming
 from controller.elector import LeadershipLost
 from controller.errors import Unavailable
+from controller.loop_thread import LoopThread
 from controller.manager import Manager, ManagerOptions
 from controller.reconciler import Reconciler, Request, Result
 from controller.resources import ELASTICJOBS, NODES, PODS
@@ -74,7 +76,7 @@ class Marking(Reconciler):
 
 
 def make_manager(client, **options):
-    manager = Manager(client, ManagerOptions(listen=FREE, election=FAST_ELECTION, **options))
+    manager = Manager(client, ManagerOptions(**{"listen": FREE, "election": FAST_ELECTION} | options))
     reconciler = Marking(manager)
     ControllerBuilder(manager, "job").for_(ELASTICJOBS).owns(PODS).with_workers(2).build(reconciler)
     return manager, reconciler
@@ -150,6 +152,35 @@ async def test_a_leader_cut_off_from_the_server_ends_with_a_clear_error():
             ):
                 async with asyncio.timeout(5):
                     await task
+
+
+@asynccontextmanager
+async def fake_api_in_a_thread():
+    """One that answers while the test's own event loop stands still."""
+    async with LoopThread("api") as thread:
+        served = fake_api()
+        try:
+            yield await thread.run(served.__aenter__())
+        finally:
+            await thread.run(served.__aexit__(None, None, None))
+
+
+async def test_a_look_that_computes_for_longer_than_the_lease_lasts_does_not_cost_the_lease():
+    async with fake_api_in_a_thread() as api, client_of(api) as client:
+        manager, reconciler = make_manager(client, election=ElectionTiming(2.5, 2.0, 0.2))
+        leads = []
+
+        async def look(request):
+            time.sleep(3.0)  # noqa: ASYNC251 - not a wait: it computes, and the event loop stands still
+            leads.append(manager.is_leader)
+            return Result()
+
+        reconciler.reconcile = look
+        api.put(JOBS_PATH, job("a"))
+        async with running(manager) as task:
+            await eventually(lambda: leads)
+            await asyncio.sleep(0)  # whoever lost the Lease meanwhile would be told now
+            assert leads == [True] and not task.done()
 
 
 async def test_stop_lets_what_is_in_work_finish_while_still_leading():

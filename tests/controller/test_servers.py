@@ -13,13 +13,16 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
-async def fetch(port, path):
-    async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}{path}") as response:
+needs_ipv6 = pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+
+
+async def fetch(port, path, host="127.0.0.1"):
+    async with aiohttp.ClientSession() as session, session.get(f"http://{host}:{port}{path}") as response:
         return response.status, await response.text()
 
 
-async def grpc_status(port, service):
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+async def grpc_status(port, service, host="127.0.0.1"):
+    async with grpc.aio.insecure_channel(f"{host}:{port}") as channel:
         request = health_pb2.HealthCheckRequest(service=service)
         return (await health_pb2_grpc.HealthStub(channel).Check(request, timeout=5)).status
 
@@ -44,6 +47,40 @@ async def test_metrics_are_those_of_the_registry():
     async with serve(FREE, Health(), registry) as ports:
         status, text = await fetch(ports.metrics, "/metrics")
         assert status == 200 and "things_total 3.0" in text
+
+
+@needs_ipv6
+@pytest.mark.parametrize(
+    ("listen", "hosts"),
+    [
+        (Listen(health_port=0, metrics_port=0, grpc_port=0), ["127.0.0.1", "[::1]"]),
+        (Listen("::1", health_port=0, metrics_port=0, grpc_port=0), ["[::1]"]),
+    ],
+    ids=["by default", "::1"],
+)
+async def test_probes_and_metrics_are_answered_by_ipv6_and_by_ipv4(listen, hosts):
+    async with serve(listen, Health(), CollectorRegistry()) as ports:
+        for host in hosts:
+            assert await fetch(ports.health, "/healthz", host) == (200, "ok\n")
+            assert (await fetch(ports.metrics, "/metrics", host))[0] == 200
+            assert await grpc_status(ports.grpc, "", host) == SERVING
+
+
+async def test_a_machine_without_ipv6_listens_on_ipv4(monkeypatch):
+    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
+    async with serve(
+        Listen(health_port=0, metrics_port=None, grpc_port=0), Health(), CollectorRegistry()
+    ) as ports:
+        assert await fetch(ports.health, "/healthz") == (200, "ok\n")
+        assert await grpc_status(ports.grpc, "") == SERVING
+
+
+@pytest.mark.parametrize("which", ["health_port", "metrics_port", "grpc_port"])
+async def test_an_address_of_another_machine_is_not_called_a_port_in_use(which):
+    listen = Listen("192.0.2.1", **{**dict.fromkeys(("health_port", "metrics_port", "grpc_port")), which: 0})
+    with pytest.raises(ServeError, match=r"cannot listen on 192\.0\.2\.1 port 0: .*assign requested address"):
+        async with serve(listen, Health(), CollectorRegistry()):
+            pass
 
 
 @pytest.mark.parametrize("which", ["health_port", "metrics_port", "grpc_port"])

@@ -62,6 +62,16 @@ def test_dlrovers_job_is_a_job_of_ours() -> None:
     assert job.spec.elastic_policy.heartbeat_timeout_seconds == 30
 
 
+@pytest.mark.parametrize("type_", ["dlrover-master", "master"])
+@pytest.mark.parametrize("master", [{}, {"template": None}, {"template": {"spec": 1}, "replicas": "x"}, None])
+def test_whatever_a_master_says_no_reconciler_reads_it(type_: str, master: Any) -> None:
+    manifest = yaml.safe_load(DLROVER_JOB.read_text())
+    manifest["spec"]["replicaSpecs"][type_] = master
+    found = ElasticJob.model_validate(manifest).spec.replica_specs[type_]
+    assert found.replicas == 0
+    assert found.template["spec"]["containers"] == [{}]
+
+
 def test_a_job_of_a_thousand_workers_stays_small() -> None:
     status = {
         "rendezvous": {

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -16,12 +19,28 @@ import crds
 import deploy
 from crds import names
 from dlr.commands import controller as controller_command
-from reconcilers.check import options as check_options
+from localcluster.builtin import OVERLAY
+from reconcilers.pod import options as pod_options
 
 REPOSITORY = Path(deploy.__file__).parent.parent
 KUBECTL = Path(sys.executable).with_name("kubectl")
 
 JSON = dict[str, Any]
+
+
+COMPONENTS = {"namespaced": "jobs_namespace", "network": "network_policy", "priority": "priority_class"}
+"""Folder of a component, and the option that stands for it."""
+
+ATOMIC = {
+    "fieldRef": {"apiVersion": "v1"},
+    "resourceFieldRef": {"divisor": "0"},
+    "matchConstraints": {"matchPolicy": "Equivalent", "namespaceSelector": {}, "objectSelector": {}},
+    "matchResources": {"matchPolicy": "Equivalent", "namespaceSelector": {}, "objectSelector": {}},
+    "resourceRules": {"scope": "*"},
+    "roleRef": {"apiGroup": "rbac.authorization.k8s.io"},
+}
+"""Fields of which server-side apply owns all or nothing (x-kubernetes-map-type: atomic, or in an atomic list),
+and what the API server adds to them: https://kubernetes.io/docs/reference/kubernetes-api/"""
 
 
 def of_kind(kind: str) -> list[JSON]:
@@ -40,6 +59,85 @@ def test_documents_are_what_kustomize_renders() -> None:
     assert sorted(yaml.safe_load_all(rendered), key=identity) == sorted(deploy.documents(), key=identity)
 
 
+@pytest.mark.skipif(not KUBECTL.exists(), reason="no kubectl beside this Python")
+@pytest.mark.parametrize("chosen", [*((name,) for name in COMPONENTS), tuple(COMPONENTS)])
+def test_options_are_what_kustomize_makes_of_components(chosen: tuple[str, ...], tmp_path: Path) -> None:
+    base = Path(*[".."] * (len(tmp_path.parts) - 1)) / REPOSITORY.relative_to("/") / "deploy"
+    overlay = {"resources": [str(base)], "components": [str(base / name) for name in chosen]}
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
+    command = [str(KUBECTL), "kustomize", str(tmp_path)]
+    rendered = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    options: JSON = {COMPONENTS[name]: True for name in chosen}
+    if "jobs_namespace" in options:
+        options["jobs_namespace"] = deploy.DEFAULT_JOBS_NAMESPACE
+    expected = sorted(deploy.documents(**options), key=identity)
+    assert sorted(yaml.safe_load_all(rendered), key=identity) == expected
+
+
+@pytest.mark.parametrize("options", [{}, {"jobs_namespace": "team-a", "network_policy": True}])
+def test_no_default_of_the_api_server_is_left_out_where_a_field_is_owned_as_a_whole(options: JSON) -> None:
+    """Else a server-side apply conflicts with what a client-side one has left there."""
+    found: list[str] = []
+
+    def look(value: Any) -> None:
+        if isinstance(value, list):
+            for each in value:
+                look(each)
+        elif isinstance(value, dict):
+            for key, inner in value.items():
+                for each in inner if isinstance(inner, list) else [inner]:
+                    if key in ATOMIC and isinstance(each, dict):
+                        found.append(key)
+                        assert set(ATOMIC[key]) <= set(each), (key, each)
+                look(inner)
+
+    documents = deploy.documents(**options)
+    look([each for each in documents if each["kind"] != "CustomResourceDefinition"])
+    for policy in (each["spec"] for each in documents if each["kind"] == "NetworkPolicy"):
+        rules = [*policy["ingress"], *policy["egress"]]
+        assert all("protocol" in port for rule in rules for port in rule["ports"]) and policy["policyTypes"]
+    assert set(found) == {"fieldRef", "matchConstraints", "resourceRules", "roleRef"}
+
+
+def test_what_the_embedded_api_server_would_add_there_is_written_too() -> None:
+    """Its defaults are those of a real one, found in another way than the list above."""
+    for kind, component in (("fieldRef", "ObjectFieldSelector"), ("matchConstraints", "MatchResources")):
+        (properties,) = (found for name, found in OVERLAY.items() if name.rpartition(".")[2] == component)
+        assert ATOMIC[kind] == {name: each["default"] for name, each in properties.items()}
+
+
+def test_network_policies_have_fields_that_kubernetes_knows() -> None:
+    """The embedded API server has no NetworkPolicies to try them on."""
+    from kubernetes import client
+
+    policies = [each for each in deploy.documents(network_policy=True) if each["kind"] == "NetworkPolicy"]
+    policies += [
+        yaml.safe_load(path.read_text())
+        for path in (REPOSITORY / "deploy/network/workers").glob("*gress.yaml")
+    ]
+    assert len(policies) == 3
+    api = client.ApiClient()
+    for policy in policies:
+        read = api.deserialize(json.dumps(policy), "V1NetworkPolicy", "application/json")
+        assert api.sanitize_for_serialization(read) == policy
+
+
+def test_network_policies_select_pods_by_labels_that_these_have() -> None:
+    from reconcilers.pod.builder import labels
+
+    (deployment,) = of_kind("Deployment")
+    (policy,) = (each for each in deploy.documents(network_policy=True) if each["kind"] == "NetworkPolicy")
+    pod = deployment["spec"]["template"]
+    selected = policy["spec"]["podSelector"]["matchLabels"]
+    assert selected.items() <= pod["metadata"]["labels"].items()
+    allowed = {port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]}
+    assert allowed == {port["containerPort"] for port in pod["spec"]["containers"][0]["ports"]}
+    worker = labels("digits", names.WORKER, 0)
+    for path in (REPOSITORY / "deploy/network/workers").glob("*gress.yaml"):
+        selected = yaml.safe_load(path.read_text())["spec"]["podSelector"]["matchLabels"]
+        assert selected.items() <= worker.items()
+
+
 def test_crds_are_all_of_them() -> None:
     expected = sorted(document["metadata"]["name"] for document in crds.manifests())
     assert (
@@ -51,15 +149,26 @@ def test_what_others_refer_to_comes_before_them() -> None:
     kinds = [document["kind"] for document in deploy.documents()]
     assert kinds.index("Namespace") < kinds.index("ServiceAccount") < kinds.index("Deployment")
     assert kinds.index("CustomResourceDefinition") < kinds.index("Deployment")
+    kinds = [document["kind"] for document in deploy.documents(priority_class=True)]
+    assert kinds.index("PriorityClass") < kinds.index("Deployment")
+
+
+def test_a_new_name_may_be_another_s_old_one() -> None:
+    documents = deploy.documents(deploy.DEFAULT_JOBS_NAMESPACE, jobs_namespace="team-a")
+    places = {each["metadata"].get("namespace") for each in documents}
+    assert places == {None, deploy.DEFAULT_JOBS_NAMESPACE, "team-a"}
 
 
 def test_another_namespace_and_images_are_used_throughout() -> None:
     text = yaml.safe_dump_all(
-        deploy.documents("elsewhere", "registry.example/dlr:9", "registry.example/check:9")
+        deploy.documents(
+            "elsewhere", "registry.example/dlr:9", "registry.example/check:9", "registry.example/agent:9"
+        )
     )
     assert deploy.DEFAULT_NAMESPACE not in text
     assert deploy.DEFAULT_IMAGE not in text and deploy.DEFAULT_CHECK_IMAGE not in text
     assert "--check-image=registry.example/check:9" in text
+    assert "--agent-image=registry.example/agent:9" in text
     assert "system:serviceaccount:elsewhere:dlr-controller" in text
 
 
@@ -67,17 +176,41 @@ def test_images_carry_the_package_s_version_and_are_what_kind_builds() -> None:
     version = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["version"]
     built = (REPOSITORY / "kind" / "common.sh").read_text()
     assert f"dlr-controller:{version}" == deploy.DEFAULT_IMAGE
-    assert f"dlr-worker:{version}" == deploy.DEFAULT_CHECK_IMAGE == check_options.DEFAULT_IMAGE
+    assert f"dlr-worker:{version}" == deploy.DEFAULT_CHECK_IMAGE == pod_options.DEFAULT_CHECK_IMAGE
     assert f'CONTROLLER_IMAGE="{deploy.DEFAULT_IMAGE}"' in built
+    assert f"dlr-agent:{version}" == deploy.DEFAULT_AGENT_IMAGE == pod_options.DEFAULT_AGENT_IMAGE
     assert f'WORKER_IMAGE="{deploy.DEFAULT_CHECK_IMAGE}"' in built
+    assert f'AGENT_IMAGE="{deploy.DEFAULT_AGENT_IMAGE}"' in built
+
+
+def test_the_agent_s_image_has_it_where_the_controller_says() -> None:
+    dockerfile = (REPOSITORY / "kind" / "agent.Dockerfile").read_text()
+    assert f"COPY --from=build /agent {pod_options.DEFAULT_AGENT_PATH}\n" in dockerfile
+
+
+def test_images_take_one_version_of_each_package_that_they_need() -> None:
+    """Of which versions, a run of kind/constraints.py decides; here that none is left out, nor too many."""
+    namespace = runpy.run_path(str(REPOSITORY / "kind" / "constraints.py"))
+    lines = (REPOSITORY / "kind" / "constraints.txt").read_text().splitlines()
+    pins = dict(line.split("==") for line in lines if not line.startswith("#"))
+    assert set(pins) == set(namespace["constraints"]())
+    assert all(re.fullmatch(r"[0-9][0-9a-z.]*", version) for version in pins.values())
+    for image in ("controller", "agent", "worker"):
+        text = (REPOSITORY / "kind" / f"{image}.Dockerfile").read_text()
+        assert "PIP_CONSTRAINT=/constraints.txt" in text
+        bases = [line.split()[1] for line in text.splitlines() if line.startswith("FROM ")]
+        assert set(bases) <= {"${PYTHON_IMAGE}", "${BUSYBOX_IMAGE}"}
+        (base,) = re.findall(r"^ARG PYTHON_IMAGE=python:(.*)$", text, re.MULTILINE)
+        assert re.fullmatch(namespace["PYTHON"].replace(".", r"\.") + r"\.[0-9]+-slim-[a-z]+", base)
 
 
 def test_images_hold_every_package_of_ours() -> None:
     packages = {path.parent.name for path in REPOSITORY.glob("*/__init__.py")}
     needed = packages - {"e2e", "tests"}
-    for image in ("controller", "worker"):
+    for image in ("controller", "agent"):
         text = (REPOSITORY / "kind" / f"{image}.Dockerfile").read_text()
-        assert {line.split()[1] for line in text.splitlines() if line.startswith("COPY ")} >= needed, image
+        copied = [line.split()[1:-1] for line in text.splitlines() if line.startswith("COPY ")]
+        assert {name for names in copied for name in names} >= needed | {"pyproject.toml", "setup.py"}, image
 
 
 def test_controller_runs_without_any_privilege() -> None:
@@ -99,14 +232,16 @@ def test_controller_runs_without_any_privilege() -> None:
 def test_controller_is_started_with_options_that_it_has() -> None:
     import inspect
 
-    (deployment,) = of_kind("Deployment")
+    documents = deploy.documents(jobs_namespace="team-a")
+    (deployment,) = (each for each in documents if each["kind"] == "Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     options = {argument.split("=")[0].removeprefix("--").replace("-", "_") for argument in container["args"]}
     assert options <= set(inspect.signature(controller_command.controller).parameters)
 
 
 def test_no_rule_has_a_wildcard_or_reaches_for_secrets() -> None:
-    rules = [rule for kind in ("ClusterRole", "Role") for role in of_kind(kind) for rule in role["rules"]]
+    documents = [*deploy.documents(), *deploy.documents(jobs_namespace="team-a")]
+    rules = [rule for role in documents if role["kind"] in ("ClusterRole", "Role") for rule in role["rules"]]
     for rule in rules:
         assert "*" not in [*rule["verbs"], *rule["resources"], *rule["apiGroups"]]
         assert not {"secrets", "configmaps", "pods/exec", "pods/log"} & set(rule["resources"])

@@ -8,8 +8,9 @@ import sys
 import time
 from pathlib import Path
 
+from crds.protocol import ProbeEnding
 from healthcheck.probes import child
-from healthcheck.probes.report import Ending, ProbeError, Report, Unavailable
+from healthcheck.probes.report import ProbeError, Report, Unavailable
 
 ERRORS = {
     "raise": RuntimeError("CUDA error: uncorrectable ECC error encountered"),
@@ -40,7 +41,7 @@ def measure(arguments: argparse.Namespace) -> Report:
         Path(arguments.file).write_text(str(os.getpid()))
     if arguments.then_sleep:
         time.sleep(60)
-    return Report(Ending.PASSED, figures={"gemm_bf16_tflops": 1.5})
+    return Report(ProbeEnding.PASSED, figures={"gemm_bf16_tflops": 1.5})
 
 
 if __name__ == "__main__":

@@ -5,21 +5,22 @@ from typing import Any
 
 import pytest
 
+from crds.protocol import ProbeEnding
 from dlr.cli import main
 from healthcheck.local import Health, judge, local_result
 from healthcheck.measurements import Metric
 from healthcheck.probes import suite
-from healthcheck.probes.report import Ending, Report
+from healthcheck.probes.report import Report
 from healthcheck.probes.runner import Probe, ProbeResult
 
-PASSED = Report(Ending.PASSED, figures={"gemm_bf16_tflops": 600.0, "gemm_bf16_spread": 0.01})
+PASSED = Report(ProbeEnding.PASSED, figures={"gemm_bf16_tflops": 600.0, "gemm_bf16_spread": 0.01})
 
 
 def result(probe: str, report: Report) -> ProbeResult:
     return ProbeResult(probe, report, 1.0)
 
 
-def failing(ending: Ending, reason: str, **said: Any) -> Report:
+def failing(ending: ProbeEnding, reason: str, **said: Any) -> Report:
     return Report(ending, reason, **said)
 
 
@@ -27,32 +28,32 @@ def test_figures_become_measurements_and_the_rest_stays_out() -> None:
     assert local_result([result("gemm", PASSED)]).measured == {Metric.GEMM_BF16_TFLOPS: 600.0}
 
 
-@pytest.mark.parametrize("ending", [Ending.FAILED, Ending.TIMED_OUT, Ending.CRASHED])
-def test_a_probe_that_fails_hangs_or_crashes_speaks_against_the_machine(ending: Ending) -> None:
+@pytest.mark.parametrize("ending", [ProbeEnding.FAILED, ProbeEnding.TIMED_OUT, ProbeEnding.CRASHED])
+def test_a_probe_that_fails_hangs_or_crashes_speaks_against_the_machine(ending: ProbeEnding) -> None:
     found = local_result([result("gemm", failing(ending, "ended by SIGSEGV"))])
     assert found.reason == "gemm: ended by SIGSEGV"
     assert judge([result("gemm", failing(ending, "x"))]).health is Health.FAULTY
 
 
 def test_device_faults_are_told_once() -> None:
-    report = failing(Ending.FAILED, "GPU 0: broken", faults=("GPU 0: broken",))
+    report = failing(ProbeEnding.FAILED, "GPU 0: broken", faults=("GPU 0: broken",))
     assert local_result([result("device_state", report)]).reason == "GPU 0: broken"
 
 
 def test_what_could_not_be_tested_blames_nobody() -> None:
-    results = [result("device_state", failing(Ending.UNAVAILABLE, "no driver")), result("gemm", PASSED)]
+    results = [result("device_state", failing(ProbeEnding.UNAVAILABLE, "no driver")), result("gemm", PASSED)]
     assert local_result(results).passed
     assert judge(results).health is Health.UNKNOWN
 
 
 def test_a_cpu_machine_is_healthy_without_a_gpu() -> None:
-    skipped = failing(Ending.SKIPPED, "no GPU here")
+    skipped = failing(ProbeEnding.SKIPPED, "no GPU here")
     assert judge([result("device_state", skipped), result("gemm", PASSED)]).health is Health.HEALTHY
 
 
 def test_a_gpu_slower_than_any_is_faulty_and_a_cpu_is_not() -> None:
-    slow = result("gemm", Report(Ending.PASSED, figures={"gemm_fp32_tflops": 0.01}))
-    gpu = result("device_state", Report(Ending.PASSED, figures={"gpu_count": 1}))
+    slow = result("gemm", Report(ProbeEnding.PASSED, figures={"gemm_fp32_tflops": 0.01}))
+    gpu = result("device_state", Report(ProbeEnding.PASSED, figures={"gpu_count": 1}))
     assert judge([slow]).health is Health.HEALTHY
     assert judge([gpu, slow]).health is Health.FAULTY
 
@@ -73,8 +74,8 @@ def endings(monkeypatch: pytest.MonkeyPatch) -> dict[str, Report]:
     ("report", "code", "health"),
     [
         (PASSED, 0, "Healthy"),
-        (failing(Ending.CRASHED, "ended by SIGBUS"), 1, "Faulty"),
-        (failing(Ending.UNAVAILABLE, "torch is built without CUDA"), 2, "Unknown"),
+        (failing(ProbeEnding.CRASHED, "ended by SIGBUS"), 1, "Faulty"),
+        (failing(ProbeEnding.UNAVAILABLE, "torch is built without CUDA"), 2, "Unknown"),
     ],
 )
 def test_exit_codes(
@@ -90,7 +91,7 @@ def test_exit_codes(
 def test_the_table_has_a_line_for_each_probe(
     endings: dict[str, Report], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    endings["copies"] = failing(Ending.FAILED, "3 bytes changed")
+    endings["copies"] = failing(ProbeEnding.FAILED, "3 bytes changed")
     assert exit_code("node-check", "--local") == 1
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[:2] for line in lines[1:5]] == [
@@ -112,13 +113,13 @@ def test_told_to_use_no_gpu_it_asks_for_none(
 def test_a_gpu_asked_for_and_not_there_is_one_sentence(
     endings: dict[str, Report], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    endings["device_state"] = failing(Ending.UNAVAILABLE, "a GPU was asked for, but there is no driver")
+    endings["device_state"] = failing(ProbeEnding.UNAVAILABLE, "a GPU was asked for, but there is no driver")
     assert exit_code("node-check", "--local", "--gpu") == 2
     assert capsys.readouterr().err == "dlr: A GPU was asked for, but there is no driver.\n"
 
 
 def test_a_device_state_that_hangs_ends_the_check(endings: dict[str, Report]) -> None:
-    endings["device_state"] = failing(Ending.TIMED_OUT, "no end after 30 s")
+    endings["device_state"] = failing(ProbeEnding.TIMED_OUT, "no end after 30 s")
     assert [done.probe for done in suite.run_local(require_gpu=False)] == ["device_state"]
 
 
@@ -127,7 +128,7 @@ def test_where_there_are_gpus_torch_must_use_them(monkeypatch: pytest.MonkeyPatc
 
     def run(probe: Probe, cancellation: object) -> ProbeResult:
         asked.append(probe)
-        return result(probe.name, Report(Ending.PASSED, figures={"gpu_count": 8}))
+        return result(probe.name, Report(ProbeEnding.PASSED, figures={"gpu_count": 8}))
 
     monkeypatch.setattr(suite, "run", run)
     suite.run_local(require_gpu=False)

@@ -8,11 +8,11 @@ from typing import Any
 import pynvml
 import pytest
 
+from crds.protocol import ProbeEnding
 from healthcheck.probes import device_faults, kernel_log, nvml
 from healthcheck.probes.device_state import judge
 from healthcheck.probes.kernel_log import Line, Xid
 from healthcheck.probes.nvml import DeviceState, NvLinks
-from healthcheck.probes.report import Ending
 
 NOT_SUPPORTED = pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
 
@@ -58,12 +58,12 @@ def judged(fake: FakeNvml, *xids: Xid) -> Any:
 
 def test_a_healthy_device_passes_without_a_word() -> None:
     report = judged(healthy())
-    assert (report.ending, report.faults, report.notes) == (Ending.PASSED, (), ())
+    assert (report.ending, report.faults, report.notes) == (ProbeEnding.PASSED, (), ())
     assert report.figures == {"gpu_count": 1}
 
 
 def test_a_device_that_tells_nothing_passes() -> None:
-    assert judged(FakeNvml()).ending is Ending.PASSED
+    assert judged(FakeNvml()).ending is ProbeEnding.PASSED
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_device_that_tells_nothing_passes() -> None:
 )
 def test_what_is_certainly_wrong_is_a_fault(answers: dict[str, Any], fault: str) -> None:
     report = judged(healthy(**answers))
-    assert report.ending is Ending.FAILED
+    assert report.ending is ProbeEnding.FAILED
     assert len(report.faults) == 1
     assert fault in report.faults[0]
 
@@ -106,7 +106,7 @@ def test_what_slows_a_device_or_is_long_past_is_a_note() -> None:
             ),
         )
     )
-    assert report.ending is Ending.PASSED
+    assert report.ending is ProbeEnding.PASSED
     assert [note.partition(": ")[2] for note in report.notes] == [
         "1 uncorrectable ECC errors in its life",
         "slowed down now: power brake",
@@ -119,7 +119,7 @@ def test_memory_held_by_processes_that_can_be_seen_means_busy_not_broken() -> No
         GetMemoryInfo=SimpleNamespace(used=40, total=80), GetComputeRunningProcesses=[SimpleNamespace(pid=42)]
     )
     report = judged(busy)
-    assert (report.ending, report.faults) == (Ending.UNAVAILABLE, ())
+    assert (report.ending, report.faults) == (ProbeEnding.UNAVAILABLE, ())
     assert "process 42 holds 50% of its memory" in report.reason
 
 
@@ -138,13 +138,13 @@ def test_xids_of_hardware_are_faults_while_recent_and_those_of_programs_never() 
         Xid(31, "0000:af:00", "MMU Fault", 60),
     )
     report = judged(healthy(), lost, old, program)
-    assert report.faults == ("GPU at 0000:3b:00: Xid 79 1 min ago: GPU has fallen off the bus",)
+    assert report.faults == ("GPU at 0000:3b:00: Xid 79 1 min ago: the GPU has fallen off the bus",)
     assert len(report.notes) == 2
 
 
 def test_an_unreadable_kernel_log_is_said() -> None:
     report = judge(nvml.read_devices(healthy()), [], log_unreadable="Operation not permitted")
-    assert report.ending is Ending.PASSED
+    assert report.ending is ProbeEnding.PASSED
     assert "are unknown" in report.notes[0]
 
 

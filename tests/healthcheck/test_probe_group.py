@@ -7,9 +7,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed import TCPStore
 
+from crds.protocol import ProbeEnding
 from healthcheck.measurements import Metric
 from healthcheck.probes.allgather import AllGather
-from healthcheck.probes.report import Ending
 from healthcheck.probes.runner import Probe, run, run_together
 
 PAIR_METRICS = {Metric.PAIR_ALGORITHM_GBPS, Metric.PAIR_BUS_GBPS, Metric.PAIR_LATENCY_US}
@@ -29,7 +29,7 @@ def port() -> int:
 
 def test_a_pair_agrees_on_its_figures(port: int) -> None:
     a, b = run_together([member(0, port), member(1, port)])
-    assert (a.ending, b.ending) == (Ending.PASSED, Ending.PASSED), (a, b)
+    assert (a.ending, b.ending) == (ProbeEnding.PASSED, ProbeEnding.PASSED), (a, b)
     assert set(a.report.figures) == PAIR_METRICS
     assert a.report.figures == b.report.figures
     bus, algorithm = (a.report.figures[m] for m in (Metric.PAIR_BUS_GBPS, Metric.PAIR_ALGORITHM_GBPS))
@@ -42,7 +42,7 @@ def test_a_pair_agrees_on_its_figures(port: int) -> None:
 )
 def test_who_does_not_come_is_named(port: int, rank: int, reason: str) -> None:
     report = run(member(rank, port, "--join-seconds=1")).report
-    assert report.ending is Ending.FAILED
+    assert report.ending is ProbeEnding.FAILED
     assert reason in report.reason
 
 
@@ -57,29 +57,29 @@ def test_groups_meet_in_a_store_that_is_there_already(ranks: int) -> None:
     for prefix in ("check/uid/1", "check/uid/2"):  # the second finds the keys of the first
         pair = [member_elsewhere(rank, store, prefix, f"--cpu-ranks={ranks}") for rank in (0, 1)]
         results = run_together(pair)
-        assert [result.ending for result in results] == [Ending.PASSED, Ending.PASSED], results
+        assert [result.ending for result in results] == [ProbeEnding.PASSED, ProbeEnding.PASSED], results
 
 
 def test_who_does_not_come_to_a_store_that_is_there_is_named() -> None:
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     report = run(member_elsewhere(1, store, "check/uid/1", "--join-seconds=1")).report
-    assert (report.ending, report.reason) == (Ending.FAILED, "no word from node-a within 1 s")
+    assert (report.ending, report.reason) == (ProbeEnding.FAILED, "no word from node-a within 1 s")
 
 
 def test_a_store_that_was_to_be_there_is_missed(port: int) -> None:
     report = run(member(0, port, "--store-prefix=check/uid/1", "--join-seconds=1")).report
-    assert report.ending is Ending.FAILED
+    assert report.ending is ProbeEnding.FAILED
     assert "node-a, where the group meets, cannot be reached" in report.reason
 
 
 def test_the_devices_of_one_node_gather_in_a_process_each() -> None:
     result = run(Probe("intra_node", ("--device=cpu", "--cpu-ranks=2"), timeout_seconds=60))
-    assert result.ending is Ending.PASSED, result
+    assert result.ending is ProbeEnding.PASSED, result
     assert set(result.report.figures) == {Metric.INTRA_NODE_BUS_GBPS}
 
 
 def test_a_node_with_one_device_has_nobody_to_gather_from() -> None:
-    assert run(Probe("intra_node", ("--device=cpu",), timeout_seconds=60)).ending is Ending.SKIPPED
+    assert run(Probe("intra_node", ("--device=cpu",), timeout_seconds=60)).ending is ProbeEnding.SKIPPED
 
 
 def test_content_that_changed_on_its_way_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

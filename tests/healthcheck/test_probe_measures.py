@@ -5,10 +5,11 @@ import argparse
 import pytest
 import torch
 
+from crds.protocol import ProbeEnding
 from healthcheck.measurements import Metric
 from healthcheck.probes import copies, devices, gemm
 from healthcheck.probes.exact_product import ExactProduct
-from healthcheck.probes.report import Ending, ProbeError, Unavailable
+from healthcheck.probes.report import ProbeError, Unavailable
 
 CPU = argparse.Namespace(device="cpu")
 
@@ -22,7 +23,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_products_are_measured_in_every_type() -> None:
     report = gemm.measure(CPU)
     metrics = {Metric.GEMM_BF16_TFLOPS, Metric.GEMM_FP16_TFLOPS, Metric.GEMM_FP32_TFLOPS}
-    assert report.ending is Ending.PASSED
+    assert report.ending is ProbeEnding.PASSED
     assert metrics <= report.figures.keys()
     assert all(report.figures[metric] > 0 for metric in metrics)
 

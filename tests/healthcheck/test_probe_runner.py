@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from crds.protocol import ProbeEnding
 from healthcheck.probes import runner
-from healthcheck.probes.report import Ending
 from healthcheck.probes.runner import Cancellation, Cancelled, Probe, run, run_together
 
 
@@ -23,52 +23,52 @@ def misbehaving(how: str, *arguments: str, timeout_seconds: float = 30.0) -> Pro
 @pytest.mark.parametrize(
     ("how", "ending", "reason"),
     [
-        ("", Ending.PASSED, ""),
-        ("chat", Ending.PASSED, ""),
-        ("fail", Ending.FAILED, "the product is wrong"),
-        ("unavailable", Ending.UNAVAILABLE, "there is no such device"),
-        ("no-torch", Ending.UNAVAILABLE, "the Python package torch is not installed here"),
-        ("exit", Ending.CRASHED, "ended without a report"),
+        ("", ProbeEnding.PASSED, ""),
+        ("chat", ProbeEnding.PASSED, ""),
+        ("fail", ProbeEnding.FAILED, "the product is wrong"),
+        ("unavailable", ProbeEnding.UNAVAILABLE, "there is no such device"),
+        ("no-torch", ProbeEnding.UNAVAILABLE, "the Python package torch is not installed here"),
+        ("exit", ProbeEnding.CRASHED, "ended without a report"),
         (
             "raise",
-            Ending.CRASHED,
+            ProbeEnding.CRASHED,
             "exit code 1: RuntimeError: CUDA error: uncorrectable ECC error encountered",
         ),
-        ("SIGKILL", Ending.CRASHED, "ended by SIGKILL"),
+        ("SIGKILL", ProbeEnding.CRASHED, "ended by SIGKILL"),
     ],
 )
-def test_every_end_is_a_result(how: str, ending: Ending, reason: str) -> None:
+def test_every_end_is_a_result(how: str, ending: ProbeEnding, reason: str) -> None:
     report = run(misbehaving(how)).report
     assert (report.ending, report.reason) == (ending, reason)
 
 
 def test_a_crash_leaves_its_signal_and_where_it_was() -> None:
     result = run(misbehaving("SIGSEGV"))
-    assert (result.ending, result.report.signal) == (Ending.CRASHED, "SIGSEGV")
+    assert (result.ending, result.report.signal) == (ProbeEnding.CRASHED, "SIGSEGV")
     assert "in measure" in result.stderr_tail
 
 
 def test_a_hang_is_ended_and_leaves_where_it_was() -> None:
     result = run(misbehaving("sleep", timeout_seconds=1.0))
-    assert (result.ending, result.report.reason) == (Ending.TIMED_OUT, "no end after 1 s")
+    assert (result.ending, result.report.reason) == (ProbeEnding.TIMED_OUT, "no end after 1 s")
     assert "in measure" in result.stderr_tail
 
 
 def test_a_process_that_cannot_end_itself_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "OVERTIME_SECONDS", 0.2)
-    assert run(misbehaving("stop", timeout_seconds=0.8)).ending is Ending.TIMED_OUT
+    assert run(misbehaving("stop", timeout_seconds=0.8)).ending is ProbeEnding.TIMED_OUT
 
 
 def test_nothing_that_a_probe_started_outlives_it(tmp_path: Path) -> None:
     left = tmp_path / "pid"
-    assert run(misbehaving("leave-a-child", f"--file={left}")).ending is Ending.PASSED
+    assert run(misbehaving("leave-a-child", f"--file={left}")).ending is ProbeEnding.PASSED
     await_end(int(left.read_text()))
 
 
 def test_when_one_of_a_group_fails_the_others_are_ended_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "WITNESS_SECONDS", 0.2)
     failed, other = run_together([misbehaving("fail"), misbehaving("sleep")])
-    assert failed.ending is Ending.FAILED
+    assert failed.ending is ProbeEnding.FAILED
     assert other.report.reason == "ended, because one that it worked with had failed"
     assert other.seconds < 10
 
@@ -107,7 +107,7 @@ def test_a_cancelled_probe_is_ended_at_once_with_all_that_it_started(tmp_path: P
 def test_a_wake_up_that_cancels_nothing_changes_nothing() -> None:
     with cancellation(iter([False, False, True])) as (fd, not_cancelled):
         os.eventfd_write(fd, 1)
-        assert run(misbehaving(""), not_cancelled).ending is Ending.PASSED
+        assert run(misbehaving(""), not_cancelled).ending is ProbeEnding.PASSED
 
 
 def test_what_is_cancelled_already_is_not_started(tmp_path: Path) -> None:
@@ -153,4 +153,4 @@ def test_a_probe_finds_its_modules_from_any_directory(
 ) -> None:
     (tmp_path / "argparse.py").write_text("raise SystemExit('the wrong argparse')")
     monkeypatch.chdir(tmp_path)
-    assert run(misbehaving("")).ending is Ending.PASSED
+    assert run(misbehaving("")).ending is ProbeEnding.PASSED

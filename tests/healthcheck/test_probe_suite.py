@@ -5,9 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
+from crds.protocol import ProbeEnding
 from healthcheck.local import Health, judge
 from healthcheck.probes import suite
-from healthcheck.probes.report import Ending, Report
+from healthcheck.probes.report import Report
 from healthcheck.probes.runner import Probe, ProbeResult
 
 ALL = list(suite.TIMEOUT_SECONDS)
@@ -23,19 +24,19 @@ class Clock:
         return self.now
 
 
-Run = Callable[[dict[str, tuple[Ending, float]]], list[Probe]]
+Run = Callable[[dict[str, tuple[ProbeEnding, float]]], list[Probe]]
 
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Run:
     """Given endings and seconds by probe (the others pass at once), what will have been run."""
 
-    def script(endings: dict[str, tuple[Ending, float]]) -> list[Probe]:
+    def script(endings: dict[str, tuple[ProbeEnding, float]]) -> list[Probe]:
         clock, started = Clock(), []
 
         def run(probe: Probe, cancellation: object) -> ProbeResult:
             started.append(probe)
-            ending, seconds = endings.get(probe.name, (Ending.PASSED, 0.0))
+            ending, seconds = endings.get(probe.name, (ProbeEnding.PASSED, 0.0))
             clock.now += min(seconds, probe.timeout_seconds)
             return ProbeResult(probe.name, Report(ending), seconds)
 
@@ -53,24 +54,24 @@ def test_without_a_budget_each_probe_has_its_own_limit(asked: Run) -> None:
 
 
 def test_a_probe_gets_no_more_than_is_left_of_the_budget(asked: Run) -> None:
-    started = asked({"device_state": (Ending.PASSED, 10.0), "gemm": (Ending.PASSED, 50.0)})
+    started = asked({"device_state": (ProbeEnding.PASSED, 10.0), "gemm": (ProbeEnding.PASSED, 50.0)})
     suite.run_local(require_gpu=False, budget_seconds=100.0)
     assert [probe.timeout_seconds for probe in started] == [30.0, 90.0, 40.0, 40.0]
 
 
 @pytest.mark.parametrize("hung", ALL)
 def test_after_a_hang_the_rest_is_not_run(asked: Run, hung: str) -> None:
-    started = asked({hung: (Ending.TIMED_OUT, 1e9)})
+    started = asked({hung: (ProbeEnding.TIMED_OUT, 1e9)})
     results = suite.run_local(require_gpu=False, budget_seconds=1000.0)
     assert [result.probe for result in results] == ALL[: ALL.index(hung) + 1] == [p.name for p in started]
-    assert results[-1].ending is Ending.TIMED_OUT
+    assert results[-1].ending is ProbeEnding.TIMED_OUT
 
 
 def test_what_finds_the_budget_spent_was_not_tested_and_blames_nobody(asked: Run) -> None:
-    started = asked({"gemm": (Ending.PASSED, 38.0)})
+    started = asked({"gemm": (ProbeEnding.PASSED, 38.0)})
     results = suite.run_local(require_gpu=False, budget_seconds=40.0)
     assert [probe.name for probe in started] == ["device_state", "gemm"]
-    assert [result.ending for result in results[2:]] == [Ending.UNAVAILABLE] * 2
+    assert [result.ending for result in results[2:]] == [ProbeEnding.UNAVAILABLE] * 2
     assert results[2].report.reason == "copies was not run: the 40 s for all local tests were spent before"
     assert judge(results).health is Health.UNKNOWN
 

@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from agent.world import AgentState, Member, Verb, World, next_action
+from agent.rendezvous.world import Member, Verb, World, next_action
 from controller.errors import AlreadyExists, Conflict, NotFound
 from controller.reconciler import Request
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODES, PODS, SCALEPLANS, Resource
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
+from crds.protocol import AgentState
 from reconcilers.clock import Clock
 from reconcilers.elasticjob import ElasticJobReconciler
 from reconcilers.pod.builder import pod_name

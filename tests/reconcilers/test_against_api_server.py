@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import re
 import signal
+from functools import partial
 from typing import Any
 
 import pytest
 
 from controller.errors import Invalid, NotFound
+from controller.manager import Manager
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, EVENTS, LEASES, PODS
-from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected
+from reconcilers.clock import Clock
+from reconcilers.setup import add_indexes, add_jobs
+from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers
 
 
 async def reasons(hollow: Hollow, name: str) -> set[str]:
@@ -105,12 +109,42 @@ async def test_suspended_job_loses_its_pods_keeps_its_round_and_resumes(hollow: 
     for pod in await hollow.pods("pause"):
         await hollow.delete_pod(pod)  # the kubelet's part: the processes have ended
     await hollow.until("no Pods", lambda: _count(hollow, "pause", 0))
+    for index in (0, 1):
+        await hollow.until("a worker without a Pod", partial(_without_pod, hollow, f"pause-worker-{index}"))
     assert (await hollow.world("pause"))["round"] == 1
     await hollow.client.patch(ELASTICJOBS, "pause", {"spec": {"suspend": False}}, NAMESPACE)
     for index in (0, 1):
         await hollow.run_agent(f"pause-worker-{index}")
     world = await hollow.formed("pause", 2)
     assert world["incarnations"] == [1, 1]
+
+
+async def test_a_job_resumed_before_its_pods_are_gone_has_new_ones_and_no_world_with_the_old(
+    server: ApiServer,
+) -> None:
+    async with connected(server) as hollow:
+        async with controllers(server):
+            await hollow.train("hasty")
+
+        async with controllers(server, register=only_jobs):  # so that the Pods are still there
+            await hollow.client.patch(ELASTICJOBS, "hasty", {"spec": {"suspend": True}}, NAMESPACE)
+            await hollow.phase("hasty", "Suspended")
+            await hollow.client.patch(ELASTICJOBS, "hasty", {"spec": {"suspend": False}}, NAMESPACE)
+            status = await hollow.phase("hasty", "Restarting")
+            assert status["rendezvous"]["phase"] == "Forming", "their agents leave: they said so before"
+
+        async with controllers(server):
+            for index in (0, 1):
+                await hollow.run_agent(f"hasty-worker-{index}", incarnation=2)
+            world = await hollow.formed("hasty", 2)
+            assert world["incarnations"] == [2, 2]
+            await hollow.until("the old Pods to go", lambda: _count(hollow, "hasty", 2))
+            assert not (await hollow.status("hasty")).get("restarts"), "no failure"
+
+
+def only_jobs(manager: Manager) -> None:
+    add_indexes(manager.cache)
+    add_jobs(manager, Clock())
 
 
 async def test_refused_pod_is_told_on_the_job(hollow: Hollow) -> None:
@@ -177,11 +211,15 @@ async def test_deleting_a_job_removes_everything_it_made(hollow: Hollow) -> None
     [
         ({"worker": {"replicas": -1}}, "spec.replicaSpecs.worker.replicas"),
         ({"worker": {"replicas": "two"}}, "spec.replicaSpecs.worker.replicas"),
-        ({"worker": {"minReplicas": 3, "maxReplicas": 2}}, "spec.replicaSpecs[worker]"),
+        ({"worker": {"minReplicas": 3, "maxReplicas": 2}}, "spec.replicaSpecs.worker"),
         ({"worker": {"template": None}}, "spec.replicaSpecs.worker.template"),
         (
             {"worker": {"template": {"spec": {"containers": []}}}},
             "spec.replicaSpecs.worker.template.spec.containers",
+        ),
+        (
+            {"worker": {"template": {"spec": {"containers": [{"name": "main"}]}}}},
+            "spec.replicaSpecs.worker.template.spec.containers[0].image: Required value",
         ),
         ({"elasticPolicy": {"nodeUnit": 0}}, "spec.elasticPolicy.nodeUnit"),
         ({"elasticPolicy": {"nodeUnit": 4}}, "spec"),
@@ -193,6 +231,26 @@ async def test_bad_jobs_are_refused_with_the_fields_path(
     async with connected(server) as hollow:
         with pytest.raises(Invalid, match=re.escape(path)):
             await hollow.submit("bad", **spec)
+
+
+async def test_a_master_may_say_anything_since_it_is_ignored(hollow: Hollow) -> None:
+    without_image = {"spec": {"containers": [{"name": "main", "imagePullPolicy": "Always"}]}}
+    masters: list[tuple[str, dict[str, Any]]] = [
+        ("dlrover-master", {"template": without_image}),
+        ("master", {"replicas": 7, "template": {"spec": {"containers": []}}, "restartCount": -1}),
+        ("dlrover-master", {"template": {}}),
+        ("master", {}),
+    ]
+    template = {"spec": {"containers": [{"name": "main", "image": "x"}]}}
+    for number, (type_, master) in enumerate(masters):
+        name = f"mastered-{number}"
+        specs = {"worker": {"replicas": 1, "template": template}, type_: master}
+        await hollow.submit(name, replicaSpecs=specs, resourceLimits={"cpu": "1"})
+        assert (await hollow.job(name))["spec"]["replicaSpecs"][type_] == master
+        await hollow.run_agent(f"{name}-worker-0")
+        await hollow.formed(name, 1)
+        assert _conditions(await hollow.status(name))["MasterReplicaIgnored"] == "True"
+        assert len(await hollow.pods(name)) == 1
 
 
 async def test_name_that_makes_pod_names_too_long_is_refused(server: ApiServer) -> None:
@@ -211,3 +269,8 @@ async def _count(hollow: Hollow, job: str, count: int) -> bool:
 
 async def _has(hollow: Hollow, name: str, wanted: set[str]) -> bool:
     return wanted <= await reasons(hollow, name)
+
+
+async def _without_pod(hollow: Hollow, worker: str) -> bool:
+    found = await hollow.client.get(ELASTICWORKERS, worker, NAMESPACE)
+    return "podUid" not in found["status"]

@@ -12,7 +12,7 @@ from reconcilers.pod.check_pod import build_check_pod
 from tests.reconcilers.build import check, check_worker
 
 GPU = "nvidia.com/gpu"
-COMMAND = ["python", "-m", "agent.node_check"]
+COMMAND = ["dlr", "check-worker"]
 TEMPLATE: dict[str, Any] = {
     "metadata": {"labels": {"team": "fabric"}, "annotations": {"k8s.v1.cni.cncf.io/networks": "rdma"}},
     "spec": {

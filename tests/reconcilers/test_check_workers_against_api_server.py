@@ -29,6 +29,7 @@ from controller.resources import (
 from crds import names
 from reconcilers.clock import Clock
 from reconcilers.pod.builder import check_labels, owner_reference
+from reconcilers.pod.options import PodOptions
 from reconcilers.setup import add_indexes, add_workers
 from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers
 
@@ -122,7 +123,7 @@ def server(server: ApiServer) -> ApiServer:
 
 def only_workers(manager: Manager) -> None:
     add_indexes(manager.cache)
-    add_workers(manager, Clock(), IMAGE)
+    add_workers(manager, Clock(), PodOptions(IMAGE, agent=None))
 
 
 @pytest.fixture

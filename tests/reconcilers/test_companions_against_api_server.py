@@ -25,6 +25,7 @@ from controller.resources import (
 )
 from crds import names
 from reconcilers.clock import Clock
+from reconcilers.pod.options import PodOptions
 from reconcilers.setup import add_companions, add_indexes, add_jobs, add_workers
 from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers
 
@@ -138,7 +139,7 @@ def volcano_crd() -> Json:
 def without_checks(manager: Manager) -> None:
     add_indexes(manager.cache)
     add_jobs(manager, Clock())
-    add_workers(manager, Clock(), "none")
+    add_workers(manager, Clock(), PodOptions())
     add_companions(manager)
 
 

@@ -6,12 +6,14 @@ from typing import Any, cast
 
 from controller.client import Client
 from controller.contact import Contact
+from controller.store import Change
 from crds.elasticworker import ElasticWorker
 from reconcilers.clock import Clock
 from reconcilers.pod.heartbeat import Heartbeats
+from reconcilers.predicates import more_than_a_renewal
 from tests.reconcilers.build import pod, report, worker
 
-LEASE = {
+LEASE: dict[str, Any] = {
     "metadata": {"name": "digits-worker-0", "namespace": "default", "uid": "lease-0"},
     "spec": {"holderIdentity": "digits-worker-0-1", "renewTime": "2026-01-01T11:59:59.000000Z"},
 }
@@ -48,3 +50,28 @@ def test_the_lease_of_a_pod_of_the_same_name_before_a_suspension_is_nothing_hear
     there = worker(agent=report(pod_uid="the-next"), podUid="the-next")
     assert listener.age_after(60, resumed, there) == 0, "it is silent from now on, if it is"
     assert listener.age_after(7, resumed, there) == 7
+
+
+def test_a_renewal_counts_from_when_it_came_though_nobody_looked_then() -> None:
+    listener, spoken = Listener(), worker(agent=report())
+    assert listener.age_after(60, pod(), spoken) == 0
+    listener.seconds += 10
+    renewed = renewed_at("12:00:09")
+    listener.heartbeats.note(Change(LEASE, renewed))
+    listener.seconds += 20
+    assert listener.heartbeats.age_seconds(renewed, pod(), spoken) == 20
+
+
+def test_renewals_wake_nobody_but_whoever_begins_to_renew_does() -> None:
+    unheld = LEASE | {"spec": {}}
+    assert not more_than_a_renewal(Change(LEASE, renewed_at("12:00:09")))
+    assert more_than_a_renewal(Change(None, unheld))
+    assert more_than_a_renewal(Change(unheld, LEASE))
+    assert more_than_a_renewal(
+        Change(LEASE, LEASE | {"spec": LEASE["spec"] | {"holderIdentity": "the-next"}})
+    )
+    assert more_than_a_renewal(Change(LEASE, None))
+
+
+def renewed_at(time: str) -> dict[str, Any]:
+    return LEASE | {"spec": LEASE["spec"] | {"renewTime": f"2026-01-01T{time}.000000Z"}}

@@ -13,6 +13,7 @@ from controller.errors import NotFound
 from controller.manager import Manager
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, EVENTS, NODECHECKS, NODES, PODS, Resource
 from reconcilers.clock import Clock
+from reconcilers.pod.options import PodOptions
 from reconcilers.setup import add_indexes, add_jobs, add_workers
 from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers
 
@@ -143,7 +144,7 @@ class Ward(Hollow):
 def jobs_and_pods(manager: Manager) -> None:
     add_indexes(manager.cache)
     add_jobs(manager, Clock())
-    add_workers(manager, Clock(), "unused")
+    add_workers(manager, Clock(), PodOptions())
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from crds.elasticjob import Rendezvous, RendezvousPhase
 from crds.elasticworker import AgentState
-from reconcilers.world.rendezvous import Bounds, Participant, decide, dissolve
+from reconcilers.world.rendezvous import Bounds, Participant, decide, dissolve, without_new_world
 from tests.reconcilers.build import NOW, bounds, later, participant, report
 
 FORMED, REFORMING, FORMING = RendezvousPhase.FORMED, RendezvousPhase.REFORMING, RendezvousPhase.FORMING
@@ -205,6 +205,7 @@ def situations(draw: st.DrawFn) -> tuple[list[Participant], Bounds]:
                 incarnation,
                 alive,
                 succeeded=not alive and draw(st.booleans()),
+                stops_in_good_order=not alive and draw(st.booleans()),
                 report=spoken,
                 seconds_since_joined=draw(st.floats(0, 40)),
             )
@@ -223,6 +224,7 @@ def published_worlds(draw: st.DrawFn) -> Rendezvous:
         members=members,
         incarnations=[draw(st.integers(1, 3)) for _ in members],
         reforming_since=NOW if phase is REFORMING else None,
+        broken_round=draw(st.integers(0, round_ if phase is REFORMING else max(round_ - 1, 0))),
     )
 
 
@@ -248,6 +250,33 @@ def test_every_new_world_is_allowed_and_follows_its_predecessor(
     by_index = {p.index: p for p in people}
     assert all(by_index[i].joinable for i in world.members)
     assert world.incarnations == [by_index[i].incarnation for i in world.members]
+
+
+@given(situations(), published_worlds(), st.floats(0, 100), st.booleans())
+@settings(max_examples=300, deadline=None)
+def test_the_world_names_the_last_round_whose_processes_died(
+    situation: tuple[list[Participant], Bounds], published: Rendezvous, seconds: float, checked_first: bool
+) -> None:
+    """Invariant: that is the published round if some have just died, and else what it was."""
+    people, limits = situation
+    decision = decide(published, people, limits, later(seconds))
+    died = any(not (b.trains_on or b.stops_in_good_order) for b in decision.breaks)
+    if checked_first:  # no new world before a check, or within a hold: it is told all the same
+        decision = without_new_world(published, decision, later(seconds))
+    expected = published.round if died else published.broken_round
+    assert decision.rendezvous.broken_round == expected
+    assert dissolve(decision.rendezvous, "suspended").broken_round == expected
+
+
+def test_a_planned_change_is_no_failure() -> None:
+    leaving = replace(participant(1, AgentState.RUNNING, 1), leaving="it stands by")
+    others = [*running(0, 2), participant(3)]
+    decision = decide(formed(0, 1, 2), [*others, leaving], bounds(3), NOW)
+    assert (decision.rendezvous.members, decision.rendezvous.broken_round) == ([0, 2, 3], 0)
+    for in_good_order, broken_round in ((True, 0), (False, 1)):
+        deleted = replace(leaving, leaving="", alive=False, stops_in_good_order=in_good_order)
+        decision = decide(formed(0, 1, 2), [*others, deleted], bounds(3), NOW)
+        assert (decision.rendezvous.members, decision.rendezvous.broken_round) == ([0, 2, 3], broken_round)
 
 
 @given(situations(), published_worlds())

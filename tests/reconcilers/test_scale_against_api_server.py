@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from agent.world import AgentState, Member, Verb, World, next_action
+from agent.rendezvous.world import Member, Verb, World, next_action
 from controller.errors import ClientError, Invalid
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, EVENTS, PODS, SCALEPLANS
+from crds.protocol import AgentState
 from tests.reconcilers.cluster import NAMESPACE, Hollow
 
 JSON = dict[str, Any]

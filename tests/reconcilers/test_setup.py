@@ -6,6 +6,7 @@ from controller.reconciler import Request
 from controller.store import Change
 from reconcilers.predicates import (
     begins_or_ends,
+    halts_or_goes_on,
     makes_way,
     more_of_a_jobs_checks,
     more_of_an_answer,
@@ -75,6 +76,21 @@ def test_an_agents_state_wakes_the_job_but_not_its_pods_reconciler() -> None:
 def test_appearing_and_vanishing_wake_both() -> None:
     for change in (Change(None, raw()), Change(raw(), None)):
         assert more_than_progress(change) and more_than_the_agents_report(change)
+
+
+def test_a_halted_jobs_workers_hear_of_its_phase_and_spec_but_not_of_its_counts() -> None:
+    def job(phase: str, suspend: bool = False, **status: Any) -> dict[str, Any]:
+        return {
+            "metadata": {"name": "j"},
+            "spec": {"suspend": suspend},
+            "status": {"phase": phase, **status},
+        }
+
+    counted = Change(job("Succeeded", replicas=3), job("Succeeded", replicas=2))
+    assert not halts_or_goes_on(counted)
+    assert halts_or_goes_on(Change(job("Running"), job("Running", suspend=True)))
+    assert halts_or_goes_on(Change(job("Suspended"), job("Pending")))
+    assert halts_or_goes_on(Change(None, job("Failed")))
 
 
 def checked(**agent: Any) -> dict[str, Any]:

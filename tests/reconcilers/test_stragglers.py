@@ -58,6 +58,7 @@ def test_a_straggler_goes_when_the_world_changes_anyway() -> None:
     assert grown.decision.rendezvous.members == [0, 1, 3] and grown.left_out == {2}
     failed = [*running(0, 1), participant(2, AgentState.FAILED, 1)]
     restarted = decide_without_stragglers(world(0, 1, 2), failed, bounds(3, 2), {2}, NOW)
+    assert restarted.decision.rendezvous.broken_round == 1 and not grown.decision.rendezvous.broken_round
     assert restarted.decision.rendezvous.members == [0, 1] and restarted.decision.breaks
 
 

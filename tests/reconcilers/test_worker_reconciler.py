@@ -6,10 +6,11 @@ from typing import Any
 
 from controller.cache import Cache
 from controller.contact import Contact
-from controller.errors import NotFound
+from controller.errors import Forbidden, NotFound
 from controller.reconciler import Request
-from controller.resources import ELASTICJOBS, ELASTICWORKERS, PODS
+from controller.resources import ELASTICJOBS, ELASTICWORKERS, PODS, SERVICEACCOUNTS, Resource
 from reconcilers.clock import Clock
+from reconcilers.pod.options import PodOptions
 from reconcilers.setup import add_indexes
 from reconcilers.worker import WorkerReconciler
 from tests.reconcilers import build
@@ -40,7 +41,7 @@ async def reconciled(pod: dict[str, Any] | None = None) -> dict[str, Any]:
     if pod is not None:
         cache.store(PODS).apply(pod)
     recorder: Any = None
-    reconciler = WorkerReconciler(server, cache, recorder, Contact(), Clock(), "image")
+    reconciler = WorkerReconciler(server, cache, recorder, Contact(), Clock(), PodOptions(agent=None))
     await reconciler.reconcile(Request("default", WORKER))
     (patch,) = server.patches
     return patch
@@ -70,3 +71,41 @@ async def test_what_ends_nothing_is_written_beside_the_agents_reports() -> None:
     )
     assert patch["status"]["nodeName"] == "node-7"
     assert "metadata" not in patch
+
+
+class Guarded:
+    """An API server that refuses Pods whose ServiceAccount is not there."""
+
+    def __init__(self) -> None:
+        self.made: list[tuple[str, str]] = []
+        self.accounts: set[str] = set()
+
+    async def create(self, resource: Resource, obj: dict[str, Any]) -> dict[str, Any]:
+        name = obj["metadata"]["name"]
+        if resource == SERVICEACCOUNTS:
+            self.accounts.add(name)
+        elif resource == PODS and obj["spec"]["serviceAccountName"] not in self.accounts:
+            raise Forbidden(403, "Forbidden", f'pods "{name}" is forbidden: serviceaccount not found')
+        self.made.append((resource.kind, name))
+        return obj | {"metadata": {**obj["metadata"], "uid": f"uid of {name}"}}
+
+    async def get(self, _resource: object, name: str, _namespace: str) -> dict[str, Any]:
+        raise NotFound(404, "NotFound", f"{name} not found")
+
+    async def patch(self, *_: Any, **__: Any) -> None: ...
+
+
+async def test_an_account_that_was_deleted_is_made_again_when_it_is_missed() -> None:
+    server: Any = Guarded()
+    cache = Cache(server)
+    add_indexes(cache)
+    cache.store(ELASTICJOBS).apply({"kind": "ElasticJob", **build.job(replicas=2).to_wire()})
+    for index in (0, 1):
+        wire = build.worker(index, None).to_wire()
+        cache.store(ELASTICWORKERS).apply({"kind": "ElasticWorker", **wire})
+    recorder: Any = None
+    reconciler = WorkerReconciler(server, cache, recorder, Contact(), Clock(), PodOptions(agent=None))
+    await reconciler.reconcile(Request("default", "digits-worker-0"))
+    server.accounts.clear()
+    await reconciler.reconcile(Request("default", "digits-worker-1"))
+    assert [name for kind, name in server.made if kind == "Pod"] == ["digits-worker-0-1", "digits-worker-1-1"]

@@ -72,6 +72,21 @@ def test_pod_that_was_taken_away_says_so_whatever_its_processes_said() -> None:
     assert (end.exit_class, end.message) == (ExitClass.KILLED, "the Pod was deleted")
 
 
+def test_pod_that_is_deleted_with_time_to_stop_ends_in_good_order() -> None:
+    assert after(worker(), pod=pod(deleted=True)).last_exit.in_good_order
+    by_force = pod(deleted=True)
+    by_force["metadata"]["deletionGracePeriodSeconds"] = 0
+    by_taint = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"}
+    for ended in (
+        pod(phase="Failed", deleted=True),
+        pod(deleted=True, containerStatuses=[terminated(137)]),
+        pod(deleted=True, conditions=[by_taint]),
+        by_force,
+    ):
+        assert after(worker(), pod=ended).last_exit.in_good_order is None
+    assert after(worker(podUid="uid-0-1"), pod=None).last_exit.in_good_order is None, "it is gone already"
+
+
 def test_rule_that_matches_is_written_with_the_end_and_ignore_spends_nothing() -> None:
     rule = FailureRule.model_validate({"action": "Ignore", "onExitCodes": {"operator": "In", "values": [7]}})
     ended = pod(phase="Failed", containerStatuses=[terminated(7)])

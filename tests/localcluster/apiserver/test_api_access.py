@@ -295,6 +295,9 @@ async def test_a_policy_that_cannot_be_evaluated_is_refused(api: Api) -> None:
     answer = await api.post(POLICIES, policy("bad", validations=[{"expression": "object.spec ==="}]))
     assert answer.code == 422
     assert answer.body["details"]["causes"][0]["field"] == "spec.validations[0].expression"
+    for expression in ("object.spec.size", "'a' == 1"):
+        answer = await api.post(POLICIES, policy("bad", validations=[{"expression": expression}]))
+        assert answer.code == 422, expression
     unknown = policy("bad", validations=[{"expression": "nobody == 1"}])
     assert (await api.post(POLICIES, unknown)).code == 422
 

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import copy
 
-from tests.localcluster.apiserver.api import CRDS, WIDGETS, Api, widget, widget_definition
+from tests.localcluster.apiserver.api import (
+    CONFIG_MAPS,
+    CRDS,
+    WIDGETS,
+    Api,
+    config_map,
+    widget,
+    widget_definition,
+)
 
 CRD = f"{CRDS}/widgets.example.com"
 
@@ -77,3 +85,59 @@ async def test_a_wrong_definition_is_refused_with_its_faults(api: Api) -> None:
 async def test_names_and_scope_are_fixed(widgets: Api) -> None:
     answer = await widgets.patch(CRD, {"spec": {"scope": "Cluster"}})
     assert answer.code == 422 and "spec.scope" in answer.message
+
+
+async def test_a_definition_must_keep_the_versions_that_were_stored(api: Api) -> None:
+    definition = widget_definition()
+    await api.created(CRDS, definition)
+    (version,) = definition["spec"]["versions"]
+    version["name"] = "v2"
+    answer = await api.patch(CRD, {"spec": definition["spec"]})
+    assert answer.code == 422
+    assert {cause["field"] for cause in answer.body["details"]["causes"]} == {"status.storedVersions[0]"}
+
+
+async def test_a_default_that_its_rule_refuses_is_refused_with_kubernetes_words(api: Api) -> None:
+    definition = widget_definition()
+    spec = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    spec |= {
+        "default": {},
+        "x-kubernetes-validations": [{"rule": "has(self.size)", "message": "say the size"}],
+    }
+    answer = await api.post(CRDS, definition)
+    assert answer.code == 422
+    (cause,) = answer.body["details"]["causes"]
+    assert cause["field"] == "spec.validation.openAPIV3Schema.properties[spec].default"
+    assert cause["message"] == "Invalid value: say the size"
+
+
+async def test_methods_fit_the_path(widgets: Api) -> None:
+    """Kubernetes routes its own kinds by path and method; those of CRDs it does not."""
+    one = await widgets.created(CONFIG_MAPS, config_map("one"))
+    for answer in (await widgets.put(CONFIG_MAPS, one), await widgets.post(f"{CONFIG_MAPS}/one", one)):
+        assert (answer.code, answer.reason) == (405, "MethodNotAllowed")
+        assert "GET" in answer.headers["Allow"]
+    await widgets.created(WIDGETS, widget("one"))
+    assert (await widgets.put(WIDGETS, widget("one"))).code == 400
+    assert (await widgets.post(f"{WIDGETS}/one", widget("one"))).reason == "AlreadyExists"
+
+
+async def test_lists_of_custom_kinds_always_say_how_to_go_on(widgets: Api) -> None:
+    assert (await widgets.get(WIDGETS)).body["metadata"]["continue"] == ""
+    assert "continue" not in (await widgets.get(CONFIG_MAPS)).body["metadata"]
+    table = await widgets.get(WIDGETS, accept="application/json;as=Table;v=v1;g=meta.k8s.io")
+    assert "continue" not in table.body["metadata"]
+
+
+async def test_what_keeps_rules_from_being_asked_is_said(api: Api) -> None:
+    definition = widget_definition()
+    spec = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    spec["x-kubernetes-validations"] = [{"rule": "!has(self.size) || self.size != 2"}]
+    await api.created(CRDS, definition)
+    nameless = widget("x")
+    del nameless["metadata"]["name"]
+    for obj in (nameless, widget("x", {"size": "big"})):
+        causes = (await api.post(WIDGETS, obj)).body["details"]["causes"]
+        assert causes[-1]["field"] == "<nil>"
+        assert "some validation rules were not checked" in causes[-1]["message"]
+    assert len((await api.post(WIDGETS, widget("x", {"size": 2}))).body["details"]["causes"]) == 1

@@ -57,7 +57,7 @@ async def test_an_autoscaler_reads_and_puts_the_scale(jobs: Api) -> None:
 @pytest.mark.parametrize(
     ("count", "why"),
     [
-        (5, "replicaSpecs[worker].replicas must be a multiple of elasticPolicy.nodeUnit"),
+        (5, "replicaSpecs.worker.replicas must be a multiple of elasticPolicy.nodeUnit"),
         (10, "replicas must not be greater than maxReplicas"),
         (0, "replicas must not be less than minReplicas"),
         (-2, "spec.replicas: Invalid value: -2: must be greater than or equal to 0"),

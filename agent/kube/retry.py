@@ -1,0 +1,69 @@
+"""Retries of what the API server refuses or does not answer, and the log lines that tell of them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+import tenacity
+
+from agent.kube.api import ApiError
+
+
+class Warnings:
+    """Warns that something does not work: once for each kind of error, and once more when it works again.
+
+    So an attempt that fails for an hour is two lines in the log.
+
+    Args:
+        logger: of who tries.
+        what: is tried, as a verb and its object: "renew lease default/digits-worker-0".
+    """
+
+    def __init__(self, logger: logging.Logger, what: str) -> None:
+        self._logger = logger
+        self._what = what
+        self._last_kind: str | None = None
+
+    def failed(self, error: BaseException | None) -> None:
+        """Warn, unless the last attempt failed in the same way."""
+        kind = f"{type(error).__name__} {getattr(error, 'status', '')}"
+        if kind != self._last_kind:
+            self._last_kind = kind
+            self._logger.warning("cannot %s, trying again until it works: %s", self._what, error)
+
+    def succeeded(self) -> None:
+        """Say that it works again, if it did not."""
+        if self._last_kind is not None:
+            self._last_kind = None
+            self._logger.info("can %s again", self._what)
+
+
+def retrying(
+    stop: threading.Event,
+    warnings: Warnings,
+    *,
+    max_wait_seconds: float,
+    is_final: Callable[[Exception], object] = lambda error: False,
+) -> tenacity.Retrying:
+    """Return what calls a function until it raises no ApiError: the Pod's life is the bound.
+
+    The waits are random up to a doubling bound, so that a server which comes back is not met by all at once.
+
+    Args:
+        stop: ends the retries; the last error is then raised.
+        warnings: hears of each attempt that failed.
+        max_wait_seconds: between two attempts.
+        is_final: tells whether an error is raised at once.
+    """
+    return tenacity.Retrying(
+        retry=tenacity.retry_if_exception(lambda error: isinstance(error, ApiError) and not is_final(error)),
+        wait=tenacity.wait_random_exponential(multiplier=0.2, max=max_wait_seconds),
+        sleep=tenacity.sleep_using_event(stop),
+        stop=tenacity.stop_when_event_set(stop),
+        before_sleep=lambda attempt: warnings.failed(
+            attempt.outcome.exception() if attempt.outcome else None
+        ),
+        reraise=True,
+    )

@@ -1,0 +1,193 @@
+"""A thread that follows one object of the API server, and wakes the agent when what matters in it changes.
+
+It lists, and watches from there. A watch that ends is opened anew from the last resourceVersion, which
+bookmarks keep young. It lists again when that version is too old (410), and when the server ends a watch at
+once, as one that shuts down does. Nothing here gives up: without the API server the last view stays true, and
+training goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import random
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Generic, TypeVar
+
+from agent.kube.api import (
+    GROUP_PATH,
+    ApiClient,
+    ApiError,
+    GoneError,
+    SilentWatchError,
+    UnavailableError,
+)
+from agent.kube.retry import Warnings, retrying
+
+logger = logging.getLogger(__name__)
+
+WATCH_SECONDS = 240.0
+"""How long a watch may last; the server ends it then. Varied, so that a job's agents do not renew at once."""
+
+IDLE_SECONDS = 75.0
+"""A watch that is silent for so long is opened anew. Kubernetes sends a bookmark about every minute. A proxy
+that has lost its server says nothing, and may go on answering keep-alives."""
+
+SHORT_SECONDS = 1.0
+"""A watch that ends sooner, without an event, has told nothing. As in client-go."""
+
+MAX_WAIT_SECONDS = 5.0
+
+View = TypeVar("View")
+
+
+class Watcher(threading.Thread, Generic[View]):
+    """Follows one object. `fileno()` becomes readable with every change; `view()` is the newest state.
+
+    Args:
+        api: the API server.
+        resource: such as `elasticjobs`.
+        namespace: of the object.
+        name: of the object.
+        parse: returns what matters in the object; only changes of that are changes.
+        missing: stands for an object that is not there, or not any more.
+        watch_seconds: how long one watch lasts, about.
+    """
+
+    def __init__(
+        self,
+        api: ApiClient,
+        resource: str,
+        namespace: str,
+        name: str,
+        *,
+        parse: Callable[[Mapping[str, Any]], View],
+        missing: View,
+        watch_seconds: float = WATCH_SECONDS,
+    ) -> None:
+        super().__init__(name=f"dlr-watch-{resource}", daemon=True)
+        self._api = api
+        self._path = f"{GROUP_PATH}/namespaces/{namespace}/{resource}"
+        self._query = {"fieldSelector": f"metadata.name={name}"}
+        self._parse = parse
+        self._missing = missing
+        self._watch_seconds = watch_seconds
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        # Not at the interpreter's end, when the thread may still write to it: the kernel closes it then.
+        weakref.finalize(self, os.close, self._wake_fd).atexit = False
+        self._view: View | None = None
+        self._resource_version: str | None = None
+        self._stop_event = threading.Event()
+        self._what = f"{resource} {namespace}/{name}"
+        self._warnings = Warnings(logger, f"follow {self._what}")
+
+    def fileno(self) -> int:
+        """Return the descriptor to poll for reading, together with others."""
+        return self._wake_fd
+
+    def view(self) -> View | None:
+        """Return the newest view; None before the first answer of the API server."""
+        return self._view
+
+    def take(self) -> View | None:
+        """Return the newest view, and make `fileno()` unreadable until the next change."""
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._wake_fd)
+        return self._view
+
+    def stop(self) -> None:
+        """End the thread, without waiting: it may sit in a read until its watch ends.
+
+        `fileno()` becomes readable.
+        """
+        self._stop_event.set()
+        os.eventfd_write(self._wake_fd, 1)
+
+    def run(self) -> None:
+        retry = retrying(self._stop_event, self._warnings, max_wait_seconds=MAX_WAIT_SECONDS)
+        while not self._stop_event.is_set():
+            try:
+                retry(self._list_and_watch)
+            except ApiError:
+                return  # asked to stop
+
+    def _list_and_watch(self) -> None:
+        """Follow the object for one watch.
+
+        Raises:
+            ApiError: nothing came of it, so the next attempt has to wait.
+        """
+        events = 0
+        try:
+            version = self._resource_version or self._list()
+            watch = self._open_watch(version)
+            self._warnings.succeeded()
+            opened_at = time.monotonic()
+            for event in watch:
+                self.feed(event)
+                events += 1
+                if self._stop_event.is_set():
+                    return
+        except SilentWatchError:
+            return
+        except GoneError:
+            self._resource_version = None
+            if not events:
+                raise
+        except UnavailableError:
+            if not events:
+                raise
+        except (KeyError, TypeError, ValueError) as error:
+            self._resource_version = None
+            raise UnavailableError(0, f"the answer makes no sense: {error!r}") from error
+        if not events and time.monotonic() - opened_at < SHORT_SECONDS:
+            self._resource_version = None
+            self._api.reconnect()
+            raise UnavailableError(0, "the server ends watches at once")
+
+    def _open_watch(self, resource_version: str) -> Iterator[dict[str, Any]]:
+        seconds = self._watch_seconds * random.uniform(0.75, 1.25)
+        query = {
+            **self._query,
+            "resourceVersion": resource_version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(int(seconds)),
+        }
+        return self._api.watch(self._path, query, idle_timeout_seconds=IDLE_SECONDS)
+
+    def _list(self) -> str:
+        """Show the object as it is now, and return the version to watch from."""
+        answer = self._api.get(self._path, self._query)
+        items = answer.get("items") or []
+        version = self._resource_version = str(answer["metadata"]["resourceVersion"])
+        self._show(self._parse(items[0]) if items else self._missing)
+        return version
+
+    def feed(self, event: Mapping[str, Any]) -> None:
+        """Take in one watch event.
+
+        Raises:
+            GoneError: the version to watch from is too old.
+            UnavailableError: the watch failed.
+            KeyError, TypeError, ValueError: the event makes no sense.
+        """
+        kind, thing = event.get("type"), event.get("object") or {}
+        if kind == "ERROR":
+            code = int(thing.get("code") or 500)
+            message = str(thing.get("message") or "the watch failed")
+            raise GoneError(code, message) if code == 410 else UnavailableError(code, message)
+        self._resource_version = str(thing["metadata"]["resourceVersion"])
+        if kind == "DELETED":
+            logger.info("%s was deleted", self._what)
+            self._show(self._missing)
+        elif kind != "BOOKMARK":
+            self._show(self._parse(thing))
+
+    def _show(self, view: View) -> None:
+        if view != self._view:
+            self._view = view
+            os.eventfd_write(self._wake_fd, 1)

@@ -1,0 +1,92 @@
+"""The commands of a training Pod, by name: what `dlr run` and the launchers of the injected agent start."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from agent.unsupported_torch import UnsupportedTorchError
+from crds.names import POD_COMMANDS
+
+EXIT_USAGE = 2
+EXIT_NO_TORCH = 69
+"""EX_UNAVAILABLE: what the command needs is not there."""
+
+
+def main(words: Sequence[str]) -> int:
+    """The main program of the injected agent: as `run_command`, and says what is wrong with the torch."""
+    try:
+        return run_command(words)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        print(
+            f"dlr: {sys.executable} has no torch, which training needs; install it in this image, "
+            "or name the Python that has it in DLR_PYTHON",
+            file=sys.stderr,
+        )
+        return EXIT_NO_TORCH
+    except UnsupportedTorchError as error:
+        print(f"dlr: {error}", file=sys.stderr)
+        return EXIT_NO_TORCH
+    except ImportError as error:
+        if "torch" in sys.modules:  # A torch that could not be imported is not there.
+            raise
+        print(f"dlr: {sys.executable} cannot import its torch: {error}", file=sys.stderr)
+        return EXIT_NO_TORCH
+
+
+def run_command(words: Sequence[str]) -> int:
+    """Run one command; the exit code.
+
+    Args:
+        words: the command's name and its arguments.
+
+    Raises ModuleNotFoundError: torch is not installed.
+    """
+    name, arguments = (words[0], list(words[1:])) if words else ("", [])
+    command = COMMANDS.get(name)
+    if command is None:
+        known = ", ".join(f"`dlr {name}`" for name in POD_COMMANDS)
+        print(f"dlr: in a training Pod there are {known}; `dlr {name}` is not one of them", file=sys.stderr)
+        return EXIT_USAGE
+    return command(arguments)
+
+
+def _run(arguments: Sequence[str]) -> int:
+    from agent.launch import main as launch
+
+    return launch(arguments)
+
+
+def _torchrun(arguments: Sequence[str]) -> int:
+    """`torchrun` in an injected Pod: `dlr run`, unless the command asks for another rendezvous."""
+    from agent.torchrun import is_for_another_rendezvous, without_our_rendezvous
+
+    if is_for_another_rendezvous(arguments, os.environ):
+        command = [sys.executable, "-m", "torch.distributed.run", *arguments]
+        os.execve(sys.executable, command, without_our_rendezvous(os.environ))
+    return _run(arguments)
+
+
+def _dlrover_run(arguments: Sequence[str]) -> int:
+    """DLRover's launcher, for whose users the command of a job need not change."""
+    from agent.dlrover_run import main as dlrover_run
+
+    return dlrover_run(arguments)
+
+
+def _check_worker(arguments: Sequence[str]) -> int:
+    """The main program of a Pod that tests a node for a NodeCheck."""
+    from agent.node_check.__main__ import main as check_worker
+
+    return check_worker()
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
+    "run": _run,
+    "torchrun": _torchrun,
+    "dlrover-run": _dlrover_run,
+    "check-worker": _check_worker,
+}

@@ -1,0 +1,94 @@
+"""What this worker computes with: NVIDIA devices as NVML counts them, others by their device files, or CPUs.
+
+The agent never opens a device, because no device survives the forks of warm start.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import threading
+from pathlib import Path
+
+from crds.protocol import AcceleratorsStatus
+from healthcheck.probes.nvml import NoDriver, opened
+from healthcheck.probes.report import Unavailable
+
+logger = logging.getLogger(__name__)
+
+NVML_SECONDS = 10.0
+"""NVML takes 0.1 to 2 s to start. One that waits for a wedged driver may take for ever."""
+
+DEVICES = Path("/dev")
+FILES = {
+    "amd": "dri/renderD[0-9]*",
+    "ascend": "davinci[0-9]*",
+    "gaudi": "accel/accel[0-9]*",
+    "neuron": "neuron[0-9]*",
+    "tpu": "accel[0-9]*",
+}
+"""By kind, the device files that a container gets of the devices that are allotted to it."""
+AMD_DRIVER = "kfd"
+"""The file of AMD's compute driver: files for rendering alone are there without it, and say nothing."""
+
+
+def detect() -> AcceleratorsStatus:
+    """Say what there is, as `status.agent.accelerators` has it. It takes `NVML_SECONDS` at most."""
+    return _nvidia() or _by_files() or {"kind": "cpu", "count": _cpus(), "model": _cpu_model()}
+
+
+def _nvidia() -> AcceleratorsStatus | None:
+    """What NVML says, asked in a thread of its own: without an answer there is no reason not to train."""
+    found: list[AcceleratorsStatus] = []
+    thread = threading.Thread(target=lambda: found.extend(_ask_nvml()), name="dlr-nvml", daemon=True)
+    thread.start()
+    thread.join(NVML_SECONDS)
+    if thread.is_alive():
+        count = len(list(DEVICES.glob("nvidia[0-9]*")))
+        logger.warning("NVML has not answered within %.0f s: counting device files instead", NVML_SECONDS)
+        return {"kind": "nvidia", "count": count, "model": ""} if count else None
+    return found[0] if found else None
+
+
+def _ask_nvml() -> list[AcceleratorsStatus]:
+    try:
+        with opened() as nvml:
+            try:
+                count = nvml.nvmlDeviceGetCount()
+                model = nvml.nvmlDeviceGetName(nvml.nvmlDeviceGetHandleByIndex(0)) if count else ""
+            except nvml.NVMLError as error:
+                logger.warning("NVML cannot say what devices there are: %s", error)
+                return []
+    except NoDriver:
+        return []  # a CPU worker, or another maker's devices
+    except Unavailable as error:
+        logger.info("%s", error)
+        return []
+    return [{"kind": "nvidia", "count": count, "model": _text(model)}] if count else []
+
+
+def _by_files() -> AcceleratorsStatus | None:
+    for kind, pattern in FILES.items():
+        count = len(list(DEVICES.glob(pattern)))
+        if count and (kind != "amd" or (DEVICES / AMD_DRIVER).exists()):
+            return {"kind": kind, "count": count, "model": ""}
+    return None
+
+
+def _cpus() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _cpu_model() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.machine()
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

@@ -1,0 +1,230 @@
+"""Accounts for CPU and memory of this worker's container: by its cgroups, or by its processes.
+
+A container's cgroup counts everything, as its limits do. But on the embedded cluster, and wherever else a
+Pod is no container, a process finds itself in a cgroup that it shares with the whole machine. There the
+usage of the processes is added up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from crds.names import ENV_POD_UID
+
+CGROUPS = Path("/sys/fs/cgroup")
+PROC = Path("/proc")
+
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class CpuSource(Protocol):
+    """Something that knows CPU time."""
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU time used since some moment in the past.
+
+        Raises:
+            OSError, ValueError: if it cannot be read.
+        """
+
+
+class MemorySource(Protocol):
+    """Something that knows memory."""
+
+    def memory_bytes(self) -> int:
+        """Return the memory that is in use now.
+
+        Raises:
+            OSError, ValueError: if it cannot be read.
+        """
+
+
+def cpu_source(pod_uid: str) -> CpuSource:
+    """Choose how to account for the CPU time of the Pod that this process is in."""
+    folder = own_group("cpuacct", pod_uid) or own_group("cpu", pod_uid)
+    return CpuGroup(folder) if folder else ProcessTree()
+
+
+def memory_source(pod_uid: str) -> MemorySource:
+    """Choose how to account for the memory of the Pod that this process is in."""
+    folder = own_group("memory", pod_uid)
+    return MemoryGroup(folder) if folder else ProcessTree()
+
+
+def own_group(controller: str, pod_uid: str, cgroups: Path = CGROUPS, proc: Path = PROC) -> Path | None:
+    """Return the folder of this process's cgroup, or None if other Pods' processes are in the group too.
+
+    Args:
+        controller: the cgroup controller that must account there, such as `memory`.
+        pod_uid: the uid of the Pod that this process is in.
+    """
+    try:
+        groups = (proc / "self" / "cgroup").read_text()
+    except OSError:
+        return None
+    pid = os.getpid()
+    for folder in _folders(controller, groups, cgroups):
+        members = _numbers(folder / "cgroup.procs")
+        if pid in members:
+            return folder if all(_is_of_pod(proc, member, pod_uid) for member in members) else None
+    return None
+
+
+def _folders(controller: str, groups: str, cgroups: Path) -> Iterator[Path]:
+    """Yield the folders where the cgroup may be.
+
+    In a container its path may be that on the host, while only the group itself is mounted.
+    """
+    paths: dict[str, str] = {}
+    for line in groups.splitlines():
+        _, controllers, path = line.split(":", 2)
+        paths |= dict.fromkeys(controllers.split(","), path.lstrip("/"))
+    if controller in paths:  # version 1
+        mounted_at = cgroups / controller
+        yield from (mounted_at / paths[controller], mounted_at)
+    elif "" in paths:
+        for folder in (cgroups / paths[""], cgroups):
+            if (folder / f"{controller}.stat").exists() and (folder / "cgroup.type").exists():
+                yield folder  # the root group of version 2 has no type; it is the whole machine's
+
+
+def _numbers(file: Path) -> set[int]:
+    try:
+        return {int(word) for word in file.read_text().split()}
+    except (OSError, ValueError):
+        return set()
+
+
+def _is_of_pod(proc: Path, pid: int, pod_uid: str) -> bool:
+    """Whether a process belongs to the Pod, by its own environment or by that of a process that started it.
+
+    Everything in a container begins with the container's environment. A process that has just ended counts
+    as the Pod's, because it is nobody else's any more.
+    """
+    while pid > 0:
+        try:
+            variables = (proc / str(pid) / "environ").read_bytes().split(b"\0")
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        except OSError:
+            return False
+        if f"{ENV_POD_UID}={pod_uid}".encode() in variables:
+            return True
+        try:
+            pid = _Stat.parse((proc / str(pid) / "stat").read_text()).parent
+        except (OSError, ValueError, IndexError):
+            return False
+    return False
+
+
+class CpuGroup:
+    """Reads the CPU counter of a cgroup, of either version."""
+
+    def __init__(self, folder: Path) -> None:
+        self._nanoseconds = folder / "cpuacct.usage"
+        self._stat = folder / "cpu.stat"
+
+    def cpu_seconds(self) -> float:
+        if self._nanoseconds.exists():
+            return int(self._nanoseconds.read_text()) / 1e9
+        return _fields(self._stat)["usage_usec"] / 1e6
+
+
+class MemoryGroup:
+    """Reads the working set of a cgroup of either version, which the kubelet counts without inactive
+    cache."""
+
+    def __init__(self, folder: Path) -> None:
+        self._stat = folder / "memory.stat"
+        self._used, self._cached = folder / "memory.current", "inactive_file"
+        if not self._used.exists():
+            self._used, self._cached = folder / "memory.usage_in_bytes", "total_inactive_file"
+
+    def memory_bytes(self) -> int:
+        return max(0, int(self._used.read_text()) - _fields(self._stat).get(self._cached, 0))
+
+
+def _fields(file: Path) -> dict[str, int]:
+    """Parse a file whose lines are a name and a number."""
+    return {name: int(number) for name, number in (line.split() for line in file.read_text().splitlines())}
+
+
+class ProcessTree:
+    """Adds up what a process and all its descendants use.
+
+    Args:
+        root: the id of the process; this one if it is None.
+    """
+
+    def __init__(self, root: int | None = None, proc: Path = PROC) -> None:
+        self._root = os.getpid() if root is None else root
+        self._proc = proc
+        self._ticks: dict[tuple[int, int], int] = {}
+        """The CPU ticks at the last reading, by process id and start, because ids are used again."""
+        self._used_ticks = 0
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU time used so far, but for what a process used between the last reading and its
+        end."""
+        ticks = {(pid, stat.started): stat.ticks for pid, stat in self._tree().items()}
+        self._used_ticks += sum(count - self._ticks.get(process, 0) for process, count in ticks.items())
+        self._ticks = ticks
+        return self._used_ticks / _TICKS_PER_SECOND
+
+    def memory_bytes(self) -> int:
+        """Return the memory in use. What several processes share (forked data loaders) is divided among
+        them."""
+        return sum(self._proportional_bytes(pid, stat) for pid, stat in self._tree().items())
+
+    def _tree(self) -> dict[int, _Stat]:
+        stats: dict[int, _Stat] = {}
+        for entry in self._proc.iterdir():
+            if entry.name.isdigit():
+                with contextlib.suppress(OSError, ValueError, IndexError):  # it ended meanwhile
+                    stats[int(entry.name)] = _Stat.parse((entry / "stat").read_text())
+        children: dict[int, list[int]] = {}
+        for pid, stat in stats.items():
+            children.setdefault(stat.parent, []).append(pid)
+        tree: dict[int, _Stat] = {}
+        unseen = [self._root]
+        while unseen:
+            pid = unseen.pop()
+            if pid in stats and pid not in tree:
+                tree[pid] = stats[pid]
+                unseen += children.get(pid, ())
+        return tree
+
+    def _proportional_bytes(self, pid: int, stat: _Stat) -> int:
+        try:
+            for line in (self._proc / str(pid) / "smaps_rollup").read_text().splitlines():
+                if line.startswith("Pss:"):
+                    return int(line.split()[1]) * 1024
+        except (OSError, ValueError, IndexError):
+            pass  # it ended meanwhile, or the kernel does not say it
+        return stat.resident_bytes
+
+
+@dataclass(frozen=True)
+class _Stat:
+    """What is read of /proc/<pid>/stat (proc(5))."""
+
+    parent: int
+    ticks: int
+    started: int
+    resident_bytes: int
+
+    @classmethod
+    def parse(cls, text: str) -> _Stat:
+        fields = text.rpartition(")")[2].split()  # the name before it may contain anything
+        return cls(
+            parent=int(fields[1]),
+            ticks=int(fields[11]) + int(fields[12]),
+            started=int(fields[19]),
+            resident_bytes=int(fields[21]) * _PAGE_BYTES,
+        )

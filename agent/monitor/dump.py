@@ -1,0 +1,128 @@
+"""Reads dumps of Python's faulthandler: where the main thread is, and whether it waits for other ranks.
+
+All functions are pure but `with_source`, which reads lines of source files.
+"""
+
+from __future__ import annotations
+
+import itertools
+import linecache
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from crds.protocol import MAX_FRAMES
+
+LAUNCHER = str(Path(__file__).parent.with_name("warm"))
+"""The folder of our own code, whose frames lie below the script's in a process that was forked."""
+
+_HEADER = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):$")
+_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$')
+
+_STANDARD_LIBRARY = re.compile(r"^<frozen |/lib(?:64)?/python3\.\d+/(?!site-packages/|dist-packages/)")
+_PACKAGES = re.compile(r"^.*/(?:site|dist)-packages/")
+_TORCH = re.compile(
+    r"(?:/(?:site|dist)-packages/torch/|/torch/(?=(?:distributed|nn|autograd|cuda|optim|utils)/|_tensor\.py))"
+    r"(?P<module>.*)$"
+)
+_WAITS_FOR_NOBODY = re.compile(
+    r"utils/data/|multiprocessing/|distributed/(?:checkpoint|elastic)/|serialization\.py|hub\.py"
+)
+"""Parts of torch that load data, or read and write files, and so wait for no other rank."""
+
+_DEVICE_WAIT = re.compile(r"\.(?:item|tolist|cpu|cuda|to|numpy|nonzero|wait|synchronize)\(")
+"""Calls without a Python frame of their own that return when the device has done everything before them,
+which includes collectives. `wait` is the method of an asynchronous collective."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One frame of a thread's stack."""
+
+    file: str
+    line: int
+    function: str
+    source: str = ""
+    """The line of source; empty where the file cannot be read."""
+
+    @property
+    def is_standard_library(self) -> bool:
+        return _STANDARD_LIBRARY.search(self.file) is not None
+
+    def __str__(self) -> str:
+        place = f"{short_path(self.file)}:{self.line} in {self.function}"
+        return f"{place}: {self.source}" if self.source else place
+
+
+def main_thread(dump: str) -> tuple[Frame, ...]:
+    """Return the frames of the thread that took the signal, which is the main thread, the innermost first.
+
+    If a text has several dumps, the last one counts. Frames of our own code, and what lies below them, are
+    left out.
+    """
+    threads: list[tuple[bool, list[Frame]]] = []
+    in_thread = False
+    for line in dump.splitlines():
+        if header := _HEADER.match(line):
+            threads.append((header[1] == "Current thread", []))
+            in_thread = True
+        elif in_thread and (frame := _FRAME.match(line)):
+            number = int(frame["line"]) if frame["line"].isdigit() else 0
+            threads[-1][1].append(Frame(frame["file"], number, frame["function"]))
+        elif not line:
+            in_thread = False  # what follows may be the stack of the C code
+    current = [frames for is_current, frames in threads if is_current]
+    last = current[-1:] or [frames for _, frames in threads[-1:]]  # the main thread is the oldest, thus last
+    frames = last[0] if last else []
+    return tuple(itertools.takewhile(lambda frame: not frame.file.startswith(LAUNCHER), frames))
+
+
+def is_complete(dump: str) -> bool:
+    """Whether a dump has the thread that took the signal, which comes last, unless there are very many."""
+    return bool(main_thread(dump)) and "\nCurrent thread 0x" in f"\n{dump}"
+
+
+def waits_for_others(frames: Sequence[Frame]) -> bool:
+    """Whether a thread waits for other ranks, as far as its stack tells.
+
+    It does if the innermost code outside of the standard library is torch's, but for parts that load or save,
+    or if the innermost line of all waits for the device. User code that torch calls (a hook, a module's
+    forward) is innermost itself, and so does not wait.
+    """
+    for depth, frame in enumerate(frames):
+        if frame.is_standard_library:
+            continue
+        if torch := _TORCH.search(frame.file):
+            return _WAITS_FOR_NOBODY.match(torch["module"]) is None
+        return depth == 0 and _DEVICE_WAIT.search(frame.source) is not None
+    return False
+
+
+def innermost_place(frames: Sequence[Frame]) -> str:
+    """Return the innermost frame outside of the standard library, as text; "" if there are no frames."""
+    own = [frame for frame in frames if not frame.is_standard_library]
+    return str((own or list(frames))[0]) if frames else ""
+
+
+def with_source(frames: Sequence[Frame]) -> tuple[Frame, ...]:
+    """Return the frames with their lines of source, where these can be read."""
+    linecache.checkcache()
+    return tuple(replace(f, source=linecache.getline(f.file, f.line).strip()) for f in frames)
+
+
+def format_frames(frames: Sequence[Frame], limit_chars: int = MAX_FRAMES) -> str:
+    """Return one line for each frame, as many whole lines as fit into the limit."""
+    lines: list[str] = []
+    for frame in frames:
+        line = str(frame)[:limit_chars]
+        if len("\n".join([*lines, line])) > limit_chars:
+            break
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def short_path(file: str) -> str:
+    """Return a path from the name of its package on; of a path outside of packages the last two parts."""
+    packaged = _PACKAGES.sub("", file)
+    return packaged if packaged != file else "/".join(file.rsplit("/", 2)[-2:])

@@ -1,0 +1,129 @@
+"""Watches the agent's processes for hangs, and says which process is to blame for one, and where it is."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+from agent.monitor import dump, hang, stacks
+from agent.monitor.progress import ProgressFiles
+from agent.monitor.stacks import Capture, StackFiles
+from agent.report.failure import TEXT_BYTES, Failure, RankStack, clip, read_tail
+from crds.protocol import MAX_STACKS, FailureCause
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Started:
+    """The processes of one round."""
+
+    round: int
+    ranks: Mapping[int, int]
+    """The global ranks, by local rank."""
+
+    @property
+    def first(self) -> bool:
+        """Whether one of them has rank 0."""
+        return 0 in self.ranks.values()
+
+
+class HangGuard:
+    """Applies `agent.monitor.hang` to the processes of one round after the other. Not thread-safe.
+
+    Args:
+        reporting: whether the processes of this slot have reported steps before.
+    """
+
+    def __init__(self, files: ProgressFiles, stack_files: StackFiles, reporting: hang.StepReporting) -> None:
+        self._files = files
+        self._stack_files = stack_files
+        self._reporting = reporting
+        self._started = Started(0, {})
+        self._liveness = hang.begin(reporting, first=False, now=time.monotonic())
+
+    def begin(self, started: Started) -> None:
+        """Take note of processes that were started just now."""
+        self._started = started
+        self._liveness = hang.begin(self._reporting, first=started.first, now=time.monotonic())
+
+    def look(self) -> None:
+        """Read what the processes have reported. Call it every second or so."""
+        progress = [self._files.read_rank(rank) for rank in self._started.ranks]
+        self._liveness = hang.look(self._liveness, progress, time.monotonic())
+        if self._liveness.last_step_at is not None:
+            self._reporting = self._reporting.with_step(first=self._started.first)
+
+    def hangs(self, timeout_seconds: float) -> bool:
+        """Whether the limit has passed without a step, given the job's `hangTimeoutSeconds`."""
+        return self._liveness.hangs(timeout_seconds, time.monotonic())
+
+    def may_hang(self, timeout_seconds: float) -> bool:
+        """Whether so much of the limit has passed that the world may have broken by a hang here."""
+        return self._liveness.may_hang(timeout_seconds, time.monotonic())
+
+    def describe(
+        self, pids: Mapping[int, int], stderrs: Mapping[int, str], sequence: int, timeout_seconds: float
+    ) -> Failure | None:
+        """Take the stacks of the living processes, and describe the hang. It takes a moment.
+
+        Args:
+            pids: of the processes that live, by local rank.
+            stderrs: the log files of all processes, by local rank.
+
+        Returns:
+            The failure; None if no process lives any more, because then nothing hangs.
+        """
+        stalled_seconds = self._liveness.stalled_seconds(time.monotonic())
+        limit_seconds = self._liveness.limit_seconds(timeout_seconds) or timeout_seconds
+        captures = stacks.capture(pids, self._stack_files.files, self._stack_files.signal)
+        if not captures:
+            return None
+        found = {self._started.ranks[rank]: capture for rank, capture in captures.items()}
+        suspects = hang.order_by_suspicion([self._stack(rank, found) for rank in captures])
+        blamed = suspects[0]
+        local_rank = next(local for local, rank in self._started.ranks.items() if rank == blamed.rank)
+        lines = [
+            f"no step for {stalled_seconds:.0f} s (the limit is {limit_seconds:.0f} s): "
+            f"{_whereabouts(blamed, found[blamed.rank])}",
+            *blamed.frames.splitlines(),
+        ]
+        if any(capture.text for capture in captures.values()):
+            files = f"{self._stack_files.folder}/*/stacks.txt"
+            lines.append(f"The stacks of all threads are in {files} of this Pod.")
+        stderr = stderrs.get(local_rank)
+        return Failure(
+            sequence=sequence,
+            round=self._started.round,
+            rank=blamed.rank,
+            local_rank=local_rank,
+            exit_code=None,
+            message=clip("\n".join(lines), TEXT_BYTES),
+            log_tail=clip(read_tail(Path(stderr), TEXT_BYTES), TEXT_BYTES, head=0) if stderr else "",
+            time=datetime.now(timezone.utc),
+            cause=FailureCause.HANG,
+            step=blamed.step,
+            stacks=tuple(suspects[:MAX_STACKS]),
+        )
+
+    def _stack(self, local_rank: int, found: Mapping[int, Capture]) -> RankStack:
+        rank = self._started.ranks[local_rank]
+        capture = found[rank]
+        return RankStack(
+            rank=rank,
+            step=self._files.read_rank(local_rank).step,
+            in_collective=dump.waits_for_others(capture.frames),
+            frames=dump.format_frames(capture.frames) or capture.note,
+        )
+
+
+def _whereabouts(stack: RankStack, capture: Capture) -> str:
+    step = "before its first step" if stack.step is None else f"after step {stack.step}"
+    if not capture.frames:
+        return f"rank {stack.rank}, {step}: {capture.note}"
+    does = "waits for others" if stack.in_collective else "is"
+    return f"rank {stack.rank}, {step}, {does} at {dump.innermost_place(capture.frames)}"

@@ -1,0 +1,276 @@
+"""How far training is, as scripts report it through `dlr`, or through DLRover's metrics file.
+
+Each training process gets a 64-byte file of its own (the progress record of crds/protocol.py), and the
+agent's processes share one metrics file `{"step": …, "timestamp": …}` under the name that DLRover's
+trainers look up. All of it lies in a directory of this agent, so two agents on one host never mix.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import struct
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+
+from agent.monitor.stepping import Figures, Progress, Stepping, StepReport, with_round
+from agent.report.reporter import Reporter
+from crds.protocol import (
+    BUSY_UNTIL,
+    CHECKPOINT,
+    CHECKPOINT_AT,
+    ENV_PROGRESS_FILE,
+    FIRST_STEP,
+    FIRST_STEP_AT,
+    PROGRESS_FORMAT,
+    STEP,
+    STEP_AT,
+)
+
+ENV_RUNTIME_METRICS = "RUNTIME_METRICS_PATH"
+
+LOOK_SECONDS = 1.0
+FIRST_LOOK_SECONDS = 0.1
+"""The interval between two looks at the files: in general, and until the first step after a start. A look
+costs microseconds; the reporter decides how often to report."""
+
+_RECORD = struct.Struct(PROGRESS_FORMAT)
+
+
+@dataclass(frozen=True)
+class RankProgress:
+    """How far one training process is, by what it has reported since it was started."""
+
+    step: int | None = None
+    """The newest step. A script that reports only checkpoints has the step of the last one."""
+    last_report_at: float | None = None
+    """When it last reported a step or a checkpoint (CLOCK_MONOTONIC)."""
+    busy_until: float | None = None
+    """Until when (CLOCK_MONOTONIC) it expects no step (`dlr.busy`); None if it is not busy."""
+    reports_steps: bool = False
+    """Whether it reports steps, and not just checkpoints."""
+
+
+class ProgressFiles:
+    """The progress files of one agent's training processes."""
+
+    def __init__(self) -> None:
+        self._directory = Path(tempfile.mkdtemp(prefix="dlr_"))
+        self._metrics = self._directory / "runtime_metrics.json"
+        self._steps: list[Path] = []
+        self._since = time.time()
+        self.generation = 0
+        """How often processes have been started. The steps of one generation are compared with no other's."""
+
+    def renew(self, local_world_size: int) -> list[dict[str, str]]:
+        """Make fresh files for newly started processes.
+
+        Returns:
+            The environment that names the files, by local rank.
+
+        Raises:
+            OSError: if they cannot be written.
+        """
+        for path in (*self._steps, self._metrics):
+            path.unlink(
+                missing_ok=True
+            )  # a process that lingers goes on writing into a file that nobody reads
+        self._steps = [self._directory / f"step.{rank}" for rank in range(local_world_size)]
+        for path in self._steps:
+            path.write_bytes(bytes(_RECORD.size))
+        self._since = time.time()
+        self.generation += 1
+        metrics = os.environ.get(ENV_RUNTIME_METRICS) or str(self._metrics)
+        return [{ENV_PROGRESS_FILE: str(path), ENV_RUNTIME_METRICS: metrics} for path in self._steps]
+
+    def read(self) -> Snapshot:
+        """Read what the processes have reported since they were started."""
+        records = {rank: _read_record(path) for rank, path in enumerate(self._steps)}
+        steps = {rank: (r.first or r.step, r.step) for rank, r in records.items() if r.step is not None}
+        shared = self._read_metrics()
+        if shared is not None:
+            steps[len(records)] = shared, shared
+        saved = {rank: r.checkpoint for rank, r in records.items() if r.checkpoint is not None}
+        return Snapshot(
+            steps=steps or {rank: (checkpoint, checkpoint) for rank, checkpoint in saved.items()},
+            checkpoint_step=max((checkpoint.step for checkpoint in saved.values()), default=None),
+        )
+
+    def read_rank(self, local_rank: int) -> RankProgress:
+        """Read what one process has reported. It can be read after its end too, until the next start.
+
+        The step in DLRover's metrics file, which the processes share, counts for one that reports none
+        itself.
+        """
+        steps = self._steps  # renewed as a whole by another thread
+        record = _read_record(steps[local_rank]) if local_rank < len(steps) else _Record()
+        step = record.step or self._read_metrics()
+        newest = step or record.checkpoint
+        if newest is None:
+            return RankProgress(busy_until=record.busy_until)
+        at = max(newest.at, record.checkpoint.at) if record.checkpoint else newest.at
+        return RankProgress(newest.step, at, record.busy_until, reports_steps=step is not None)
+
+    @property
+    def marker(self) -> str:
+        """How a variable begins that this agent's training processes have, and no other process."""
+        return f"{ENV_PROGRESS_FILE}={self._directory}/"
+
+    def remove(self) -> None:
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _read_metrics(self) -> StepReport | None:
+        path = Path(os.environ.get(ENV_RUNTIME_METRICS) or self._metrics)
+        try:
+            metrics = json.loads(path.read_text())
+            at, step = float(metrics["timestamp"]), int(metrics["step"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        if at < self._since or step < 0:
+            return None
+        return StepReport(time.monotonic() - (time.time() - at), step)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What all the processes of one start have reported."""
+
+    steps: dict[int, tuple[StepReport, StepReport]]
+    """The first and the newest report, by local rank. The file that the processes share counts as one rank
+    more, and a script that reports nothing but checkpoints is at least as far as these."""
+    checkpoint_step: int | None = None
+    """The highest step of a checkpoint."""
+
+    @property
+    def newest(self) -> StepReport | None:
+        return max((newest for _, newest in self.steps.values()), default=None)
+
+
+@dataclass(frozen=True)
+class _Record:
+    """What one process's file says."""
+
+    step: StepReport | None = None
+    checkpoint: StepReport | None = None
+    busy_until: float | None = None
+    first: StepReport | None = None
+
+
+def _read_record(path: Path) -> _Record:
+    try:
+        words = _RECORD.unpack(path.read_bytes())
+    except (OSError, struct.error):
+        return _Record()
+    return _Record(
+        _told(words[STEP], words[STEP_AT]),
+        _told(words[CHECKPOINT], words[CHECKPOINT_AT]),
+        words[BUSY_UNTIL] or None,
+        _told(words[FIRST_STEP], words[FIRST_STEP_AT]),
+    )
+
+
+def _told(step: int, at: float) -> StepReport | None:
+    return None if at == 0.0 or step < 0 else StepReport(at, step)
+
+
+def _wall_clock(monotonic: float) -> datetime:
+    return datetime.fromtimestamp(time.time() - (time.monotonic() - monotonic), timezone.utc)
+
+
+class ProgressMonitor(threading.Thread):
+    """Looks at the files now and then, and has the reporter say what has changed.
+
+    The reporter asks for the figures with every report, so a failure is reported with the last ones.
+    """
+
+    def __init__(self, files: ProgressFiles, reporter: Reporter) -> None:
+        super().__init__(name="dlr-progress", daemon=True)
+        self._files = files
+        self._reporter = reporter
+        self._stop_event = threading.Event()
+        self._lock = threading.Lock()
+        self._start = _Start(0, 0)
+        """The processes that run, or ran last."""
+        self._figures = Figures(rounds=reporter.latest.rounds)
+        self._announced: tuple[int, Progress] | None = None
+        """The generation, and the progress, that the reporter was last asked to report."""
+        reporter.follow(self.figures)
+
+    def stop(self) -> None:
+        self._stop_event.set()
+
+    def run(self) -> None:
+        while not self._stop_event.wait(self._look_seconds()):
+            self.look()
+
+    def figures(self) -> Figures:
+        """Return how far training is now."""
+        return self._now()[1]
+
+    def look(self) -> None:
+        """Have the reporter say what is new."""
+        start, figures = self._now()
+        progress = figures.progress
+        announced = self._announced
+        before = announced[1] if announced is not None and announced[0] == start.generation else None
+        if progress is None or (before is not None and _steps(before) == _steps(progress)):
+            return
+        self._announced = start.generation, progress
+        # The first step after a start is news: it says that a restart is over. So is a checkpoint, since a
+        # world that is to grow may wait for it.
+        if before is not None and before.checkpoint_step != progress.checkpoint_step:
+            self._reporter.checkpoint()
+        else:
+            self._reporter.progress(at_once=before is None)
+
+    def _now(self) -> tuple[_Start, Figures]:
+        with self._lock:
+            generation = self._files.generation
+            snapshot = self._files.read()
+            if generation == self._files.generation:  # no start came in between
+                self._take(generation, snapshot)
+            return self._start, self._figures
+
+    def _take(self, generation: int, snapshot: Snapshot) -> None:
+        if self._start.generation != generation:
+            self._start = _Start(generation, self._reporter.latest.observed_round)
+            self._figures = Figures(rounds=self._figures.rounds)
+        start = self._start
+        for rank, (first, newest) in snapshot.steps.items():
+            start.stepping.observe(rank, first, newest)
+        if snapshot.newest is None:
+            return
+        before = self._figures.progress
+        saved = [snapshot.checkpoint_step, before.checkpoint_step if before else None]
+        self._figures = Figures(
+            progress=Progress(
+                step=snapshot.newest.step,
+                time=_wall_clock(snapshot.newest.at),
+                checkpoint_step=max((step for step in saved if step is not None), default=None),
+                seconds_per_step=start.stepping.seconds_per_step(),
+            ),
+            rounds=with_round(self._figures.rounds, start.stepping.in_round(start.round)),
+        )
+
+    def _look_seconds(self) -> float:
+        stepped = self._announced is not None and self._announced[0] == self._files.generation
+        return LOOK_SECONDS if stepped else FIRST_LOOK_SECONDS
+
+
+@dataclass(frozen=True)
+class _Start:
+    """One start of the processes."""
+
+    generation: int
+    round: int
+    """The round that was reported before they were started."""
+    stepping: Stepping = field(default_factory=Stepping)
+
+
+def _steps(progress: Progress) -> tuple[int, int | None]:
+    return progress.step, progress.checkpoint_step

@@ -1,0 +1,188 @@
+"""Where training processes are: their Python stacks, which the SDK makes them write on a signal.
+
+The SDK (`dlr.report_step` and the others) registers Python's own faulthandler, which works while a process
+hangs in C code, and is part of every Python. The signal ends a process that does not handle it, so only
+processes that do get it. For the others the agent reports what the kernel says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent.monitor.dump import Frame, is_complete, main_thread, with_source
+from crds.protocol import ENV_STACKS_FILE, ENV_STACKS_SIGNAL
+
+ENV_FAULTHANDLER = "PYTHONFAULTHANDLER"
+
+DEFAULT_SIGNAL = int(signal.SIGRTMIN) + 5
+"""A signal that nobody else is known to use."""
+
+PATIENCE_SECONDS = 3.0
+"""How long processes have to write their stacks."""
+SETTLED_SECONDS = 0.2
+"""A dump that has not grown for so long is complete."""
+
+_POLL_SECONDS = 0.02
+_HANDLED = re.compile(r"^SigCgt:\s*([0-9a-f]+)$", re.MULTILINE)
+_STATES = {
+    "R": "running",
+    "S": "sleeping",
+    "D": "in a system call that cannot be interrupted",
+    "T": "stopped by a signal",
+    "t": "stopped by a debugger",
+    "Z": "ended",
+}
+
+
+@dataclass(frozen=True)
+class Capture:
+    """The stacks that one process has written."""
+
+    text: str = ""
+    """The whole dump."""
+    frames: tuple[Frame, ...] = ()
+    """The frames of the main thread, the innermost first."""
+    note: str = ""
+    """Why there are no frames."""
+
+
+class StackFiles:
+    """The files into which one agent's training processes write their stacks."""
+
+    def __init__(self) -> None:
+        self._own_directory: Path | None = None
+        self.files: dict[int, Path] = {}
+        """Where each process writes, by local rank."""
+        self.signal = signal_number(os.environ)
+
+    def renew(self, round_: int, error_files: Mapping[int, str]) -> dict[int, dict[str, str]]:
+        """Choose the files of newly started processes.
+
+        Args:
+            error_files: torch's error file of each process, by local rank; its stacks go beside it.
+
+        Returns:
+            The environment that names the files and the signal, by local rank. It also has Python write its
+            own stack when it crashes (PYTHONFAULTHANDLER), unless the user has a say in it.
+        """
+        self.files = {rank: self._file(round_, rank, Path(file)) for rank, file in error_files.items()}
+        crashes = {} if ENV_FAULTHANDLER in os.environ else {ENV_FAULTHANDLER: "1"}
+        return {
+            rank: {ENV_STACKS_FILE: str(file), ENV_STACKS_SIGNAL: str(self.signal), **crashes}
+            for rank, file in self.files.items()
+        }
+
+    @property
+    def folder(self) -> Path | None:
+        """What holds the files of all processes of the round; None before the first."""
+        return min(self.files.values()).parents[1] if self.files else None
+
+    def _file(self, round_: int, rank: int, error_file: Path) -> Path:
+        """Beside the process's logs; where these go to /dev/null, in a directory of our own."""
+        if str(error_file) != os.devnull:
+            return error_file.with_name("stacks.txt")
+        if self._own_directory is None:
+            self._own_directory = Path(tempfile.mkdtemp(prefix="dlr_stacks_"))
+        directory = self._own_directory / f"attempt_{round_}" / str(rank)
+        directory.mkdir(parents=True, exist_ok=True)
+        return directory / "stacks.txt"
+
+
+def signal_number(environ: Mapping[str, str]) -> int:
+    """Return the user's choice of a signal if it is one, else the default."""
+    chosen = environ.get(ENV_STACKS_SIGNAL, "")
+    return int(chosen) if chosen.isdigit() and 0 < int(chosen) < signal.NSIG else DEFAULT_SIGNAL
+
+
+def capture(pids: Mapping[int, int], files: Mapping[int, Path], signum: int) -> dict[int, Capture]:
+    """Have living processes write their stacks, and read them. It takes at most `PATIENCE_SECONDS`.
+
+    Args:
+        pids: of the processes, by local rank.
+        files: where each of them writes its stacks, by local rank.
+        signum: the signal that makes them do so.
+    """
+    asked = {}
+    for rank, pid in pids.items():
+        file = files.get(rank)
+        with contextlib.suppress(OSError, ValueError):  # it has ended, or it does not offer any
+            if file and _handles(trainer := _offering_process(file, pid), signum):
+                asked[rank] = file, file.stat().st_size
+                os.kill(trainer, signum)
+    dumps = _await_dumps(asked)
+    return {rank: _captured(dumps.get(rank), pid) for rank, pid in pids.items()}
+
+
+def wait_state(pid: int) -> str:
+    """Return a clause on what the kernel says of a process's main thread."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return "the process has ended"
+    try:
+        place = Path(f"/proc/{pid}/wchan").read_text().strip()
+    except OSError:
+        place = ""
+    where = f", in {place}" if place not in ("", "0") else ""
+    return f"the process is {_STATES.get(state, f'in state {state}')}{where}"
+
+
+def _captured(dump: str | None, pid: int) -> Capture:
+    if dump is None:
+        return Capture(note=f"no Python stack, which takes a call of dlr.report_step; {wait_state(pid)}")
+    frames = with_source(main_thread(dump))
+    if not frames:
+        return Capture(dump, note=f"no Python stack within {PATIENCE_SECONDS:g} s; {wait_state(pid)}")
+    return Capture(dump, frames)
+
+
+def _await_dumps(asked: Mapping[int, tuple[Path, int]]) -> dict[int, str]:
+    """Return what each file has gained, by local rank. The number beside a file is its size before."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    dumps = dict.fromkeys(asked, "")
+    grown_at = dict.fromkeys(asked, time.monotonic())
+    while True:
+        now = time.monotonic()
+        for rank, (path, size) in asked.items():
+            if (dump := _read_from(path, size)) != dumps[rank]:
+                dumps[rank], grown_at[rank] = dump, now
+        settled = (is_complete(dumps[rank]) and now - grown_at[rank] >= SETTLED_SECONDS for rank in asked)
+        if all(settled) or now >= deadline:
+            return dumps
+        time.sleep(_POLL_SECONDS)
+
+
+def _offering_process(file: Path, pid: int) -> int:
+    """Return the id that stands in a file: of the process that was started, or of a descendant of it.
+
+    Raises:
+        OSError: if that process has ended, or belongs to another process group.
+        ValueError: if the file has no id.
+    """
+    with file.open() as lines:
+        trainer = int(lines.readline().removeprefix("pid ").strip() or 0)
+    if os.getpgid(trainer) != os.getpgid(pid):
+        raise ProcessLookupError
+    return trainer
+
+
+def _handles(pid: int, signum: int) -> bool:
+    handled = _HANDLED.search(Path(f"/proc/{pid}/status").read_text())
+    return handled is not None and bool(int(handled[1], 16) >> (signum - 1) & 1)
+
+
+def _read_from(path: Path, offset: int) -> str:
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,138 @@
+"""The steps that training processes have reported, as raw figures in `status.agent` for the job's goodput.
+
+Each round has its first step, its highest step, and the time between the reports of the two. The controller
+computes from these what they come to over the life of the job (docs/goodput.md).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from agent.report.timestamps import rfc3339
+from crds.protocol import MAX_ROUNDS, ProgressStatus, RoundStatus
+
+LATELY_SECONDS = 30.0
+"""`secondsPerStep` is the mean over the steps of so long a time, and over the last two steps at least."""
+
+
+@dataclass(frozen=True, order=True)
+class StepReport:
+    """A step, or the step of a checkpoint, that a process has reported. Reports are ordered by time."""
+
+    at: float
+    """When it was reported (CLOCK_MONOTONIC, in seconds)."""
+    step: int
+
+
+@dataclass(frozen=True)
+class Progress:
+    """`status.agent.progress`."""
+
+    step: int
+    time: datetime
+    checkpoint_step: int | None = None
+    seconds_per_step: float | None = None
+
+    def to_status(self) -> ProgressStatus:
+        speed = self.seconds_per_step
+        return {
+            "step": self.step,
+            "time": rfc3339(self.time),
+            "checkpointStep": self.checkpoint_step,
+            "secondsPerStep": None if speed is None else round(speed, 6),
+        }
+
+
+@dataclass(frozen=True)
+class RoundProgress:
+    """One of `status.agent.rounds`."""
+
+    round: int
+    first_step: int
+    last_step: int
+    stepping_seconds: float
+
+    def to_status(self) -> RoundStatus:
+        return {
+            "round": self.round,
+            "firstStep": self.first_step,
+            "lastStep": self.last_step,
+            "steppingSeconds": round(self.stepping_seconds, 6),
+        }
+
+    @classmethod
+    def from_status(cls, status: Mapping[str, Any]) -> RoundProgress:
+        return cls(
+            round=int(status["round"]),
+            first_step=int(status["firstStep"]),
+            last_step=int(status["lastStep"]),
+            stepping_seconds=float(status.get("steppingSeconds") or 0.0),
+        )
+
+
+@dataclass(frozen=True)
+class Figures:
+    """How far training is. Every report of the agent carries these."""
+
+    progress: Progress | None = None
+    """None if the processes that run have reported nothing yet."""
+    rounds: tuple[RoundProgress, ...] = ()
+    """The last rounds in which steps were reported, the oldest first."""
+
+
+class Stepping:
+    """The steps of the processes of one start. A script may go back meanwhile, so the highest step counts."""
+
+    def __init__(self) -> None:
+        self._first: dict[int, StepReport] = {}
+        self._highest: dict[int, StepReport] = {}
+        self._recent: deque[StepReport] = deque()
+
+    def observe(self, rank: int, first: StepReport, newest: StepReport) -> None:
+        """Take note of what one process has reported.
+
+        Args:
+            rank: its local rank.
+            first: its first report, or the first one that was seen.
+            newest: its newest report.
+        """
+        self._first.setdefault(rank, first)
+        highest = self._highest.get(rank, self._first[rank])
+        self._highest[rank] = newest if newest.step > highest.step else highest
+        for report in sorted((self._first[rank], self._highest[rank])):
+            self._remember(report)
+
+    def in_round(self, round_: int) -> RoundProgress | None:
+        """Return the progress of the process that got furthest, or None if no step was reported."""
+        if not self._highest:
+            return None
+        rank = max(self._highest, key=lambda rank: (self._highest[rank].step, -rank))
+        first, last = self._first[rank], self._highest[rank]
+        return RoundProgress(round_, first.step, last.step, last.at - first.at)
+
+    def seconds_per_step(self) -> float | None:
+        """Return the mean of the last `LATELY_SECONDS`, or None before the second step."""
+        if len(self._recent) < 2:
+            return None
+        first, last = self._recent[0], self._recent[-1]
+        return (last.at - first.at) / (last.step - first.step)
+
+    def _remember(self, report: StepReport) -> None:
+        """Keep the recent reports, of which each has a higher step and a later time than the one before."""
+        if self._recent and (report.step <= self._recent[-1].step or report.at <= self._recent[-1].at):
+            return
+        self._recent.append(report)
+        while len(self._recent) > 2 and report.at - self._recent[1].at >= LATELY_SECONDS:
+            self._recent.popleft()
+
+
+def with_round(rounds: tuple[RoundProgress, ...], current: RoundProgress | None) -> tuple[RoundProgress, ...]:
+    """Return the last rounds, with what is known now of the current one."""
+    if current is None:
+        return rounds
+    others = tuple(known for known in rounds if known.round != current.round)
+    return (*others, current)[-MAX_ROUNDS:]

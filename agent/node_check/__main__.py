@@ -1,0 +1,89 @@
+"""`python -m agent.node_check`: the main program of the Pod that tests a node for a NodeCheck.
+
+To the controller it is an agent like those of a job: it renews its Lease, hosts a TCPStore, reports, and
+carries out what the check asks. It leaves when the check is over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from datetime import datetime, timezone
+from typing import NoReturn
+
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from agent.environment import Environment, InvalidEnvironmentError
+from agent.kube.api import ApiClient
+from agent.logs import log_to_stderr
+from agent.monitor import accelerators
+from agent.node_check.duties import CheckDuties
+from agent.node_check.report import CheckReport
+from agent.report.heartbeat import Heartbeat
+from agent.report.reporter import Facts, Report, Reporter, last_report
+from crds.names import ENV_CHECK_NAME
+from crds.protocol import AgentState
+
+EXIT_USAGE = 2
+FLUSH_SECONDS = 3.0
+"""For the last report. It lies within the Pod's grace period."""
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def main() -> int:
+    """Return the exit code: 0 when the check is over, whatever it found; 143 when stopped."""
+    try:
+        me = Environment.read(os.environ, owner=ENV_CHECK_NAME)
+        api = ApiClient.in_cluster(os.environ)
+    except InvalidEnvironmentError as error:
+        print(f"agent.node_check: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    log_to_stderr()
+    for signum in _SIGNALS:
+        signal.signal(signum, _leave)
+    with contextlib.ExitStack() as cleanup:
+        heartbeat = Heartbeat(api, me)
+        heartbeat.start()
+        cleanup.callback(heartbeat.stop)
+        store = TCPStore(me.pod_ip, 0, is_master=True, wait_for_workers=False)
+        reporter = _reporter(api, me, store, heartbeat)
+        reporter.start()
+        cleanup.callback(_report_end, reporter)
+        CheckDuties(api, me, reporter, me.owner_name).run(until_over=True)
+    return 0
+
+
+def _reporter(api: ApiClient, me: Environment, store: TCPStore, heartbeat: Heartbeat) -> Reporter:
+    facts = Facts(store.port, local_world_size=1, accelerators=accelerators.detect())
+    first = Report(
+        AgentState.READY,
+        since=datetime.now(timezone.utc),
+        check=CheckReport.from_status(last_report(api, me).get("check")),
+    )
+    return Reporter(
+        api,
+        me,
+        facts,
+        first,
+        progress_seconds=me.heartbeat_seconds,
+        on_final_refusal=heartbeat.stop,
+    )
+
+
+def _report_end(reporter: Reporter) -> None:
+    for signum in _SIGNALS:
+        signal.signal(signum, signal.SIG_IGN)  # we are leaving already
+    reporter.report(AgentState.STOPPED)
+    reporter.flush(FLUSH_SECONDS)
+    reporter.stop()
+
+
+def _leave(signum: int, _frame: object) -> NoReturn:
+    raise SystemExit(128 + signum)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

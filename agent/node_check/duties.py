@@ -1,0 +1,243 @@
+"""Tests this node for a NodeCheck: one duty after the other, each in processes of its own.
+
+A duty that the check does not ask for any more is ended at once, with all its processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import select
+import threading
+
+from agent.environment import Environment
+from agent.kube.api import ApiClient
+from agent.kube.watcher import Watcher
+from agent.node_check.report import CheckReport
+from agent.node_check.view import CheckView, Duty, LocalTests, PairTest, next_duty
+from agent.rendezvous.world import Member
+from agent.report.reporter import Reporter
+from crds.protocol import Accelerator, ProbeEnding
+from healthcheck.probes import meeting
+from healthcheck.probes.device_kind import AUTO, CPU, CUDA
+from healthcheck.probes.report import Report
+from healthcheck.probes.runner import Cancellation, Cancelled, Probe, ProbeResult, run
+from healthcheck.probes.suite import run_local
+
+logger = logging.getLogger(__name__)
+
+LOCAL_SHARE = 0.8
+"""The share of the check's time-out that local tests get, so that there is time left to report."""
+PAIR_SHARE, PAIR_LIMIT_SECONDS = 0.8, 120.0
+"""The share that the test of a group gets, and its limit."""
+JOIN_SHARE, JOIN_LIMIT_SECONDS = 0.3, 30.0
+"""The share that the members of a group get to meet, and its limit. It is part of the time for their test."""
+
+SILENT_ENDINGS = (ProbeEnding.CRASHED, ProbeEnding.TIMED_OUT)
+"""A probe that ended so has not told the others of its group that it failed."""
+
+WATCH_SECONDS = 60.0
+"""How long one watch lasts, about. A check is followed for minutes, and the watch of one that was left stays
+open until it ends."""
+
+LEAVE_SECONDS = 15.0
+"""How long to wait for a probe to end: it is killed in milliseconds, or, on a wedged device, not at all."""
+
+_DEVICE: dict[str, str] = {Accelerator.NVIDIA_GPU: CUDA, Accelerator.NONE: CPU}
+
+
+class CheckDuties:
+    """Carries out what one NodeCheck asks of this worker, and has it reported.
+
+    Args:
+        api: the API server.
+        me: this worker.
+        reporter: of this worker.
+        check_name: the NodeCheck's, in the worker's namespace.
+    """
+
+    def __init__(self, api: ApiClient, me: Environment, reporter: Reporter, check_name: str) -> None:
+        self._me = me
+        self._reporter = reporter
+        self._name = check_name
+        self._stopped = threading.Event()
+        self._watcher = Watcher(
+            api,
+            "nodechecks",
+            me.namespace,
+            check_name,
+            parse=functools.partial(CheckView.parse, me=Member(me.worker_index, me.incarnation)),
+            missing=CheckView(),
+            watch_seconds=WATCH_SECONDS,
+        )
+
+    def run(self, *, until_over: bool = False) -> None:
+        """Carry out duties until `stop`; with `until_over`, until the check is over or gone."""
+        poll = select.poll()
+        poll.register(self._watcher.fileno(), select.POLLIN)
+        self._watcher.start()
+        try:
+            while True:
+                view, duty = self._look()
+                if self._stopped.is_set() or (until_over and view is not None and view.over):
+                    return
+                if view is None or duty is None:
+                    poll.poll()
+                    continue
+                with contextlib.suppress(Cancelled):
+                    self._carry_out(view, duty)
+        finally:
+            self._watcher.stop()
+
+    def stop(self) -> None:
+        """End `run`, from another thread. A probe that runs is ended, and not reported."""
+        self._stopped.set()
+        self._watcher.stop()
+
+    def _look(self) -> tuple[CheckView | None, Duty | None]:
+        """Return the newest view of the check, if there is one yet, and what it asks for."""
+        view = self._watcher.take()
+        if view is None or self._stopped.is_set():
+            return view, None
+        return view, next_duty(view, self._reporter.latest.check)
+
+    def _carry_out(self, view: CheckView, duty: Duty) -> None:
+        """Test what `duty` says, and report it.
+
+        Raises:
+            Cancelled: the check asks for something else meanwhile.
+        """
+        report = self._reporter.latest.check
+        if report is None or report.uid != view.uid:
+            report = CheckReport(view.uid)
+        cancellation = Cancellation(self._watcher.fileno(), lambda: self._look()[1] != duty)
+        if isinstance(duty, LocalTests):
+            logger.info("testing this node: check=%s", self._name)
+            results = self._local_tests(view, cancellation)
+            report = report.with_local(results)
+        else:
+            logger.info(
+                "testing with others: check=%s round=%d members=%s",
+                self._name,
+                duty.round,
+                ",".join(duty.members),
+            )
+            results = [self._pair_test(view, duty, cancellation)]
+            report = report.with_pair(duty.round, results[0])
+        _log(results)
+        self._reporter.check(report)
+        if isinstance(duty, PairTest) and results[0].ending in SILENT_ENDINGS:
+            _adjourn(duty, results[0].report.reason)
+
+    def _local_tests(self, view: CheckView, cancellation: Cancellation) -> list[ProbeResult]:
+        try:
+            return run_local(
+                view.accelerator == Accelerator.NVIDIA_GPU,
+                cpu_only=view.accelerator == Accelerator.NONE,
+                budget_seconds=LOCAL_SHARE * view.timeout_seconds,
+                cancellation=cancellation,
+            )
+        except OSError as error:
+            return [_not_started("local", error)]
+
+    def _pair_test(self, view: CheckView, duty: PairTest, cancellation: Cancellation) -> ProbeResult:
+        probe = pair_probe(view, duty, self._me.pod_ip)
+        try:
+            return run(probe, cancellation)
+        except OSError as error:
+            return _not_started(probe.name, error)
+
+
+class ActiveCheck:
+    """Follows the NodeCheck that an idle agent's job is in, on a thread of its own.
+
+    Args:
+        api: the API server.
+        me: this worker.
+        reporter: of this worker.
+    """
+
+    def __init__(self, api: ApiClient, me: Environment, reporter: Reporter) -> None:
+        self._api = api
+        self._me = me
+        self._reporter = reporter
+        self._name = ""
+        self._duties: CheckDuties | None = None
+        self._thread: threading.Thread | None = None
+
+    def follow(self, name: str) -> None:
+        """Carry out the duties of the check of that name, and of no other; "" stands for none."""
+        if name == self._name:
+            return
+        self.leave()
+        if name:
+            self._name = name
+            self._duties = CheckDuties(self._api, self._me, self._reporter, name)
+            self._thread = threading.Thread(target=self._duties.run, name="dlr-check", daemon=True)
+            self._thread.start()
+
+    def leave(self) -> None:
+        """Follow no check any more, and end the probe that runs, with all its processes."""
+        self._name = ""
+        duties, thread = self._duties, self._thread
+        self._duties = self._thread = None
+        if duties is None or thread is None:
+            return
+        duties.stop()
+        thread.join(LEAVE_SECONDS)
+        if thread.is_alive():
+            logger.error("a probe of the node check cannot be ended: giving it up")
+
+
+def pair_probe(view: CheckView, duty: PairTest, address: str) -> Probe:
+    """Return this node's part in the test of a group, which meets in the store of its first member's agent.
+
+    Args:
+        view: of the check.
+        duty: what it asks.
+        address: of this node's Pod.
+    """
+    place = meeting_place(duty)
+    limit_seconds = min(PAIR_LIMIT_SECONDS, PAIR_SHARE * view.timeout_seconds)
+    join_seconds = min(JOIN_LIMIT_SECONDS, JOIN_SHARE * view.timeout_seconds)
+    arguments = (
+        f"--members={','.join(duty.members)}",
+        f"--rank={duty.rank}",
+        f"--master-address={place.host}",
+        f"--master-port={place.port}",
+        f"--store-prefix={place.prefix}",
+        f"--join-seconds={join_seconds:g}",
+        f"--address={address}",
+        f"--device={_DEVICE.get(view.accelerator, AUTO)}",
+    )
+    return Probe("pair", arguments, limit_seconds)
+
+
+def meeting_place(duty: PairTest) -> meeting.Place:
+    """Return where the group of one round meets."""
+    return meeting.Place(duty.master_address, duty.master_port, f"check/{duty.check_uid}/{duty.round}")
+
+
+def _adjourn(duty: PairTest, reason: str) -> None:
+    """Tell the group why this node's probe does not come, for a probe that cannot say so itself."""
+    meeting.adjourn(meeting_place(duty), f"{duty.members[duty.rank]} says: {reason}")
+
+
+def _not_started(probe: str, error: OSError) -> ProbeResult:
+    return ProbeResult(
+        probe, Report(ProbeEnding.UNAVAILABLE, f"a probe cannot be started here: {error}"), 0.0
+    )
+
+
+def _log(results: list[ProbeResult]) -> None:
+    for result in results:
+        logger.info(
+            "probe=%s ending=%s seconds=%.1f %s",
+            result.probe,
+            result.ending.value,
+            result.seconds,
+            result.report.reason,
+        )
+        if result.ending in (ProbeEnding.TIMED_OUT, ProbeEnding.CRASHED) and result.stderr_tail:
+            logger.warning("the end of what %s printed:\n%s", result.probe, result.stderr_tail)

@@ -1,0 +1,124 @@
+"""What a NodeCheck asks of one worker: plain data and one decision.
+
+As with the job, the agent is level-triggered: it looks at the newest state of the check and at what it has
+reported already, and `next_duty` says what to do now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from agent.node_check.report import CheckReport
+from agent.rendezvous.world import Member
+from crds.protocol import CHECK_TIMEOUT_SECONDS, NodeCheckPhase
+
+
+@dataclass(frozen=True)
+class LocalTests:
+    """The tests of what the node can test by itself."""
+
+    check_uid: str
+
+
+@dataclass(frozen=True)
+class PairTest:
+    """The test of a group of nodes in one round."""
+
+    check_uid: str
+    round: int
+    members: tuple[str, ...]
+    """Names of nodes, in rank order."""
+    rank: int
+    master_address: str
+    master_port: int
+    """Where the group meets: the TCPStore of the first member's agent."""
+
+
+Duty = LocalTests | PairTest
+
+
+@dataclass(frozen=True)
+class CheckView:
+    """What of a NodeCheck concerns one worker. The default is a check that is not there (any more)."""
+
+    uid: str = ""
+    phase: str = ""
+    asked: Duty | None = None
+    """What the worker is to do in the check's current round."""
+    timeout_seconds: float = CHECK_TIMEOUT_SECONDS
+    """How long the node has to answer."""
+    accelerator: str = ""
+    """An `Accelerator`: the kind that has to be there, or NONE if none is to be tested."""
+
+    @property
+    def over(self) -> bool:
+        """Whether the check has ended, or is gone."""
+        return not self.uid or self.phase in (NodeCheckPhase.SUCCEEDED, NodeCheckPhase.FAILED)
+
+    @classmethod
+    def parse(cls, check: Mapping[str, Any], me: Member) -> CheckView:
+        """Return what concerns `me`.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is no NodeCheck.
+        """
+        uid = str(check["metadata"]["uid"])
+        spec, status = check.get("spec") or {}, check.get("status") or {}
+        phase = str(status.get("phase") or "")
+        return cls(
+            uid=uid,
+            phase=phase,
+            asked=_asked(uid, status, me) if phase == NodeCheckPhase.RUNNING else None,
+            timeout_seconds=float(spec.get("timeoutSeconds") or CHECK_TIMEOUT_SECONDS),
+            accelerator=str(spec.get("accelerator") or ""),
+        )
+
+
+def next_duty(view: CheckView, report: CheckReport | None) -> Duty | None:
+    """Return what the worker does now for the check; None if there is nothing to do.
+
+    Args:
+        view: of the check.
+        report: what the worker has reported, for this check or another.
+    """
+    asked = view.asked
+    if asked is None:
+        return None
+    done = report if report is not None and report.uid == view.uid else CheckReport(view.uid)
+    if isinstance(asked, LocalTests):
+        return None if done.local or done.pairs else asked
+    return asked if asked.round > done.last_round else None
+
+
+def _asked(uid: str, status: Mapping[str, Any], me: Member) -> Duty | None:
+    node = _node_of(status, me)
+    if node is None or status.get("round") is None:
+        return None
+    round_ = int(status["round"])
+    if round_ == 0:
+        return None if node in (status.get("reused") or ()) else LocalTests(uid)
+    for group in status.get("groups") or ():
+        members = tuple(map(str, group["members"]))
+        if node in members:
+            address, port = str(group["masterAddress"]), int(group["masterPort"])
+            return PairTest(uid, round_, members, members.index(node), address, port)
+    return None
+
+
+def _node_of(status: Mapping[str, Any], me: Member) -> str | None:
+    """Return the node that `me` speaks for.
+
+    None if the worker does not take part, or only another incarnation of it does.
+    """
+    speakers = zip(
+        status.get("nodes") or (),
+        status.get("workers") or (),
+        status.get("incarnations") or (),
+        strict=True,
+    )
+    for node, index, incarnation in speakers:
+        if me == Member(int(index), int(incarnation)):
+            return str(node)
+    return None

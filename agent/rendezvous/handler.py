@@ -1,0 +1,172 @@
+"""torch's rendezvous, where the ElasticJob's status says who meets whom.
+
+The same handler serves `dlr run` and stock `torchrun --rdzv-backend=dlr`. For the latter it is the only part
+of dlr at work, so creating it starts the agent's session with the cluster, and its shutdown stops that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from datetime import datetime, timezone
+
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.rendezvous import (
+    RendezvousClosedError,
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousParameters,
+    RendezvousTimeoutError,
+)
+
+from agent.rendezvous.meeting import Meeting, MeetingTimeoutError, RoundStores, SupersededError
+from agent.rendezvous.world import ExitReason, Verb, World
+from agent.report.failure import Failure, failure_of_process
+from agent.session import Session
+from agent.torchrun import BACKEND
+from crds.protocol import AgentState
+
+logger = logging.getLogger(__name__)
+
+JOIN_TIMEOUT_SECONDS = 600
+"""Until a world that stands, but whose members do not come, counts as failed; --rdzv-conf join_timeout=…"""
+
+
+class JobEndedError(RendezvousClosedError):
+    """There is nothing left to join."""
+
+    def __init__(self, reason: ExitReason) -> None:
+        super().__init__(reason.value)
+        self.reason = reason
+
+
+class DlrRendezvousHandler(RendezvousHandler):
+    """See torch.distributed.elastic.rendezvous.RendezvousHandler.
+
+    Args:
+        run_id: the ElasticJob's name.
+        session: of this agent; `shutdown` stops it.
+        join_timeout_seconds: for the members of a world to meet.
+    """
+
+    def __init__(self, run_id: str, session: Session, *, join_timeout_seconds: float) -> None:
+        self.session = session
+        self._run_id = run_id
+        self._join_timeout_seconds = join_timeout_seconds
+        self._round_stores: RoundStores | None = None
+        self._closed = False
+
+    def get_backend(self) -> str:
+        return BACKEND
+
+    @property
+    def use_agent_store(self) -> bool:
+        """The training processes use the store that rank 0's agent opened for the round."""
+        return True
+
+    def get_run_id(self) -> str:
+        return self._run_id
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Block until a world newer than the last one has this agent, and all its members have met.
+
+        Raises:
+            JobEndedError: the job has ended, or goes on without this agent.
+            RendezvousClosedError: `set_closed` was called.
+            RendezvousTimeoutError: the other members did not come.
+        """
+        self.session.begin_reports()  # only now can this agent keep what Ready promises
+        while True:
+            if self._closed:
+                raise RendezvousClosedError("the rendezvous was closed")
+            world = self.session.await_world()
+            if isinstance(world, ExitReason):
+                raise JobEndedError(world)
+            try:
+                return self._join(world)
+            except SupersededError:
+                logger.info("round=%d was superseded before all had met", world.round)
+
+    def num_nodes_waiting(self) -> int:
+        """Above 0 when the world that runs is not the one that should: what torchrun's agent polls."""
+        return 0 if self.session.is_settled() else 1
+
+    def is_closed(self) -> bool:
+        return self._closed or self.session.next_action().verb is Verb.EXIT
+
+    def set_closed(self) -> None:
+        """Close it for this agent only: whether the job has ended is the controller's to say."""
+        self._closed = True
+
+    def shutdown(self) -> bool:
+        """Report how the processes of torchrun ended, and stop the session."""
+        reporter = self.session.reporter
+        if reporter.latest.state is AgentState.RUNNING:  # torchrun's launcher is leaving, maybe by an error
+            error = sys.exc_info()[1]
+            if error is None:
+                reporter.report(AgentState.SUCCEEDED)
+            else:
+                reporter.report(AgentState.STOPPED, failure=self._failure(error))
+        self.session.stop()
+        return True
+
+    def _join(self, world: World) -> RendezvousInfo:
+        """Meet the other members of `world`.
+
+        Raises:
+            SupersededError: there is a newer world.
+            RendezvousTimeoutError: they did not come.
+        """
+        session = self.session
+        rank, size = world.members.index(session.member), len(world.members)
+        logger.info("joining round=%d rank=%d of=%d", world.round, rank, size)
+        meeting = Meeting(world, rank, session.environment.pod_ip, self._join_timeout_seconds)
+        try:
+            stores = meeting.hold(session.watcher.fileno(), lambda: session.is_newest(world))
+        except MeetingTimeoutError as error:
+            session.stand_by(world.round)
+            raise RendezvousTimeoutError(str(error)) from error
+        self._round_stores = stores  # the last round's store ends here: all its processes have ended
+        session.joined(world)
+        return RendezvousInfo(stores.agents, rank, size, stores.bootstrap)
+
+    def _failure(self, error: BaseException) -> Failure | None:
+        """The failure of torchrun's processes, if `error` tells of one."""
+        if not isinstance(error, ChildFailedError):
+            return None
+        rank, process = error.get_first_failure()
+        last = self.session.reporter.latest
+        return failure_of_process(
+            process,
+            sequence=last.failures + 1,
+            round_=last.observed_round,
+            rank=rank,
+            stderr=None,
+            time=datetime.now(timezone.utc),
+        )
+
+
+def create_handler(params: RendezvousParameters) -> DlrRendezvousHandler:
+    """Start the agent's session, and return the handler for it, as torch's registry asks.
+
+    Raises:
+        InvalidEnvironmentError: this is no worker's Pod.
+    """
+    local_world_size = params.get_as_int("local_world_size") or _local_world_size_of_torchrun()
+    return DlrRendezvousHandler(
+        params.run_id,
+        Session.start(os.environ, local_world_size),
+        join_timeout_seconds=params.get_as_int("join_timeout") or JOIN_TIMEOUT_SECONDS,
+    )
+
+
+def _local_world_size_of_torchrun() -> int:
+    """Stock torchrun does not tell its handler, so look where it looks; a device name counts as 1."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument(
+        "--nproc-per-node", "--nproc_per_node", default=os.environ.get("PET_NPROC_PER_NODE", "1")
+    )
+    value = parser.parse_known_args(sys.argv[1:])[0].nproc_per_node
+    return int(value) if value.isdigit() else 1

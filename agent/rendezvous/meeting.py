@@ -1,0 +1,193 @@
+"""The agents of a round meet over TCPStores, and a newer round can cut that short.
+
+A store call whose peer has died blocks in C++ until its time-out, minutes later. So the meeting runs on a
+thread of its own, in short slices, while the agent's main thread waits for its end or for news of the world.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from torch.distributed import DistNetworkError, DistStoreError, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+from torch.distributed.elastic.rendezvous import RendezvousStoreInfo
+
+from agent.rendezvous.world import World
+
+logger = logging.getLogger(__name__)
+
+SLICE_SECONDS = 30.0
+"""The longest time an abandoned meeting's thread sits in one store call. (torch logs each such time-out.)"""
+
+PROBE_TIMEOUT_SECONDS = 5.0
+MAX_WAIT_SECONDS = 1.0
+
+STORE_TIMEOUT_SECONDS = 60.0
+"""The time-out of what torch's agent asks of the store after the meeting, when all agents are there."""
+
+
+class SupersededError(Exception):
+    """The round that was being joined is not the newest any more."""
+
+
+class MeetingTimeoutError(Exception):
+    """The other agents did not come, although the round still stands."""
+
+
+@dataclass(frozen=True)
+class RoundStores:
+    """The stores of one round."""
+
+    agents: Store
+    """A namespace, for the agents, of the round's own store."""
+    bootstrap: RendezvousStoreInfo
+    """Where the training processes find the round's own store."""
+    server: TCPStore | None
+    """That store, on rank 0: it lives as long as this reference."""
+
+
+class Meeting:
+    """Brings all agents of one world together.
+
+    Rank 0 opens a fresh store for the round, for agents and training processes, and announces it through its
+    lifetime store, whose address the world names. Then all wait for all. So no process of a round is started
+    before the last process of the rounds before it has ended on every member: what one saves on SIGTERM, all
+    can load.
+
+    Args:
+        world: whose members meet.
+        rank: this agent's among them.
+        address: of this Pod.
+        timeout_seconds: for all to come.
+    """
+
+    def __init__(self, world: World, rank: int, address: str, timeout_seconds: float) -> None:
+        self._world = world
+        self._rank = rank
+        self._address = address
+        self._deadline = time.monotonic() + timeout_seconds
+        self._abandoned = threading.Event()
+        self._done_fd = os.eventfd(0, os.EFD_CLOEXEC)
+        weakref.finalize(self, os.close, self._done_fd)  # an abandoned meeting's thread may be its last user
+        self._server: TCPStore | None = None
+        self._stores: RoundStores | None = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="dlr-join", daemon=True)
+
+    def hold(self, wake_fd: int, is_current: Callable[[], bool]) -> RoundStores:
+        """Block until all have met.
+
+        Args:
+            wake_fd: becomes readable when the world may have changed.
+            is_current: whether the world still stands.
+
+        Raises:
+            SupersededError: it does not.
+            MeetingTimeoutError: the others did not come.
+        """
+        self._thread.start()
+        poll = select.poll()
+        poll.register(self._done_fd, select.POLLIN)
+        poll.register(wake_fd, select.POLLIN)
+        try:
+            while not any(fd == self._done_fd for fd, _ in poll.poll()):
+                if not is_current():
+                    raise SupersededError
+        except BaseException:
+            self._abandoned.set()
+            raise
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        assert self._stores is not None
+        return self._stores
+
+    def _run(self) -> None:
+        try:
+            self._stores = self._meet_with_retries()
+        except BaseException as error:
+            self._error = error
+        finally:
+            os.eventfd_write(self._done_fd, 1)
+
+    def _meet_with_retries(self) -> RoundStores:
+        """Meet; try again while the round stands where a connection breaks or is refused."""
+        wait_seconds = 0.05
+        while True:
+            try:
+                return self._meet()
+            except (OSError, DistNetworkError) as error:
+                self._check(str(error))
+                self._abandoned.wait(wait_seconds)
+                wait_seconds = min(2 * wait_seconds, MAX_WAIT_SECONDS)
+
+    def _meet(self) -> RoundStores:
+        world = self._world
+        announcements = PrefixStore(
+            f"dlr/round/{world.round}", connect(world.master_address, world.master_port)
+        )
+        if self._rank == 0:
+            if self._server is None:
+                self._server = TCPStore(self._address, 0, is_master=True, wait_for_workers=False)
+        else:
+            self._wait(announcements, [RendezvousStoreInfo.MASTER_PORT_KEY])
+        bootstrap = RendezvousStoreInfo.build(
+            self._rank, announcements, self._address, server_port=self._server.port if self._server else None
+        )
+        agents = PrefixStore("dlr/agents", connect(bootstrap.master_addr, bootstrap.master_port))
+        agents.set(f"here/{self._rank}", "")
+        if self._rank == 0:
+            self._wait(agents, [f"here/{rank}" for rank in range(len(world.members))])
+            agents.set("all", "")
+        else:
+            self._wait(agents, ["all"])
+        agents.set_timeout(timedelta(seconds=STORE_TIMEOUT_SECONDS))
+        return RoundStores(agents, bootstrap, self._server)
+
+    def _wait(self, store: Store, keys: list[str]) -> None:
+        while True:
+            remaining_seconds = max(self._deadline - time.monotonic(), 0.001)
+            try:
+                store.wait(keys, timedelta(seconds=min(SLICE_SECONDS, remaining_seconds)))
+                return
+            except DistStoreError:
+                absent = [key for key in keys if not store.check([key])]
+                self._check(
+                    f"{absent[0]} and {len(absent) - 1} more of {len(keys)} are missing" if absent else ""
+                )
+
+    def _check(self, trouble: str) -> None:
+        """Raise if there is no point in going on.
+
+        Raises:
+            SupersededError: the meeting was abandoned.
+            MeetingTimeoutError: the time is over; it names the trouble.
+        """
+        if self._abandoned.is_set():
+            raise SupersededError
+        if time.monotonic() >= self._deadline:
+            raise MeetingTimeoutError(
+                f"round {self._world.round} could not be joined, whose rank 0 is at "
+                f"{self._world.master_address}:{self._world.master_port}: {trouble}"
+            )
+
+
+def connect(host: str, port: int) -> TCPStore:
+    """Return a client of the store there.
+
+    It looks first whether anybody listens, because torch's client would try for long and log stacks.
+
+    Raises:
+        OSError, DistNetworkError: nobody listens, or the connection broke.
+    """
+    socket.create_connection((host, port), PROBE_TIMEOUT_SECONDS).close()
+    timeout = timedelta(seconds=STORE_TIMEOUT_SECONDS)
+    return TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timeout)

@@ -1,0 +1,159 @@
+"""What the ElasticJob says, and what an agent does about it: plain data and one decision.
+
+The agent is level-triggered and remembers no events. It looks at the newest world, at who it is, at the
+highest round it has acted on and at what it last reported, and `next_action` says what to do now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from crds.protocol import HANG_TIMEOUT_SECONDS, AgentState, JobPhase, RendezvousPhase
+
+
+@dataclass(frozen=True)
+class Member:
+    """One incarnation of a worker slot."""
+
+    index: int
+    incarnation: int
+
+
+@dataclass(frozen=True)
+class World:
+    """`ElasticJob.status.rendezvous`: who trains with whom in a round."""
+
+    round: int
+    phase: RendezvousPhase
+    members: tuple[Member, ...] = ()
+    """In rank order."""
+    world_size: int = 0
+    master_address: str = ""
+    master_port: int = 0
+    reason: str = ""
+    broken_round: int = 0
+    """The newest round of which training processes died."""
+
+    @classmethod
+    def parse(cls, rendezvous: Mapping[str, Any]) -> World | None:
+        """Return the world; None where nothing usable is published (yet)."""
+        try:
+            return cls(
+                round=int(rendezvous["round"]),
+                phase=RendezvousPhase(rendezvous["phase"]),
+                members=tuple(
+                    Member(int(index), int(incarnation))
+                    for index, incarnation in zip(
+                        rendezvous.get("members") or (), rendezvous.get("incarnations") or (), strict=True
+                    )
+                ),
+                world_size=int(rendezvous.get("worldSize") or 0),
+                master_address=str(rendezvous.get("masterAddress") or ""),
+                master_port=int(rendezvous.get("masterPort") or 0),
+                reason=str(rendezvous.get("reason") or ""),
+                broken_round=int(rendezvous.get("brokenRound") or 0),
+            )
+        except (KeyError, TypeError, ValueError):
+            return None
+
+    def has_replaced(self, me: Member) -> bool:
+        """Whether a later incarnation of `me` is a member."""
+        return any(m.index == me.index and m.incarnation > me.incarnation for m in self.members)
+
+
+@dataclass(frozen=True)
+class JobView:
+    """What the agent needs to know of its ElasticJob. The default is a job that is not there (any more)."""
+
+    phase: str = ""
+    world: World | None = None
+    active_check: str = ""
+    """The NodeCheck that the job's idle workers are in."""
+    hang_timeout_seconds: float = HANG_TIMEOUT_SECONDS
+
+    @classmethod
+    def parse(cls, job: Mapping[str, Any]) -> JobView:
+        """Read an ElasticJob."""
+        status = job.get("status") or {}
+        policy = (job.get("spec") or {}).get("elasticPolicy") or {}
+        return cls(
+            str(status.get("phase") or ""),
+            World.parse(status.get("rendezvous") or {}),
+            str(status.get("activeCheck") or ""),
+            float(policy.get("hangTimeoutSeconds") or HANG_TIMEOUT_SECONDS),
+        )
+
+
+class Verb(Enum):
+    """What an agent can do about the world."""
+
+    WAIT = "wait"
+    """All is as it should be."""
+    START = "start"
+    """Stop what runs, then start processes for `round`."""
+    STAND_BY = "stand by"
+    """Stop what runs, report Ready for `round`, and wait for the next."""
+    EXIT = "exit"
+    """Stop what runs, and leave, for `reason`."""
+
+
+class ExitReason(Enum):
+    """Why an agent leaves."""
+
+    JOB_SUCCEEDED = "the job succeeded"
+    JOB_FAILED = "the job failed"
+    JOB_SUSPENDED = "the job is suspended"
+    REPLACED = "a newer incarnation has taken this worker's place"
+
+
+@dataclass(frozen=True)
+class Action:
+    """What an agent does now."""
+
+    verb: Verb
+    round: int | None = None
+    """For START and STAND_BY."""
+    reason: ExitReason | None = None
+
+
+WAIT = Action(Verb.WAIT)
+
+_ENDED: dict[str, ExitReason] = {
+    JobPhase.SUCCEEDED: ExitReason.JOB_SUCCEEDED,
+    JobPhase.FAILED: ExitReason.JOB_FAILED,
+    JobPhase.SUSPENDED: ExitReason.JOB_SUSPENDED,
+}
+
+
+def next_action(
+    world: World | None, me: Member, observed_round: int, state: AgentState, job_phase: str
+) -> Action:
+    """Return what an agent does now.
+
+    Args:
+        world: the newest world seen, if any.
+        me: the agent's own slot and incarnation.
+        observed_round: the highest round it has acted on; 0 before the first.
+        state: what it last reported.
+        job_phase: the ElasticJob's `status.phase`.
+    """
+    if state is AgentState.STOPPED:
+        return WAIT
+    if job_phase in _ENDED:
+        return Action(Verb.EXIT, reason=_ENDED[job_phase])
+    if world is None or world.round < observed_round:
+        return WAIT
+    if world.has_replaced(me):
+        return Action(Verb.EXIT, reason=ExitReason.REPLACED)
+    news = world.round > observed_round
+    if world.phase is RendezvousPhase.FORMED and me in world.members:
+        # At the observed round, a state other than Running says that this agent left it: the next will come.
+        return Action(Verb.START, world.round) if news else WAIT
+    if state is AgentState.SUCCEEDED:
+        return WAIT  # done, unless a newer round wants this agent again
+    if news or (state is AgentState.RUNNING and world.phase is not RendezvousPhase.FORMED):
+        return Action(Verb.STAND_BY, world.round)
+    return WAIT

@@ -1,0 +1,1 @@
+"""What the agent says: `status.agent` of its ElasticWorker, and its Lease."""

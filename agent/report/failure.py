@@ -1,0 +1,264 @@
+"""The report of a failed training process: exit code, signal, exception, and the end of its log.
+
+A script whose main function carries torch's `@record` leaves its exception in an error file. Where there is
+none, the last traceback on stderr is reported. After a signal there is often neither.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+from agent.monitor.dump import LAUNCHER
+from agent.report.timestamps import rfc3339
+from agent.supervision.consequences import follows_from_a_peer
+from crds.protocol import EXITED_WITH, KILLED_BY, FailureCause, FailureStatus, RankStackStatus
+
+TEXT_BYTES = 4096
+"""The longest that each text may be, so that a worker's status stays small."""
+
+_NO_MESSAGE = "<NONE>"
+"""What torch puts in place of an error file that does not exist."""
+
+_SEARCH_BYTES = 64 * 1024
+TRACEBACK = "Traceback (most recent call last):"
+_FATAL = re.compile(r"^Fatal Python error: .*$", re.MULTILINE)
+_CURRENT_THREAD = re.compile(r"^Current thread .*\n(?:^  File .*\n?)+", re.MULTILINE)
+_RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
+
+_CHILD_WAS_KILLED = re.compile(r"killed by signal: Killed|died with <Signals\.SIGKILL")
+"""The words of torch's DataLoader and of `subprocess` for it."""
+
+
+@dataclass(frozen=True)
+class RankStack:
+    """Where one process was when training hung."""
+
+    rank: int
+    """The global rank."""
+    step: int | None
+    """The last step that the process reported; None if it reported none."""
+    in_collective: bool
+    """Whether it was waiting for other ranks."""
+    frames: str
+    """Its frames, one in each line and the innermost first, or why there are none."""
+
+    def to_status(self) -> RankStackStatus:
+        return {
+            "rank": self.rank,
+            "step": self.step,
+            "inCollective": self.in_collective,
+            "frames": self.frames,
+        }
+
+    @classmethod
+    def from_status(cls, status: Mapping[str, Any]) -> RankStack:
+        return cls(
+            rank=int(status["rank"]),
+            step=status.get("step"),
+            in_collective=bool(status.get("inCollective")),
+            frames=str(status.get("frames") or ""),
+        )
+
+
+@dataclass(frozen=True)
+class Failure:
+    """`status.agent.failure`."""
+
+    sequence: int
+    """The number of this failure in the life of the incarnation: 1, 2, …"""
+    round: int
+    rank: int | None
+    local_rank: int
+    exit_code: int | None
+    """Negative for a signal, as in torch and `subprocess`; None for a process that had not ended."""
+    message: str
+    log_tail: str
+    time: datetime
+    cause: FailureCause | None = None
+    step: int | None = None
+    """The last step that the process reported in this round."""
+    stacks: tuple[RankStack, ...] = ()
+
+    @property
+    def signal(self) -> str | None:
+        return None if self.exit_code is None else _signal_name(self.exit_code)
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether SIGKILL ended the process, or one that it started, such as a data loader's."""
+        return self.signal == "SIGKILL" or _CHILD_WAS_KILLED.search(self.message) is not None
+
+    @property
+    def is_consequence(self) -> bool:
+        """Whether it looks like the mere consequence of another process's end."""
+        return self.cause is None and follows_from_a_peer(self.message, self.log_tail)
+
+    def to_status(self) -> FailureStatus:
+        return {
+            "sequence": self.sequence,
+            "round": self.round,
+            "rank": self.rank,
+            "localRank": self.local_rank,
+            "exitCode": self.exit_code,
+            "signal": self.signal,
+            "cause": self.cause,
+            "step": self.step,
+            "stacks": [stack.to_status() for stack in self.stacks],
+            "message": self.message,
+            "logTail": self.log_tail,
+            "time": rfc3339(self.time),
+        }
+
+    @classmethod
+    def from_status(cls, status: Mapping[str, Any]) -> Failure:
+        return cls(
+            sequence=int(status["sequence"]),
+            round=int(status["round"]),
+            rank=status.get("rank"),
+            local_rank=int(status.get("localRank") or 0),
+            exit_code=status.get("exitCode"),
+            message=str(status.get("message") or ""),
+            log_tail=str(status.get("logTail") or ""),
+            time=datetime.fromisoformat(str(status["time"]).replace("Z", "+00:00")),
+            cause=FailureCause(status["cause"]) if status.get("cause") else None,
+            step=status.get("step"),
+            stacks=tuple(RankStack.from_status(stack) for stack in status.get("stacks") or ()),
+        )
+
+
+def failure_of_process(
+    process: ProcessFailure,
+    *,
+    sequence: int,
+    round_: int,
+    rank: int | None,
+    stderr: Path | None,
+    time: datetime,
+    cause: FailureCause | None = None,
+    step: int | None = None,
+) -> Failure:
+    """Make the report of one process that has ended.
+
+    Args:
+        process: how it ended, as torch has it.
+        sequence: the number of this failure in the life of the incarnation.
+        rank: the global rank; None if there was none yet.
+        stderr: the file with its stderr, if there is one.
+    """
+    log = read_tail(stderr, _SEARCH_BYTES) if stderr else ""
+    return Failure(
+        sequence=sequence,
+        round=round_,
+        rank=rank,
+        local_rank=process.local_rank,
+        exit_code=process.exitcode,
+        message=clip(
+            _recorded(process) or last_traceback(log) or exit_text(process.exitcode, log), TEXT_BYTES
+        ),
+        log_tail=clip(log, TEXT_BYTES, head=0),
+        time=time,
+        cause=cause,
+        step=step,
+    )
+
+
+def exit_text(exit_code: int, log: str = "") -> str:
+    """Say in words how a process ended that left no exception.
+
+    After a crash the text has what faulthandler wrote. For a process that chose to exit it has the last
+    line on stderr, which often says why.
+    """
+    if name := _signal_name(exit_code):
+        return "\n".join(part for part in (f"{KILLED_BY} {name}", last_crash(log)) if part)
+    last_line = _RANK_PREFIX.sub("", log).strip().rpartition("\n")[2]
+    return f"{EXITED_WITH} {exit_code}" + (f": {last_line}" if last_line else "")
+
+
+def last_traceback(log: str) -> str:
+    """Return the last exception in a log, `Type: message` first and then its traceback; "" if there is
+    none."""
+    log = _RANK_PREFIX.sub("", log)
+    start = log.rfind(TRACEBACK)
+    if start < 0:
+        return ""
+    lines = log[start:].splitlines()
+    for number, line in enumerate(lines[1:], start=1):
+        if line and not line[0].isspace():
+            return "\n".join([line, *lines[:number]])
+    return ""  # cut off: the process died while it wrote
+
+
+def last_crash(log: str) -> str:
+    """Return where the interpreter was when a signal such as SIGSEGV ended it, as faulthandler wrote it.
+
+    The frames of the agent's launcher below the script are left out. The text is "" if the log has no crash.
+    """
+    if not (fatal := list(_FATAL.finditer(log))):
+        return ""
+    thread = _CURRENT_THREAD.search(log, fatal[-1].end())
+    lines = thread.group().splitlines() if thread else []
+    scripts = itertools.takewhile(lambda line: not line.startswith(f'  File "{LAUNCHER}'), lines)
+    return "\n".join([fatal[-1].group(), *scripts])
+
+
+def read_tail(path: Path, limit_bytes: int) -> str:
+    """Return the end of a log, from the start of a line on, or "" if it cannot be read.
+
+    Progress bars are as a terminal would leave them.
+    """
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - limit_bytes))
+            data = file.read(limit_bytes)
+    except OSError:
+        return ""
+    if size > limit_bytes:
+        data = data.partition(b"\n")[2] or data
+    text = data.decode(errors="replace").replace("\0", "")
+    return "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
+
+
+def clip(text: str, limit_bytes: int, *, head: int = 1024) -> str:
+    """Shorten a text to at most `limit_bytes` of UTF-8.
+
+    The first `head` bytes and the end stay, because they say what happened and where. What UTF-8 cannot
+    encode (lone surrogates) becomes a question mark.
+    """
+    data = text.encode(errors="replace")  # a lone surrogate has no encoding
+    if len(data) <= limit_bytes:
+        return data.decode()
+    gap = b"\n[...]\n" if head else b""
+    tail = data[-(limit_bytes - head - len(gap)) :]
+    if not head:
+        tail = tail.partition(b"\n")[2] or tail
+    return (data[:head] + gap + tail).decode(errors="ignore")
+
+
+def _recorded(process: ProcessFailure) -> str:
+    """Return what `@record` left: the exception first, then its traceback; "" if there is nothing."""
+    recorded = process.error_file_data.get("message")
+    if not isinstance(recorded, dict):
+        return "" if recorded in (None, _NO_MESSAGE) else str(recorded)
+    headline = str(recorded.get("message") or "")
+    extra = recorded.get("extraInfo")
+    traceback = str((extra.get("py_callstack") if isinstance(extra, dict) else None) or "").strip()
+    return "\n".join(part for part in (headline, traceback) if part)
+
+
+def _signal_name(exit_code: int) -> str | None:
+    if exit_code >= 0:
+        return None
+    try:
+        return signal.Signals(-exit_code).name
+    except ValueError:
+        return f"signal {-exit_code}"

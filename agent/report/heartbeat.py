@@ -1,0 +1,67 @@
+"""Renews the worker's Lease while the agent lives, so that a node that died in silence is noticed.
+
+The controller creates the Lease, and judges by its own clock when renewals stop. The agent writes `renewTime`
+and `holderIdentity`; how long a Lease may go without a renewal is the controller's policy.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from datetime import datetime, timezone
+from typing import Any
+
+from agent.environment import Environment
+from agent.kube.api import LEASES_PATH, ApiClient, ApiError
+from agent.kube.retry import Warnings, retrying
+from agent.report.refusal import final_refusal
+from agent.report.timestamps import rfc3339
+
+logger = logging.getLogger(__name__)
+
+MAX_WAIT_SECONDS = 1.5
+"""Between attempts while the API server is away. The controller counts the silence from its return on."""
+
+
+class Heartbeat(threading.Thread):
+    """Renews the Lease at once, then every `heartbeat_seconds`, and a missed one as soon as it can.
+
+    It ends when the API server will take nothing more from this agent.
+    """
+
+    def __init__(self, api: ApiClient, me: Environment) -> None:
+        super().__init__(name="dlr-heartbeat", daemon=True)
+        self._api = api
+        self._path = f"{LEASES_PATH}/namespaces/{me.namespace}/leases/{me.worker_name}"
+        self._me = me
+        self._period_seconds = max(me.heartbeat_seconds, 0.1)
+        self._stop_event = threading.Event()
+        self._warnings = Warnings(logger, f"renew lease {me.namespace}/{me.worker_name}")
+
+    def stop(self) -> None:
+        self._stop_event.set()
+
+    def run(self) -> None:
+        retry = retrying(
+            self._stop_event,
+            self._warnings,
+            max_wait_seconds=MAX_WAIT_SECONDS,
+            is_final=lambda error: final_refusal(error, self._me),
+        )
+        due_at = time.monotonic()
+        while not self._stop_event.wait(max(0.0, due_at - time.monotonic())):
+            try:
+                retry(self._renew)
+            except ApiError:
+                return  # asked to stop, or refused for good, which the reporter says
+            due_at = max(due_at + self._period_seconds, time.monotonic())
+
+    def _renew(self) -> None:
+        self._api.merge_patch(self._path, renewal(self._me.pod_name, datetime.now(timezone.utc)))
+        self._warnings.succeeded()
+
+
+def renewal(holder: str, now: datetime) -> dict[str, Any]:
+    """Return the patch. `renewTime` is a metav1.MicroTime, which must have six digits."""
+    return {"spec": {"holderIdentity": holder, "renewTime": rfc3339(now)}}

@@ -1,0 +1,330 @@
+"""Writes `status.agent` of the agent's own ElasticWorker, in a thread.
+
+The latest state wins, so training never waits for the API server, and an outage ends with one write. One
+thing is not overwritten: a failure that was not written yet is written before what came after it, because the
+controller reads each failure's text, and counts failures by their sequence.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from http import HTTPStatus
+from typing import Any
+
+from agent.environment import Environment
+from agent.kube.api import GROUP_PATH, ApiClient, ApiError
+from agent.kube.retry import Warnings, retrying
+from agent.monitor.stepping import Figures, Progress, RoundProgress
+from agent.monitor.usage import Usage
+from agent.node_check.report import CheckReport
+from agent.report.failure import Failure
+from agent.report.refusal import final_refusal
+from agent.report.timestamps import rfc3339
+from crds.protocol import AcceleratorsStatus, AgentState
+
+logger = logging.getLogger(__name__)
+
+MAX_WAIT_SECONDS = 2.0
+
+CHECKPOINT_SECONDS = 10.0
+"""A checkpoint is a reason to write once in so long a time. What is written meanwhile for other reasons tells
+of the newest one too."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything that changes in what the agent reports; each write carries all of it."""
+
+    state: AgentState
+    since: datetime
+    observed_round: int = 0
+    failure: Failure | None = None
+    progress: Progress | None = None
+    rounds: tuple[RoundProgress, ...] = ()
+    check: CheckReport | None = None
+
+    @property
+    def failures(self) -> int:
+        """How many failures have been reported by now."""
+        return self.failure.sequence if self.failure else 0
+
+    def to_status(self) -> dict[str, Any]:
+        return {
+            "state": self.state.value,
+            "since": rfc3339(self.since),
+            "observedRound": self.observed_round,
+            "failure": self.failure.to_status() if self.failure else None,
+            "progress": self.progress.to_status() if self.progress else None,
+            "rounds": [round_.to_status() for round_ in self.rounds],
+            "check": self.check.to_status() if self.check else None,
+        }
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What stays the same in the agent's reports for its life."""
+
+    store_port: int
+    local_world_size: int
+    accelerators: AcceleratorsStatus
+
+    def to_status(self, me: Environment) -> dict[str, Any]:
+        return {
+            "incarnation": me.incarnation,
+            "podUid": me.pod_uid,
+            "address": me.pod_ip,
+            "storePort": self.store_port,
+            "localWorldSize": self.local_world_size,
+            "accelerators": self.accelerators,
+        }
+
+
+class PendingReports:
+    """The reports that are still to be written, oldest first: at most one for each failure.
+
+    It is not thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._reports: deque[Report] = deque()
+
+    def put(self, report: Report) -> None:
+        """Add a report. It takes the place of the last one, unless it has a failure more."""
+        if self._reports and self._reports[-1].failures == report.failures:
+            self._reports.pop()
+        self._reports.append(report)
+
+    def first(self) -> Report | None:
+        """Return the oldest; None if all have been written."""
+        return self._reports[0] if self._reports else None
+
+    def written(self, report: Report) -> None:
+        """Forget `report`, unless a newer one took its place meanwhile."""
+        if self._reports and self._reports[0] is report:
+            self._reports.popleft()
+
+
+class Reporter(threading.Thread):
+    """Writes reports in the background, and tries again until they are taken.
+
+    A change of state is written at once; step progress at most every `progress_seconds`, unless it is news; a
+    checkpoint at once, if none was reported in the last `CHECKPOINT_SECONDS`, else when these are over. Every
+    write says how far training is now (see `follow`), and what the Pod uses.
+
+    It ends when the API server will take nothing more from this agent, and calls `on_final_refusal`. The
+    agent goes on: its job's world, or the kubelet, says when to leave.
+
+    Args:
+        api: the API server.
+        me: whose reports these are.
+        facts: what every report says.
+        first: the first report.
+        progress_seconds: between two writes for the sake of steps.
+        usage: returns what the Pod uses now, or None if that is not known.
+        on_final_refusal: called in this thread.
+        now: returns the time.
+    """
+
+    def __init__(
+        self,
+        api: ApiClient,
+        me: Environment,
+        facts: Facts,
+        first: Report,
+        *,
+        progress_seconds: float,
+        usage: Callable[[], Usage | None] = lambda: None,
+        on_final_refusal: Callable[[], None] = lambda: None,
+        now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
+    ) -> None:
+        super().__init__(name="dlr-report", daemon=True)
+        self._api = api
+        self._path = f"{GROUP_PATH}/namespaces/{me.namespace}/elasticworkers/{me.worker_name}/status"
+        self._me = me
+        self._facts = facts.to_status(me)
+        self._progress_seconds = progress_seconds
+        self._usage = usage
+        self._on_final_refusal = on_final_refusal
+        self._now = now
+        self._changed = threading.Condition()
+        self._pending = PendingReports()
+        self._pending.put(first)
+        self._latest = first
+        self._figures: Callable[[], Figures] | None = None
+        self._progress_due_at: float | None = None
+        self._last_written_at = float("-inf")
+        self._checkpoint_reported_at = float("-inf")
+        self._nobody_listens = False
+        """The last attempt found no such object, or was refused for good: whoever leaves need not wait."""
+        self._stop_event = threading.Event()
+        self._warnings = Warnings(logger, f"report to elasticworker {me.namespace}/{me.worker_name}")
+
+    @property
+    def latest(self) -> Report:
+        """The newest report, written or not."""
+        return self._latest
+
+    def follow(self, figures: Callable[[], Figures]) -> None:
+        """Have every report say what `figures` returns.
+
+        It may look at `latest`, and must not report anything.
+        """
+        self._figures = figures
+
+    def report(
+        self, state: AgentState, observed_round: int | None = None, failure: Failure | None = None
+    ) -> None:
+        """Report a state; what is left out stays as it was."""
+        with self._changed:
+            last = self._up_to_date()
+            round_ = last.observed_round if observed_round is None else observed_round
+            unchanged = (state, round_, failure) == (last.state, last.observed_round, None)
+            self._put(
+                replace(
+                    last,
+                    state=state,
+                    since=last.since if unchanged else self._now(),
+                    observed_round=round_,
+                    failure=failure or last.failure,
+                )
+            )
+
+    def check(self, check: CheckReport) -> None:
+        """Report what a NodeCheck found out here; the state stays as it was."""
+        with self._changed:
+            self._put(replace(self._up_to_date(), check=check))
+
+    def progress(self, *, at_once: bool = False) -> None:
+        """Report how far training is: at once, or with the next write that is due for that."""
+        with self._changed:
+            self._report_progress_at(
+                time.monotonic() if at_once else self._last_written_at + self._progress_seconds
+            )
+
+    def checkpoint(self) -> None:
+        """Report that a checkpoint was saved: at once, or when the last one was reported long enough ago."""
+        with self._changed:
+            self._report_progress_at(self._checkpoint_reported_at + CHECKPOINT_SECONDS)
+
+    def flush(self, timeout_seconds: float) -> bool:
+        """Wait until all reports are written.
+
+        Returns:
+            False if the API server did not take them in time, or has no place for them.
+        """
+        if not self.is_alive():
+            return False
+        with self._changed:
+            if self._progress_due_at is not None:
+                self._put(self._up_to_date())
+            self._changed.wait_for(
+                lambda: self._nobody_listens or self._pending.first() is None, timeout_seconds
+            )
+            return self._pending.first() is None
+
+    def stop(self) -> None:
+        """End the thread, without waiting for it, or for reports that are not written yet."""
+        self._stop_event.set()
+        with self._changed:
+            self._changed.notify_all()
+
+    def run(self) -> None:
+        retry = retrying(
+            self._stop_event,
+            self._warnings,
+            max_wait_seconds=MAX_WAIT_SECONDS,
+            is_final=lambda error: final_refusal(error, self._me),
+        )
+        while self._wait_until_due():
+            try:
+                retry(self._write)
+            except ApiError as error:
+                if refusal := final_refusal(error, self._me):
+                    logger.warning("nothing more is reported: %s", refusal)
+                    self._on_final_refusal()
+                return  # or asked to stop
+
+    def _wait_until_due(self) -> bool:
+        """Wait until there is something to write; return False when asked to stop."""
+        with self._changed:
+            while not self._stop_event.is_set() and self._pending.first() is None:
+                wait_seconds = None
+                if self._progress_due_at is not None:
+                    wait_seconds = self._progress_due_at - time.monotonic()
+                    if wait_seconds <= 0:
+                        self._put(self._up_to_date())
+                        break
+                self._changed.wait(wait_seconds)
+            return not self._stop_event.is_set()
+
+    def _report_progress_at(self, due_at: float) -> None:
+        """Have progress written at that time (CLOCK_MONOTONIC), unless it is to be written sooner."""
+        self._progress_due_at = min(due_at, self._progress_due_at or due_at)
+        self._changed.notify_all()
+
+    def _put(self, report: Report) -> None:
+        if _checkpoint(report) not in (None, _checkpoint(self._latest)):
+            self._checkpoint_reported_at = time.monotonic()
+        self._latest = report
+        self._progress_due_at = None  # this report has it
+        self._pending.put(report)
+        self._changed.notify_all()
+
+    def _up_to_date(self) -> Report:
+        """Return the latest report with fresh figures.
+
+        As long as the processes have reported no step, it has the progress of those before them.
+        """
+        if self._figures is None:
+            return self._latest
+        figures = self._figures()
+        return replace(
+            self._latest, progress=figures.progress or self._latest.progress, rounds=figures.rounds
+        )
+
+    def _write(self) -> None:
+        """Write the oldest pending report. Each attempt looks anew, so an outage ends with fresh news."""
+        with self._changed:
+            report = self._pending.first()
+        if report is None:
+            return
+        usage = self._usage()
+        status = {**self._facts, **report.to_status(), "usage": usage.to_status() if usage else None}
+        try:
+            self._api.merge_patch(self._path, {"status": {"agent": status}})
+        except ApiError as error:
+            with self._changed:
+                gone = error.status == HTTPStatus.NOT_FOUND
+                self._nobody_listens = gone or final_refusal(error, self._me) is not None
+                self._changed.notify_all()
+            raise
+        self._warnings.succeeded()
+        with self._changed:
+            self._nobody_listens = False
+            self._pending.written(report)
+            self._last_written_at = time.monotonic()
+            self._changed.notify_all()
+
+
+def _checkpoint(report: Report) -> int | None:
+    return report.progress.checkpoint_step if report.progress else None
+
+
+def last_report(api: ApiClient, me: Environment) -> dict[str, Any]:
+    """Return `status.agent` as an earlier agent of this slot wrote it; {} if there was none."""
+    path = f"{GROUP_PATH}/namespaces/{me.namespace}/elasticworkers/{me.worker_name}"
+    warnings = Warnings(logger, f"read elasticworker {me.namespace}/{me.worker_name}")
+    retry = retrying(threading.Event(), warnings, max_wait_seconds=MAX_WAIT_SECONDS)
+    report: dict[str, Any] = (retry(api.get, path).get("status") or {}).get("agent") or {}
+    return report
+
+
+def is_of_this_pod(report: Mapping[str, Any], me: Environment) -> bool:
+    """Tell whether an agent of this very Pod wrote the report: its container has been restarted since."""
+    return report.get("podUid") == me.pod_uid and report.get("incarnation") == me.incarnation

@@ -1,0 +1,238 @@
+"""The agent's life beside its ElasticJob: what it follows, renews and reports.
+
+All of it is built, started and stopped here; what torch's agent asks of a rendezvous is in agent/rendezvous.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import select
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from agent.environment import Environment
+from agent.kube.api import ApiClient
+from agent.kube.watcher import Watcher
+from agent.monitor import accelerators
+from agent.monitor.hang import StepReporting, step_reporting_of_slot
+from agent.monitor.stepping import RoundProgress
+from agent.monitor.usage import meter_of_pod
+from agent.node_check.duties import ActiveCheck
+from agent.node_check.report import CheckReport
+from agent.rendezvous.world import (
+    WAIT,
+    Action,
+    ExitReason,
+    JobView,
+    Member,
+    Verb,
+    World,
+    next_action,
+)
+from agent.report.failure import Failure
+from agent.report.heartbeat import Heartbeat
+from agent.report.reporter import Facts, Report, Reporter, is_of_this_pod, last_report
+from crds.protocol import AgentState, RendezvousPhase
+
+logger = logging.getLogger(__name__)
+
+FLUSH_SECONDS = 5.0
+"""For the last report, at the end."""
+
+
+class Session:
+    """One agent beside the cluster, from `start` to `stop`.
+
+    It renews the worker's Lease, follows the ElasticJob, meters what the Pod uses, and hosts a TCPStore that
+    lives as long as the agent. Reports begin with `begin_reports`.
+    """
+
+    def __init__(
+        self,
+        me: Environment,
+        api: ApiClient,
+        *,
+        store: TCPStore,
+        watcher: Watcher[JobView],
+        reporter: Reporter,
+        step_reporting: StepReporting,
+        cleanup: contextlib.ExitStack,
+    ) -> None:
+        self.environment = me
+        self.watcher = watcher
+        self.reporter = reporter
+        self.step_reporting = step_reporting
+        self.member = Member(me.worker_index, me.incarnation)
+        self._api = api
+        self._lifetime_store = store
+        self._cleanup = cleanup
+        self._active_check = ActiveCheck(api, me, reporter)
+        self._joined_world: World | None = None
+
+    @classmethod
+    def start(cls, environ: Mapping[str, str], local_world_size: int) -> Session:
+        """Connect to the cluster, and wait for the first view of the job.
+
+        Args:
+            environ: of a worker's Pod.
+            local_world_size: how many training processes this agent will start.
+
+        Raises:
+            InvalidEnvironmentError: this is no worker's Pod.
+        """
+        me = Environment.read(environ)
+        api = ApiClient.in_cluster(environ)
+        with contextlib.ExitStack() as cleanup:
+            heartbeat = Heartbeat(api, me)
+            heartbeat.start()
+            cleanup.callback(heartbeat.stop)
+            watcher = Watcher(
+                api, "elasticjobs", me.namespace, me.owner_name, parse=JobView.parse, missing=JobView()
+            )
+            watcher.start()
+            cleanup.callback(watcher.stop)
+            meter = meter_of_pod(me.pod_uid)
+            meter.start()
+            cleanup.callback(meter.stop)
+            store = TCPStore(me.pod_ip, 0, is_master=True, wait_for_workers=False)
+            facts = Facts(store.port, local_world_size, accelerators.detect())
+            predecessor = last_report(api, me)
+            view = _first_view(watcher)
+            reporter = Reporter(
+                api,
+                me,
+                facts,
+                _first_report(predecessor if is_of_this_pod(predecessor, me) else {}, me, view),
+                progress_seconds=me.heartbeat_seconds,
+                usage=meter.latest,
+                on_final_refusal=heartbeat.stop,
+            )
+            cleanup.callback(reporter.stop)
+            members = view.world.members if view.world else ()
+            return cls(
+                me,
+                api,
+                store=store,
+                watcher=watcher,
+                reporter=reporter,
+                step_reporting=step_reporting_of_slot(predecessor, me.worker_index, members),
+                cleanup=cleanup.pop_all(),
+            )
+
+    def stop(self) -> None:
+        """Wait for the last report to be written, for a while, and end the threads."""
+        self.reporter.flush(FLUSH_SECONDS)
+        self._cleanup.close()
+
+    # What the job asks.
+
+    def next_action(self) -> Action:
+        """What the newest view of the job asks of this agent."""
+        return self._decide()[0]
+
+    def await_world(self) -> World | ExitReason:
+        """Block until a newer world has this agent as a member, or the agent has to leave.
+
+        Until then nothing runs here, so the node may be tested for a NodeCheck.
+        """
+        poll = select.poll()
+        poll.register(self.watcher.fileno(), select.POLLIN)
+        try:
+            while True:
+                action, view = self._decide()
+                if action.verb is Verb.EXIT and action.reason is not None:
+                    return action.reason
+                if action.verb is Verb.START and view.world is not None:
+                    return view.world
+                if action.verb is Verb.STAND_BY and action.round is not None:
+                    self.stand_by(action.round)
+                elif self.reporter.latest.state is AgentState.RUNNING:
+                    # torchrun's agent stopped what ran: Ready at the round that stands says "I left it".
+                    self.stand_by(self.reporter.latest.observed_round)
+                self._active_check.follow(view.active_check)
+                poll.poll()
+        finally:
+            self._active_check.leave()  # no probe runs beside training processes
+
+    def is_newest(self, world: World) -> bool:
+        """Whether this agent is still to start the processes of that world."""
+        return self.next_action() == Action(Verb.START, world.round)
+
+    def is_settled(self) -> bool:
+        """Whether all is as the job wants it."""
+        return self.next_action() == WAIT
+
+    def others_train(self) -> bool:
+        """Whether a world stands that this agent is not in: nobody waits for it."""
+        world = (self.watcher.take() or JobView()).world
+        return (
+            world is not None and world.phase is RendezvousPhase.FORMED and self.member not in world.members
+        )
+
+    def peers_are_dead(self) -> bool:
+        """Whether a failure ended the round last joined, or one since: its collectives will not end."""
+        newest, joined = (self.watcher.view() or JobView()).world, self._joined_world
+        return newest is not None and joined is not None and newest.broken_round >= joined.round
+
+    def hang_timeout_seconds(self) -> float:
+        """As the job says it now."""
+        return (self.watcher.view() or JobView()).hang_timeout_seconds
+
+    def api_silent_seconds(self) -> float:
+        """How long the API server has not answered anything."""
+        return self._api.silent_seconds()
+
+    # What the agent reports.
+
+    def begin_reports(self) -> None:
+        """Report Ready, which promises to start processes at once; later calls do nothing."""
+        if self.reporter.ident is None:
+            self.reporter.start()
+
+    def joined(self, world: World) -> None:
+        """Report that the processes of `world` run."""
+        self._joined_world = world
+        self.reporter.report(AgentState.RUNNING, world.round)
+
+    def stand_by(self, round_: int) -> None:
+        """Report that nothing runs here any more, and that `round_` is known."""
+        self.reporter.report(AgentState.READY, round_)
+
+    def _decide(self) -> tuple[Action, JobView]:
+        view = self.watcher.take() or JobView()
+        report = self.reporter.latest
+        action = next_action(view.world, self.member, report.observed_round, report.state, view.phase)
+        return action, view
+
+
+def _first_view(watcher: Watcher[JobView]) -> JobView:
+    poll = select.poll()
+    poll.register(watcher.fileno(), select.POLLIN)
+    while watcher.view() is None:
+        poll.poll()
+    return watcher.take() or JobView()
+
+
+def _first_report(predecessor: Mapping[str, Any], me: Environment, view: JobView) -> Report:
+    """Ready, for a world newer than any this Pod may have been in.
+
+    A container that was restarted in its Pod finds itself in a world whose processes died with its
+    predecessor. It must not join that round again: the others are in the middle of it. Ready at that round
+    says that it was left.
+    """
+    known_round = int(predecessor.get("observedRound") or 0)
+    if view.world is not None and Member(me.worker_index, me.incarnation) in view.world.members:
+        known_round = max(known_round, view.world.round)
+    failure = predecessor.get("failure")
+    return Report(
+        AgentState.READY,
+        since=datetime.now(timezone.utc),
+        observed_round=known_round,
+        failure=Failure.from_status(failure) if failure else None,
+        rounds=tuple(RoundProgress.from_status(round_) for round_ in predecessor.get("rounds") or ()),
+        check=CheckReport.from_status(predecessor.get("check")),
+    )

@@ -1,0 +1,73 @@
+"""Signals that end the agent, as exceptions in its main thread: torch's way, but with places where they wait.
+
+torch's agents raise SignalException wherever the main thread is (torch/distributed/elastic/multiprocessing).
+Work that must not be left half done, such as ending processes, defers it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+from torch.distributed.elastic.multiprocessing import SignalException
+
+_names = ""
+_deferrals = 0
+_pending: int | None = None
+
+
+def handle(names: str, handler: Any) -> None:
+    """Set the handler of signals, as torch does when it starts processes; here from the first moment on.
+
+    Args:
+        names: of the signals, with commas between them, as `--signals-to-handle` has them.
+        handler: `raise_signal`, or one that `signal.signal` takes.
+
+    Raises:
+        ValueError: there is no signal of such a name.
+    """
+    global _names
+    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = _names = names
+    for name in names.split(","):
+        signum = getattr(signal, name.strip(), None)
+        if signum is None:
+            raise ValueError(f"--signals-to-handle: there is no signal {name!r}")
+        signal.signal(signum, handler)
+
+
+def take_back() -> None:
+    """Have `raise_signal` handle them again: torch sets a handler of its own when it starts processes."""
+    if _names:
+        handle(_names, raise_signal)
+
+
+def raise_signal(signum: int, _frame: object) -> None:
+    """Raise SignalException, or have it wait for the end of what defers it."""
+    global _pending
+    if _deferrals:
+        _pending = signum
+    else:
+        raise _exception(signum)
+
+
+@contextlib.contextmanager
+def deferred() -> Iterator[None]:
+    """Let signals that come meanwhile raise their exception only at the end. For the main thread."""
+    global _deferrals, _pending
+    _deferrals += 1
+    try:
+        yield
+    finally:
+        _deferrals -= 1
+        signum = _pending
+        if not _deferrals and signum is not None:
+            _pending = None
+            raise _exception(signum)
+
+
+def _exception(signum: int) -> SignalException:
+    name = signal.Signals(signum)
+    return SignalException(f"the agent got {name.name}", sigval=name)

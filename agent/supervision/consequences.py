@@ -1,0 +1,9 @@
+"""Failures that merely follow from a peer's death: another process of the worker is to blame for them."""
+
+from __future__ import annotations
+
+import re
+
+from crds.protocol import PeerDeathTexts
+
+follows_from_a_peer = PeerDeathTexts(re.compile).explain

@@ -1,0 +1,392 @@
+"""torch's LocalElasticAgent, driven by events.
+
+Where torch's agent sleeps for `monitor_interval`, looks at its processes and asks its rendezvous for news,
+this one waits in a single `poll` for the end of any process and for any change of the ElasticJob. And a
+failure does not end it: it reports what failed, and waits for the next round.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import select
+import signal
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+from torch.distributed import DistError
+from torch.distributed.elastic.agent.server.api import (
+    DEFAULT_ROLE,
+    RunResult,
+    WorkerGroup,
+    WorkerSpec,
+    WorkerState,
+)
+from torch.distributed.elastic.multiprocessing import LogsSpecs
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+from torch.distributed.elastic.rendezvous import RendezvousTimeoutError
+
+from agent import signals
+from agent.monitor import open_files
+from agent.monitor.hang import LOOK_SECONDS
+from agent.monitor.hang_guard import HangGuard, Started
+from agent.monitor.oom import OomWatch
+from agent.monitor.progress import ProgressFiles
+from agent.monitor.round_logs import RoundLogsSpecs
+from agent.monitor.stacks import StackFiles
+from agent.monitor.xid import DeviceWatch
+from agent.rendezvous.handler import DlrRendezvousHandler, JobEndedError
+from agent.rendezvous.world import ExitReason, Verb
+from agent.report.failure import Failure
+from agent.supervision.failure_reporter import FailureReporter
+from agent.supervision.orphans import Orphans, become_subreaper
+from agent.supervision.post_mortem import PostMortem, process_failure
+from agent.supervision.processes import TrainingProcesses, abandon_start
+from agent.torch_compat import LocalElasticAgent, processes_started_by, return_value_fds
+from agent.warm.starter import WarmStart
+from agent.warm.warm_parent import READY_SECONDS, ForkedProcess
+from crds.protocol import AgentState
+
+logger = logging.getLogger(__name__)
+
+FAILURE_GRACE_SECONDS = 1.0
+"""What processes get whose peer is dead, unless `--failure-grace` says otherwise. Their collectives never
+end, and a process that sits in one cannot run its Python signal handler, so most would wait for nothing; one
+that is just computing gets the chance to close its files."""
+
+HURRY_GRACE_SECONDS = 5.0
+"""What processes get in all, once the next world is formed and its other members wait for this one."""
+
+EXIT_BARRIER_SECONDS = 300.0
+"""How long a finished agent waits for the job's end while the API server is away. As torch's exit barrier."""
+
+UNLIMITED_RESTARTS = 2**31 - 1
+"""The job's `restartCount` counts, for all its workers together; an agent counts only if it is told to."""
+
+
+class WorldMovedOnError(Exception):
+    """Another world is wanted than the one whose processes were to be started."""
+
+
+class DlrElasticAgent(LocalElasticAgent):
+    """Runs the training processes of one node, round after round.
+
+    Raises:
+        JobEndedError: from `run`, when the job ended, or goes on without this agent.
+    """
+
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        logs_specs: LogsSpecs,
+        *,
+        stop_grace_seconds: float,
+        failure_grace_seconds: float = FAILURE_GRACE_SECONDS,
+        oom: OomWatch,
+        start_method: str = "spawn",
+        log_line_prefix_template: str | None = None,
+        exit_barrier_seconds: float = EXIT_BARRIER_SECONDS,
+        warm_start: WarmStart | None = None,
+    ) -> None:
+        assert isinstance(spec.rdzv_handler, DlrRendezvousHandler)
+        self.progress_files = ProgressFiles()
+        stack_files = StackFiles()
+        logs = RoundLogsSpecs(
+            logs_specs,
+            lambda: self._session.reporter.latest.observed_round,
+            self.progress_files,
+            stack_files,
+        )
+        super().__init__(
+            spec,
+            logs,
+            start_method=start_method,
+            exit_barrier_timeout=exit_barrier_seconds,
+            log_line_prefix_template=log_line_prefix_template,
+        )
+        self._session = spec.rdzv_handler.session
+        self._stop_grace_seconds = stop_grace_seconds
+        self._failure_grace_seconds = min(failure_grace_seconds, stop_grace_seconds)
+        self._exit_barrier_seconds = exit_barrier_seconds
+        self._warm_start = warm_start
+        self._processes: TrainingProcesses | None = None
+        """The processes of the round that runs, or ran last."""
+        self._orphans = Orphans(
+            self.progress_files.marker, warm_start.sessions if warm_start is not None else tuple
+        )
+        _become_subreaper()
+        self._hang_guard = HangGuard(self.progress_files, stack_files, self._session.step_reporting)
+        self._post_mortem = PostMortem(logs, self.progress_files, oom)
+        self._device_watch = DeviceWatch()
+        self._device_watch.start()
+        self._failures = FailureReporter(
+            self._session, self._post_mortem, self._hang_guard, self._device_watch, logs
+        )
+
+    @property
+    def last_failure(self) -> Failure | None:
+        """The failure of this agent's own processes in its last round; None after a success."""
+        return self._failures.last_failure
+
+    # The rounds.
+
+    def _invoke_run(self, role: str = DEFAULT_ROLE) -> RunResult:
+        group = self._worker_group
+        while True:
+            result = self._start_round(group) or self._supervise(group)
+            if result is None:
+                continue  # the world moved on
+            group.state = result.state
+            if result.is_failed():
+                if self._remaining_restarts == 0:
+                    return result
+                if group.spec.max_restarts != UNLIMITED_RESTARTS:
+                    self._remaining_restarts -= 1
+            elif self._await_job_end():
+                return result
+
+    def _start_round(self, group: WorkerGroup) -> RunResult | None:
+        """Join the next world and start its processes. Return a result only if that failed."""
+        self._processes = None
+        try:
+            self._initialize_workers(group)
+            self._failures.last_failure = None
+            return None
+        except WorldMovedOnError:
+            return None
+        except DistError as error:
+            # A member died between the meeting and torch's exchange of ranks: the next round is on its way.
+            logger.warning("the other agents are gone: %s", str(error).partition("\n")[0])
+            self._session.stand_by(self._session.reporter.latest.observed_round)
+            return None
+        except RendezvousTimeoutError as error:
+            return self._failed_to_start(group, 1, str(error))
+        except OSError as error:
+            code = 127 if error.errno == errno.ENOENT else 126  # as a shell says it
+            return self._failed_to_start(group, code, f"the processes cannot be started: {error}")
+
+    def _supervise(self, group: WorkerGroup) -> RunResult | None:
+        """Watch the processes until they end. Return None if the world did, when they have been stopped."""
+        processes, session = self._processes, self._session
+        if processes is None:
+            return None
+        while True:
+            poll = select.poll()
+            ours = (session.watcher.fileno(), self._device_watch.fileno())
+            for fd in (*ours, *processes.exit_fds(), *return_value_fds(self._pcontext)):
+                poll.register(fd, select.POLLIN)
+            poll.poll(LOOK_SECONDS * 1000)
+            self._orphans.reap(spared=processes.pids.values())
+            action = session.next_action()
+            broken = action.verb is not Verb.WAIT
+            self._hang_guard.look()
+            result = None if broken else self._check_devices(group, processes)
+            result = result or self._check_processes(group, processes, broken=broken)
+            if result is None and not broken and self._hang_guard.hangs(session.hang_timeout_seconds()):
+                result = self._stop_hung_processes(processes)
+            if result is not None:
+                if result.is_failed():  # the driver may tell why a moment later than the process
+                    self._failures.report_device_fault(_global_ranks(group), session.reporter.latest.state)
+                return result
+            if not broken:
+                continue
+            self._failures.report_what_broke_the_world(
+                _global_ranks(group), processes, leaving=action.verb is Verb.EXIT
+            )
+            if action.verb is Verb.EXIT:
+                self._stop_for_next_round(processes)
+                raise JobEndedError(action.reason or ExitReason.REPLACED)
+            logger.info("stopping the processes: action=%s round=%s", action.verb.value, action.round)
+            self._stop_for_next_round(processes)
+            group.state = WorkerState.STOPPED
+            self._processes = None
+            return None
+
+    def _await_job_end(self) -> bool:
+        """Wait after a success. True when the job has ended; False when a newer round wants this agent."""
+        session = self._session
+        poll = select.poll()
+        poll.register(session.watcher.fileno(), select.POLLIN)
+        while True:
+            action = session.next_action()
+            if action.verb is Verb.EXIT:
+                return True
+            if action.verb is Verb.START:
+                self._orphans.kill()  # What the round left behind was let live until now.
+                return False
+            patience_seconds = self._exit_barrier_seconds - session.api_silent_seconds()
+            if patience_seconds <= 0:
+                logger.warning("the API server is away, and this agent has finished: leaving")
+                return True
+            poll.poll(patience_seconds * 1000 + 1)
+            self._orphans.reap(spared=())
+
+    # The processes.
+
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        self._await_warm_parent()
+        self._post_mortem.begin()
+        self._pcontext = None
+        try:
+            with processes_started_by(self._fork) if self._warm_start else nullcontext():
+                pids: dict[int, Any] = super()._start_workers(worker_group)
+            signals.take_back()
+            open_files.give_back(pids.values())
+            assert self._pcontext is not None
+            self._processes = TrainingProcesses(self._pcontext, self._orphans)
+        except BaseException:
+            abandon_start(self._pcontext, self._orphans)
+            self._pcontext = self._processes = None
+            raise
+        if worker_group.group_rank == 0:
+            open_files.warn_if_too_few(worker_group.workers[0].world_size, worker_group.group_world_size or 0)
+        round_ = self._session.reporter.latest.observed_round
+        self._hang_guard.begin(Started(round_, _global_ranks(worker_group)))
+        return pids
+
+    def _await_warm_parent(self) -> None:
+        """Wait until there is something to fork from, while the world is as it was.
+
+        Raises:
+            WorldMovedOnError: it is not: the round is over before it began here.
+        """
+        session = self._session
+        if self._warm_start is None:
+            return
+        news = session.watcher.fileno()
+        self._warm_start.await_warm(news, session.is_settled, READY_SECONDS)
+        if not session.is_settled():
+            raise WorldMovedOnError
+
+    def _fork(
+        self, argv: Sequence[str], env: Mapping[str, str], redirects: Mapping[int, int]
+    ) -> ForkedProcess | None:
+        """Fork a process, whose start may still be abandoned before its session and environment show it."""
+        assert self._warm_start is not None
+        process = self._warm_start.start(argv, env, redirects)
+        if process is not None:
+            self._orphans.started([process.pid])
+        return process
+
+    def _check_devices(self, group: WorkerGroup, processes: TrainingProcesses) -> RunResult | None:
+        """Return a result if a device has a fault."""
+        if not self._failures.report_device_fault(_global_ranks(group), AgentState.FAILED):
+            return None
+        processes.stop(signal.SIGTERM, self._failure_grace_seconds)
+        return RunResult(state=WorkerState.FAILED)
+
+    def _check_processes(
+        self, group: WorkerGroup, processes: TrainingProcesses, *, broken: bool
+    ) -> RunResult | None:
+        """Return a result if a process failed, or if all have ended; in a `broken` world failures wait."""
+        failed = self._post_mortem.new_failures(processes)
+        if failed and broken:
+            return None
+        if failed and not callable(group.spec.entrypoint):
+            return self._stop_failed_processes(group, processes, failed)
+        if not processes.all_exited and not return_value_fds(self._pcontext):
+            return None
+        result: RunResult = self._monitor_workers(group)
+        if result.state is WorkerState.HEALTHY:
+            return None
+        processes.release()
+        self._processes = None
+        if result.is_failed():
+            self._orphans.kill()
+            failures = list(result.failures.values())
+            self._failures.report_processes(_global_ranks(group), failures, AgentState.FAILED)
+        else:
+            self._session.reporter.report(AgentState.SUCCEEDED)
+        return result
+
+    def _stop_failed_processes(
+        self, group: WorkerGroup, processes: TrainingProcesses, failed: Collection[ProcessFailure]
+    ) -> RunResult:
+        """Report first, and then stop the others: the controller forms the next round meanwhile."""
+        self._failures.report_processes(_global_ranks(group), failed, AgentState.FAILED)
+        self._failures.report_ending_processes(_global_ranks(group), processes)
+        processes.stop(signal.SIGTERM, self._failure_grace_seconds)
+        return RunResult(
+            state=WorkerState.FAILED,
+            failures={group.workers[failure.local_rank].global_rank: failure for failure in failed},
+        )
+
+    def _stop_hung_processes(self, processes: TrainingProcesses) -> RunResult | None:
+        """Report where they hang, and stop them; None if they have just ended."""
+        if not processes.alive() or not self._failures.report_hang(processes, AgentState.FAILED):
+            return None
+        processes.stop(signal.SIGTERM, self._failure_grace_seconds)
+        return RunResult(state=WorkerState.FAILED)
+
+    def _failed_to_start(self, group: WorkerGroup, exit_code: int, message: str) -> RunResult:
+        failure = process_failure(0, 0, exit_code, "")
+        failure.error_file_data = {"message": {"message": message}}
+        self._failures.report_processes(_global_ranks(group), [failure], AgentState.FAILED)
+        return RunResult(state=WorkerState.FAILED, failures={group.workers[0].global_rank: failure})
+
+    def _stop_for_next_round(self, processes: TrainingProcesses) -> None:
+        """Give time for a checkpoint, as long as a checkpoint is possible and nobody waits for us.
+
+        | the next world | the processes get |
+        |---|---|
+        | is formed, and a failure ended ours | `failure_grace_seconds`: their peers are dead |
+        | is formed, by plan | all of the grace: their peers are well |
+        | is formed while they still stop | `HURRY_GRACE_SECONDS` in all: its other members wait |
+        | is not formed yet, or is not ours | all of the grace |
+        """
+        session = self._session
+        formed_at_once = session.next_action().verb is Verb.START
+        if formed_at_once and session.peers_are_dead():
+            processes.stop(signal.SIGTERM, self._failure_grace_seconds)
+            return
+
+        def hurry_after_seconds() -> float | None:
+            if session.next_action().verb is not Verb.START:
+                return None
+            planned = formed_at_once and not session.peers_are_dead()
+            return None if planned else max(HURRY_GRACE_SECONDS, self._failure_grace_seconds)
+
+        processes.stop(
+            signal.SIGTERM,
+            self._stop_grace_seconds,
+            wake_fd=session.watcher.fileno(),
+            hurry_after_seconds=hurry_after_seconds,
+        )
+
+    def _stop_workers(self, worker_group: WorkerGroup, is_restart: bool = False) -> None:
+        self._shutdown()
+
+    def _shutdown(
+        self,
+        death_sig: signal.Signals = signal.SIGTERM,
+        timeout: float | None = None,
+        is_restart: bool = False,
+    ) -> None:
+        """End the processes, as torch's `run` does at its end. The grace is the Pod's, not torch's 30 s."""
+        processes = self._processes
+        if processes is not None:
+            processes.stop(death_sig, self._stop_grace_seconds)
+            processes.join(timeout_seconds=1.0)
+        self._pcontext = None  # The processes have closed it.
+        super()._shutdown()  # It ends torch's watchdog and health check.
+
+    def kill(self) -> None:
+        """Leave nothing behind. To be called at the very end, whatever happened before."""
+        if self._processes is not None:
+            self._processes.kill()
+        self._orphans.kill()
+        self._device_watch.stop()
+        self.progress_files.remove()
+
+
+def _become_subreaper() -> None:
+    try:
+        become_subreaper()
+    except OSError as error:
+        logger.warning("daemons that training processes leave behind cannot be ended: prctl: %s", error)
+
+
+def _global_ranks(group: WorkerGroup) -> dict[int, int]:
+    """Return the global ranks by local ones; -1 before the first meeting."""
+    return {worker.local_rank: worker.global_rank for worker in group.workers}

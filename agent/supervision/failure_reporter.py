@@ -1,0 +1,115 @@
+"""Reports why the processes of a round failed: their exceptions, their hangs, and faults of their devices."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+from agent.monitor.hang_guard import HangGuard
+from agent.monitor.round_logs import RoundLogsSpecs
+from agent.monitor.xid import DeviceWatch
+from agent.report.failure import Failure
+from agent.session import Session
+from agent.supervision.post_mortem import PostMortem, explains_more
+from agent.supervision.processes import TrainingProcesses
+from crds.protocol import AgentState
+
+logger = logging.getLogger(__name__)
+
+Ranks = Mapping[int, int]
+"""Global ranks by local ones; -1 before the first meeting."""
+
+
+class FailureReporter:
+    """Puts what failed into the agent's report, together with the agent's state.
+
+    A failure that has been reported is replaced only by one that explains more.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        post_mortem: PostMortem,
+        hang_guard: HangGuard,
+        device_watch: DeviceWatch,
+        logs: RoundLogsSpecs,
+    ) -> None:
+        self._session = session
+        self._reporter = session.reporter
+        self._post_mortem = post_mortem
+        self._hang_guard = hang_guard
+        self._device_watch = device_watch
+        self._logs = logs
+        self.last_failure: Failure | None = None
+        """What was reported of the last round; None after a success."""
+
+    def report_processes(self, ranks: Ranks, failed: Collection[ProcessFailure], state: AgentState) -> None:
+        """Report a state, and the failure that explains most, unless a better one was reported before."""
+        last = self._reporter.latest
+        failure = self._post_mortem.describe(failed, ranks, last.observed_round, last.failures + 1)
+        if not explains_more(failure, self.last_failure):
+            self._reporter.report(state)
+            return
+        logger.error(
+            "training process failed: rank=%s exit_code=%s message=%s",
+            failure.rank,
+            failure.exit_code,
+            failure.message.partition("\n")[0],
+        )
+        self._report(failure, state)
+
+    def report_ending_processes(self, ranks: Ranks, processes: TrainingProcesses) -> None:
+        """Report what fails just now, before the processes get a signal. It may take a second."""
+        if failed := self._post_mortem.failures_before_stop(processes):
+            self.report_processes(ranks, failed, self._reporter.latest.state)
+
+    def report_device_fault(self, ranks: Ranks, state: AgentState) -> bool:
+        """Report a state and the fault of a device, if there is one; tell whether there is."""
+        fault = self._device_watch.take()
+        if fault is None:
+            return False
+        last = self._reporter.latest
+        failure = self._post_mortem.describe_device_fault(
+            fault, ranks, last.observed_round, last.failures + 1
+        )
+        self._report(failure, state)
+        return True
+
+    def report_hang(self, processes: TrainingProcesses, state: AgentState) -> bool:
+        """Report a state and where the living processes are; False if none lives any more."""
+        failure = self._hang_guard.describe(
+            processes.alive(),
+            self._logs.latest.stderrs,
+            self._reporter.latest.failures + 1,
+            self._session.hang_timeout_seconds(),
+        )
+        if failure is None:
+            return False
+        logger.error("training hangs: %s", failure.message)
+        self._report(failure, state)
+        return True
+
+    def report_what_broke_the_world(
+        self, ranks: Ranks, processes: TrainingProcesses, *, leaving: bool
+    ) -> None:
+        """Report what is known when the world is broken already, by our processes perhaps.
+
+        Others may have failed, or waited, because of ours. The controller judges who was first, by what all
+        have reported of the round.
+
+        Args:
+            leaving: the agent is about to leave, so that a hang is nobody's business any more.
+        """
+        state = self._reporter.latest.state
+        self.report_device_fault(ranks, state)
+        self.report_ending_processes(ranks, processes)
+        if leaving or self.last_failure is not None or not processes.alive():
+            return
+        if self._hang_guard.may_hang(self._session.hang_timeout_seconds()):
+            self.report_hang(processes, self._reporter.latest.state)
+
+    def _report(self, failure: Failure, state: AgentState) -> None:
+        self.last_failure = failure
+        self._reporter.report(state, failure=failure)

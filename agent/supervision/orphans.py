@@ -1,0 +1,179 @@
+"""Processes that training processes leave behind: daemons, data loaders, whatever outlives its parent.
+
+The agent is a subreaper (prctl(2), PR_SET_CHILD_SUBREAPER): a descendant whose parent ends becomes the
+agent's child, whatever session or process group it has made for itself. So nothing of a round can get out of
+its sight.
+
+The agent is often a container's first process, and then strangers come to it too: what a postStart hook or
+`kubectl exec` left running. So only what is shown to stem from a training process is killed: by the process
+itself, by its parent, by its session, or by its environment, in which each training process has a variable
+that no stranger has, and which children inherit (proc(5), /proc/PID/environ). A process's environment does
+not show it if it was started with another one, or has written its title over it; for such a process there
+are the other signs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import os
+import signal
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+PR_SET_CHILD_SUBREAPER = 36
+MAX_LOOKS = 20
+"""How often descendants are listed to kill them: what forks faster than it can be killed is given up."""
+
+_PROC = Path("/proc")
+
+
+@dataclass(frozen=True)
+class Descendant:
+    """One process below this one, as /proc/PID/stat shows it (proc(5))."""
+
+    pid: int
+    parent: int
+    session: int
+    ended: bool
+    """It is a zombie: only its parent's wait(2) is missing."""
+
+
+class Orphans:
+    """Ends and collects what training processes left behind."""
+
+    def __init__(self, marker: str, kept_sessions: Callable[[], Collection[int]] = tuple) -> None:
+        """Take charge of what stems from training processes.
+
+        Args:
+            marker: how a variable of theirs begins, `NAME=value`, that only this agent's have.
+            kept_sessions: gives the ids of sessions, other than our own, that are our helpers'; asked each
+                time.
+        """
+        self._marker = os.fsencode(marker)
+        self._kept_sessions = kept_sessions
+        self._sessions: set[int] = set()
+        """Of rounds, as far as they have been seen, and the ids of processes that are to begin one."""
+
+    def started(self, pids: Iterable[int]) -> None:
+        """Take note of training processes; each begins a session, whose id is its own."""
+        self._sessions.update(pids)
+
+    def kill(self, killed: Collection[int] = ()) -> list[int]:
+        """Send SIGKILL to all that stems from training processes, and to them.
+
+        Args:
+            killed: process ids that have got a SIGKILL already.
+
+        Returns:
+            The process ids, and those of zombies there; parents come before their children. All of them
+            become children of this process, for `collect` to collect.
+        """
+        found: dict[int, None] = {}
+        done = set(killed)
+        for _ in range(MAX_LOOKS):
+            descendants = self._of_rounds()
+            found.update(dict.fromkeys(descendant.pid for descendant in descendants))
+            fresh = {d.pid for d in descendants if not d.ended} - done
+            if not fresh:  # A process that has a SIGKILL pending cannot fork any more.
+                return list(found)
+            for pid in fresh:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+            done |= fresh
+        logger.error("processes of the last round fork faster than they can be killed: %s", sorted(fresh))
+        return list(found)
+
+    def reap(self, spared: Collection[int]) -> None:
+        """Collect the exit codes that nobody will ask for: zombies whose session is not our helpers'.
+
+        Args:
+            spared: process ids whose exit codes somebody does ask for.
+        """
+        try:
+            if os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+                return
+        except ChildProcessError:
+            return
+        ours = self._our_sessions()
+        children = [process for process in descendants() if process.parent == os.getpid()]
+        for child in children:
+            if child.ended and child.session not in ours and child.pid not in spared:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(child.pid, os.WNOHANG)
+
+    def _of_rounds(self) -> list[Descendant]:
+        found = descendants()
+        ours = self._our_sessions()
+        sessions = self._sessions
+        pids = {d.pid for d in found if d.pid in sessions or self._is_marked(d.pid)}
+        before = -1
+        while len(pids) > before:
+            before = len(pids)
+            sessions = sessions | ({d.session for d in found if d.pid in pids} - ours)
+            pids |= {d.pid for d in found if d.session in sessions or d.parent in pids}
+        # The id of a session that nobody is in any more may become a stranger's.
+        self._sessions = sessions & (pids | {d.session for d in found})
+        return [d for d in found if d.pid in pids]
+
+    def _is_marked(self, pid: int) -> bool:
+        try:
+            variables = Path(f"/proc/{pid}/environ").read_bytes()
+        except OSError:
+            return False  # It has ended meanwhile, or is another user's.
+        return variables.startswith(self._marker) or b"\0" + self._marker in variables
+
+    def _our_sessions(self) -> set[int]:
+        return {os.getsid(0), *self._kept_sessions()}
+
+
+def collect(pids: Sequence[int]) -> None:
+    """Wait for the end of killed processes; those that somebody else has collected are passed over.
+
+    Args:
+        pids: parents before their children, since only then are the children ours.
+    """
+    for pid in pids:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, 0)
+
+
+def descendants() -> list[Descendant]:
+    """List all processes below this one; parents come before their children."""
+    children: dict[int, list[Descendant]] = {}
+    for process in _processes():
+        children.setdefault(process.parent, []).append(process)
+    found: list[Descendant] = []
+    parents = [os.getpid()]
+    for parent in parents:
+        found += children.get(parent, ())
+        parents += [process.pid for process in children.get(parent, ())]
+    return found
+
+
+def _processes() -> Iterator[Descendant]:
+    for name in os.listdir(_PROC):  # noqa: PTH208 (a third of the time of iterdir, in the way of each restart)
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/stat", "rb") as stat:  # noqa: PTH123
+                state, parent, _, session = stat.read().rpartition(b")")[2].split(maxsplit=4)[:4]
+        except (OSError, ValueError):
+            continue  # It has ended meanwhile.
+        yield Descendant(int(name), int(parent), int(session), state in (b"Z", b"X"))
+
+
+def become_subreaper() -> None:
+    """Have whatever our descendants leave behind become our child. May be repeated.
+
+    Raises:
+        OSError: the kernel, or a sandbox, does not allow it.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))

@@ -1,0 +1,178 @@
+"""Finds out why training processes ended: which failed by themselves, and which failure explains most."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from datetime import datetime, timezone
+from enum import Enum
+from pathlib import Path
+
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+from agent.monitor import shared_memory
+from agent.monitor.oom import OomWatch
+from agent.monitor.progress import ProgressFiles
+from agent.monitor.round_logs import RoundLogsSpecs
+from agent.monitor.xid import DeviceFault
+from agent.report.failure import (
+    TEXT_BYTES,
+    TRACEBACK,
+    Failure,
+    clip,
+    failure_of_process,
+    last_traceback,
+    read_tail,
+)
+from agent.supervision.consequences import follows_from_a_peer
+from agent.supervision.processes import TrainingProcesses
+from agent.torch_compat import EXCEPTHOOK_PREFIX
+from crds.protocol import FailureCause
+
+logger = logging.getLogger(__name__)
+
+RAISED_GRACE_SECONDS = 1.0
+"""How long a process has to end that has just raised an exception, because it may explain all the others."""
+
+JUST_NOW_SECONDS = 2.0
+"""An exception counts as just raised if its log was last written to so lately."""
+RAISED_BYTES = 16 * 1024
+"""How much of the end of a log is searched for such an exception."""
+
+
+class Raised(Enum):
+    """Whether a living process has just written an exception, other than about the end of a peer."""
+
+    NONE = "none"
+    UNKNOWN = "one that may have been caught"
+    UNCAUGHT = "one that nobody caught"
+
+
+class PostMortem:
+    """Explains why training processes ended: those of one start at a time."""
+
+    def __init__(self, logs: RoundLogsSpecs, files: ProgressFiles, oom: OomWatch) -> None:
+        self._logs = logs
+        self._files = files
+        self._oom = oom
+        self._seen: set[int] = set()
+
+    def begin(self) -> None:
+        """Forget the last processes. To be called just before others are started."""
+        self._seen.clear()
+        self._oom.reset()
+
+    def new_failures(self, processes: TrainingProcesses) -> list[ProcessFailure]:
+        """Return the failures of processes that have ended, without those that were described before."""
+        processes.collect_exits()
+        codes = {r: code for r, code in processes.exit_codes.items() if code != 0 and r not in self._seen}
+        files = self._logs.latest.error_files
+        return [process_failure(r, processes.pids[r], code, files.get(r, "")) for r, code in codes.items()]
+
+    def failures_before_stop(self, processes: TrainingProcesses) -> list[ProcessFailure]:
+        """Return the new failures, and give processes that are just ending the time to end.
+
+        To be called before the processes get a signal. An exception that nobody caught counts as a failure
+        even if its process has not ended by then.
+        """
+        raised = {rank: self._raised(rank) for rank in processes.alive()}
+        ending = [rank for rank, what in raised.items() if what is not Raised.NONE]
+        processes.await_ends(ending, RAISED_GRACE_SECONDS)
+        failures = self.new_failures(processes)
+        files = self._logs.latest.error_files
+        for rank in processes.alive():
+            if raised[rank] is Raised.UNCAUGHT and rank not in self._seen:
+                failures.append(process_failure(rank, processes.pids[rank], 1, files.get(rank, "")))
+        return failures
+
+    def describe(
+        self, failed: Collection[ProcessFailure], ranks: Mapping[int, int], round_: int, sequence: int
+    ) -> Failure:
+        """Describe the failure that looks least like a consequence of the others; of several, the first.
+
+        Args:
+            failed: at least one.
+            ranks: global ranks by local ones; negative where there are none yet.
+            round_: the round that the processes were started for.
+            sequence: the number of the failure among those of this agent.
+        """
+        self._seen.update(process.local_rank for process in failed)
+        pairs = [
+            (self._describe_process(process, ranks, round_, sequence), process.timestamp)
+            for process in failed
+        ]
+        return min(pairs, key=lambda pair: (pair[0].is_consequence, pair[1], pair[0].local_rank))[0]
+
+    def describe_device_fault(
+        self, fault: DeviceFault, ranks: Mapping[int, int], round_: int, sequence: int
+    ) -> Failure:
+        """Describe the fault as a failure of the process that trains on the device, where that is known."""
+        known = fault.local_rank(len(ranks))
+        local_rank = 0 if known is None else known
+        stderr = self._logs.latest.stderrs.get(local_rank)
+        return Failure(
+            sequence=sequence,
+            round=round_,
+            rank=None if known is None else ranks.get(known),
+            local_rank=local_rank,
+            exit_code=None,
+            message=fault.message,
+            log_tail=clip(read_tail(Path(stderr), TEXT_BYTES), TEXT_BYTES, head=0) if stderr else "",
+            time=datetime.now(timezone.utc),
+            cause=FailureCause.DEVICE,
+            step=self._files.read_rank(local_rank).step,
+        )
+
+    def _describe_process(
+        self, process: ProcessFailure, ranks: Mapping[int, int], round_: int, sequence: int
+    ) -> Failure:
+        rank = ranks.get(process.local_rank, -1)
+        stderr = self._logs.latest.stderrs.get(process.local_rank)
+        failure = failure_of_process(
+            process,
+            sequence=sequence,
+            round_=round_,
+            rank=rank if rank >= 0 else None,
+            stderr=Path(stderr) if stderr else None,
+            time=datetime.now(timezone.utc),
+            step=self._files.read_rank(process.local_rank).step,
+        )
+        if hint := shared_memory.hint(failure.message, failure.log_tail, failure.signal):
+            failure = replace(failure, message=clip(f"{failure.message}\n{hint}", TEXT_BYTES))
+        if not (failure.was_killed and self._oom.has_killed()):
+            return failure
+        message = f"out of memory{self._oom.limit_text()}: {failure.message}"
+        return replace(failure, cause=FailureCause.OOM, message=clip(message, TEXT_BYTES))
+
+    def _raised(self, local_rank: int) -> Raised:
+        """Look into torch's error file, and at the end of stderr."""
+        logs = self._logs.latest
+        if Path(logs.error_files.get(local_rank) or "/nonexistent").is_file():
+            return Raised.UNCAUGHT
+        stderr = Path(logs.stderrs.get(local_rank) or "/nonexistent")
+        if not stderr.is_file() or time.time() - stderr.stat().st_mtime > JUST_NOW_SECONDS:
+            return Raised.NONE
+        log = read_tail(stderr, RAISED_BYTES)
+        text = last_traceback(log)
+        if not text or follows_from_a_peer(text):
+            return Raised.NONE
+        printed_by_hook = log.rpartition(TRACEBACK)[0].rpartition("\n")[2].startswith(EXCEPTHOOK_PREFIX)
+        return Raised.UNCAUGHT if printed_by_hook else Raised.UNKNOWN
+
+
+def explains_more(new: Failure, reported: Failure | None) -> bool:
+    """Tell whether a failure is to replace the reported one: it is newer, or a cause for a consequence."""
+    if reported is None or reported.round != new.round:
+        return True
+    return reported.is_consequence and not new.is_consequence
+
+
+def process_failure(local_rank: int, pid: int, exit_code: int, error_file: str) -> ProcessFailure:
+    """Return torch's description of a failure, without the error file's text if that cannot be read."""
+    try:
+        return ProcessFailure(local_rank=local_rank, pid=pid, exitcode=exit_code, error_file=error_file)
+    except Exception as error:  # torch raises whatever a half-written error file makes of json.load
+        logger.warning("the error file %s cannot be read: %s", error_file, error)
+        return ProcessFailure(local_rank=local_rank, pid=pid, exitcode=exit_code, error_file="")

@@ -1,0 +1,205 @@
+"""The training processes of one round: noticing their end at once, and ending them.
+
+torch starts them (a PContext) and would look every `monitor_interval` whether they live. Here each has a file
+descriptor that becomes readable when it ends, so that one `poll` waits for all of them and for the world too.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+
+from torch.distributed.elastic.multiprocessing import PContext
+
+from agent.signals import deferred
+from agent.supervision.exit_fd import open_exit_fd
+from agent.supervision.orphans import Orphans, collect
+
+logger = logging.getLogger(__name__)
+
+ABANDON_SECONDS = 30.0
+"""A process that outlives SIGKILL this long sits in the kernel (a wedged device), and will go on to."""
+
+
+class TrainingProcesses:
+    """The processes of a started PContext, which goes on to collect their exit codes."""
+
+    def __init__(self, pcontext: PContext, orphans: Orphans) -> None:
+        """Begin to watch them.
+
+        Args:
+            pcontext: has just been started.
+            orphans: ends what the processes leave behind, with them.
+        """
+        self._pcontext = pcontext
+        self._orphans = orphans
+        self._pids = dict(pcontext.pids())
+        orphans.started(self._pids.values())
+        self._exit_fds = {rank: open_exit_fd(pid) for rank, pid in self._pids.items()}
+        self._exited: dict[int, int] = {}
+        self._closing: threading.Thread | None = None
+        self._released = False
+
+    @property
+    def pids(self) -> dict[int, int]:
+        """By local rank."""
+        return self._pids
+
+    @property
+    def all_exited(self) -> bool:
+        return len(self._exited) == len(self._pids)
+
+    @property
+    def exit_codes(self) -> dict[int, int]:
+        """Of the processes that have ended, by local rank, as seen at the last look; a signal is negative."""
+        return dict(self._exited)
+
+    def alive(self) -> dict[int, int]:
+        """The process ids of those that run, by local rank."""
+        self.collect_exits()
+        return {rank: pid for rank, pid in self._pids.items() if rank not in self._exited}
+
+    def exit_fds(self) -> list[int]:
+        """Of the processes that were alive at the last look."""
+        return [fd for rank, fd in self._exit_fds.items() if rank not in self._exited]
+
+    def collect_exits(self) -> dict[int, int]:
+        """The exit codes of the processes that ended since the last look; a signal is negative."""
+        fresh = {}
+        for rank, pid in self._pids.items():
+            if rank in self._exited:
+                continue
+            try:
+                result = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                fresh[rank] = 0  # the PContext collected it already, and keeps what it was
+                continue
+            if result is not None:
+                killed = result.si_code in (os.CLD_KILLED, os.CLD_DUMPED)
+                fresh[rank] = -result.si_status if killed else result.si_status
+        self._exited.update(fresh)
+        return fresh
+
+    def await_ends(self, ranks: Collection[int], patience_seconds: float) -> None:
+        """Give the processes of these local ranks time to end by themselves."""
+        deadline = time.monotonic() + patience_seconds
+        while (waiting := self.alive().keys() & set(ranks)) and (left := deadline - time.monotonic()) > 0:
+            poll = select.poll()
+            for rank in waiting:
+                poll.register(self._exit_fds[rank], select.POLLIN)
+            poll.poll(left * 1000)
+
+    def stop(
+        self,
+        death_signal: signal.Signals,
+        grace_seconds: float,
+        *,
+        wake_fd: int | None = None,
+        hurry_after_seconds: Callable[[], float | None] = lambda: None,
+    ) -> None:
+        """Signal all, wait up to `grace_seconds`, and kill what is left, with all that it started.
+
+        Args:
+            wake_fd: when it becomes readable, the grace is looked at again.
+            hurry_after_seconds: the grace in all, counted from now, if less is to be given than was meant.
+        """
+        started_at = time.monotonic()
+        self._signal(death_signal)
+        deadline = started_at + grace_seconds
+        while not self._wait(deadline, wake_fd):
+            hurry = hurry_after_seconds()
+            if hurry is not None:
+                deadline, wake_fd = min(deadline, started_at + hurry), None
+            if time.monotonic() >= deadline:
+                alive = list(self.alive().values())
+                logger.warning("processes %s outlived %s: killing them", alive, death_signal.name)
+                break
+        self.kill()
+
+    def kill(self) -> None:
+        """End everything at once, with what the processes have left behind. May be repeated."""
+        with deferred():  # half done, it would leave torch's log tails, for which the interpreter waits
+            if self._released:
+                return
+            self._signal(signal.SIGKILL)
+            killed = self._orphans.kill(self._pids.values())
+            if not self._wait(time.monotonic() + ABANDON_SECONDS, None):
+                logger.error("processes %s survive SIGKILL: giving them up", list(self.alive().values()))
+            # Ends torch's log tails, which takes them up to 0.1 s: nobody needs to wait for that.
+            close = threading.Thread(target=self._close, args=(killed,), name="dlr-close", daemon=True)
+            close.start()
+            self._released, self._closing = True, close
+
+    def release(self) -> None:
+        """The PContext has collected them all: their process ids may be others' from now on."""
+        self._released = True
+        self._close_fds()
+
+    def join(self, timeout_seconds: float) -> None:
+        """Wait until the last log lines are written."""
+        if self._closing is not None:
+            self._closing.join(timeout_seconds)
+
+    def _close(self, killed: Sequence[int]) -> None:
+        try:
+            self._pcontext.close(signal.SIGKILL, timeout=1)
+        finally:
+            self._close_fds()
+            collect(killed)
+
+    def _close_fds(self) -> None:
+        for fd in self._exit_fds.values():
+            os.close(fd)
+
+    def _wait(self, deadline: float, wake_fd: int | None) -> bool:
+        """True when all have ended; False at the deadline, or when woken."""
+        while self.alive():
+            poll = select.poll()
+            for fd in self.exit_fds():
+                poll.register(fd, select.POLLIN)
+            if wake_fd is not None:
+                poll.register(wake_fd, select.POLLIN)
+            wait_seconds = deadline - time.monotonic()
+            if wait_seconds <= 0:
+                return False
+            if any(fd == wake_fd for fd, _ in poll.poll(wait_seconds * 1000)):
+                return not self.alive()
+        return True
+
+    def _signal(self, signum: signal.Signals) -> None:
+        """Signal the process group of each process that leads one, as torch does, and else the process."""
+        for pid in self.alive().values():
+            try:
+                if os.getpgid(pid) == pid:
+                    os.killpg(pid, signum)
+                else:
+                    os.kill(pid, signum)
+            except (ProcessLookupError, PermissionError):
+                pass  # It has ended meanwhile.
+
+
+def abandon_start(pcontext: PContext | None, orphans: Orphans) -> None:
+    """Leave no process of a start that failed half way: torch forgets those that it started first.
+
+    What SIGKILL does not end within ABANDON_SECONDS is waited for in the background.
+
+    Args:
+        pcontext: what torch has started, if it came so far.
+    """
+    killed = orphans.kill()
+
+    def collect_all() -> None:
+        if pcontext is not None:
+            pcontext.close(signal.SIGKILL, timeout=1)
+        collect(killed)
+
+    thread = threading.Thread(target=collect_all, name="dlr-abandon", daemon=True)
+    thread.start()
+    thread.join(ABANDON_SECONDS)
+    if thread.is_alive():
+        logger.error("processes of a start that failed survive SIGKILL: giving them up")

@@ -1,9 +1,0 @@
-"""Times as Kubernetes writes them (metav1.MicroTime)."""
-
-from __future__ import annotations
-
-from datetime import datetime, timezone
-
-
-def rfc3339(moment: datetime) -> str:
-    return moment.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,0 +1,184 @@
+"""Everything that dlr uses of torch and torch does not promise, in one place.
+
+Public names of torch are imported where they are used. What is here was read in the sources of each minor
+version from torch 2.6 to 2.13; where they differ, it says so. It is looked for again when this module is
+imported: a torch that lacks it is refused with one sentence, before anything is started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import re
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from agent.unsupported_torch import UnsupportedTorchError
+
+MINIMUM = (2, 6)
+"""The oldest torch that dlr supports. 2.5 has neither `server_port` nor DataLoader's `in_order`."""
+NEWEST_SEEN = (2, 13)
+"""The newest whose sources the table above was compared with."""
+
+
+def require_supported(version: str) -> None:
+    """Check the version of an installed torch.
+
+    Args:
+        version: `torch.__version__`, such as `2.6.0+cu124`.
+
+    Raises:
+        UnsupportedTorchError: it is older than MINIMUM.
+    """
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    if numbers is None or (int(numbers[1]), int(numbers[2])) < MINIMUM:
+        raise UnsupportedTorchError(
+            f"{sys.executable} has torch {version}, and dlr needs torch {_text(MINIMUM)} or newer: "
+            f"install that in this image"
+        )
+
+
+def _text(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))
+
+
+require_supported(torch.__version__)
+
+from torch.distributed.elastic.agent.server.local_elastic_agent import (  # noqa: E402
+    LocalElasticAgent as LocalElasticAgent,
+)
+from torch.distributed.elastic.multiprocessing import PContext, SubprocessContext  # noqa: E402
+from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler  # noqa: E402
+from torch.distributed.elastic.rendezvous import RendezvousStoreInfo  # noqa: E402
+from torch.distributed.launcher.api import LaunchConfig  # noqa: E402
+
+EXCEPTHOOK_PREFIX = "[rank"
+"""How each line of a traceback begins that torch.distributed's excepthook prints. In 2.6 to 2.13."""
+
+RESTART_COUNT = "TORCHELASTIC_RESTART_COUNT"
+LOG_FOLDER_PREFIX = "attempt_"
+"""DefaultLogsSpecs puts the logs of a start into the folder `attempt_<n>`, which it clears first; n is that
+variable in the environment of local rank 0. In 2.6 to 2.13."""
+
+_subprocess_module: Any = importlib.import_module(SubprocessContext.__module__)
+
+SEAMS: tuple[tuple[Any, str, tuple[str, ...]], ...] = (
+    # What `agent.supervision.elastic_agent` overrides or calls. It also uses the attributes `_pcontext`,
+    # `_worker_group` and `_remaining_restarts`, which are in 2.6 to 2.13.
+    (LocalElasticAgent, "_invoke_run", ("role",)),
+    (LocalElasticAgent, "_initialize_workers", ("worker_group",)),
+    (LocalElasticAgent, "_start_workers", ("worker_group",)),
+    (LocalElasticAgent, "_monitor_workers", ("worker_group",)),
+    (LocalElasticAgent, "_stop_workers", ("worker_group",)),  # 2.6 and 2.7 have `is_restart` too
+    (LocalElasticAgent, "_shutdown", ("death_sig",)),  # 2.6 and 2.7: `is_restart`; from 2.12 on: `timeout`
+    # What `processes_started_by` replaces. From 2.9 on, both take `numa_options` too.
+    (SubprocessHandler, "_popen", ("args", "env")),
+    (_subprocess_module, "get_subprocess_handler", ("entrypoint", "args", "env", "stdout", "stderr")),
+    # What `agent.rendezvous` announces a round's store with. Before 2.6 there is no `server_port`.
+    (RendezvousStoreInfo, "build", ("rank", "store", "local_addr", "server_port")),
+)
+"""Functions, by owner and name, and the parameters that they must have."""
+
+
+def missing_seams() -> list[str]:
+    """Name the functions that this torch does not have, or not with the parameters that dlr passes."""
+    return [
+        f"{owner.__name__}.{name}"
+        for owner, name, parameters in SEAMS
+        if not set(parameters) <= _parameters(getattr(owner, name, None))
+    ]
+
+
+def _parameters(function: Callable[..., Any] | None) -> set[str]:
+    return set() if function is None else set(inspect.signature(function).parameters)
+
+
+if _missing := missing_seams():
+    raise UnsupportedTorchError(
+        f"torch {torch.__version__} has changed {', '.join(_missing)}, which this version of dlr builds on: "
+        f"use torch {_text(MINIMUM)} to {_text(NEWEST_SEEN)}, or a newer dlr"
+    )
+
+
+# How torch starts processes.
+
+StartProcess = Callable[[tuple[str, ...], dict[str, str], Mapping[int, int]], Any]
+"""Starts a command, with its whole environment, and the descriptors that it gets as its 1 and 2. It returns
+something like `subprocess.Popen`, or None if torch is to start the process."""
+
+
+@contextlib.contextmanager
+def processes_started_by(start: StartProcess) -> Iterator[None]:
+    """Meanwhile torch's SubprocessContext has its processes started by `start`: it offers no other way in."""
+    original = _subprocess_module.get_subprocess_handler
+
+    def get_handler(*args: Any, **kwargs: Any) -> SubprocessHandler:
+        return _Handler(start, *args, **kwargs)
+
+    _subprocess_module.get_subprocess_handler = get_handler
+    try:
+        yield
+    finally:
+        _subprocess_module.get_subprocess_handler = original
+
+
+class _Handler(SubprocessHandler):
+    """torch's handler of one process, which opens its logs and makes its environment."""
+
+    def __init__(self, start: StartProcess, *args: Any, **kwargs: Any) -> None:
+        self._start = start
+        super().__init__(*args, **kwargs)
+
+    def _popen(self, args: tuple[str, ...], env: dict[str, str]) -> Any:
+        outputs = {1: self._stdout, 2: self._stderr}
+        redirects = {number: file.fileno() for number, file in outputs.items() if file is not None}
+        return self._start(args, env, redirects) or super()._popen(args, env)
+
+
+def return_value_fds(pcontext: PContext | None) -> list[int]:
+    """Descriptors that become readable when a process of `--run-path` sends its function's return value.
+
+    Such a process ends only when that was taken. `MultiprocessContext._ret_vals` is in 2.6 to 2.13, and the
+    queues of `multiprocessing` have `_reader` in Python 3.10 to 3.14.
+    """
+    queues = getattr(pcontext, "_ret_vals", {})
+    return [queue._reader.fileno() for queue in queues.values()]
+
+
+# What torchrun's command line says.
+
+
+def worker_spec_options(config: LaunchConfig) -> dict[str, Any]:
+    """Return the arguments of WorkerSpec that not every torch has, as the launcher's configuration says them.
+
+    `event_log_handler` is there from 2.8 on, `numa_options` from 2.9 on, the others from 2.10 on.
+    """
+    names = (
+        "event_log_handler",
+        "numa_options",
+        "duplicate_stdout_filters",
+        "duplicate_stderr_filters",
+        "virtual_local_rank",
+    )
+    return {name: getattr(config, name) for name in names if hasattr(config, name)}
+
+
+def signals_to_handle(args: Namespace) -> str:
+    """Return the names of the signals that end the processes in good order, separated by commas.
+
+    `--signals-to-handle` is there from 2.10 on.
+    """
+    return getattr(args, "signals_to_handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT")
+
+
+def shutdown_timeout(args: Namespace) -> int | None:
+    """Return the seconds from SIGTERM to SIGKILL that the user asked for, if any.
+
+    `--shutdown-timeout` is there from 2.12 on.
+    """
+    return getattr(args, "shutdown_timeout", None)

@@ -1,0 +1,56 @@
+"""Where an account may keep the Lease of the leader, when nobody says where."""
+
+from __future__ import annotations
+
+from controller.client import Client
+from controller.errors import ConfigError, NotFound
+from controller.resources import LEASES, SELF_ACCESS_REVIEWS, SELF_REVIEWS, Object, Resource
+
+_SERVICE_ACCOUNT = "system:serviceaccount:"
+_VERBS = ("get", "create", "update")
+"""What the elector does with the Lease."""
+
+
+async def find_lease_namespace(client: Client, name: str) -> str:
+    """The namespace of the connection; else, where a ServiceAccount works from elsewhere, the account's own.
+
+    Raises:
+        ConfigError: the account may keep the Lease called `name` in neither.
+    """
+    user = await _username(client)
+    candidates = [client.connection.namespace]
+    if user.startswith(_SERVICE_ACCOUNT):
+        candidates.append(user.removeprefix(_SERVICE_ACCOUNT).partition(":")[0])
+    for namespace in dict.fromkeys(candidates):
+        if await _may_keep(client, name, namespace):
+            return namespace
+    raise ConfigError(
+        f"{user or 'this account'} may not get, create and update the Lease {name} "
+        f"in namespace {' or '.join(candidates)}: say where it may with --lease-namespace, "
+        "or give it the rights of deploy/"
+    )
+
+
+async def _username(client: Client) -> str:
+    try:
+        answer = await client.create(SELF_REVIEWS, _review(SELF_REVIEWS, {}))
+    except NotFound:  # before Kubernetes 1.28
+        return ""
+    return str(answer["status"]["userInfo"].get("username", ""))
+
+
+async def _may_keep(client: Client, name: str, namespace: str) -> bool:
+    return all([await _may(client, verb, name, namespace) for verb in _VERBS])
+
+
+async def _may(client: Client, verb: str, name: str, namespace: str) -> bool:
+    wanted = {"verb": verb, "group": LEASES.group, "resource": LEASES.plural, "namespace": namespace}
+    if verb != "create":  # which RBAC cannot allow by name: the request has none
+        wanted["name"] = name
+    body = _review(SELF_ACCESS_REVIEWS, {"resourceAttributes": wanted})
+    answer = await client.create(SELF_ACCESS_REVIEWS, body)
+    return bool(answer["status"].get("allowed"))
+
+
+def _review(resource: Resource, spec: Object) -> Object:
+    return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {}, "spec": spec}

@@ -1,0 +1,113 @@
+"""How many requests may be on their way at once: as many as the API server answers promptly.
+
+Additive increase, multiplicative decrease, as in TCP: answers that come promptly while the limit is used up
+raise it by one a round trip; one that is late, or a sign of overload (429, 5xx, no answer), halves it, once
+for all that were sent before. So a server gets well that is slow because of us, and one that is slow for
+another reason is not made worse. Requests whose answers may wait for admission webhooks are never late:
+that says nothing of the server. Nor does the time for which our own event loop stood still. The next
+request to leave is of the flow whose turn it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from controller import clock
+from controller.errors import Unavailable
+from controller.fairness import FairQueue, current_flow
+from controller.loop_lag import LoopLag
+
+log = logging.getLogger(__name__)
+
+MOST = 64
+LEAST = 4
+SLOW_SECONDS = 1.0
+"""What Kubernetes promises of 99 % of requests for single objects (its scalability SLOs)."""
+
+
+class RequestLimiter:
+    """`async with limiter.slot():` around each request."""
+
+    def __init__(self, *, most: int = MOST, least: int = LEAST, slow_seconds: float = SLOW_SECONDS) -> None:
+        self._most = float(most)
+        self._least = float(least)
+        self._slow_seconds = slow_seconds
+        self._limit = self._most
+        self._in_flight = 0
+        self._waiting: FairQueue[asyncio.Future[None]] = FairQueue()
+        self._lowered_at = 0.0
+        self._loop_lag = LoopLag()
+
+    @property
+    def limit(self) -> int:
+        return int(self._limit)
+
+    @property
+    def in_flight(self) -> int:
+        return self._in_flight
+
+    @asynccontextmanager
+    async def slot(self, *, may_be_late: bool = False) -> AsyncIterator[None]:
+        """Waits for its turn; the block is the request, and what it raises says how it went.
+
+        One that `may_be_late` lowers the limit by a sign of overload only, not by how long it takes.
+        """
+        await self._enter()
+        sent = clock.monotonic()
+        with self._loop_lag.measured() as lag_seconds:
+            try:
+                yield
+            except Unavailable as error:
+                if error.status is not None or error.processed:
+                    self._lower(sent)
+                raise
+            except asyncio.CancelledError:
+                raise
+            except Exception:
+                self._judge(sent, lag_seconds(), may_be_late)
+                raise
+            else:
+                self._judge(sent, lag_seconds(), may_be_late)
+            finally:
+                self._in_flight -= 1
+                self._admit()
+
+    async def _enter(self) -> None:
+        if self._in_flight < self.limit and not self._waiting:
+            self._in_flight += 1
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.push(current_flow.get(), turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():  # admitted, and cancelled before it could go on
+                self._in_flight -= 1
+                self._admit()
+            raise
+
+    def _admit(self) -> None:
+        while self._waiting and self._in_flight < self.limit:
+            turn = self._waiting.pop()
+            if not turn.done():
+                self._in_flight += 1
+                turn.set_result(None)
+
+    def _judge(self, sent: float, lag_seconds: float, may_be_late: bool) -> None:
+        """By an answer: in time, late, or neither, if it may have lain here or have waited for a webhook."""
+        took_seconds = clock.monotonic() - sent
+        if took_seconds > self._slow_seconds:
+            if took_seconds - lag_seconds > self._slow_seconds and not may_be_late:
+                self._lower(sent)
+        elif self._in_flight >= self.limit:
+            self._limit = min(self._limit + 1 / self._limit, self._most)
+
+    def _lower(self, sent: float) -> None:
+        if sent < self._lowered_at or self._limit <= self._least:
+            return
+        self._limit = max(self._limit / 2, self._least)
+        self._lowered_at = clock.monotonic()
+        log.info("API server is slow or overloaded, requests at once limit=%d", self.limit)

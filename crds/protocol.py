@@ -1,0 +1,324 @@
+"""What the agent, the controller and the SDK must agree on: words, fields and texts, each written down once.
+
+The agent and the SDK run in training images, on any Python ≥ 3.10, and cannot load the pydantic models of the
+resources. So this module imports the standard library alone, and little of it. The models take their enums
+from here, and are refused at import when their fields are others than those named here (`crds.model.agreed`).
+
+The names of labels and of the variables in a worker's environment are in `crds.names`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, TypedDict
+
+
+class Word(str, Enum):  # noqa: UP042 (the agent runs on Python 3.10 too)
+    """What StrEnum is from Python 3.11 on: a member is equal to its value, and is printed as it."""
+
+    __str__ = str.__str__
+
+
+# --- The ElasticJob, as its agents read it ----------------------------------------------------------------
+
+
+class JobPhase(Word):
+    CREATED = "Created"
+    PENDING = "Pending"
+    RUNNING = "Running"
+    SCALING = "Scaling"
+    RESTARTING = "Restarting"
+    SUSPENDED = "Suspended"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+    @property
+    def finished(self) -> bool:
+        return self in (JobPhase.SUCCEEDED, JobPhase.FAILED)
+
+
+class RendezvousPhase(Word):
+    FORMING = "Forming"
+    FORMED = "Formed"
+    REFORMING = "Reforming"
+
+
+HANG_TIMEOUT_SECONDS = 1_800
+"""The default of `spec.elasticPolicy.hangTimeoutSeconds`."""
+
+
+# --- The NodeCheck, as the agents of its nodes read it ----------------------------------------------------
+
+
+class NodeCheckPhase(Word):
+    PENDING = "Pending"
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    """There are verdicts, good or bad."""
+    FAILED = "Failed"
+    """It could not be carried out; the condition Failed says why."""
+
+    @property
+    def finished(self) -> bool:
+        return self in (NodeCheckPhase.SUCCEEDED, NodeCheckPhase.FAILED)
+
+
+class Accelerator(Word):
+    """What the probes can test, besides CPU and network."""
+
+    NVIDIA_GPU = "nvidia.com/gpu"
+    NONE = "none"
+
+
+CHECK_TIMEOUT_SECONDS = 300
+"""The default of `spec.timeoutSeconds`."""
+
+
+# --- The agent's report: `status.agent` of an ElasticWorker -----------------------------------------------
+
+
+class AgentState(Word):
+    READY = "Ready"
+    """Waits for a world newer than observedRound."""
+    RUNNING = "Running"
+    """Training processes of observedRound run."""
+    FAILED = "Failed"
+    """Training processes of observedRound failed; waits for a newer world."""
+    SUCCEEDED = "Succeeded"
+    """All training processes of observedRound ended well."""
+    STOPPED = "Stopped"
+    """The agent is leaving."""
+
+
+class FailureCause(Word):
+    """What the agent knows of a failure's cause beyond exit code and text."""
+
+    OOM = "OOM"
+    """The container's cgroup killed a process for its memory."""
+    HANG = "Hang"
+    """No step for too long: the agent ended the processes."""
+    DEVICE = "Device"
+    """The driver reported a device's fault (an Xid)."""
+
+
+class ProbeEnding(Word):
+    """How a probe of a node check ended."""
+
+    PASSED = "Passed"
+    FAILED = "Failed"
+    """It ended by itself and says what is wrong."""
+    SKIPPED = "Skipped"
+    """There is nothing here for it to test, and nothing is wrong with that."""
+    UNAVAILABLE = "Unavailable"
+    """It could not test what it was asked to; that says nothing about the hardware."""
+    TIMED_OUT = "TimedOut"
+    CRASHED = "Crashed"
+    """A signal ended it, or it ended without a report."""
+
+
+MAX_ROUNDS = 8
+"""Entries of `status.agent.rounds`: so many rounds the controller may miss."""
+MAX_STACKS = 16
+"""Entries of `status.agent.failure.stacks`."""
+MAX_FRAMES = 1_024
+"""Characters of the frames in one of them."""
+
+MAX_LOCAL_PROBES = 16
+"""Entries of `status.agent.check.local`."""
+MAX_PAIR_PROBES = 32
+"""Entries of `status.agent.check.pairs`."""
+MAX_FIGURES = 64
+"""Figures of one probe."""
+MAX_SENTENCES = 32
+"""Faults, and notes, of one probe."""
+MAX_SENTENCE = 1_024
+"""Characters of one of them, and of a probe's reason."""
+
+
+class RankStackStatus(TypedDict):
+    """One of `status.agent.failure.stacks`."""
+
+    rank: int
+    step: int | None
+    inCollective: bool
+    frames: str
+
+
+class FailureStatus(TypedDict):
+    """`status.agent.failure`."""
+
+    sequence: int
+    round: int
+    rank: int | None
+    localRank: int
+    exitCode: int | None
+    signal: str | None
+    cause: FailureCause | None
+    step: int | None
+    stacks: list[RankStackStatus]
+    message: str
+    logTail: str
+    time: str
+
+
+class ProgressStatus(TypedDict):
+    """`status.agent.progress`."""
+
+    step: int
+    time: str
+    checkpointStep: int | None
+    secondsPerStep: float | None
+
+
+class RoundStatus(TypedDict):
+    """One of `status.agent.rounds`."""
+
+    round: int
+    firstStep: int
+    lastStep: int
+    steppingSeconds: float
+
+
+class UsageStatus(TypedDict):
+    """`status.agent.usage`."""
+
+    cpuCores: float
+    memoryBytes: int
+    gpuUtilization: float | None
+    gpuMemoryBytes: int | None
+
+
+class AcceleratorsStatus(TypedDict):
+    """`status.agent.accelerators`."""
+
+    kind: str
+    count: int
+    model: str
+
+
+class ProbeStatus(TypedDict):
+    """One of `status.agent.check.local`."""
+
+    probe: str
+    ending: ProbeEnding
+    reason: str
+    figures: dict[str, float]
+    faults: list[str]
+    notes: list[str]
+    seconds: float
+
+
+class PairProbeStatus(ProbeStatus):
+    """One of `status.agent.check.pairs`."""
+
+    round: int
+
+
+class CheckStatus(TypedDict):
+    """`status.agent.check`."""
+
+    uid: str
+    local: list[ProbeStatus]
+    pairs: list[PairProbeStatus]
+
+
+class AgentStatus(TypedDict):
+    """`status.agent`. What is None is absent in the object."""
+
+    incarnation: int
+    podUid: str
+    address: str
+    storePort: int
+    localWorldSize: int
+    observedRound: int
+    state: AgentState
+    since: str
+    failure: FailureStatus | None
+    progress: ProgressStatus | None
+    rounds: list[RoundStatus]
+    usage: UsageStatus | None
+    accelerators: AcceleratorsStatus | None
+    check: CheckStatus | None
+
+
+# --- Texts of failures that merely follow from a peer's death ---------------------------------------------
+
+FOLLOWS_FROM_A_PEER = (
+    # gloo/transport/tcp/pair.cc: "[…/gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.7]:53"
+    r"gloo/[^\n]*(?:Connection closed by peer|Connection reset by peer|Broken pipe|Connection refused)",
+    r"gloo/[^\n]*(?:Timed out waiting|Application timeout caused pair closure|Read error|Socket closed)",
+    r"Connection closed by peer",
+    # c10d/TCPStore.cpp: "Failed to recv, got 0 bytes", "sendBytes failed on SocketImpl(…): Broken pipe"
+    r"[Ff]ailed to recv|(?:sendBytes|recvValue|recvValueWithTimeout) failed on",
+    r"The client socket has (?:timed out|failed to connect)",
+    r"DistNetworkError|DistStoreError",
+    # c10d/ProcessGroupNCCL.cpp: the watchdog, and what its other ranks then say
+    r"Watchdog caught collective operation timeout|[Ww]atchdog thread terminated with exception",
+    r"remote process exited or there was a network error|ncclRemoteError",
+    r"NCCL communicator was aborted|another rank reported",
+    r"caused by unexpected exit of a remote peer",
+    r"DistBackendError",
+)
+"""Texts of torch 2.x, as its sources and libraries have them."""
+
+ITS_OWN_FAILURE = (
+    # The port is taken, or the master's name is wrong
+    r"EADDRINUSE|[Aa]ddress already in use|failed to listen|failed to bind",
+    r"Name or service not known|Temporary failure in name resolution",
+    # What NCCL says of the rank's own call, device or build
+    r"ncclInvalidUsage|ncclInvalidArgument|ncclInternalError|ncclUnhandledCudaError|unhandled cuda error",
+    r"invalid usage|Duplicate GPU detected",
+)
+"""A text with one of these tells of the process's own failure, whatever else it says."""
+
+KILLED_BY = "the process was killed by"
+EXITED_WITH = "the process exited with code"
+"""How the agent's message begins if the process left no exception: its log may tell."""
+
+
+class PeerDeathTexts:
+    """Judges whether a failure merely follows from a peer's death, as far as its text tells.
+
+    Args:
+        compile: `re.compile`; or `re2.compile` where a thousand texts of 8 KB are judged at each look, for
+            which `re` would take a second and a half.
+    """
+
+    def __init__(self, compile: Callable[[str], Any]) -> None:
+        self._following = compile("|".join(FOLLOWS_FROM_A_PEER))
+        self._own = compile("|".join(ITS_OWN_FAILURE))
+
+    def explain(self, message: str, log_tail: str = "") -> bool:
+        """Whether a peer's death explains the failure.
+
+        Args:
+            message: of the failure, as the agent reports it.
+            log_tail: the end of the process's log; it counts only where the message has no exception.
+        """
+        silent = not message or message.startswith((KILLED_BY, EXITED_WITH))
+        text = f"{message}\n{log_tail}" if silent else message
+        return self._following.search(text) is not None and self._own.search(text) is None
+
+
+# --- The progress record: what a training process tells its agent through a file --------------------------
+
+ENV_PROGRESS_FILE = "DLR_PROGRESS_FILE"
+"""Names a training process's file, which the process maps; the agent reads it now and then."""
+
+ENV_STACKS_FILE = "DLR_STACKS_FILE"
+ENV_STACKS_SIGNAL = "DLR_STACKS_SIGNAL"
+"""On this signal the process writes the stacks of its threads into that file."""
+
+PROGRESS_FORMAT = "qdqdqdqd"
+"""For `struct`: pairs of an int64 and a float64, in native byte order. Times are of CLOCK_MONOTONIC, in
+seconds, and 0 as long as nothing was told. An older agent's file ends after two, four or six words."""
+
+STEP, STEP_AT = 0, 1
+"""Positions in it: the newest step, and when it was told."""
+CHECKPOINT, CHECKPOINT_AT = 2, 3
+"""The step of the last checkpoint, and when it was told."""
+BUSY_UNTIL = 5
+"""Until then no step is to be expected. The word before it is unused."""
+FIRST_STEP, FIRST_STEP_AT = 6, 7
+"""The first step, and when it was told."""

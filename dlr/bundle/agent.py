@@ -1,0 +1,157 @@
+"""Builds what is injected into training images: `dlr.pyz`, and launchers that start it with their Python.
+
+The zip holds `dlr` as training scripts import it, the agent with the probes, and what these need beside torch
+and the standard library, all of it below `dlr`. It is pure Python, the same for every Python from 3.10 on.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import zipfile
+from collections.abc import Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+
+import agent
+import crds
+import dlr
+import healthcheck
+from crds.names import AGENT_ZIP
+from dlr.bundle.relocate import INTERNAL, PARTS, module_name, relocated
+
+LAUNCHERS = {"dlr": "", "torchrun": "torchrun", "dlrover-run": "dlrover-run"}
+"""The programs in `bin/`, and the command of `agent.main` that each stands for."""
+
+VENDORED = {"tenacity": "tenacity", "urllib3": "urllib3", "pynvml": "nvidia-ml-py"}
+"""What the agent imports beside torch, by module, and the distribution that it comes from."""
+_NOT_VENDORED = ("contrib/emscripten",)
+"""Parts of urllib3 for other platforms; they import in a way that cannot be moved."""
+
+_SDK = ("__init__.py", "data.py", "progress.py", "torchrun.py")
+_PROTOCOL = ("__init__.py", "dlrover.py", "names.py", "protocol.py", "xids.py")
+"""The modules of `crds` that the agent shares with the controller; they need the standard library alone."""
+
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+"""The time of every file in the zip, so that equal sources make equal bytes."""
+
+_LAUNCHER = """\
+#!/bin/sh
+# Starts the injected agent of dlr with this image's own Python; DLR_PYTHON names another one.
+home=${{0%/bin/*}}
+for python in "$DLR_PYTHON" python3 python ""; do
+    if command -v "$python" >/dev/null 2>&1; then
+        break
+    fi
+done
+if [ -z "$python" ]; then
+    echo "dlr: this image has no python3 on its PATH; name its Python (3.10 or newer) in DLR_PYTHON" >&2
+    exit 127
+fi
+if [ "$python" != "${{DLR_PYTHON:-$python}}" ]; then
+    echo "dlr: there is no $DLR_PYTHON, so $(command -v "$python") runs the agent" >&2
+fi
+case ":$PYTHONPATH:" in
+*":$home/{zip}:"*) ;;
+*) PYTHONPATH=${{PYTHONPATH:+$PYTHONPATH:}}$home/{zip} ;;
+esac
+export PYTHONPATH
+exec "$python" "$home/{zip}" {command}"$@"
+"""
+
+_MAIN = f"""\
+import sys
+
+if sys.version_info < (3, 10):
+    sys.stderr.write(
+        "dlr: Python 3.10 or newer is needed, and %s is %d.%d; name another one in DLR_PYTHON\\n"
+        % (sys.executable, sys.version_info[0], sys.version_info[1])
+    )
+    sys.exit(69)
+
+from {INTERNAL}.agent.main import main
+
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def build(folder: Path) -> None:
+    """Write the zip and the launchers into a folder, which is made; a reader never sees half of a file.
+
+    Raises OSError.
+    """
+    (folder / "bin").mkdir(parents=True, exist_ok=True)
+    scratch = folder / f".{AGENT_ZIP}.{os.getpid()}"
+    with zipfile.ZipFile(scratch, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in sorted(contents().items()):
+            archive.writestr(zipfile.ZipInfo(name, _EPOCH), content, zipfile.ZIP_DEFLATED)
+    scratch.chmod(0o644)
+    scratch.replace(folder / AGENT_ZIP)
+    for name, command in LAUNCHERS.items():
+        scratch = folder / "bin" / f".{name}.{os.getpid()}"
+        scratch.write_text(_LAUNCHER.format(zip=AGENT_ZIP, command=f"{command} " if command else ""))
+        scratch.chmod(0o755)
+        scratch.replace(folder / "bin" / name)
+
+
+def contents() -> dict[str, str]:
+    """The files of the zip, by their path in it."""
+    sources = dict(_sources())
+    modules = {module_name(path) for path in sources if not path.startswith("dlr/")}
+    inner = INTERNAL.replace(".", "/")
+    moved = {}
+    for path, source in sources.items():
+        place = path if path.startswith("dlr/") else f"{inner}/{path}"
+        moved[place] = relocated(source, PARTS | VENDORED.keys(), modules, path)
+    return {"__main__.py": _MAIN, f"{inner}/__init__.py": "", **moved, **_distribution_info()}
+
+
+def _sources() -> Iterator[tuple[str, str]]:
+    """(path below its root, source) of each module, as it is where this runs."""
+    for package, names in ((dlr, _SDK), (crds, _PROTOCOL)):
+        for name in names:
+            yield f"{_own_name(package.__name__)}/{name}", (_folder(package.__name__) / name).read_text()
+    yield "healthcheck/__init__.py", (_folder(healthcheck.__name__) / "__init__.py").read_text()
+    yield from _tree("healthcheck/probes", _folder(healthcheck.__name__) / "probes")
+    yield from _tree("agent", _folder(agent.__name__))
+    for name in VENDORED:
+        module = importlib.import_module(name)
+        assert module.__file__ is not None
+        path = Path(module.__file__)
+        if path.name == "__init__.py":
+            yield from _tree(name, path.parent)
+        else:
+            yield f"{name}.py", path.read_text()
+
+
+def _tree(name: str, folder: Path) -> Iterator[tuple[str, str]]:
+    for path in folder.rglob("*.py"):
+        below = path.relative_to(folder).as_posix()
+        if not below.startswith(_NOT_VENDORED):
+            yield f"{name}/{below}", path.read_text()
+
+
+def _folder(package: str) -> Path:
+    file = importlib.import_module(package).__file__
+    assert file is not None
+    return Path(file).parent
+
+
+def _own_name(package: str) -> str:
+    """Its name in the repository, also where this is an installed wheel."""
+    return package.removeprefix(f"{INTERNAL}.")
+
+
+def _distribution_info() -> Mapping[str, str]:
+    """torchrun finds our rendezvous by the entry point; the licences of what is vendored travel with it."""
+    version = metadata.version("dlr")
+    folder = f"dlr-{version}.dist-info"
+    found = {
+        f"{folder}/METADATA": f"Metadata-Version: 2.1\nName: dlr\nVersion: {version}\n",
+        f"{folder}/entry_points.txt": "[torchrun.handlers]\ndlr = dlr.torchrun:get_handler\n",
+    }
+    for module, distribution in VENDORED.items():
+        for file in metadata.files(distribution) or ():
+            if "licen" in file.name.lower() or "copying" in file.name.lower():
+                found[f"{folder}/licenses/{module}/{file.name}"] = file.read_text()
+    return found

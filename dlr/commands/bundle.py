@@ -1,0 +1,25 @@
+"""`dlr bundle`: the agent as it is injected into training images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dlr.commands.errors import CommandError
+
+
+def bundle(
+    folder: Annotated[
+        Path, typer.Argument(help="Where to; it is made if it is not there.", show_default=False)
+    ],
+) -> None:
+    """Write the agent that is injected into training images, for an image that carries it."""
+    from dlr.bundle import agent
+
+    try:
+        agent.build(folder)
+    except OSError as error:
+        raise CommandError(f"The agent cannot be written to {folder}: {error.strerror}.") from error
+    print(f"The agent is in {folder}; --agent-path of the controller names the folder in its image.")

@@ -1,0 +1,33 @@
+"""`dlr doctor`, as it is called. What it needs is imported when it is."""
+
+from __future__ import annotations
+
+import typer
+
+import deploy
+from dlr.commands.install.options import ControllerNamespace, JobsNamespace, documents_for
+from dlr.commands.options import Context, Kubeconfig, Output
+from dlr.commands.output import Format, print_json, show, table
+
+
+def doctor(
+    namespace: ControllerNamespace = deploy.DEFAULT_NAMESPACE,
+    jobs_namespace: JobsNamespace = None,
+    output: Output = Format.TABLE,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Look whether a cluster has what dlr needs, before installing and after; 1 if there is a problem."""
+    documents = documents_for(namespace, jobs_namespace=jobs_namespace)
+    from dlr.commands.api import Api
+    from dlr.commands.connection import connect
+    from dlr.commands.doctor.facts import gather
+    from dlr.commands.doctor.verdicts import Level, verdicts
+
+    connection = connect(kubeconfig, context, namespace)
+    lines = verdicts(gather(Api(connection), documents, in_pod=not connection.source.paths))
+    if output is Format.JSON:
+        print_json([{"level": line.level, "topic": line.topic, "text": line.text} for line in lines])
+    else:
+        show(table(("", "TOPIC", "FOUND"), [(line.level, line.topic, line.text) for line in lines]))
+    raise typer.Exit(int(any(line.level is Level.PROBLEM for line in lines)))

@@ -1,0 +1,167 @@
+"""What `dlr doctor` looks at in the cluster: all its requests. What they mean is in `verdicts.py`."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, TypeVar
+
+from dlr.commands.api import PODS, Api, ApiFailure, Kind
+from dlr.commands.doctor.rights import (
+    Right,
+    escalation,
+    rights_given,
+    rights_of_controller,
+    rights_to_install,
+    rights_to_look,
+    roles,
+)
+from dlr.commands.install import others
+from dlr.commands.install.installer import (
+    EMBEDDED_LEASE_NAMESPACE,
+    EMBEDDED_VERSION,
+    get_or_none,
+    live_crds,
+)
+from dlr.commands.install.kinds import CONTROLLER, CONTROLLER_LABEL, DEPLOYMENTS, LEASES, POLICIES
+
+JSON = dict[str, Any]
+Found = TypeVar("Found")
+
+REVIEWS = Kind("authorization.k8s.io/v1", "selfsubjectaccessreviews", "review", namespaced=False)
+DNS_LABEL = "k8s-app=kube-dns"
+"""Of the Pods of CoreDNS and kube-dns alike, nearly everywhere."""
+CLUSTER_NAME = "kubernetes.default.svc"
+_NOT_FOUND = 404
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What there is. What could not be looked at is None, and `refused` says why."""
+
+    server: str
+    version: JSON
+    now: datetime
+    """By the API server's clock."""
+    namespace: str
+    """Where the controller runs, or is to run."""
+    documents: Sequence[JSON]
+    """What an installation of this dlr there is made of."""
+    missing_to_install: Sequence[Right] | None = ()
+    missing_of_controller: Sequence[Right] | None = ()
+    policies: Sequence[str] | None = None
+    """Names of the ValidatingAdmissionPolicies; None: the API server does not serve them."""
+    dns_pods: Sequence[JSON] | None = ()
+    resolves: bool | None = None
+    """Whether the API server's name can be resolved here; None: this is no Pod."""
+    crds: Sequence[JSON] | None = ()
+    """Of those that dlr has, whoever defined them."""
+    operators: Sequence[JSON] | None = ()
+    """DLRover's, that run."""
+    controllers: Sequence[JSON] | None = ()
+    """Deployments of dlr's controller, of all namespaces."""
+    pods: Sequence[JSON] | None = ()
+    """The controller's."""
+    lease: JSON | None = None
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """By name of the fact: the API server's sentence."""
+
+    @property
+    def embedded(self) -> bool:
+        return str(self.version.get("gitVersion", "")).endswith(EMBEDDED_VERSION)
+
+    @property
+    def deployment(self) -> JSON | None:
+        """The controller's, where it is to be."""
+        for each in self.controllers or ():
+            if each["metadata"]["namespace"] == self.namespace:
+                return each
+        return None
+
+
+def gather(api: Api, documents: Sequence[JSON], *, in_pod: bool) -> Facts:
+    """Look at everything. Raises CommandError if there is no answer at all."""
+    version, now = api.version()
+    refused: dict[str, str] = {}
+
+    def seen(name: str, look: Callable[[], Found]) -> Found | None:
+        try:
+            return look()
+        except ApiFailure as failure:
+            refused[name] = str(failure)
+            return None
+
+    def deployments(label: str) -> list[JSON]:
+        return api.find(DEPLOYMENTS, all_namespaces=True, label_selector=label)
+
+    embedded = str(version.get("gitVersion", "")).endswith(EMBEDDED_VERSION)
+    leading = api.within(EMBEDDED_LEASE_NAMESPACE if embedded else api.namespace)
+    return Facts(
+        server=api.connection.server,
+        version=version,
+        now=now,
+        namespace=api.namespace,
+        documents=documents,
+        missing_to_install=seen("missing_to_install", lambda: _missing_to_install(api, documents)),
+        missing_of_controller=seen("missing_of_controller", lambda: _missing_of_controller(api, documents)),
+        policies=seen("policies", lambda: _policies(api)),
+        dns_pods=seen("dns_pods", lambda: api.find(PODS, all_namespaces=True, label_selector=DNS_LABEL)),
+        resolves=_resolves() if in_pod else None,
+        crds=seen("crds", lambda: live_crds(api)),
+        operators=seen("operators", lambda: others.dlrover_operators(deployments(others.DLROVER_LABEL))),
+        controllers=seen("controllers", lambda: deployments(CONTROLLER_LABEL)),
+        pods=seen("pods", lambda: api.find(PODS, label_selector=CONTROLLER_LABEL)),
+        lease=seen("lease", lambda: get_or_none(leading, LEASES, CONTROLLER)),
+        refused=refused,
+    )
+
+
+def _missing_to_install(api: Api, documents: Sequence[JSON]) -> list[Right]:
+    (deployment,) = (each for each in documents if each["kind"] == "Deployment")
+    foreign_jobs = others.defines_jobs(others.foreign_crds(_readable_crds(api)))
+    wanted = rights_to_install(documents)
+    wanted += rights_to_look(api.namespace, others.scope_of(deployment), foreign_jobs=foreign_jobs)
+    given = roles(documents)
+    not_at_will = _missing(api, dict.fromkeys(map(escalation, given)))
+    wanted += rights_given(role for role in given if escalation(role) in not_at_will)
+    return _missing(api, dict.fromkeys(wanted))
+
+
+def _readable_crds(api: Api) -> list[JSON]:
+    """None where one may not read them: that right is asked for by itself."""
+    try:
+        return live_crds(api)
+    except ApiFailure:
+        return []
+
+
+def _missing_of_controller(api: Api, documents: Sequence[JSON]) -> list[Right]:
+    account = f"system:serviceaccount:{api.namespace}:{CONTROLLER}"
+    return _missing(api, rights_of_controller(documents), as_user=account)
+
+
+def _missing(api: Api, rights: Iterable[Right], as_user: str | None = None) -> list[Right]:
+    def is_allowed(right: Right) -> bool:
+        answer, _ = api.create(REVIEWS, right.review(), as_user=as_user)
+        return bool(answer["status"]["allowed"])
+
+    return [right for right in rights if not is_allowed(right)]
+
+
+def _policies(api: Api) -> list[str] | None:
+    try:
+        return [policy["metadata"]["name"] for policy in api.find(POLICIES)]
+    except ApiFailure as failure:
+        if failure.status != _NOT_FOUND:
+            raise
+        return None
+
+
+def _resolves() -> bool:
+    try:
+        socket.getaddrinfo(CLUSTER_NAME, None)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,252 @@
+"""What the facts of a cluster mean for dlr: a line each, with what to do where something is wrong. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from dlr.commands.doctor.facts import Facts
+from dlr.commands.doctor.rights import Right
+from dlr.commands.install import others
+from dlr.commands.install.merge import covers
+from dlr.commands.install.readiness import controller_reading, crds_reading, leader
+
+JSON = dict[str, Any]
+
+MINIMUM_MINOR = 30
+"""Of Kubernetes 1: since then ValidatingAdmissionPolicy is v1, which holds workers to their own objects."""
+_NAMED_AT_MOST = 4
+
+
+class Level(StrEnum):
+    OK = "ok"
+    WARN = "warn"
+    PROBLEM = "problem"
+
+
+@dataclass(frozen=True)
+class Line:
+    level: Level
+    topic: str
+    text: str
+
+
+def verdicts(facts: Facts) -> list[Line]:
+    """One line or more a topic, in the order in which one would mend things."""
+    judges = (_server, _rights, _admission, _dns, _crds, _dlrover, _controller, _controllers_rights)
+    return [line for judge in judges for line in judge(facts)]
+
+
+def _server(facts: Facts) -> Iterator[Line]:
+    shown = facts.version.get("gitVersion", "of an unknown version")
+    minor = re.match(r"\d+", str(facts.version.get("minor", "")))
+    text = f"Kubernetes {shown} at {facts.server}"
+    if str(facts.version.get("major")) == "1" and minor and int(minor.group()) < MINIMUM_MINOR:
+        yield Line(
+            Level.PROBLEM,
+            "server",
+            f"{text}: dlr needs 1.{MINIMUM_MINOR} or newer, for ValidatingAdmissionPolicy v1. Upgrade it, or "
+            "install without deploy/admission by kustomize (docs/install.md), where workers of one namespace "
+            "have to trust each other.",
+        )
+    else:
+        yield Line(Level.OK, "server", text)
+
+
+def _rights(facts: Facts) -> Iterator[Line]:
+    missing = facts.missing_to_install
+    if missing is None:
+        yield _not_seen(facts, "rights", "missing_to_install")
+    elif missing:
+        level = Level.PROBLEM if facts.deployment is None else Level.WARN
+        yield Line(
+            level,
+            "rights",
+            f"You may not {_some(missing)}: `dlr install` needs somebody who may, such as a cluster-admin.",
+        )
+    else:
+        yield Line(Level.OK, "rights", "You may install and upgrade dlr.")
+
+
+def _admission(facts: Facts) -> Iterator[Line]:
+    if "policies" in facts.refused:
+        yield _not_seen(facts, "admission", "policies")
+        return
+    if facts.policies is None:
+        yield Line(
+            Level.PROBLEM,
+            "admission",
+            "The API server serves no ValidatingAdmissionPolicy v1, which holds a worker to its own objects. "
+            f"It is there from Kubernetes 1.{MINIMUM_MINOR} on, unless switched off (--runtime-config).",
+        )
+        return
+    kind = "ValidatingAdmissionPolicy"
+    wanted = [each["metadata"]["name"] for each in facts.documents if each["kind"] == kind]
+    absent = [name for name in wanted if name not in facts.policies]
+    if absent and facts.deployment is not None:
+        yield Line(
+            Level.WARN,
+            "admission",
+            f"{', '.join(absent)} not there: a worker could report in another's name. Run `dlr install`.",
+        )
+    else:
+        state = "there" if not absent else "served; `dlr install` makes dlr's"
+        yield Line(Level.OK, "admission", f"ValidatingAdmissionPolicies are {state}.")
+
+
+def _dns(facts: Facts) -> Iterator[Line]:
+    without = "dlr does without (Pods find each other by IP); most training scripts do not."
+    if facts.resolves is not None:
+        if facts.resolves:
+            yield Line(Level.OK, "dns", "Names of the cluster are resolved in this Pod.")
+        else:
+            yield Line(Level.WARN, "dns", f"Names of the cluster are not resolved in this Pod. {without}")
+    elif facts.embedded:
+        yield Line(Level.OK, "dns", "Pods are processes of this machine, and resolve names as it does.")
+    elif facts.dns_pods is None:
+        yield _not_seen(facts, "dns", "dns_pods")
+    else:
+        ready = sum(map(_is_ready, facts.dns_pods))
+        if ready:
+            yield Line(
+                Level.OK, "dns", f"{ready} of {len(facts.dns_pods)} Pods of the cluster's DNS are ready."
+            )
+        elif facts.dns_pods:
+            yield Line(Level.WARN, "dns", f"No Pod of the cluster's DNS is ready. {without}")
+        else:
+            yield Line(
+                Level.WARN, "dns", f"Found no DNS (no Pods with the label k8s-app=kube-dns). {without}"
+            )
+
+
+def _crds(facts: Facts) -> Iterator[Line]:
+    if facts.crds is None:
+        yield _not_seen(facts, "crds", "crds")
+        return
+    wanted = {
+        document["metadata"]["name"]: document
+        for document in facts.documents
+        if document["kind"] == "CustomResourceDefinition"
+    }
+    live = {crd["metadata"]["name"]: crd for crd in facts.crds}
+    foreign = others.foreign_crds(facts.crds)
+    ours = sorted(live.keys() - set(foreign))
+    if foreign:
+        yield Line(
+            Level.PROBLEM,
+            "crds",
+            f"Another operator has defined {', '.join(foreign)} (DLRover's have these names). A cluster has "
+            "one definition of each: read docs/from-dlrover.md, then `dlr install --replace-crds`.",
+        )
+    absent = sorted(wanted.keys() - live.keys())
+    if not live:
+        level = Level.OK if facts.deployment is None else Level.PROBLEM
+        yield Line(level, "crds", "Not there yet; `dlr install` makes them.")
+        return
+    if ours and absent:
+        yield Line(Level.PROBLEM, "crds", f"{', '.join(absent)} not there. Run `dlr install`.")
+    reading = crds_reading(live[name] for name in ours)
+    if not reading.ready:
+        yield Line(Level.PROBLEM, "crds", f"{reading.sentence} See kubectl describe crd.")
+    different = [name for name in ours if not covers(live[name]["spec"], wanted[name]["spec"])]
+    if different:
+        yield Line(
+            Level.WARN,
+            "crds",
+            f"{', '.join(different)} of another version than this dlr. To have this one's: `dlr install`.",
+        )
+    elif not absent and not foreign and reading.ready:
+        yield Line(Level.OK, "crds", f"All {len(ours)} are established, and of this version.")
+
+
+def _dlrover(facts: Facts) -> Iterator[Line]:
+    if facts.operators is None:
+        yield _not_seen(facts, "dlrover", "operators")
+        return
+    for operator in facts.operators:
+        yield Line(Level.PROBLEM, "dlrover", others.how_to_stop(operator))
+    if not facts.operators:
+        yield Line(Level.OK, "dlrover", "No operator of DLRover's runs here.")
+
+
+def _controller(facts: Facts) -> Iterator[Line]:
+    if facts.controllers is None:
+        yield _not_seen(facts, "controller", "controllers")
+        return
+    holder = leader(facts.lease, facts.now)
+    if facts.embedded and holder:
+        yield Line(Level.OK, "controller", f"The controller of `dlr up` leads ({holder}).")
+        return
+    if facts.deployment is None:
+        elsewhere = [f"{c['metadata']['namespace']}" for c in facts.controllers]
+        hint = f" There is one in {', '.join(elsewhere)}: name it with --namespace." if elsewhere else ""
+        yield Line(
+            Level.WARN if elsewhere else Level.OK,
+            "controller",
+            f"Not in namespace {facts.namespace}; `dlr install` puts it there.{hint}",
+        )
+        return
+    reading = controller_reading(facts.deployment, facts.pods or (), facts.lease, facts.now)
+    level = Level.OK if reading.ready else Level.PROBLEM
+    advice = "" if reading.ready else f" Look at: kubectl describe pods -n {facts.namespace}"
+    yield Line(level, "controller", f"{reading.sentence}{advice}")
+    yield from _skew(facts)
+
+
+def _skew(facts: Facts) -> Iterator[Line]:
+    """The image that runs is asked by its tag: another may be right, so this is no problem."""
+    running = {_tag(image) for image in _images([facts.deployment or {}])}
+    wanted = {_tag(image) for image in _images(facts.documents)}
+    if running and None not in running and running != wanted:
+        yield Line(
+            Level.WARN,
+            "controller",
+            f"Its image is of version {', '.join(sorted(map(str, running)))}, this dlr is "
+            f"{', '.join(sorted(map(str, wanted)))}: docs/upgrading.md tells which go together.",
+        )
+
+
+def _controllers_rights(facts: Facts) -> Iterator[Line]:
+    if facts.deployment is None:
+        return
+    missing = facts.missing_of_controller
+    if missing is None:
+        yield _not_seen(facts, "controller's rights", "missing_of_controller")
+    elif missing:
+        yield Line(
+            Level.PROBLEM, "controller's rights", f"It may not {_some(missing)}. Run `dlr install` again."
+        )
+    else:
+        yield Line(Level.OK, "controller's rights", "It may do all that it needs to.")
+
+
+def _images(documents: Sequence[JSON]) -> Iterator[str]:
+    for document in documents:
+        if document.get("kind", "Deployment") == "Deployment" and document:
+            for container in document["spec"]["template"]["spec"]["containers"]:
+                yield container["image"]
+
+
+def _tag(image: str) -> str | None:
+    """Of `host:5000/name:tag@digest`."""
+    _, _, tag = image.partition("@")[0].rpartition("/")[2].partition(":")
+    return tag or None
+
+
+def _is_ready(pod: JSON) -> bool:
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+
+def _some(rights: Sequence[Right]) -> str:
+    shown = ", ".join(map(str, rights[:_NAMED_AT_MOST]))
+    more = len(rights) - _NAMED_AT_MOST
+    return f"{shown} and {more} things more" if more > 0 else shown
+
+
+def _not_seen(facts: Facts, topic: str, fact: str) -> Line:
+    why = facts.refused.get(fact, "the API server did not say why")
+    return Line(Level.WARN, topic, f"Could not be looked at: {why}")

@@ -1,0 +1,185 @@
+"""Puts dlr's objects into a cluster, and stays until its controller is ready."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from crds import names
+from dlr.commands.api import ELASTICJOBS, NAMESPACES, PODS, Api, ApiFailure, Unreachable
+from dlr.commands.errors import CommandError
+from dlr.commands.install import others
+from dlr.commands.install.apply import apply, require_served
+from dlr.commands.install.images import Images, of_no_registry
+from dlr.commands.install.kinds import (
+    CONTROLLER,
+    CONTROLLER_LABEL,
+    CRDS,
+    DEPLOYMENTS,
+    LEASES,
+    title_of,
+)
+from dlr.commands.install.readiness import Reading, controller_reading, crds_reading, leader
+
+JSON = dict[str, Any]
+
+POLL_SECONDS = 1.0
+EMBEDDED_VERSION = "+dlr"
+"""What the version of the embedded cluster's API server ends with."""
+EMBEDDED_LEASE_NAMESPACE = "kube-system"
+_FORBIDDEN = 403
+_CRD_PLURALS = ("elasticjobs", "elasticworkers", "nodechecks", "scaleplans")
+
+
+class Installer:
+    """One installation of dlr, into the namespace that `api` has.
+
+    jobs_namespace: the namespace that the controller looks after; None: all
+    dry_run: nothing is stored
+    """
+
+    def __init__(self, api: Api, jobs_namespace: str | None, *, dry_run: bool) -> None:
+        self._api = api
+        self._jobs_namespace = jobs_namespace
+        self._dry_run = dry_run
+
+    def refuse_others(self, *, replace_crds: bool) -> None:
+        """Raises CommandError if DLRover's operator or another controller of dlr is in the way."""
+        api = self._api
+        if self._jobs_namespace is not None and get_or_none(api, NAMESPACES, self._jobs_namespace) is None:
+            raise CommandError(
+                f"There is no namespace {self._jobs_namespace}; make it first: "
+                f"kubectl create namespace {self._jobs_namespace}"
+            )
+        controllers = self._deployments(CONTROLLER_LABEL, "controller of dlr")
+        foreign = others.foreign_crds(live_crds(api))
+        managers = self._deployments(others.DLROVER_LABEL, "operator of DLRover's")
+        refusal = others.why_not_beside(
+            controllers, api.namespace, self._jobs_namespace
+        ) or others.why_not_instead_of_dlrover(
+            foreign,
+            others.dlrover_operators(managers),
+            api.find(ELASTICJOBS, all_namespaces=True) if others.defines_jobs(foreign) else [],
+            replace_crds=replace_crds,
+        )
+        if refusal:
+            raise CommandError(refusal)
+
+    def _deployments(self, label_selector: str, what: str) -> list[JSON]:
+        """Those of all namespaces; for one namespace's installation, those here if one may see no others."""
+        try:
+            return self._api.find(DEPLOYMENTS, all_namespaces=True, label_selector=label_selector)
+        except ApiFailure as failure:
+            if self._jobs_namespace is None or failure.status != _FORBIDDEN:
+                raise
+            print(
+                f"dlr: warning: whether another {what} looks after namespace {self._jobs_namespace} "
+                f"could not be looked at: {failure}",
+                file=sys.stderr,
+            )
+            return self._api.find(DEPLOYMENTS, label_selector=label_selector)
+
+    def warn_of_images(self, images: Images) -> None:
+        """Say which of them no node can pull."""
+        unnamed = of_no_registry(images.complete())
+        if unnamed and not self._is_embedded():
+            print(
+                f"dlr: warning: {', '.join(unnamed)} would come from Docker Hub, which has none of dlr's. "
+                "Unless all nodes have them already, name those that you have pushed with --image, "
+                "--agent-image and --check-image.",
+                file=sys.stderr,
+            )
+
+    def apply(self, documents: Sequence[JSON], timeout_seconds: float) -> None:
+        """Apply all of them, and say what became of each. CRDs are served before anything else is made."""
+        require_served(self._api, documents)
+        crds = [document for document in documents if document["kind"] == "CustomResourceDefinition"]
+        for document in crds:
+            self._apply(document)
+        if not self._dry_run:
+            titles = [document["metadata"]["name"] for document in crds]
+            self._wait(lambda: crds_reading(self._api.get(CRDS, name) for name in titles), timeout_seconds)
+        for document in documents:
+            if document not in crds:
+                self._apply(document)
+
+    def _apply(self, document: JSON) -> None:
+        outcome = apply(self._api, document, dry_run=self._dry_run)
+        print(f"{title_of(document)} {outcome}{' (dry run)' if self._dry_run else ''}", flush=True)
+
+    def wait_until_ready(self, timeout_seconds: float) -> None:
+        read = self._read_embedded if self._is_embedded() else self._read_controller
+        print(self._wait(read, timeout_seconds).sentence)
+
+    def _is_embedded(self) -> bool:
+        version, _ = self._api.version()
+        return str(version.get("gitVersion", "")).endswith(EMBEDDED_VERSION)
+
+    def _read_controller(self) -> Reading:
+        api = self._api
+        return controller_reading(
+            api.get(DEPLOYMENTS, CONTROLLER),
+            api.find(PODS, label_selector=CONTROLLER_LABEL),
+            get_or_none(api, LEASES, CONTROLLER),
+            api.version()[1],
+        )
+
+    def _read_embedded(self) -> Reading:
+        """The embedded cluster runs no Deployments; `dlr up` keeps a controller of its own."""
+        lease = get_or_none(self._api.within(EMBEDDED_LEASE_NAMESPACE), LEASES, CONTROLLER)
+        holder = leader(lease, self._api.version()[1])
+        if holder is None:
+            return Reading(
+                False, "This is an embedded cluster, and the controller of `dlr up` does not lead yet."
+            )
+        return Reading(
+            True, "This is an embedded cluster: it runs no Deployments, and `dlr up` its controller."
+        )
+
+    @staticmethod
+    def _wait(read: Callable[[], Reading], timeout_seconds: float) -> Reading:
+        """The first reading that is ready; meanwhile it says what there is to wait for, when that changes.
+
+        Raises CommandError with the last reading when the time is over.
+        """
+        last = ""
+        for reading in _changes(read, time.monotonic() + timeout_seconds):
+            if reading.ready:
+                return reading
+            print(f"Waiting: {reading.sentence}", flush=True)
+            last = reading.sentence
+        raise CommandError(
+            f"After {timeout_seconds:.0f} s dlr is not ready: {last} All is applied; `dlr doctor` says more, "
+            "and `dlr install` can be run again."
+        )
+
+
+def _changes(read: Callable[[], Reading], deadline: float) -> Iterator[Reading]:
+    last: Reading | None = None
+    while last is None or time.monotonic() < deadline:
+        try:
+            reading = read()
+        except Unreachable as outage:
+            reading = Reading(False, str(outage))
+        if reading != last:
+            yield reading
+        last = reading
+        time.sleep(min(POLL_SECONDS, max(0.0, deadline - time.monotonic())))
+
+
+def get_or_none(api: Api, kind: Any, name: str) -> JSON | None:
+    """An object; None if there is none, or no such kind."""
+    try:
+        return api.get(kind, name)
+    except ApiFailure as failure:
+        if failure.reason != "NotFound" and failure.status != 404:
+            raise
+        return None
+
+
+def live_crds(api: Api) -> list[JSON]:
+    """Those CRDs that are there of the ones that an installation has."""
+    found = (get_or_none(api, CRDS, f"{plural}.{names.GROUP}") for plural in _CRD_PLURALS)
+    return [crd for crd in found if crd is not None]

@@ -1,0 +1,70 @@
+"""The kinds that an installation is made of, by the names that the API and people call them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dlr.commands.api import Kind
+
+JSON = dict[str, Any]
+
+_PLURALS = {
+    "CustomResourceDefinition": "customresourcedefinitions",
+    "Namespace": "namespaces",
+    "PriorityClass": "priorityclasses",
+    "ServiceAccount": "serviceaccounts",
+    "ClusterRole": "clusterroles",
+    "ClusterRoleBinding": "clusterrolebindings",
+    "Role": "roles",
+    "RoleBinding": "rolebindings",
+    "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
+    "NetworkPolicy": "networkpolicies",
+    "PodDisruptionBudget": "poddisruptionbudgets",
+    "Deployment": "deployments",
+}
+
+CRDS = Kind("apiextensions.k8s.io/v1", "customresourcedefinitions", "CRD", namespaced=False)
+DEPLOYMENTS = Kind("apps/v1", "deployments", "Deployment")
+LEASES = Kind("coordination.k8s.io/v1", "leases", "Lease")
+SERVICE_ACCOUNTS = Kind("v1", "serviceaccounts", "ServiceAccount")
+ROLE_BINDINGS = Kind("rbac.authorization.k8s.io/v1", "rolebindings", "RoleBinding")
+POLICIES = Kind(
+    "admissionregistration.k8s.io/v1",
+    "validatingadmissionpolicies",
+    "ValidatingAdmissionPolicy",
+    namespaced=False,
+)
+
+CONTROLLER = "dlr-controller"
+"""The name of the controller's Deployment, ServiceAccount and Lease."""
+CONTROLLER_LABEL = f"app.kubernetes.io/name={CONTROLLER}"
+PART_OF = ("app.kubernetes.io/part-of", "dlr")
+"""The label of every object of an installation but the CRDs."""
+
+
+def kind_of(document: JSON) -> Kind:
+    """The kind of one of `deploy.documents()`."""
+    name = document["kind"]
+    return Kind(document["apiVersion"], _PLURALS[name], name, namespaced="namespace" in document["metadata"])
+
+
+def title_of(document: JSON) -> str:
+    """As kubectl names it: `deployment.apps/dlr-controller`."""
+    group = document["apiVersion"].partition("/")[0] if "/" in document["apiVersion"] else ""
+    kind = f"{document['kind'].lower()}.{group}" if group else document["kind"].lower()
+    return f"{kind}/{document['metadata']['name']}"
+
+
+def container_of(deployment: JSON) -> JSON:
+    """The controller's container in a Deployment; the first, where somebody has given it another name."""
+    containers: list[JSON] = deployment["spec"]["template"]["spec"]["containers"]
+    return next((each for each in containers if each["name"] == "controller"), containers[0])
+
+
+def is_ours(live: JSON) -> bool:
+    """Whether a live object was made by an installation of dlr."""
+    metadata = live["metadata"]
+    if live.get("kind") == "CustomResourceDefinition":
+        return PART_OF[1] in (live["spec"]["names"].get("categories") or ())
+    return (metadata.get("labels") or {}).get(PART_OF[0]) == PART_OF[1]

@@ -1,0 +1,75 @@
+"""Whether CRDs are established and the controller is ready: read from objects, told in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+JSON = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Reading:
+    ready: bool
+    sentence: str
+
+
+def crds_reading(crds: Iterable[JSON]) -> Reading:
+    """Whether all of them are served."""
+    waiting = []
+    for crd in crds:
+        name = crd["metadata"]["name"]
+        conditions = {c["type"]: c for c in (crd.get("status") or {}).get("conditions") or ()}
+        if conditions.get("Established", {}).get("status") == "True":
+            continue
+        refused = conditions.get("NamesAccepted", {})
+        waiting.append(f"{name} ({refused.get('message')})" if refused.get("status") == "False" else name)
+    if waiting:
+        return Reading(False, f"These CRDs are not established yet: {', '.join(waiting)}.")
+    return Reading(True, "The CRDs are established.")
+
+
+def controller_reading(deployment: JSON, pods: Iterable[JSON], lease: JSON | None, now: datetime) -> Reading:
+    """Whether the Deployment is rolled out, as `kubectl rollout status` sees it, and one Pod leads."""
+    status, wanted = deployment.get("status") or {}, deployment["spec"].get("replicas", 1)
+    updated, available = status.get("updatedReplicas", 0), status.get("availableReplicas", 0)
+    seen = status.get("observedGeneration", 0) >= deployment["metadata"].get("generation", 0)
+    if not seen or updated < wanted or available < wanted or status.get("replicas", 0) > updated:
+        ready = min(updated, available) if seen else 0
+        why = "; ".join(sorted(set(_waits(status, pods))))
+        return Reading(
+            False, f"{ready} of {wanted} Pods of the controller are ready" + (f" ({why})." if why else ".")
+        )
+    holder = leader(lease, now)
+    if holder is None:
+        return Reading(False, "The controller's Pods are ready, and none of them leads yet.")
+    return Reading(True, f"The controller is ready; {holder} leads.")
+
+
+def leader(lease: JSON | None, now: datetime) -> str | None:
+    """The Pod, or else the identity, that holds a Lease; None if nobody does or it has run out."""
+    spec = (lease or {}).get("spec") or {}
+    holder, renewed = spec.get("holderIdentity"), spec.get("renewTime")
+    if not holder or not renewed:
+        return None
+    age_seconds = (now - datetime.fromisoformat(renewed)).total_seconds()
+    return str(holder).partition("_")[0] if age_seconds <= spec.get("leaseDurationSeconds", 0) else None
+
+
+def _waits(status: JSON, pods: Iterable[JSON]) -> Iterable[str]:
+    """What keeps Pods from being made (by the Deployment's status) or from being ready (by their own)."""
+    for condition in status.get("conditions") or ():
+        if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
+            yield str(condition.get("message") or condition.get("reason"))
+    for pod in pods:
+        status = pod.get("status") or {}
+        for condition in status.get("conditions") or ():
+            if condition["type"] == "PodScheduled" and condition["status"] == "False":
+                yield f"not scheduled: {condition.get('message') or condition.get('reason')}"
+        for container in status.get("containerStatuses") or ():
+            waiting = (container.get("state") or {}).get("waiting") or {}
+            if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
+                text = waiting.get("message") or container.get("image") or ""
+                yield f"{waiting['reason']}: {text}" if text else str(waiting["reason"])

@@ -1,0 +1,196 @@
+"""Takes dlr's objects out of a cluster: first what acts, then what it was allowed, last its namespace."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from crds import names
+from dlr.commands.api import ELASTICJOBS, NAMESPACES, NODECHECKS, PODS, Api, ApiFailure, Kind
+from dlr.commands.errors import CommandError
+from dlr.commands.install import others
+from dlr.commands.install.installer import get_or_none, live_crds
+from dlr.commands.install.kinds import (
+    CONTROLLER,
+    CONTROLLER_LABEL,
+    DEPLOYMENTS,
+    LEASES,
+    ROLE_BINDINGS,
+    SERVICE_ACCOUNTS,
+    is_ours,
+    kind_of,
+    title_of,
+)
+
+JSON = dict[str, Any]
+
+POLL_SECONDS = 0.5
+_NOT_FOUND = 404
+_SHARED = ("ClusterRole/dlr-worker", "PriorityClass/dlr-controller")
+"""What all installations of a cluster have in common, beside the CRDs."""
+
+
+class Uninstaller:
+    """Takes away one installation, of the namespace that `api` has.
+
+    documents: all that an installation there may have
+    jobs_namespace: the namespace that its controller looks after; None: all
+    dry_run: nothing is deleted
+    """
+
+    def __init__(
+        self, api: Api, documents: Sequence[JSON], jobs_namespace: str | None, *, dry_run: bool
+    ) -> None:
+        self._api = api
+        self._documents = documents
+        self._jobs_namespace = jobs_namespace
+        self._dry_run = dry_run
+        self._deleted = 0
+
+    def run(self, timeout_seconds: float, *, delete_crds: bool) -> None:
+        """Raises CommandError if it is another's, if jobs run, or if something is not gone in time."""
+        deadline = time.monotonic() + timeout_seconds
+        controllers = self._api.find(DEPLOYMENTS, all_namespaces=True, label_selector=CONTROLLER_LABEL)
+        refusal = others.why_not_taken_away(controllers, self._api.namespace, self._jobs_namespace)
+        if refusal:
+            raise CommandError(refusal)
+        others_left = [each for each in controllers if each["metadata"]["namespace"] != self._api.namespace]
+        self._refuse(others_left, delete_crds=delete_crds)
+        crds = [each for each in self._documents if each["kind"] == "CustomResourceDefinition"]
+        rest = [each for each in reversed(self._documents) if each not in crds]
+        for document in rest:
+            shared = f"{document['kind']}/{document['metadata']['name']}" in _SHARED
+            if document["kind"] == "Namespace" or (shared and others_left):
+                continue
+            self._delete(document)
+            if document["kind"] == "Deployment":
+                self._wait_for_pods(deadline)
+                self._delete_named(self._api, LEASES, CONTROLLER)
+        self._delete_worker_access(kept={others.scope_of(each) for each in others_left})
+        if delete_crds:
+            for document in crds:
+                if self._delete(document):
+                    self._wait_until_gone(document, deadline)
+        self._delete_namespace(deadline)
+        self._say_what_is_left(crds, delete_crds=delete_crds)
+
+    def _refuse(self, others_left: Sequence[JSON], *, delete_crds: bool) -> None:
+        everywhere = self._jobs_namespace is None or delete_crds
+        foreign = others.foreign_crds(live_crds(self._api))
+        found = [] if others.defines_jobs(foreign) else self._objects(ELASTICJOBS, everywhere)
+        jobs = others.unfinished(found, suspended=delete_crds)
+        checks = others.unfinished(self._objects(NODECHECKS, everywhere))
+        if delete_crds and others_left:
+            raise CommandError(
+                f"Another controller of dlr needs the CRDs ({others.names_of(others_left)}): "
+                "leave out --delete-crds."
+            )
+        if jobs:
+            how = (
+                "wait for them, or delete them with `dlr job delete`"
+                if delete_crds
+                else "wait for them, or take their Pods away with `dlr job suspend`"
+            )
+            raise CommandError(f"These jobs have not ended: {others.names_of(jobs)}; {how}.")
+        if checks:
+            raise CommandError(
+                f"These NodeChecks have not ended: {others.names_of(checks)}; wait for them, or delete them."
+            )
+
+    def _objects(self, kind: Kind, everywhere: bool) -> list[JSON]:
+        """None where the cluster does not know the kind."""
+        api = self._api.within(self._jobs_namespace)
+        try:
+            return api.find(kind, all_namespaces=everywhere)
+        except ApiFailure as failure:
+            if failure.status != _NOT_FOUND:
+                raise
+            return []
+
+    def _delete(self, document: JSON) -> bool:
+        """Whether there was something of ours to delete."""
+        api, kind = self._api.within(document["metadata"].get("namespace")), kind_of(document)
+        live = get_or_none(api, kind, document["metadata"]["name"])
+        if live is None:
+            return False
+        if not is_ours(live):
+            print(f"{title_of(document)} left: it is not dlr's")
+            return False
+        self._delete_named(api, kind, document["metadata"]["name"], title_of(document))
+        return True
+
+    def _delete_named(self, api: Api, kind: Kind, name: str, title: str = "") -> None:
+        try:
+            api.delete(kind, name, dry_run=self._dry_run)
+        except ApiFailure as failure:
+            if failure.status != _NOT_FOUND:
+                raise
+            return
+        self._deleted += 1
+        shown = title or f"{kind.title.lower()}/{api.namespace}/{name}"
+        print(f"{shown} deleted{' (dry run)' if self._dry_run else ''}", flush=True)
+
+    def _delete_worker_access(self, kept: set[str | None]) -> None:
+        """What the controller has made in each namespace with a job, for its Pods.
+
+        kept: the namespaces that other controllers look after
+        """
+        label = f"{names.LABEL_MANAGED_BY}={names.MANAGER}"
+        scope = self._api.within(self._jobs_namespace)
+        for kind in (ROLE_BINDINGS, SERVICE_ACCOUNTS):
+            for found in scope.find(kind, all_namespaces=self._jobs_namespace is None, label_selector=label):
+                metadata = found["metadata"]
+                is_kept = metadata["namespace"] in kept
+                if not is_kept and metadata["name"].startswith(names.SERVICE_ACCOUNT):
+                    self._delete_named(self._api.within(metadata["namespace"]), kind, metadata["name"])
+
+    def _delete_namespace(self, deadline: float) -> None:
+        for document in self._documents:
+            if document["kind"] != "Namespace":
+                continue
+            live = get_or_none(self._api, NAMESPACES, self._api.namespace)
+            if live is None or not is_ours(live):
+                return
+            pods = [] if self._dry_run else self._api.find(PODS)
+            if pods:
+                print(f"namespace/{self._api.namespace} left: there are Pods of others in it")
+                return
+            self._delete(document)
+            self._wait_until_gone(document, deadline)
+
+    def _wait_for_pods(self, deadline: float) -> None:
+        """A controller that still runs would make some of it again."""
+
+        def left() -> list[str]:
+            pods = self._api.find(PODS, label_selector=CONTROLLER_LABEL)
+            return [pod["metadata"]["name"] for pod in pods]
+
+        self._wait("the controller's Pods", left, deadline)
+
+    def _wait_until_gone(self, document: JSON, deadline: float) -> None:
+        name = document["metadata"]["name"]
+
+        def left() -> list[str]:
+            return [name] if get_or_none(self._api, kind_of(document), name) else []
+
+        self._wait(title_of(document), left, deadline)
+
+    def _wait(self, what: str, left: Callable[[], list[str]], deadline: float) -> None:
+        while not self._dry_run and (remaining := left()):
+            if time.monotonic() > deadline:
+                raise CommandError(
+                    f"{what} not gone in time ({', '.join(remaining)}); run it again to go on from here."
+                )
+            time.sleep(POLL_SECONDS)
+
+    def _say_what_is_left(self, crds: Sequence[JSON], *, delete_crds: bool) -> None:
+        if not self._deleted:
+            print(f"There is nothing of dlr in namespace {self._api.namespace}.")
+        left = (
+            []
+            if delete_crds
+            else [c for c in crds if get_or_none(self._api, kind_of(c), c["metadata"]["name"])]
+        )
+        if left:
+            print("The CRDs are left, with all jobs and checks; --delete-crds deletes them too.")

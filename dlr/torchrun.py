@@ -1,0 +1,55 @@
+"""The entry point `torchrun.handlers`: makes `torchrun --rdzv-backend=dlr` find our rendezvous.
+
+torch loads it on every `import torch.distributed.elastic.rendezvous`, in every process where dlr is
+installed, and calls it to get the creator. So it imports nothing until a rendezvous is really created.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousParameters
+
+EXIT_USAGE = 2
+
+
+def get_handler() -> Callable[[RendezvousParameters], RendezvousHandler]:
+    """The function that creates our handler, under the name that torch calls."""
+    return _create
+
+
+def _create(params: RendezvousParameters) -> RendezvousHandler:
+    _replace_injected_torchrun()
+    from agent.environment import InvalidEnvironmentError
+    from agent.rendezvous.handler import create_handler
+
+    try:
+        return create_handler(params)
+    except InvalidEnvironmentError as error:
+        if not _is_torchrun():
+            raise
+        print(f"torchrun --rdzv-backend=dlr: {error}", file=sys.stderr)
+        raise SystemExit(EXIT_USAGE) from None
+
+
+def _is_torchrun() -> bool:
+    """Whether torchrun is the main program, and not one that uses torch's launcher as a library."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return Path(sys.argv[0]).name == "torchrun" or getattr(spec, "name", "") == "torch.distributed.run"
+
+
+def _replace_injected_torchrun() -> None:
+    """Where dlr is injected, have the image's own torchrun go on as `dlr run`, with the same arguments.
+
+    A command finds it and not our launcher when it sets PATH itself, as activating a virtual environment
+    does, or starts it as `python -m torch.distributed.run`. No process has been started by then.
+    """
+    archive = Path(__file__).parents[1]
+    if archive.is_file() and _is_torchrun() and "DLR_JOB_NAME" in os.environ:
+        sys.stdout.flush()
+        os.execv(sys.executable, [sys.executable, str(archive), "run", *sys.argv[1:]])

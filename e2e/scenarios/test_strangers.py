@@ -1,0 +1,129 @@
+"""Scripts and images that know nothing of dlr: they train, a process is killed, and they train to their end.
+
+The agent is injected. A bare virtual environment stands for an image with torch alone.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+
+import pytest
+
+from e2e.bare_venv import NEVER_THERE, BareVenv
+from e2e.cluster import Capability, Cluster
+from e2e.observation import Observation
+from e2e.strangers import SCRIPTS, Stranger
+
+NODES = 2
+GOOD_LOSS = 5.0
+"""Of a mean squared error that is about 100 before training."""
+FOREVER = "300"
+"""Epochs; a hurried job makes them in seconds."""
+
+FAKES = ("agent", "controller", "crds", "healthcheck", "pynvml", "tenacity", "urllib3")
+FAKE = "raise ImportError('this is the user\\'s own module, and nobody asked for it')\n"
+
+pytestmark = [pytest.mark.needs(Capability.STORAGE), pytest.mark.needs(Capability.NODE_PROCESSES)]
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> BareVenv:
+    bare = BareVenv(tmp_path_factory.mktemp("image") / "venv")
+    assert bare.importable([*NEVER_THERE, "torch"]) == ["torch"]
+    return bare
+
+
+def test_ddp_with_snapshots_by_torchrun_on_path(
+    cluster: Cluster, observation: Observation, image: BareVenv
+) -> None:
+    job = Stranger(cluster, observation, "ddp")
+    command = ["torchrun", str(SCRIPTS / "ddp.py"), FOREVER, "--snapshot", str(job.snapshot)]
+    job.submit(command, workers=2, variables={"PATH": image.path})
+    job.survive_a_kill(victim=1)
+    assert job.loss() < GOOD_LOSS
+
+
+def test_a_gpt_of_several_modules_by_bash_that_activates_its_environment(
+    cluster: Cluster, observation: Observation, image: BareVenv
+) -> None:
+    """The environment's own torchrun comes before our launcher then. The loader's processes are forked."""
+    job = Stranger(cluster, observation, "gpt")
+    text = (
+        f"source {image.program('activate')} && "
+        f"torchrun --nproc-per-node=2 gpt/main.py trainer.snapshot_path={job.snapshot}"
+    )
+    variables = {"PYTHONPATH": str(SCRIPTS)}
+    job.submit(["bash", "-c", text], variables=variables, working_directory=SCRIPTS)
+    job.survive_a_kill(victim=0, local_rank=0)
+
+
+def test_fsdp2_with_dcp_by_torchruns_own_path(
+    cluster: Cluster, observation: Observation, tmp_path: Path
+) -> None:
+    """DCP takes numpy, whoever starts it."""
+    image = BareVenv(tmp_path / "venv", extras=["numpy"])
+    job = Stranger(cluster, observation, "fsdp2")
+    torchrun = [str(image.program("torchrun")), "--nproc-per-node=2"]
+    job.submit([*torchrun, str(SCRIPTS / "fsdp2.py"), "60", "--snapshot", str(job.snapshot)])
+    job.survive_a_kill(victim=0, local_rank=1)
+    assert job.loss() < GOOD_LOSS
+
+
+def test_the_users_own_modules_of_our_names_are_the_only_ones(
+    cluster: Cluster, observation: Observation, image: BareVenv
+) -> None:
+    """Beside the script, in the working directory and on PYTHONPATH. The loader's processes are spawned."""
+    job = Stranger(cluster, observation, "names")
+    work, libraries = job.folder / "work", job.folder / "libraries"
+    for folder in (work, libraries):
+        folder.mkdir()
+    for name in FAKES:
+        (work / f"{name}.py").write_text(FAKE)
+        (libraries / name).mkdir()
+        (libraries / name / "__init__.py").write_text(FAKE)
+    command = ["dlr", "run", str(SCRIPTS / "names.py"), str(job.folder), str(SCRIPTS / "ddp.py"), FOREVER]
+    command += ["--snapshot", str(job.snapshot), "--loader-processes=1", "--start-method=spawn"]
+    path = f"{work}:{libraries}"
+    job.submit(command, variables={"PATH": image.path, "PYTHONPATH": path}, working_directory=work)
+    job.survive_a_kill(victim=0)
+
+
+@pytest.mark.slow
+def test_an_interpreter_without_pidfd_open(
+    cluster: Cluster, observation: Observation, image: BareVenv
+) -> None:
+    job = Stranger(cluster, observation, "pidfd")
+    (job.folder / "sitecustomize.py").write_text("import os\ndel os.pidfd_open\n")
+    command = ["torchrun", str(SCRIPTS / "ddp.py"), FOREVER, "--snapshot", str(job.snapshot)]
+    job.submit(command, variables={"PATH": image.path, "PYTHONPATH": str(job.folder)})
+    job.survive_a_kill(victim=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start_method", ["fork", "spawn", "forkserver"])
+def test_loader_processes_of_each_start_method(
+    cluster: Cluster, observation: Observation, image: BareVenv, start_method: str
+) -> None:
+    job = Stranger(cluster, observation, f"loader-{start_method}")
+    python = [str(image.program("python3")), "-m", "torch.distributed.run", "--nproc-per-node=2"]
+    script = [str(SCRIPTS / "ddp.py"), FOREVER, "--snapshot", str(job.snapshot)]
+    job.submit([*python, *script, "--loader-processes=2", f"--start-method={start_method}"])
+    job.survive_a_kill(victim=0, local_rank=1)
+    assert job.loss() < GOOD_LOSS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("packages", [["accelerate"], ["lightning"], ["transformers", "accelerate"]])
+def test_frameworks_by_torchrun(
+    cluster: Cluster, observation: Observation, tmp_path: Path, packages: list[str]
+) -> None:
+    """Where they are installed."""
+    try:
+        image = BareVenv(tmp_path / "venv", extras=packages)
+    except PackageNotFoundError as missing:
+        pytest.skip(f"{missing.name} is not installed")
+    job = Stranger(cluster, observation, packages[0])
+    script = [str(SCRIPTS / f"with_{packages[0]}.py"), "20", "--snapshot", str(job.snapshot)]
+    job.submit(["torchrun", *script], workers=2, variables={"PATH": image.path})
+    job.survive_a_kill(victim=1)

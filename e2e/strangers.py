@@ -1,0 +1,149 @@
+"""Jobs of fixtures/strangers: scripts that know nothing of dlr, in a Python that has nothing of it.
+
+For backends where Pods are processes of this machine, so that a virtual environment is what an image is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from e2e import jobs
+from e2e.api import Object
+from e2e.cluster import Cluster
+from e2e.observation import Observation
+
+SCRIPTS = Path(__file__).parent / "fixtures" / "strangers"
+SAMPLE_SECONDS = "0.01"
+STEPS = 5
+"""So many in a row, and it trains."""
+NEW_WORLD_SECONDS = 90
+BARE_PATH = os.defpath
+"""PATH without any virtual environment."""
+
+
+@dataclass(frozen=True)
+class Restart:
+    """From rank 0's last step before a kill until its first one after it."""
+
+    first_start_seconds: float
+    """For comparison: from the job's creation until the first step at all."""
+    seconds: float
+    steps_lost: int
+
+
+class Stranger:
+    """One job of one script."""
+
+    def __init__(self, cluster: Cluster, observation: Observation, name: str) -> None:
+        self.cluster = cluster
+        self.observation = observation
+        self.name = name
+        self.folder = Path(cluster.storage(observation.namespace).path) / name
+        self.folder.mkdir()
+        self.snapshot = self.folder / "snapshot"
+
+    def submit(
+        self,
+        command: Sequence[str],
+        *,
+        workers: int = 1,
+        variables: Mapping[str, str] | None = None,
+        working_directory: Path | None = None,
+        **spec: Any,
+    ) -> None:
+        """A job that trains slowly, until `finish`."""
+        said = {
+            "FIGURES": str(self.folder),
+            "HURRY": str(self.folder / "hurry"),
+            "SAMPLE_SECONDS": SAMPLE_SECONDS,
+            "OMP_NUM_THREADS": "1",
+            "PATH": BARE_PATH,
+            **(variables or {}),
+        }
+        container = {
+            "name": "main",
+            "image": "a-stranger",
+            "command": list(command),
+            "env": [{"name": name, "value": value} for name, value in said.items()],
+            "resources": jobs.TRAINING_RESOURCES,
+        }
+        if working_directory is not None:
+            container["workingDir"] = str(working_directory)
+        template = {
+            "spec": {
+                "restartPolicy": "Never",
+                "terminationGracePeriodSeconds": 1,
+                "containers": [container],
+            }
+        }
+        self.cluster.apply(jobs.job(self.name, template, workers, **spec), self.observation.namespace)
+
+    def survive_a_kill(self, *, victim: int, local_rank: int = 0) -> Restart:
+        """Kill a training process while it trains, and see the job through to its end."""
+        before = self.wait_for_steps(STEPS)
+        world = jobs.rendezvous(self.observation, self.name)
+        pod = jobs.current_pods(self.observation, self.name)[victim]
+        self.cluster.kill_process(self.observation.namespace, pod, local_rank)
+        after = self.wait_for_steps(STEPS, not_by=before[-1]["pid"])
+        then = jobs.rendezvous(self.observation, self.name)
+        self.finish()
+
+        assert then["round"] == world["round"] + 1, self.observation.describe()
+        assert then["members"] == world["members"]
+        assert then["incarnations"] == world["incarnations"], "it is restarted in its Pod"
+        self.assert_forked(starts=2, world=then["worldSize"])
+        jobs.assert_one_world_a_round(self.observation, self.name)
+        old = [line for line in self.lines(0) if "step" in line and line["pid"] == before[-1]["pid"]]
+        created = self.observation.job(self.name)["metadata"]["creationTimestamp"]
+        restart = Restart(
+            first_start_seconds=old[0]["time"] - jobs.unix_time(created),
+            seconds=after[0]["time"] - old[-1]["time"],
+            steps_lost=old[-1]["step"] + 1 - after[0]["step"],
+        )
+        print(f"{self.name}: {restart}, loss {self.loss():.3f}")
+        assert restart.seconds < restart.first_start_seconds
+        assert after[0]["step"] > 1, "it goes on from its snapshot"
+        return restart
+
+    def finish(self) -> None:
+        """Have it read its samples as fast as it can, until it has succeeded."""
+        (self.folder / "hurry").touch()
+        jobs.wait_until_succeeded(self.observation, self.name)
+
+    def assert_forked(self, *, starts: int, world: int) -> None:
+        """Each process of the job came from a warm parent: torch was in it before its script's first line."""
+        for rank in range(world):
+            found = [line for line in self.lines(rank) if "start" in line]
+            assert [line["world"] for line in found] == [world] * starts
+            assert all(line["torch_was_imported"] for line in found), found
+
+    def wait_for_steps(self, count: int, *, not_by: int | None = None) -> list[Object]:
+        """The newest process of rank 0, which is not the given one, has made so many; its steps."""
+
+        def made() -> list[Object] | None:
+            if jobs.phase(self.observation, self.name) in ("Failed", "Succeeded"):
+                raise AssertionError(f"{self.name} has ended\n{self.observation.describe()}\n{self.log()}")
+            steps = [line for line in self.lines(0) if "step" in line]
+            own = [line for line in steps if line["pid"] == steps[-1]["pid"]]
+            return own if len(own) >= count and own[-1]["pid"] != not_by else None
+
+        return self.observation.wait_for(f"{self.name} to make {count} steps", made, NEW_WORLD_SECONDS)
+
+    def lines(self, rank: int) -> list[Object]:
+        """What the processes of a rank noted of themselves (fixtures/strangers/figures.py)."""
+        file = self.folder / f"rank-{rank}.jsonl"
+        complete, _, _ = file.read_text().rpartition("\n") if file.exists() else ("", "", "")
+        return [json.loads(line) for line in complete.splitlines()]
+
+    def loss(self) -> float:
+        """What rank 0 noted at its end."""
+        return float(next(line["loss"] for line in self.lines(0) if "loss" in line))
+
+    def log(self, index: int = 0) -> str:
+        pod = jobs.current_pods(self.observation, self.name)[index]["metadata"]["name"]
+        return self.cluster.log(self.observation.namespace, pod)

@@ -1,0 +1,162 @@
+"""Brings the agent into an image that has nothing of ours: it needs Python and torch alone.
+
+An init container copies the agent, one zip and its launchers, into a volume that the first container mounts.
+That container's command then finds `dlr`, `torchrun` and `dlrover-run` there before any of the image's own.
+Kubernetes runs `command` and `args` one behind the other, without a shell
+(https://kubernetes.io/docs/tasks/inject-data-application/define-command-argument-container/).
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from crds import names
+from reconcilers.pod.options import AgentSource
+
+Object = dict[str, Any]
+
+VOLUME = "dlr-agent"
+INIT_CONTAINER = "dlr-agent"
+ENV_PYTHON = "DLR_PYTHON"
+"""Which Python the launchers start the agent with, if not the `python3` on PATH."""
+
+LAUNCHERS = ("torchrun", "dlrover-run")
+
+SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes"
+"""Names the volumes whose loss does not matter, so that the autoscaler may drain a node in spite of them.
+https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/FAQ.md"""
+
+_SHELL = re.compile(r"(?:ba|da|a|z|k)?sh")
+_PYTHON = re.compile(r"python[\d.]*")
+_MODULES = {"torch.distributed.run": "torchrun", "dlrover.trainer.torch.elastic_run": "dlrover-run"}
+"""Modules that `python -m` starts, and the launcher of the same flags."""
+
+
+def inject_agent(pod: Object, source: AgentSource) -> None:
+    """Change a Pod so that its first container has the agent."""
+    spec = pod["spec"]
+    container = spec["containers"][0]
+    annotations = pod["metadata"].setdefault("annotations", {})
+    annotations[SAFE_TO_EVICT] = ",".join(filter(None, [annotations.get(SAFE_TO_EVICT), VOLUME]))
+    spec["volumes"] = [*(spec.get("volumes") or ()), {"name": VOLUME, "emptyDir": {}}]
+    spec["initContainers"] = [_init_container(container, source), *(spec.get("initContainers") or ())]
+    mount = {"name": VOLUME, "mountPath": source.mount_path, "readOnly": True}
+    container["volumeMounts"] = [*(container.get("volumeMounts") or ()), mount]
+    command, arguments = container.get("command") or [], container.get("args") or []
+    python = None
+    if command:
+        container["command"], python = with_agent([*command, *arguments], source.mount_path)
+        container.pop("args", None)
+    elif arguments and _is_program(arguments[0]):
+        # There is no entrypoint, or one that runs its arguments.
+        container["args"], python = with_agent(arguments, source.mount_path)
+    if python and all(variable["name"] != ENV_PYTHON for variable in container.get("env") or ()):
+        container["env"] = [*(container.get("env") or ()), {"name": ENV_PYTHON, "value": python}]
+
+
+def with_agent(words: Sequence[str], mount_path: str) -> tuple[list[str], str | None]:
+    """A container's command that runs with the agent, and the Python that it names for it, if it names one.
+
+    Args:
+        words: `command` and `args`, not empty.
+        mount_path: where the container sees the agent's files.
+    """
+    launched = _launched(words, mount_path)
+    if launched is not None:
+        return launched
+    paths = _paths(mount_path)
+    text = _place_of_login_text(words) if _SHELL.fullmatch(posixpath.basename(words[0])) else None
+    if text is not None:
+        return [*words[:text], paths + words[text], *words[text + 1 :]], None
+    # Elsewhere no word is changed: a shell whose text is one command becomes that command, so that it is the
+    # agent which gets the Pod's SIGTERM. With another command in front, some shells stay.
+    return ["/bin/sh", "-c", f'{paths}exec "$0" "$@"', *words], None
+
+
+def _launched(words: Sequence[str], mount_path: str) -> tuple[list[str], str | None] | None:
+    """A command that starts torchrun or us by name, with our launcher in its place; None for any other."""
+    if not words:
+        return None
+    folder, name = posixpath.split(words[0])
+    if name in LAUNCHERS or (name == "dlr" and words[1:2] and words[1] in names.POD_COMMANDS):
+        # Beside an absolute path is the Python that it belongs to.
+        python = posixpath.join(folder, "python3") if folder else None
+        return [f"{mount_path}/bin/{name}", *words[1:]], python
+    if _PYTHON.fullmatch(name):
+        flags = 1
+        while words[flags : flags + 1] and words[flags].startswith("-") and words[flags] != "-m":
+            flags += 2 if words[flags] in ("-W", "-X") else 1
+        option, module = (*words[flags : flags + 2], "", "")[:2]
+        if option == "-m" and (launcher := _MODULES.get(module)):
+            return [f"{mount_path}/bin/{launcher}", *words[flags + 2 :]], words[0]
+    return None
+
+
+def _is_program(word: str) -> bool:
+    """Whether this is a command's first word, and no argument of an image's own program."""
+    name = posixpath.basename(word)
+    return name in (*LAUNCHERS, "dlr") or any(kind.fullmatch(name) for kind in (_SHELL, _PYTHON))
+
+
+def _place_of_login_text(words: Sequence[str]) -> int | None:
+    """Which word of a login shell's command is the text that it runs; None for other shells and commands.
+
+    A login shell's profile may set PATH, and comes before the text: that is the first word behind the
+    options, if `-c` is among them. https://pubs.opengroup.org/onlinepubs/9799919799/utilities/sh.html
+    """
+    letters, place = "", 1
+    while place < len(words) and len(words[place]) > 1 and words[place][0] in "-+":
+        option = words[place]
+        place += 1
+        if option == "--":
+            break
+        if option.startswith("--"):
+            letters += "l" if option == "--login" else ""
+            place += option in ("--rcfile", "--init-file")
+        else:
+            letters += option[1:] if option[0] == "-" else ""
+            place += "o" in option.lower()  # `-o pipefail`, of bash `-O extglob`
+    return place if set("cl") <= set(letters) and place < len(words) else None
+
+
+def _paths(mount_path: str) -> str:
+    """The beginning of a shell's text: our launchers come first, and `import dlr` works in any Python."""
+    python_path = f"${{PYTHONPATH:+$PYTHONPATH:}}{mount_path}/{names.AGENT_ZIP}"
+    return f'export PATH="{mount_path}/bin:$PATH" PYTHONPATH="{python_path}"\n'
+
+
+def _init_container(container: Object, source: AgentSource) -> Object:
+    """It runs as the user that the training container runs as, and with no further rights."""
+    context = container.get("securityContext") or {}
+    kept = ("runAsUser", "runAsGroup", "runAsNonRoot", "seccompProfile")
+    return {
+        "name": INIT_CONTAINER,
+        "image": source.image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["cp", "-R", f"{source.path}/.", source.mount_path],
+        "resources": _resources(container),
+        "securityContext": {
+            **{key: context[key] for key in kept if key in context},
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [{"name": VOLUME, "mountPath": source.mount_path}],
+    }
+
+
+def _resources(container: Object) -> Object:
+    """CPU and memory of the training container.
+
+    They are free by then. So the Pod keeps its quality of service, and meets every LimitRange and quota that
+    it meets without us. https://kubernetes.io/docs/concepts/workloads/pods/init-containers/
+    """
+    asked = container.get("resources") or {}
+    return {
+        kind: {name: amount for name, amount in (asked.get(kind) or {}).items() if name in ("cpu", "memory")}
+        for kind in ("requests", "limits")
+        if asked.get(kind)
+    }

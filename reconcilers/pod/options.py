@@ -1,0 +1,33 @@
+"""What whoever runs the controller says of the Pods that it makes.
+
+Standard library only: the CLI reads it at start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+DEFAULT_CHECK_IMAGE = "dlr-worker:0.1.0"
+DEFAULT_AGENT_IMAGE = "dlr-agent:0.1.0"
+DEFAULT_AGENT_PATH = "/opt/dlr-agent"
+DEFAULT_MOUNT_PATH = "/dlr"
+
+
+@dataclass(frozen=True)
+class AgentSource:
+    """Where the agent comes from that is injected into training images, and where it goes."""
+
+    image: str = DEFAULT_AGENT_IMAGE
+    """An image with `cp` and the files that `dlr bundle` writes."""
+    path: str = DEFAULT_AGENT_PATH
+    """The folder of those files in that image."""
+    mount_path: str = DEFAULT_MOUNT_PATH
+    """Where the training container sees them."""
+
+
+@dataclass(frozen=True)
+class PodOptions:
+    check_image: str = DEFAULT_CHECK_IMAGE
+    """Of the Pods that check nodes, where a NodeCheck brings no template: it has torch."""
+    agent: AgentSource | None = field(default_factory=AgentSource)
+    """None: nothing is injected, so that every image has to bring dlr."""

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.monitor import accelerators
+from agent.monitor.accelerators import detect
+from tests.agent.test_xid import Nvml
+
+
+@pytest.fixture
+def nvml(monkeypatch: pytest.MonkeyPatch) -> Nvml:
+    fake = Nvml(gpus=8)
+    monkeypatch.setitem(__import__("sys").modules, "pynvml", fake)
+    return fake
+
+
+@pytest.fixture(autouse=True)
+def devices(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setattr(accelerators, "DEVICES", tmp_path)
+    return tmp_path
+
+
+def add(devices: Path, *names: str) -> None:
+    for name in names:
+        (devices / name).parent.mkdir(parents=True, exist_ok=True)
+        (devices / name).touch()
+
+
+@pytest.fixture
+def wedged(nvml: Nvml, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A driver that does not answer, as in an ioctl that never returns."""
+    released = threading.Event()
+    monkeypatch.setattr(Nvml, "nvmlInit", lambda _: released.wait(60), raising=True)
+    monkeypatch.setattr(accelerators, "NVML_SECONDS", 0.2)
+    yield
+    released.set()
+
+
+def no_driver(nvml: Nvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Nvml) -> None:
+        raise nvml.NVMLError(nvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+
+    monkeypatch.setattr(Nvml, "nvmlInit", refuse)
+
+
+def test_nvidia_devices_are_those_of_nvml(nvml: Nvml) -> None:
+    assert detect() == {"kind": "nvidia", "count": 8, "model": "NVIDIA H100"}
+
+
+def test_a_wedged_driver_does_not_hold_the_agent_up(wedged: None, devices: Path) -> None:
+    add(devices, "nvidia0", "nvidia1", "nvidiactl")
+    started_at = time.monotonic()
+    assert detect() == {"kind": "nvidia", "count": 2, "model": ""}
+    assert time.monotonic() - started_at < 5
+
+
+@pytest.mark.parametrize(
+    ("kind", "files"),
+    [
+        ("amd", ["kfd", "dri/renderD128", "dri/renderD129"]),
+        ("ascend", ["davinci0", "davinci5", "davinci_manager"]),
+        ("gaudi", ["accel/accel0", "accel/accel1", "accel/accel_controlD0"]),
+        ("neuron", ["neuron0", "neuron1"]),
+        ("tpu", ["accel0", "accel1"]),
+    ],
+)
+def test_other_makers_devices_are_counted_by_their_files(
+    nvml: Nvml, monkeypatch: pytest.MonkeyPatch, devices: Path, kind: str, files: list[str]
+) -> None:
+    no_driver(nvml, monkeypatch)
+    add(devices, *files)
+    assert detect() == {"kind": kind, "count": 2, "model": ""}
+
+
+def test_without_devices_there_are_cpus(nvml: Nvml, monkeypatch: pytest.MonkeyPatch, devices: Path) -> None:
+    no_driver(nvml, monkeypatch)
+    add(devices, "dri/renderD128")  # a display adapter
+    found = detect()
+    assert found["kind"] == "cpu"
+    assert found["count"] > 0
+    assert found["model"]

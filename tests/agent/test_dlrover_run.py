@@ -1,0 +1,252 @@
+"""`dlrover-run`: DLRover's flags go, torchrun's stay, and the script's own are nobody's business."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.distributed.run import get_args_parser
+
+from agent import dlrover_run
+from agent.dlrover_run import can_bind_to_numa_nodes, translated
+from agent.run import _add_our_flags
+from agent.warm.argv_padding import PADDING, VARIABLE
+from crds.dlrover import FLAGS, SWITCHES, options
+
+
+def never() -> bool:
+    return False
+
+
+def parser() -> argparse.ArgumentParser:
+    """`dlr run`'s: torchrun's, with our flags."""
+    found: argparse.ArgumentParser = get_args_parser()
+    _add_our_flags(found)
+    return found
+
+
+# --- Examples ---------------------------------------------------------------------------------------------
+
+DLROVERS_EXAMPLE = (
+    "--network-check --exclude-straggler --nnodes=3:4 --nproc_per_node=2 --max_restarts=3 "
+    "--rdzv_conf pend_timeout=600 examples/cnn_train.py --num_epochs 5 --network-check"
+)
+
+
+def test_dlrovers_example() -> None:
+    command, not_obeyed = translated(DLROVERS_EXAMPLE.split(), never)
+    script = ["examples/cnn_train.py", "--num_epochs", "5", "--network-check"]
+    settings = ["--max_restarts=3", "--rdzv_conf", "pend_timeout=600"]
+    assert command == ["--nnodes=3:4", "--nproc_per_node=2", *settings, *script]
+    assert not_obeyed == [
+        "--network-check: set the job's spec.nodeCheck.enabled: true",
+        "--exclude-straggler: set the job's spec.nodeCheck.excludeStragglers: true",
+        "--rdzv-conf pend_timeout=600: a worker waits until the job's "
+        "spec.runPolicy.activeDeadlineSeconds are over",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given_words", "command", "advice"),
+    [
+        (
+            "--node_unit 4 train.py",
+            "train.py",
+            ["--node-unit=4: set the job's spec.elasticPolicy.nodeUnit: 4"],
+        ),
+        ("--node-unit=2 --node_unit 4 t.py", "t.py", ["--node-unit=4: set"]),
+        ("--precheck 0 t.py", "t.py", []),
+        ("--precheck=2 --precheck=0 t.py", "t.py", []),
+        ("--precheck=2 t.py", "t.py", ["--precheck=2: set the job's spec.nodeCheck.enabled: true"]),
+        ("--auto_tunning --save_at_breakpoint t.py", "t.py", ["--auto-tunning:", "--save-at-breakpoint:"]),
+        ("--accelerator ascend-npu --nnodes 2 t.py", "--nnodes 2 t.py", []),
+        ("--accelerator=nvidia.com/gpu t.py", "t.py", []),
+        (
+            "--ucp_device_type gpu --training-port 60000 t.py",
+            "t.py",
+            ["--ucp-device-type", "--training-port"],
+        ),
+        ("--membind-policy none t.py", "t.py", []),
+        ("--standalone --nproc-per-node=2 t.py", "--nproc-per-node=2 t.py", []),
+        (
+            "--rdzv-conf join_timeout=600,lastcall_timeout=60 t.py",
+            "--rdzv-conf join_timeout=600,lastcall_timeout=60 t.py",
+            ["--rdzv-conf lastcall_timeout=60: set the job's spec.elasticPolicy.lastCallSeconds: 60"],
+        ),
+        ("--rdzv_conf=pend_timeout=inf t.py", "--rdzv_conf=pend_timeout=inf t.py", []),
+        ("--network-check -m package.train --node-unit=4", "-m package.train --node-unit=4", ["--network"]),
+        ("--network-check -- t.py --network-check", "-- t.py --network-check", ["--network-check"]),
+        (
+            "--no-python --network-check ./run.sh --network-check",
+            "--no-python ./run.sh --network-check",
+            ["-"],
+        ),
+        ("-r 3 -t3 --network-check t.py", "-r 3 -t3 t.py", ["--network-check"]),
+        # what DLRover's own parser refuses is no reason for an exit here either
+        ("--network-check=True t.py", "t.py", ["--network-check: set"]),
+        ("--node-unit --nnodes=2 t.py", "--nnodes=2 t.py", ["--node-unit: set"]),
+    ],
+)
+def test_flags(given_words: str, command: str, advice: list[str]) -> None:
+    found, not_obeyed = translated(given_words.split(), never)
+    assert found == command.split()
+    assert len(not_obeyed) == len(advice)
+    assert all(said.startswith(start) for said, start in zip(not_obeyed, advice, strict=True))
+
+
+def test_numa_affinity_becomes_torchs_numa_binding_where_that_works() -> None:
+    words = ["--numa-affinity", "--nnodes=2", "train.py", "--numa-affinity"]
+    assert translated(words, lambda: True) == (["--nnodes=2", dlrover_run.NUMA_BINDING, *words[2:]], [])
+    assert translated(words, never) == (words[1:], [dlrover_run.NO_NUMA_BINDING])
+    own = ["--numa_affinity", "--numa-binding=exclusive", "train.py"]
+    assert translated(own, lambda: True) == (own[1:], [])
+
+
+def test_numa_binding_works_with_a_gpu_numactl_and_a_torch_that_has_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(dlrover_run, "NVIDIA_DEVICE", tmp_path)
+    monkeypatch.setattr(dlrover_run.shutil, "which", lambda name: f"/bin/{name}")
+    assert can_bind_to_numa_nodes() == ("--numa-binding" in parser().format_help())
+    monkeypatch.setattr(dlrover_run.shutil, "which", lambda name: None)
+    assert not can_bind_to_numa_nodes()
+    monkeypatch.undo()
+    monkeypatch.setattr(dlrover_run, "NVIDIA_DEVICE", tmp_path / "none")
+    assert not can_bind_to_numa_nodes()
+
+
+def test_it_speaks_at_the_first_start_alone_and_leaves_the_padding_at_the_end(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    launched: list[list[str]] = []
+    monkeypatch.setattr(dlrover_run, "launch", lambda argv: launched.append(argv) or 0)
+    assert dlrover_run.main(["--network-check", "train.py"]) == 0
+    assert capsys.readouterr().err == (
+        "dlrover-run: not obeyed: --network-check: set the job's spec.nodeCheck.enabled: true\n"
+    )
+    monkeypatch.setenv(VARIABLE, PADDING)
+    dlrover_run.main(["--network-check", "train.py", PADDING])
+    dlrover_run.main(["--node-unit", PADDING])
+    assert launched == [["train.py"], ["train.py", PADDING], [PADDING]]
+    assert capsys.readouterr().err == ""
+
+
+# --- The table and torch's parser -------------------------------------------------------------------------
+
+
+def test_every_flag_without_a_value_is_known() -> None:
+    """Of another, the script would be taken for the value."""
+    switches = {
+        name.lstrip("-").replace("_", "-")
+        for action in parser()._actions
+        for name in action.option_strings
+        if action.nargs == 0
+    }
+    assert switches <= SWITCHES
+    assert switches | {flag.name for flag in FLAGS.values() if not flag.takes_value} >= SWITCHES - {
+        "virtual-local-rank"  # newer torch
+    }
+
+
+def test_no_flag_of_dlrovers_is_torchruns() -> None:
+    torchruns = {name.lstrip("-") for action in parser()._actions for name in action.option_strings}
+    assert not torchruns & set(FLAGS)
+
+
+# --- Properties -------------------------------------------------------------------------------------------
+
+words = st.text(alphabet="ab1.-_= /:", max_size=8)
+anything = st.one_of(words, st.sampled_from([f"--{name}" for name in FLAGS]), st.just("train.py"))
+
+
+@st.composite
+def spelling(draw: st.DrawFn, name: str, value: str | None) -> list[str]:
+    flag = f"--{draw(st.sampled_from([name, name.replace('-', '_')]))}"
+    if value is None:
+        return [flag]
+    return [f"{flag}={value}"] if draw(st.booleans()) else [flag, value]
+
+
+TORCHRUNS = {
+    "nnodes": "1:4",
+    "nproc-per-node": "2",
+    "max-restarts": "3",
+    "rdzv-conf": "join_timeout=60,timeout=5",
+    "rdzv-endpoint": "host:29500",
+    "rdzv-id": "mine",
+    "role": "trainer",
+    "log-dir": "/tmp/logs.py",
+    "tee": "3",
+    "monitor-interval": "0.5",
+    "local-addr": "10.0.0.1",
+    "no-python": None,
+    "run-path": None,
+}
+DLROVERS = {flag.name: "2" if flag.takes_value else None for flag in FLAGS.values()}
+
+
+def dlrovers_parser() -> argparse.ArgumentParser:
+    """torchrun's, ours and DLRover's flags, as DLRover adds its own."""
+    found = argparse.ArgumentParser(allow_abbrev=False, parents=[parser()], add_help=False)
+    for flag in FLAGS.values():
+        spellings = [f"--{flag.name}", f"--{flag.name.replace('-', '_')}"]
+        if flag.takes_value:
+            found.add_argument(*spellings)
+        else:
+            found.add_argument(*spellings, action="store_true")
+    return found
+
+
+DLROVERS_PARSER = dlrovers_parser()
+
+
+@given(
+    st.lists(st.sampled_from([*TORCHRUNS.items(), *DLROVERS.items()])),
+    st.sampled_from([["train.py"], ["-m", "package.train"], ["--", "-odd.py"], ["./run"], ["-"]]),
+    st.lists(anything),
+    st.data(),
+)
+def test_the_scripts_arguments_stay_and_no_flag_of_torchruns_is_lost(
+    flags: list[tuple[str, str | None]], script: list[str], arguments: list[str], data: st.DataObject
+) -> None:
+    said = [(name, data.draw(spelling(name, value))) for name, value in flags]
+    front = [word for _, spelt in said for word in spelt]
+    command, _ = translated([*front, *script, *arguments], never)
+    kept = [word for name, spelt in said if name in TORCHRUNS for word in spelt]
+    assert command == [*kept, *script, *arguments]
+
+
+@given(st.lists(st.one_of(anything, st.sampled_from([f"--{name}" for name in TORCHRUNS]))))
+def test_whatever_it_is_given_it_takes_flags_of_dlrovers_alone(argv: list[str]) -> None:
+    command, _ = translated(argv, never)
+    left = iter(command)
+    gone = [
+        word for option in options(argv) for word in option.words if option.name in (*FLAGS, "standalone")
+    ]
+    assert len(command) + len(gone) == len(argv)
+    remaining = next(left, None)
+    for word in argv:
+        if word == remaining:
+            remaining = next(left, None)
+        else:
+            assert word in gone
+    assert remaining is None
+
+
+@given(
+    st.lists(st.sampled_from([*TORCHRUNS.items(), *DLROVERS.items()])),
+    st.sampled_from([["train.py"], ["package.train"], ["./run"]]),
+    st.lists(words.filter(lambda word: word != "--")),
+    st.data(),
+)
+def test_a_command_is_divided_as_argparse_divides_it(
+    flags: list[tuple[str, str | None]], script: list[str], arguments: list[str], data: st.DataObject
+) -> None:
+    front = [word for name, value in flags for word in data.draw(spelling(name, value))]
+    argv = [*front, *script, *arguments]
+    parsed = DLROVERS_PARSER.parse_args(argv)
+    found = sum(len(option.words) for option in options(argv))
+    assert argv[found:] == [parsed.training_script, *parsed.training_script_args]

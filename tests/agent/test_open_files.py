@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import logging
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.monitor import open_files
+from tests.agent.conftest import Agents
+from tests.agent.fake_cluster import FakeCluster
+
+
+@pytest.fixture
+def low_limit() -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_agent_takes_the_hard_limit_and_training_processes_that_of_the_image(
+    cluster: FakeCluster, agents: Agents, low_limit: None, warm: bool
+) -> None:
+    script = agents.script(
+        "import resource, subprocess, time, dlr\n"
+        "while resource.getrlimit(resource.RLIMIT_NOFILE)[0] != 256: time.sleep(0.02)\n"
+        "print('limit', resource.getrlimit(resource.RLIMIT_NOFILE), flush=True)\n"
+        "dlr.report_step(1)\n"
+        "time.sleep(60)\n"
+    )
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    agent = agents.start(0, script, warm=warm)
+    cluster.wait_state({0: "Ready"}, 0)
+    assert resource.prlimit(agent.pid, resource.RLIMIT_NOFILE) == (min(hard, open_files.ENOUGH), hard)
+    cluster.form([0])
+    cluster.wait_step(0, 1)
+    agents.wait_log(0, f"limit (256, {hard})")
+
+
+def test_a_world_that_is_too_large_is_said_to_be(caplog: pytest.LogCaptureFixture, low_limit: None) -> None:
+    with caplog.at_level(logging.WARNING):
+        open_files.warn_if_too_few(ranks=64, agents=8)
+        assert not caplog.records
+        open_files.warn_if_too_few(ranks=80, agents=10)
+    assert caplog.records[0].message.startswith(
+        "this container may open 256 files at a time, and rank 0 may need 280 to serve a world of 80 processes: "
+    )
+
+
+def test_process_that_has_ended_needs_no_limit() -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    assert not Path(f"/proc/{process.pid}").exists()
+    open_files.give_back([process.pid])

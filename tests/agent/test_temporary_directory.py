@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+import agent.run
+from agent import temporary_directory
+from agent.environment import InvalidEnvironmentError
+from agent.temporary_directory import ensure_temporary_directory
+
+
+@pytest.fixture
+def read_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container whose root file system cannot be written to, and that has no emptyDir."""
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/proc"])
+    with pytest.raises(FileNotFoundError):
+        tempfile.gettempdir()
+
+
+def test_shared_memory_serves_where_nothing_else_can_be_written_to(
+    tmp_path: Path, read_only: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(temporary_directory, "SHARED_MEMORY", str(tmp_path))
+    environ: dict[str, str] = {}
+    ensure_temporary_directory(environ)
+    assert environ == {"TMPDIR": str(tmp_path)}
+    assert Path(tempfile.mkdtemp()).parent == tmp_path
+    assert len(caplog.records) == 1
+
+
+def test_a_directory_of_the_images_own_is_left_alone() -> None:
+    environ: dict[str, str] = {}
+    ensure_temporary_directory(environ)
+    assert environ == {}
+
+
+def test_without_any_directory_there_is_one_sentence(
+    read_only: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(temporary_directory, "SHARED_MEMORY", "/nonexistent")
+    with pytest.raises(InvalidEnvironmentError, match="mount an emptyDir at /tmp"):
+        ensure_temporary_directory({})
+
+
+def test_log_directory_that_cannot_be_written_to_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("JOB_NAME", "NAMESPACE", "WORKER_NAME", "POD_UID"):
+        monkeypatch.setenv(f"DLR_{name}", "x")
+    monkeypatch.setenv("POD_IP", "127.0.0.1")
+    monkeypatch.setenv("DLR_WORKER_INDEX", "0")
+    monkeypatch.setenv("DLR_INCARNATION", "1")
+    monkeypatch.setattr(agent.run.signals, "handle", lambda *_: None)
+    monkeypatch.setattr(agent.run, "log_to_stderr", lambda: None)
+    monkeypatch.setattr(agent.run.open_files, "raise_limit", lambda: None)
+    assert agent.run.main(["--log-dir=/proc/logs", "train.py"]) == 2
+    last_line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert last_line.startswith("dlr run: ")
+    assert os.strerror(2) in last_line

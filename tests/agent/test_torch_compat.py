@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
+
+from agent import main
+from agent.torch_compat import missing_seams, require_supported
+from agent.unsupported_torch import UnsupportedTorchError
+from tests.agent.conftest import ROOT
+
+
+@pytest.mark.parametrize("version", ["2.6.0", "2.6.0+cu124", "2.13.0a0+git1234", "3.0"])
+def test_supported_versions(version: str) -> None:
+    require_supported(version)
+
+
+@pytest.mark.parametrize("version", ["2.5.1+cpu", "1.13.1", "unknown"])
+def test_older_versions_are_refused_and_named(version: str) -> None:
+    with pytest.raises(UnsupportedTorchError, match=r"needs torch 2\.6 or newer") as refused:
+        require_supported(version)
+    assert f"torch {version}," in str(refused.value)
+
+
+def test_this_torch_has_all_that_is_built_on() -> None:
+    assert missing_seams() == []
+
+
+def test_what_a_later_torch_has_changed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(SubprocessHandler, "_popen")
+    assert missing_seams() == ["SubprocessHandler._popen"]
+
+
+@pytest.mark.parametrize(
+    "program",
+    ["import dlr.cli; dlr.cli.main()", "import agent.main, sys; sys.exit(agent.main.main(sys.argv[1:]))"],
+)
+@pytest.mark.parametrize("job", ["", "job"])
+def test_old_torch_is_told_in_one_sentence(program: str, job: str, tmp_path: Path) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch/__init__.py").write_text("__version__ = '2.5.1+cu121'")
+    done = subprocess.run(
+        [sys.executable, "-c", program, "run", "train.py"],
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": f"{tmp_path}:{ROOT}", "DLR_JOB_NAME": job},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 69
+    sentence = f"{sys.executable} has torch 2.5.1+cu121, and dlr needs torch 2.6 or newer: install that in this image\n"
+    assert done.stderr.startswith("dlr: ") and done.stderr.endswith(sentence) and done.stderr.count("\n") == 1
+
+
+def test_torch_that_cannot_be_loaded_is_told_in_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch/__init__.py").write_text("raise ImportError('libcudart.so.12: cannot open it')")
+    program = "import agent.main, sys; sys.exit(agent.main.main(['run', 'train.py']))"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": f"{tmp_path}:{ROOT}", "DLR_JOB_NAME": "job"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    told = f"dlr: {sys.executable} cannot import its torch: libcudart.so.12: cannot open it\n"
+    assert (done.returncode, done.stderr) == (69, told)
+
+
+def test_import_that_fails_later_on_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(_: object) -> int:
+        raise ImportError("cannot import name 'fast' from 'kernels'")
+
+    monkeypatch.setitem(main.COMMANDS, "run", run)
+    with pytest.raises(ImportError, match="cannot import name 'fast'"):
+        main.main(["run", "train.py"])

@@ -1,0 +1,87 @@
+"""Moving modules below another package changes what they import, and nothing else of them."""
+
+import ast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlr.bundle.relocate import PARTS, RelocationError, module_name, relocated
+
+MODULES = {"agent", "agent.world", "crds", "crds.names"}
+
+
+@pytest.mark.parametrize(
+    ("source", "moved"),
+    [
+        ("from agent import world\n", "from dlr._internal.agent import world\n"),
+        ("from agent.world import World\n", "from dlr._internal.agent.world import World\n"),
+        ("    from agent.world import (\n        World,\n    )\n", None),
+        ("import agent\n", "from dlr._internal import agent\n"),
+        ("import agent as ours\n", "from dlr._internal import agent as ours\n"),
+        ("if True: from crds import names\n", "if True: from dlr._internal.crds import names\n"),
+        ("x = 1; import crds\n", "x = 1; from dlr._internal import crds\n"),
+        ("run('-m', 'agent.world')\n", "run('-m', 'dlr._internal.agent.world')\n"),
+        ("status['agent']\n", "status['agent']\n"),
+        ("'agent.nothing'\n", "'agent.nothing'\n"),
+        ("from .agent import x\n", "from .agent import x\n"),
+        ("from dlr.agent import x\n", "from dlr.agent import x\n"),
+        ("from agents import x\n", "from agents import x\n"),
+        ("agent.world.x = agent\n", "agent.world.x = agent\n"),
+        ("def f():\n    yield from agent\n", "def f():\n    yield from agent\n"),
+        ("raise ValueError from agent\n", "raise ValueError from agent\n"),
+    ],
+)
+def test_imports_are_moved_and_nothing_else(source: str, moved: str | None) -> None:
+    wanted = source.replace("from agent", "from dlr._internal.agent") if moved is None else moved
+    assert relocated(source, {"agent", "crds"}, MODULES) == wanted
+
+
+def test_an_import_that_binds_the_moved_name_by_itself_is_refused() -> None:
+    with pytest.raises(RelocationError, match=r"x\.py:2"):
+        relocated("a = 1\nimport agent.world\n", PARTS, MODULES, "x.py")
+
+
+def test_imports_of_several_modules_at_once_are_refused() -> None:
+    with pytest.raises(RelocationError, match=r"x\.py:1"):
+        relocated("import os, agent\n", PARTS, MODULES, "x.py")
+
+
+def test_lines_are_those_of_python() -> None:
+    assert relocated("a = '\f\u2028'\nimport agent\n", PARTS, MODULES).endswith(
+        "\nfrom dlr._internal import agent\n"
+    )
+
+
+NAMES = st.sampled_from(["agent", "agent.world", "crds.names", "os", "dlr.data", "torch"])
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.builds("from {} import x".format, NAMES),
+            st.builds("y = '{}'".format, NAMES),
+            st.builds("# from {} import x".format, NAMES),
+            st.sampled_from(["import agent", "import os", "z = 'für' # ä", ""]),
+        )
+    )
+)
+def test_moving_twice_is_moving_once_and_keeps_the_lines(lines: list[str]) -> None:
+    source = "\n".join(lines) + "\n"
+    once = relocated(source, PARTS, MODULES)
+    assert relocated(once, PARTS, MODULES) == once
+    assert once.count("\n") == source.count("\n")
+    roots = {
+        (node.module or "").partition(".")[0]
+        for node in ast.walk(ast.parse(once))
+        if isinstance(node, ast.ImportFrom)
+    }
+    assert not roots & PARTS
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [("agent/__init__.py", "agent"), ("agent/kube/api.py", "agent.kube.api"), ("pynvml.py", "pynvml")],
+)
+def test_a_modules_name_follows_from_its_path(path: str, name: str) -> None:
+    assert module_name(path) == name

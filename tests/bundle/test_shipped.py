@@ -1,0 +1,176 @@
+"""What is shipped, as it is shipped: the wheel's files, and the zip that is injected into training images."""
+
+import os
+import runpy
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from dlr.bundle import agent as agent_bundle
+from dlr.bundle.relocate import PARTS
+
+ROOT = Path(__file__).parents[2]
+
+REFUSING = """
+import importlib, sys
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {refused!r}:
+            raise ModuleNotFoundError(f"{{name}} is not shipped under this name", name=name)
+
+sys.meta_path.insert(0, Refuse())
+sys.path[:0] = {first!r}
+{then}
+"""
+
+
+def run_refusing(first: Path, refused: set[str], then: str) -> str:
+    """Run code that finds our modules in `first` alone; what it prints."""
+    source = REFUSING.format(refused=refused, first=[str(first)], then=then)
+    done = subprocess.run(
+        [sys.executable, "-c", source], capture_output=True, text=True, timeout=110, cwd="/", check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("agent")
+    agent_bundle.build(found)
+    return found
+
+
+def test_every_module_of_the_wheel_imports_where_our_top_level_names_do_not_exist(tmp_path: Path) -> None:
+    files = runpy.run_path(str(ROOT / "setup.py"))["wheel_files"](ROOT)
+    assert {path.partition("/")[0] for path in files} == {"dlr"}
+    for place, content in files.items():
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).write_bytes(content)
+    modules = [
+        path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        for path in files
+        if path.endswith(".py") and not path.endswith("__main__.py")
+    ]
+    assert len(modules) > 300
+    then = f"for name in {modules!r}: importlib.import_module(name)\nprint('all')"
+    assert run_refusing(tmp_path, set(PARTS) | {"e2e", "tests"}, then).endswith("all\n")
+
+
+def test_the_zip_needs_torch_alone(folder: Path) -> None:
+    """Neither our own top-level names nor what the agent vendors are looked for outside of it."""
+    with zipfile.ZipFile(folder / agent_bundle.AGENT_ZIP) as archive:
+        names = archive.namelist()
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"dlr", "__main__.py"}
+    modules = [
+        name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        for name in names
+        if name.startswith(("dlr/_internal/agent", "dlr/_internal/healthcheck", "dlr/_internal/pynvml"))
+        and not name.endswith("__main__.py")
+    ]
+    refused = set(PARTS) | set(agent_bundle.VENDORED) | {"pydantic", "kubernetes", "yaml", "typer", "aiohttp"}
+    then = f"for name in {modules!r}: importlib.import_module(name)\nprint('all')"
+    assert run_refusing(folder / agent_bundle.AGENT_ZIP, refused, then).endswith("all\n")
+
+
+def test_equal_sources_make_equal_bytes(folder: Path, tmp_path: Path) -> None:
+    agent_bundle.build(tmp_path)
+    assert (tmp_path / agent_bundle.AGENT_ZIP).read_bytes() == (folder / agent_bundle.AGENT_ZIP).read_bytes()
+
+
+def test_torchrun_finds_our_rendezvous_in_the_zip(folder: Path) -> None:
+    then = (
+        "from importlib.metadata import distributions\n"
+        f"found = [d for d in distributions(path=[{str(folder / agent_bundle.AGENT_ZIP)!r}])]\n"
+        "print([e.value for d in found for e in d.entry_points if e.group == 'torchrun.handlers'])\n"
+        "print(next(iter(found[0].entry_points)).load().__module__)\n"
+    )
+    printed = run_refusing(folder / agent_bundle.AGENT_ZIP, set(PARTS), then)
+    assert printed == "['dlr.torchrun:get_handler']\ndlr.torchrun\n"
+
+
+def launch(
+    folder: Path, launcher: str, *arguments: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [folder / "bin" / launcher, *arguments],
+        env={"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.defpath]), **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_outside_of_a_job_the_launcher_says_so_in_one_sentence(folder: Path) -> None:
+    done = launch(folder, "dlr", "run", "train.py")
+    assert done.returncode == 2
+    assert done.stderr.strip().splitlines()[-1].startswith("dlr run: DLR_JOB_NAME is not set")
+
+
+def test_a_command_that_needs_more_than_the_agent_is_refused_by_name(folder: Path) -> None:
+    done = launch(folder, "dlr", "job", "status")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "`dlr job` is not one of them" in done.stderr
+
+
+def test_an_image_without_python_is_told_so(folder: Path, tmp_path: Path) -> None:
+    done = launch(folder, "torchrun", "train.py", PATH=str(tmp_path))
+    assert done.returncode == 127
+    assert "no python3 on its PATH" in done.stderr
+
+
+def test_a_python_that_is_not_beside_its_torchrun_is_the_one_on_path(folder: Path) -> None:
+    """As where pip runs as root on Debian: /usr/local/bin/torchrun is /usr/bin/python3's."""
+    done = launch(folder, "dlr", "run", "train.py", DLR_PYTHON="/usr/local/bin/no-python3")
+    first, *_, last = done.stderr.splitlines()
+    assert first.startswith("dlr: there is no /usr/local/bin/no-python3, so /")
+    assert last.startswith("dlr run: DLR_JOB_NAME is not set")
+
+
+def test_a_python_without_torch_is_told_so(folder: Path) -> None:
+    bare = Path(sys.base_prefix) / "bin" / "python3"
+    done = launch(folder, "torchrun", "train.py", DLR_PYTHON=str(bare), DLR_JOB_NAME="digits")
+    assert done.returncode == 69
+    assert "has no torch" in done.stderr
+
+
+def test_torchrun_of_its_own_rendezvous_is_the_images(folder: Path, tmp_path: Path) -> None:
+    """--standalone trains in a job's Pod as it does anywhere, without our agent."""
+    script = tmp_path / "train.py"
+    script.write_text("import os, sys; print(os.environ['WORLD_SIZE'], sys.argv[1:])")
+    done = launch(
+        folder,
+        "torchrun",
+        "--standalone",
+        str(script),
+        "--rdzv-backend=x",
+        DLR_JOB_NAME="digits",
+        PET_NNODES="2:2",
+        PET_RDZV_BACKEND="dlr",
+    )
+    assert (done.returncode, done.stdout) == (0, "1 ['--rdzv-backend=x']\n"), done.stderr
+
+
+def test_the_images_own_torchrun_goes_on_as_the_agent(folder: Path) -> None:
+    """A command may find it before our launcher; only for our rendezvous, and only where we are injected."""
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "train.py"],
+        env={
+            "PATH": os.defpath,
+            "PYTHONPATH": str(folder / agent_bundle.AGENT_ZIP),
+            "PET_RDZV_BACKEND": "dlr",
+            "DLR_JOB_NAME": "digits",
+        },
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.strip().splitlines()[-1].startswith("dlr run: DLR_NAMESPACE is not set")

@@ -1,0 +1,261 @@
+"""What the facts of a cluster mean: a line each, with what to do."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+import deploy
+from dlr.commands.api import ApiFailure
+from dlr.commands.doctor import facts as doctor_facts
+from dlr.commands.doctor.facts import Facts
+from dlr.commands.doctor.rights import Right, rights_of_controller, rights_to_install
+from dlr.commands.doctor.verdicts import Level, verdicts
+
+JSON = dict[str, Any]
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+DOCUMENTS = deploy.documents()
+ESTABLISHED = {"conditions": [{"type": "Established", "status": "True"}]}
+CRDS = [each | {"status": ESTABLISHED} for each in DOCUMENTS if each["kind"] == "CustomResourceDefinition"]
+ROLLED_OUT = {"replicas": 2, "updatedReplicas": 2, "availableReplicas": 2, "observedGeneration": 1}
+
+
+def deployment(**status: Any) -> JSON:
+    (found,) = (copy.deepcopy(each) for each in DOCUMENTS if each["kind"] == "Deployment")
+    found["metadata"]["generation"] = 1
+    return found | {"status": ROLLED_OUT | status}
+
+
+def lease(seconds_ago: float = 1.0) -> JSON:
+    renewed = (NOW - timedelta(seconds=seconds_ago)).isoformat()
+    return {
+        "spec": {"holderIdentity": "dlr-controller-x_u", "renewTime": renewed, "leaseDurationSeconds": 15}
+    }
+
+
+def pod(**status: Any) -> JSON:
+    return {"metadata": {"name": "p"}, "status": status}
+
+
+READY = pod(conditions=[{"type": "Ready", "status": "True"}])
+INSTALLED = Facts(
+    server="https://s",
+    version={"major": "1", "minor": "33", "gitVersion": "v1.33.2"},
+    now=NOW,
+    namespace="dlr-system",
+    documents=DOCUMENTS,
+    policies=["dlr-worker-status", "dlr-worker-lease"],
+    dns_pods=[READY],
+    crds=CRDS,
+    controllers=[deployment()],
+    lease=lease(),
+)
+EMPTY = replace(INSTALLED, policies=[], crds=[], controllers=[], lease=None)
+
+
+def told(facts: Facts, topic: str) -> list[str]:
+    return [f"{line.level}: {line.text}" for line in verdicts(facts) if line.topic == topic]
+
+
+@pytest.mark.parametrize("facts", [INSTALLED, EMPTY])
+def test_a_sound_cluster_is_ok_with_dlr_and_without(facts: Facts) -> None:
+    assert {line.level for line in verdicts(facts)} == {Level.OK}
+
+
+@pytest.mark.parametrize(
+    ("minor", "level"), [("29", "problem"), ("29+", "problem"), ("30", "ok"), ("36+", "ok"), ("", "ok")]
+)
+def test_kubernetes_before_1_30_has_no_admission_policies(minor: str, level: str) -> None:
+    (text,) = told(replace(INSTALLED, version={"major": "1", "minor": minor, "gitVersion": "v"}), "server")
+    assert text.startswith(f"{level}: Kubernetes v at https://s")
+
+
+def test_what_one_may_not_is_named() -> None:
+    missing = [Right("create", "apps", "deployments", "dlr-system"), Right("get", "", "namespaces")]
+    (text,) = told(replace(EMPTY, missing_to_install=missing), "rights")
+    assert text.startswith("problem: You may not create deployments.apps in dlr-system, get namespaces: ")
+    (text,) = told(replace(INSTALLED, missing_to_install=missing), "rights")
+    assert text.startswith("warn: ")  # it is installed; others may upgrade it
+    (text,) = told(replace(INSTALLED, missing_of_controller=missing[:1] * 6), "controller's rights")
+    assert text.startswith("problem: It may not create") and "and 2 things more" in text
+
+
+def test_admission_that_is_off_or_lacks_our_policies() -> None:
+    (text,) = told(replace(INSTALLED, policies=None), "admission")
+    assert text.startswith("problem: The API server serves no ValidatingAdmissionPolicy v1")
+    (text,) = told(replace(INSTALLED, policies=["dlr-worker-lease"]), "admission")
+    assert text.startswith("warn: dlr-worker-status not there")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"dns_pods": [READY, pod()]}, "ok: 1 of 2 Pods"),
+        ({"dns_pods": [pod()]}, "warn: No Pod of the cluster's DNS is ready."),
+        ({"dns_pods": []}, "warn: Found no DNS"),
+        ({"resolves": True, "dns_pods": []}, "ok: Names of the cluster are resolved"),
+        ({"resolves": False}, "warn: Names of the cluster are not resolved"),
+        ({"dns_pods": None, "refused": {"dns_pods": "no"}}, "warn: Could not be looked at: no"),
+    ],
+)
+def test_dns(change: JSON, says: str) -> None:
+    (text,) = told(replace(INSTALLED, **change), "dns")
+    assert text.startswith(says)
+
+
+def test_crds_of_another_operator_version_or_not_there() -> None:
+    def changed(**names: Any) -> JSON:
+        crd = copy.deepcopy(CRDS[0])
+        crd["spec"]["names"] |= names
+        return crd
+
+    (text,) = told(replace(INSTALLED, crds=[changed(categories=[]), *CRDS[1:]]), "crds")
+    assert text.startswith(
+        "problem: Another operator has defined elasticjobs.elastic.iml.github.io (DLRover's"
+    )
+    (text,) = told(replace(INSTALLED, crds=[changed(shortNames=["j"]), *CRDS[1:]]), "crds")
+    assert text.startswith("warn: elasticjobs.elastic.iml.github.io of another version than this dlr.")
+    (text,) = told(replace(INSTALLED, crds=CRDS[1:]), "crds")
+    assert text == "problem: elasticjobs.elastic.iml.github.io not there. Run `dlr install`."
+    (text,) = told(replace(INSTALLED, crds=[]), "crds")
+    assert text.startswith("problem: Not there yet")
+    refused = {"type": "NamesAccepted", "status": "False", "message": "ej is taken"}
+    (text,) = told(
+        replace(INSTALLED, crds=[CRDS[0] | {"status": {"conditions": [refused]}}, *CRDS[1:]]), "crds"
+    )
+    assert "not established yet: elasticjobs.elastic.iml.github.io (ej is taken)." in text
+
+
+def test_crds_with_what_the_api_server_adds_are_of_this_version() -> None:
+    served = copy.deepcopy(CRDS)
+    for crd in served:
+        crd["spec"]["conversion"] = {"strategy": "None"}
+        crd["spec"]["versions"][0]["deprecated"] = False
+    assert told(replace(INSTALLED, crds=served), "crds")[0].startswith("ok: All 4")
+
+
+def test_dlrover_s_operator_is_told_with_how_to_stop_it() -> None:
+    operator = {"metadata": {"name": "dlrover-controller-manager", "namespace": "dlrover"}, "spec": {}}
+    (text,) = told(replace(EMPTY, operators=[operator]), "dlrover")
+    assert text.startswith("problem: ")
+    assert "kubectl scale deployment dlrover-controller-manager -n dlrover --replicas=0" in text
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (
+            {"controllers": [deployment(availableReplicas=1)]},
+            "problem: 1 of 2 Pods of the controller are ready.",
+        ),
+        (
+            {"controllers": [deployment(observedGeneration=0)]},
+            "problem: 0 of 2 Pods of the controller are ready.",
+        ),
+        ({"controllers": [deployment(replicas=3)]}, "problem: 2 of 2 Pods of the controller are ready."),
+        ({"lease": lease(16.0)}, "problem: The controller's Pods are ready, and none of them leads yet."),
+        ({"lease": None}, "problem: The controller's Pods are ready, and none of them leads yet."),
+        (
+            {"namespace": "x"},
+            "warn: Not in namespace x; `dlr install` puts it there. There is one in dlr-system",
+        ),
+    ],
+)
+def test_a_controller_that_is_not_ready_or_does_not_lead(change: JSON, says: str) -> None:
+    assert told(replace(INSTALLED, **change), "controller")[0].startswith(says)
+
+
+def test_a_controller_s_pods_say_what_they_wait_for() -> None:
+    unscheduled = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}
+    crashing = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}}
+    creating = {"waiting": {"reason": "ContainerCreating"}}
+    quota = {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota: small"}
+    facts = replace(
+        INSTALLED,
+        controllers=[deployment(availableReplicas=0, conditions=[quota])],
+        pods=[
+            pod(conditions=[unscheduled]),
+            pod(containerStatuses=[{"state": crashing}]),
+            pod(containerStatuses=[{"state": creating}]),
+        ],
+    )
+    (text,) = told(facts, "controller")
+    assert (
+        "(CrashLoopBackOff: back-off 10s; exceeded quota: small; not scheduled: 0/3 nodes are available)"
+        in text
+    )
+
+
+def test_a_controller_of_another_version_is_told() -> None:
+    other = deployment()
+    other["spec"]["template"]["spec"]["containers"][0]["image"] = "r:5000/dlr-controller:0.0.9@sha256:0"
+    lines = told(replace(INSTALLED, controllers=[other]), "controller")
+    assert lines[1].startswith("warn: Its image is of version 0.0.9, this dlr is 0.1.0")
+
+
+def test_rights_are_asked_with_their_subresource_and_name() -> None:
+    right = Right("patch", "elastic.iml.github.io", "elasticjobs/status", "team-a", "digits")
+    assert right.review()["spec"]["resourceAttributes"] == {
+        "verb": "patch",
+        "group": "elastic.iml.github.io",
+        "resource": "elasticjobs",
+        "subresource": "status",
+        "namespace": "team-a",
+        "name": "digits",
+    }
+
+
+def test_rights_are_those_of_the_manifests() -> None:
+    assert Right("create", "apps", "deployments", "dlr-system") in rights_to_install(DOCUMENTS)
+    controllers = rights_of_controller(DOCUMENTS)
+    assert Right("update", "coordination.k8s.io", "leases", "dlr-system", "dlr-controller") in controllers
+    assert Right("bind", "rbac.authorization.k8s.io", "clusterroles", "", "dlr-worker") in controllers
+    assert not any(right.resource == "secrets" for right in controllers)
+
+
+class Reviewing:
+    """An API server without CRDs that allows all but some things."""
+
+    namespace = "dlr-system"
+
+    def __init__(self, refused: list[JSON]) -> None:
+        self._refused = refused
+
+    def get(self, kind: Any, name: str) -> JSON:
+        raise ApiFailure("not there", 404, names_object=True)
+
+    def create(self, kind: Any, review: JSON, as_user: str | None = None) -> tuple[JSON, list[str]]:
+        asked = review["spec"]["resourceAttributes"]
+        refused = any(asked == asked | each for each in self._refused)
+        return {"status": {"allowed": not refused}}, []
+
+
+def missing(documents: list[JSON], *refused: JSON) -> list[str]:
+    return list(map(str, doctor_facts._missing_to_install(Reviewing(list(refused)), documents)))
+
+
+def test_what_install_looks_at_is_asked_for() -> None:
+    listing = {"verb": "list", "group": "apps", "resource": "deployments"}
+    everywhere, here = "list deployments.apps", "list deployments.apps in dlr-system"
+    assert missing(DOCUMENTS) == []
+    assert missing(DOCUMENTS, listing) == [everywhere, here]
+    assert missing(deploy.documents(jobs_namespace="default"), listing) == [here]
+    assert missing(DOCUMENTS, {"verb": "list", "resource": "pods"}) == ["list pods in dlr-system"]
+    lease = {"verb": "get", "resource": "leases"}
+    assert missing(DOCUMENTS, lease) == ["get leases.coordination.k8s.io in dlr-system"]
+
+
+def test_each_role_is_given_by_whoever_may_escalate_it_or_has_its_rights() -> None:
+    update = {"verb": "update", "resource": "leases"}
+    assert missing(DOCUMENTS, update) == []
+    assert missing(DOCUMENTS, update, {"verb": "escalate", "resource": "clusterroles"}) == [
+        "update leases.coordination.k8s.io"  # the workers'
+    ]
+    assert missing(DOCUMENTS, update, {"verb": "escalate", "resource": "roles"}) == [
+        "update leases.coordination.k8s.io dlr-controller in dlr-system"
+    ]

@@ -1,0 +1,154 @@
+"""The component deploy/namespaced on a server that enforces rights: enough for one namespace, none in others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import deploy
+from dlr.commands.doctor.rights import rights_of_controller
+from tests.deploy.api_server import (
+    GROUP,
+    Server,
+    eventually,
+    install,
+    running_controller,
+    running_server,
+)
+
+JSON = dict[str, Any]
+
+JOBS = "team-a"
+OTHER = "team-b"
+JOB = {
+    "apiVersion": "elastic.iml.github.io/v1alpha1",
+    "kind": "ElasticJob",
+    "metadata": {"name": "digits"},
+    "spec": {
+        "replicaSpecs": {
+            "worker": {
+                "replicas": 2,
+                "template": {"spec": {"containers": [{"name": "main", "image": "x", "command": ["true"]}]}},
+            }
+        }
+    },
+}
+DOCUMENTS = deploy.documents(jobs_namespace=JOBS)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with running_server(tmp_path_factory.mktemp("namespaced")) as found:
+        for name in (JOBS, OTHER):
+            found.as_admin("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+        install(found, DOCUMENTS)
+        yield found
+
+
+@pytest.fixture(scope="module")
+def log(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The controller with the options that the Deployment gives it for this."""
+    (deployment,) = (each for each in DOCUMENTS if each["kind"] == "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    own = [each for each in container["args"] if each.startswith(("--namespace=", "--cordon="))]
+    assert own == [f"--namespace={JOBS}", "--cordon=off"]
+    with running_controller(server, tmp_path_factory.mktemp("controller"), *own) as found:
+        yield found
+
+
+def pods(server: Server, namespace: str) -> list[str]:
+    found = server.as_admin("GET", f"/api/v1/namespaces/{namespace}/pods")["items"]
+    return sorted(pod["metadata"]["name"] for pod in found)
+
+
+def test_rights_suffice_for_a_job_from_its_start_to_its_removal(server: Server, log: Path) -> None:
+    server.as_admin("POST", f"{GROUP}/namespaces/{OTHER}/elasticjobs", JOB)
+    server.as_admin("POST", f"{GROUP}/namespaces/{JOBS}/elasticjobs", JOB)
+
+    eventually("the job has two Pods", lambda: len(pods(server, JOBS)) == 2)
+    server.as_admin("DELETE", f"/api/v1/namespaces/{JOBS}/pods/digits-worker-1-1")
+    eventually("the Pod has a successor", lambda: "digits-worker-1-2" in pods(server, JOBS))
+    server.as_admin("DELETE", f"{GROUP}/namespaces/{JOBS}/elasticjobs/digits")
+    eventually("the job's Pods are gone", lambda: not pods(server, JOBS))
+
+    assert pods(server, OTHER) == []
+    assert "forbidden" not in log.read_text().lower()
+
+
+def test_a_faulty_node_is_left_alone(server: Server, log: Path) -> None:
+    server.as_admin("POST", "/api/v1/nodes", {"metadata": {"name": "broken"}})
+    path = f"{GROUP}/namespaces/{JOBS}/nodechecks"
+    check = {"apiVersion": JOB["apiVersion"], "kind": "NodeCheck", "metadata": {"name": "broken"}}
+    server.as_admin("POST", path, check | {"spec": {"nodes": ["broken"]}})
+    ended = {"phase": "Succeeded", "completionTime": "2100-01-01T00:00:00Z", "faultyNodes": ["broken"]}
+    server.as_admin("PATCH", f"{path}/broken/status", {"status": ended})
+    # A later job has its Pods: the controller has seen the verdict, and did nothing to the node.
+    server.as_admin("POST", f"{GROUP}/namespaces/{JOBS}/elasticjobs", JOB | {"metadata": {"name": "later"}})
+    eventually("the later job has its Pods", lambda: "later-worker-0-1" in pods(server, JOBS))
+    assert not server.as_admin("GET", "/api/v1/nodes/broken").get("spec", {}).get("unschedulable")
+    assert "forbidden" not in log.read_text().lower()
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", f"/api/v1/namespaces/{OTHER}/pods"),
+        ("GET", "/api/v1/pods"),
+        ("POST", f"/api/v1/namespaces/{OTHER}/pods"),
+        ("GET", f"{GROUP}/namespaces/{OTHER}/elasticjobs"),
+        ("GET", f"/api/v1/namespaces/{JOBS}/secrets"),
+        ("PATCH", "/api/v1/nodes/any"),
+        ("PATCH", "/api/v1/nodes/any/status"),
+        ("POST", "/api/v1/namespaces"),
+    ],
+)
+def test_controller_may_write_nowhere_else(server: Server, method: str, path: str) -> None:
+    token = server.token(deploy.DEFAULT_NAMESPACE, "dlr-controller")
+    answer = server.call(method, path, None if method == "GET" else {}, token=token)
+    assert answer.status_code == 403
+
+
+def test_workers_of_that_namespace_and_of_no_other_are_held_to_their_own_reports(server: Server) -> None:
+    """So that the policies of two such installations do not meet."""
+    rules = [each for each in DOCUMENTS if each["kind"] == "ValidatingAdmissionPolicy"]
+    assert {each["metadata"]["name"] for each in rules} == {
+        f"dlr-worker-status-{JOBS}",
+        f"dlr-worker-lease-{JOBS}",
+    }
+    worker = {"apiVersion": JOB["apiVersion"], "kind": "ElasticWorker", "metadata": {"name": "w-worker-0"}}
+    worker |= {"spec": {"jobName": "w", "type": "worker", "index": 0, "incarnation": 1}}
+    report = {"status": {"phase": "Failed"}}
+    for namespace, status in ((JOBS, 403), (OTHER, 200)):
+        server.as_admin("POST", f"{GROUP}/namespaces/{namespace}/elasticworkers", worker)
+        account = {"metadata": {"name": "trainer"}}
+        server.as_admin("POST", f"/api/v1/namespaces/{namespace}/serviceaccounts", account)
+        binding = {
+            "metadata": {"name": "trainer"},
+            "roleRef": {"kind": "ClusterRole", "name": "dlr-worker"},
+            "subjects": [{"kind": "ServiceAccount", "name": "trainer", "namespace": namespace}],
+        }
+        server.as_admin(
+            "POST", f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings", binding
+        )
+        token = server.token(namespace, "trainer")
+        path = f"{GROUP}/namespaces/{namespace}/elasticworkers/w-worker-0/status"
+        assert server.call("PATCH", path, report, token=token).status_code == status
+
+
+def test_rules_are_those_of_the_cluster_role_but_for_nodes() -> None:
+    everywhere = {
+        (right.verb, right.group, right.resource, right.name)
+        for right in rights_of_controller(deploy.documents())
+        if not right.namespace
+    }
+    in_one = {
+        (right.verb, right.group, right.resource, right.name)
+        for right in rights_of_controller(DOCUMENTS)
+        if right.namespace == JOBS
+    }
+    assert in_one == {right for right in everywhere if not right[2].startswith("nodes")}
+    beyond = {str(right) for right in rights_of_controller(DOCUMENTS) if not right.namespace}
+    assert beyond == {"get nodes", "list nodes", "watch nodes"}

@@ -1,0 +1,107 @@
+"""Every level of our own CRDs, held to what Kubernetes asks of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import crds
+import deploy
+from localcluster.apiserver.policies import binding_faults, policy_faults
+from localcluster.builtin import components
+from localcluster.crd_definition import check_definition
+from localcluster.field_errors import Finding
+from localcluster.pruning import DefaultingCompiler, PruningCompiler, UnknownField
+from localcluster.rules import RULES, RulesCompiler
+from localcluster.schema import CompiledSchema
+from localcluster.schema_nodes import Node, build
+from localcluster.validation import ValidationCompiler
+
+JSON = dict[str, Any]
+DEFINITIONS = {definition["spec"]["names"]["kind"]: definition for definition in crds.manifests()}
+
+
+@pytest.fixture(params=DEFINITIONS.values(), ids=DEFINITIONS)
+def definition(request: pytest.FixtureRequest) -> JSON:
+    return request.param
+
+
+WANTS_SOMETHING = {"required", "minProperties", RULES}
+"""What an object that is empty may be refused for."""
+
+
+def levels(node: Node, path: str = "") -> Iterator[tuple[str, Node, Any]]:
+    """Path, level and default (None without one) of everything below a level."""
+    below = [(f"{path}.{name}", child, node.defaults.get(name)) for name, child in node.properties.items()]
+    if node.items is not None:
+        below.append((f"{path}[]", node.items, None))
+    if node.additional is not None:
+        below.append((f"{path}[*]", node.additional, None))
+    for where, child, default in below:
+        if not (node.is_resource and where in (".metadata", ".kind", ".apiVersion")):
+            yield where, child, default
+            yield from levels(child, where)
+
+
+def problems(node: Node, value: Any) -> list[str]:
+    """What pruning, the schema and the rules of a level have against a value."""
+    unknown: list[UnknownField] = []
+    PruningCompiler().pruner(node)(value, None, unknown)
+    found: list[Finding] = []
+    for check in (ValidationCompiler(list_types=True).check(node), RulesCompiler().check(node)):
+        if check is not None and not found:
+            run = check if callable(check) else check.run
+            run(value, None, found)
+            run(value, value, found)
+    return [f"unknown {field}" for field in unknown] + [str(finding.error()) for finding in found]
+
+
+def completed(node: Node, value: Any) -> Any:
+    defaulter = DefaultingCompiler().defaulter(node)
+    return value if defaulter is None else defaulter(value, None)
+
+
+def test_a_definition_is_taken_by_kubernetes(definition: JSON) -> None:
+    assert [str(fault) for fault in check_definition(definition, components())] == []
+
+
+def test_defaults_hold_at_every_level(definition: JSON) -> None:
+    """As they are written, and with what the defaults inside them add, which nothing changes any more."""
+    schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    walked = 0
+    for path, node, default in levels(build(schema, components(), is_resource=True)):
+        values = [] if default is None else [default]
+        if node.schema.get("type") == "object" and not WANTS_SOMETHING & node.schema.keys():
+            values.append({})
+        for value in values:
+            whole = completed(node, value)
+            assert problems(node, value) == [], path
+            assert problems(node, whole) == [], path
+            assert completed(node, whole) == whole, path
+        walked += 1
+    assert walked > 5
+
+
+def test_a_node_check_must_say_what_to_check() -> None:
+    schema = DEFINITIONS["NodeCheck"]["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    compiled = CompiledSchema(schema, components(), custom=True)
+    obj = {"apiVersion": "elastic.iml.github.io/v1alpha1", "kind": "NodeCheck", "metadata": {"name": "x"}}
+    said = [str(fault) for fault in compiled.validate(compiled.default(obj))]
+    assert said[0] == "spec: Required value"
+    said = [str(fault) for fault in compiled.validate(compiled.default({**obj, "spec": {}}))]
+    assert said == [
+        "spec: Invalid value: name what to check by exactly one of jobName, nodes and nodeSelector"
+    ]
+
+
+def test_policies_are_taken_by_kubernetes() -> None:
+    checks = {
+        "ValidatingAdmissionPolicy": policy_faults,
+        "ValidatingAdmissionPolicyBinding": binding_faults,
+    }
+    found = [(obj, checks[obj["kind"]]) for obj in deploy.documents() if obj["kind"] in checks]
+    assert found
+    for obj, check in found:
+        assert check(obj) == [], obj["metadata"]["name"]

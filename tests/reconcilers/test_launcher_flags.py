@@ -1,0 +1,124 @@
+"""What a job is told of flags of `dlrover-run` that its Pods do not obey."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crds.elasticjob import ElasticJob, JobPhase, Rendezvous
+from reconcilers.job import status as job_status
+from reconcilers.job.launcher_flags import (
+    LAUNCHER_FLAGS_IGNORED,
+    MAX_MESSAGE,
+    ignored_flags,
+    launcher_arguments,
+)
+from tests.reconcilers.build import NOW, job, later
+
+CHECK = "--network-check: set the job's spec.nodeCheck.enabled: true"
+UNIT = "--node-unit=2: set the job's spec.elasticPolicy.nodeUnit: 2"
+
+CHAOS = """\
+(bash start_chaos.sh user-case &)
+&& dlrover-run --network-check \\
+  --nnodes=3:$NODE_NUM --rdzv_conf lastcall_timeout=90 \\
+  examples/train.py --node-unit=8
+"""
+
+
+def with_container(replicas: int = 4, container: Any = None, **spec: Any) -> ElasticJob:
+    main = {"name": "main", "image": "x"} | (container or {})
+    return job(replicas=replicas, template={"spec": {"containers": [main]}}, **spec)
+
+
+def bash(text: str) -> dict[str, Any]:
+    return {"command": ["/bin/bash", "-c", text]}
+
+
+@pytest.mark.parametrize(
+    ("container", "told"),
+    [
+        ({"command": ["dlrover-run", "--network-check", "train.py"]}, [CHECK]),
+        ({"command": ["dlrover-run"], "args": ["--node_unit", "2", "train.py"]}, [UNIT]),
+        ({"command": ["/opt/bin/dlrover-run", "--network_check", "train.py", "--node-unit=2"]}, [CHECK]),
+        ({"command": ["sh", "-c", 'exec "$0" "$@"', "dlrover-run", "--network-check", "t.py"]}, [CHECK]),
+        (
+            bash(CHAOS),
+            [CHECK, "--rdzv-conf lastcall_timeout=90: set the job's spec.elasticPolicy.lastCallSeconds: 90"],
+        ),
+        (bash("cd x && exec dlrover-run --nnodes=$((NODE_NUM / 2)):4 --network-check t.py"), [CHECK]),
+        (bash("dlrover-run --nproc-per-node=$(nvidia-smi -L | wc -l) --network-check t.py"), [CHECK]),
+        (bash("dlrover-run --nproc-per-node=`nproc` --node-unit='2' t.py"), [UNIT]),
+        (bash("dlrover-run --node-unit=${UNIT:-2} t.py"), [UNIT]),
+        (bash("dlrover-run --node-unit=$UNIT t.py") | {"env": [{"name": "UNIT", "value": "2"}]}, [UNIT]),
+        (bash("dlrover-run --node-unit=$(UNIT) t.py") | {"env": [{"name": "UNIT", "value": "2"}]}, [UNIT]),
+        (bash("bash -c 'dlrover-run --network-check train.py'"), [CHECK]),
+        (bash("dlrover-run --network-check 'train.py"), [CHECK]),
+        (bash("dlrover-run --help; other --network-check"), []),
+        (bash("pip install dlrover-run\npython train.py --network-check"), []),
+        (bash("# dlrover-run --network-check t.py\ntorchrun t.py"), []),
+        (bash("torchrun --network-check t.py"), []),
+        (bash("my-dlrover-run --network-check t.py"), []),
+        (bash("dlrover-run --nnodes=1:4 --accelerator=nvidia.com/gpu --numa-affinity train.py"), []),
+        (bash("dlrover-run --node-unit=1 --precheck=0 train.py"), []),
+        (bash("dlrover-run --auto-config train.py"), [CHECK.replace("network-check", "auto-config")]),
+        # what the API server has not checked yet
+        ({"command": "dlrover-run --network-check"}, []),
+        ({"command": [1, None, {"a": 1}]}, []),
+        ({}, []),
+    ],
+)
+def test_flags_in_commands(container: dict[str, Any], told: list[str]) -> None:
+    assert ignored_flags(with_container(container=container)) == told
+
+
+def test_what_the_job_says_itself_is_not_told() -> None:
+    command = bash("dlrover-run --network-check --precheck=1 --exclude-straggler --node-unit=2 t.py")
+    assert len(ignored_flags(with_container(container=command))) == 4
+    policies = {"nodeCheck": {"enabled": True}, "elasticPolicy": {"nodeUnit": 2}}
+    told = ignored_flags(with_container(container=command, **policies))
+    assert told == ["--exclude-straggler: set the job's spec.nodeCheck.excludeStragglers: true"]
+    other = ignored_flags(with_container(container=command, **policies | {"elasticPolicy": {"nodeUnit": 4}}))
+    assert UNIT in other
+
+
+def test_automatic_configuration_checks_nodes_from_four_on() -> None:
+    command = bash("dlrover-run --auto-config train.py")
+    assert [bool(ignored_flags(with_container(count, command))) for count in (3, 4)] == [False, True]
+
+
+def conditions(found: ElasticJob, seconds: float = 0) -> list[Any]:
+    return job_status.progress_conditions(found, [], JobPhase.PENDING, Rendezvous(), later(seconds))
+
+
+def test_the_condition_is_there_before_a_pod_is_and_goes_with_the_flags() -> None:
+    command = bash("dlrover-run --network-check --auto-tunning train.py")
+    told = conditions(with_container(container=command))
+    found = next(c for c in told if c.type == LAUNCHER_FLAGS_IGNORED)
+    assert (found.status, found.reason, found.last_transition_time) == ("True", "DLRoverFlags", NOW)
+    assert found.message == (
+        f"not obeyed by dlrover-run: {CHECK}; --auto-tunning: nothing here tunes batch size or learning rate"
+    )
+    wire = {"conditions": [c.to_wire() for c in told]}
+    again = conditions(with_container(container=command, status=wire), 9)
+    assert again == told
+    without = conditions(with_container(container=bash("dlrover-run train.py"), status=wire), 9)
+    assert LAUNCHER_FLAGS_IGNORED not in {c.type for c in without}
+    assert len(without) == len(told) - 1
+
+
+def test_a_message_is_bounded() -> None:
+    command = bash(f"dlrover-run --node-unit={'9' * 9_000} train.py")
+    found = next(c for c in conditions(with_container(container=command)) if c.type == LAUNCHER_FLAGS_IGNORED)
+    assert len(found.message) == MAX_MESSAGE
+
+
+@given(st.lists(st.text(alphabet="d-=$(){}'\"`\\\n #;&|x1 ", max_size=40), max_size=4))
+def test_no_command_is_too_odd_to_be_read(words: list[str]) -> None:
+    text = "".join(word.replace("d", "dlrover-run ").replace("x", "--network-check ") for word in words)
+    for command in ([text], ["sh", "-c", text], ["dlrover-run", *words]):
+        assert isinstance(launcher_arguments({"command": command}), list)
+        ignored_flags(with_container(container={"command": command}))
