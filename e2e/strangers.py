@@ -84,7 +84,8 @@ class Stranger:
         self.cluster.apply(jobs.job(self.name, template, workers, **spec), self.observation.namespace)
 
     def survive_a_kill(self, *, victim: int, local_rank: int = 0) -> Restart:
-        """Kill a training process while it trains, and see the job through to its end."""
+        """Kill a training process while it trains, after a checkpoint, and see the job through to its end."""
+        self.wait_for_checkpoint()
         before = self.wait_for_steps(STEPS)
         world = jobs.rendezvous(self.observation, self.name)
         pod = jobs.current_pods(self.observation, self.name)[victim]
@@ -133,6 +134,12 @@ class Stranger:
             return own if len(own) >= count and own[-1]["pid"] != not_by else None
 
         return self.observation.wait_for(f"{self.name} to make {count} steps", made, NEW_WORLD_SECONDS)
+
+    def wait_for_checkpoint(self) -> None:
+        def saved() -> bool:
+            return any("saved" in line for line in self.lines(0))
+
+        self.observation.wait_for(f"{self.name} to have saved", saved, NEW_WORLD_SECONDS)
 
     def lines(self, rank: int) -> list[Object]:
         """What the processes of a rank noted of themselves (fixtures/strangers/figures.py)."""
