@@ -6,7 +6,7 @@ with what is written anyway, at most once a minute: what agents tell stays in th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +16,6 @@ from reconcilers.account.job_history import episode_of, with_episode
 from reconcilers.account.rounds import first_step_at
 from reconcilers.account.state import NOT_YET_TRAINING, Moment, Transition, transitions
 from reconcilers.failure.incidents import in_one_line
-from reconcilers.job.turn import Turn
-from reconcilers.observations import Observations
 from reconcilers.status_patch import merge_patch
 
 REFRESH_SECONDS = 60.0
@@ -29,28 +27,23 @@ class Account:
     history: tuple[Episode, ...]
 
 
-class Ledger:
-    def __init__(self, monotonic: Callable[[], float]) -> None:
-        self._written = Observations(monotonic)
+def with_account(moment: Moment, stored: dict[str, Any], age_seconds: float) -> ElasticJobStatus:
+    """The status that is to be, with the account in it.
 
-    def patch(self, turn: Turn, status: ElasticJobStatus) -> dict[str, Any]:
-        """What has to be written of the job's status, with its account; empty if nothing has changed."""
-        moment = Moment(
-            turn.job, status, turn.workers, turn.now, turn.active_check is not None, turn.broken_at
-        )
-        account = balanced(moment)
-        if account is not None:
-            update = {"goodput": account.goodput, "history": list(account.history)}
-            return _patch(turn, status.model_copy(update=update))
-        patch = _patch(turn, status)
-        known = turn.job.status.goodput
-        if not patch or known is None or turn.job.status.completion_time is not None:
-            return patch
-        version = (known.since, known.steps_timed, known.ratio)
-        if self._written.age_seconds(turn.job.metadata.uid, version) < REFRESH_SECONDS:
-            return patch
-        fresh = goodput_now(turn.job, turn.workers, turn.now)
-        return _patch(turn, status.model_copy(update={"goodput": fresh}))
+    Args:
+        stored: the status as it is: where nothing else is to be written, the account is left as it was.
+        age_seconds: how long ago the account was written.
+    """
+    status, known = moment.status, moment.job.status
+    account = balanced(moment)
+    if account is not None:
+        update = {"goodput": account.goodput, "history": list(account.history)}
+        return status.model_copy(update=update)
+    if known.goodput is None or known.completion_time is not None or age_seconds < REFRESH_SECONDS:
+        return status
+    if not merge_patch(stored, status.to_wire()):
+        return status
+    return status.model_copy(update={"goodput": goodput_now(moment.job, moment.workers, moment.now)})
 
 
 def balanced(moment: Moment) -> Account | None:
@@ -73,10 +66,6 @@ def balanced(moment: Moment) -> Account | None:
     if (goodput.state, goodput.since, history) == (before.state, before.since, tuple(known.history)):
         return None
     return Account(with_ratio(goodput, moment.job, moment.now), history)
-
-
-def _patch(turn: Turn, status: ElasticJobStatus) -> dict[str, Any]:
-    return merge_patch(turn.raw.get("status", {}), status.to_wire())
 
 
 def _with_first_steps(

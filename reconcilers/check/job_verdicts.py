@@ -27,6 +27,10 @@ class Checks:
     """All, of any namespace; those of the job too."""
     nodes_created: Mapping[str, datetime] = field(default_factory=dict)
     """When the workers' nodes were added to the cluster."""
+    taken: frozenset[str] = frozenset()
+    """Names that NodeChecks of the namespace have."""
+    owned: frozenset[str] = frozenset()
+    """Uids of those that the job made."""
 
 
 @dataclass(frozen=True)

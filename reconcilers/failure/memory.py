@@ -7,8 +7,9 @@ request alone, the request grows. Without either there is nothing to raise.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from crds.elasticjob import ElasticJob
@@ -43,35 +44,57 @@ class RaisedMemory:
     message: str
 
 
-def raised_memory(
-    job: ElasticJob,
-    worker: ElasticWorker,
-    workers: Iterable[ElasticWorker],
-    nodes: Iterable[Mapping[str, Any]],
-    *,
-    in_place: bool = False,
-) -> RaisedMemory | None:
-    """For the next incarnation of `worker`; None if it did not run out of memory, or may have no more.
+class MemoryRoom:
+    """How much more a job's slots may have; counted once a look, and when the first of them asks."""
 
-    Args:
-        workers: all of the job's, who share in `spec.resourceLimits.memory`.
-        nodes: as the API server has them. No Pod is given more than the largest could allocate.
-        in_place: its Pod lives, and a process of it ran out of memory.
-    """
-    before = memory_of(job, worker)
-    if before is None or not (in_place or _ran_out(worker)):
-        return None
-    others = [other for other in workers if other.metadata.uid != worker.metadata.uid]
-    room, left = _largest_node(nodes), _left_of_limit(job, others)
-    room = room if left is None else min(room, left)
-    after = raised(before, room - _beside(job, worker))
-    if after is None:
-        return None
-    message = (
-        f"{worker.metadata.name} ran out of memory with {format_bytes(before.most)}: "
-        f"its next Pod gets {format_bytes(after.most)}"
-    )
-    return RaisedMemory(_with_memory(worker.spec.resources, after), message)
+    def __init__(
+        self, job: ElasticJob, workers: Iterable[ElasticWorker], nodes: Iterable[Mapping[str, Any]]
+    ) -> None:
+        """
+        Args:
+            workers: all of the job's, who share in `spec.resourceLimits.memory`.
+            nodes: as the API server has them. No Pod is given more than the largest could allocate.
+        """
+        self._job = job
+        self._workers = workers
+        self._nodes = nodes
+        self._granted = 0
+        """Bytes, in this look."""
+
+    def raised_memory(self, worker: ElasticWorker, *, in_place: bool = False) -> RaisedMemory | None:
+        """For the worker's next incarnation; None if it did not run out of memory, or may have no more.
+
+        Args:
+            in_place: its Pod lives, and a process of it ran out of memory.
+        """
+        before = memory_of(self._job, worker)
+        if before is None or not (in_place or _ran_out(worker)):
+            return None
+        room = self._largest_node
+        if self._left is not None:
+            room = min(room, self._left - self._granted + _taken(self._job, worker))
+        after = raised(before, room - _beside(self._job, worker))
+        if after is None:
+            return None
+        self._granted += after.most - before.most
+        message = (
+            f"{worker.metadata.name} ran out of memory with {format_bytes(before.most)}: "
+            f"its next Pod gets {format_bytes(after.most)}"
+        )
+        return RaisedMemory(_with_memory(worker.spec.resources, after), message)
+
+    @cached_property
+    def _largest_node(self) -> int:
+        allocatable = (node.get("status", {}).get("allocatable") for node in self._nodes)
+        return max((_bytes(amounts) or 0 for amounts in allocatable), default=0)
+
+    @cached_property
+    def _left(self) -> int | None:
+        """What `spec.resourceLimits.memory`, which is for all Pods together, leaves to be given."""
+        if MEMORY not in self._job.spec.resource_limits:
+            return None
+        allowed = _bytes(self._job.spec.resource_limits) or 0
+        return allowed - sum(_taken(self._job, worker) for worker in self._workers)
 
 
 def raised(before: Memory, room: int) -> Memory | None:
@@ -103,21 +126,10 @@ def _ran_out(worker: ElasticWorker) -> bool:
     )
 
 
-def _largest_node(nodes: Iterable[Mapping[str, Any]]) -> int:
-    return max((_bytes(node.get("status", {}).get("allocatable")) or 0 for node in nodes), default=0)
-
-
-def _left_of_limit(job: ElasticJob, others: Sequence[ElasticWorker]) -> int | None:
-    """What `spec.resourceLimits.memory`, which is for all Pods together, leaves for this one."""
-    if MEMORY not in job.spec.resource_limits:
-        return None
-    allowed = _bytes(job.spec.resource_limits) or 0
-    taken = sum(_beside(job, other) + _most(memory_of(job, other)) for other in others)
-    return allowed - taken
-
-
-def _most(memory: Memory | None) -> int:
-    return memory.most if memory else 0
+def _taken(job: ElasticJob, worker: ElasticWorker) -> int:
+    """What its Pod has in all."""
+    memory = memory_of(job, worker)
+    return _beside(job, worker) + (memory.most if memory else 0)
 
 
 def _beside(job: ElasticJob, worker: ElasticWorker) -> int:

@@ -25,6 +25,7 @@ from reconcilers.failure.incidents import (
 from reconcilers.failure.memory import memory_of
 from reconcilers.failure.rules import rules_of
 from reconcilers.job.status import failure_of_pod, last_failure
+from reconcilers.job.workers import Workers
 from reconcilers.world.rendezvous import Break
 from reconcilers.world.slots import wanted_slots
 
@@ -80,11 +81,17 @@ class Assessment:
 
 
 def assess(
-    job: ElasticJob, workers: Sequence[ElasticWorker], breaks: Sequence[Break], round_: int, now: datetime
+    job: ElasticJob,
+    workers: Workers,
+    spare: Mapping[str, Overdrawn],
+    breaks: Sequence[Break],
+    round_: int,
+    now: datetime,
 ) -> Assessment:
     """What the failures that are known now come to.
 
     Args:
+        spare: who may fail for good, by `spare_workers`.
         breaks: why the published world, of this round, is given up now.
     """
     rules, status = rules_of(job), job.status
@@ -105,23 +112,34 @@ def assess(
         restarts=restarts,
         budget=budget,
         last_failure=failure,
-        ending=_ending(job, workers, incident, budget, failure),
+        ending=_ending(job, workers, spare, incident, budget, failure),
         renewals=renewals,
         waits_for_renewal=bool(pending or renewals),
     )
 
 
-def given_up(job: ElasticJob, workers: Sequence[ElasticWorker]) -> dict[str, str]:
+def spare_workers(job: ElasticJob, workers: Workers) -> dict[str, Overdrawn]:
+    """By uid, the workers that have spent their budget, while there are as many others as are to train.
+
+    None in a job without standby: there, nobody makes up for one that is missing.
+    """
+    spec = job.spec.replica_specs.get(names.WORKER)
+    if spec is None or not spec.standby:
+        return {}
+    wanted = frozenset(wanted_slots(job, names.WORKER))
+    training = (w for w in workers.training if w.spec.index in wanted)
+    spent = {w.metadata.uid: excess for w in training if (excess := _overdrawn(job, w)) is not None}
+    return spent if len(wanted) - len(spent) >= spec.replicas else {}
+
+
+def given_up(workers: Workers, spare: Mapping[str, Overdrawn]) -> dict[str, str]:
     """By uid, whose Pod has ended and is not started again, and why: there are enough others."""
-    spare = _spare(job, workers)
     failed = [w for w in workers if w.metadata.uid in spare and w.status.phase is WorkerPhase.FAILED]
     lead = "not started again, since there are enough others"
     return {w.metadata.uid: f"{lead}: {_told(spare[w.metadata.uid], _of(w)).message}" for w in failed}
 
 
-def _charged(
-    job: ElasticJob, workers: Sequence[ElasticWorker], incident: Incident, now: datetime
-) -> FailureBudget:
+def _charged(job: ElasticJob, workers: Workers, incident: Incident, now: datetime) -> FailureBudget:
     """The job's budget after this incident."""
     before, known = job.status.failure_budget or FailureBudget(), reached_before(job, workers)
     before = before.model_copy(update={"step": known})
@@ -146,7 +164,7 @@ def _is_pods(failure: JobFailure | None, before: JobFailure | None) -> bool:
     return failure is not None and failure.round is None and failure != before
 
 
-def _renewals(job: ElasticJob, workers: Sequence[ElasticWorker], now: datetime) -> dict[str, Renewal]:
+def _renewals(job: ElasticJob, workers: Workers, now: datetime) -> dict[str, Renewal]:
     """Of the culprit whose failure is written down: so a controller that dies in between counts it once."""
     blamed, world = job.status.last_failure, job.status.rendezvous or Rendezvous()
     culprit = culprit_of(blamed, workers)
@@ -179,7 +197,8 @@ def _renewal(job: ElasticJob, worker: ElasticWorker | None, incident: Incident) 
 
 def _ending(
     job: ElasticJob,
-    workers: Sequence[ElasticWorker],
+    workers: Workers,
+    spare: Mapping[str, Overdrawn],
     incident: Incident | None,
     budget: FailureBudget | None,
     failure: JobFailure | None,
@@ -194,26 +213,11 @@ def _ending(
     excess = budgets.overdrawn(budget, _allowed(job, names.WORKER), "training")
     if excess is not None:
         return _told(excess, failure)
-    spare = _spare(job, workers)
     for worker in workers:
         excess = _overdrawn(job, worker)
         if excess is not None and worker.metadata.uid not in spare:
             return _told(excess, _of(worker))
     return None
-
-
-def _spare(job: ElasticJob, workers: Sequence[ElasticWorker]) -> dict[str, Overdrawn]:
-    """By uid, the workers that have spent their budget, while there are as many others as are to train.
-
-    None in a job without standby: there, nobody makes up for one that is missing.
-    """
-    spec = job.spec.replica_specs.get(names.WORKER)
-    if spec is None or not spec.standby:
-        return {}
-    wanted = wanted_slots(job, names.WORKER)
-    training = (w for w in workers if w.spec.type == names.WORKER and w.spec.index in wanted)
-    spent = {w.metadata.uid: excess for w in training if (excess := _overdrawn(job, w)) is not None}
-    return spent if len(wanted) - len(spent) >= spec.replicas else {}
 
 
 def _overdrawn(job: ElasticJob, worker: ElasticWorker) -> Overdrawn | None:

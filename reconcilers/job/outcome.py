@@ -1,20 +1,25 @@
-"""The status that a look at a job ends with, and the Events that tell of it."""
+"""The status that a look at a job ends with, and the Events that tell of it. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
 
+from controller.events import EventType
 from crds import names
-from crds.elasticjob import ElasticJobStatus, JobPhase, Migration, Rendezvous, RendezvousPhase
+from crds.elasticjob import ElasticJob, ElasticJobStatus, JobPhase, Migration, Rendezvous, RendezvousPhase
 from crds.model import Condition
+from crds.nodecheck import NodeCheck
+from reconcilers.acts import Event
 from reconcilers.check.job_check import named
 from reconcilers.check.job_check_report import NODES_CHECKED, QUIET, Finding, interrupted
 from reconcilers.conditions import with_condition
 from reconcilers.failure.incidents import Incident, in_one_line
-from reconcilers.failure.policy import Assessment, Ending
+from reconcilers.failure.policy import Assessment
 from reconcilers.job import status as job_status
-from reconcilers.job.turn import Turn
+from reconcilers.job.workers import Workers
 from reconcilers.scale.plan import intent_of
 from reconcilers.scale.rolling import Freshness
 from reconcilers.scale.scaled import phase_while_scaling, with_scaled
@@ -22,112 +27,189 @@ from reconcilers.scale.uptake import Uptake, in_words
 from reconcilers.world.rendezvous import Decision, dissolve
 
 
-def progress(
-    turn: Turn, rendezvous: Rendezvous, finding: Finding | None, without: Collection[int], fresh: Freshness
-) -> ElasticJobStatus:
-    """Of a job that goes on. The world does without some workers, and some have outdated Pods."""
-    job = turn.job
-    phase = job_status.phase_of(job, turn.workers, rendezvous)
-    conditions = job_status.progress_conditions(job, turn.workers, phase, rendezvous, turn.now)
+@dataclass(frozen=True)
+class Outcome:
+    """Of one look, but for the account of the job's time."""
+
+    status: ElasticJobStatus
+    events: tuple[Event, ...] = ()
+    standing_by: frozenset[int] = frozenset()
+    """Workers that are ready beside the world."""
+    checking: bool = False
+    """A check of the job's nodes goes on."""
+    broken_at: datetime | None = None
+    """When the world failed, if it is given up now because it did."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """What the policies say of a job that goes on."""
+
+    world: Rendezvous
+    """To be published."""
+    left_out: frozenset[int]
+    """Workers that the world does without, though they are wanted."""
+    failures: Assessment
+    given_up: Mapping[str, str]
+    """By uid, whose Pod is not started again, and why."""
+    fresh: Freshness
+    """Whose Pods are outdated."""
+    asked_anew: bool
+    """Something was asked of the job's scale just now."""
+    finding: Finding | None
+    """Of the checks of its nodes."""
+    active_check: NodeCheck | None
+    suspected_at: datetime | None
+    standing_by: frozenset[int]
+
+
+def progress(job: ElasticJob, workers: Workers, training: Training, now: datetime) -> Outcome:
+    """Of a job that goes on."""
+    world, failures = training.world, training.failures
+    phase = job_status.phase_of(job, workers, world)
+    conditions = job_status.progress_conditions(job, workers, phase, world, now)
     conditions = with_scaled(
-        conditions, job, turn.workers, rendezvous, without, fresh, turn.now, anew=turn.asked_anew
+        conditions,
+        job,
+        workers,
+        world,
+        training.left_out,
+        training.fresh,
+        now,
+        anew=training.asked_anew,
     )
-    conditions = job_status.with_given_up(conditions, turn.given_up.values(), turn.now)
-    _announce_workers(turn, conditions)
+    conditions = job_status.with_given_up(conditions, training.given_up.values(), now)
+    events = [*_of_workers(job, conditions)]
     if job.status.phase is JobPhase.SUSPENDED:
-        turn.event("Normal", "Resumed", "the job is to run again: its Pods are made")
-    return common(turn).model_copy(
-        update={
-            "phase": phase_while_scaling(phase, conditions),
-            "conditions": _with_finding(turn, conditions, finding),
-            "rendezvous": rendezvous,
-            "start_time": job.status.start_time or turn.now,
-            "last_failure": job_status.last_failure(job, turn.workers),
-        }
+        events.append(Event("Normal", "Resumed", "the job is to run again: its Pods are made"))
+    conditions, found = _with_finding(job, conditions, training.finding, now)
+    status = _status(
+        job,
+        workers,
+        standing=len(training.standing_by),
+        phase=phase_while_scaling(phase, conditions),
+        conditions=conditions,
+        rendezvous=world,
+        active_check=training.active_check.metadata.name if training.active_check else None,
+        suspected_at=training.suspected_at,
+        start_time=job.status.start_time or now,
+        restarts=failures.restarts,
+        failure_budget=failures.budget,
+        last_failure=failures.last_failure,
     )
+    checking = training.active_check is not None
+    return Outcome(status, (*events, *found), training.standing_by, checking)
 
 
-def suspended(turn: Turn) -> ElasticJobStatus:
-    job, phase = turn.job, JobPhase.SUSPENDED
-    rendezvous = dissolve(turn.published, "the job is suspended")
+def suspended(job: ElasticJob, workers: Workers, now: datetime) -> Outcome:
+    """Of a job that is to hold, or whose Pods from before are still to be replaced."""
+    phase = JobPhase.SUSPENDED
+    world = dissolve(job.status.rendezvous or Rendezvous(), "the job is suspended")
+    events = []
     if job.status.phase is not phase:
-        turn.event("Normal", "Suspended", "the job is suspended: its Pods are deleted")
-    conditions = job_status.progress_conditions(job, turn.workers, phase, rendezvous, turn.now)
-    return common(turn).model_copy(
-        update={
-            "phase": phase,
-            "conditions": _with_finding(turn, conditions, interrupted(conditions)),
-            "rendezvous": rendezvous,
-            "start_time": None,
-        }
+        events.append(Event("Normal", "Suspended", "the job is suspended: its Pods are deleted"))
+    conditions = job_status.progress_conditions(job, workers, phase, world, now)
+    conditions, found = _with_finding(job, conditions, interrupted(conditions), now)
+    status = _status(
+        job,
+        workers,
+        phase=phase,
+        conditions=conditions,
+        rendezvous=world,
+        active_check=None,
+        start_time=None,
     )
+    return Outcome(status, (*events, *found))
 
 
-def failed(turn: Turn, failures: Assessment, ending: Ending) -> ElasticJobStatus:
+def failed(job: ElasticJob, workers: Workers, failures: Assessment, now: datetime) -> Outcome:
     """Of a job that failed by what happened to its workers."""
-    _announce_culprit(turn, failures.incident)
-    status = finished(turn, JobPhase.FAILED, ending.reason, ending.message)
-    return status.model_copy(
-        update={
-            "restarts": failures.restarts,
-            "failure_budget": failures.budget,
-            "last_failure": ending.failure or failures.last_failure,
-        }
+    ending = failures.ending
+    assert ending is not None
+    outcome = finished(
+        job,
+        workers,
+        JobPhase.FAILED,
+        ending.reason,
+        ending.message,
+        now,
+        restarts=failures.restarts,
+        failure_budget=failures.budget,
+        last_failure=ending.failure or failures.last_failure,
     )
+    return replace(outcome, events=(*_of_culprit(failures.incident), *outcome.events))
 
 
-def finished(turn: Turn, phase: JobPhase, reason: str, message: str) -> ElasticJobStatus:
-    turn.event("Normal" if phase is JobPhase.SUCCEEDED else "Warning", reason, message)
-    conditions = job_status.final_conditions(turn.job.status.conditions, phase, reason, message, turn.now)
-    turn.active_check = None
-    return common(turn).model_copy(
-        update={
-            "phase": phase,
-            "conditions": _with_finding(turn, conditions, interrupted(conditions)),
-            "completion_time": turn.now,
-            "scale_plan": None,
-            "last_failure": job_status.last_failure(turn.job, turn.workers),
-        }
+def finished(
+    job: ElasticJob,
+    workers: Workers,
+    phase: JobPhase,
+    reason: str,
+    message: str,
+    now: datetime,
+    **more: Any,
+) -> Outcome:
+    conditions = job_status.final_conditions(job.status.conditions, phase, reason, message, now)
+    conditions, found = _with_finding(job, conditions, interrupted(conditions), now)
+    update = {"last_failure": job_status.last_failure(job, workers)} | more
+    status = _status(
+        job,
+        workers,
+        phase=phase,
+        conditions=conditions,
+        active_check=None,
+        completion_time=now,
+        scale_plan=None,
+        **update,
     )
+    end = Event("Normal" if phase is JobPhase.SUCCEEDED else "Warning", reason, message)
+    return Outcome(status, (end, *found))
 
 
-def common(turn: Turn) -> ElasticJobStatus:
-    """What every status says, whatever the phase."""
-    job = turn.job
+def unchanged(job: ElasticJob, workers: Workers) -> Outcome:
+    """Of a job that has finished: its counts follow its Pods."""
+    return Outcome(_status(job, workers))
+
+
+def _status(job: ElasticJob, workers: Workers, standing: int = 0, **update: Any) -> ElasticJobStatus:
+    """What every status says, whatever the phase; and the rest."""
     selector = {names.LABEL_JOB: job.metadata.name, names.LABEL_TYPE: names.WORKER}
-    return job.status.model_copy(
-        update={
-            "observed_generation": job.metadata.generation,
-            "replica_statuses": job_status.replica_statuses(job, turn.workers, len(turn.standing_by)),
-            "replicas": job_status.worker_pods(job, turn.workers),
-            "selector": ",".join(f"{key}={value}" for key, value in selector.items()),
-            "active_check": turn.active_check.metadata.name if turn.active_check else None,
-            "suspected_at": turn.suspected_at or job.status.suspected_at,
-        }
-    )
+    common = {
+        "observed_generation": job.metadata.generation,
+        "replica_statuses": job_status.replica_statuses(job, workers, standing),
+        "replicas": job_status.worker_pods(job, workers),
+        "selector": ",".join(f"{key}={value}" for key, value in selector.items()),
+    }
+    return job.status.model_copy(update=common | update)
 
 
-def announce_world(turn: Turn, decision: Decision, incident: Incident | None) -> None:
-    published, new = turn.published, decision.rendezvous
-    _announce_culprit(turn, incident)
+# --- Events -----------------------------------------------------------------------------------------------
+
+
+def of_world(
+    published: Rendezvous, decision: Decision, incident: Incident | None, workers: Workers
+) -> Iterator[Event]:
+    """That the world broke, changed or formed."""
+    new = decision.rendezvous
+    yield from _of_culprit(incident)
     if decision.broken:
         why = incident_line(incident) or new.reason
-        turn.event("Warning", "WorldBroken", f"round {published.round}: {why}")
+        yield Event("Warning", "WorldBroken", f"round {published.round}: {why}")
     elif decision.breaks:
-        turn.event("Normal", "WorldChanged", f"round {published.round}: {new.reason}")
+        yield Event("Normal", "WorldChanged", f"round {published.round}: {new.reason}")
     if new.phase is RendezvousPhase.FORMED and new.round != published.round:
-        stepped_in = _stepped_in(turn, new)
-        turn.event(
+        yield Event(
             "Normal",
             "WorldFormed",
             f"round {new.round}: {len(new.members)} workers, {new.world_size} processes, "
-            f"rank 0 is worker {new.members[0]} at {new.master_address}:{new.master_port}{stepped_in}",
+            f"rank 0 is worker {new.members[0]} at {new.master_address}:{new.master_port}"
+            f"{_stepped_in(workers, new.members)}",
         )
 
 
-def _stepped_in(turn: Turn, world: Rendezvous) -> str:
+def _stepped_in(workers: Workers, members: Collection[int]) -> str:
     """Who stood by until now, in words."""
-    stood_by = {w.spec.index for w in turn.workers if w.status.standby}.intersection(world.members)
+    stood_by = {w.spec.index for w in workers.training if w.status.standby}.intersection(members)
     return f"; stood by before: {named(stood_by)}" if stood_by else ""
 
 
@@ -140,49 +222,55 @@ def incident_line(incident: Incident | None) -> str:
     return f"{in_one_line(incident.failure)} ({incident.exit_class}{follows}{by_rule})"
 
 
-def _announce_culprit(turn: Turn, incident: Incident | None) -> None:
+def _of_culprit(incident: Incident | None) -> Iterator[Event]:
     if incident is not None and incident.instead_of is not None:
         blamed = incident.instead_of
         message = f"round {blamed.round}: {incident_line(incident)} was first, and not {blamed.worker}"
-        turn.event("Warning", "WorldBroken", message)
+        yield Event("Warning", "WorldBroken", message)
 
 
-def announce_scale(turn: Turn, uptake: Uptake) -> None:
-    """Tell of a count or a plan that has just become desired state."""
+def of_scale(uptake: Uptake) -> Iterator[Event]:
+    """Of a count or a plan that has just become desired state."""
     scaling, before = uptake.job.status.scaling, uptake.count_changed_from
     if scaling is not None and before is not None:
         message = f"from {before} to {scaling.replicas} workers, by {scaling.by}"
-        turn.event("Normal", "ScaleRequested", message)
+        yield Event("Normal", "ScaleRequested", message)
     plan = uptake.plan
     if plan is not None:
         intent = replace(intent_of(plan, uptake.job), replicas=plan.status.replicas)
-        turn.event("Normal", "ScalePlanTaken", f"ScalePlan {plan.metadata.name}: {in_words(intent)}")
+        yield Event("Normal", "ScalePlanTaken", f"ScalePlan {plan.metadata.name}: {in_words(intent)}")
 
 
-def announce_moves(turn: Turn, done: Sequence[Migration]) -> None:
+def of_moves(done: Sequence[Migration]) -> Iterator[Event]:
     for move in done:
         message = f"{move.type} {move.target} has taken the place of {move.source}"
-        turn.event("Normal", "WorkerMoved", message)
+        yield Event("Normal", "WorkerMoved", message)
 
 
-def _announce_workers(turn: Turn, conditions: Sequence[Condition]) -> None:
-    before = {c.type: (c.status, c.message) for c in turn.job.status.conditions}
+def _of_workers(job: ElasticJob, conditions: Sequence[Condition]) -> Iterator[Event]:
+    before = {c.type: (c.status, c.message) for c in job.status.conditions}
     for condition in conditions:
-        unseen = before.get(condition.type) != (condition.status, condition.message)
-        if condition.type == job_status.WORKERS_SCHEDULED and condition.message and unseen:
-            turn.event("Warning", condition.reason, condition.message)
-        if condition.type == job_status.WORKERS_GIVEN_UP and condition.message and unseen:
-            turn.event("Warning", "WorkersGivenUp", condition.message)
-        if condition.type == job_status.MASTER_IGNORED and unseen:
-            turn.event("Normal", job_status.MASTER_IGNORED, condition.message)
+        if before.get(condition.type) == (condition.status, condition.message):
+            continue
+        if condition.type == job_status.WORKERS_SCHEDULED and condition.message:
+            yield Event("Warning", condition.reason, condition.message)
+        if condition.type == job_status.WORKERS_GIVEN_UP and condition.message:
+            yield Event("Warning", "WorkersGivenUp", condition.message)
+        if condition.type == job_status.MASTER_IGNORED:
+            yield Event("Normal", job_status.MASTER_IGNORED, condition.message)
 
 
-def _with_finding(turn: Turn, conditions: list[Condition], finding: Finding | None) -> list[Condition]:
+def _with_finding(
+    job: ElasticJob, conditions: list[Condition], finding: Finding | None, now: datetime
+) -> tuple[list[Condition], tuple[Event, ...]]:
     """The conditions with what is known of the nodes; an Event when a check begins or has ended."""
     if finding is None:
-        return conditions
-    if finding.differs_from(conditions) and finding.of_a_check:
-        turn.event("Normal" if finding.reason in QUIET else "Warning", finding.reason, finding.message)
-    return with_condition(
-        conditions, NODES_CHECKED, finding.status, finding.reason, finding.message, turn.now
+        return conditions, ()
+    told: tuple[Event, ...] = ()
+    if finding.differs_from(job.status.conditions) and finding.of_a_check:
+        type_: EventType = "Normal" if finding.reason in QUIET else "Warning"
+        told = (Event(type_, finding.reason, finding.message),)
+    conditions = with_condition(
+        conditions, NODES_CHECKED, finding.status, finding.reason, finding.message, now
     )
+    return conditions, told

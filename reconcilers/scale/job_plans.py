@@ -1,19 +1,17 @@
-"""Reading what concerns a job's scale, its ScalePlans and its Pods: the rim of `job_scale` and `rolling`."""
+"""Reading a job's ScalePlans."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from controller.cache import Cache
 from controller.client import Client
 from controller.errors import NotFound
-from controller.resources import PODS, SCALEPLANS
+from controller.resources import SCALEPLANS
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import ElasticWorker
 from crds.scaleplan import ScalePlan, ScalePlanPhase
 from reconcilers.parsing import Parser
-from reconcilers.scale.rolling import Freshness, freshness
 from reconcilers.scale.uptake import Plans, counts_moved, newest
 
 BY_OWNER_JOB = "owner-job"
@@ -25,7 +23,6 @@ class JobPlans:
     def __init__(self, client: Client, cache: Cache) -> None:
         self._client = client
         self._plans = cache.store(SCALEPLANS)
-        self._pods = cache.store(PODS)
         self._parse = Parser(ScalePlan)
 
     async def read(self, job: ElasticJob) -> Plans:
@@ -47,12 +44,6 @@ class JobPlans:
         except NotFound:
             return plan
         return ScalePlan.model_validate(raw)
-
-    def freshness(self, job: ElasticJob, workers: Sequence[ElasticWorker]) -> Freshness:
-        """Of the workers' Pods, as the cache has them."""
-        names = (worker.status.pod_name for worker in workers)
-        pods = {name: self._pods.get(job.metadata.namespace, name) for name in names if name}
-        return freshness(job, workers, {name: pod for name, pod in pods.items() if pod is not None})
 
 
 def owner_job(plan: dict[str, Any]) -> Iterable[str]:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from crds import names
 from crds.elasticjob import ElasticJob, Rendezvous, RendezvousPhase
 from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
+from reconcilers.job.workers import Slot, Workers, slot_of
 from reconcilers.pod.builder import pod_name
 from reconcilers.pod.resources import resources_digest, resources_of
 from reconcilers.pod.worker_status import ENDED, current_report, stuck_by
@@ -21,8 +21,6 @@ from reconcilers.world.rendezvous import Bounds, Participant, is_ending
 from reconcilers.world.slots import present_slots, slots_of, wanted_slots
 
 REASON = "its resources were changed"
-Slot = tuple[str, int]
-"""Type and index."""
 
 
 @dataclass(frozen=True)
@@ -56,34 +54,34 @@ class Roll:
         ]
 
 
-def freshness(
-    job: ElasticJob, workers: Iterable[ElasticWorker], pods: Mapping[str, Mapping[str, Any]]
-) -> Freshness:
-    """`pods` by name. What has ended, or was made before Pods told of their resources, is up to date."""
+def freshness(job: ElasticJob, workers: Iterable[ElasticWorker], pods: Mapping[str, str | None]) -> Freshness:
+    """What has ended, or was made before Pods told of their resources, is up to date.
+
+    Args:
+        pods: by name, the digest of the resources that the Pod was built with.
+    """
     outdated, unknown = set(), set()
     of_type = {t: resources_digest(resources_of(job, t, None)) for t in job.spec.replica_specs}
     for worker in workers:
-        slot, status = (worker.spec.type, worker.spec.index), worker.status
+        status = worker.status
         current = status.observed_incarnation == worker.spec.incarnation and status.pod_uid is not None
-        ended = status.phase in ENDED
-        if not current or ended or worker.spec.type not in job.spec.replica_specs:
+        if not current or status.phase in ENDED or worker.spec.type not in job.spec.replica_specs:
             continue
-        pod = pods.get(pod_name(worker))
-        if pod is None:
-            unknown.add(slot)
+        name = pod_name(worker)
+        if name not in pods:
+            unknown.add(slot_of(worker))
             continue
-        built = (pod["metadata"].get("annotations") or {}).get(names.ANNOTATION_RESOURCES)
-        own, wanted = worker.spec.resources, of_type[worker.spec.type]
+        built, own, wanted = pods[name], worker.spec.resources, of_type[worker.spec.type]
         if own is not None:
             wanted = resources_digest(resources_of(job, worker.spec.type, own))
         if built is not None and built != wanted:
-            outdated.add(slot)
+            outdated.add(slot_of(worker))
     return Freshness(frozenset(outdated), frozenset(unknown))
 
 
 def plan_roll(
     job: ElasticJob,
-    workers: Sequence[ElasticWorker],
+    workers: Workers,
     participants: Sequence[Participant],
     published: Rendezvous,
     bounds: Bounds,
@@ -101,31 +99,27 @@ def plan_roll(
         fresh: by `freshness`, of the job as published, since that is what new Pods are built with.
         without: workers that the world does without, however long.
     """
-    old = [w for w in workers if (w.spec.type, w.spec.index) in fresh.outdated]
-    if not old:
+    if not fresh.outdated:
         return Roll()
-    idle = [w for w in old if _loses_nothing(w, published)]
-    idle = [w for w in idle if w.spec.index in present_slots(job, w.spec.type)]
-    lonely = [w for w in old if w not in idle and not _in_world(w, published)]
+    members = frozenset(published.members)
+    present = {(type_, index) for type_ in workers.of_type for index in present_slots(job, type_)}
+    old = [w for w in workers if slot_of(w) in fresh.outdated]
+    idle = [w for w in old if slot_of(w) in present and _loses_nothing(w, published, members)]
+    settled = {slot_of(worker) for worker in idle}
+    lonely = [w for w in old if slot_of(w) not in settled and not _in_world(w, published)]
     relaunches = [*idle, *_one_each(job, workers, lonely)]
     waiting = frozenset(w.spec.index for w in idle if w.spec.type == names.WORKER)
-    members = sorted(fresh.of(names.WORKER).intersection(published.members))
-    unit = members[: bounds.node_unit]
+    unit = sorted(fresh.of(names.WORKER) & members)[: bounds.node_unit]
     if not unit or not _all_train(job, participants, published, bounds, without):
         return Roll(waiting, tuple(relaunches))
-    beside = _who_could_step_in(job, workers).difference(published.members, without)
+    expected = {w.spec.index for w in workers.training if stuck_by(w) is None}
+    beside = expected.intersection(present_slots(job, names.WORKER)).difference(members, without)
     ready = {p.index for p in participants if p.joinable}.intersection(beside - waiting)
     if bounds.standby and len(ready) < len(unit) <= len(beside):
         return Roll(waiting, tuple(relaunches))  # they are on their way, with the new amounts
     if bounds.floor(len(published.members) - len(unit) + len(ready)):
         return Roll(waiting.union(unit), tuple(relaunches))
     return Roll(waiting, tuple(relaunches), frozenset(unit))
-
-
-def _who_could_step_in(job: ElasticJob, workers: Sequence[ElasticWorker]) -> frozenset[int]:
-    """The training workers that are up or can be expected."""
-    training = [w for w in workers if w.spec.type == names.WORKER and stuck_by(w) is None]
-    return frozenset(w.spec.index for w in training).intersection(present_slots(job, names.WORKER))
 
 
 def is_complete(
@@ -136,40 +130,37 @@ def is_complete(
     return len(set(wanted).intersection(members)) >= bounds.without(len(left_out)).desired
 
 
-def _in_world(worker: ElasticWorker, published: Rendezvous) -> bool:
-    """Whether it is, or was, a member: then it gets its new Pod when it has left."""
-    formed_once = published.phase is not RendezvousPhase.FORMING
-    return worker.spec.type == names.WORKER and formed_once
-
-
-def _loses_nothing(worker: ElasticWorker, published: Rendezvous) -> bool:
+def _loses_nothing(worker: ElasticWorker, published: Rendezvous, members: Collection[int]) -> bool:
     """Whether its Pod can be replaced at once: it has not started, or its agent waits beside a world."""
     if worker.status.phase is WorkerPhase.PENDING:
         return True
     if worker.status.phase is not WorkerPhase.RUNNING or worker.spec.type != names.WORKER:
         return False
     if published.phase is RendezvousPhase.FORMED:
-        return worker.spec.index not in published.members
+        return worker.spec.index not in members
     return published.phase is RendezvousPhase.FORMING and current_report(worker)
 
 
-def _one_each(
-    job: ElasticJob, workers: Sequence[ElasticWorker], lonely: Sequence[ElasticWorker]
-) -> list[ElasticWorker]:
+def _in_world(worker: ElasticWorker, published: Rendezvous) -> bool:
+    """Whether it is, or was, a member: then it gets its new Pod when it has left."""
+    return worker.spec.type == names.WORKER and published.phase is not RendezvousPhase.FORMING
+
+
+def _one_each(job: ElasticJob, workers: Workers, lonely: Iterable[ElasticWorker]) -> list[ElasticWorker]:
     """Of each type that has no world, the first, if all of its type are running."""
-    chosen: dict[str, ElasticWorker] = {}
+    first: dict[str, ElasticWorker] = {}
     for worker in lonely:
-        type_ = worker.spec.type
-        running = {
-            w.spec.index
-            for w in workers
-            if w.spec.type == type_
-            and w.status.phase is WorkerPhase.RUNNING
-            and w.status.observed_incarnation == w.spec.incarnation
-        }
-        if running.issuperset(wanted_slots(job, type_)):
-            chosen.setdefault(type_, worker)
-    return list(chosen.values())
+        first.setdefault(worker.spec.type, worker)
+    return [worker for type_, worker in first.items() if _all_run(job, type_, workers)]
+
+
+def _all_run(job: ElasticJob, type_: str, workers: Workers) -> bool:
+    running = {
+        w.spec.index
+        for w in workers.of_type[type_]
+        if w.status.phase is WorkerPhase.RUNNING and w.status.observed_incarnation == w.spec.incarnation
+    }
+    return running.issuperset(wanted_slots(job, type_))
 
 
 def _all_train(

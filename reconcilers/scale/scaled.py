@@ -14,8 +14,9 @@ from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.model import Condition, ConditionStatus
 from reconcilers.conditions import with_condition
 from reconcilers.job.status import training_types
+from reconcilers.job.workers import Slot, slot_of
 from reconcilers.pod.worker_status import current_report
-from reconcilers.scale.rolling import Freshness, Slot, is_complete
+from reconcilers.scale.rolling import Freshness, is_complete
 from reconcilers.world.participants import bounds_of
 from reconcilers.world.slots import present_slots, wanted_slots
 
@@ -104,7 +105,7 @@ def _moves(job: ElasticJob) -> list[str]:
 
 def _yet_to_go(job: ElasticJob, workers: Sequence[ElasticWorker]) -> list[str]:
     present = {(type_, index) for type_ in training_types(job) for index in present_slots(job, type_)}
-    gone = {(w.spec.type, w.spec.index) for w in workers} - present
+    gone = {slot_of(w) for w in workers} - present
     return [f"yet to go: {_named(gone)}"] if gone else []
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from crds import names
 from crds.elasticjob import ElasticJob, RendezvousPhase
@@ -46,15 +46,17 @@ def participants_of(job: ElasticJob, workers: Sequence[ElasticWorker], ages: Age
     sources = {target: source for source, target in slots_of(job, names.WORKER).moves.items()}
     world = job.status.rendezvous
     members = set(world.members) if world and world.phase is RendezvousPhase.FORMED else set()
-    participants = []
-    for worker in workers:
-        index = worker.spec.index
-        if worker.spec.type != names.WORKER or index not in present | members:
-            continue
-        leaving = "" if index in present else f"worker {index} is no longer wanted"
-        found = _participant(worker, ages)
-        participants.append(replace(found, replaces=sources.get(index), leaving=leaving))
-    return participants
+    known = present | members
+    return [
+        _participant(
+            worker,
+            ages,
+            replaces=sources.get(worker.spec.index),
+            leaving="" if worker.spec.index in present else f"worker {worker.spec.index} is no longer wanted",
+        )
+        for worker in workers
+        if worker.spec.type == names.WORKER and worker.spec.index in known
+    ]
 
 
 def is_waiting(worker: ElasticWorker) -> Hashable:
@@ -73,7 +75,7 @@ def checkpoint_of(worker: ElasticWorker) -> int | None:
     return report.progress.checkpoint_step
 
 
-def _participant(worker: ElasticWorker, ages: Ages) -> Participant:
+def _participant(worker: ElasticWorker, ages: Ages, *, replaces: int | None, leaving: str) -> Participant:
     status = worker.status
     judged = status.observed_incarnation == worker.spec.incarnation
     succeeded = judged and status.phase is WorkerPhase.SUCCEEDED
@@ -88,6 +90,8 @@ def _participant(worker: ElasticWorker, ages: Ages) -> Participant:
         report=status.agent if current_report(worker) else None,
         seconds_since_joined=ages.joined.get(worker.metadata.uid, 0.0),
         seconds_since_checkpoint=ages.checkpoint.get(worker.metadata.uid),
+        replaces=replaces,
+        leaving=leaving,
     )
 
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from controller.correlation import Correlator, Occurrence, Subject
 from crds.elasticjob import ElasticJob, FailureBudget, Rendezvous, RendezvousPhase
 from crds.elasticworker import AgentState, ElasticWorker, WorkerExit, WorkerPhase
-from reconcilers.failure.policy import Assessment, assess
+from reconcilers.failure.policy import Assessment, assess, spare_workers
 from reconcilers.job import outcome as job_outcome
-from reconcilers.job.turn import Turn
+from reconcilers.job.workers import Workers
 from reconcilers.world.participants import Ages, bounds_of, participants_of
 from reconcilers.world.rendezvous import Decision, decide, held
 from tests.reconcilers.build import NOW, bounds, failure, job, later, participant, report, worker
@@ -91,17 +91,17 @@ class Life:
         self.now += timedelta(seconds=after_seconds)
         people = participants_of(self.job, self.workers, Ages())
         decision = decide(self.world, people, bounds_of(self.job), self.now)
-        found = assess(self.job, self.workers, decision.breaks, self.world.round, self.now)
-        turn = Turn(self.job, {}, self.workers, self.now)
-        world = self.world
+        workers, world = Workers(self.workers), self.world
+        spare = spare_workers(self.job, workers)
+        found = assess(self.job, workers, spare, decision.breaks, world.round, self.now)
         if found.ending is None:
             decision = held(self.world, decision, *found.hold(self.now), self.now)
-            job_outcome.announce_world(turn, decision, found.incident)
+            self.events += job_outcome.of_world(self.world, decision, found.incident, workers)
             world = decision.rendezvous
         else:
-            status = job_outcome.failed(turn, found, found.ending)
-            self.ended = next(c.message for c in status.conditions if c.type == "Failed")
-        self.events += turn.events
+            ended = job_outcome.failed(self.job, workers, found, self.now)
+            self.ended = next(c.message for c in ended.status.conditions if c.type == "Failed")
+            self.events += ended.events
         written = {
             "rendezvous": world,
             "restarts": found.restarts,

@@ -21,10 +21,10 @@ from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
 from crds.progress import RoundProgress
 from reconcilers.account.goodput import goodput_now, seconds_by_state
 from reconcilers.account.job_history import MAX_EPISODES, as_ranges
-from reconcilers.account.ledger import REFRESH_SECONDS, Ledger, balanced
+from reconcilers.account.ledger import REFRESH_SECONDS, balanced, with_account
 from reconcilers.account.state import Moment, failed_at
 from reconcilers.failure.incidents import in_one_line
-from reconcilers.job.turn import Turn
+from reconcilers.status_patch import merge_patch
 from reconcilers.world.rendezvous import Break, Decision
 from tests.reconcilers.build import NOW, job, later, report, worker
 
@@ -402,25 +402,23 @@ def test_a_thousand_members_in_a_row_are_a_short_text() -> None:
     assert as_ranges(range(1_000)) == "0-999"
 
 
-def written(ledger: Ledger, life: Life, **status: Any) -> dict[str, Any]:
-    turn = Turn(life.job, {"status": life.job.status.to_wire()}, life.workers, later(life.seconds))
-    return ledger.patch(turn, life.job.status.model_copy(update=status))
+def written(life: Life, age_seconds: float, **status: Any) -> dict[str, Any]:
+    stored = life.job.status.to_wire()
+    moment = Moment(life.job, life.job.status.model_copy(update=status), life.workers, later(life.seconds))
+    return merge_patch(stored, with_account(moment, stored, age_seconds).to_wire())
 
 
 def test_in_between_it_goes_with_other_writes_at_most_once_a_minute(training: Life) -> None:
-    clock = [0.0]
-    ledger = Ledger(lambda: clock[0])
     training.told(figures(1, 1, 101, 100.0), at=115)
     training.seconds = 116.0
-    assert written(ledger, training) == {}
-    assert written(ledger, training, replicas=2).keys() == {"replicas"}
-    clock[0] += REFRESH_SECONDS
-    assert written(ledger, training) == {}, "no write of its own"
-    patch = written(ledger, training, replicas=2)
+    assert written(training, 0) == {}
+    assert written(training, 0, replicas=2).keys() == {"replicas"}
+    assert written(training, REFRESH_SECONDS) == {}, "no write of its own"
+    patch = written(training, REFRESH_SECONDS, replicas=2)
     assert patch["goodput"]["lastStep"] == 101
     assert patch["goodput"]["ratio"] == pytest.approx(101 / 116, rel=1e-4)
     assert "since" not in patch["goodput"] and "history" not in patch
     now = goodput_now(training.job, training.workers, later(training.seconds))
     stored = training.job.status.model_copy(update={"goodput": now})
     training.job = training.job.model_copy(update={"status": stored})
-    assert written(ledger, training, replicas=2).keys() == {"replicas"}
+    assert written(training, 0, replicas=2).keys() == {"replicas"}

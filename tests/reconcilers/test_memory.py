@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, ExitClass, WorkerExit, WorkerPhase
 from crds.model import ResourceRequirements
-from reconcilers.failure.memory import MOST_A_STEP_BYTES, Memory, memory_of, raised, raised_memory
+from reconcilers.failure.memory import MOST_A_STEP_BYTES, Memory, MemoryRoom, memory_of, raised
 from tests.reconcilers.build import NOW, job, worker
 
 GI = 2**30
@@ -47,13 +47,13 @@ def killed(
 
 
 def raise_(owner: ElasticJob, failed: ElasticWorker, *others: ElasticWorker, nodes: Any = LARGE) -> Any:
-    found = raised_memory(owner, failed, [failed, *others], nodes)
+    found = MemoryRoom(owner, [failed, *others], nodes).raised_memory(failed)
     return None if found is None else found.resources.to_wire()
 
 
 def test_memory_doubles() -> None:
     owner = needing({"memory": "2Gi", "cpu": "4"})
-    found = raised_memory(owner, killed(), [killed()], LARGE)
+    found = MemoryRoom(owner, [killed()], LARGE).raised_memory(killed())
     assert found is not None
     assert found.resources.to_wire() == {"limits": {"memory": "4Gi"}, "requests": {}}
     assert found.message == "digits-worker-0 ran out of memory with 2Gi: its next Pod gets 4Gi"

@@ -12,7 +12,7 @@ from reconcilers.conditions import is_true
 from reconcilers.job import status as job_status
 from reconcilers.job.relaunch import MAX_DELAY_SECONDS, delay_seconds, plan_relaunches
 from reconcilers.job.run_policy import seconds_to_cleaning, seconds_to_deadline, seconds_to_expiry
-from reconcilers.job.worker_set import new_worker, plan_workers
+from reconcilers.job.workers import Workers, new_worker, plan_workers
 from reconcilers.observations import Observations
 from reconcilers.recent import Recent
 from reconcilers.status_patch import merge_patch
@@ -78,7 +78,7 @@ def test_finished_worker_is_needed_again_when_the_world_breaks_without_it() -> N
 
 def test_missing_workers_are_made_and_masters_are_not() -> None:
     two = job(replicas=2)
-    assert plan_workers(two, [worker(0)], Rendezvous()).missing == (("worker", 1),)
+    assert plan_workers(two, Workers([worker(0)]), Rendezvous()).missing == (("worker", 1),)
     made = new_worker(two, "worker", 1)
     assert made["metadata"]["name"] == "digits-worker-1"
     assert made["metadata"]["ownerReferences"][0]["uid"] == "uid-digits"
@@ -87,13 +87,13 @@ def test_missing_workers_are_made_and_masters_are_not() -> None:
 def test_surplus_worker_goes_only_when_no_world_has_it() -> None:
     one, both = job(replicas=1), [worker(0), worker(1)]
     world = Rendezvous(round=1, phase=FORMED, members=[0, 1], incarnations=[1, 1])
-    assert not plan_workers(one, both, world).surplus
+    assert not plan_workers(one, Workers(both), world).surplus
     smaller = Rendezvous(round=2, phase=FORMED, members=[0], incarnations=[1])
-    assert [w.spec.index for w in plan_workers(one, both, smaller).surplus] == [1]
+    assert [w.spec.index for w in plan_workers(one, Workers(both), smaller).surplus] == [1]
 
 
 def test_suspended_job_makes_no_workers() -> None:
-    assert not plan_workers(job(replicas=2, suspend=True), [], Rendezvous()).missing
+    assert not plan_workers(job(replicas=2, suspend=True), Workers([]), Rendezvous()).missing
 
 
 # --- phase and conditions ---------------------------------------------------------------------------

@@ -5,6 +5,8 @@ from typing import Any
 from crds.elasticjob import ElasticJob, Rendezvous
 from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
 from crds.model import ResourceRequirements
+from reconcilers.job.seen import built_with
+from reconcilers.job.workers import Workers
 from reconcilers.pod.job_pod import build_job_pod
 from reconcilers.scale.rolling import Freshness, Roll, freshness, plan_roll
 from reconcilers.world.participants import Ages, bounds_of, participants_of
@@ -21,7 +23,7 @@ def rolled(
 ) -> Roll:
     fresh = Freshness(frozenset(("worker", index) for index in outdated))
     people = participants_of(of, workers, Ages())
-    return plan_roll(of, workers, people, world, bounds_of(of), fresh, **more)
+    return plan_roll(of, Workers(workers), people, world, bounds_of(of), fresh, **more)
 
 
 def trains(index: int, round_: int = 1, state: AgentState = AgentState.RUNNING) -> ElasticWorker:
@@ -81,7 +83,7 @@ def test_without_agents_one_goes_after_the_other() -> None:
 
 def test_pod_is_outdated_if_it_was_built_with_other_resources() -> None:
     of, known = elastic(), worker(0)
-    pods = {"digits-worker-0-1": build_job_pod(of, known)}
+    pods = {"digits-worker-0-1": built_with(build_job_pod(of, known))}
     assert freshness(of, [known], pods) == Freshness()
     asked = {"resources": {"worker": {"limits": {"memory": "2Gi"}}}}
     assert freshness(elastic(status=asked), [known], pods).outdated == {("worker", 0)}
@@ -96,4 +98,4 @@ def test_pods_that_are_not_known_yet_are_not_judged() -> None:
     assert freshness(of, [worker(0, None)], {}) == Freshness()
     made_before = build_job_pod(of, known)
     made_before["metadata"]["annotations"].clear()
-    assert freshness(of, [known], {"digits-worker-0-1": made_before}) == Freshness()
+    assert freshness(of, [known], {"digits-worker-0-1": built_with(made_before)}) == Freshness()
