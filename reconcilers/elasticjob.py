@@ -1,8 +1,8 @@
 """The ElasticJob reconciler: see, plan, apply.
 
 `JobView` reads what there is, `plan_job` decides it all, and what it decides is written here. The status
-comes first. It carries the resourceVersion that it was decided from, so of two controllers one alone goes on
-to act: nobody can publish a round twice, or do what a newer decision has overtaken.
+comes before the acts. It carries the resourceVersion that it was decided from, so of two controllers one
+alone goes on to act: nobody can publish a round twice, or do what a newer decision has overtaken.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ class ElasticJobReconciler(Reconciler):
         return ""
 
     async def _apply(self, seen: Seen, plan: Plan) -> None:
+        await carry_out(self._client, self._recorder, seen.raw, plan.first)
         if plan.status_patch:
             metadata = seen.job.metadata
             await self._client.patch(

@@ -1,9 +1,9 @@
 """What to do about a job, as one pure function: from what was `Seen` to a `Plan`.
 
 Everything that the job needs is decided here, from one view and at one moment; nothing is written. The order
-in which a plan is carried out (`reconcilers/elasticjob.py`) is: the NodeCheck that it wants, the status, the
-acts. Each act follows from what is published by then, so that whoever looks next, after a crash between any
-two writes, plans what is left.
+in which a plan is carried out (`reconcilers/elasticjob.py`) is: what has to come first, the status, the acts.
+Each act follows from what is published by then, so that whoever looks next, after a crash between any two
+writes, plans what is left.
 """
 
 from __future__ import annotations
@@ -59,6 +59,8 @@ UNKNOWN_POD_RETRY_SECONDS = 1.0
 class Plan:
     check: Act | None = None
     """The NodeCheck to make before anything else. If it is refused, plan again with `Seen.check_refused`."""
+    first: tuple[Act, ...] = ()
+    """To be done before the status is written, which no longer shows then that they are due."""
     status_patch: Object = field(default_factory=dict)
     """Of the job's status; empty if nothing has changed."""
     events: tuple[Event, ...] = ()
@@ -100,7 +102,7 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
     if seen.job.spec.suspend:
         plan = _plan(look, outcome.suspended(look.job, workers, now))
     else:
-        plan = _ended(look) or _resumed(look) or _train(look)
+        plan = _ended(look) or _train(look)
     missing = slots.missing[:MAX_CREATES]
     more = 0.0 if len(missing) < len(slots.missing) else None
     return replace(
@@ -141,30 +143,16 @@ def _ended(look: _Look) -> Plan | None:
     return None
 
 
-def _resumed(look: _Look) -> Plan | None:
-    """While there are Pods that the suspension ends: others are asked for before the job has resumed."""
-    leaving = suspended_pods(look.job, look.workers)
-    if not leaving:
-        return None
-    renewed = dict.fromkeys(leaving, RESUMED)
-    relaunches = plan_relaunches(
-        [w for w in look.workers if w.metadata.uid in leaving], look.published, look.now, renewed=renewed
-    )
-    room = MemoryRoom(look.job, look.workers, look.seen.nodes)
-    acts = [_relaunched(relaunch, room) for relaunch in relaunches.relaunches]
-    return _plan(look, outcome.suspended(look.job, look.workers, look.now), acts)
-
-
 def _train(look: _Look) -> Plan:
     """Of a job that is to run: its world, and what its failures come to."""
     job, workers, published, now = look.job, look.workers, look.published, look.now
-    checks = look.seen.checks
+    checks, leaving = look.seen.checks, suspended_pods(job, workers)
     active = active_check(checks.of_job)
     suspected = suspected_at(job.status.suspected_at, workers, published, now)
     standing = standing_of(job, workers, checks, suspected, now)
     spare = spare_workers(job, workers)
     stopped = given_up(workers, spare)
-    course, roll = _world(look, active, standing, stopped)
+    course, roll = _world(look, leaving, active, standing, stopped)
     job = with_sources(job, roll.sources) if roll.sources else job
 
     failures = assess(job, workers, spare, course.decision.breaks, published.round, now)
@@ -180,8 +168,9 @@ def _train(look: _Look) -> Plan:
         check = create(NODECHECKS, new_check(job, name, course.check))
 
     world = course.decision.rendezvous
-    acts, retry_seconds = _relaunches(look, job, world, standing, roll, failures.renewals, stopped)
-    acts += [_pruned(old) for old in outdated(checks.of_job, checks.owned)]
+    renewals = dict.fromkeys(leaving, Renewal(RESUMED, avoids_node=False)) | dict(failures.renewals)
+    relaunches, retry_seconds = _relaunches(look, job, world, standing, roll, renewals, stopped)
+    pruned = [_pruned(old) for old in outdated(checks.of_job, checks.owned)]
     job, moved = with_moves_done(job, workers, world)
     state = CheckState(checks.of_job, active, look.seen.check_refused, standing.unchecked, course.left_out)
     training = Training(
@@ -203,22 +192,32 @@ def _train(look: _Look) -> Plan:
     )
     found = replace(found, events=(*events, *found.events), broken_at=broken_at)
     waits = course.decision.look_again_seconds, retry_seconds, seconds_to_deadline(job, now)
-    return replace(_plan(replace(look, job=job), found, acts, waits), check=check)
+    acts = pruned if leaving else [*relaunches, *pruned]
+    plan = _plan(replace(look, job=job), found, acts, waits)
+    return replace(plan, check=check, first=tuple(relaunches) if leaving else ())
 
 
 def _world(
-    look: _Look, active: NodeCheck | None, standing: Standing, stopped: Mapping[str, str]
+    look: _Look,
+    leaving: Collection[str],
+    active: NodeCheck | None,
+    standing: Standing,
+    stopped: Mapping[str, str],
 ) -> tuple[Course, Roll]:
-    """What is to become of the world, and of Pods that are outdated."""
+    """What is to become of the world, and of Pods that are outdated.
+
+    Args:
+        leaving: uids of workers whose Pods a suspension still has to end.
+        stopped: by uid, the workers that are not started again.
+    """
     job, workers, published = look.job, look.workers, look.published
     if job.status.active_check and active is None:
         published = waiting_since_the_check(published, look.now)
-    people, bounds, roll = participants_of(job, workers, look.seen.ages), bounds_of(job), Roll()
+    staying, bounds, roll = workers.without(leaving), bounds_of(job), Roll()
+    people = participants_of(job, staying, look.seen.ages)
     if active is None:
         without = standing.slow.union(w.spec.index for w in workers if w.metadata.uid in stopped)
         roll = plan_roll(job, workers, people, published, bounds, look.fresh, without)
-        if roll.sources:
-            people = participants_of(with_sources(job, roll.sources), workers, look.seen.ages)
     return plan_world(published, roll.marked(people), bounds, standing, active, look.now), roll
 
 

@@ -18,7 +18,7 @@ PAGE = (ROOT / "docs" / "events.md").read_text()
 
 COMPUTED = {
     ("companions.py", "f'{kind}Refused'"): {"PodGroupRefused", "PodDisruptionBudgetRefused"},
-    ("elasticjob.py", "reason"): set(),  # passes on what the turn has noted
+    ("acts.py", "event.reason"): set(),  # passes on what plans say
     ("outcome.py", "reason"): {"TrainingSucceeded", "DeadlineExceeded", "<Overdrawn>"},
     ("outcome.py", "finding.reason"): {
         *("AllHealthy", "FaultyNodes", "FaultyLinks", "Stragglers", "Inconclusive", "CheckFailed"),
@@ -70,7 +70,8 @@ def first_arguments(wanted: str) -> set[str]:
 def told() -> set[str]:
     reasons: set[str] = set()
     for path, name, call in calls():
-        if name != "event" or any(isinstance(argument, ast.Starred) for argument in call.args):
+        starred = any(isinstance(argument, ast.Starred) for argument in call.args)
+        if name not in ("event", "Event") or starred or len(call.args) < 3:
             continue
         expression = call.args[1 if len(call.args) == 3 else 2]
         found = literals(expression)
