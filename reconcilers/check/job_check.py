@@ -120,9 +120,9 @@ def next_number(job: str, taken: Collection[str]) -> int:
     return max((number for number in numbers if check_name(job, number) in taken), default=0) + 1
 
 
-def new_check(job: ElasticJob, name: str, workers: Sequence[int]) -> dict[str, Any]:
-    """The NodeCheck object to create."""
-    policy = job.spec.node_check
+def next_check(job: ElasticJob, taken: Collection[str], workers: Sequence[int]) -> dict[str, Any]:
+    """The NodeCheck object to create; `taken` are the names that the namespace's have."""
+    name, policy = check_name(job.metadata.name, next_number(job.metadata.name, taken)), job.spec.node_check
     return {
         "apiVersion": names.API_VERSION,
         "kind": "NodeCheck",

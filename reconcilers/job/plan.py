@@ -8,13 +8,13 @@ writes, plans what is left.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import cached_property
 
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODECHECKS, Object
 from crds.elasticjob import ElasticJob, JobPhase, Rendezvous
-from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck
 from reconcilers.account.ledger import with_account
 from reconcilers.account.state import Moment, failed_at
@@ -22,25 +22,25 @@ from reconcilers.acts import Act, Event, Verb, create
 from reconcilers.check.job_check import (
     Course,
     active_check,
-    check_name,
-    new_check,
-    next_number,
+    next_check,
     outdated,
     plan_world,
     waiting_since_the_check,
 )
 from reconcilers.check.job_check_report import CheckState, finding_of
 from reconcilers.check.job_verdicts import Standing, standing_of
+from reconcilers.failure.budgets import Overdrawn
 from reconcilers.failure.hardware_smell import suspected_at
 from reconcilers.failure.memory import MemoryRoom
-from reconcilers.failure.policy import Renewal, assess, given_up, spare_workers
+from reconcilers.failure.policy import Assessment, Renewal, assess, given_up, spare_workers
 from reconcilers.job import outcome
+from reconcilers.job.acts import created, deleted, relaunched, told_standby
 from reconcilers.job.outcome import Outcome, Training
-from reconcilers.job.relaunch import RESUMED, Relaunch, plan_relaunches, suspended_pods
+from reconcilers.job.relaunch import RESUMED, plan_relaunches, suspended_pods
 from reconcilers.job.run_policy import seconds_to_deadline, seconds_to_expiry
 from reconcilers.job.seen import Seen
 from reconcilers.job.status import has_succeeded, training_types
-from reconcilers.job.workers import Slot, Workers, new_worker, plan_workers, slot_of
+from reconcilers.job.workers import Workers, plan_workers, slot_of
 from reconcilers.scale import rolling
 from reconcilers.scale.rolling import Freshness, Roll, freshness, plan_roll
 from reconcilers.scale.uptake import take_up, with_moves_done, with_sources
@@ -72,6 +72,8 @@ class Plan:
 
 @dataclass(frozen=True)
 class _Look:
+    """What was seen, and what follows from that alone; each is worked out when it is first asked for."""
+
     seen: Seen
     job: ElasticJob
     """With what is asked of its scale in its status."""
@@ -86,6 +88,33 @@ class _Look:
     @property
     def published(self) -> Rendezvous:
         return self.seen.published
+
+    @cached_property
+    def leaving(self) -> frozenset[str]:
+        """Uids of workers whose Pods a suspension still has to end."""
+        return suspended_pods(self.job, self.workers)
+
+    @cached_property
+    def active_check(self) -> NodeCheck | None:
+        return active_check(self.seen.checks.of_job)
+
+    @cached_property
+    def suspected_at(self) -> datetime | None:
+        return suspected_at(self.job.status.suspected_at, self.workers, self.published, self.now)
+
+    @cached_property
+    def standing(self) -> Standing:
+        return standing_of(self.job, self.workers, self.seen.checks, self.suspected_at, self.now)
+
+    @cached_property
+    def spare(self) -> Mapping[str, Overdrawn]:
+        """By uid, the workers that may fail for good."""
+        return spare_workers(self.job, self.workers)
+
+    @cached_property
+    def given_up(self) -> Mapping[str, str]:
+        """By uid, the workers that are not started again, and why."""
+        return given_up(self.workers, self.spare)
 
 
 def plan_job(seen: Seen, now: datetime) -> Plan:
@@ -104,11 +133,12 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
     else:
         plan = _ended(look) or _train(look)
     missing = slots.missing[:MAX_CREATES]
+    surplus = (deleted(ELASTICWORKERS, worker.metadata) for worker in slots.surplus)
     more = 0.0 if len(missing) < len(slots.missing) else None
     return replace(
         plan,
         events=(*outcome.of_scale(uptake), *plan.events),
-        acts=(*_created(seen.job, missing), *map(_deleted, slots.surplus), *plan.acts),
+        acts=(*created(seen.job, missing), *surplus, *plan.acts),
         look_again_seconds=_soonest(
             plan.look_again_seconds,
             more,
@@ -145,80 +175,94 @@ def _ended(look: _Look) -> Plan | None:
 
 def _train(look: _Look) -> Plan:
     """Of a job that is to run: its world, and what its failures come to."""
-    job, workers, published, now = look.job, look.workers, look.published, look.now
-    checks, leaving = look.seen.checks, suspended_pods(job, workers)
-    active = active_check(checks.of_job)
-    suspected = suspected_at(job.status.suspected_at, workers, published, now)
-    standing = standing_of(job, workers, checks, suspected, now)
-    spare = spare_workers(job, workers)
-    stopped = given_up(workers, spare)
-    course, roll = _world(look, leaving, active, standing, stopped)
-    job = with_sources(job, roll.sources) if roll.sources else job
-
-    failures = assess(job, workers, spare, course.decision.breaks, published.round, now)
+    published, workers, now = look.published, look.workers, look.now
+    course, roll = _world(look)
+    if roll.sources:
+        look = replace(look, job=with_sources(look.job, roll.sources))
     broken_at = failed_at(course.decision, published.round, workers, now)
+    failures = assess(look.job, workers, look.spare, course.decision.breaks, published.round, now)
     if failures.ending is not None:
-        return _plan(look, replace(outcome.failed(job, workers, failures, now), broken_at=broken_at))
+        return _plan(look, replace(outcome.failed(look.job, workers, failures, now), broken_at=broken_at))
     course = course.held(published, *failures.hold(now), now)
     check = None
     if course.check and look.seen.check_refused:
         course = course.without_check()
     elif course.check:
-        name = check_name(job.metadata.name, next_number(job.metadata.name, checks.taken))
-        check = create(NODECHECKS, new_check(job, name, course.check))
+        check = create(NODECHECKS, next_check(look.job, look.seen.checks.taken, course.check))
+    relaunches, retry_seconds = _relaunches(look, course.decision.rendezvous, roll, failures.renewals)
+    waits = course.decision.look_again_seconds, retry_seconds, seconds_to_deadline(look.job, now)
+    plan = _go_on(look, course, failures, broken_at, waits)
+    if look.leaving:
+        return replace(plan, check=check, first=tuple(relaunches))
+    return replace(plan, check=check, acts=(*relaunches, *plan.acts))
 
-    world = course.decision.rendezvous
-    renewals = dict.fromkeys(leaving, Renewal(RESUMED, avoids_node=False)) | dict(failures.renewals)
-    relaunches, retry_seconds = _relaunches(look, job, world, standing, roll, renewals, stopped)
-    pruned = [_pruned(old) for old in outdated(checks.of_job, checks.owned)]
-    job, moved = with_moves_done(job, workers, world)
-    state = CheckState(checks.of_job, active, look.seen.check_refused, standing.unchecked, course.left_out)
+
+def _world(look: _Look) -> tuple[Course, Roll]:
+    """What is to become of the world, and of Pods that are outdated."""
+    job, workers, published, active = look.job, look.workers, look.published, look.active_check
+    if job.status.active_check and active is None:
+        published = waiting_since_the_check(published, look.now)
+    bounds, roll = bounds_of(job), Roll()
+    people = participants_of(job, workers.without(look.leaving), look.seen.ages)
+    if active is None:
+        stopped = {w.spec.index for w in workers if w.metadata.uid in look.given_up}
+        roll = plan_roll(job, workers, people, published, bounds, look.fresh, look.standing.slow | stopped)
+    return plan_world(published, roll.marked(people), bounds, look.standing, active, look.now), roll
+
+
+def _relaunches(
+    look: _Look, world: Rendezvous, roll: Roll, failed: Mapping[str, Renewal]
+) -> tuple[list[Act], float | None]:
+    """New incarnations of slots whose Pod has ended, has to leave its node, or is to be another.
+
+    Returns:
+        the acts, and the seconds until more are due.
+    """
+    job = look.job
+    present = {(type_, index) for type_ in training_types(job) for index in present_slots(job, type_)}
+    wanted = [w for w in look.workers if slot_of(w) in present and w.metadata.uid not in look.given_up]
+    renewed = {worker.metadata.uid: rolling.REASON for worker in roll.relaunches}
+    renewed |= dict.fromkeys(look.leaving, RESUMED)
+    renewed |= {uid: renewal.reason for uid, renewal in failed.items()}
+    avoiding = {uid for uid, renewal in failed.items() if renewal.avoids_node}
+    plan = plan_relaunches(wanted, world, look.now, look.standing, renewed, avoiding)
+    short = {uid for uid, renewal in failed.items() if renewal.out_of_memory}
+    room = MemoryRoom(job, look.workers, look.seen.nodes)
+    acts = [relaunched(r, room, r.worker.metadata.uid in short) for r in plan.relaunches]
+    return acts, plan.look_again_seconds
+
+
+def _go_on(
+    look: _Look,
+    course: Course,
+    failures: Assessment,
+    broken_at: datetime | None,
+    waits: Collection[float | None],
+) -> Plan:
+    """The status of a job that goes on, and what becomes of its standby and its old checks."""
+    workers, checks, world = look.workers, look.seen.checks, course.decision.rendezvous
+    job, moved = with_moves_done(look.job, workers, world)
+    state = CheckState(
+        checks.of_job, look.active_check, look.seen.check_refused, look.standing.unchecked, course.left_out
+    )
     training = Training(
         world=world,
         left_out=course.left_out,
         failures=failures,
-        given_up=stopped,
+        given_up=look.given_up,
         fresh=freshness(job, workers, look.seen.pods) if look.asked_anew else look.fresh,
         asked_anew=look.asked_anew,
         finding=finding_of(job, state),
-        active_check=active,
-        suspected_at=suspected,
+        active_check=look.active_check,
+        suspected_at=look.suspected_at,
         standing_by=standing_by(job, workers, world),
     )
-    found = outcome.progress(job, workers, training, now)
-    events = (
-        *outcome.of_world(published, course.decision, failures.incident, workers),
-        *outcome.of_moves(moved),
-    )
-    found = replace(found, events=(*events, *found.events), broken_at=broken_at)
-    waits = course.decision.look_again_seconds, retry_seconds, seconds_to_deadline(job, now)
-    acts = pruned if leaving else [*relaunches, *pruned]
-    plan = _plan(replace(look, job=job), found, acts, waits)
-    return replace(plan, check=check, first=tuple(relaunches) if leaving else ())
-
-
-def _world(
-    look: _Look,
-    leaving: Collection[str],
-    active: NodeCheck | None,
-    standing: Standing,
-    stopped: Mapping[str, str],
-) -> tuple[Course, Roll]:
-    """What is to become of the world, and of Pods that are outdated.
-
-    Args:
-        leaving: uids of workers whose Pods a suspension still has to end.
-        stopped: by uid, the workers that are not started again.
-    """
-    job, workers, published = look.job, look.workers, look.published
-    if job.status.active_check and active is None:
-        published = waiting_since_the_check(published, look.now)
-    staying, bounds, roll = workers.without(leaving), bounds_of(job), Roll()
-    people = participants_of(job, staying, look.seen.ages)
-    if active is None:
-        without = standing.slow.union(w.spec.index for w in workers if w.metadata.uid in stopped)
-        roll = plan_roll(job, workers, people, published, bounds, look.fresh, without)
-    return plan_world(published, roll.marked(people), bounds, standing, active, look.now), roll
+    found = outcome.progress(job, workers, training, look.now)
+    told = outcome.of_world(look.published, course.decision, failures.incident, workers)
+    events = (*told, *outcome.of_moves(moved), *found.events)
+    acts = [deleted(NODECHECKS, old.metadata) for old in outdated(checks.of_job, checks.owned)]
+    found = replace(found, events=events, broken_at=broken_at)
+    return _plan(replace(look, job=job), found, acts, waits)
 
 
 def _plan(
@@ -231,7 +275,7 @@ def _plan(
     raw = look.seen.raw.get("status", {})
     moment = Moment(look.job, found.status, look.workers, look.now, found.checking, found.broken_at)
     status = with_account(moment, raw, look.seen.account_age_seconds)
-    told = [_told_standby(w, found.standing_by) for w in told_otherwise(look.workers, found.standing_by)]
+    told = [told_standby(w, found.standing_by) for w in told_otherwise(look.workers, found.standing_by)]
     return Plan(
         status_patch=merge_patch(raw, status.to_wire()),
         events=found.events,
@@ -242,71 +286,3 @@ def _plan(
 
 def _soonest(*seconds: float | None) -> float | None:
     return min((max(each, 0.0) for each in seconds if each is not None), default=None)
-
-
-# --- acts -------------------------------------------------------------------------------------------------
-
-
-def _created(job: ElasticJob, missing: Collection[Slot]) -> Iterator[Act]:
-    event = Event("Normal", "WorkersCreated", f"created {len(missing)} workers")
-    for number, (type_, index) in enumerate(missing, start=1):
-        yield create(ELASTICWORKERS, new_worker(job, type_, index), *[event] * (number == len(missing)))
-
-
-def _deleted(worker: ElasticWorker) -> Act:
-    metadata = worker.metadata
-    return Act(Verb.DELETE, ELASTICWORKERS, metadata.name, metadata.namespace, uid=metadata.uid)
-
-
-def _pruned(check: NodeCheck) -> Act:
-    metadata = check.metadata
-    return Act(Verb.DELETE, NODECHECKS, metadata.name, metadata.namespace, uid=metadata.uid)
-
-
-def _told_standby(worker: ElasticWorker, standing: Collection[int]) -> Act:
-    metadata, body = worker.metadata, {"status": {"standby": worker.spec.index in standing or None}}
-    return Act(Verb.PATCH, ELASTICWORKERS, metadata.name, metadata.namespace, body, subresource="status")
-
-
-def _relaunches(
-    look: _Look,
-    job: ElasticJob,
-    world: Rendezvous,
-    standing: Standing,
-    roll: Roll,
-    failed: Mapping[str, Renewal],
-    stopped: Collection[str],
-) -> tuple[list[Act], float | None]:
-    """New incarnations of slots whose Pod has ended, has to leave its node, or is to be another.
-
-    Returns:
-        the acts, and the seconds until more are due.
-    """
-    present = {(type_, index) for type_ in training_types(job) for index in present_slots(job, type_)}
-    wanted = [w for w in look.workers if slot_of(w) in present and w.metadata.uid not in stopped]
-    renewed = {worker.metadata.uid: rolling.REASON for worker in roll.relaunches}
-    renewed |= {uid: renewal.reason for uid, renewal in failed.items()}
-    avoiding = {uid for uid, renewal in failed.items() if renewal.avoids_node}
-    plan = plan_relaunches(wanted, world, look.now, standing, renewed, avoiding)
-    short = {uid for uid, renewal in failed.items() if renewal.out_of_memory}
-    room = MemoryRoom(job, look.workers, look.seen.nodes)
-    acts = [_relaunched(r, room, r.worker.metadata.uid in short) for r in plan.relaunches]
-    return acts, plan.look_again_seconds
-
-
-def _relaunched(relaunch: Relaunch, room: MemoryRoom, out_of_memory: bool = False) -> Act:
-    """The next incarnation of a slot; refused if the slot was changed since it was read."""
-    worker, metadata = relaunch.worker, relaunch.worker.metadata
-    spec: Object = {
-        "incarnation": worker.spec.incarnation + 1,
-        "excludedNodes": list(relaunch.excluded_nodes),
-        "faultyNodes": list(relaunch.faulty_nodes),
-    }
-    message = f"{metadata.name} gets a new Pod, incarnation {spec['incarnation']}: {relaunch.reason}"
-    events = [Event("Normal", "WorkerRelaunched", message)]
-    raised = room.raised_memory(worker, in_place=out_of_memory)
-    if raised is not None:
-        spec["resources"] = raised.resources.to_wire()
-        events.append(Event("Normal", "MemoryRaised", raised.message))
-    body = {"metadata": {"resourceVersion": metadata.resource_version}, "spec": spec}
-    return Act(Verb.PATCH, ELASTICWORKERS, metadata.name, metadata.namespace, body, events=tuple(events))

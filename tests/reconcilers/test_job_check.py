@@ -11,7 +11,7 @@ from reconcilers.check.job_check import (
     active_check,
     check_name,
     named,
-    new_check,
+    next_check,
     next_number,
     outdated,
     plan_world,
@@ -127,11 +127,11 @@ def test_replacements_have_their_time_from_the_end_of_the_check_on() -> None:
 
 def test_a_check_is_the_jobs_own_and_carries_its_policy() -> None:
     policy = {"cordon": False, "timeoutSeconds": 60, "stragglerRatio": 2.0, "topologyKeys": ["rack"]}
-    made = NodeCheck.model_validate(new_check(checked_job(2, policy), "digits-check-1", (0, 1)))
+    made = NodeCheck.model_validate(next_check(checked_job(2, policy), (), (0, 1)))
     assert made.spec.job_name == "digits" and made.spec.workers == [0, 1] and not made.spec.cordon
     assert (made.spec.timeout_seconds, made.spec.straggler_ratio, made.spec.fresh_seconds) == (60, 2.0, 3_600)
     assert made.spec.topology_keys == ["rack"]
-    owner = new_check(checked_job(), "x", (0,))["metadata"]["ownerReferences"][0]
+    owner = next_check(checked_job(), (), (0,))["metadata"]["ownerReferences"][0]
     assert owner["uid"] == "uid-digits" and owner["controller"]
 
 
