@@ -121,6 +121,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "sign": lambda text: _compare(text, "0"),
     "sub": lambda left, right: _text(Decimal(left) - Decimal(right)),
 }
-"""By name; those of a namespace with it (`math.greatest`). The answer to `check` is the evaluating policy's."""
+"""By name; those of a namespace with it (`math.greatest`). What `check` answers, a policy knows."""
 
 SIMPLE_NAMES = {name.rpartition(".")[2] for name in FUNCTIONS}

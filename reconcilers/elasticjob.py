@@ -26,6 +26,7 @@ from reconcilers.check.job_check_report import CheckState, finding_of
 from reconcilers.check.job_checks import JobChecks
 from reconcilers.check.job_verdicts import Standing, standing_of
 from reconcilers.clock import Clock
+from reconcilers.conditions import observed_at
 from reconcilers.failure.hardware_smell import suspected_at
 from reconcilers.failure.memory import raised_memory
 from reconcilers.failure.policy import Renewal, assess, given_up
@@ -242,7 +243,7 @@ class ElasticJobReconciler(Reconciler):
 
     async def _write(self, turn: Turn, status: ElasticJobStatus) -> None:
         """The one status write, if anything changed; then the Events, which tell what has happened."""
-        patch = self._ledger.patch(turn, status)
+        patch = self._ledger.patch(turn, observed_at(status, turn.job.metadata.generation))
         if patch:
             metadata = turn.job.metadata
             await self._client.patch(

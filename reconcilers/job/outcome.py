@@ -97,7 +97,6 @@ def common(turn: Turn) -> ElasticJobStatus:
     selector = {names.LABEL_JOB: job.metadata.name, names.LABEL_TYPE: names.WORKER}
     return job.status.model_copy(
         update={
-            "observed_generation": job.metadata.generation,
             "replica_statuses": job_status.replica_statuses(job, turn.workers, len(turn.standing_by)),
             "replicas": job_status.worker_pods(job, turn.workers),
             "selector": ",".join(f"{key}={value}" for key, value in selector.items()),
