@@ -27,6 +27,9 @@ CHECK = "check"
 MASTER_TYPES = ("dlrover-master", "master")
 """DLRover's master replica types: accepted, ignored, and said so in a condition."""
 
+CONTROLLER = f"{GROUP}/dlr-controller"
+"""Our controller in `spec.managedBy` of an ElasticJob; any other name there is another controller's."""
+
 SERVICE_ACCOUNT = "dlr-worker"
 
 TAINT_UNHEALTHY = f"{GROUP}/unhealthy"

@@ -27,6 +27,7 @@ from reconcilers.companions import CompanionReconciler
 from reconcilers.cordon.mark import MarkState
 from reconcilers.cordon.options import CordonMode, CordonOptions
 from reconcilers.elasticjob import ElasticJobReconciler
+from reconcilers.managed_by import OfOurJobs, itself
 from reconcilers.node_check import NodeCheckReconciler, has_nodes
 from reconcilers.node_cordon import BY_CORDON, NodeCordonReconciler, cordon_states
 from reconcilers.pod.options import PodOptions
@@ -95,7 +96,7 @@ def add_jobs(manager: Manager, clock: Clock) -> None:
         .watches(NODECHECKS, checked_job, predicate=begins_or_ends)
         .watches(SCALEPLANS, planned_job, predicate=plans_otherwise)
         .with_workers(JOB_WORKERS)
-        .build(jobs)
+        .build(OfOurJobs(jobs, manager.cache, ELASTICJOBS, itself))
     )
 
 
@@ -140,7 +141,7 @@ def add_workers(manager: Manager, clock: Clock, options: PodOptions) -> None:
         .watches(NODES, workers_on_node)
         .in_flows(owner)
         .with_workers(WORKER_WORKERS)
-        .build(pods)
+        .build(OfOurJobs(pods, cache, ELASTICWORKERS, job_keys))
     )
 
 
@@ -151,7 +152,7 @@ def add_companions(manager: Manager) -> None:
         .for_(ELASTICJOBS, predicate=more_than_status)
         .owns(PODDISRUPTIONBUDGETS, predicate=more_than_status)
         .with_workers(COMPANION_WORKERS)
-        .build(reconciler)
+        .build(OfOurJobs(reconciler, manager.cache, ELASTICJOBS, itself))
     )
 
 
@@ -183,7 +184,7 @@ def add_node_checks(manager: Manager, clock: Clock) -> None:
         .watches(NODECHECKS, waiting_checks, predicate=makes_way)
         .with_workers(CHECK_WORKERS)
         .with_timeout(CHECK_TIMEOUT_SECONDS)
-        .build(reconciler)
+        .build(OfOurJobs(reconciler, cache, NODECHECKS, job_keys))
     )
 
 
@@ -207,7 +208,7 @@ def add_scale_plans(manager: Manager, clock: Clock) -> None:
         .watches(SCALEPLANS, siblings, predicate=plans_otherwise)
         .watches(ELASTICJOBS, plans_of_job)
         .with_workers(PLAN_WORKERS)
-        .build(reconciler)
+        .build(OfOurJobs(reconciler, manager.cache, SCALEPLANS, owner_job))
     )
 
 
