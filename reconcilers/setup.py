@@ -13,6 +13,7 @@ from controller.resources import (
     ELASTICJOBS,
     ELASTICWORKERS,
     LEASES,
+    NAMESPACES,
     NODECHECKS,
     NODES,
     PODDISRUPTIONBUDGETS,
@@ -44,6 +45,7 @@ from reconcilers.predicates import (
     more_than_status,
     more_than_the_agents_report,
     plans_otherwise,
+    trusted_otherwise,
 )
 from reconcilers.scale.job_plans import BY_OWNER_JOB, owner_job
 from reconcilers.scaleplan import ScalePlanReconciler, is_over
@@ -239,6 +241,7 @@ def _add_cordon(manager: Manager, clock: Clock, options: CordonOptions) -> None:
         .watches(NODES, held, predicate=more_than_a_heartbeat)
         .watches(NODECHECKS, judged)
         .watches(ELASTICWORKERS, failures, predicate=more_than_the_agents_report)
+        .watches(NAMESPACES, lambda _: _requests(nodes.list()), predicate=trusted_otherwise)
         .with_workers(CORDON_WORKERS)
         .build(cordons)
     )

@@ -234,6 +234,8 @@ def test_controller_hands_out_the_worker_role_and_no_other(server: Server, contr
 
 
 def test_rights_suffice_to_cordon_a_node(server: Server, controller_log: Path) -> None:
+    labels = {"metadata": {"labels": {"elastic.iml.github.io/may-cordon": "true"}}}
+    server.as_admin("PATCH", f"/api/v1/{DEFAULT}", labels)
     server.as_admin("POST", "/api/v1/nodes", {"metadata": {"name": "broken"}})
     check = {"apiVersion": JOB["apiVersion"], "kind": "NodeCheck", "metadata": {"name": "broken"}}
     server.as_admin("POST", f"{GROUP}/{DEFAULT}/nodechecks", check | {"spec": {"nodes": ["broken"]}})
