@@ -1,4 +1,4 @@
-"""Reading what concerns a job's scale, its ScalePlans and its Pods: the rim of `job_scale` and `rolling`."""
+"""Reads what concerns a job's scale: its ScalePlans and its Pods, for `uptake.py` and `rolling.py`."""
 
 from __future__ import annotations
 
