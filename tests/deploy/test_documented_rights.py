@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+
 import deploy
 
 Grant = tuple[str, str, str]
