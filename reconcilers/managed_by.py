@@ -50,7 +50,8 @@ class OfOurJobs(Reconciler):
 
 def is_ours(job: Object) -> bool:
     """Whether this controller manages an ElasticJob."""
-    return job["spec"].get("managedBy", names.CONTROLLER) == names.CONTROLLER
+    manager: str = job["spec"].get("managedBy", names.CONTROLLER)
+    return manager == names.CONTROLLER
 
 
 def itself(job: Object) -> Iterable[str]:
