@@ -305,6 +305,25 @@ class AgentPolicy(Model):
     """Bring the agent into the Pods, so that their image needs Python and torch alone; false: it has dlr."""
 
 
+DOMAIN_PREFIXED_PATH = (
+    "^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/[A-Za-z0-9/._~%!$&'()*+,;=:-]+$"
+)
+"""https://pkg.go.dev/k8s.io/apimachinery/pkg/util/validation#IsDomainPrefixedPath"""
+
+ManagedBy = Annotated[
+    str,
+    Field(
+        max_length=63,
+        json_schema_extra=rules(
+            cel(
+                f'self.matches("{DOMAIN_PREFIXED_PATH}")',
+                "must be a domain-prefixed path, such as kueue.x-k8s.io/multikueue",
+            )
+        ),
+    ),
+]
+
+
 class ElasticJobSpec(Model):
     """What is wanted."""
 
@@ -327,6 +346,11 @@ class ElasticJobSpec(Model):
                 ),
                 "replicaSpecs.worker alone may have standby",
             ),
+            cel(
+                "has(self.managedBy) == has(oldSelf.managedBy) && "
+                "(!has(self.managedBy) || self.managedBy == oldSelf.managedBy)",
+                "managedBy cannot be changed; make another job",
+            ),
         )
     )
 
@@ -341,6 +365,10 @@ class ElasticJobSpec(Model):
     """Environment variables for every container: a value, or an EnvVar."""
     suspend: bool = False
     """Hold the job: its Pods are deleted, its state is kept."""
+    managed_by: ManagedBy | None = None
+    """The controller that manages this job, as in a batch/v1 Job. If it is unset, or
+    elastic.iml.github.io/dlr-controller, that is dlr's; with any other, dlr leaves the job alone entirely.
+    It cannot be changed."""
     replica_specs: ReplicaSpecs
     elastic_policy: ElasticPolicy = Field(default_factory=ElasticPolicy)
     node_check: NodeCheckPolicy = Field(default_factory=NodeCheckPolicy)

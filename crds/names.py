@@ -27,10 +27,16 @@ CHECK = "check"
 MASTER_TYPES = ("dlrover-master", "master")
 """DLRover's master replica types: accepted, ignored, and said so in a condition."""
 
+CONTROLLER = f"{GROUP}/dlr-controller"
+"""Our controller in `spec.managedBy` of an ElasticJob; any other name there is another controller's."""
+
 SERVICE_ACCOUNT = "dlr-worker"
 
 TAINT_UNHEALTHY = f"{GROUP}/unhealthy"
 """The taint of a node that was found faulty; its value is the reason."""
+
+LABEL_MAY_CORDON = f"{GROUP}/may-cordon"
+"""Of a Namespace, "true": what its checks and workers say of nodes counts for their cordon."""
 
 ANNOTATION_CORDON = f"{GROUP}/cordon"
 """What we set on a Node, and on whose verdict (`reconcilers/cordon/mark.py`)."""

@@ -27,6 +27,7 @@ KUBECTL_TIMEOUT_SECONDS = 60.0
 EMPTY_SECONDS = 60.0
 OLD_KUBECTL = "1.32"
 CORDON_ANNOTATION = "elastic.iml.github.io/cordon"
+MAY_CORDON_LABEL = "elastic.iml.github.io/may-cordon"
 
 
 class Unavailable(Exception):
@@ -115,7 +116,8 @@ class Cluster(ABC):
         """A namespace of its own, watched from the start; emptied of jobs and checks at the end."""
         name = f"{prefix}-{uuid4().hex[:5]}"
         api = self.api()
-        api.create(Kind.NAMESPACE, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        metadata = {"name": name, "labels": {MAY_CORDON_LABEL: "true"}}
+        api.create(Kind.NAMESPACE, {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
         observation = Observation(self.kubeconfig, name)
         try:
             yield observation

@@ -6,7 +6,7 @@ an expression knows which parts of its variables it can look at, and only these 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -122,15 +122,21 @@ class Expression:
             if name not in known:
                 raise CelSyntaxError(f"undeclared reference to '{name}' (in container '')")
 
-    def evaluate(self, variables: Mapping[str, Any]) -> Any:
-        """The result for these variables; those that it does not use are not looked at."""
+    def evaluate(
+        self, variables: Mapping[str, Any], functions: Mapping[str, Callable[..., Any]] | None = None
+    ) -> Any:
+        """The result for these variables; those that it does not use are not looked at.
+
+        Args:
+            functions: in the place of ours of the same names.
+        """
         context = cel.Context(
             {
                 name: project(variables[name], projection)
                 for name, projection in self.projections.items()
                 if name in variables
             },
-            self.functions,
+            self.functions | {k: v for k, v in (functions or {}).items() if k in self.functions},
         )
         return self.execute(context)
 

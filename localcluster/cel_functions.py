@@ -67,6 +67,11 @@ def _last_index_of(where: Any, what: Any, *offset: int) -> int:
     return int(STDLIB_FUNCTIONS["lastIndexOf"](where, what, *offset))
 
 
+def _narrowed(part: str) -> Callable[[dict[str, str], str], dict[str, str]]:
+    """A function that says more of what a policy asks its `authorizer` about."""
+    return lambda asked, value: {**asked, part: value}
+
+
 def _find(text: str, pattern: str) -> str:
     found = re.search(pattern, text)
     return found[0] if found else ""
@@ -95,6 +100,9 @@ def _format(template: str, arguments: list[Any]) -> str:
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{name: function for name, function in STDLIB_FUNCTIONS.items() if name not in NATIVE},
+    **{part: _narrowed(part) for part in ("resource", "subresource", "namespace", "name", "check")},
+    "group": lambda _, group: {"group": group},
+    "allowed": bool,
     "add": lambda left, right: _text(Decimal(left) + Decimal(right)),
     "asApproximateFloat": float,
     "asInteger": _as_integer,
@@ -113,6 +121,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "sign": lambda text: _compare(text, "0"),
     "sub": lambda left, right: _text(Decimal(left) - Decimal(right)),
 }
-"""By name; those of a namespace with it (`math.greatest`)."""
+"""By name; those of a namespace with it (`math.greatest`). What `check` answers, a policy knows."""
 
 SIMPLE_NAMES = {name.rpartition(".")[2] for name in FUNCTIONS}

@@ -149,6 +149,14 @@ _TEXT = """
     quantity.isGreaterThan(quantity) bool
     quantity.compareTo(quantity) int
 
+    authorizer.group(string) group_check
+    group_check.resource(string) resource_check
+    resource_check.subresource(string) resource_check
+    resource_check.namespace(string) resource_check
+    resource_check.name(string) resource_check
+    resource_check.check(string) decision
+    decision.allowed() bool
+
     optional.of(A) optional<A>
     optional.ofNonZeroValue(A) optional<A>
     optional.none() optional<A>

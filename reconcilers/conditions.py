@@ -1,11 +1,20 @@
-"""Setting a metav1.Condition: the transition time moves only when the status does."""
+"""Setting a metav1.Condition: the transition time moves only when the status does.
+
+https://github.com/kubernetes/community/blob/master/contributors/devel/sig-architecture/api-conventions.md#typical-status-properties
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import TypeVar
 
+from crds.elasticjob import ElasticJobStatus
 from crds.model import Condition, ConditionStatus
+from crds.nodecheck import NodeCheckStatus
+from crds.scaleplan import ScalePlanStatus
+
+Status = TypeVar("Status", ElasticJobStatus, ScalePlanStatus, NodeCheckStatus)
 
 
 def with_condition(
@@ -29,6 +38,15 @@ def with_condition(
     if earlier is None:
         return [*conditions, condition]
     return [condition if c.type == type_ else c for c in conditions]
+
+
+def observed_at(status: Status, generation: int) -> Status:
+    """The status with `observedGeneration`, its own and that of each condition: which spec they follow from.
+
+    Every look judges all conditions anew, those that it leaves as they are too; so all are of one generation.
+    """
+    conditions = [c.model_copy(update={"observed_generation": generation}) for c in status.conditions]
+    return status.model_copy(update={"observed_generation": generation, "conditions": conditions})
 
 
 def is_true(conditions: Sequence[Condition], type_: str) -> bool:

@@ -50,6 +50,7 @@ from reconcilers.check.turns import in_the_way
 from reconcilers.check.view import CheckView
 from reconcilers.check.workers import new_check_worker
 from reconcilers.clock import Clock
+from reconcilers.conditions import observed_at
 from reconcilers.observations import Observations
 from reconcilers.parallel import in_parallel
 from reconcilers.status_patch import merge_patch
@@ -269,7 +270,7 @@ class NodeCheckReconciler(Reconciler):
         if status is turn.status:
             return
         metadata = turn.check.metadata
-        status = status.model_copy(update={"observed_generation": metadata.generation})
+        status = observed_at(status, metadata.generation)
         patch = merge_patch(turn.raw.get("status", {}), check_status.to_wire(status))
         if not patch:
             return

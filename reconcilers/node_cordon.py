@@ -14,12 +14,12 @@ from controller.cache import Cache
 from controller.client import Client
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
-from controller.resources import NODES
+from controller.resources import NAMESPACES, NODES
 from crds import names
 from crds.model import ConditionStatus
 from reconcilers.check.verdicts import Verdicts
 from reconcilers.clock import Clock
-from reconcilers.cordon.mark import MarkState, read_mark, write_mark
+from reconcilers.cordon.mark import MarkState, Verdict, read_mark, write_mark
 from reconcilers.cordon.options import CordonMode, CordonOptions
 from reconcilers.cordon.policy import NodeState, admit, cordon_limit, decide, newest
 from reconcilers.cordon.statement import HELD, Statement, statement_on
@@ -40,6 +40,7 @@ class NodeCordonReconciler(Reconciler):
         self._clock = clock
         self._options = options
         self._nodes = cache.store(NODES)
+        self._namespaces = cache.store(NAMESPACES)
         self._verdicts = Verdicts(cache)
 
     async def reconcile(self, request: Request) -> Result:
@@ -53,21 +54,29 @@ class NodeCordonReconciler(Reconciler):
         if self._options.mode is CordonMode.ENFORCE:
             raw = await self._write(raw, node, wanted)
         await self._tell(raw, node, wanted)
+        self._tell_what_does_not_count(raw, node)
         return Result()
 
     def _state(self, raw: dict[str, Any]) -> NodeState:
-        metadata, mark = raw["metadata"], read_mark(raw)
-        created = datetime.fromisoformat(metadata["creationTimestamp"])
+        mark = read_mark(raw)
         said = [] if mark is None else [mark.verdict]
-        # A node of the same name that was there before this one was another machine, or has been repaired.
-        said += (v for v in self._verdicts.on(metadata["name"]) if v.time >= created)
+        said += filter(self._counts, self._verdicts_on(raw))
         return NodeState(
-            name=metadata["name"],
+            name=raw["metadata"]["name"],
             mark=mark,
             taint=next((t.get("value", "") for t in _taints(raw) if _is_ours(t)), None),
             unschedulable=bool(raw.get("spec", {}).get("unschedulable")),
             verdict=newest(said),
         )
+
+    def _verdicts_on(self, raw: dict[str, Any]) -> list[Verdict]:
+        """On this machine: one of the same name that was there before was another, or has been repaired."""
+        created = datetime.fromisoformat(raw["metadata"]["creationTimestamp"])
+        return [v for v in self._verdicts.on(raw["metadata"]["name"]) if v.time >= created]
+
+    def _counts(self, verdict: Verdict) -> bool:
+        """Whoever runs Pods in a namespace can make them say anything, so an administrator decides."""
+        return may_cordon(self._namespaces.get(None, verdict.namespace))
 
     async def _has_room(self, name: str) -> bool:
         """Also asks the API server itself: a stale cache must not let the limit be exceeded."""
@@ -125,6 +134,19 @@ class NodeCordonReconciler(Reconciler):
             message = f"node {wanted.name}: {statement.message}"
             self._recorder.event(speaker, statement.event_type, statement.event_reason, message)
 
+    def _tell_what_does_not_count(self, raw: dict[str, Any], node: NodeState) -> None:
+        """On the object that accuses the node in a namespace whose word does not count, if it would have."""
+        ignored = newest(v for v in self._verdicts_on(raw) if not self._counts(v))
+        outdated = ignored and node.verdict and node.verdict.time >= ignored.time
+        speaker = None if ignored is None or ignored.healthy or outdated else self._verdicts.speaker(ignored)
+        if speaker is not None:
+            namespace = speaker["metadata"]["namespace"]
+            message = (
+                f"node {node.name}: found faulty, but not cordoned, because the namespace {namespace} "
+                f"does not have the label {names.LABEL_MAY_CORDON}=true; ask your administrator for it"
+            )
+            self._recorder.event(speaker, "Normal", "CordonNotAllowed", message)
+
     def _condition(self, current: dict[str, Any], statement: Statement) -> dict[str, Any]:
         """A NodeCondition, which has a heartbeat where others have a generation."""
         now = self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -143,6 +165,12 @@ def condition_of(node: dict[str, Any]) -> dict[str, Any]:
     """Our condition of a Node; empty if it has none."""
     conditions: list[dict[str, Any]] = node.get("status", {}).get("conditions") or []
     return next((c for c in conditions if c["type"] == names.CONDITION_UNHEALTHY), {})
+
+
+def may_cordon(namespace: dict[str, Any] | None) -> bool:
+    """Whether what is said of nodes in a Namespace counts for their cordon."""
+    labels = (namespace or {}).get("metadata", {}).get("labels") or {}
+    return bool(labels.get(names.LABEL_MAY_CORDON) == "true")
 
 
 def cordon_states(node: dict[str, Any]) -> Iterable[str]:

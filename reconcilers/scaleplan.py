@@ -1,6 +1,6 @@
 """The ScalePlan reconciler: validates a plan, writes its counts to the job's spec, tells how far it has come.
 
-All else that a plan asks, the ElasticJob reconciler takes over into the job's status (`job_scale.py`).
+All else that a plan asks, the ElasticJob reconciler takes over into the job's status (`scale/uptake.py`).
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from controller.resources import (
     ELASTICJOBS,
     ELASTICWORKERS,
     LEASES,
+    NAMESPACES,
     NODECHECKS,
     NODES,
     PODDISRUPTIONBUDGETS,
@@ -27,6 +28,7 @@ from reconcilers.companions import CompanionReconciler
 from reconcilers.cordon.mark import MarkState
 from reconcilers.cordon.options import CordonMode, CordonOptions
 from reconcilers.elasticjob import ElasticJobReconciler
+from reconcilers.managed_by import OfOurJobs, itself
 from reconcilers.node_check import NodeCheckReconciler, has_nodes
 from reconcilers.node_cordon import BY_CORDON, NodeCordonReconciler, cordon_states
 from reconcilers.pod.options import PodOptions
@@ -43,6 +45,7 @@ from reconcilers.predicates import (
     more_than_status,
     more_than_the_agents_report,
     plans_otherwise,
+    trusted_otherwise,
 )
 from reconcilers.scale.job_plans import BY_OWNER_JOB, owner_job
 from reconcilers.scaleplan import ScalePlanReconciler, is_over
@@ -95,7 +98,7 @@ def add_jobs(manager: Manager, clock: Clock) -> None:
         .watches(NODECHECKS, checked_job, predicate=begins_or_ends)
         .watches(SCALEPLANS, planned_job, predicate=plans_otherwise)
         .with_workers(JOB_WORKERS)
-        .build(jobs)
+        .build(OfOurJobs(jobs, manager.cache, ELASTICJOBS, itself))
     )
 
 
@@ -140,7 +143,7 @@ def add_workers(manager: Manager, clock: Clock, options: PodOptions) -> None:
         .watches(NODES, workers_on_node)
         .in_flows(owner)
         .with_workers(WORKER_WORKERS)
-        .build(pods)
+        .build(OfOurJobs(pods, cache, ELASTICWORKERS, job_keys))
     )
 
 
@@ -151,7 +154,7 @@ def add_companions(manager: Manager) -> None:
         .for_(ELASTICJOBS, predicate=more_than_status)
         .owns(PODDISRUPTIONBUDGETS, predicate=more_than_status)
         .with_workers(COMPANION_WORKERS)
-        .build(reconciler)
+        .build(OfOurJobs(reconciler, manager.cache, ELASTICJOBS, itself))
     )
 
 
@@ -183,7 +186,7 @@ def add_node_checks(manager: Manager, clock: Clock) -> None:
         .watches(NODECHECKS, waiting_checks, predicate=makes_way)
         .with_workers(CHECK_WORKERS)
         .with_timeout(CHECK_TIMEOUT_SECONDS)
-        .build(reconciler)
+        .build(OfOurJobs(reconciler, cache, NODECHECKS, job_keys))
     )
 
 
@@ -207,7 +210,7 @@ def add_scale_plans(manager: Manager, clock: Clock) -> None:
         .watches(SCALEPLANS, siblings, predicate=plans_otherwise)
         .watches(ELASTICJOBS, plans_of_job)
         .with_workers(PLAN_WORKERS)
-        .build(reconciler)
+        .build(OfOurJobs(reconciler, manager.cache, SCALEPLANS, owner_job))
     )
 
 
@@ -238,6 +241,7 @@ def _add_cordon(manager: Manager, clock: Clock, options: CordonOptions) -> None:
         .watches(NODES, held, predicate=more_than_a_heartbeat)
         .watches(NODECHECKS, judged)
         .watches(ELASTICWORKERS, failures, predicate=more_than_the_agents_report)
+        .watches(NAMESPACES, lambda _: _requests(nodes.list()), predicate=trusted_otherwise)
         .with_workers(CORDON_WORKERS)
         .build(cordons)
     )

@@ -48,13 +48,21 @@ def ensure_roles(store: Store) -> None:
     """Create what is missing; leave alone what somebody changed."""
     for name, rules in ROLES.items():
         if store.get(CLUSTER_ROLES, "", name) is None:
-            store.put(CLUSTER_ROLES, _object("ClusterRole", name, {"rules": rules}))
+            store.put(CLUSTER_ROLES, _object("ClusterRole", name, {"rules": rules} | _aggregation(name)))
     if store.get(CLUSTER_ROLE_BINDINGS, "", "cluster-admin") is None:
         content = {
             "roleRef": {"apiGroup": RBAC_GROUP, "kind": "ClusterRole", "name": "cluster-admin"},
             "subjects": [{"apiGroup": RBAC_GROUP, "kind": "Group", "name": SUPERUSERS}],
         }
         store.put(CLUSTER_ROLE_BINDINGS, _object("ClusterRoleBinding", "cluster-admin", content))
+
+
+def _aggregation(name: str) -> JSON:
+    """Operators add the rules for their kinds to these by labels of their own ClusterRoles."""
+    if name not in ("admin", "edit", "view"):
+        return {}
+    selector = {"matchLabels": {f"{RBAC_GROUP}/aggregate-to-{name}": "true"}}
+    return {"aggregationRule": {"clusterRoleSelectors": [selector]}}
 
 
 def _object(kind: str, name: str, content: JSON) -> JSON:

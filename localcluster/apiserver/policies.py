@@ -9,6 +9,7 @@ from typing import Any
 
 from localcluster.apiserver.authentication import User
 from localcluster.apiserver.errors import ApiError, forbidden, forbidden_field, invalid_value, required
+from localcluster.apiserver.rbac import Attributes, Authorizer
 from localcluster.apiserver.store import Event, Store
 from localcluster.cel import CelEvaluationError, Expression, compile_expression
 from localcluster.cel_check import Checked
@@ -20,7 +21,9 @@ from localcluster.selectors import SelectorError, from_selector
 GROUP = "admissionregistration.k8s.io"
 POLICIES = f"validatingadmissionpolicies.{GROUP}"
 BINDINGS = f"validatingadmissionpolicybindings.{GROUP}"
-VARIABLES = frozenset({"object", "oldObject", "request", "params", "namespaceObject", "variables"})
+VARIABLES = frozenset(
+    {"object", "oldObject", "request", "params", "namespaceObject", "variables", "authorizer"}
+)
 _RESULTS = {"matchConditions": "bool", "validations": "bool", "variables": ""}
 """What the expressions of each part of a policy must give."""
 _CODES = {"Unauthorized": 401, "Forbidden": 403, "RequestEntityTooLarge": 413, "Invalid": 422}
@@ -74,8 +77,9 @@ class Admission:
 class Policies:
     """The policies and bindings in the store."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, authorizer: Authorizer) -> None:
         self._store = store
+        self._authorizer = authorizer
         self._active: tuple[tuple[JSON, JSON], ...] | None = None
         store.observers.append(self._observe)
 
@@ -88,7 +92,7 @@ class Policies:
         for policy, binding in self._bound():
             if admission.type.group == GROUP or not _matches(policy, binding, admission):
                 continue
-            for denial in _Evaluation(policy, admission).denials():
+            for denial in _Evaluation(policy, admission, self._authorizer).denials():
                 _enforce(policy, binding, admission, denial)
 
     def any(self) -> bool:
@@ -115,14 +119,17 @@ class _Denial:
 class _Evaluation:
     """One policy, evaluated for one write. Variables are computed when something asks for them."""
 
-    def __init__(self, policy: JSON, admission: Admission) -> None:
+    def __init__(self, policy: JSON, admission: Admission, authorizer: Authorizer) -> None:
         self._spec: JSON = policy["spec"]
+        self._user = admission.user
+        self._authorizer = authorizer
         self._environment: dict[str, Any] = {
             "object": admission.obj,
             "oldObject": admission.old,
             "request": admission.request(),
             "params": None,
             "namespaceObject": admission.namespace_object,
+            "authorizer": {"requestResource": _request_resource(admission)},
         }
         self._definitions = {each["name"]: each["expression"] for each in self._spec.get("variables") or ()}
         self._values: JSON = {}
@@ -158,7 +165,12 @@ class _Evaluation:
 
     def _value(self, source: str) -> Any:
         expression = compile_expression(source)
-        return expression.evaluate({**self._environment, "variables": self._used(expression)})
+        variables = {**self._environment, "variables": self._used(expression)}
+        return expression.evaluate(variables, {"check": self._may})
+
+    def _may(self, asked: dict[str, str], verb: str) -> bool:
+        """What `authorizer` answers: whether the author of the write may do that, too."""
+        return self._authorizer.allows(self._user, Attributes(verb, **asked))
 
     def _used(self, expression: Expression) -> JSON:
         if "variables" not in expression.projections:
@@ -170,6 +182,17 @@ class _Evaluation:
             if name not in self._values:
                 self._values[name] = self._value(self._definitions[name])
         return self._values
+
+
+def _request_resource(admission: Admission) -> dict[str, str]:
+    """What is written, as `authorizer` is asked about it."""
+    return {
+        "group": admission.type.group,
+        "resource": admission.type.plural,
+        "subresource": admission.subresource,
+        "namespace": admission.namespace,
+        "name": admission.name,
+    }
 
 
 def _enforce(policy: JSON, binding: JSON, admission: Admission, denial: _Denial) -> None:

@@ -9,6 +9,7 @@ from localcluster.apiserver.authentication import AUTHENTICATED, User
 from localcluster.apiserver.errors import ApiError
 from localcluster.apiserver.store import Event, Store
 from localcluster.resource import JSON
+from localcluster.selectors import from_selector
 
 RBAC_GROUP = "rbac.authorization.k8s.io"
 ROLES = f"roles.{RBAC_GROUP}"
@@ -144,7 +145,15 @@ class Authorizer:
             stored = self._store.get(CLUSTER_ROLES, "", role_ref["name"])
         else:
             stored = self._store.get(ROLES, namespace, role_ref["name"])
-        return list(stored.obj.get("rules") or ()) if stored else []
+        return [*(stored.obj.get("rules") or ()), *self._aggregated(stored.obj)] if stored else []
+
+    def _aggregated(self, role: JSON) -> Iterator[JSON]:
+        """The rules of the ClusterRoles that another one selects by their labels."""
+        selectors = (role.get("aggregationRule") or {}).get("clusterRoleSelectors") or ()
+        for selector in map(from_selector, selectors):
+            for _, other in self._store.select(CLUSTER_ROLES, None):
+                if selector.matches(other.obj["metadata"].get("labels")):
+                    yield from other.obj.get("rules") or ()
 
     def _collect(self, user: User, namespace: str) -> Iterator[JSON]:
         if AUTHENTICATED in user.groups:

@@ -59,14 +59,15 @@ class Serving:
 def build(home: Home, identity: Identity, database: Database) -> Cluster:
     """The cluster as the database left it, with its controllers at work."""
     store = Store(database)
+    authorizer = Authorizer(store)
     cluster = Cluster(
         home=home,
         store=store,
         registry=Registry(BUILTIN_TYPES),
         authenticator=Authenticator(store, identity.admin_token, identity.token_key),
-        authorizer=Authorizer(store),
+        authorizer=authorizer,
         schemas=Schemas(),
-        policies=Policies(store),
+        policies=Policies(store, authorizer),
         deferred=Deferred(),
         ca_certificate=identity.ca_certificate.decode(),
         token_key=identity.token_key,

@@ -175,7 +175,6 @@ def _status(job: ElasticJob, workers: Workers, standing: int = 0, **update: Any)
     """What every status says, whatever the phase; and the rest."""
     selector = {names.LABEL_JOB: job.metadata.name, names.LABEL_TYPE: names.WORKER}
     common = {
-        "observed_generation": job.metadata.generation,
         "replica_statuses": job_status.replica_statuses(job, workers, standing),
         "replicas": job_status.worker_pods(job, workers),
         "selector": ",".join(f"{key}={value}" for key, value in selector.items()),

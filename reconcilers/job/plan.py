@@ -29,6 +29,7 @@ from reconcilers.check.job_check import (
 )
 from reconcilers.check.job_check_report import CheckState, finding_of
 from reconcilers.check.job_verdicts import Standing, standing_of
+from reconcilers.conditions import observed_at
 from reconcilers.failure.budgets import Overdrawn
 from reconcilers.failure.hardware_smell import suspected_at
 from reconcilers.failure.memory import MemoryRoom
@@ -273,7 +274,8 @@ def _plan(
 ) -> Plan:
     """With the account of the job's time in its status."""
     raw = look.seen.raw.get("status", {})
-    moment = Moment(look.job, found.status, look.workers, look.now, found.checking, found.broken_at)
+    status = observed_at(found.status, look.job.metadata.generation)
+    moment = Moment(look.job, status, look.workers, look.now, found.checking, found.broken_at)
     status = with_account(moment, raw, look.seen.account_age_seconds)
     told = [told_standby(w, found.standing_by) for w in told_otherwise(look.workers, found.standing_by)]
     return Plan(

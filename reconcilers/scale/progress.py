@@ -17,7 +17,7 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.model import Condition, ConditionStatus
 from crds.scaleplan import ScalePlan, ScalePlanPhase, ScalePlanStatus
-from reconcilers.conditions import is_true, with_condition
+from reconcilers.conditions import is_true, observed_at, with_condition
 from reconcilers.job.status import WORKERS_SCHEDULED
 from reconcilers.scale.plan import Refusal, impossible, intent_of, refusal
 from reconcilers.scale.scaled import SCALED
@@ -166,9 +166,7 @@ def _end(plan: ScalePlan, phase: ScalePlanPhase, reason: str, message: str, now:
 
 
 def _changed(plan: ScalePlan, conditions: list[Condition], update: dict[str, Any]) -> Step:
-    generation = plan.status.observed_generation
-    if plan.status.phase is not ScalePlanPhase.SCALING:
-        generation = plan.metadata.generation
-    update |= {"conditions": conditions, "observed_generation": generation}
-    status = plan.status.model_copy(update=update)
+    begun = plan.status.phase is ScalePlanPhase.SCALING
+    generation = (plan.status.observed_generation if begun else None) or plan.metadata.generation
+    status = observed_at(plan.status.model_copy(update=update | {"conditions": conditions}), generation)
     return Step(status if status != plan.status else None)

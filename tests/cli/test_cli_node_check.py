@@ -266,7 +266,7 @@ class TestWait:
         assert "node-1 Faulty bf16 612 TFLOP/s 11 GB/s its local tests failed: gemm: ended by SIGSEGV" in rows
         assert "node-2 and node-3 failed each passed with others" in rows
         assert "rack=r7 node-0, node-1 2 of its 3 nodes" in rows
-        assert rows[-1].startswith("To be cordoned, unless the limit holds it back: node-1;")
+        assert rows[-1].startswith("To be cordoned, if this namespace may and the limit leaves room: node-1;")
 
     def test_json_is_one_object_at_the_end(self, server: ScriptedServer, dlr: Dlr) -> None:
         script(server, node_check(phase="Running", round=0, **MEMBERS), finished("Healthy", "Faulty"))

@@ -251,11 +251,11 @@ def test_what_install_looks_at_is_asked_for() -> None:
 
 
 def test_each_role_is_given_by_whoever_may_escalate_it_or_has_its_rights() -> None:
-    update = {"verb": "update", "resource": "leases"}
-    assert missing(DOCUMENTS, update) == []
-    assert missing(DOCUMENTS, update, {"verb": "escalate", "resource": "clusterroles"}) == [
-        "update leases.coordination.k8s.io"  # the workers'
+    patch = {"verb": "patch", "resource": "leases"}
+    assert missing(DOCUMENTS, patch) == []
+    assert missing(DOCUMENTS, patch, {"verb": "escalate", "resource": "clusterroles"}) == [
+        "patch leases.coordination.k8s.io"  # the workers'
     ]
-    assert missing(DOCUMENTS, update, {"verb": "escalate", "resource": "roles"}) == [
-        "update leases.coordination.k8s.io dlr-controller in dlr-system"
+    assert missing(DOCUMENTS, patch, {"verb": "escalate", "resource": "roles"}) == [
+        "patch leases.coordination.k8s.io dlr-controller in dlr-system"
     ]

@@ -361,16 +361,17 @@ def test_what_two_installations_share_goes_with_the_last(server: Server, dlr: Dl
     server.as_admin("POST", "/api/v1/namespaces", {"metadata": {"name": "team-b"}})
     first = ("--jobs-namespace", "default")
     second = ("--jobs-namespace", "team-b", "--namespace", "dlr-team-b")
-    shared = "/apis/rbac.authorization.k8s.io/v1/clusterroles/dlr-worker"
+    roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
+    shared = [f"{roles}/dlr-{name}" for name in ("worker", "view", "edit", "admin")]
     assert dlr("install", "--no-wait", *first).exit_code == 0
     assert dlr("install", "--no-wait", *second).exit_code == 0
     done = dlr("uninstall", *first, "--delete-crds")
     assert "Another controller of dlr needs the CRDs (dlr-team-b/dlr-controller)" in done.err
     assert dlr("uninstall", *first).exit_code == 0
-    assert server.as_admin("GET", shared)
+    assert all(server.as_admin("GET", role) for role in shared)
     assert outcomes(dlr("install", "--no-wait", *second)) == {"unchanged"}
     assert dlr("uninstall", *second).exit_code == 0
-    assert not server.call("GET", shared, token=server.admin).ok
+    assert not any(server.call("GET", role, token=server.admin).ok for role in shared)
 
 
 def test_uninstall_leaves_other_installations_what_they_made_for_workers(server: Server, dlr: Dlr) -> None:

@@ -214,7 +214,7 @@ class TestFinal:
     def test_says_what_is_cordoned_and_what_is_not(self) -> None:
         assert closing_lines(self.CHECK) == [
             "Faulty: node-1 is faulty",
-            "To be cordoned, unless the limit holds it back: node-1; see kubectl describe node NODE.",
+            "To be cordoned, if this namespace may and the limit leaves room: node-1; see kubectl describe node NODE.",
         ]
         lenient = self.CHECK | {"spec": {"nodeSelector": {}, "cordon": False}}
         assert closing_lines(lenient)[-1] == "Not cordoned, as --no-cordon says: node-1."

@@ -121,6 +121,7 @@ def test_workers_of_that_namespace_and_of_no_other_are_held_to_their_own_reports
     worker = {"apiVersion": JOB["apiVersion"], "kind": "ElasticWorker", "metadata": {"name": "w-worker-0"}}
     worker |= {"spec": {"jobName": "w", "type": "worker", "index": 0, "incarnation": 1}}
     report = {"status": {"phase": "Failed"}}
+    leader = {"metadata": {"name": "leader"}, "spec": {"holderIdentity": "somebody-else"}}
     for namespace, status in ((JOBS, 403), (OTHER, 200)):
         server.as_admin("POST", f"{GROUP}/namespaces/{namespace}/elasticworkers", worker)
         account = {"metadata": {"name": "trainer"}}
@@ -136,6 +137,10 @@ def test_workers_of_that_namespace_and_of_no_other_are_held_to_their_own_reports
         token = server.token(namespace, "trainer")
         path = f"{GROUP}/namespaces/{namespace}/elasticworkers/w-worker-0/status"
         assert server.call("PATCH", path, report, token=token).status_code == status
+        leases = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+        server.as_admin("POST", leases, leader)
+        taken = {"spec": {"holderIdentity": "trainer"}}
+        assert server.call("PATCH", f"{leases}/leader", taken, token=token).status_code == status
 
 
 def test_rules_are_those_of_the_cluster_role_but_for_nodes() -> None:
@@ -149,6 +154,7 @@ def test_rules_are_those_of_the_cluster_role_but_for_nodes() -> None:
         for right in rights_of_controller(DOCUMENTS)
         if right.namespace == JOBS
     }
-    assert in_one == {right for right in everywhere if not right[2].startswith("nodes")}
+    for_cordons = ("nodes", "nodes/status", "namespaces")
+    assert in_one == {right for right in everywhere if right[2] not in for_cordons}
     beyond = {str(right) for right in rights_of_controller(DOCUMENTS) if not right.namespace}
     assert beyond == {"get nodes", "list nodes", "watch nodes"}

@@ -98,6 +98,72 @@ def test_worker_reports_and_renews_its_lease(server: Server, worker_token: str) 
     assert answer.ok, answer.text
 
 
+@pytest.fixture(scope="module")
+def trainer_token(server: Server, controller_log: Path) -> str:
+    """What the agent of a job has in its hands whose template names an account of the user's."""
+    server.as_admin("POST", f"/api/v1/{DEFAULT}/serviceaccounts", {"metadata": {"name": "trainer"}})
+    (container,) = JOB["spec"]["replicaSpecs"]["worker"]["template"]["spec"]["containers"]
+    template = {"spec": {"containers": [container], "serviceAccountName": "trainer"}}
+    spec = {"replicaSpecs": {"worker": {"replicas": 2, "template": template}}}
+    job = JOB | {"metadata": {"name": "own"}, "spec": spec}
+    server.as_admin("POST", f"{GROUP}/{DEFAULT}/elasticjobs", job)
+    pod = f"/api/v1/{DEFAULT}/pods/own-worker-0-1"
+    for name in (pod, f"/api/v1/{DEFAULT}/pods/own-worker-1-1"):
+        eventually("its Pods are there", lambda name=name: server.call("GET", name, token=server.admin).ok)
+    return server.token("default", "trainer", server.as_admin("GET", pod))
+
+
+def test_a_template_s_own_account_reports_and_renews_for_its_worker(
+    server: Server, trainer_token: str
+) -> None:
+    own = f"{GROUP}/{DEFAULT}/elasticworkers/own-worker-0/status"
+    assert server.call("PATCH", own, report("Ready"), token=trainer_token).ok
+    renewal = {"spec": {"renewTime": "2026-01-01T00:00:00.000000Z", "holderIdentity": "own-worker-0-1"}}
+    answer = server.call("PATCH", f"{LEASES}/own-worker-0", renewal, token=trainer_token)
+    assert answer.ok, answer.text
+
+
+def test_a_template_s_own_account_keeps_off_its_neighbours(server: Server, trainer_token: str) -> None:
+    for neighbour in ("own-worker-1", "rights-worker-0"):
+        status = f"{GROUP}/{DEFAULT}/elasticworkers/{neighbour}/status"
+        assert server.call("PATCH", status, report("Failed"), token=trainer_token).status_code == 403
+        renewal = {"spec": {"holderIdentity": "own-worker-0-1"}}
+        answer = server.call("PATCH", f"{LEASES}/{neighbour}", renewal, token=trainer_token)
+        assert answer.status_code == 403, answer.text
+
+
+@pytest.mark.parametrize("bound_to_its_pod", [True, False])
+def test_a_template_s_own_account_takes_over_no_leader_election(
+    server: Server, trainer_token: str, bound_to_its_pod: bool
+) -> None:
+    name = f"leader-{bound_to_its_pod}".lower()
+    server.as_admin("POST", LEASES, {"metadata": {"name": name}, "spec": {"holderIdentity": "somebody-else"}})
+    token = trainer_token if bound_to_its_pod else server.token("default", "trainer")
+    taken = {"spec": {"holderIdentity": "own-worker-0-1"}}
+    answer = server.call("PATCH", f"{LEASES}/{name}", taken, token=token)
+    assert answer.status_code == 403, answer.text
+    replaced = server.as_admin("GET", f"{LEASES}/{name}") | taken
+    assert server.call("PUT", f"{LEASES}/{name}", replaced, token=token).status_code == 403
+    assert server.as_admin("GET", f"{LEASES}/{name}")["spec"]["holderIdentity"] == "somebody-else"
+
+
+def test_who_leads_by_a_role_of_its_own_goes_on_leading(server: Server) -> None:
+    leads = [{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "update"]}]
+    rbac = f"/apis/rbac.authorization.k8s.io/v1/{DEFAULT}"
+    server.as_admin("POST", f"/api/v1/{DEFAULT}/serviceaccounts", {"metadata": {"name": "leader"}})
+    server.as_admin("POST", f"{rbac}/roles", {"metadata": {"name": "leader"}, "rules": leads})
+    binding = {
+        "metadata": {"name": "leader"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "leader"},
+        "subjects": [{"kind": "ServiceAccount", "name": "leader", "namespace": "default"}],
+    }
+    server.as_admin("POST", f"{rbac}/rolebindings", binding)
+    lease = server.as_admin("POST", LEASES, {"metadata": {"name": "elected"}, "spec": {}})
+    lease["spec"]["holderIdentity"] = "leader"
+    answer = server.call("PUT", f"{LEASES}/elected", lease, token=server.token("default", "leader"))
+    assert answer.ok, answer.text
+
+
 @pytest.mark.parametrize(
     ("path", "body"),
     [
@@ -168,6 +234,8 @@ def test_controller_hands_out_the_worker_role_and_no_other(server: Server, contr
 
 
 def test_rights_suffice_to_cordon_a_node(server: Server, controller_log: Path) -> None:
+    labels = {"metadata": {"labels": {"elastic.iml.github.io/may-cordon": "true"}}}
+    server.as_admin("PATCH", f"/api/v1/{DEFAULT}", labels)
     server.as_admin("POST", "/api/v1/nodes", {"metadata": {"name": "broken"}})
     check = {"apiVersion": JOB["apiVersion"], "kind": "NodeCheck", "metadata": {"name": "broken"}}
     server.as_admin("POST", f"{GROUP}/{DEFAULT}/nodechecks", check | {"spec": {"nodes": ["broken"]}})

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
-import cel
 import pytest
 
 import deploy
+from localcluster.apiserver.rbac import Attributes, rule_allows
+from localcluster.cel import compile_expression
 
 JSON = dict[str, Any]
 
@@ -31,6 +33,12 @@ LEASE = {"metadata": {"name": "digits-worker-0", "ownerReferences": [OWNER]}, "s
 LEADER_LEASE = {"metadata": {"name": "some-leader"}, "spec": {"holderIdentity": "someone"}}
 
 
+TRAINER = "system:serviceaccount:default:trainer"
+"""An account that a template names, so that the controller binds the ClusterRole dlr-worker to it too."""
+(WORKER_RULES,) = (role["rules"] for role in deploy.worker_documents())
+LEASES = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"]}
+
+
 def user(pod: str | None, name: str = WORKER_ACCOUNT) -> JSON:
     return {"username": name} | ({"extra": {POD_NAME: [pod]}} if pod else {})
 
@@ -44,21 +52,40 @@ def changed(obj: JSON, **changes: Any) -> JSON:
     return copied
 
 
-def refusals(policy: str, who: JSON, old: JSON, new: JSON) -> list[str]:
-    """The messages of what does not hold, as the API server would find them."""
+def refusals(
+    policy: str, who: JSON, old: JSON, new: JSON, *, rules: Sequence[JSON] = WORKER_RULES
+) -> list[str]:
+    """The messages of what does not hold, as the API server would find them.
+
+    Args:
+        rules: what `who` is allowed.
+    """
     spec = next(
         d["spec"]
         for d in deploy.documents()
         if d["metadata"]["name"] == policy and "matchConditions" in d["spec"]
     )
-    known: JSON = {"request": {"userInfo": who}, "object": new, "oldObject": old}
-    if not all(cel.evaluate(condition["expression"], known) for condition in spec["matchConditions"]):
+    lease = {"group": "coordination.k8s.io", "resource": "leases", "name": new["metadata"]["name"]}
+    known: JSON = {
+        "request": {"userInfo": who, "namespace": "default"},
+        "object": new,
+        "oldObject": old,
+        "authorizer": {"requestResource": lease},
+    }
+
+    def may(asked: dict[str, str], verb: str) -> bool:
+        return any(rule_allows(rule, Attributes(verb, **asked)) for rule in rules)
+
+    def value(expression: str) -> Any:
+        return compile_expression(expression).evaluate(known, {"check": may})
+
+    if not all(value(condition["expression"]) for condition in spec["matchConditions"]):
         return []
-    known["variables"] = {each["name"]: cel.evaluate(each["expression"], known) for each in spec["variables"]}
+    known["variables"] = {each["name"]: value(each["expression"]) for each in spec["variables"]}
     return [
-        rule.get("message") or cel.evaluate(rule["messageExpression"], known)
+        rule.get("message") or value(rule["messageExpression"])
         for rule in spec["validations"]
-        if not cel.evaluate(rule["expression"], known)
+        if not value(rule["expression"])
     ]
 
 
@@ -66,8 +93,10 @@ def status_refusals(who: JSON, new: JSON, old: JSON = ELASTIC_WORKER) -> list[st
     return refusals("dlr-worker-status", who, old, new)
 
 
-def lease_refusals(who: JSON, new: JSON, old: JSON = LEASE) -> list[str]:
-    return refusals("dlr-worker-lease", who, old, new)
+def lease_refusals(
+    who: JSON, new: JSON, old: JSON = LEASE, *, rules: Sequence[JSON] = WORKER_RULES
+) -> list[str]:
+    return refusals("dlr-worker-lease", who, old, new, rules=rules)
 
 
 def test_worker_may_write_its_own_report() -> None:
@@ -129,7 +158,7 @@ def test_controller_and_people_are_left_to_rbac(name: str) -> None:
 
 
 def test_a_template_s_own_account_is_held_like_ours() -> None:
-    mine = user("digits-worker-1-1", "system:serviceaccount:default:trainer")
+    mine = user("digits-worker-1-1", TRAINER)
     assert status_refusals(mine, ELASTIC_WORKER)
     assert lease_refusals(mine, changed(LEASE, spec__renewTime="now"))
 
@@ -146,11 +175,39 @@ def test_worker_may_not_touch_a_neighbour_s_lease(pod: str | None) -> None:
     assert any("its own ElasticWorker" in text for text in lease_refusals(user(pod), LEASE))
 
 
-def test_worker_may_not_take_over_other_leases() -> None:
+@pytest.mark.parametrize("account", [WORKER_ACCOUNT, TRAINER])
+@pytest.mark.parametrize("pod", ["digits-worker-0-2", "notebook-0", None])
+def test_nobody_takes_over_other_leases_by_way_of_the_workers_role(account: str, pod: str | None) -> None:
+    taken = changed(LEADER_LEASE, spec__holderIdentity=pod or "me")
+    assert lease_refusals(user(pod, account), taken, LEADER_LEASE)
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        [LEASES | {"verbs": ["get", "create", "update"]}],
+        [LEASES | {"verbs": ["get", "create", "patch"]}],
+        [*WORKER_RULES, LEASES | {"verbs": ["update"], "resourceNames": ["some-leader"]}],
+        [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}],
+    ],
+)
+def test_a_right_to_a_leader_s_lease_from_another_role_stays(rules: list[JSON]) -> None:
+    leader = user("leader-pod", "system:serviceaccount:default:leader")
+    taken = changed(LEADER_LEASE, spec__holderIdentity="leader-pod")
+    assert lease_refusals(leader, taken, LEADER_LEASE, rules=rules) == []
+
+
+def test_a_right_to_one_lease_is_none_to_another() -> None:
+    rules = [*WORKER_RULES, LEASES | {"verbs": ["update"], "resourceNames": ["my-leader"]}]
     taken = changed(LEADER_LEASE, spec__holderIdentity="digits-worker-0-2")
-    assert lease_refusals(user("digits-worker-0-2"), taken, LEADER_LEASE)
-    other = user("leader-pod", "system:serviceaccount:kube-system:some-controller")
-    assert lease_refusals(other, LEADER_LEASE, LEADER_LEASE) == []
+    assert lease_refusals(user("digits-worker-0-2", TRAINER), taken, LEADER_LEASE, rules=rules)
+
+
+def test_the_cluster_s_own_controllers_may_orphan_a_worker_s_lease() -> None:
+    collector = user(None, "system:serviceaccount:kube-system:generic-garbage-collector")
+    everything = [LEASES | {"verbs": ["get", "list", "watch", "patch", "update", "delete"]}]
+    orphaned = changed(LEASE, metadata__ownerReferences=[])
+    assert lease_refusals(collector, orphaned, rules=everything) == []
 
 
 def test_worker_may_not_pose_as_another_or_keep_its_lease_from_being_collected() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from controller.resources import ELASTICWORKERS, EVENTS, NODECHECKS, NODES
+from controller.resources import ELASTICWORKERS, EVENTS, NAMESPACES, NODECHECKS, NODES
 from crds import names
 from reconcilers.cordon.options import CordonMode, CordonOptions
 from tests.reconcilers.build import verdicts
@@ -48,6 +48,22 @@ class Ward(Hollow):
         await self.client.patch(NODECHECKS, name, patch, NAMESPACE, subresource="status")
         return name
 
+    async def hardware_error(self, node: str) -> str:
+        """An ElasticWorker whose Pod has ended with one on a node; its name."""
+        metadata = {"name": "j-worker-0", "namespace": NAMESPACE}
+        spec = {"jobName": "j", "type": "worker", "index": 0}
+        worker = {"apiVersion": ELASTICWORKERS.api_version, "kind": ELASTICWORKERS.kind}
+        await self.client.create(ELASTICWORKERS, worker | {"metadata": metadata, "spec": spec})
+        end = {"incarnation": 1, "exitClass": "HardwareError", "nodeName": node, "time": later(0)}
+        patch = {"status": {"lastExit": end}}
+        await self.client.patch(ELASTICWORKERS, "j-worker-0", patch, NAMESPACE, subresource="status")
+        return "j-worker-0"
+
+    async def may_cordon(self, value: str | None) -> None:
+        """What the administrator says of the namespace."""
+        labels = {"metadata": {"labels": {names.LABEL_MAY_CORDON: value}}}
+        await self.client.patch(NAMESPACES, NAMESPACE, labels)
+
     async def node(self, name: str) -> dict[str, Any]:
         return await self.client.get(NODES, name)
 
@@ -84,7 +100,9 @@ def later(seconds: float) -> str:
 async def idle(server: ApiServer) -> AsyncIterator[Ward]:
     """Without a controller; afterwards, nodes and what judged them are removed."""
     async with connected(server) as hollow:
-        yield Ward(hollow.client)
+        ward = Ward(hollow.client)
+        await ward.may_cordon("true")
+        yield ward
         for resource, namespace in ((NODECHECKS, NAMESPACE), (ELASTICWORKERS, NAMESPACE), (NODES, None)):
             for obj in (await hollow.client.list(resource, namespace))["items"]:
                 await hollow.client.delete(resource, obj["metadata"]["name"], namespace)
@@ -165,16 +183,10 @@ async def test_uncordon_by_hand_is_respected_until_a_newer_verdict(ward: Ward) -
 
 async def test_hardware_error_of_a_job_cordons_the_node_until_a_newer_pass(ward: Ward) -> None:
     await ward.add_nodes("a")
-    metadata = {"name": "j-worker-0", "namespace": NAMESPACE}
-    spec = {"jobName": "j", "type": "worker", "index": 0}
-    worker = {"apiVersion": ELASTICWORKERS.api_version, "kind": ELASTICWORKERS.kind}
-    await ward.client.create(ELASTICWORKERS, worker | {"metadata": metadata, "spec": spec})
-    end = {"incarnation": 1, "exitClass": "HardwareError", "nodeName": "a", "time": later(0)}
-    patch = {"status": {"lastExit": end}}
-    await ward.client.patch(ELASTICWORKERS, "j-worker-0", patch, NAMESPACE, subresource="status")
+    worker = await ward.hardware_error("a")
     await ward.until_said("a", "True", "HardwareError")
     assert (await ward.taints("a"))[0]["value"] == "HardwareError"
-    await ward.until_event("j-worker-0", "Cordoned")
+    await ward.until_event(worker, "Cordoned")
 
     check = await ward.judge("a")
     await ward.until_said("a", "False", "CheckPassed")
@@ -183,6 +195,41 @@ async def test_hardware_error_of_a_job_cordons_the_node_until_a_newer_pass(ward:
     await ward.client.patch(NODES, "a", {"spec": {"unschedulable": None}})
     await asyncio.sleep(0.5)  # for what must not happen
     assert not await ward.taints("a")
+
+
+@pytest.mark.parametrize("label", [None, "false", "yes"])
+async def test_nothing_said_in_a_namespace_cordons_until_an_administrator_allows_it(
+    ward: Ward, label: str | None
+) -> None:
+    await ward.may_cordon(label)
+    await ward.add_nodes("a", "b")
+    worker = await ward.hardware_error("a")
+    check = await ward.judge("b", faultyNodes=["b"])
+    for name in (worker, check):
+        await ward.until_event(name, "CordonNotAllowed")
+    for name in ("a", "b"):
+        node = await ward.node(name)
+        assert await ward.said(name) is None and not node["spec"]
+        assert names.ANNOTATION_CORDON not in node["metadata"].get("annotations", {})
+
+    await ward.may_cordon("true")
+    await ward.until_said("a", "True", "HardwareError")
+    await ward.until_said("b", "True", "CordonHeld")
+
+
+async def test_cordon_outlives_the_label_and_no_pass_without_it_lifts_it(ward: Ward) -> None:
+    await ward.add_nodes("a", "b")
+    await ward.judge("a", faultyNodes=["a"])
+    await ward.until_said("a", "True", "CheckFailed")
+    await ward.may_cordon(None)
+    await ward.judge("a", "b")
+    check = await ward.judge("b", faultyNodes=["b"])
+    await ward.until_event(check, "CordonNotAllowed")
+    assert await ward.said("a") == ("True", "CheckFailed") and await ward.taints("a") == [UNHEALTHY]
+
+    await ward.may_cordon("true")
+    await ward.until_said("a", "False", "CheckPassed")
+    await ward.until_said("b", "True", "CheckFailed")
 
 
 async def test_crash_between_the_two_writes_heals(server: ApiServer, idle: Ward) -> None:

@@ -27,7 +27,8 @@ JSON = dict[str, Any]
 
 POLL_SECONDS = 0.5
 _NOT_FOUND = 404
-_SHARED = ("ClusterRole/dlr-worker", "PriorityClass/dlr-controller")
+_USER_ROLES = ("ClusterRole/dlr-view", "ClusterRole/dlr-edit", "ClusterRole/dlr-admin")
+_SHARED = ("ClusterRole/dlr-worker", *_USER_ROLES, "PriorityClass/dlr-controller")
 """What all installations of a cluster have in common, beside the CRDs."""
 
 

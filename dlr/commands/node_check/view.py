@@ -285,7 +285,7 @@ def closing_lines(check: JSON) -> list[str]:
         lines.append(f"Not cordoned, as --no-cordon says: {', '.join(faulty)}.")
     elif faulty:
         lines.append(
-            f"To be cordoned, unless the limit holds it back: {', '.join(faulty)}; "
+            f"To be cordoned, if this namespace may and the limit leaves room: {', '.join(faulty)}; "
             "see kubectl describe node NODE."
         )
     return [line for line in lines if line]

@@ -1,0 +1,59 @@
+"""Jobs that another controller manages (`spec.managedBy`) are left alone, with all that is theirs.
+
+As in a batch/v1 Job: https://kep.k8s.io/4368. The field cannot be changed, so nothing of ours is left behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from controller.cache import Cache
+from controller.reconciler import Reconciler, Request, Result
+from controller.resources import ELASTICJOBS, Resource
+from crds import names
+
+Object = dict[str, Any]
+
+
+class OfOurJobs(Reconciler):
+    """Asks another reconciler, but about nothing that belongs to a job of another controller's.
+
+    Args:
+        resource: what is reconciled.
+        jobs_of: the jobs that an object belongs to, as keys `namespace/name`; none for one of its own.
+    """
+
+    def __init__(
+        self,
+        inner: Reconciler,
+        cache: Cache,
+        resource: Resource,
+        jobs_of: Callable[[Object], Iterable[str]],
+    ) -> None:
+        self._inner = inner
+        self._jobs = cache.store(ELASTICJOBS)
+        self._objects = cache.store(resource)
+        self._jobs_of = jobs_of
+
+    async def reconcile(self, request: Request) -> Result:
+        raw = self._objects.get(request.namespace, request.name)
+        if raw is not None and any(self._is_anothers(key) for key in self._jobs_of(raw)):
+            return Result()
+        return await self._inner.reconcile(request)
+
+    def _is_anothers(self, key: str) -> bool:
+        namespace, _, name = key.partition("/")
+        job = self._jobs.get(namespace, name)
+        return job is not None and not is_ours(job)
+
+
+def is_ours(job: Object) -> bool:
+    """Whether this controller manages an ElasticJob."""
+    manager: str = job["spec"].get("managedBy", names.CONTROLLER)
+    return manager == names.CONTROLLER
+
+
+def itself(job: Object) -> Iterable[str]:
+    """The key of an ElasticJob."""
+    return [f"{job['metadata']['namespace']}/{job['metadata']['name']}"]
