@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    WithJsonSchema,
+    model_serializer,
+    model_validator,
+)
 
 from crds.model import (
     Conditions,
     Free,
     Index,
+    Indices,
     Model,
     Name,
     ObjectMeta,
@@ -25,11 +34,14 @@ from crds.progress import RoundProgress
 from crds.protocol import HANG_TIMEOUT_SECONDS
 from crds.protocol import JobPhase as JobPhase
 from crds.protocol import RendezvousPhase as RendezvousPhase
+from crds.ranges import MAX_CHARACTERS, OTHERS, PATTERN, from_text, grouped, incarnations_of
 
 TRAINING_TYPES = ("ps", "worker", "chief", "evaluator")
 LONGEST_NAME = 51
 """Of a job's name and a type's together, so that a Pod's, with index and incarnation, is a DNS label."""
 REPLICA_TYPES = (*TRAINING_TYPES, *MASTER_TYPES)
+MAX_INCARNATION = 99_999
+INCARNATIONS_PATTERN = rf"{PATTERN}|^\{OTHERS}$"
 
 
 class DistributionStrategy(StrEnum):
@@ -361,10 +373,24 @@ class Rendezvous(Model):
     round: Annotated[int, Field(ge=0)] = 0
     """Counts up with every world formed; 0 before the first."""
     phase: RendezvousPhase = RendezvousPhase.FORMING
-    members: IndexList = Field(default_factory=list)
-    """Worker indices in rank order: the position is the node rank."""
-    incarnations: IndexList = Field(default_factory=list)
-    """The members' incarnations, parallel to `members`."""
+    members: Indices = Field(default_factory=list)
+    """Worker indices as ranges, such as `0-41,43-9998`; scattered ones are packed (`z…`). Rank is the place
+    among them."""
+    incarnations: Annotated[
+        list[Annotated[int, Field(ge=1, le=MAX_INCARNATION)]],
+        WithJsonSchema(
+            {
+                "type": "object",
+                "maxProperties": 10_000,
+                "additionalProperties": {
+                    "type": "string",
+                    "pattern": INCARNATIONS_PATTERN,
+                    "maxLength": MAX_CHARACTERS,
+                },
+            }
+        ),
+    ] = Field(default_factory=list)
+    """By incarnation, the members that have it; `*` is all others. Who is not named has incarnation 1."""
     world_size: Annotated[int, Field(ge=0)] = 0
     """Processes in all."""
     master_address: Annotated[str, Field(max_length=253)] = ""
@@ -379,6 +405,33 @@ class Rendezvous(Model):
     """The newest round of which training processes died; 0 before the first. Whoever still runs it, or an
     older one, waits for the dead. A planned change and a Pod deleted in good order leave no dead."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _parallel(cls, data: Any) -> Any:
+        """In Python, `incarnations` has one for each member, as 0.1 wrote it too."""
+        if not isinstance(data, dict) or isinstance(data.get("incarnations"), list | tuple):
+            return data
+        members = data.get("members") or []
+        members = from_text(members) if isinstance(members, str) else members
+        incarnations = incarnations_of(members, data.get("incarnations") or {})
+        return {**data, "members": members, "incarnations": incarnations}
+
+    @model_validator(mode="after")
+    def _one_each(self) -> Self:
+        if len(self.members) != len(self.incarnations):
+            raise ValueError(f"{len(self.members)} members have {len(self.incarnations)} incarnations")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _to_wire(self, serialized: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        wire: dict[str, Any] = serialized(self)
+        wire["incarnations"] = grouped(self.members, self.incarnations)
+        return wire
+
+    def incarnation_by_index(self) -> dict[int, int]:
+        """The members, for those who ask for many of them."""
+        return dict(zip(self.members, self.incarnations, strict=True))
+
 
 class Scaling(Model):
     """The count of workers that is wanted, and whose intent it was."""
@@ -389,12 +442,25 @@ class Scaling(Model):
     at: datetime
 
 
-class Migration(Model):
-    """One slot takes another's place, once it is up."""
+class Moves(Model):
+    """Slots being replaced by others: the first of `targets` takes the place of the first of `sources`, …"""
 
-    type: Annotated[str, Field(max_length=32)]
-    source: Index
-    target: Index
+    sources: Indices = Field(default_factory=list)
+    targets: Indices = Field(default_factory=list)
+
+
+def _moves_by_type(value: Any) -> Any:
+    """0.1 wrote a list with an entry for each move."""
+    if not isinstance(value, list):
+        return value
+    pairs: dict[str, list[tuple[int, int]]] = {}
+    for move in value:
+        if isinstance(move, dict) and {"type", "source", "target"} <= move.keys():
+            pairs.setdefault(move["type"], []).append((move["source"], move["target"]))
+    return {
+        type_: {"sources": sorted(s for s, _ in found), "targets": sorted(t for _, t in found)}
+        for type_, found in pairs.items()
+    }
 
 
 class ReplicaStatus(Model):
@@ -508,12 +574,13 @@ class ElasticJobStatus(Model):
     """The ScalePlan being carried out."""
     scale_plan_uid: Annotated[str, Field(max_length=64)] | None = None
     """The last ScalePlan whose Pods and resources were taken over into the three fields below."""
-    retired: Annotated[dict[str, IndexList], Field(max_length=6)] = Field(default_factory=dict)
-    """By type, the slots that were removed for good: the others keep their index, and so their order."""
-    migrations: Annotated[
-        list[Migration], Field(max_length=1_000, json_schema_extra={"x-kubernetes-list-type": "atomic"})
-    ] = Field(default_factory=list)
-    """Slots being replaced by others, which are to be up first."""
+    retired: Annotated[dict[str, Indices], Field(max_length=6)] = Field(default_factory=dict)
+    """By type, the slots that are left out: the others keep their index, and so their order. One of which
+    nothing is left may come back into use (`reconcilers/world/slots.py`)."""
+    migrations: Annotated[dict[str, Moves], Field(max_length=6), BeforeValidator(_moves_by_type)] = Field(
+        default_factory=dict
+    )
+    """By type, slots being replaced by others, which are to be up first."""
     resources: Annotated[dict[str, ResourceRequirements], Field(max_length=6)] = Field(default_factory=dict)
     """By type, what its Pods are to have instead of what their template says."""
     active_check: Name | None = None

@@ -29,6 +29,7 @@ from reconcilers.clock import Clock
 from reconcilers.failure.hardware_smell import suspected_at
 from reconcilers.failure.memory import raised_memory
 from reconcilers.failure.policy import Renewal, assess, given_up
+from reconcilers.job import older_agents
 from reconcilers.job import outcome as job_outcome
 from reconcilers.job.relaunch import RESUMED, Relaunch, plan_relaunches, suspended_pods
 from reconcilers.job.run_policy import seconds_to_deadline, seconds_to_expiry
@@ -124,7 +125,7 @@ class ElasticJobReconciler(Reconciler):
         turn.again_in(UNKNOWN_POD_RETRY_SECONDS if turn.fresh.unknown else None)
         managed_fields = turn.raw["metadata"].get("managedFields") or ()
         plans = await self._plans.read(turn.job)
-        uptake = take_up(turn.job, plans, turn.fresh, managed_fields, turn.now)
+        uptake = take_up(turn.job, plans, turn.fresh, managed_fields, turn.now, self._plans.vacant(turn.job))
         turn.job, turn.asked_anew = uptake.job, uptake.anew
         job_outcome.announce_scale(turn, uptake)
 
@@ -188,7 +189,9 @@ class ElasticJobReconciler(Reconciler):
                 w.spec.index for w in turn.workers if w.metadata.uid in turn.given_up
             )
             turn.roll = plan_roll(job, turn.workers, participants, published, bounds, turn.fresh, without)
-            turn.job = with_sources(job, turn.roll.sources) if turn.roll.sources else job
+            turn.job = (
+                with_sources(job, turn.roll.sources, self._plans.vacant(job)) if turn.roll.sources else job
+            )
         people = turn.roll.marked(participants)
         course = plan_world(published, people, bounds, standing, active, turn.now)
         turn.again_in(course.decision.look_again_seconds)
@@ -213,6 +216,9 @@ class ElasticJobReconciler(Reconciler):
         wanted = [w for w in present if w.metadata.uid not in turn.given_up]
         renewed = {worker.metadata.uid: rolling.REASON for worker in turn.roll.relaunches}
         renewed |= dict.fromkeys(suspended_pods(turn.job, turn.workers), RESUMED)
+        renewed |= dict.fromkeys(
+            older_agents.renewals(turn.job, turn.workers, rendezvous), older_agents.RENEWED
+        )
         renewed |= {uid: renewal.reason for uid, renewal in failed.items()}
         avoiding = {uid for uid, renewal in failed.items() if renewal.avoids_node}
         plan = plan_relaunches(wanted, rendezvous, turn.now, standing, renewed, avoiding)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from crds import names
-from crds.elasticjob import ElasticJobStatus, JobPhase, Migration, Rendezvous, RendezvousPhase
+from crds.elasticjob import ElasticJobStatus, JobPhase, Rendezvous, RendezvousPhase
 from crds.model import Condition
 from reconcilers.check.job_check import named
 from reconcilers.check.job_check_report import NODES_CHECKED, QUIET, Finding, interrupted
@@ -20,6 +20,7 @@ from reconcilers.scale.rolling import Freshness
 from reconcilers.scale.scaled import phase_while_scaling, with_scaled
 from reconcilers.scale.uptake import Uptake, in_words
 from reconcilers.world.rendezvous import Decision, dissolve
+from reconcilers.world.slots import Migration
 
 
 def progress(

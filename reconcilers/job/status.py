@@ -18,6 +18,7 @@ from crds.elasticworker import ElasticWorker, WorkerExit, WorkerPhase
 from crds.model import Condition, ConditionStatus
 from reconcilers.conditions import with_condition
 from reconcilers.job.launcher_flags import with_launcher_flags
+from reconcilers.job.older_agents import with_older_agents
 from reconcilers.pod.worker_status import REPLACED, finished, stuck_by
 
 RUNNING, SUCCEEDED, FAILED, SUSPENDED = "Running", "Succeeded", "Failed", "Suspended"
@@ -109,6 +110,7 @@ def progress_conditions(
             conditions, MASTER_IGNORED, ConditionStatus.TRUE, "NoMaster", message, now
         )
     conditions = with_launcher_flags(conditions, job, now)
+    conditions = with_older_agents(conditions, job, workers, now)
     return _with_scheduling(conditions, workers, now)
 
 

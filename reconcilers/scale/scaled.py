@@ -17,7 +17,7 @@ from reconcilers.job.status import training_types
 from reconcilers.pod.worker_status import current_report
 from reconcilers.scale.rolling import Freshness, Slot, is_complete
 from reconcilers.world.participants import bounds_of
-from reconcilers.world.slots import present_slots, wanted_slots
+from reconcilers.world.slots import migrations_of, present_slots, wanted_slots
 
 SCALED = "Scaled"
 NAMED = 3
@@ -97,7 +97,7 @@ def _has_world(workers: Sequence[ElasticWorker], rendezvous: Rendezvous) -> bool
 
 
 def _moves(job: ElasticJob) -> list[str]:
-    moves = job.status.migrations
+    moves = migrations_of(job)
     said = [f"{m.type} {m.target} is to take the place of {m.source}" for m in moves[:NAMED]]
     return said if len(moves) <= NAMED else [*said, f"{len(moves) - NAMED} more moves"]
 

@@ -15,6 +15,7 @@ from datetime import datetime
 
 from crds.elasticjob import Rendezvous, RendezvousPhase
 from crds.elasticworker import AgentReport, AgentState
+from crds.protocol import PROTOCOL
 
 NAMED_BREAKS = 3
 """The others are counted: a rack that is lost must not fill the status."""
@@ -51,7 +52,7 @@ class Participant:
     def joinable(self) -> bool:
         if not self.alive or self.leaving or self.report is None:
             return False
-        return self.report.state is not AgentState.STOPPED
+        return self.report.protocol >= PROTOCOL and self.report.state is not AgentState.STOPPED
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ def test_types_have_slots_of_their_own() -> None:
     assert (wanted_slots(both, "ps"), present_slots(both, "ps")) == ((0,), (0, 1))
     assert wanted_slots(both, "evaluator") == ()
     done = with_slots(both, {"ps": slots_of(both, "ps").moved(0)})
-    assert (done.status.retired, done.status.migrations) == ({"ps": [0]}, [])
+    assert (done.status.retired, done.status.migrations) == ({"ps": [0]}, {})
 
 
 INDICES = st.lists(st.integers(0, 12), max_size=4)
