@@ -27,6 +27,7 @@ from crds.model import (
     Quantity,
     ResourceRequirements,
     cel,
+    cut,
     rules,
 )
 from crds.names import MASTER_TYPES, WORKER
@@ -41,6 +42,15 @@ LONGEST_NAME = 51
 """Of a job's name and a type's together, so that a Pod's, with index and incarnation, is a DNS label."""
 REPLICA_TYPES = (*TRAINING_TYPES, *MASTER_TYPES)
 MAX_INCARNATION = 99_999
+
+# All agents of a job watch its status, so its texts are short; docs/architecture.md says where there is more.
+MAX_WORLD_REASON = 384
+MAX_FAILURE = 512
+MAX_SIGNATURE = 128
+MAX_EPISODES = 12
+MAX_EPISODE_MEMBERS = 24
+MAX_EPISODE_REASON = 64
+
 INCARNATIONS_PATTERN = rf"{PATTERN}|^\{OTHERS}$"
 
 
@@ -396,7 +406,7 @@ class Rendezvous(Model):
     master_address: Annotated[str, Field(max_length=253)] = ""
     """Rank 0's agent store."""
     master_port: Annotated[int, Field(ge=0, le=65_535)] = 0
-    reason: Annotated[str, Field(max_length=1_024)] = ""
+    reason: Annotated[str, cut(MAX_WORLD_REASON), Field(max_length=MAX_WORLD_REASON)] = ""
     """Why this world was formed, or why the last one is being given up."""
     formed_at: datetime | None = None
     reforming_since: datetime | None = None
@@ -482,7 +492,8 @@ class JobFailure(Model):
     rank: Index | None = None
     exit_class: Annotated[str, Field(max_length=64)]
     exit_code: int | None = None
-    message: Annotated[str, Field(max_length=8_192)] = ""
+    message: Annotated[str, cut(MAX_FAILURE), Field(max_length=MAX_FAILURE)] = ""
+    """The beginning of what it said; its ElasticWorker has more of it, and the end of its log."""
     round: Annotated[int, Field(ge=0)] | None = None
     """The round that broke by it."""
     step: Annotated[int, Field(ge=0)] | None = None
@@ -497,7 +508,7 @@ class FailureBudget(Model):
     """The highest step that was reached when it last failed."""
     spent: Annotated[dict[str, int], Field(max_length=16)] = Field(default_factory=dict)
     """Failures in place since then, by exit class."""
-    signature: Annotated[str, Field(max_length=256)] = ""
+    signature: Annotated[str, cut(MAX_SIGNATURE), Field(max_length=MAX_SIGNATURE)] = ""
     """What the last failure was, without what differs from one time to the next."""
     alike: Annotated[int, Field(ge=0)] = 0
     """How many times in a row it was that one."""
@@ -555,9 +566,9 @@ class Episode(Model):
     state: JobState
     since: datetime
     round: Annotated[int, Field(ge=0)] = 0
-    members: Annotated[str, Field(max_length=128)] = ""
-    """The world's members as ranges, such as `0-3,6`."""
-    reason: Annotated[str, Field(max_length=256)] = ""
+    members: Annotated[str, cut(MAX_EPISODE_MEMBERS), Field(max_length=MAX_EPISODE_MEMBERS)] = ""
+    """The world's members as ranges, such as `0-3,6`; cut where there are many."""
+    reason: Annotated[str, cut(MAX_EPISODE_REASON), Field(max_length=MAX_EPISODE_REASON)] = ""
     """Why it began."""
 
 
@@ -599,7 +610,9 @@ class ElasticJobStatus(Model):
     failure_budget: FailureBudget | None = None
     goodput: Goodput | None = None
     history: Annotated[
-        list[Episode], Field(max_length=50, json_schema_extra={"x-kubernetes-list-type": "atomic"})
+        list[Episode],
+        cut(MAX_EPISODES),
+        Field(max_length=MAX_EPISODES, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
     ] = Field(default_factory=list)
     """The last stretches of the job's life, the current one at the end."""
 

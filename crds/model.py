@@ -9,11 +9,13 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     PlainSerializer,
     PlainValidator,
     ValidationError,
+    ValidationInfo,
     WithJsonSchema,
 )
 from pydantic.alias_generators import to_camel
@@ -44,6 +46,25 @@ class Model(BaseModel):
 M = TypeVar("M", bound=Model)
 
 
+_WRITTEN = {"written": True}
+"""Context of a validation of what is about to be written."""
+
+
+def cut(limit: int) -> BeforeValidator:
+    """Of a text or a list, the first characters or the last entries.
+
+    What is read, or taken in from outside, may be longer: an earlier version had wider limits. What is
+    written may not, see `validated`.
+    """
+
+    def first(value: Any, info: ValidationInfo) -> Any:
+        if info.context is _WRITTEN or not isinstance(value, str | list) or len(value) <= limit:
+            return value
+        return value[: limit - 1] + "…" if isinstance(value, str) else value[-limit:]
+
+    return BeforeValidator(first)
+
+
 class InvalidStatus(ValueError):
     """A status of ours that is beyond its own limits: the API server would refuse it, now and ever after."""
 
@@ -60,7 +81,7 @@ def validated(status: Model, wire: dict[str, Any] | None = None) -> dict[str, An
     """
     wire = status.to_wire() if wire is None else wire
     try:
-        type(status).model_validate(wire)
+        type(status).model_validate(wire, context=_WRITTEN)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         path = ".".join(map(str, ("status", *first["loc"])))
@@ -114,7 +135,7 @@ def _indices(value: Any) -> list[int]:
     """From the text; or from a list, as 0.1 wrote it, and as it is in Python."""
     if isinstance(value, str):
         return ranges.from_text(value)
-    if not isinstance(value, list | tuple) or not all(type(index) is int for index in value):
+    if not isinstance(value, list | tuple) or not {*map(type, value)} <= {int}:
         raise ValueError("a set of indices is a text such as `0-41,43`")
     ranges.check(value)
     return list(value)
@@ -136,13 +157,17 @@ class ConditionStatus(StrEnum):
     UNKNOWN = "Unknown"
 
 
+MAX_CONDITION_MESSAGE = 512
+"""Characters. What quotes others, such as a scheduler or an API server, may be cut; Events have the whole."""
+
+
 class Condition(Model):
     """A metav1.Condition, so that `kubectl wait --for=condition=…` works."""
 
     type: Annotated[str, Field(max_length=316)]
     status: ConditionStatus
-    reason: Annotated[str, Field(max_length=1024)]
-    message: Annotated[str, Field(max_length=32_768)] = ""
+    reason: Annotated[str, cut(64), Field(max_length=64)]
+    message: Annotated[str, cut(MAX_CONDITION_MESSAGE), Field(max_length=MAX_CONDITION_MESSAGE)] = ""
     last_transition_time: datetime
     observed_generation: int | None = None
 

@@ -9,10 +9,12 @@ Controller and agents share this module, so it imports the standard library alon
 from __future__ import annotations
 
 import base64
+import operator
+import re
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
+from itertools import compress, count, islice
 
 MAX_INDEX = 99_999
 MAX_CHARACTERS = 17_000
@@ -24,10 +26,12 @@ PATTERN = r"^([0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*|z[A-Za-z0-9+/]+=*)?$"
 OTHERS = "*"
 """In `grouped`: the members that no other incarnation names."""
 
+_RANGE = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
 _PACKED = "z"
 _RAW = -zlib.MAX_WBITS
 """Deflated without a header."""
 _MAX_BYTES = MAX_INDEX // 8 + 1
+_BITS = bytes.maketrans(b"01", b"\x00\x01")
 
 
 def to_text(indices: Sequence[int]) -> str:
@@ -58,7 +62,7 @@ def check(indices: Sequence[int]) -> None:
     """
     if indices and not (indices[0] >= 0 and indices[-1] <= MAX_INDEX):
         raise ValueError(f"indices are from 0 to {MAX_INDEX}")
-    if any(a >= b for a, b in pairwise(indices)):
+    if not all(map(operator.lt, indices, islice(indices, 1, None))):
         raise ValueError("indices must ascend")
 
 
@@ -68,16 +72,15 @@ def as_ranges(indices: Iterable[int]) -> str:
     Args:
         indices: ascending.
     """
-    runs: list[str] = []
-    first = last = -2
-    for index in (*indices, -2):
-        if index == last + 1:
-            last = index
-            continue
-        if first >= 0:
-            runs.append(f"{first}-{last}" if last > first else str(first))
-        first = last = index
-    return ",".join(runs)
+    found = list(indices)
+    if not found:
+        return ""
+    # Where a run ends: whatever takes one turn for each of 10,000 indices does so in C.
+    steps = map(operator.sub, islice(found, 1, None), found)
+    ends = [*compress(count(), map((1).__ne__, steps)), len(found) - 1]
+    starts = [0, *(end + 1 for end in ends[:-1])]
+    runs = ((found[start], found[end]) for start, end in zip(starts, ends, strict=True))
+    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in runs)
 
 
 def grouped(members: Sequence[int], incarnations: Sequence[int]) -> dict[str, str]:
@@ -120,12 +123,12 @@ def incarnations_of(members: Sequence[int], groups: Mapping[str, str]) -> list[i
 def _of_ranges(text: str) -> list[int]:
     indices: list[int] = []
     for run in text.split(",") if text else ():
-        first, _, last = run.partition("-")
-        if not (first.isdecimal() and (last or first).isdecimal()) or run.endswith("-"):
+        if (found := _RANGE.fullmatch(run)) is None:
             raise ValueError(f"{run[:20]!r} is no range of indices")
-        if int(last or first) > MAX_INDEX:
-            raise ValueError(f"indices are from 0 to {MAX_INDEX}")
-        indices.extend(range(int(first), int(last or first) + 1))
+        first, last = int(found[1]), int(found[2] or found[1])
+        if not first <= last <= MAX_INDEX:
+            raise ValueError(f"{run} is no range of indices from 0 to {MAX_INDEX}")
+        indices.extend(range(first, last + 1))
     return indices
 
 
@@ -139,9 +142,12 @@ def _packed(indices: Sequence[int]) -> str:
 
 
 def _unpacked(text: str) -> list[int]:
+    inflate = zlib.decompressobj(_RAW)
     try:
-        bitmap = zlib.decompressobj(_RAW).decompress(base64.b64decode(text, validate=True), _MAX_BYTES)
+        bitmap = inflate.decompress(base64.b64decode(text, validate=True), _MAX_BYTES)
     except zlib.error as error:
         raise ValueError(f"a packed set of indices is damaged: {error}") from error
-    bits = f"{int.from_bytes(bitmap, 'little'):b}"[::-1]
-    return [index for index, bit in enumerate(bits) if bit == "1"]
+    if not inflate.eof:
+        raise ValueError(f"a packed set of indices is torn, or has one above {MAX_INDEX}")
+    bits = f"{int.from_bytes(bitmap, 'little'):b}".encode().translate(_BITS)
+    return list(compress(count(), reversed(bits)))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from crds.elasticjob import ElasticJobStatus, Episode, Goodput, JobState, Rendezvous
+from crds.model import validated
 from reconcilers.account.goodput import begun, goodput_now, in_state, reassigned, with_ratio, with_rounds
 from reconcilers.account.job_history import episode_of, with_episode
 from reconcilers.account.rounds import first_step_at
@@ -76,7 +77,7 @@ def balanced(moment: Moment) -> Account | None:
 
 
 def _patch(turn: Turn, status: ElasticJobStatus) -> dict[str, Any]:
-    return merge_patch(turn.raw.get("status", {}), status.to_wire())
+    return merge_patch(turn.raw.get("status", {}), validated(status))
 
 
 def _with_first_steps(

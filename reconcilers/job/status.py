@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
+from controller.wording import shortened
 from crds import names
 from crds.elasticjob import (
     ElasticJob,
@@ -26,7 +27,8 @@ WORLD_FORMED = "WorldFormed"
 WORKERS_SCHEDULED = "WorkersScheduled"
 WORKERS_GIVEN_UP = "WorkersGivenUp"
 MASTER_IGNORED = "MasterReplicaIgnored"
-MAX_MESSAGE = 2_048
+MAX_WHY = 128
+"""Characters of the world's reason in a condition; the world itself has all of it."""
 
 
 def training_types(job: ElasticJob) -> list[str]:
@@ -97,9 +99,8 @@ def progress_conditions(
     running = phase is JobPhase.RUNNING
     conditions = with_condition(conditions, RUNNING, _status(running), phase.value, "", now)
     formed = rendezvous.phase is RendezvousPhase.FORMED
-    conditions = with_condition(
-        conditions, WORLD_FORMED, _status(formed), rendezvous.phase.value, rendezvous.reason, now
-    )
+    why = shortened(rendezvous.reason, MAX_WHY)
+    conditions = with_condition(conditions, WORLD_FORMED, _status(formed), rendezvous.phase.value, why, now)
     if job.spec.suspend or any(c.type == SUSPENDED for c in conditions):
         reason = "Suspended" if job.spec.suspend else "Resumed"
         conditions = with_condition(conditions, SUSPENDED, _status(job.spec.suspend), reason, "", now)
@@ -116,7 +117,7 @@ def progress_conditions(
 
 def with_given_up(conditions: Sequence[Condition], why: Iterable[str], now: datetime) -> list[Condition]:
     """The conditions, with this one once there was a worker that is not started again."""
-    message = "; ".join(why)[:MAX_MESSAGE]
+    message = "; ".join(why)
     if message:
         return with_condition(conditions, WORKERS_GIVEN_UP, ConditionStatus.TRUE, "BudgetSpent", message, now)
     if any(c.type == WORKERS_GIVEN_UP for c in conditions):
