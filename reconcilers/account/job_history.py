@@ -34,12 +34,12 @@ def episode_of(state: JobState, since: datetime, world: Rendezvous, reason: str)
         state=state,
         since=since,
         round=world.round,
-        members=_in_short(members),
+        members=in_short(members),
         reason=shortened(reason, MAX_EPISODE_REASON),
     )
 
 
-def _in_short(members: Sequence[int]) -> str:
+def in_short(members: Sequence[int]) -> str:
     """Such as `0-3,6`; cut where it gets too long."""
     text = as_ranges(members)
     if len(text) <= MAX_EPISODE_MEMBERS:
