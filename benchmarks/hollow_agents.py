@@ -12,6 +12,8 @@ from controller.errors import ClientError
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, LEASES, PODS, Object
 from controller.store import Change
 from crds import names
+from crds.protocol import PROTOCOL
+from crds.ranges import from_text
 
 NAMESPACE = "default"
 STORE_PORT = 29_400
@@ -119,6 +121,7 @@ class Agent:
             "address": f"127.77.{self.index // 250}.{self.index % 250 + 1}",
             "storePort": STORE_PORT,
             "localWorldSize": 1,
+            "protocol": PROTOCOL,
             "observedRound": self._round,
             "state": state,
             "since": wall_time(),
@@ -158,7 +161,7 @@ class Agent:
     async def _act(self, job: Object) -> None:
         world = job.get("status", {}).get("rendezvous") or {}
         formed = world.get("phase") == "Formed" and world.get("round", 0) > self._round
-        if formed and self.index in world["members"]:
+        if formed and self.index in from_text(world["members"]):
             self._round = world["round"]
             self._sightings.note(self._round, self.index)
             self.running.clear()

@@ -4,20 +4,30 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    WithJsonSchema,
+    model_serializer,
+    model_validator,
+)
 
 from crds.model import (
     Conditions,
     Free,
     Index,
+    Indices,
     Model,
     Name,
     ObjectMeta,
     Quantity,
     ResourceRequirements,
     cel,
+    cut,
     rules,
 )
 from crds.names import MASTER_TYPES, WORKER
@@ -25,11 +35,23 @@ from crds.progress import RoundProgress
 from crds.protocol import HANG_TIMEOUT_SECONDS
 from crds.protocol import JobPhase as JobPhase
 from crds.protocol import RendezvousPhase as RendezvousPhase
+from crds.ranges import MAX_CHARACTERS, OTHERS, PATTERN, from_text, grouped, incarnations_of
 
 TRAINING_TYPES = ("ps", "worker", "chief", "evaluator")
 LONGEST_NAME = 51
 """Of a job's name and a type's together, so that a Pod's, with index and incarnation, is a DNS label."""
 REPLICA_TYPES = (*TRAINING_TYPES, *MASTER_TYPES)
+MAX_INCARNATION = 99_999
+
+# All agents of a job watch its status, so its texts are short; docs/architecture.md says where there is more.
+MAX_WORLD_REASON = 384
+MAX_FAILURE = 512
+MAX_SIGNATURE = 128
+MAX_EPISODES = 12
+MAX_EPISODE_MEMBERS = 24
+MAX_EPISODE_REASON = 64
+
+INCARNATIONS_PATTERN = rf"{PATTERN}|^\{OTHERS}$"
 
 
 class DistributionStrategy(StrEnum):
@@ -389,16 +411,30 @@ class Rendezvous(Model):
     round: Annotated[int, Field(ge=0)] = 0
     """Counts up with every world formed; 0 before the first."""
     phase: RendezvousPhase = RendezvousPhase.FORMING
-    members: IndexList = Field(default_factory=list)
-    """Worker indices in rank order: the position is the node rank."""
-    incarnations: IndexList = Field(default_factory=list)
-    """The members' incarnations, parallel to `members`."""
+    members: Indices = Field(default_factory=list)
+    """Worker indices as ranges, such as `0-41,43-9998`; scattered ones are packed (`z…`). Rank is the place
+    among them."""
+    incarnations: Annotated[
+        list[Annotated[int, Field(ge=1, le=MAX_INCARNATION)]],
+        WithJsonSchema(
+            {
+                "type": "object",
+                "maxProperties": 10_000,
+                "additionalProperties": {
+                    "type": "string",
+                    "pattern": INCARNATIONS_PATTERN,
+                    "maxLength": MAX_CHARACTERS,
+                },
+            }
+        ),
+    ] = Field(default_factory=list)
+    """By incarnation, the members that have it; `*` is all others. Who is not named has incarnation 1."""
     world_size: Annotated[int, Field(ge=0)] = 0
     """Processes in all."""
     master_address: Annotated[str, Field(max_length=253)] = ""
     """Rank 0's agent store."""
     master_port: Annotated[int, Field(ge=0, le=65_535)] = 0
-    reason: Annotated[str, Field(max_length=1_024)] = ""
+    reason: Annotated[str, cut(MAX_WORLD_REASON), Field(max_length=MAX_WORLD_REASON)] = ""
     """Why this world was formed, or why the last one is being given up."""
     formed_at: datetime | None = None
     reforming_since: datetime | None = None
@@ -406,6 +442,33 @@ class Rendezvous(Model):
     broken_round: Annotated[int, Field(ge=0)] = 0
     """The newest round of which training processes died; 0 before the first. Whoever still runs it, or an
     older one, waits for the dead. A planned change and a Pod deleted in good order leave no dead."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _parallel(cls, data: Any) -> Any:
+        """In Python, `incarnations` has one for each member, as 0.1 wrote it too."""
+        if not isinstance(data, dict) or isinstance(data.get("incarnations"), list | tuple):
+            return data
+        members = data.get("members") or []
+        members = from_text(members) if isinstance(members, str) else members
+        incarnations = incarnations_of(members, data.get("incarnations") or {})
+        return {**data, "members": members, "incarnations": incarnations}
+
+    @model_validator(mode="after")
+    def _one_each(self) -> Self:
+        if len(self.members) != len(self.incarnations):
+            raise ValueError(f"{len(self.members)} members have {len(self.incarnations)} incarnations")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _to_wire(self, serialized: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        wire: dict[str, Any] = serialized(self)
+        wire["incarnations"] = grouped(self.members, self.incarnations)
+        return wire
+
+    def incarnation_by_index(self) -> dict[int, int]:
+        """The members, for those who ask for many of them."""
+        return dict(zip(self.members, self.incarnations, strict=True))
 
 
 class Scaling(Model):
@@ -417,12 +480,25 @@ class Scaling(Model):
     at: datetime
 
 
-class Migration(Model):
-    """One slot takes another's place, once it is up."""
+class Moves(Model):
+    """Slots being replaced by others: the first of `targets` takes the place of the first of `sources`, …"""
 
-    type: Annotated[str, Field(max_length=32)]
-    source: Index
-    target: Index
+    sources: Indices = Field(default_factory=list)
+    targets: Indices = Field(default_factory=list)
+
+
+def _moves_by_type(value: Any) -> Any:
+    """0.1 wrote a list with an entry for each move."""
+    if not isinstance(value, list):
+        return value
+    pairs: dict[str, list[tuple[int, int]]] = {}
+    for move in value:
+        if isinstance(move, dict) and {"type", "source", "target"} <= move.keys():
+            pairs.setdefault(move["type"], []).append((move["source"], move["target"]))
+    return {
+        type_: {"sources": sorted(s for s, _ in found), "targets": sorted(t for _, t in found)}
+        for type_, found in pairs.items()
+    }
 
 
 class ReplicaStatus(Model):
@@ -444,7 +520,8 @@ class JobFailure(Model):
     rank: Index | None = None
     exit_class: Annotated[str, Field(max_length=64)]
     exit_code: int | None = None
-    message: Annotated[str, Field(max_length=8_192)] = ""
+    message: Annotated[str, cut(MAX_FAILURE), Field(max_length=MAX_FAILURE)] = ""
+    """The beginning of what it said; its ElasticWorker has more of it, and the end of its log."""
     round: Annotated[int, Field(ge=0)] | None = None
     """The round that broke by it."""
     step: Annotated[int, Field(ge=0)] | None = None
@@ -459,7 +536,7 @@ class FailureBudget(Model):
     """The highest step that was reached when it last failed."""
     spent: Annotated[dict[str, int], Field(max_length=16)] = Field(default_factory=dict)
     """Failures in place since then, by exit class."""
-    signature: Annotated[str, Field(max_length=256)] = ""
+    signature: Annotated[str, cut(MAX_SIGNATURE), Field(max_length=MAX_SIGNATURE)] = ""
     """What the last failure was, without what differs from one time to the next."""
     alike: Annotated[int, Field(ge=0)] = 0
     """How many times in a row it was that one."""
@@ -517,9 +594,9 @@ class Episode(Model):
     state: JobState
     since: datetime
     round: Annotated[int, Field(ge=0)] = 0
-    members: Annotated[str, Field(max_length=128)] = ""
-    """The world's members as ranges, such as `0-3,6`."""
-    reason: Annotated[str, Field(max_length=256)] = ""
+    members: Annotated[str, cut(MAX_EPISODE_MEMBERS), Field(max_length=MAX_EPISODE_MEMBERS)] = ""
+    """The world's members as ranges, such as `0-3,6`; cut where there are many."""
+    reason: Annotated[str, cut(MAX_EPISODE_REASON), Field(max_length=MAX_EPISODE_REASON)] = ""
     """Why it began."""
 
 
@@ -536,12 +613,13 @@ class ElasticJobStatus(Model):
     """The ScalePlan being carried out."""
     scale_plan_uid: Annotated[str, Field(max_length=64)] | None = None
     """The last ScalePlan whose Pods and resources were taken over into the three fields below."""
-    retired: Annotated[dict[str, IndexList], Field(max_length=6)] = Field(default_factory=dict)
-    """By type, the slots that were removed for good: the others keep their index, and so their order."""
-    migrations: Annotated[
-        list[Migration], Field(max_length=1_000, json_schema_extra={"x-kubernetes-list-type": "atomic"})
-    ] = Field(default_factory=list)
-    """Slots being replaced by others, which are to be up first."""
+    retired: Annotated[dict[str, Indices], Field(max_length=6)] = Field(default_factory=dict)
+    """By type, the slots that are left out: the others keep their index, and so their order. One of which
+    nothing is left may come back into use (`reconcilers/world/slots.py`)."""
+    migrations: Annotated[dict[str, Moves], Field(max_length=6), BeforeValidator(_moves_by_type)] = Field(
+        default_factory=dict
+    )
+    """By type, slots being replaced by others, which are to be up first."""
     resources: Annotated[dict[str, ResourceRequirements], Field(max_length=6)] = Field(default_factory=dict)
     """By type, what its Pods are to have instead of what their template says."""
     active_check: Name | None = None
@@ -560,7 +638,9 @@ class ElasticJobStatus(Model):
     failure_budget: FailureBudget | None = None
     goodput: Goodput | None = None
     history: Annotated[
-        list[Episode], Field(max_length=50, json_schema_extra={"x-kubernetes-list-type": "atomic"})
+        list[Episode],
+        cut(MAX_EPISODES),
+        Field(max_length=MAX_EPISODES, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
     ] = Field(default_factory=list)
     """The last stretches of the job's life, the current one at the end."""
 

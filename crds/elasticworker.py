@@ -228,6 +228,8 @@ class AgentCheck(Model):
 class AgentReport(Model):
     """`status.agent`, written by the agent alone; stale unless incarnation and podUid are current."""
 
+    protocol: Annotated[int, Field(ge=1)] = 1
+    """Which form of a world it reads; dlr 0.1 does not say, and reads 1."""
     incarnation: Annotated[int, Field(ge=1)]
     pod_uid: Annotated[str, Field(max_length=64)]
     address: Annotated[str, Field(max_length=253)]

@@ -7,8 +7,20 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    ValidationError,
+    ValidationInfo,
+    WithJsonSchema,
+)
 from pydantic.alias_generators import to_camel
+
+from crds import ranges
 
 
 class Model(BaseModel):
@@ -32,6 +44,52 @@ class Model(BaseModel):
 
 
 M = TypeVar("M", bound=Model)
+
+
+_WRITTEN = {"written": True}
+"""Context of a validation of what is about to be written."""
+
+
+def cut(limit: int) -> BeforeValidator:
+    """Of a text or a list, the first characters or the last entries.
+
+    What is read, or taken in from outside, may be longer: an earlier version had wider limits. What is
+    written may not, see `validated`.
+    """
+
+    def first(value: Any, info: ValidationInfo) -> Any:
+        if info.context is _WRITTEN or not isinstance(value, str | list) or len(value) <= limit:
+            return value
+        return value[: limit - 1] + "…" if isinstance(value, str) else value[-limit:]
+
+    return BeforeValidator(first)
+
+
+class InvalidStatus(ValueError):
+    """A status of ours that is beyond its own limits: the API server would refuse it, now and ever after."""
+
+
+def validated(status: Model, wire: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The wire form of a status that satisfies its model's limits, which `model_copy` does not look at.
+
+    Args:
+        status: to be written.
+        wire: its wire form, where that is more than `to_wire` tells.
+
+    Raises:
+        InvalidStatus: it is beyond a limit; the message names the field. That is a bug of the controller.
+    """
+    wire = status.to_wire() if wire is None else wire
+    try:
+        type(status).model_validate(wire, context=_WRITTEN)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        path = ".".join(map(str, ("status", *first["loc"])))
+        more = f" (and {error.error_count() - 1} more fields)" if error.error_count() > 1 else ""
+        raise InvalidStatus(
+            f"{path} is beyond its limit, so the status is not written: {first['msg']}{more}"
+        ) from error
+    return wire
 
 
 def agreed(fields: type) -> Callable[[type[M]], type[M]]:
@@ -70,7 +128,26 @@ Free = Annotated[dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve
 """An object whose fields are not ours to say."""
 
 Name = Annotated[str, Field(max_length=253)]
-Index = Annotated[int, Field(ge=0, le=99_999)]
+Index = Annotated[int, Field(ge=0, le=ranges.MAX_INDEX)]
+
+
+def _indices(value: Any) -> list[int]:
+    """From the text; or from a list, as 0.1 wrote it, and as it is in Python."""
+    if isinstance(value, str):
+        return ranges.from_text(value)
+    if not isinstance(value, list | tuple) or not {*map(type, value)} <= {int}:
+        raise ValueError("a set of indices is a text such as `0-41,43`")
+    ranges.check(value)
+    return list(value)
+
+
+Indices = Annotated[
+    list[int],
+    PlainValidator(_indices),
+    PlainSerializer(ranges.to_text, return_type=str),
+    WithJsonSchema({"type": "string", "pattern": ranges.PATTERN, "maxLength": ranges.MAX_CHARACTERS}),
+]
+"""Ascending. On the wire, ranges such as `0-41,43-9998`; packed, if they are too scattered for that."""
 Quantity = Annotated[str | int, Field(json_schema_extra={"x-kubernetes-int-or-string": True})]
 
 
@@ -80,13 +157,17 @@ class ConditionStatus(StrEnum):
     UNKNOWN = "Unknown"
 
 
+MAX_CONDITION_MESSAGE = 512
+"""Characters. What quotes others, such as a scheduler or an API server, may be cut; Events have the whole."""
+
+
 class Condition(Model):
     """A metav1.Condition, so that `kubectl wait --for=condition=…` works."""
 
     type: Annotated[str, Field(max_length=316)]
     status: ConditionStatus
-    reason: Annotated[str, Field(max_length=1024)]
-    message: Annotated[str, Field(max_length=32_768)] = ""
+    reason: Annotated[str, cut(64), Field(max_length=64)]
+    message: Annotated[str, cut(MAX_CONDITION_MESSAGE), Field(max_length=MAX_CONDITION_MESSAGE)] = ""
     last_transition_time: datetime
     observed_generation: int | None = None
 

@@ -77,6 +77,9 @@ CHECK_TIMEOUT_SECONDS = 300
 
 # --- The agent's report: `status.agent` of an ElasticWorker -----------------------------------------------
 
+PROTOCOL = 2
+"""Which form of a world the agent reads: 2 has ranges (`crds.ranges`), 1, of dlr 0.1, had lists."""
+
 
 class AgentState(Word):
     READY = "Ready"
@@ -226,6 +229,7 @@ class CheckStatus(TypedDict):
 class AgentStatus(TypedDict):
     """`status.agent`. What is None is absent in the object."""
 
+    protocol: int
     incarnation: int
     podUid: str
     address: str

@@ -80,7 +80,7 @@ def worlds(observation: Observation, name: str = "digits") -> list[World]:
     """All that were ever formed, in order."""
     found: dict[int, World] = {}
     for version in observation.history[Kind.JOB]:
-        world = version.get("status", {}).get("rendezvous") or {}
+        world = jobs.in_lists(version.get("status", {}).get("rendezvous") or {})
         if version["metadata"]["name"] == name and world.get("phase") == "Formed":
             members = tuple(world["members"])
             found[world["round"]] = World(world["round"], members, world["formedAt"], world["reason"])

@@ -8,6 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from crds.elasticjob import Rendezvous
 from e2e.api import Kind, Object
 from e2e.cluster import Capability, Cluster
 from e2e.observation import Observation
@@ -121,8 +122,15 @@ def phase(observation: Observation, name: str = "digits") -> str:
 
 
 def rendezvous(observation: Observation, name: str = "digits") -> Object:
-    found: Object = observation.job(name).get("status", {}).get("rendezvous") or {}
-    return found
+    return in_lists(observation.job(name).get("status", {}).get("rendezvous") or {})
+
+
+def in_lists(world: Object) -> Object:
+    """A world as it is on the wire, with lists of members and incarnations."""
+    if not world:
+        return world
+    read = Rendezvous.model_validate(world)
+    return {**world, "members": read.members, "incarnations": read.incarnations}
 
 
 def condition(thing: Object, kind: str) -> Object:

@@ -23,7 +23,7 @@ from controller.reconciler import Reconciler, Request, Result
 from controller.resources import ELASTICWORKERS, NODECHECKS
 from crds import names
 from crds.elasticjob import ElasticJob, Rendezvous
-from crds.model import ConditionStatus
+from crds.model import ConditionStatus, validated
 from crds.nodecheck import Accelerator, NodeCheck, NodeCheckPhase, NodeCheckStatus, NodeResult, NodeVerdict
 from healthcheck.diagnosis import Verdicts
 from healthcheck.fleet import Node
@@ -271,7 +271,7 @@ class NodeCheckReconciler(Reconciler):
             return
         metadata = turn.check.metadata
         status = observed_at(status, metadata.generation)
-        patch = merge_patch(turn.raw.get("status", {}), check_status.to_wire(status))
+        patch = merge_patch(turn.raw.get("status", {}), validated(status, check_status.to_wire(status)))
         if not patch:
             return
         body = {"metadata": {"resourceVersion": metadata.resource_version}, "status": patch}

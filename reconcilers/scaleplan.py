@@ -15,6 +15,7 @@ from controller.reconciler import Reconciler, Request, Result
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODES, SCALEPLANS
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
+from crds.model import validated
 from crds.scaleplan import ScalePlan, ScalePlanPhase, ScalePlanStatus
 from reconcilers.clock import Clock
 from reconcilers.parsing import Parser
@@ -92,7 +93,7 @@ class ScalePlanReconciler(Reconciler):
         return Step()
 
     async def _write(self, raw: Object, status: ScalePlanStatus) -> None:
-        patch = merge_patch(raw.get("status", {}), status.to_wire())
+        patch = merge_patch(raw.get("status", {}), validated(status))
         metadata = raw["metadata"]
         await self._client.patch(
             SCALEPLANS,

@@ -47,7 +47,7 @@ from reconcilers.predicates import (
     plans_otherwise,
     trusted_otherwise,
 )
-from reconcilers.scale.job_plans import BY_OWNER_JOB, owner_job
+from reconcilers.scale.job_plans import BY_OWNER_JOB, owner_job, pods_job
 from reconcilers.scaleplan import ScalePlanReconciler, is_over
 from reconcilers.worker import BY_JOB, BY_NODE, BY_OWNER, WorkerReconciler, job_keys, node_names, owner_uids
 
@@ -86,6 +86,7 @@ def add_indexes(cache: Cache) -> None:
     cache.add_index(ELASTICWORKERS, BY_OWNER, owner_uids)
     cache.add_index(NODECHECKS, BY_JOB, job_keys)
     cache.add_index(PODS, BY_OWNER, owner_uids)
+    cache.add_index(PODS, BY_JOB, pods_job)
     cache.add_index(SCALEPLANS, BY_OWNER_JOB, owner_job)
 
 

@@ -17,9 +17,10 @@ from controller.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFo
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
 from controller.resources import ELASTICWORKERS, LEASES, NODES, PODS
+from controller.wording import shortened
 from crds import names
 from crds.elasticworker import ElasticWorker, ElasticWorkerStatus
-from crds.model import ConditionStatus
+from crds.model import ConditionStatus, validated
 from reconcilers.clock import Clock
 from reconcilers.conditions import with_condition
 from reconcilers.parsing import Parser
@@ -30,7 +31,7 @@ from reconcilers.pod.gang_gate import GangGate, Obstacle
 from reconcilers.pod.heartbeat import Heartbeats, lease_of
 from reconcilers.pod.injection import inject_agent
 from reconcilers.pod.options import PodOptions
-from reconcilers.pod.worker_status import ENDED, SCHEDULED, Observation, observe
+from reconcilers.pod.worker_status import ENDED, MAX_MESSAGE, SCHEDULED, Observation, observe
 from reconcilers.status_patch import merge_patch
 
 BY_OWNER = "owner"
@@ -210,7 +211,7 @@ class WorkerReconciler(Reconciler):
     async def _report_refusal(self, assignment: Assignment, raw: dict[str, Any], error: str) -> None:
         """The API server refuses the Pod: the template is wrong, or a quota or policy forbids it."""
         worker = assignment.worker
-        message = f"Pod {pod_name(worker)} was refused: {error}"
+        message = shortened(f"Pod {pod_name(worker)} was refused: {error}", MAX_MESSAGE)
         self._recorder.event(assignment.owner, "Warning", "PodRefused", message)
         await self._write_unscheduled(worker, raw, "PodRefused", message)
 
@@ -226,7 +227,7 @@ class WorkerReconciler(Reconciler):
     async def _write(self, raw: dict[str, Any], status: ElasticWorkerStatus) -> None:
         """Patch what is ours, not the agent's part. Conflict: what ended a Pod may be known already."""
         current = {k: v for k, v in raw.get("status", {}).items() if k != "agent"}
-        desired = {k: v for k, v in status.to_wire().items() if k != "agent"}
+        desired = {k: v for k, v in validated(status).items() if k != "agent"}
         patch = merge_patch(current, desired)
         if not patch:
             return

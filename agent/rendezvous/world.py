@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from crds.protocol import HANG_TIMEOUT_SECONDS, AgentState, JobPhase, RendezvousPhase
+from crds.ranges import from_text, incarnations_of
 
 
-@dataclass(frozen=True)
-class Member:
+class Member(NamedTuple):
     """One incarnation of a worker slot."""
 
     index: int
@@ -41,22 +41,19 @@ class World:
     def parse(cls, rendezvous: Mapping[str, Any]) -> World | None:
         """Return the world; None where nothing usable is published (yet)."""
         try:
+            indices = from_text(str(rendezvous.get("members") or ""))
+            incarnations = incarnations_of(indices, rendezvous.get("incarnations") or {})
             return cls(
                 round=int(rendezvous["round"]),
                 phase=RendezvousPhase(rendezvous["phase"]),
-                members=tuple(
-                    Member(int(index), int(incarnation))
-                    for index, incarnation in zip(
-                        rendezvous.get("members") or (), rendezvous.get("incarnations") or (), strict=True
-                    )
-                ),
+                members=tuple(map(Member, indices, incarnations)),
                 world_size=int(rendezvous.get("worldSize") or 0),
                 master_address=str(rendezvous.get("masterAddress") or ""),
                 master_port=int(rendezvous.get("masterPort") or 0),
                 reason=str(rendezvous.get("reason") or ""),
                 broken_round=int(rendezvous.get("brokenRound") or 0),
             )
-        except (KeyError, TypeError, ValueError):
+        except (AttributeError, KeyError, TypeError, ValueError):
             return None
 
     def has_replaced(self, me: Member) -> bool:

@@ -26,7 +26,7 @@ from agent.node_check.report import CheckReport
 from agent.report.failure import Failure
 from agent.report.refusal import final_refusal
 from agent.report.timestamps import rfc3339
-from crds.protocol import AcceleratorsStatus, AgentState
+from crds.protocol import PROTOCOL, AcceleratorsStatus, AgentState
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +76,7 @@ class Facts:
 
     def to_status(self, me: Environment) -> dict[str, Any]:
         return {
+            "protocol": PROTOCOL,
             "incarnation": me.incarnation,
             "podUid": me.pod_uid,
             "address": me.pod_ip,

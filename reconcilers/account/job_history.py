@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
 from controller.wording import shortened
-from crds.elasticjob import Episode, JobState, Rendezvous, RendezvousPhase
-
-MAX_EPISODES = 50
-MAX_MEMBERS = 128
-MAX_REASON = 256
+from crds.elasticjob import (
+    MAX_EPISODE_MEMBERS,
+    MAX_EPISODE_REASON,
+    MAX_EPISODES,
+    Episode,
+    JobState,
+    Rendezvous,
+    RendezvousPhase,
+)
+from crds.ranges import as_ranges
 
 
 def with_episode(history: Sequence[Episode], episode: Episode) -> tuple[Episode, ...]:
@@ -29,23 +34,17 @@ def episode_of(state: JobState, since: datetime, world: Rendezvous, reason: str)
         state=state,
         since=since,
         round=world.round,
-        members=as_ranges(members),
-        reason=shortened(reason, MAX_REASON),
+        members=in_short(members),
+        reason=shortened(reason, MAX_EPISODE_REASON),
     )
 
 
-def as_ranges(indices: Iterable[int]) -> str:
+def in_short(members: Sequence[int]) -> str:
     """Such as `0-3,6`; cut where it gets too long."""
-    runs: list[tuple[int, int]] = []
-    for index in sorted(indices):
-        if runs and runs[-1][1] == index - 1:
-            runs[-1] = runs[-1][0], index
-        else:
-            runs.append((index, index))
-    text = ",".join(f"{first}-{last}" if last > first else str(first) for first, last in runs)
-    if len(text) <= MAX_MEMBERS:
+    text = as_ranges(members)
+    if len(text) <= MAX_EPISODE_MEMBERS:
         return text
-    return text[: text.rindex(",", 0, MAX_MEMBERS - 1) + 1] + "…"
+    return text[: text.rindex(",", 0, MAX_EPISODE_MEMBERS - 1) + 1] + "…"
 
 
 def _what(episode: Episode) -> tuple[object, ...]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from controller.wording import shortened
 from crds.elasticjob import ElasticJob
-from crds.model import Condition, ConditionStatus
+from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionStatus
 from crds.nodecheck import NodeCheck, NodeCheckPhase, NodeCheckStatus, NodeVerdict
 from reconcilers.check.job_check import named, tests
 from reconcilers.check.job_verdicts import MAX_EVIDENCE, finished_at
@@ -20,7 +21,6 @@ QUIET = frozenset({CHECKING, INTERRUPTED, FRESH, NOT_YET, "AllHealthy"})
 WORST_FIRST = (NodeVerdict.FAULTY, NodeVerdict.STRAGGLER, NodeVerdict.INCONCLUSIVE)
 QUOTED = 3
 """Verdicts whose evidence is shown; all are in the NodeCheck."""
-MAX_MESSAGE = 4_096
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,14 @@ class CheckState:
 def finding_of(job: ElasticJob, state: CheckState) -> Finding | None:
     """None if the job has nothing to do with checks."""
     finding = _finding(job, state)
-    if finding is None or not state.left_out:
-        return finding
-    are = "are" if len(state.left_out) > 1 else "is"
-    message = f"{finding.message}; {named(state.left_out)} {are} left out of the world, being slow"
-    return Finding(finding.status, finding.reason, message)
+    if finding is None:
+        return None
+    left_out = ""
+    if state.left_out:
+        are = "are" if len(state.left_out) > 1 else "is"
+        left_out = f"; {named(state.left_out)} {are} left out of the world, being slow"
+    told = shortened(finding.message, MAX_CONDITION_MESSAGE - len(left_out))
+    return Finding(finding.status, finding.reason, f"{told}{left_out}")
 
 
 def interrupted(conditions: Sequence[Condition]) -> Finding | None:
@@ -99,12 +102,12 @@ def _outcome(check: NodeCheck) -> Finding:
         failed = next((c for c in status.conditions if c.type == "Failed"), None)
         why = f": {failed.reason}: {failed.message}" if failed else ""
         message = f"node check {name} could not be carried out, and training goes on{why}"
-        return Finding(ConditionStatus.UNKNOWN, "CheckFailed", message[:MAX_MESSAGE])
+        return Finding(ConditionStatus.UNKNOWN, "CheckFailed", message)
     summary = summary_of(status.node_results, status.faulty_links, status.faulty_domains)
     sentences = [f"node check {name}: {summary.message}", *_evidence(status)]
     if status.faulty_nodes:
         sentences.append("workers found on faulty nodes move to others")
-    return Finding(summary.healthy, summary.reason, "; ".join(sentences)[:MAX_MESSAGE])
+    return Finding(summary.healthy, summary.reason, "; ".join(sentences))
 
 
 def _evidence(status: NodeCheckStatus) -> list[str]:

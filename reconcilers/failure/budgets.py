@@ -15,10 +15,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from crds.elasticjob import FailureAction, FailureBudget
+from crds.elasticjob import MAX_SIGNATURE, FailureAction, FailureBudget
 from crds.elasticworker import ExitClass
 from reconcilers.failure.exit_class import FREE
-from reconcilers.failure.signature import MAX_SIGNATURE, signature_of
+from reconcilers.failure.signature import signature_of
 
 ALIKE_LIMIT = 3
 CONSEQUENCES_LIMIT = 10

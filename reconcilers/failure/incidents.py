@@ -14,14 +14,13 @@ from datetime import datetime
 
 from controller.wording import first_line
 from crds import names
-from crds.elasticjob import FailureAction, FailureRule, JobFailure
+from crds.elasticjob import MAX_FAILURE, FailureAction, FailureRule, JobFailure
 from crds.elasticworker import AgentFailure, ElasticWorker, ExitClass, FailureCause
 from reconcilers.failure.exit_class import classify_process
 from reconcilers.failure.rules import action_for, of_process
 from reconcilers.pod.worker_status import current_report
 from reconcilers.world.rendezvous import Break
 
-MAX_MESSAGE = 4_096
 MAX_LINE = 300
 
 
@@ -138,7 +137,7 @@ def _failure_in(worker: ElasticWorker, round_: int) -> AgentFailure | None:
 
 def _incident(worker: str, failure: AgentFailure) -> Incident:
     exit_class = classify_process(failure)
-    text = failure.message or failure.log_tail or f"exit code {failure.exit_code}"
+    text = failure.message or _end_of(failure.log_tail) or f"exit code {failure.exit_code}"
     stack = next((s for s in failure.stacks if s.rank == failure.rank), None)
     return Incident(
         exit_class=exit_class,
@@ -147,7 +146,7 @@ def _incident(worker: str, failure: AgentFailure) -> Incident:
             rank=failure.rank,
             exit_class=exit_class.value,
             exit_code=failure.exit_code,
-            message=text[-MAX_MESSAGE:],
+            message=text,
             round=failure.round,
             step=failure.step,
             time=failure.time,
@@ -156,6 +155,14 @@ def _incident(worker: str, failure: AgentFailure) -> Incident:
         in_collective=stack is not None and stack.in_collective,
         of_device=failure.cause is FailureCause.DEVICE,
     )
+
+
+def _end_of(log: str) -> str:
+    """Its last lines, as far as there is room for them."""
+    if len(log) <= MAX_FAILURE:
+        return log
+    end = log[-MAX_FAILURE:]
+    return end.partition("\n")[2] or end
 
 
 def _as_known(blamed: JobFailure) -> Incident:

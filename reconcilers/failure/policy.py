@@ -29,7 +29,6 @@ from reconcilers.job.workers import Workers
 from reconcilers.world.rendezvous import Break
 from reconcilers.world.slots import wanted_slots
 
-MAX_TEXT = 1_024
 BY_RULE = Overdrawn("FailurePolicy", "a rule of failurePolicy fails the job")
 RENEWAL_SECONDS = 1.0
 """Until the next look at a worker that is to have a new Pod, if what is written now wakes nobody before."""
@@ -238,4 +237,4 @@ def _of(worker: ElasticWorker) -> JobFailure | None:
 
 def _told(excess: Overdrawn, failure: JobFailure | None) -> Ending:
     text = f"{excess.text}: {in_one_line(failure)}" if failure else excess.text
-    return Ending(excess.reason, text[:MAX_TEXT], failure)
+    return Ending(excess.reason, text, failure)

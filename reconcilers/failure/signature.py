@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 
+from crds.elasticjob import MAX_SIGNATURE
 from crds.elasticworker import ExitClass
-
-MAX_SIGNATURE = 256
 
 _VARYING = re.compile(
     r"""

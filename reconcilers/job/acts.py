@@ -11,7 +11,8 @@ from crds.model import ObjectMeta
 from reconcilers.acts import Act, Event, Verb, create
 from reconcilers.failure.memory import MemoryRoom
 from reconcilers.job.relaunch import Relaunch
-from reconcilers.job.workers import Slot, new_worker
+from reconcilers.job.workers import new_worker
+from reconcilers.world.slots import Slot
 
 
 def created(job: ElasticJob, missing: Collection[Slot]) -> Iterator[Act]:

@@ -24,7 +24,6 @@ from reconcilers.conditions import with_condition
 from reconcilers.world.minimum import COMMENT, command_words, expanded, known_variables
 
 LAUNCHER_FLAGS_IGNORED = "LauncherFlagsIgnored"
-MAX_MESSAGE = 2_048
 
 _LAUNCHER_IN_TEXT = re.compile(rf"(?:^|(?<=[\s;&|(/'\"])){LAUNCHER}(?=\s)")
 _KUBERNETES_REFERENCE = re.compile(r"\$\((\w+)\)")
@@ -37,7 +36,7 @@ def with_launcher_flags(conditions: Sequence[Condition], job: ElasticJob, now: d
     """The conditions with the one that tells of ignored flags, or without it where there are none."""
     told = ignored_flags(job)
     if told:
-        message = f"not obeyed by {LAUNCHER}: {'; '.join(told)}"[:MAX_MESSAGE]
+        message = f"not obeyed by {LAUNCHER}: {'; '.join(told)}"
         return with_condition(
             conditions, LAUNCHER_FLAGS_IGNORED, ConditionStatus.TRUE, "DLRoverFlags", message, now
         )

@@ -9,7 +9,7 @@ from typing import Any
 
 from controller.events import EventType
 from crds import names
-from crds.elasticjob import ElasticJob, ElasticJobStatus, JobPhase, Migration, Rendezvous, RendezvousPhase
+from crds.elasticjob import ElasticJob, ElasticJobStatus, JobPhase, Rendezvous, RendezvousPhase
 from crds.model import Condition
 from crds.nodecheck import NodeCheck
 from reconcilers.acts import Event
@@ -25,6 +25,7 @@ from reconcilers.scale.rolling import Freshness
 from reconcilers.scale.scaled import phase_while_scaling, with_scaled
 from reconcilers.scale.uptake import Uptake, in_words
 from reconcilers.world.rendezvous import Decision, dissolve
+from reconcilers.world.slots import Migration
 
 
 @dataclass(frozen=True)

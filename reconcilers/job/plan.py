@@ -15,6 +15,7 @@ from functools import cached_property
 
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODECHECKS, Object
 from crds.elasticjob import ElasticJob, JobPhase, Rendezvous
+from crds.model import validated
 from crds.nodecheck import NodeCheck
 from reconcilers.account.ledger import with_account
 from reconcilers.account.state import Moment, failed_at
@@ -34,7 +35,7 @@ from reconcilers.failure.budgets import Overdrawn
 from reconcilers.failure.hardware_smell import suspected_at
 from reconcilers.failure.memory import MemoryRoom
 from reconcilers.failure.policy import Assessment, Renewal, assess, given_up, spare_workers
-from reconcilers.job import outcome
+from reconcilers.job import older_agents, outcome
 from reconcilers.job.acts import created, deleted, relaunched, told_standby
 from reconcilers.job.outcome import Outcome, Training
 from reconcilers.job.relaunch import RESUMED, plan_relaunches, suspended_pods
@@ -127,7 +128,7 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
     workers = seen.workers.without({worker.metadata.uid for worker in slots.surplus})
     fresh = freshness(seen.job, workers, seen.pods)
     managed_fields = seen.raw["metadata"].get("managedFields") or ()
-    uptake = take_up(seen.job, seen.plans, fresh, managed_fields, now)
+    uptake = take_up(seen.job, seen.plans, fresh, managed_fields, now, seen.vacant)
     look = _Look(seen, uptake.job, workers, fresh, uptake.anew, now)
     if seen.job.spec.suspend:
         plan = _plan(look, outcome.suspended(look.job, workers, now))
@@ -179,7 +180,7 @@ def _train(look: _Look) -> Plan:
     published, workers, now = look.published, look.workers, look.now
     course, roll = _world(look)
     if roll.sources:
-        look = replace(look, job=with_sources(look.job, roll.sources))
+        look = replace(look, job=with_sources(look.job, roll.sources, look.seen.vacant))
     broken_at = failed_at(course.decision, published.round, workers, now)
     failures = assess(look.job, workers, look.spare, course.decision.breaks, published.round, now)
     if failures.ending is not None:
@@ -224,6 +225,7 @@ def _relaunches(
     wanted = [w for w in look.workers if slot_of(w) in present and w.metadata.uid not in look.given_up]
     renewed = {worker.metadata.uid: rolling.REASON for worker in roll.relaunches}
     renewed |= dict.fromkeys(look.leaving, RESUMED)
+    renewed |= dict.fromkeys(older_agents.renewals(job, look.workers, world), older_agents.RENEWED)
     renewed |= {uid: renewal.reason for uid, renewal in failed.items()}
     avoiding = {uid for uid, renewal in failed.items() if renewal.avoids_node}
     plan = plan_relaunches(wanted, world, look.now, look.standing, renewed, avoiding)
@@ -279,7 +281,7 @@ def _plan(
     status = with_account(moment, raw, look.seen.account_age_seconds)
     told = [told_standby(w, found.standing_by) for w in told_otherwise(look.workers, found.standing_by)]
     return Plan(
-        status_patch=merge_patch(raw, status.to_wire()),
+        status_patch=merge_patch(raw, validated(status)),
         events=found.events,
         acts=(*acts, *told),
         look_again_seconds=_soonest(*look_again),

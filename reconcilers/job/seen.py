@@ -22,7 +22,7 @@ from reconcilers.job.workers import Workers
 from reconcilers.observations import Observations
 from reconcilers.parsing import Parser
 from reconcilers.scale.job_plans import JobPlans
-from reconcilers.scale.uptake import Plans
+from reconcilers.scale.uptake import Plans, Vacant
 from reconcilers.worker import BY_JOB, owner_uids
 from reconcilers.world.participants import Ages, checkpoint_of, is_waiting
 
@@ -39,6 +39,8 @@ class Seen:
     """The job as it is stored."""
     workers: Workers = field(default_factory=lambda: Workers(()))
     plans: Plans = field(default_factory=Plans)
+    vacant: Vacant = field(default_factory=dict)
+    """Retired slots of which nothing is left."""
     checks: Checks = field(default_factory=Checks)
     pods: Mapping[str, str | None] = field(default_factory=dict)
     """The Pods that the cache shows, by name, with the digest of the resources that they were built with."""
@@ -85,6 +87,7 @@ class JobView:
             raw=raw,
             workers=workers,
             plans=plans,
+            vacant=self._plans.vacant(job),
             checks=checks,
             pods=self._digests(workers),
             nodes=self._nodes.list(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
+from controller.wording import shortened
 from crds import names
 from crds.elasticjob import (
     ElasticJob,
@@ -18,6 +19,7 @@ from crds.elasticworker import ElasticWorker, WorkerExit, WorkerPhase
 from crds.model import Condition, ConditionStatus
 from reconcilers.conditions import with_condition
 from reconcilers.job.launcher_flags import with_launcher_flags
+from reconcilers.job.older_agents import with_older_agents
 from reconcilers.pod.worker_status import REPLACED, finished, stuck_by
 
 RUNNING, SUCCEEDED, FAILED, SUSPENDED = "Running", "Succeeded", "Failed", "Suspended"
@@ -25,7 +27,8 @@ WORLD_FORMED = "WorldFormed"
 WORKERS_SCHEDULED = "WorkersScheduled"
 WORKERS_GIVEN_UP = "WorkersGivenUp"
 MASTER_IGNORED = "MasterReplicaIgnored"
-MAX_MESSAGE = 2_048
+MAX_WHY = 128
+"""Characters of the world's reason in a condition; the world itself has all of it."""
 
 
 def training_types(job: ElasticJob) -> list[str]:
@@ -96,9 +99,8 @@ def progress_conditions(
     running = phase is JobPhase.RUNNING
     conditions = with_condition(conditions, RUNNING, _status(running), phase.value, "", now)
     formed = rendezvous.phase is RendezvousPhase.FORMED
-    conditions = with_condition(
-        conditions, WORLD_FORMED, _status(formed), rendezvous.phase.value, rendezvous.reason, now
-    )
+    why = shortened(rendezvous.reason, MAX_WHY)
+    conditions = with_condition(conditions, WORLD_FORMED, _status(formed), rendezvous.phase.value, why, now)
     if job.spec.suspend or any(c.type == SUSPENDED for c in conditions):
         reason = "Suspended" if job.spec.suspend else "Resumed"
         conditions = with_condition(conditions, SUSPENDED, _status(job.spec.suspend), reason, "", now)
@@ -109,12 +111,13 @@ def progress_conditions(
             conditions, MASTER_IGNORED, ConditionStatus.TRUE, "NoMaster", message, now
         )
     conditions = with_launcher_flags(conditions, job, now)
+    conditions = with_older_agents(conditions, job, workers, now)
     return _with_scheduling(conditions, workers, now)
 
 
 def with_given_up(conditions: Sequence[Condition], why: Iterable[str], now: datetime) -> list[Condition]:
     """The conditions, with this one once there was a worker that is not started again."""
-    message = "; ".join(why)[:MAX_MESSAGE]
+    message = "; ".join(why)
     if message:
         return with_condition(conditions, WORKERS_GIVEN_UP, ConditionStatus.TRUE, "BudgetSpent", message, now)
     if any(c.type == WORKERS_GIVEN_UP for c in conditions):

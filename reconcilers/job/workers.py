@@ -12,10 +12,7 @@ from crds.elasticjob import ElasticJob, Rendezvous, RendezvousPhase
 from crds.elasticworker import ElasticWorker
 from reconcilers.job.status import training_types
 from reconcilers.pod.builder import labels, owner_reference
-from reconcilers.world.slots import present_slots
-
-Slot = tuple[str, int]
-"""Type and index."""
+from reconcilers.world.slots import Slot, present_slots
 
 
 class Workers(Sequence[ElasticWorker]):

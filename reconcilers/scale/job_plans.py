@@ -1,4 +1,4 @@
-"""Reading a job's ScalePlans."""
+"""Reading what concerns a job's scale: its ScalePlans, and which of its slots are vacant."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from typing import Any
 from controller.cache import Cache
 from controller.client import Client
 from controller.errors import NotFound
-from controller.resources import SCALEPLANS
+from controller.resources import ELASTICWORKERS, PODS, SCALEPLANS
+from crds import names
 from crds.elasticjob import ElasticJob
 from crds.scaleplan import ScalePlan, ScalePlanPhase
 from reconcilers.parsing import Parser
-from reconcilers.scale.uptake import Plans, counts_moved, newest
+from reconcilers.scale.uptake import Plans, Vacant, counts_moved, newest
+from reconcilers.worker import BY_JOB
+from reconcilers.world.slots import vacant_slots
 
 BY_OWNER_JOB = "owner-job"
 HESITANT = (ScalePlanPhase.CREATED, ScalePlanPhase.PENDING)
@@ -23,6 +26,8 @@ class JobPlans:
     def __init__(self, client: Client, cache: Cache) -> None:
         self._client = client
         self._plans = cache.store(SCALEPLANS)
+        self._pods = cache.store(PODS)
+        self._workers = cache.store(ELASTICWORKERS)
         self._parse = Parser(ScalePlan)
 
     async def read(self, job: ElasticJob) -> Plans:
@@ -44,6 +49,24 @@ class JobPlans:
         except NotFound:
             return plan
         return ScalePlan.model_validate(raw)
+
+    def vacant(self, job: ElasticJob) -> Vacant:
+        """The job's retired slots of which nothing is left, and what is being deleted is still left."""
+        if not job.status.retired:
+            return {}
+        key = f"{job.metadata.namespace}/{job.metadata.name}"
+        there = {(raw["spec"]["type"], raw["spec"]["index"]) for raw in self._workers.by_index(BY_JOB, key)}
+        labels = (raw["metadata"]["labels"] for raw in self._pods.by_index(BY_JOB, key))
+        there |= {(of[names.LABEL_TYPE], int(of[names.LABEL_INDEX])) for of in labels}
+        return vacant_slots(job, there)
+
+
+def pods_job(pod: dict[str, Any]) -> Iterable[str]:
+    """Index function: the job that a worker's Pod is of."""
+    metadata = pod["metadata"]
+    labels = metadata.get("labels") or {}
+    ours = {names.LABEL_JOB, names.LABEL_TYPE, names.LABEL_INDEX} <= labels.keys()
+    return [f"{metadata['namespace']}/{labels[names.LABEL_JOB]}"] if ours else []
 
 
 def owner_job(plan: dict[str, Any]) -> Iterable[str]:

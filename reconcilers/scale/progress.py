@@ -24,7 +24,6 @@ from reconcilers.scale.scaled import SCALED
 from reconcilers.scale.uptake import age
 
 PROGRESSING = "Progressing"
-MAX_MESSAGE = 2_048
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ def next_step(seen: Situation, now: datetime) -> Step:
 
 def refused_by_server(plan: ScalePlan, error: str, now: datetime) -> Step:
     """The API server does not take the counts."""
-    return _fail(plan, Refusal("Refused", f"the job's counts were refused: {error}"[:MAX_MESSAGE]), now)
+    return _fail(plan, Refusal("Refused", f"the job's counts were refused: {error}"), now)
 
 
 def _begin(seen: Situation, job: ElasticJob, now: datetime) -> Step:

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from crds import names
 from crds.elasticjob import ElasticJob, Rendezvous, RendezvousPhase
 from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
-from reconcilers.job.workers import Slot, Workers, slot_of
+from reconcilers.job.workers import Workers, slot_of
 from reconcilers.pod.builder import pod_name
 from reconcilers.pod.resources import resources_digest, resources_of
 from reconcilers.pod.worker_status import ENDED, current_report, stuck_by
 from reconcilers.world.rendezvous import Bounds, Participant, is_ending
-from reconcilers.world.slots import present_slots, slots_of, wanted_slots
+from reconcilers.world.slots import Slot, present_slots, slots_of, wanted_slots
 
 REASON = "its resources were changed"
 

@@ -14,11 +14,11 @@ from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.model import Condition, ConditionStatus
 from reconcilers.conditions import with_condition
 from reconcilers.job.status import training_types
-from reconcilers.job.workers import Slot, slot_of
+from reconcilers.job.workers import slot_of
 from reconcilers.pod.worker_status import current_report
 from reconcilers.scale.rolling import Freshness, is_complete
 from reconcilers.world.participants import bounds_of
-from reconcilers.world.slots import present_slots, wanted_slots
+from reconcilers.world.slots import Slot, migrations_of, present_slots, wanted_slots
 
 SCALED = "Scaled"
 NAMED = 3
@@ -98,7 +98,7 @@ def _has_world(workers: Sequence[ElasticWorker], rendezvous: Rendezvous) -> bool
 
 
 def _moves(job: ElasticJob) -> list[str]:
-    moves = job.status.migrations
+    moves = migrations_of(job)
     said = [f"{m.type} {m.target} is to take the place of {m.source}" for m in moves[:NAMED]]
     return said if len(moves) <= NAMED else [*said, f"{len(moves) - NAMED} more moves"]
 

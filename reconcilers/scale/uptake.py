@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from crds import names
-from crds.elasticjob import ElasticJob, Migration, Rendezvous, RendezvousPhase, Scaling
+from crds.elasticjob import ElasticJob, Rendezvous, RendezvousPhase, Scaling
 from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.scaleplan import ScalePlan, ScalePlanPhase
 from reconcilers.check.job_verdicts import LONG_AGO
@@ -21,7 +21,11 @@ from reconcilers.pod.worker_status import current_report
 from reconcilers.scale.plan import Intent, intent_of
 from reconcilers.scale.plan_resources import laid_over
 from reconcilers.scale.rolling import Freshness
-from reconcilers.world.slots import Slots, slot_count, slots_of, with_slots
+from reconcilers.world.slots import Migration, Slots, migrations_of, slot_count, slots_of, with_slots
+
+Vacant = Mapping[str, frozenset[int]]
+"""By type, retired slots of which nothing is left."""
+NO_SLOTS: Vacant = {}
 
 SPEC = "spec"
 SCALE_SUBRESOURCE = "the scale subresource"
@@ -80,6 +84,7 @@ def take_up(
     fresh: Freshness,
     managed_fields: Sequence[Mapping[str, Any]],
     now: datetime,
+    vacant: Vacant = NO_SLOTS,
 ) -> Uptake:
     """The job's desired state after this look.
 
@@ -89,11 +94,14 @@ def take_up(
         fresh: whose resources are outdated: moves of theirs go on whoever asks what.
         managed_fields: the job's, if the server keeps them.
         now: for `status.scaling`.
+        vacant: slots that may be used again.
     """
     plan = plans.newest
     due = plan if plan is not None and _is_due(job, plan) else None
     after = _with_plan(job, due, fresh) if due is not None else job
-    slots = {type_: _adjusted(after, type_) for type_ in training_types(after)}
+    slots = {
+        type_: _adjusted(after, type_, vacant.get(type_, frozenset())) for type_ in training_types(after)
+    }
     after = with_slots(after, slots)
     scaling = _scaling(job, plans.named, managed_fields, now)
     before = _count_before(job)
@@ -118,10 +126,11 @@ def in_words(intent: Intent) -> str:
     return "; ".join(parts)
 
 
-def with_sources(job: ElasticJob, sources: frozenset[int]) -> ElasticJob:
+def with_sources(job: ElasticJob, sources: frozenset[int], vacant: Vacant = NO_SLOTS) -> ElasticJob:
     """Training workers in whose place others are to come, beside those that are known."""
     slots, count = slots_of(job, names.WORKER), slot_count(job.spec.replica_specs[names.WORKER])
-    return with_slots(job, {names.WORKER: slots.moving({*slots.moves, *sources}, count)})
+    moving = slots.moving({*slots.moves, *sources}, count, vacant.get(names.WORKER, frozenset()))
+    return with_slots(job, {names.WORKER: moving})
 
 
 def with_moves_done(
@@ -132,7 +141,7 @@ def with_moves_done(
     members = set(rendezvous.members) if rendezvous.phase is RendezvousPhase.FORMED else set()
     done: list[Migration] = []
     changed: dict[str, Slots] = {}
-    for move in job.status.migrations:
+    for move in migrations_of(job):
         source, target = by_slot.get((move.type, move.source)), by_slot.get((move.type, move.target))
         if target is None:
             continue
@@ -180,11 +189,13 @@ def _with_plan(job: ElasticJob, plan: ScalePlan, fresh: Freshness) -> ElasticJob
     return with_slots(changed, slots)
 
 
-def _adjusted(job: ElasticJob, type_: str) -> Slots:
+def _adjusted(job: ElasticJob, type_: str, vacant: frozenset[int]) -> Slots:
     """To the count of now. A job that is suspended loses all its Pods: there is nothing to move."""
-    slots = slots_of(job, type_)
-    sources = () if job.spec.suspend else slots.moves
-    return slots.moving(sources, slot_count(job.spec.replica_specs[type_]))
+    spec, known = job.spec.replica_specs[type_], job.status.replica_statuses.get(type_)
+    count = slot_count(spec)
+    by = count - slot_count(spec, known.desired) if known is not None else 0
+    slots = slots_of(job, type_).grown(by, count, vacant)
+    return slots.moving(() if job.spec.suspend else slots.moves, count, vacant)
 
 
 def _count_before(job: ElasticJob) -> int | None:

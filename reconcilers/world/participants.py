@@ -13,7 +13,7 @@ from reconcilers.world.minimum import minimum_workers
 from reconcilers.world.rendezvous import Bounds, Participant
 from reconcilers.world.slots import present_slots, slots_of
 
-MAX_REASON = 200
+MAX_REASON = 96
 """Characters of a worker's message that the world's reason quotes."""
 
 

@@ -13,11 +13,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from controller.wording import shortened
 from crds.elasticjob import Rendezvous, RendezvousPhase
 from crds.elasticworker import AgentReport, AgentState
+from crds.protocol import PROTOCOL
 
 NAMED_BREAKS = 3
 """The others are counted: a rack that is lost must not fill the status."""
+MAX_BREAKS = 184
+"""Characters of their reasons; what it waits for comes behind them, within `MAX_WORLD_REASON`."""
 _TOO_FEW = re.compile(r"(^|; )\d+ of at least \d+ workers are ready$")
 _HELD = re.compile(r"; the next world waits [^;]*$")
 
@@ -51,7 +55,7 @@ class Participant:
     def joinable(self) -> bool:
         if not self.alive or self.leaving or self.report is None:
             return False
-        return self.report.state is not AgentState.STOPPED
+        return self.report.protocol >= PROTOCOL and self.report.state is not AgentState.STOPPED
 
 
 @dataclass(frozen=True)
@@ -259,7 +263,7 @@ def _judge_formed(
         if is_ending(published, ranked) or (breaks and too_few):
             return Decision(published)  # who is to leave has to stay for now
     if breaks:
-        reason = "; ".join(b.reason for b in breaks[:NAMED_BREAKS])
+        reason = shortened("; ".join(b.reason for b in breaks[:NAMED_BREAKS]), MAX_BREAKS)
         if len(breaks) > NAMED_BREAKS:
             reason += f"; and {len(breaks) - NAMED_BREAKS} more"
         if bounds.floor(len(joinable)) and (

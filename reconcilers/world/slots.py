@@ -1,4 +1,4 @@
-"""Which slots a replica type has: the first indices that were not retired, for `replicas` and `standby`.
+"""Which slots a replica type has: the first indices that are not retired, for `replicas` and `standby`.
 
 No slot is one of those who stand by: whoever is not in the world, and ready, does (docs/elasticity.md). So
 `count` here is that of both together.
@@ -6,6 +6,10 @@ No slot is one of those who stand by: whoever is not in the world, and ready, do
 A slot that is to be moved (`status.migrations`) stays wanted until another has taken its place. That other
 one, the target, exists besides the wanted. When all moves are done, the wanted are the same as if the sources
 had been retired to begin with; no slot but a source ever gives way to a target.
+
+A retired slot is vacant when nothing is left of its worker: no ElasticWorker, no Pod, no place in the world.
+Vacant slots come back into use, so that indices do not grow with a job's age: as targets of moves at once,
+for a greater count only when many are retired, because workers behind them change their rank by it.
 """
 
 from __future__ import annotations
@@ -14,13 +18,29 @@ import itertools
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from crds.elasticjob import ElasticJob, Migration, ReplicaSpec
+from crds import names
+from crds.elasticjob import ElasticJob, Moves, RendezvousPhase, ReplicaSpec
+
+Slot = tuple[str, int]
+"""Type and index."""
+
+FEW_RETIRED = 16
+"""So many may be retired, or a quarter as many as there are slots, before a greater count takes them."""
 
 
 def wanted(count: int, retired: Collection[int]) -> tuple[int, ...]:
     """The first `count` indices that are not retired."""
-    gone = frozenset(retired)
+    gone = retired if isinstance(retired, set | frozenset) else frozenset(retired)
     return tuple(itertools.islice((index for index in itertools.count() if index not in gone), count))
+
+
+@dataclass(frozen=True)
+class Migration:
+    """One slot takes another's place, once it is up."""
+
+    type: str
+    source: int
+    target: int
 
 
 @dataclass(frozen=True)
@@ -29,7 +49,7 @@ class Slots:
 
     retired: frozenset[int] = frozenset()
     moves: Mapping[int, int] = field(default_factory=dict)
-    """Target by source."""
+    """Target by source; both ascend."""
 
     def wanted(self, count: int) -> tuple[int, ...]:
         return wanted(count, self.retired.union(self.moves.values()))
@@ -51,30 +71,72 @@ class Slots:
         """After these were removed for good; `count` is what there are then."""
         return replace(self, retired=self.retired.union(indices)).moving(self.moves, count)
 
-    def moving(self, sources: Iterable[int], count: int) -> Slots:
+    def grown(self, by: int, count: int, vacant: Collection[int]) -> Slots:
+        """With vacant slots in use again for some of those that a greater count asks for.
+
+        Args:
+            by: how many slots more are wanted than before.
+            count: of the slots that are wanted now.
+            vacant: retired slots of which nothing is left.
+        """
+        number = min(by, len(self.retired) - max(FEW_RETIRED, count // 4))
+        return (
+            self if number <= 0 else replace(self, retired=self.retired.difference(sorted(vacant)[:number]))
+        )
+
+    def moving(self, sources: Iterable[int], count: int, vacant: Collection[int] = ()) -> Slots:
         """With moves of these and of no others, as far as they are wanted; those under way go on.
 
         A target that is given up is retired if slots behind it are in use, or it would count in their stead.
+
+        Args:
+            sources: of the moves.
+            count: of the slots that are wanted now.
+            vacant: retired slots of which nothing is left. They are targets before those never used.
         """
         present = self.wanted(count)
         asked = sorted({*sources}.intersection(present))
-        kept = {s: self.moves[s] for s in asked if s in self.moves}
-        retired = self._with_given_up(present, kept)
-        final = wanted(count, retired.union(asked))
-        moves = {s: t for s, t in kept.items() if t in final}
-        free = (index for index in final if index not in {*present, *moves.values()})
-        moves |= dict(zip((s for s in asked if s not in moves), free, strict=True))
-        return Slots(self._with_given_up(present, moves), dict(sorted(moves.items())))
-
-    def _with_given_up(self, present: Collection[int], moves: Mapping[int, int]) -> frozenset[int]:
-        in_use = {*present, *moves.values()}
-        last = max(in_use, default=0)
-        return self.retired.union(t for t in self.moves.values() if t not in in_use and t < last)
+        kept = {self.moves[s] for s in asked if s in self.moves}
+        given_up = {*self.moves.values()} - kept
+        last = max((*present, *kept), default=0)
+        final = wanted(count, self.retired.union(asked, (t for t in given_up if t < last)))
+        kept.intersection_update(final)
+        unused = sorted({*final}.difference(present, kept))
+        new = itertools.chain(sorted(self.retired.intersection(vacant)), unused)
+        targets = sorted({*kept, *itertools.islice(new, len(asked) - len(kept))})
+        in_use = {*present, *targets}
+        last = max(in_use, default=-1)
+        forgotten = (index for index in vacant if index > last)
+        retired = self.retired.union(range(last)).difference(in_use, forgotten)
+        return Slots(retired, dict(zip(asked, targets, strict=True)))
 
 
 def slots_of(job: ElasticJob, type_: str) -> Slots:
-    moves = {m.source: m.target for m in job.status.migrations if m.type == type_}
-    return Slots(frozenset(job.status.retired.get(type_, ())), moves)
+    moves = job.status.migrations.get(type_, Moves())
+    retired = frozenset(job.status.retired.get(type_, ()))
+    return Slots(retired, dict(zip(moves.sources, moves.targets, strict=True)))
+
+
+def migrations_of(job: ElasticJob) -> list[Migration]:
+    return [
+        Migration(t, s, target) for t in job.status.migrations for s, target in slots_of(job, t).moves.items()
+    ]
+
+
+def vacant_slots(job: ElasticJob, there: Collection[Slot]) -> dict[str, frozenset[int]]:
+    """By type, the retired slots of which nothing is left.
+
+    Args:
+        job: as it is published: what is retired from now on is not vacant yet.
+        there: the slots of its ElasticWorkers and Pods, those that are being deleted too.
+    """
+    world = job.status.rendezvous
+    members = world.members if world is not None and world.phase is not RendezvousPhase.FORMING else ()
+    left = {*there, *((names.WORKER, index) for index in members)}
+    return {
+        type_: frozenset(index for index in retired if (type_, index) not in left)
+        for type_, retired in job.status.retired.items()
+    }
 
 
 def wanted_slots(job: ElasticJob, type_: str) -> tuple[int, ...]:
@@ -89,12 +151,15 @@ def present_slots(job: ElasticJob, type_: str) -> tuple[int, ...]:
 
 def with_slots(job: ElasticJob, changed: Mapping[str, Slots]) -> ElasticJob:
     """The job, with these in its status."""
-    retired = dict(job.status.retired)
-    moves = [m for m in job.status.migrations if m.type not in changed]
-    for type_, slots in changed.items():
-        retired[type_] = sorted(slots.retired)
-        moves += [Migration(type=type_, source=s, target=t) for s, t in slots.moves.items()]
-    update = {"retired": {t: indices for t, indices in retired.items() if indices}, "migrations": moves}
+    retired = job.status.retired | {t: sorted(slots.retired) for t, slots in changed.items()}
+    moves = job.status.migrations | {
+        t: Moves(sources=list(slots.moves), targets=list(slots.moves.values()))
+        for t, slots in changed.items()
+    }
+    update = {
+        "retired": {t: indices for t, indices in retired.items() if indices},
+        "migrations": {t: found for t, found in moves.items() if found.sources},
+    }
     return job.model_copy(update={"status": job.status.model_copy(update=update)})
 
 

@@ -22,6 +22,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from crds.ranges import from_text, grouped, to_text
+
 JOB = "job"
 CHECK = "nightly"
 NAMESPACE = "default"
@@ -88,7 +90,7 @@ class FakeCluster:
         """Publish the next round. The last one was broken if a member says that it failed, or is `lost`."""
         agents = [self.agent(index) for index in members]
         before = self.job["status"].get("rendezvous") or {}
-        told = [self.agent(index) for index in before.get("members", ())]
+        told = [self.agent(index) for index in from_text(before.get("members", ""))]
         failed = any((a.get("state"), a.get("observedRound")) == ("Failed", self.round) for a in told)
         round_ = self.round + 1
         self.publish(
@@ -96,8 +98,8 @@ class FakeCluster:
             rendezvous={
                 "round": round_,
                 "phase": "Formed",
-                "members": members,
-                "incarnations": [a["incarnation"] for a in agents],
+                "members": to_text(members),
+                "incarnations": grouped(members, [a["incarnation"] for a in agents]),
                 "worldSize": sum(a["localWorldSize"] for a in agents),
                 "masterAddress": agents[0]["address"],
                 "masterPort": agents[0]["storePort"],

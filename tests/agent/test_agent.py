@@ -150,7 +150,7 @@ def test_replaced_incarnation_leaves(cluster: FakeCluster, agents: Agents) -> No
     cluster.form([0])
     cluster.wait_step(0, 0)
     rendezvous = cluster.job["status"]["rendezvous"]
-    cluster.publish(rendezvous={**rendezvous, "round": 2, "incarnations": [2]})
+    cluster.publish(rendezvous={**rendezvous, "round": 2, "incarnations": {"2": "0"}})
     assert old.wait(10) == 143
 
 
@@ -414,19 +414,19 @@ def test_run_path_runs_a_function(cluster: FakeCluster, agents: Agents) -> None:
 def test_round_that_is_superseded_while_members_are_missing_is_abandoned_at_once(
     cluster: FakeCluster, agents: Agents
 ) -> None:
-    agents.start(0, agents.script(COUNT))
-    cluster.wait_state({0: "Ready"}, 0)
-    # Member 1 will never come; and in the next round, rank 0 does not even listen.
-    cluster.environ(1)
-    cluster.workers["job-worker-1"]["status"]["agent"] = {**cluster.agent(0), "storePort": 9}
-    cluster.form([0, 1])
-    agents.wait_log(0, "joining round=1")
+    agents.start(1, agents.script(COUNT))
+    cluster.wait_state({1: "Ready"}, 0)
+    # Member 2 will never come; and in the next round, rank 0 does not even listen.
+    cluster.environ(2)
+    cluster.workers["job-worker-2"]["status"]["agent"] = {**cluster.agent(1), "storePort": 9}
+    cluster.form([1, 2])
+    agents.wait_log(1, "joining round=1")
     rendezvous = cluster.job["status"]["rendezvous"]
-    cluster.publish(rendezvous={**rendezvous, "round": 2, "masterPort": 9, "members": [1, 0]})
-    agents.wait_log(0, "joining round=2")
+    cluster.publish(rendezvous={**rendezvous, "round": 2, "masterPort": 9, "members": "0-1"})
+    agents.wait_log(1, "joining round=2")
     superseded_at = time.monotonic()
-    cluster.form([0])
-    cluster.wait_state({0: "Running"}, 3)
+    cluster.form([1])
+    cluster.wait_state({1: "Running"}, 3)
     assert time.monotonic() - superseded_at < 20  # the store calls it sat in would have taken 30
 
 

@@ -487,7 +487,7 @@ def test_newcomer_is_ready_once_it_is_warm_or_once_it_is_waited_for(
 ) -> None:
     work = tmp_path / "work"
     (work / "slow.py").write_text(SLOW_TO_IMPORT)
-    others = {"round": 7, "members": [1], "incarnations": [1], "worldSize": 1, "masterPort": 1}
+    others = {"round": 7, "members": "1", "worldSize": 1, "masterPort": 1}
     cluster.publish(phase="Running", rendezvous={**others, "phase": "Formed", "masterAddress": "127.0.0.1"})
     agents.start(0, "--preload=slow", agents.script("pass"), warm=True)
     agents.wait_file("importing", SECONDS)

@@ -60,7 +60,7 @@ def troubled_job(**status: Any) -> JSON:
         rendezvous={
             "round": 3,
             "phase": "Formed",
-            "members": [0, 1, 2],
+            "members": "0-2",
             "worldSize": 3,
             "masterAddress": "127.0.0.7",
             "masterPort": 4242,

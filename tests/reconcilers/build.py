@@ -6,12 +6,21 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from crds.elasticjob import ElasticJob
+from crds.elasticjob import ElasticJob, Rendezvous
 from crds.elasticworker import AgentFailure, AgentReport, AgentState, ElasticWorker, WorkerPhase
 from crds.nodecheck import NodeCheck
+from crds.protocol import PROTOCOL
 from reconcilers.world.rendezvous import Bounds, Participant
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
+
+
+def in_lists(world: dict[str, Any]) -> dict[str, Any]:
+    """A world as it is on the wire, with lists of members and incarnations."""
+    if not world:
+        return world
+    read = Rendezvous.model_validate(world)
+    return {**world, "members": read.members, "incarnations": read.incarnations}
 
 
 def later(seconds: float) -> datetime:
@@ -22,6 +31,7 @@ def report(
     index: int = 0, state: AgentState = AgentState.READY, observed_round: int = 0, **more: Any
 ) -> AgentReport:
     fields: dict[str, Any] = {
+        "protocol": PROTOCOL,
         "incarnation": 1,
         "pod_uid": f"uid-{index}-1",
         "address": f"127.0.0.{index + 1}",

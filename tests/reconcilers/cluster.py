@@ -22,8 +22,10 @@ from controller.errors import ApiError, NotFound
 from controller.manager import Manager, ManagerOptions
 from controller.resources import CRDS, ELASTICJOBS, ELASTICWORKERS, LEASES, PODS
 from controller.servers import Listen
+from crds.protocol import PROTOCOL
 from reconcilers.cordon.options import CordonOptions
 from reconcilers.setup import WATCHED_BY_LABEL, add_all
+from tests.reconcilers.build import in_lists
 
 PATIENCE_SECONDS = 20.0
 NAMESPACE = "default"
@@ -90,7 +92,7 @@ class Hollow:
         return (await self.job(name)).get("status", {})
 
     async def world(self, name: str) -> dict[str, Any]:
-        return (await self.status(name)).get("rendezvous", {})
+        return in_lists((await self.status(name)).get("rendezvous", {}))
 
     async def pods(self, name: str) -> list[str]:
         listed = await self.client.list(
@@ -118,6 +120,7 @@ class Hollow:
             "address": "127.0.0.9",
             "storePort": 29_400,
             "localWorldSize": 1,
+            "protocol": PROTOCOL,
             "observedRound": 0,
             "state": state,
             "since": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),

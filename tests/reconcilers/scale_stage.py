@@ -19,14 +19,14 @@ from controller.reconciler import Request
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODES, PODS, SCALEPLANS, Resource
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
-from crds.protocol import AgentState
+from crds.protocol import PROTOCOL, AgentState
 from reconcilers.clock import Clock
 from reconcilers.elasticjob import ElasticJobReconciler
 from reconcilers.pod.builder import pod_name
 from reconcilers.pod.job_pod import build_job_pod
 from reconcilers.scaleplan import ScalePlanReconciler
 from reconcilers.setup import add_indexes
-from tests.reconcilers.build import NOW
+from tests.reconcilers.build import NOW, in_lists
 from tests.reconcilers.check_stage import Stores, merged
 
 JSON = dict[str, Any]
@@ -130,7 +130,7 @@ class Stage:
         self.truth.store(resource).apply(obj)
         self._news[resource].append(("put", obj))
         if resource is ELASTICJOBS and obj.get("status", {}).get("rendezvous"):
-            self.worlds.append(obj["status"]["rendezvous"])
+            self.worlds.append(in_lists(obj["status"]["rendezvous"]))
         return obj
 
     def get(self, resource: Resource, name: str) -> JSON:
@@ -268,6 +268,7 @@ class Stage:
             "address": "10.0.0.1",
             "storePort": 20_000,
             "localWorldSize": 1,
+            "protocol": PROTOCOL,
             "observedRound": observed_round,
             "state": state,
             "since": self._time(),

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crds.elasticjob import ElasticJob, JobPhase, Rendezvous
+from crds.model import MAX_CONDITION_MESSAGE
 from reconcilers.job import status as job_status
 from reconcilers.job.launcher_flags import (
     LAUNCHER_FLAGS_IGNORED,
-    MAX_MESSAGE,
     ignored_flags,
     launcher_arguments,
 )
@@ -113,7 +113,7 @@ def test_the_condition_is_there_before_a_pod_is_and_goes_with_the_flags() -> Non
 def test_a_message_is_bounded() -> None:
     command = bash(f"dlrover-run --node-unit={'9' * 9_000} train.py")
     found = next(c for c in conditions(with_container(container=command)) if c.type == LAUNCHER_FLAGS_IGNORED)
-    assert len(found.message) == MAX_MESSAGE
+    assert len(found.message) == MAX_CONDITION_MESSAGE
 
 
 @given(st.lists(st.text(alphabet="d-=$(){}'\"`\\\n #;&|x1 ", max_size=40), max_size=4))

@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crds.elasticjob import (
+    MAX_EPISODE_MEMBERS,
+    MAX_EPISODES,
     ElasticJob,
     ElasticJobStatus,
     JobFailure,
@@ -20,7 +22,7 @@ from crds.elasticjob import (
 from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
 from crds.progress import RoundProgress
 from reconcilers.account.goodput import goodput_now, seconds_by_state
-from reconcilers.account.job_history import MAX_EPISODES, as_ranges
+from reconcilers.account.job_history import in_short
 from reconcilers.account.ledger import REFRESH_SECONDS, balanced, with_account
 from reconcilers.account.state import Moment, failed_at
 from reconcilers.failure.incidents import in_one_line
@@ -389,8 +391,8 @@ def test_all_time_since_submission_is_in_some_state_and_the_history_stays_bounde
 
 @given(st.sets(st.integers(0, 2_000)))
 def test_members_are_told_as_ranges_as_far_as_there_is_room(indices: set[int]) -> None:
-    text = as_ranges(indices)
-    assert len(text) <= 128
+    text = in_short(sorted(indices))
+    assert len(text) <= MAX_EPISODE_MEMBERS
     named = set()
     for part in text.removesuffix("…").rstrip(",").split(",") if text else ():
         first, _, last = part.partition("-")
@@ -399,7 +401,7 @@ def test_members_are_told_as_ranges_as_far_as_there_is_room(indices: set[int]) -
 
 
 def test_a_thousand_members_in_a_row_are_a_short_text() -> None:
-    assert as_ranges(range(1_000)) == "0-999"
+    assert in_short(range(1_000)) == "0-999"
 
 
 def written(life: Life, age_seconds: float, **status: Any) -> dict[str, Any]:

@@ -8,9 +8,9 @@ from datetime import datetime
 from typing import Any
 
 from controller.wording import first_line
+from crds.ranges import as_ranges
 from dlr.commands.job.failures import SAME_MOMENT
 from dlr.commands.output import age, parse_time
-from reconcilers.account.job_history import as_ranges
 
 JSON = dict[str, Any]
 

@@ -13,6 +13,7 @@ from typing import Any
 from controller.wording import first_line
 from crds import names
 from crds.elasticjob import JobPhase
+from crds.ranges import from_text
 from dlr.commands.output import age, parse_time
 
 JSON = dict[str, Any]
@@ -51,7 +52,7 @@ def list_row(job: JSON, now: datetime) -> Row:
         phase(job),
         workers_line(job),
         world.get("round"),
-        f"{len(world.get('members') or [])} {world['phase'].lower()}" if world.get("phase") else None,
+        f"{len(members_of(world))} {world['phase'].lower()}" if world.get("phase") else None,
         age(job["metadata"]["creationTimestamp"], now),
     )
 
@@ -95,9 +96,9 @@ def world_line(world: JSON, now: datetime) -> str:
     since = world.get("formedAt") if formed else world.get("reformingSince")
     if since:
         parts.append(f"{age(since, now)} ago" if formed else f"for {age(since, now)}")
-    if world.get("members"):
+    if members := members_of(world):
         parts.append(
-            f"{len(world['members'])} workers, {world.get('worldSize', 0)} processes, "
+            f"{len(members)} workers, {world.get('worldSize', 0)} processes, "
             f"master {world.get('masterAddress')}:{world.get('masterPort')}"
         )
     line = ", ".join(parts)
@@ -107,7 +108,13 @@ def world_line(world: JSON, now: datetime) -> str:
 def ranks(job: JSON) -> dict[int, int]:
     """Worker index → node rank, for the members of the current world."""
     world = job.get("status", {}).get("rendezvous") or {}
-    return {index: rank for rank, index in enumerate(world.get("members") or [])}
+    return {index: rank for rank, index in enumerate(members_of(world))}
+
+
+def members_of(world: JSON) -> list[int]:
+    """Indices, in rank order."""
+    members = world.get("members") or ""
+    return from_text(members) if isinstance(members, str) else members  # a list is of a controller 0.1
 
 
 def sort_workers(workers: Sequence[JSON]) -> list[JSON]:

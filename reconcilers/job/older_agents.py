@@ -1,0 +1,70 @@
+"""Agents of dlr 0.1, after an upgrade (docs/upgrading.md). Pure.
+
+They cannot read the worlds that are published now, and train on in the one that they know. When it is given
+up, each gets a new Pod, whose agent is the controller's own; no world is formed with the old one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from crds import names
+from crds.elasticjob import ElasticJob, Rendezvous, RendezvousPhase
+from crds.elasticworker import ElasticWorker
+from crds.model import Condition, ConditionStatus
+from crds.protocol import PROTOCOL
+from reconcilers.conditions import with_condition
+from reconcilers.pod.worker_status import ENDED, current_report
+
+AGENTS_CURRENT = "AgentsCurrent"
+RENEWED = "its agent, of an earlier dlr, cannot read the next world"
+TRAIN_ON = (
+    "workers have agents of an earlier dlr: they train on, and get new Pods when their world ends; "
+    "suspend and resume the job to have that now"
+)
+BROUGHT = (
+    "workers have agents of an earlier dlr, which their image brings (spec.agent.inject is false): "
+    "they train on, and are in no further world; give the job an image of this dlr, and resume it"
+)
+
+
+def is_older(worker: ElasticWorker) -> bool:
+    report = worker.status.agent
+    lives = worker.status.phase not in ENDED and current_report(worker)
+    return worker.spec.type == names.WORKER and lives and report is not None and report.protocol < PROTOCOL
+
+
+def with_older_agents(
+    conditions: Sequence[Condition], job: ElasticJob, workers: Sequence[ElasticWorker], now: datetime
+) -> list[Condition]:
+    """The conditions, with this one once there was such a worker."""
+    if any(is_older(worker) for worker in workers):
+        message = TRAIN_ON if job.spec.agent.inject else BROUGHT
+        return with_condition(conditions, AGENTS_CURRENT, ConditionStatus.FALSE, "OlderAgents", message, now)
+    if any(c.type == AGENTS_CURRENT for c in conditions):
+        return with_condition(conditions, AGENTS_CURRENT, ConditionStatus.TRUE, "Renewed", "", now)
+    return list(conditions)
+
+
+def renewals(job: ElasticJob, workers: Sequence[ElasticWorker], world: Rendezvous) -> frozenset[str]:
+    """Uids of those that get a new Pod now: no world that stands has them.
+
+    Once each: who has such an agent in a Pod that was made since they were first seen gets no other.
+    """
+    known = next((c for c in job.status.conditions if c.type == AGENTS_CURRENT), None)
+    if known is None or known.status is ConditionStatus.TRUE or not job.spec.agent.inject:
+        return frozenset()
+    training = {*world.members} if world.phase is RendezvousPhase.FORMED else set()
+    return frozenset(
+        worker.metadata.uid
+        for worker in workers
+        if is_older(worker)
+        and worker.spec.index not in training
+        and not _made_since(worker, known.last_transition_time)
+    )
+
+
+def _made_since(worker: ElasticWorker, seen_at: datetime) -> bool:
+    lives = worker.status.history
+    return bool(lives) and lives[-1].created_at > seen_at

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crds.ranges import (
+    MAX_CHARACTERS,
+    MAX_INDEX,
+    READABLE_CHARACTERS,
+    as_ranges,
+    from_text,
+    grouped,
+    incarnations_of,
+    to_text,
+)
+
+SETS = st.frozensets(st.integers(0, MAX_INDEX), max_size=400).map(sorted)
+
+
+def scattered(span: int, share: float) -> list[int]:
+    """Any slot may be in it."""
+    return sorted(random.Random(1).sample(range(span), int(span * share)))
+
+
+def test_neighbours_are_told_together() -> None:
+    assert to_text([]) == ""
+    assert to_text([7]) == "7"
+    assert to_text([0, 1, 2, 4, 9, 10]) == "0-2,4,9-10"
+    assert to_text(range(10_000)) == "0-9999"
+
+
+@given(SETS)
+def test_what_is_written_is_read(indices: list[int]) -> None:
+    assert from_text(to_text(indices)) == indices
+    assert from_text(as_ranges(indices)) == indices
+
+
+@pytest.mark.parametrize("share", [0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99])
+def test_no_set_of_ten_thousand_slots_is_large(share: float) -> None:
+    indices = scattered(10_000, share)
+    assert len(to_text(indices)) <= 1_700 and from_text(to_text(indices)) == indices
+
+
+def test_every_second_slot_is_gone() -> None:
+    """As ranges it would have 50,000 characters."""
+    indices = list(range(0, 20_000, 2))
+    assert len(as_ranges(indices)) > 50_000
+    assert len(to_text(indices)) <= READABLE_CHARACTERS and from_text(to_text(indices)) == indices
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_no_set_of_all_indices_that_there_are_is_refused(share: float) -> None:
+    assert len(to_text(scattered(MAX_INDEX + 1, share))) <= MAX_CHARACTERS
+
+
+@pytest.mark.parametrize(
+    "text", ["x", "1-", "-1", "2-1", "1,1", "3,2", "0-100000", "100000", "1,,2", "z!", "zAAAA", "１"]
+)
+def test_what_is_no_set_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        from_text(text)
+
+
+def test_a_damaged_text_takes_no_memory() -> None:
+    with pytest.raises(ValueError):
+        from_text("0-99999999999999")
+
+
+def test_only_who_is_not_of_the_first_incarnation_is_named() -> None:
+    assert grouped([0, 1, 5], [1, 1, 1]) == {}
+    assert grouped([0, 1, 5, 6], [1, 3, 1, 2]) == {"2": "6", "3": "1"}
+
+
+def test_after_a_roll_of_all_the_others_are_not_named_one_by_one() -> None:
+    members = list(range(10_000))
+    assert grouped(members, [2] * 10_000) == {"2": "*"}
+    assert grouped(members, [3, *[2] * 9_998, 1]) == {"1": "9999", "3": "0", "2": "*"}
+
+
+@given(st.dictionaries(st.integers(0, MAX_INDEX), st.integers(1, 5), max_size=60))
+def test_incarnations_are_read_as_written(worlds: dict[int, int]) -> None:
+    members = sorted(worlds)
+    incarnations = [worlds[index] for index in members]
+    assert incarnations_of(members, grouped(members, incarnations)) == incarnations

@@ -1,0 +1,279 @@
+"""How large an ElasticJob can get: not with its workers, and not with its age."""
+
+from __future__ import annotations
+
+import json
+import random
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from crds.elasticjob import (
+    MAX_EPISODE_MEMBERS,
+    MAX_EPISODE_REASON,
+    MAX_EPISODES,
+    MAX_FAILURE,
+    MAX_SIGNATURE,
+    MAX_WORLD_REASON,
+    ElasticJob,
+    ElasticJobStatus,
+    Episode,
+    JobState,
+    Rendezvous,
+)
+from crds.model import MAX_CONDITION_MESSAGE, InvalidStatus, validated
+
+WORKERS = 10_000
+NOW = datetime(2026, 11, 22, 8, 0, 0, 123_456, tzinfo=UTC)
+TIME = NOW.isoformat().replace("+00:00", "Z")
+CHANCE = random.Random(1)
+CONDITIONS = (
+    ("Running", "False", "Restarting"),
+    ("WorldFormed", "False", "Reforming"),
+    ("MasterReplicaIgnored", "True", "NoMaster"),
+    ("LauncherFlagsIgnored", "True", "DLRoverFlags"),
+    ("WorkersScheduled", "False", "Unschedulable"),
+    ("WorkersGivenUp", "True", "BudgetSpent"),
+    ("Scaled", "False", "Scaling"),
+    ("NodesChecked", "Unknown", "Checking"),
+    ("Reconciled", "True", "Reconciled"),
+)
+CLASSES = (
+    "UserError",
+    "OOM",
+    "Killed",
+    "Preempted",
+    "NodeLost",
+    "HardwareError",
+    "CheckFailed",
+    "Hang",
+    "Unknown",
+)
+
+
+def some(number: int, of: int = WORKERS) -> list[int]:
+    return sorted(CHANCE.sample(range(of), number))
+
+
+def condition(type_: str, status: str, reason: str, message: str = "") -> dict[str, Any]:
+    return {"type": type_, "status": status, "reason": reason, "message": message, "lastTransitionTime": TIME}
+
+
+def spec() -> dict[str, Any]:
+    """Of a realistic size."""
+    environment = [{"name": f"NCCL_OPTION_{i}", "value": "some-value"} for i in range(8)]
+    container = {
+        "name": "main",
+        "image": "registry.example.com/research/pretraining:2026-11-20-3f2c1d7",
+        "command": ["torchrun", "--nproc-per-node=8", "train.py", "--config=configs/405b.yaml"],
+        "env": environment,
+        "resources": {"limits": {"nvidia.com/gpu": 8, "memory": "1800Gi", "rdma/ib": 8}},
+        "volumeMounts": [{"name": "data", "mountPath": "/data"}, {"name": "shm", "mountPath": "/dev/shm"}],
+    }
+    volumes = [
+        {"name": "data", "persistentVolumeClaim": {"claimName": "pretraining-data"}},
+        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "512Gi"}},
+    ]
+    template = {"spec": {"containers": [container], "volumes": volumes}}
+    worker = {"replicas": WORKERS, "minReplicas": 9_000, "standby": 64, "template": template}
+    return {"replicaSpecs": {"worker": worker}, "nodeCheck": {"enabled": True}}
+
+
+def wire_of(status: ElasticJobStatus) -> dict[str, Any]:
+    metadata = {
+        "name": "llm-pretraining-405b",
+        "namespace": "research",
+        "uid": "0b6c1c43-27b5-4f0e-9a1c-3f6f5e3f2c11",
+        "resourceVersion": "184467440737",
+        "generation": 12,
+        "creationTimestamp": TIME,
+    }
+    kind = {"apiVersion": "elastic.iml.github.io/v1alpha1", "kind": "ElasticJob"}
+    return {**kind, "metadata": metadata, "spec": spec(), "status": validated(status)}
+
+
+def size(status: ElasticJobStatus) -> int:
+    return len(json.dumps(wire_of(status), separators=(",", ":"), ensure_ascii=False).encode())
+
+
+def busy(world: Rendezvous, *, full: bool, **more: Any) -> ElasticJobStatus:
+    """A status in which everything is told that can be; `full`: with every text as long as it may be."""
+
+    def text(limit: int, real: str) -> str:
+        return "x" * limit if full else real
+
+    def message(real: str) -> str:
+        return text(MAX_CONDITION_MESSAGE, real)
+
+    real = {
+        "WorldFormed": world.reason[:128],
+        "WorkersScheduled": "64 Pods cannot be scheduled; llm-pretraining-405b-worker-9312: 0/10400 nodes are "
+        "available: 64 Insufficient nvidia.com/gpu, 10336 node(s) didn't match Pod's node affinity/selector",
+        "WorkersGivenUp": "not started again, since there are enough others: llm-pretraining-405b-worker-17 "
+        "failed 4 times by HardwareError without getting further, with restartCount 3",
+        "Scaled": "the world has 9700 of 10000 workers; yet to get new resources: worker 17, worker 18, worker 19 "
+        "and 812 more",
+        "NodesChecked": "node check llm-pretraining-405b-check-7 tests workers 17, 18, 19 and 300 more",
+    }
+    failure = (
+        "RuntimeError: CUDA error: an illegal memory access was encountered\nTraceback (most recent call last):\n"
+        '  File "/app/train.py", line 812, in main\n    loss = step(model, batch)\n'
+        '  File "/app/train.py", line 512, in step\n    loss.backward()'
+    )
+    episodes = [
+        Episode(
+            state=state,
+            since=NOW + timedelta(seconds=number),
+            round=1_000 + number,
+            members=text(MAX_EPISODE_MEMBERS, "0-41,43-5117,5119-9311,9313-9…"),
+            reason=text(
+                MAX_EPISODE_REASON,
+                "from step 1234567 on"
+                if state is JobState.TRAINING
+                else "worker 5118 was lost: node gpu-5118 is not ready",
+            ),
+        )
+        for number, state in enumerate([JobState.TRAINING, JobState.RECOVERING] * (MAX_EPISODES // 2))
+    ]
+    return ElasticJobStatus.model_validate(
+        {
+            "observedGeneration": 12,
+            "phase": "Restarting",
+            "conditions": [
+                condition(*c, message(real[c[0]])) if c[0] in real else condition(*c) for c in CONDITIONS
+            ],
+            "replicaStatuses": {
+                "worker": {"desired": WORKERS, "pending": 300, "active": 9_700, "failed": 64, "standby": 12}
+            },
+            "rendezvous": world,
+            "scaling": {"replicas": WORKERS, "by": "ScalePlan move-off-rack-17", "at": TIME},
+            "scalePlan": "move-off-rack-17",
+            "scalePlanUid": "0b6c1c43-27b5-4f0e-9a1c-3f6f5e3f2c11",
+            "resources": {"worker": {"limits": {"memory": "1900Gi"}, "requests": {"memory": "1900Gi"}}},
+            "activeCheck": "llm-pretraining-405b-check-7",
+            "suspectedAt": TIME,
+            "replicas": WORKERS,
+            "selector": "elastic.iml.github.io/job-name=llm-pretraining-405b,elastic.iml.github.io/replica-type=worker",
+            "restarts": dict.fromkeys(CLASSES, 1_234),
+            "startTime": TIME,
+            "lastFailure": {
+                "worker": "llm-pretraining-405b-worker-5118",
+                "rank": 40_944,
+                "exitClass": "HardwareError",
+                "exitCode": -6,
+                "message": text(MAX_FAILURE, failure),
+                "round": 1_234,
+                "step": 1_234_567,
+                "time": TIME,
+            },
+            "failureBudget": {
+                "step": 1_234_567,
+                "spent": dict.fromkeys(CLASSES[:4], 3),
+                "signature": text(
+                    MAX_SIGNATURE, "HardwareError: RuntimeError: CUDA error: an illegal memory access"
+                ),
+                "alike": 2,
+                "consequences": 3,
+                "heldUntil": TIME,
+            },
+            "goodput": {
+                "state": "Recovering",
+                "since": TIME,
+                "seconds": {state.value: 1_234_567.123456 for state in JobState},
+                "firstStep": 0,
+                "lastStep": 1_234_567,
+                "stepsRedone": 12_345,
+                "stepsTimed": 1_234_567,
+                "steppingSeconds": 12_345_678.123456,
+                "round": 1_234,
+                "latest": {"round": 1_234, "firstStep": 1, "lastStep": 9, "steppingSeconds": 1_234.123456},
+                "ratio": 0.912345,
+            },
+            "history": episodes,
+        }
+        | more
+    )
+
+
+def world(members: list[int], incarnations: list[int], *, full: bool) -> Rendezvous:
+    reason = (
+        "worker 5118 was lost: node gpu-5118 is not ready: Kubelet stopped posting node status; worker 5119 was lost: "
+        "node gpu-5119 is not ready: Kubelet stopped posting nod…; and 298 more; 8900 of at least 9000 workers are ready"
+    )
+    return Rendezvous(
+        round=1_234,
+        phase="Reforming",
+        members=members,
+        incarnations=incarnations,
+        world_size=8 * len(members),
+        master_address="10.123.123.123",
+        master_port=45_678,
+        reason="x" * MAX_WORLD_REASON if full else reason,
+        formed_at=NOW,
+        reforming_since=NOW,
+        broken_round=1_234,
+    )
+
+
+def aged(members: list[int], relaunches: int) -> list[int]:
+    """Incarnations after so many relaunches, of whichever worker."""
+    counts = dict.fromkeys(range(max(members) + 1), 1)
+    for index in CHANCE.choices(list(counts), k=relaunches):
+        counts[index] += 1
+    return [counts[index] for index in members]
+
+
+def test_ten_thousand_workers_in_the_middle_of_their_worst_day_have_less_than_10_kb() -> None:
+    """2,000 relaunches in a month; today a rack and 40 others were lost, 100 retired, and 100 are to move."""
+    retired = some(100)
+    lost = {*range(5_000, 5_064), *some(40), *retired}
+    members = [index for index in range(WORKERS + 100) if index not in lost]
+    moves = {"worker": {"sources": some(100), "targets": list(range(WORKERS + 100, WORKERS + 200))}}
+    there = world(members, aged(members, 2_000), full=False)
+    assert size(busy(there, full=False, retired={"worker": retired}, migrations=moves)) < 10_000
+
+
+def test_a_steady_job_of_ten_thousand_workers_is_as_large_as_one_of_ten() -> None:
+    few, many = (
+        size(ElasticJobStatus(rendezvous=world(members, [2] * len(members), full=False)))
+        for members in (list(range(10)), list(range(WORKERS)))
+    )
+    assert many - few < 20
+
+
+def test_every_text_and_list_at_its_limit_and_every_slot_by_chance() -> None:
+    """Half of all slots are out, by chance, after a year of relaunches: twice the worst day, and still written."""
+    members, retired = some(WORKERS // 2), some(WORKERS // 4)
+    moves = {"worker": {"sources": some(1_000), "targets": list(range(WORKERS, WORKERS + 1_000))}}
+    there = world(members, aged(members, 3 * WORKERS), full=True)
+    status = busy(there, full=True, retired={"worker": retired}, migrations=moves)
+    assert size(status) < 25_000
+    found = wire_of(status)["status"]
+    assert ElasticJobStatus.model_validate(found) == status
+
+
+def test_what_is_written_is_within_its_limits_or_the_field_is_named() -> None:
+    status = ElasticJobStatus(rendezvous=Rendezvous(reason="fine"))
+    beyond = Rendezvous().model_copy(update={"reason": "x" * (MAX_WORLD_REASON + 1)})
+    assert validated(status)["rendezvous"]["reason"] == "fine"
+    with pytest.raises(InvalidStatus, match=r"status\.rendezvous\.reason is beyond its limit"):
+        validated(status.model_copy(update={"rendezvous": beyond}))
+    episodes = [Episode(state=JobState.TRAINING, since=NOW)] * (MAX_EPISODES + 1)
+    with pytest.raises(InvalidStatus, match=r"status\.history"):
+        validated(status.model_copy(update={"history": episodes}))
+    torn = Rendezvous(members=[1, 2]).model_copy(update={"members": [2, 1]})
+    with pytest.raises(InvalidStatus, match=r"status\.rendezvous"):
+        validated(status.model_copy(update={"rendezvous": torn}))
+
+
+def test_what_was_written_with_wider_limits_is_read_and_cut() -> None:
+    old = {
+        "history": [{"state": "Training", "since": TIME, "round": n, "reason": "x" * 256} for n in range(50)],
+        "conditions": [condition("NodesChecked", "True", "Fresh", "x" * 4_096)],
+        "lastFailure": {"worker": "w", "exitClass": "OOM", "message": "x" * 8_192, "time": TIME},
+    }
+    job = {"metadata": {"name": "old"}, "spec": {"replicaSpecs": {"worker": {"template": {}}}}, "status": old}
+    status = ElasticJob.model_validate(job).status
+    assert [episode.round for episode in status.history] == list(range(50))[-MAX_EPISODES:]
+    assert validated(status)["lastFailure"]["message"].endswith("…")
