@@ -18,7 +18,7 @@ from crds.ranges import from_text, incarnations_of
 class Member(NamedTuple):
     """One incarnation of a worker slot."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # nobody looks for something in a member
     incarnation: int
 
 

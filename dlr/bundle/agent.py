@@ -29,7 +29,7 @@ _NOT_VENDORED = ("contrib/emscripten",)
 """Parts of urllib3 for other platforms; they import in a way that cannot be moved."""
 
 _SDK = ("__init__.py", "data.py", "progress.py", "torchrun.py")
-_PROTOCOL = ("__init__.py", "dlrover.py", "names.py", "protocol.py", "xids.py")
+_PROTOCOL = ("__init__.py", "dlrover.py", "names.py", "protocol.py", "ranges.py", "xids.py")
 """The modules of `crds` that the agent shares with the controller; they need the standard library alone."""
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)

@@ -31,7 +31,7 @@ EVENTS = "/api/v1/namespaces/default/events"
 WORLD = {
     "round": 3,
     "phase": "Formed",
-    "members": [1, 2],
+    "members": "1-2",
     "worldSize": 2,
     "masterAddress": "127.0.0.7",
     "masterPort": 4242,

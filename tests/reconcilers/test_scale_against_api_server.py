@@ -14,6 +14,7 @@ from agent.rendezvous.world import Member, Verb, World, next_action
 from controller.errors import ClientError, Invalid
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, EVENTS, PODS, SCALEPLANS
 from crds.protocol import AgentState
+from tests.reconcilers.build import in_lists
 from tests.reconcilers.cluster import NAMESPACE, Hollow
 
 JSON = dict[str, Any]
@@ -50,7 +51,7 @@ class Obedient:
 
     async def _look(self) -> None:
         status = await self._hollow.status(self._job)
-        world = status.get("rendezvous", {})
+        world = in_lists(status.get("rendezvous", {}))
         if world.get("phase") == "Formed":
             self.worlds[world["round"]] = world["members"]
         if self.worlds:
@@ -139,7 +140,7 @@ async def test_middle_worker_is_removed_in_one_round_and_the_ranks_of_the_others
 
         await hollow.until("worker 1 to go", gone)
         status = await hollow.status("remove")
-        assert status["scaling"]["by"] == "ScalePlan without-1" and status["retired"] == {"worker": [1]}
+        assert status["scaling"]["by"] == "ScalePlan without-1" and status["retired"] == {"worker": "1"}
         await told(hollow, "remove", "ScaleRequested", "from 4 to 3 workers, by ScalePlan without-1")
         taken = "ScalePlan without-1: 3 of type worker; without worker 1"
         await told(hollow, "remove", "ScalePlanTaken", taken)

@@ -18,7 +18,7 @@ from reconcilers.pod.disruption_budget import budget_of
 from reconcilers.world.rendezvous import Bounds, Participant, decide
 from reconcilers.world.slots import present_slots, slot_count
 from reconcilers.world.standby import standing_by, told_otherwise
-from tests.reconcilers.build import NOW, bounds, job, later, participant, report, worker
+from tests.reconcilers.build import NOW, bounds, in_lists, job, later, participant, report, worker
 from tests.reconcilers.job_stage import Stage as CheckedStage
 from tests.reconcilers.job_stage import at, checked_job
 from tests.reconcilers.scale_stage import JOB, Stage
@@ -479,7 +479,7 @@ def test_whatever_happens_there_are_replicas_in_the_world_and_standby_beside_it(
 
     stage = asyncio.run(run())
     spec = stage.job()["spec"]["replicaSpecs"]["worker"]
-    world = stage.job()["status"]["rendezvous"]
+    world = in_lists(stage.job()["status"]["rendezvous"])
     assert (world["phase"], len(world["members"])) == ("Formed", spec["replicas"])
     assert len(standbys(stage)) == spec["standby"]
     assert sorted([*world["members"], *standbys(stage)]) == [w["spec"]["index"] for w in stage.workers()]

@@ -130,7 +130,7 @@ def stack_lines(stacks: Sequence[JSON]) -> list[str]:
         ranks_at.setdefault(place, []).append(stack["rank"])
     lines = []
     for (waits, step, frames), ranks in ranks_at.items():
-        who = f"rank{'s' if len(ranks) > 1 else ''} {as_ranges(ranks)}"
+        who = f"rank{'s' if len(ranks) > 1 else ''} {as_ranges(sorted(ranks))}"
         lines.append(f"{who}{step}{', waiting for other ranks' if waits else ''}:")
         lines += [f"{INDENT}{line}" for line in frames.splitlines()]
     return lines
