@@ -37,7 +37,6 @@ from reconcilers.job.turn import Turn
 from reconcilers.job.worker_set import new_worker, plan_workers
 from reconcilers.observations import Observations
 from reconcilers.parallel import in_parallel
-from reconcilers.parsing import Parser
 from reconcilers.scale import rolling
 from reconcilers.scale.job_plans import JobPlans
 from reconcilers.scale.rolling import plan_roll
@@ -61,13 +60,13 @@ class ElasticJobReconciler(Reconciler):
         self._jobs = cache.store(ELASTICJOBS)
         self._workers = cache.store(ELASTICWORKERS)
         self._checks = JobChecks(client, cache)
-        self._parse_job = Parser(ElasticJob)
-        self._parse_worker = Parser(ElasticWorker)
-        self._joined = Observations(clock.monotonic)
-        self._saved = Observations(clock.monotonic)
+        self._parse_job = cache.models(ELASTICJOBS, ElasticJob)
+        self._parse_worker = cache.models(ELASTICWORKERS, ElasticWorker)
+        self._joined = Observations(self._workers, clock.monotonic)
+        self._saved = Observations(self._workers, clock.monotonic)
         self._plans = JobPlans(client, cache)
         self._nodes = cache.store(NODES)
-        self._ledger = Ledger(clock.monotonic)
+        self._ledger = Ledger(self._jobs, clock.monotonic)
 
     async def reconcile(self, request: Request) -> Result:
         raw = self._jobs.get(request.namespace, request.name)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from controller.store import Store
 from crds.elasticjob import ElasticJobStatus, Episode, Goodput, JobState, Rendezvous
 from reconcilers.account.goodput import begun, goodput_now, in_state, reassigned, with_ratio, with_rounds
 from reconcilers.account.job_history import episode_of, with_episode
@@ -30,8 +31,8 @@ class Account:
 
 
 class Ledger:
-    def __init__(self, monotonic: Callable[[], float]) -> None:
-        self._written = Observations(monotonic)
+    def __init__(self, jobs: Store, monotonic: Callable[[], float]) -> None:
+        self._written = Observations(jobs, monotonic)
 
     def patch(self, turn: Turn, status: ElasticJobStatus) -> dict[str, Any]:
         """What has to be written of the job's status, with its account; empty if nothing has changed."""

@@ -17,7 +17,6 @@ from crds.nodecheck import NodeCheck
 from reconcilers.check.job_check import check_name, new_check, next_number, outdated
 from reconcilers.check.job_verdicts import LONG_AGO, Checks
 from reconcilers.parallel import in_parallel
-from reconcilers.parsing import Parser
 from reconcilers.worker import BY_JOB, owner_uids
 
 
@@ -26,7 +25,7 @@ class JobChecks:
         self._client = client
         self._checks = cache.store(NODECHECKS)
         self._nodes = cache.store(NODES)
-        self._parse = Parser(NodeCheck)
+        self._parse = cache.models(NODECHECKS, NodeCheck)
 
     def read(self, job: ElasticJob, workers: Sequence[ElasticWorker]) -> Checks:
         of_job = sorted((self._parse.parse(raw) for raw in self._of(job)), key=_created)

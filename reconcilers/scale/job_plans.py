@@ -12,7 +12,6 @@ from controller.resources import PODS, SCALEPLANS
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.scaleplan import ScalePlan, ScalePlanPhase
-from reconcilers.parsing import Parser
 from reconcilers.scale.rolling import Freshness, freshness
 from reconcilers.scale.uptake import Plans, counts_moved, newest
 
@@ -26,7 +25,7 @@ class JobPlans:
         self._client = client
         self._plans = cache.store(SCALEPLANS)
         self._pods = cache.store(PODS)
-        self._parse = Parser(ScalePlan)
+        self._parse = cache.models(SCALEPLANS, ScalePlan)
 
     async def read(self, job: ElasticJob) -> Plans:
         """From the cache; but the plan that may have changed the count which is seen, from the server."""

@@ -198,7 +198,7 @@ def take(store, told, events):
     for event in events:
         match event:
             case Replaced(items):
-                changes = store.replace(items)
+                changes = list(store.replace_stepwise(items))
             case Applied(body):
                 changes = [store.apply(body)]
             case Deleted(body):

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller.store import Store
 from crds.elasticjob import (
     ElasticJob,
     ElasticJobStatus,
@@ -409,7 +410,9 @@ def written(ledger: Ledger, life: Life, **status: Any) -> dict[str, Any]:
 
 def test_in_between_it_goes_with_other_writes_at_most_once_a_minute(training: Life) -> None:
     clock = [0.0]
-    ledger = Ledger(lambda: clock[0])
+    jobs = Store()
+    jobs.apply(training.job.to_wire())
+    ledger = Ledger(jobs, lambda: clock[0])
     training.told(figures(1, 1, 101, 100.0), at=115)
     training.seconds = 116.0
     assert written(ledger, training) == {}
