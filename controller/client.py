@@ -24,7 +24,8 @@ from controller.responses import Answer, complete_items, read_object
 from controller.transport import Transport, WatchStream
 
 CALL_TIMEOUT_SECONDS = 10.0
-LIST_PAGE_SIZE = 500
+LIST_PAGE_SIZE = 250
+"""Parsing a page of Pods holds the event loop up for a few hundredths of a second."""
 _ATTEMPTS = 3
 _LONGEST_RETRY_AFTER_SECONDS = 5.0
 

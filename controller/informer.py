@@ -91,8 +91,8 @@ class Informer:
     async def tell_all(self, handler: Handler) -> None:
         """Tells `handler` of every object there is, as if it had just appeared."""
         slices = Slices()
-        for key in [key_of(obj) for obj in self.store.list()]:
-            obj = self.store.get(*key)
+        for known in self.store.list():
+            obj = self.store.get(*key_of(known))
             if obj is not None:
                 self._tell(handler, Change(None, obj))
             await slices.pause()
@@ -134,9 +134,9 @@ class Informer:
 
     async def advance(self) -> float:
         """One ask and what follows from it; returns the seconds to wait before the next."""
-        slices = Slices()
         wait = False
-        for answer in await self._ask(reflector.want(self._state)):
+        answers, slices = await self._ask(reflector.want(self._state)), Slices()
+        for answer in answers:
             before = self._state
             events, state = reflector.step(before, answer)
             for event in events:
@@ -189,6 +189,7 @@ class Informer:
             page_size=LIST_PAGE_SIZE if want.paged else None,
             continue_token=want.continue_token,
         )
+        await asyncio.sleep(0)  # parsing it took a while
         metadata = page.get("metadata") or {}
         version = str(metadata.get("resourceVersion") or "0")
         return Page(tuple(map(self._trimmed, page["items"])), version, metadata.get("continue") or None)

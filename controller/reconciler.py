@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """The object to look at. `namespace` is None for cluster-scoped resources."""
 
     namespace: str | None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
+from controller.garbage import collect_lately_made
+
 SLICE_SECONDS = 0.01
 """After so much work at a stretch, others have a turn: probes, answers, other reconcilers."""
 
@@ -17,5 +19,6 @@ class Slices:
 
     async def pause(self) -> None:
         if time.perf_counter() - self._began >= SLICE_SECONDS:
+            collect_lately_made()
             await asyncio.sleep(0)
             self._began = time.perf_counter()
