@@ -107,18 +107,18 @@ class Store:
         self._memories.append(Memory(self._uids))
         return self._memories[-1]
 
-    def replace_stepwise(self, items: Iterable[Object]) -> Iterator[Change]:
-        """Swaps the whole content; what is not among `items` is gone. Unchanged objects are no change.
+    def replace_stepwise(self, items: Iterable[Object]) -> Iterator[Change | None]:
+        """Swaps the whole content, object by object; what is not among `items` is gone. None: no change.
 
-        Each change is made when the iterator is asked for it, so that thousands need not be made at once.
+        Each step is made when the iterator is asked for it, so that thousands need not be made at once.
         """
         fresh = {key_of(obj): obj for obj in items}
         for key in self._objects.keys() - fresh.keys():
             yield self._remove(key)
         for key, obj in fresh.items():
             old = self._objects.get(key)
-            if old is None or _version(old) != _version(obj):
-                yield self._put(key, obj)
+            unchanged = old is not None and _version(old) == _version(obj)
+            yield None if unchanged else self._put(key, obj)
 
     def apply(self, obj: Object) -> Change | None:
         """None if this version, or a newer one, is known already, as an own write is."""

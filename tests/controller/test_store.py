@@ -54,7 +54,11 @@ def test_replacing_tells_only_what_changed_and_what_is_gone():
     list(store.replace_stepwise([same, changed, gone]))
     newer, fresh = obj("changed", 2), obj("fresh")
     changes = store.replace_stepwise([obj("same"), newer, fresh])
-    assert list(changes) == [Change(gone, None), Change(changed, newer), Change(None, fresh)]
+    assert [change for change in changes if change is not None] == [
+        Change(gone, None),
+        Change(changed, newer),
+        Change(None, fresh),
+    ]
 
 
 def test_a_deletion_carries_the_last_state_and_the_unknown_is_nobodys_business():
