@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable
 from controller.controller import Controller, MapFunction, Predicate, Source
 from controller.loop import RECONCILE_TIMEOUT_SECONDS, ReconcileLoop, make_queue
 from controller.manager import Manager
-from controller.reconciler import Reconciler, Request
+from controller.reconciler import Reconciler, Reporter, Request
 from controller.resources import Object, Resource
 
 
@@ -20,6 +20,7 @@ class ControllerBuilder:
         self._for: Resource | None = None
         self._sources: list[Source] = []
         self._flow_of: Callable[[Request], Hashable] | None = None
+        self._reporter: Reporter | None = None
         self._workers = 1
         self._timeout_seconds = RECONCILE_TIMEOUT_SECONDS
 
@@ -56,6 +57,11 @@ class ControllerBuilder:
         self._timeout_seconds = timeout_seconds
         return self
 
+    def reports_to(self, reporter: Reporter) -> ControllerBuilder:
+        """Who shows unforeseen failures on the objects. Default nobody: the log has them."""
+        self._reporter = reporter
+        return self
+
     def build(self, reconciler: Reconciler) -> Controller:
         """Registers the controller with the manager, which runs it."""
         if self._for is None:
@@ -70,6 +76,7 @@ class ControllerBuilder:
             metrics=manager.reconcile_metrics,
             terminating=manager.client.terminating,
             timeout_seconds=self._timeout_seconds,
+            reporter=self._reporter,
         )
         controller = Controller(self._name, self._sources, queue, loop)
         manager.add(controller)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from typing import Any
 
 from controller.client import Client
 from controller.errors import Unavailable
 from controller.informer import Handler, Informer, WatchTiming
+from controller.models import M, Models
 from controller.resources import Object, Resource
 from controller.store import IndexFunction, Store
 
@@ -31,17 +33,29 @@ class Cache:
         self._label_selectors = dict(label_selectors or {})
         self._timing = timing
         self._informers: dict[Resource, Informer] = {}
+        self._models: dict[tuple[Resource, type], Models[Any]] = {}
         self._tasks: asyncio.TaskGroup | None = None
 
     def store(self, resource: Resource) -> Store:
         return self._informer(resource).store
 
+    def models(self, resource: Resource, model: type[M]) -> Models[M]:
+        """The store's objects as models; the same for everybody who asks."""
+        key = (resource, model)
+        if key not in self._models:
+            self._models[key] = Models(self.store(resource), model)
+        return self._models[key]
+
     def add_index(self, resource: Resource, index_name: str, function: IndexFunction) -> None:
         self._informer(resource).store.add_index(index_name, function)
 
     def add_handler(self, resource: Resource, handler: Handler) -> None:
-        """Tells `handler` of every object there is, then of every change."""
+        """Tells `handler` of every change from now on."""
         self._informer(resource).add_handler(handler)
+
+    async def tell_all(self, resource: Resource, handler: Handler) -> None:
+        """Tells `handler` of every object there is, as if it had just appeared."""
+        await self._informer(resource).tell_all(handler)
 
     def note_write(self, resource: Resource, obj: Object) -> None:
         """For `Client.guarded`: what the server answered to a write of this process."""

@@ -16,7 +16,7 @@ from controller import calls
 from controller.calls import Call
 from controller.connection import Connection
 from controller.contact import Contact
-from controller.errors import ClientError, Gone, NamespaceTerminating, Unavailable
+from controller.errors import ClientError, Gone, Invalid, InvalidStatus, NamespaceTerminating, Unavailable
 from controller.limiter import RequestLimiter
 from controller.namespaces import TerminatingNamespaces
 from controller.resources import Object, Resource
@@ -24,7 +24,8 @@ from controller.responses import Answer, complete_items, read_object
 from controller.transport import Transport, WatchStream
 
 CALL_TIMEOUT_SECONDS = 10.0
-LIST_PAGE_SIZE = 500
+LIST_PAGE_SIZE = 250
+"""Parsing a page of Pods holds the event loop up for a few hundredths of a second."""
 _ATTEMPTS = 3
 _LONGEST_RETRY_AFTER_SECONDS = 5.0
 
@@ -153,7 +154,7 @@ class Client:
 
     async def replace(self, resource: Resource, obj: Object, *, subresource: str | None = None) -> Object:
         """Optimistic: refused with Conflict unless `obj` carries the current resourceVersion."""
-        return await self._write(resource, calls.replace(resource, obj, subresource))
+        return await self._write(resource, calls.replace(resource, obj, subresource), subresource)
 
     async def patch(
         self,
@@ -165,7 +166,8 @@ class Client:
         subresource: str | None = None,
     ) -> Object:
         """JSON merge patch; with `metadata.resourceVersion` in it, refused if the object changed."""
-        return await self._write(resource, calls.patch(resource, name, patch, namespace, subresource))
+        call = calls.patch(resource, name, patch, namespace, subresource)
+        return await self._write(resource, call, subresource)
 
     async def delete(
         self,
@@ -220,8 +222,13 @@ class Client:
             self._observe("WATCH", 200)
             yield stream
 
-    async def _write(self, resource: Resource, call: Call) -> Object:
-        written = await self._object(call)
+    async def _write(self, resource: Resource, call: Call, subresource: str | None = None) -> Object:
+        try:
+            written = await self._object(call)
+        except Invalid as error:
+            if subresource == "status":
+                raise InvalidStatus(error.status, error.reason, error.message, error.details) from error
+            raise
         if self._note_write is not None:
             self._note_write(resource, written)
         return written

@@ -50,8 +50,11 @@ class Controller:
 
     async def run(self, cache: Cache) -> None:
         """Looks at everything there is, then at what changes, until `stop` and the last work is done."""
-        for source in self.sources:
-            cache.add_handler(source.resource, self._handler(source))
+        handlers = [(source.resource, self._handler(source)) for source in self.sources]
+        for resource, handler in handlers:
+            cache.add_handler(resource, handler)
+        for resource, handler in handlers:
+            await cache.tell_all(resource, handler)
         await self._loop.run()
 
     def stop(self) -> None:

@@ -82,6 +82,10 @@ class Invalid(ApiError):
     """400 or 422: the object does not pass validation; `details["causes"]` names the fields."""
 
 
+class InvalidStatus(Invalid):
+    """The same of a write of status. What computed it would compute the same again: it is not retried."""
+
+
 def api_error(status: int, reason: str, message: str, details: Mapping[str, Any] | None = None) -> ApiError:
     """The typed error for a refusal."""
     causes = (details or {}).get("causes") or ()

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
@@ -33,7 +32,8 @@ from controller.reflector import (
     Streamed,
 )
 from controller.resources import Object, Resource
-from controller.store import Change, Store, version_number
+from controller.slices import Slices
+from controller.store import Change, Store, key_of, version_number
 from controller.transport import WatchStream
 
 log = logging.getLogger(__name__)
@@ -79,16 +79,23 @@ class Informer:
         self._handlers: list[Handler] = []
         self._state: reflector.State = reflector.Empty()
         self._stream: WatchStream | None = None
-        self._stream_useful = False
-        self._opened_at = -math.inf
+        self._stream_brought_news = False
+        self._opened_at = 0.0
         self._stream_scope = AsyncExitStack()
         self._backoff = Backoff(self._timing.backoff_base_seconds, self._timing.backoff_cap_seconds)
 
     def add_handler(self, handler: Handler) -> None:
-        """From now on, every change; first, every object there is, as if it had just appeared."""
+        """From now on, every change."""
         self._handlers.append(handler)
-        for obj in self.store.list():
-            self._tell(handler, Change(None, obj))
+
+    async def tell_all(self, handler: Handler) -> None:
+        """Tells `handler` of every object there is, as if it had just appeared."""
+        slices = Slices()
+        for known in self.store.list():
+            obj = self.store.get(*key_of(known))
+            if obj is not None:
+                self._tell(handler, Change(None, obj))
+            await slices.pause()
 
     def note_write(self, obj: Object) -> None:
         """Takes over what the server answered to a write of this process, ahead of the watch.
@@ -99,7 +106,7 @@ class Informer:
         written, seen = version_number(obj["metadata"].get("resourceVersion")), self._seen_version
         if written is None or seen is None or written <= seen or not self._is_watched(obj):
             return
-        self._take(reflector.Applied(obj))
+        self._apply(obj)
 
     @property
     def _seen_version(self) -> int | None:
@@ -128,34 +135,41 @@ class Informer:
     async def advance(self) -> float:
         """One ask and what follows from it; returns the seconds to wait before the next."""
         wait = False
-        for answer in await self._ask(reflector.want(self._state)):
+        answers, slices = await self._ask(reflector.want(self._state)), Slices()
+        for answer in answers:
             before = self._state
-            events, self._state = reflector.step(before, answer)
+            events, state = reflector.step(before, answer)
             for event in events:
-                self._take(event)
-            wait = self._must_wait(before, events)
-            if not isinstance(self._state, reflector.Watching):
+                await self._take(event, slices)
+            self._state = state
+            wait = self._must_wait(before, failed=any(isinstance(e, reflector.Failed) for e in events))
+            if not isinstance(state, reflector.Watching):
                 await self._close_stream()
                 break
+            await slices.pause()
         return self._backoff.next_seconds() if wait else 0.0
 
-    def _must_wait(self, before: reflector.State, events: list[reflector.Event]) -> bool:
-        """After a failure; and after a stream of no use, or a server that ends every watch at once
-        would be asked in a tight loop."""
-        failed = any(isinstance(event, reflector.Failed) for event in events)
+    def _must_wait(self, before: reflector.State, *, failed: bool) -> bool:
+        """After a failure; after a watch that was refused; and after one that was of no use, or a server
+        that ends every watch at once would be asked in a tight loop."""
         if isinstance(before, reflector.Empty | reflector.Paging):
             return failed
         if isinstance(self._state, reflector.Watching):
-            self._stream_useful = isinstance(before, reflector.Watching)
+            self._stream_brought_news = isinstance(before, reflector.Watching)
             return False
-        lived_seconds = asyncio.get_running_loop().time() - self._opened_at
-        if self._stream_useful or lived_seconds >= self._timing.useful_stream_seconds:
+        if isinstance(before, reflector.Watching) and self._was_useful():
             self._backoff.reset()
-            self._stream_useful = False
             return failed
         return True
 
-    async def _ask(self, want: reflector.Want) -> list[Answer]:
+    def _was_useful(self) -> bool:
+        """Whether the watch lived long enough, or brought news; but not if all has to be listed again."""
+        lived_seconds = asyncio.get_running_loop().time() - self._opened_at
+        if lived_seconds >= self._timing.useful_stream_seconds:
+            return True
+        return self._stream_brought_news and not isinstance(self._state, reflector.Empty)
+
+    async def _ask(self, want: reflector.Want) -> Iterable[Answer]:
         try:
             match want:
                 case FetchPage():
@@ -175,9 +189,10 @@ class Informer:
             page_size=LIST_PAGE_SIZE if want.paged else None,
             continue_token=want.continue_token,
         )
+        await asyncio.sleep(0)  # parsing it took a while
         metadata = page.get("metadata") or {}
         version = str(metadata.get("resourceVersion") or "0")
-        return Page(tuple(page["items"]), version, metadata.get("continue") or None)
+        return Page(tuple(map(self._trimmed, page["items"])), version, metadata.get("continue") or None)
 
     async def _open(self, resource_version: str) -> Answer:
         # Spread, so that the watches of many processes do not all end together.
@@ -194,7 +209,7 @@ class Informer:
         self._opened_at = asyncio.get_running_loop().time()
         return Opened()
 
-    async def _read(self) -> list[Answer]:
+    async def _read(self) -> Iterable[Answer]:
         assert self._stream is not None
         try:
             lines = await self._stream.lines(self._timing.idle_timeout_seconds)
@@ -202,29 +217,31 @@ class Informer:
             return [Idled()]
         if lines is None:
             return [Ended()]
-        try:
-            return [Streamed(_parse(line)) for line in lines if line]
-        except ValueError as error:
-            return [Broke(reflector.UnexpectedAnswer(f"a watch line that is not JSON: {error}"))]
+        return (_parse(line) for line in lines if line)
 
-    def _take(self, event: reflector.Event) -> None:
+    async def _take(self, event: reflector.Event, slices: Slices) -> None:
         match event:
             case reflector.Replaced(items):
-                for change in self.store.replace(items):
-                    self._tell_all(change)
+                for change in self.store.replace_stepwise(items):
+                    self._tell_handlers(change)
+                    await slices.pause()
                 self.synced.set()
             case reflector.Applied(obj):
-                applied = self.store.apply(obj)
-                if applied is not None:
-                    self._tell_all(applied)
+                self._apply(obj)
             case reflector.Deleted(obj):
-                deleted = self.store.delete(obj)
-                if deleted is not None:
-                    self._tell_all(deleted)
+                self._tell_handlers(self.store.delete(self._trimmed(obj)))
             case reflector.Failed(error):
                 self._note(error)
                 return
         self.last_error = None
+
+    def _apply(self, obj: Object) -> None:
+        self._tell_handlers(self.store.apply(self._trimmed(obj)))
+
+    def _trimmed(self, obj: Object) -> Object:
+        if not self.resource.keeps_managed_fields:
+            obj["metadata"].pop("managedFields", None)
+        return obj
 
     def _note(self, error: ClientError) -> None:
         """The same failure again is no news."""
@@ -232,9 +249,10 @@ class Informer:
             log.warning("watch failed resource=%s error=%s", self.resource.group_resource, error)
         self.last_error = error
 
-    def _tell_all(self, change: Change) -> None:
-        for handler in self._handlers:
-            self._tell(handler, change)
+    def _tell_handlers(self, change: Change | None) -> None:
+        if change is not None:
+            for handler in self._handlers:
+                self._tell(handler, change)
 
     def _tell(self, handler: Handler, change: Change) -> None:
         """A handler that fails must not cost the others their event, nor end the watch."""
@@ -254,8 +272,11 @@ class Informer:
         await self._stream_scope.aclose()
 
 
-def _parse(line: bytes) -> Object:
-    parsed = orjson.loads(line)
+def _parse(line: bytes) -> Answer:
+    try:
+        parsed = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        return Broke(reflector.UnexpectedAnswer(f"a watch line that is not JSON: {error}"))
     if not isinstance(parsed, dict):
-        raise ValueError(f"a {type(parsed).__name__}")
-    return parsed
+        return Broke(reflector.UnexpectedAnswer(f"a watch line that is a {type(parsed).__name__}"))
+    return Streamed(parsed)

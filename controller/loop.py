@@ -1,7 +1,8 @@
 """The worker loop: takes requests from a queue, has them reconciled, and decides when they come back.
 
-The same rules as controller-runtime: an error comes back after the request's back-off, a `TerminalError`
-not at all, `requeue_after_seconds` forgets the back-off and comes back then, success just forgets it.
+The same rules as controller-runtime: an error comes back after the request's back-off, a terminal one (a
+`TerminalError`, or a status that the API server finds invalid) not at all, `requeue_after_seconds` forgets
+the back-off and comes back then, success just forgets it.
 """
 
 from __future__ import annotations
@@ -9,19 +10,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Coroutine, Hashable
+from typing import Any
 
-from controller.errors import ClientError, Conflict, NamespaceTerminating, Unavailable
+from controller.errors import ClientError, Conflict, InvalidStatus, NamespaceTerminating, Unavailable
 from controller.fairness import current_flow
 from controller.metrics import QueueMetrics, ReconcileMetrics
 from controller.namespaces import TerminatingNamespaces
-from controller.reconciler import Reconciler, Request, Result, TerminalError
+from controller.reconciler import Reconciler, Reporter, Request, Result, TerminalError
 from controller.workqueue import QueueShutDown, WorkQueue
 
 log = logging.getLogger(__name__)
 
 RECONCILE_TIMEOUT_SECONDS = 120.0
 """A reconcile makes a few calls of at most ten seconds each; one that takes longer hangs."""
+
+
+_TERMINAL = (TerminalError, InvalidStatus)
 
 
 class ReconcileTimeout(Exception):
@@ -41,6 +46,7 @@ class ReconcileLoop:
         metrics: ReconcileMetrics,
         terminating: TerminatingNamespaces,
         timeout_seconds: float = RECONCILE_TIMEOUT_SECONDS,
+        reporter: Reporter | None = None,
     ) -> None:
         self.name = name
         self._queue = queue
@@ -49,6 +55,7 @@ class ReconcileLoop:
         self._metrics = metrics
         self._terminating = terminating
         self._timeout_seconds = timeout_seconds
+        self._reporter = reporter
         metrics.announce(name, workers)
 
     async def run(self) -> None:
@@ -77,21 +84,26 @@ class ReconcileLoop:
         started = time.perf_counter()
         try:
             result = await self._reconcile(request)
-        except TerminalError as error:
-            self._metrics.terminal_errors.labels(self.name).inc()
-            self._failed(request, error)
-            self._queue.forget(request)
         except NamespaceTerminating:
             if not self._put_off(request):
                 self._queue.add_rate_limited(request)
         except Exception as error:
             self._failed(request, error)
-            wait_seconds = error.retry_after_seconds if isinstance(error, Unavailable) else None
-            self._queue.add_rate_limited(request, wait_seconds or 0.0)
+            if self._reporter is not None and not _is_foreseen(error):
+                await self._report(self._reporter.failed(request, error), request)
         else:
             self._succeeded(request, result)
+            if self._reporter is not None:
+                await self._report(self._reporter.succeeded(request), request)
         finally:
             self._metrics.seconds.labels(self.name).observe(time.perf_counter() - started)
+
+    async def _report(self, report: Coroutine[Any, Any, None], request: Request) -> None:
+        """What cannot be shown is in the log; the next look tries to show it again."""
+        try:
+            await report
+        except Exception as error:
+            log.info("could not be reported controller=%s object=%s error=%s", self.name, request, error)
 
     def _put_off(self, request: Request) -> bool:
         """What is in a namespace that is being deleted is left to the server, which takes it."""
@@ -128,26 +140,35 @@ class ReconcileLoop:
     def _failed(self, request: Request, error: Exception) -> None:
         self._metrics.total.labels(self.name, "error").inc()
         self._metrics.errors.labels(self.name).inc()
-        unforeseen = not isinstance(error, ClientError | TerminalError | ReconcileTimeout | OSError)
-        if unforeseen:
+        panics = not isinstance(error, ClientError | TerminalError | ReconcileTimeout | OSError)
+        if panics:
             self._metrics.panics.labels(self.name).inc()
-        failures = self._queue.failures(request) + 1
+        terminal, failures = isinstance(error, _TERMINAL), self._queue.failures(request) + 1
         log.log(
-            _severity(error, unforeseen, failures),
+            logging.ERROR if panics or terminal else _severity(error, failures),
             "reconcile failed controller=%s object=%s failures=%d retry=%s error=%s: %s",
             self.name,
             request,
             failures,
-            not isinstance(error, TerminalError),
+            not terminal,
             type(error).__name__,
             error,
-            exc_info=error if unforeseen else None,
+            exc_info=error if panics else None,
         )
+        if terminal:
+            self._metrics.terminal_errors.labels(self.name).inc()
+            self._queue.forget(request)
+        else:
+            wait_seconds = error.retry_after_seconds if isinstance(error, Unavailable) else None
+            self._queue.add_rate_limited(request, wait_seconds or 0.0)
 
 
-def _severity(error: Exception, unforeseen: bool, failures: int) -> int:
-    if unforeseen or isinstance(error, TerminalError):
-        return logging.ERROR
+def _is_foreseen(error: Exception) -> bool:
+    """What comes and goes with the API server, and is tried again."""
+    return isinstance(error, ClientError | OSError) and not isinstance(error, _TERMINAL)
+
+
+def _severity(error: Exception, failures: int) -> int:
     if isinstance(error, Conflict):
         # Decided from an object that has changed meanwhile: what optimistic writes are for.
         return logging.DEBUG if failures == 1 else logging.INFO

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """The object to look at. `namespace` is None for cluster-scoped resources."""
 
     namespace: str | None
@@ -36,8 +36,20 @@ class Reconciler(ABC):
     """Brings one kind of object closer to what its spec says.
 
     The runtime never calls `reconcile` for the same request twice at once. Raising anything but
-    `TerminalError` means: again, with per-request exponential back-off.
+    `TerminalError` or `InvalidStatus` means: again, with per-request exponential back-off.
     """
 
     @abstractmethod
     async def reconcile(self, request: Request) -> Result: ...
+
+
+class Reporter(ABC):
+    """Shows people how the looks at an object end, where those fail for a reason that nobody foresaw."""
+
+    @abstractmethod
+    async def failed(self, request: Request, error: Exception) -> None:
+        """By an error that is no answer of the API server's, or one after which no other try will do."""
+
+    @abstractmethod
+    async def succeeded(self, request: Request) -> None:
+        """Called after every look that ended well."""

@@ -25,6 +25,8 @@ class Resource:
     plural: str
     kind: str
     namespaced: bool = True
+    keeps_managed_fields: bool = False
+    """Whether the cache keeps who wrote what: for large collections, that is half of their memory."""
 
     @property
     def api_version(self) -> str:
@@ -79,7 +81,7 @@ CRDS = Resource(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
 )
 
-ELASTICJOBS = Resource(names.GROUP, names.VERSION, "elasticjobs", "ElasticJob")
+ELASTICJOBS = Resource(names.GROUP, names.VERSION, "elasticjobs", "ElasticJob", keeps_managed_fields=True)
 ELASTICWORKERS = Resource(names.GROUP, names.VERSION, "elasticworkers", "ElasticWorker")
 SCALEPLANS = Resource(names.GROUP, names.VERSION, "scaleplans", "ScalePlan")
 NODECHECKS = Resource(names.GROUP, names.VERSION, "nodechecks", "NodeCheck")

@@ -6,9 +6,9 @@ it made, so that whoever was told of an object is also told when it vanished dur
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from controller.resources import Object
 
@@ -38,7 +38,34 @@ def key_of(obj: Object) -> Key:
     return metadata.get("namespace") or None, metadata["name"]
 
 
-Changes: TypeAlias = list[Change]
+V = TypeVar("V")
+
+
+class Memory(Generic[V]):
+    """What somebody remembers of a store's objects, one value each by uid; it goes with the object."""
+
+    def __init__(self, uids: dict[str, Key]) -> None:
+        self._uids = uids
+        self._values: dict[str, V] = {}
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def get(self, uid: str) -> V | None:
+        return self._values.get(uid)
+
+    def put(self, uid: str, value: V) -> V:
+        """Returns `value`; it is remembered only while the store has an object with that uid.
+
+        May be called by a thread beside the store's: hence the check comes last.
+        """
+        self._values[uid] = value
+        if uid not in self._uids:
+            self.forget(uid)
+        return value
+
+    def forget(self, uid: str) -> None:
+        self._values.pop(uid, None)
 
 
 class Store:
@@ -46,6 +73,8 @@ class Store:
 
     def __init__(self) -> None:
         self._objects: dict[Key, Object] = {}
+        self._uids: dict[str, Key] = {}
+        self._memories: list[Memory[Any]] = []
         self._functions: dict[str, IndexFunction] = {"namespace": _namespace_index}
         self._indexes: dict[str, dict[str, dict[Key, Object]]] = {"namespace": {}}
 
@@ -73,15 +102,23 @@ class Store:
         for key, obj in self._objects.items():
             self._index(index_name, key, obj)
 
-    def replace(self, items: Iterable[Object]) -> Changes:
-        """Swaps the whole content; what is not among `items` is gone. Unchanged objects are no change."""
+    def memory(self) -> Memory[Any]:
+        """A new one, empty."""
+        self._memories.append(Memory(self._uids))
+        return self._memories[-1]
+
+    def replace_stepwise(self, items: Iterable[Object]) -> Iterator[Change | None]:
+        """Swaps the whole content, object by object; what is not among `items` is gone. None: no change.
+
+        Each step is made when the iterator is asked for it, so that thousands need not be made at once.
+        """
         fresh = {key_of(obj): obj for obj in items}
-        changes = [self._remove(key) for key in self._objects.keys() - fresh.keys()]
+        for key in self._objects.keys() - fresh.keys():
+            yield self._remove(key)
         for key, obj in fresh.items():
             old = self._objects.get(key)
-            if old is None or _version(old) != _version(obj):
-                changes.append(self._put(key, obj))
-        return changes
+            unchanged = old is not None and _version(old) == _version(obj)
+            yield None if unchanged else self._put(key, obj)
 
     def apply(self, obj: Object) -> Change | None:
         """None if this version, or a newer one, is known already, as an own write is."""
@@ -97,17 +134,28 @@ class Store:
         known = self._objects.get(key)
         if known is None or is_newer(known, than=obj):
             return None
-        self._objects[key] = self._reindexed(key, obj)
+        self._put(key, obj)
         return self._remove(key)
 
     def _put(self, key: Key, obj: Object) -> Change:
         old = self._objects.get(key)
+        if old is not None and _uid(old) != _uid(obj):
+            self._forget(old)
         self._objects[key] = self._reindexed(key, obj)
+        self._uids[_uid(obj)] = key
         return Change(old, obj)
 
     def _remove(self, key: Key) -> Change:
         self._unindex(key)
-        return Change(self._objects.pop(key), None)
+        old = self._objects.pop(key)
+        self._forget(old)
+        return Change(old, None)
+
+    def _forget(self, obj: Object) -> None:
+        uid = _uid(obj)
+        self._uids.pop(uid, None)
+        for memory in self._memories:
+            memory.forget(uid)
 
     def _reindexed(self, key: Key, obj: Object) -> Object:
         self._unindex(key)
@@ -148,6 +196,11 @@ def is_newer(obj: Object, *, than: Object) -> bool:
 def version_number(resource_version: str | None) -> int | None:
     """None if it is not a number, which no Kubernetes server does to the kinds that we watch."""
     return int(resource_version) if resource_version and resource_version.isdecimal() else None
+
+
+def _uid(obj: Object) -> str:
+    uid: str = obj["metadata"].get("uid", "")
+    return uid
 
 
 def _version(obj: Object) -> str | None:

@@ -18,6 +18,8 @@ from controller.fairness import FairQueue
 
 BACKOFF_BASE_SECONDS = 0.005
 BACKOFF_CAP_SECONDS = 1000.0
+DUE_AT_ONCE = 500
+"""Delayed keys that are made ready before others have a turn on the event loop."""
 
 K = TypeVar("K", bound=Hashable)
 
@@ -96,7 +98,8 @@ class WorkQueue(Generic[K]):
             self._delayed[key] = entry
             heapq.heappush(self._due, entry)
             self._compact()
-            self._arm()
+            if self._due[0] is entry:
+                self._arm()
 
     def add_rate_limited(self, key: K, at_least_seconds: float = 0.0) -> None:
         """Wants `key` worked on again after its back-off, which doubles until `forget`."""
@@ -157,9 +160,9 @@ class WorkQueue(Generic[K]):
         await self._idle.wait()
 
     def working_seconds(self) -> list[float]:
-        """How long each key in work has been there."""
+        """How long each key in work has been there. May be called by any thread."""
         now = clock.monotonic()
-        return [now - started for started in self._working.values()]
+        return [now - started for started in list(self._working.values())]
 
     def _make_ready(self, key: K) -> None:
         self._ready.push(self.flow_of(key), key)
@@ -183,7 +186,9 @@ class WorkQueue(Generic[K]):
 
     def _fire(self) -> None:
         now = clock.monotonic()
-        while self._due and self._due[0][0] <= now:
+        for _ in range(DUE_AT_ONCE):
+            if not self._due or self._due[0][0] > now:
+                break
             entry = heapq.heappop(self._due)
             if self._delayed.get(entry[2]) is entry:
                 self.add(entry[2])

@@ -16,7 +16,6 @@ from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
 from controller.resources import ELASTICJOBS, PODDISRUPTIONBUDGETS, Resource
 from crds.elasticjob import ElasticJob
-from reconcilers.parsing import Parser
 from reconcilers.pod.disruption_budget import budget_of
 from reconcilers.pod.gang import PodGroup, pod_group_of
 from reconcilers.pod.gang_gate import UNAVAILABLE_RETRY_SECONDS, belongs_to, not_served
@@ -34,7 +33,7 @@ class CompanionReconciler(Reconciler):
         self._recorder = recorder
         self._jobs = cache.store(ELASTICJOBS)
         self._budgets = cache.store(PODDISRUPTIONBUDGETS)
-        self._parse_job = Parser(ElasticJob)
+        self._parse_job = cache.models(ELASTICJOBS, ElasticJob)
 
     async def reconcile(self, request: Request) -> Result:
         raw = self._jobs.get(request.namespace, request.name)

@@ -98,7 +98,7 @@ class NodeCheckReconciler(Reconciler):
         self._contact = contact
         self._clock = clock
         self._view = CheckView(cache, client)
-        self._since = Observations(clock.monotonic)
+        self._since = Observations(cache.store(NODECHECKS), clock.monotonic)
 
     async def reconcile(self, request: Request) -> Result:
         found = self._view.check(request.namespace, request.name)

@@ -9,20 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 
-from reconcilers.recent import Recent
+from controller.store import Memory, Store
 
 
 class Observations:
-    """For each key, the value last seen and since when, on the monotonic clock."""
+    """Of each object of a store, the value last seen and since when, on the monotonic clock."""
 
-    def __init__(self, monotonic: Callable[[], float]) -> None:
+    def __init__(self, store: Store, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
-        self._seen: Recent[Hashable, tuple[Hashable, float]] = Recent()
+        self._seen: Memory[tuple[Hashable, float]] = store.memory()
 
-    def age_seconds(self, key: Hashable, value: Hashable) -> float:
-        """How long `key` has had this very value; 0.0 when it is new."""
+    def age_seconds(self, uid: str, value: Hashable) -> float:
+        """How long the object has had this very value; 0.0 when it is new, or the object not there."""
         now = self._monotonic()
-        known = self._seen.get(key)
+        known = self._seen.get(uid)
         if known is None or known[0] != value:
-            known = self._seen.put(key, (value, now))
+            known = self._seen.put(uid, (value, now))
         return now - known[1]

@@ -24,6 +24,16 @@ def plans_otherwise(change: Change) -> bool:
     return _planned(change.old) != _planned(change.new)
 
 
+def finishes(change: Change) -> bool:
+    """A check's own workers are released by its end."""
+    return _finished(change.old) != _finished(change.new)
+
+
+def becomes_ready_or_not(change: Change) -> bool:
+    """Of a node, workers go by this alone; kubelets write its status every few minutes or seconds."""
+    return _readiness(change.old) != _readiness(change.new)
+
+
 def more_than_status(change: Change) -> bool:
     """What is wanted of an object, or that it has come to its end."""
     return _wanted(change.old) != _wanted(change.new)
@@ -83,6 +93,17 @@ def _holder(lease: dict[str, Any] | None) -> tuple[object, ...] | None:
         return None
     spec = lease.get("spec", {})
     return lease["metadata"]["uid"], spec.get("holderIdentity"), "renewTime" in spec
+
+
+def _finished(check: dict[str, Any] | None) -> bool:
+    return check is not None and is_finished(check)
+
+
+def _readiness(node: dict[str, Any] | None) -> tuple[object, ...] | None:
+    if node is None:
+        return None
+    conditions = node.get("status", {}).get("conditions", ())
+    return node["metadata"]["uid"], [c["status"] for c in conditions if c["type"] == "Ready"]
 
 
 def _wanted(obj: dict[str, Any] | None) -> tuple[object, ...] | None:

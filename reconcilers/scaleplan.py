@@ -18,7 +18,6 @@ from crds.elasticworker import ElasticWorker
 from crds.model import validated
 from crds.scaleplan import ScalePlan, ScalePlanPhase, ScalePlanStatus
 from reconcilers.clock import Clock
-from reconcilers.parsing import Parser
 from reconcilers.scale.job_plans import BY_OWNER_JOB
 from reconcilers.scale.progress import Situation, Step, next_step, refused_by_server
 from reconcilers.status_patch import merge_patch
@@ -36,9 +35,9 @@ class ScalePlanReconciler(Reconciler):
         self._jobs = cache.store(ELASTICJOBS)
         self._workers = cache.store(ELASTICWORKERS)
         self._nodes = cache.store(NODES)
-        self._parse_plan = Parser(ScalePlan)
-        self._parse_job = Parser(ElasticJob)
-        self._parse_worker = Parser(ElasticWorker)
+        self._parse_plan = cache.models(SCALEPLANS, ScalePlan)
+        self._parse_job = cache.models(ELASTICJOBS, ElasticJob)
+        self._parse_worker = cache.models(ELASTICWORKERS, ElasticWorker)
 
     async def reconcile(self, request: Request) -> Result:
         raw = self._plans.get(request.namespace, request.name)

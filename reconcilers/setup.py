@@ -8,7 +8,7 @@ from typing import Any
 from controller.builder import ControllerBuilder
 from controller.cache import Cache
 from controller.manager import Manager
-from controller.reconciler import Request
+from controller.reconciler import Reporter, Request
 from controller.resources import (
     ELASTICJOBS,
     ELASTICWORKERS,
@@ -19,6 +19,7 @@ from controller.resources import (
     PODDISRUPTIONBUDGETS,
     PODS,
     SCALEPLANS,
+    Resource,
 )
 from crds import names
 from reconcilers.account.metrics import JobMetrics
@@ -33,7 +34,9 @@ from reconcilers.node_check import NodeCheckReconciler, has_nodes
 from reconcilers.node_cordon import BY_CORDON, NodeCordonReconciler, cordon_states
 from reconcilers.pod.options import PodOptions
 from reconcilers.predicates import (
+    becomes_ready_or_not,
     begins_or_ends,
+    finishes,
     halts_or_goes_on,
     makes_way,
     more_of_a_jobs_checks,
@@ -47,6 +50,7 @@ from reconcilers.predicates import (
     plans_otherwise,
     trusted_otherwise,
 )
+from reconcilers.reconciled import ReconciledCondition
 from reconcilers.scale.job_plans import BY_OWNER_JOB, owner_job, pods_job
 from reconcilers.scaleplan import ScalePlanReconciler, is_over
 from reconcilers.worker import BY_JOB, BY_NODE, BY_OWNER, WorkerReconciler, job_keys, node_names, owner_uids
@@ -72,7 +76,7 @@ def add_all(manager: Manager, cordon: CordonOptions | None = None, pods: PodOpti
     add_indexes(manager.cache)
     add_jobs(manager, clock)
     add_workers(manager, clock, pods or PodOptions())
-    add_companions(manager)
+    add_companions(manager, clock)
     add_node_checks(manager, clock)
     add_scale_plans(manager, clock)
     _add_cordon(manager, clock, cordon or CordonOptions())
@@ -98,6 +102,7 @@ def add_jobs(manager: Manager, clock: Clock) -> None:
         .owns(ELASTICWORKERS, predicate=more_than_progress)
         .watches(NODECHECKS, checked_job, predicate=begins_or_ends)
         .watches(SCALEPLANS, planned_job, predicate=plans_otherwise)
+        .reports_to(_reporter(manager, "elasticjob", ELASTICJOBS, clock))
         .with_workers(JOB_WORKERS)
         .build(OfOurJobs(jobs, manager.cache, ELASTICJOBS, itself))
     )
@@ -140,20 +145,22 @@ def add_workers(manager: Manager, clock: Clock, options: PodOptions) -> None:
         .owns(PODS)
         .owns(LEASES, predicate=more_than_a_renewal)
         .watches(ELASTICJOBS, workers_of_job, predicate=halts_or_goes_on)
-        .watches(NODECHECKS, workers_of_check)
-        .watches(NODES, workers_on_node)
+        .watches(NODECHECKS, workers_of_check, predicate=finishes)
+        .watches(NODES, workers_on_node, predicate=becomes_ready_or_not)
         .in_flows(owner)
+        .reports_to(_reporter(manager, "elasticworker", ELASTICWORKERS, clock))
         .with_workers(WORKER_WORKERS)
         .build(OfOurJobs(pods, cache, ELASTICWORKERS, job_keys))
     )
 
 
-def add_companions(manager: Manager) -> None:
+def add_companions(manager: Manager, clock: Clock) -> None:
     reconciler = CompanionReconciler(manager.client, manager.cache, manager.recorder)
     (
         ControllerBuilder(manager, "jobcompanion")
         .for_(ELASTICJOBS, predicate=more_than_status)
         .owns(PODDISRUPTIONBUDGETS, predicate=more_than_status)
+        .reports_to(_reporter(manager, "jobcompanion", ELASTICJOBS, clock))
         .with_workers(COMPANION_WORKERS)
         .build(OfOurJobs(reconciler, manager.cache, ELASTICJOBS, itself))
     )
@@ -185,6 +192,7 @@ def add_node_checks(manager: Manager, clock: Clock) -> None:
         .watches(ELASTICWORKERS, active_check, predicate=more_of_an_answer)
         .watches(ELASTICJOBS, checks_of_job, predicate=more_of_a_jobs_checks)
         .watches(NODECHECKS, waiting_checks, predicate=makes_way)
+        .reports_to(_reporter(manager, "nodecheck", NODECHECKS, clock))
         .with_workers(CHECK_WORKERS)
         .with_timeout(CHECK_TIMEOUT_SECONDS)
         .build(OfOurJobs(reconciler, cache, NODECHECKS, job_keys))
@@ -210,6 +218,7 @@ def add_scale_plans(manager: Manager, clock: Clock) -> None:
         .for_(SCALEPLANS)
         .watches(SCALEPLANS, siblings, predicate=plans_otherwise)
         .watches(ELASTICJOBS, plans_of_job)
+        .reports_to(_reporter(manager, "scaleplan", SCALEPLANS, clock))
         .with_workers(PLAN_WORKERS)
         .build(OfOurJobs(reconciler, manager.cache, SCALEPLANS, owner_job))
     )
@@ -246,6 +255,10 @@ def _add_cordon(manager: Manager, clock: Clock, options: CordonOptions) -> None:
         .with_workers(CORDON_WORKERS)
         .build(cordons)
     )
+
+
+def _reporter(manager: Manager, controller: str, resource: Resource, clock: Clock) -> Reporter:
+    return ReconciledCondition(controller, resource, manager.client, manager.cache, manager.recorder, clock)
 
 
 def checked_job(check: dict[str, Any]) -> Iterable[Request]:

@@ -16,14 +16,13 @@ from controller.contact import Contact
 from controller.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
-from controller.resources import ELASTICWORKERS, LEASES, NODES, PODS
+from controller.resources import ELASTICJOBS, ELASTICWORKERS, LEASES, NODES, PODS
 from controller.wording import shortened
 from crds import names
 from crds.elasticworker import ElasticWorker, ElasticWorkerStatus
 from crds.model import ConditionStatus, validated
 from reconcilers.clock import Clock
 from reconcilers.conditions import with_condition
-from reconcilers.parsing import Parser
 from reconcilers.pod.access import WorkerAccess
 from reconcilers.pod.assignment import Assignment, Assignments
 from reconcilers.pod.builder import pod_name, service_account
@@ -58,13 +57,13 @@ class WorkerReconciler(Reconciler):
         self._pods = cache.store(PODS)
         self._leases = cache.store(LEASES)
         self._nodes = cache.store(NODES)
-        self._parse_worker = Parser(ElasticWorker)
+        self._parse_worker = cache.models(ELASTICWORKERS, ElasticWorker)
         self._assignments = Assignments(cache, options.check_image)
         self._agent = options.agent
-        self._heartbeats = Heartbeats(client, contact, clock)
+        self._heartbeats = Heartbeats(client, self._leases, contact, clock)
         cache.add_handler(LEASES, self._heartbeats.note)
         self._access = WorkerAccess(client, clock.monotonic)
-        self._gate = GangGate(client, clock.monotonic)
+        self._gate = GangGate(client, cache.store(ELASTICJOBS), clock.monotonic)
 
     async def reconcile(self, request: Request) -> Result:
         namespace = request.namespace or ""

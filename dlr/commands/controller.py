@@ -161,9 +161,11 @@ async def _manage(
 ) -> None:
     from controller.client import Client
     from controller.connection import load_connection
+    from controller.garbage import keep_pauses_short
     from controller.lease_namespace import find_lease_namespace
     from controller.manager import Manager
 
+    keep_pauses_short()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

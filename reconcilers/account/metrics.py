@@ -21,7 +21,6 @@ from crds.elasticworker import AgentReport, ElasticWorker, ExitClass
 from reconcilers.account.goodput import goodput_now, seconds_by_state
 from reconcilers.clock import Clock
 from reconcilers.managed_by import is_ours
-from reconcilers.parsing import Parser
 from reconcilers.pod.worker_status import current_report
 from reconcilers.worker import BY_JOB
 
@@ -109,8 +108,8 @@ class JobMetrics(Collector):
         self._workers = cache.store(ELASTICWORKERS)
         self._clock = clock
         self._leads = leads
-        self._parse_job = Parser(ElasticJob).parse
-        self._parse_worker = Parser(ElasticWorker).parse
+        self._parse_job = cache.models(ELASTICJOBS, ElasticJob).parse
+        self._parse_worker = cache.models(ELASTICWORKERS, ElasticWorker).parse
 
     def collect(self) -> Iterator[Metric]:
         families = {definition: definition.family() for definition in DEFINITIONS}

@@ -12,7 +12,6 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck
 from reconcilers.check.job_verdicts import LONG_AGO, Checks
-from reconcilers.parsing import Parser
 from reconcilers.worker import BY_JOB, owner_uids
 
 
@@ -20,7 +19,7 @@ class JobChecks:
     def __init__(self, cache: Cache) -> None:
         self._checks = cache.store(NODECHECKS)
         self._nodes = cache.store(NODES)
-        self._parse = Parser(NodeCheck)
+        self._parse = cache.models(NODECHECKS, NodeCheck)
 
     def read(self, job: ElasticJob, workers: Sequence[ElasticWorker]) -> Checks:
         found = self._of(job)

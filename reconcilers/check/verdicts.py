@@ -16,7 +16,6 @@ from controller.resources import ELASTICWORKERS, NODECHECKS
 from crds.elasticworker import ElasticWorker, ExitClass
 from crds.nodecheck import NodeCheck, NodeCheckPhase, NodeVerdict
 from reconcilers.cordon.mark import Verdict, VerdictReason
-from reconcilers.parsing import Parser
 
 BY_EXIT_CLASS = "last-exit-class"
 
@@ -53,7 +52,7 @@ class Verdicts:
     def __init__(self, cache: Cache) -> None:
         self._checks = cache.store(NODECHECKS)
         self._workers = cache.store(ELASTICWORKERS)
-        self._parse_worker = Parser(ElasticWorker)
+        self._parse_worker = cache.models(ELASTICWORKERS, ElasticWorker)
         self._of_checks: dict[tuple[str, str], Evidence | None] = {}
 
     def on(self, node: str) -> list[Verdict]:

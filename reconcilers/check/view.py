@@ -16,7 +16,6 @@ from crds.nodecheck import NodeCheck, NodeResult
 from reconcilers.check.fresh import fresh_passes, newest_verdicts
 from reconcilers.check.scope import Refusal, named_nodes, speakers, wanted_workers
 from reconcilers.check.turns import Claim
-from reconcilers.parsing import Parser
 from reconcilers.worker import BY_JOB, BY_OWNER, owner_uids
 
 
@@ -27,9 +26,9 @@ class CheckView:
         self._jobs = cache.store(ELASTICJOBS)
         self._workers = cache.store(ELASTICWORKERS)
         self._nodes = cache.store(NODES)
-        self._parse_check = Parser(NodeCheck)
-        self._parse_job = Parser(ElasticJob)
-        self._parse_worker = Parser(ElasticWorker)
+        self._parse_check = cache.models(NODECHECKS, NodeCheck)
+        self._parse_job = cache.models(ELASTICJOBS, ElasticJob)
+        self._parse_worker = cache.models(ELASTICWORKERS, ElasticWorker)
 
     def check(self, namespace: str | None, name: str) -> tuple[NodeCheck, dict[str, Any]] | None:
         """The model with the raw object; None if it is gone or going."""

@@ -20,7 +20,6 @@ from reconcilers.check.job_verdicts import Checks
 from reconcilers.clock import Clock
 from reconcilers.job.workers import Workers
 from reconcilers.observations import Observations
-from reconcilers.parsing import Parser
 from reconcilers.scale.job_plans import JobPlans
 from reconcilers.scale.uptake import Plans, Vacant
 from reconcilers.worker import BY_JOB, owner_uids
@@ -66,11 +65,11 @@ class JobView:
         self._nodes = cache.store(NODES)
         self._plans = JobPlans(client, cache)
         self._checks = JobChecks(cache)
-        self._parse_job = Parser(ElasticJob)
-        self._parse_worker = Parser(ElasticWorker)
-        self._joined = Observations(clock.monotonic)
-        self._saved = Observations(clock.monotonic)
-        self._accounted = Observations(clock.monotonic)
+        self._parse_job = cache.models(ELASTICJOBS, ElasticJob)
+        self._parse_worker = cache.models(ELASTICWORKERS, ElasticWorker)
+        self._joined = Observations(self._workers, clock.monotonic)
+        self._saved = Observations(self._workers, clock.monotonic)
+        self._accounted = Observations(self._jobs, clock.monotonic)
 
     async def of(self, request: Request) -> Seen | None:
         """None if the job is gone, or going: garbage collection takes everything that it made."""

@@ -19,7 +19,6 @@ from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck
 from reconcilers.failure.rules import rules_of
 from reconcilers.job import run_policy
-from reconcilers.parsing import Parser
 from reconcilers.pod.check_pod import GRACE_SECONDS, HEARTBEAT_TIMEOUT_SECONDS, build_check_pod
 from reconcilers.pod.gang import PodGroup, pod_group_of
 from reconcilers.pod.job_pod import build_job_pod
@@ -151,8 +150,8 @@ class Assignments:
         self._jobs = cache.store(ELASTICJOBS)
         self._checks = cache.store(NODECHECKS)
         self._nodes = cache.store(NODES)
-        self._parse_job = Parser(ElasticJob)
-        self._parse_check = Parser(NodeCheck)
+        self._parse_job = cache.models(ELASTICJOBS, ElasticJob)
+        self._parse_check = cache.models(NODECHECKS, NodeCheck)
         self._check_image = check_image
 
     def of(self, worker: ElasticWorker) -> Assignment | None:

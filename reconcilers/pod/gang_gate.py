@@ -12,9 +12,9 @@ from typing import Any
 
 from controller.client import Client
 from controller.errors import NotFound
+from controller.store import Memory, Store
 from reconcilers.observations import Observations
 from reconcilers.pod.gang import PodGroup
-from reconcilers.recent import Recent
 
 ANSWER_SECONDS = 0.2
 RETRY_SECONDS = 0.25
@@ -42,19 +42,15 @@ class Obstacle:
 
 
 class GangGate:
-    def __init__(self, client: Client, monotonic: Callable[[], float]) -> None:
+    def __init__(self, client: Client, jobs: Store, monotonic: Callable[[], float]) -> None:
         self._client = client
         self._monotonic = monotonic
-        self._answers: Recent[tuple[str, int], tuple[float, Answer]] = Recent()
-        self._waiting = Observations(monotonic)
+        self._answers: Memory[tuple[float, int, Answer]] = jobs.memory()
+        self._waiting = Observations(jobs, monotonic)
 
     async def obstacle(self, group: PodGroup) -> Obstacle | None:
         """None: the Pods may come."""
-        key = (group.owner_uid, group.min_member)
-        known = self._answers.get(key)
-        if known is None or self._monotonic() - known[0] > ANSWER_SECONDS:
-            known = self._answers.put(key, (self._monotonic(), await self._ask(group)))
-        answer = known[1]
+        answer = await self._answer(group)
         waited_seconds = self._waiting.age_seconds(group.owner_uid, answer)
         if answer is None:
             return None
@@ -64,6 +60,14 @@ class GangGate:
         if waited_seconds < PATIENCE_SECONDS:
             return Obstacle(reason, message, RETRY_SECONDS, worth_telling=False)
         return Obstacle(reason, message, LATER_SECONDS)
+
+    async def _answer(self, group: PodGroup) -> Answer:
+        now, known = self._monotonic(), self._answers.get(group.owner_uid)
+        if known is not None and known[1] == group.min_member and now - known[0] <= ANSWER_SECONDS:
+            return known[2]
+        answer = await self._ask(group)
+        self._answers.put(group.owner_uid, (self._monotonic(), group.min_member, answer))
+        return answer
 
     async def _ask(self, group: PodGroup) -> Answer:
         try:

@@ -8,7 +8,7 @@ from controller.client import Client
 from controller.contact import Contact
 from controller.errors import NotFound
 from controller.resources import LEASES
-from controller.store import Change
+from controller.store import Change, Store
 from crds.elasticworker import ElasticWorker
 from reconcilers.clock import Clock
 from reconcilers.observations import Observations
@@ -36,13 +36,13 @@ def lease_of(worker: ElasticWorker, timeout_seconds: float) -> dict[str, Any]:
 class Heartbeats:
     """Ages of the workers' Leases."""
 
-    def __init__(self, client: Client, contact: Contact, clock: Clock) -> None:
+    def __init__(self, client: Client, leases: Store, contact: Contact, clock: Clock) -> None:
         self._client = client
         self._contact = contact
         self._clock = clock
-        self._pods = Observations(clock.monotonic)
+        self._pods = Observations(leases, clock.monotonic)
         """By Lease, the Pod whose renewals count."""
-        self._renewals = Observations(clock.monotonic)
+        self._renewals = Observations(leases, clock.monotonic)
 
     def note(self, change: Change) -> None:
         """A handler of the cache: when we have seen a renewal. It wakes nobody (`more_than_a_renewal`)."""

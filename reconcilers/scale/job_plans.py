@@ -12,7 +12,6 @@ from controller.resources import ELASTICWORKERS, PODS, SCALEPLANS
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.scaleplan import ScalePlan, ScalePlanPhase
-from reconcilers.parsing import Parser
 from reconcilers.scale.uptake import Plans, Vacant, counts_moved, newest
 from reconcilers.worker import BY_JOB
 from reconcilers.world.slots import vacant_slots
@@ -28,7 +27,7 @@ class JobPlans:
         self._plans = cache.store(SCALEPLANS)
         self._pods = cache.store(PODS)
         self._workers = cache.store(ELASTICWORKERS)
-        self._parse = Parser(ScalePlan)
+        self._parse = cache.models(SCALEPLANS, ScalePlan)
 
     async def read(self, job: ElasticJob) -> Plans:
         """From the cache; but the plan that may have changed the count which is seen, from the server."""

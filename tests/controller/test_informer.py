@@ -2,11 +2,14 @@
 
 import asyncio
 from contextlib import asynccontextmanager, suppress
+from itertools import pairwise
 
+import orjson
 import pytest
 
+from controller import slices
 from controller.cache import Cache
-from controller.errors import Unavailable
+from controller.errors import Forbidden, Gone, NotFound, Unavailable
 from controller.informer import Informer, WatchTiming
 from controller.resources import ELASTICJOBS, PODS
 from tests.controller import virtual_time
@@ -56,6 +59,7 @@ async def test_lists_then_follows_and_tells():
         async with running_cache(client, PODS) as cache:
             await cache.wait_synced(5)
             heard = Heard(cache, PODS)
+            await cache.tell_all(PODS, heard)
             store = cache.store(PODS)
             assert store.get("ns", "old")["kind"] == "Pod"
             assert heard.changes[0].old is None  # what is there is told to who comes late
@@ -95,7 +99,7 @@ async def test_what_vanished_while_the_watch_was_blind_is_told_as_deleted():
             await heard.until(lambda: cache.store(PODS).get("ns", "doomed") is None)
             gone = heard.changes[-1]
             assert gone.new is None and gone.old["metadata"]["name"] == "doomed"
-            assert len(heard.changes) == 3  # the unchanged one is not told again
+            assert len(heard.changes) == 1  # the unchanged one is not told again
 
 
 async def test_an_idle_watch_is_opened_again_without_a_list():
@@ -168,6 +172,77 @@ def test_a_server_that_ends_every_watch_at_once_is_not_asked_in_a_tight_loop():
     virtual_time.run(scenario())
 
 
+class RefusedWatches(RefusingClient):
+    """The first watch lives for a minute; then none is opened any more."""
+
+    def __init__(self, error):
+        super().__init__()
+        self.error = error
+
+    @asynccontextmanager
+    async def watch(self, *_, **__):
+        self.watches += 1
+        if self.watches > 1:
+            raise self.error
+        yield self
+
+    async def lines(self, idle_timeout_seconds):
+        await asyncio.sleep(60)
+        return
+
+
+def after_ten_minutes(client):
+    async def scenario():
+        task = asyncio.create_task(Informer(client, PODS).run())
+        await asyncio.sleep(660)
+        task.cancel()
+        return client
+
+    return virtual_time.run(scenario())
+
+
+@pytest.mark.parametrize("error", [Unavailable("down"), Forbidden(403, "Forbidden", "no")])
+def test_a_watch_that_cannot_be_opened_is_tried_at_growing_intervals(error):
+    client = after_ten_minutes(RefusedWatches(error))
+    assert client.lists == 1 and 40 < client.watches < 90
+
+
+@pytest.mark.parametrize("error", [Gone(410, "Expired", "too old"), NotFound(404, "NotFound", "no CRD")])
+def test_a_version_that_every_watch_refuses_is_listed_anew_at_growing_intervals(error):
+    client = after_ten_minutes(RefusedWatches(error))
+    assert 40 < client.lists < 90 and client.watches <= client.lists + 1
+
+
+class ForgetfulStream(RefusingClient):
+    """Every watch brings an event, and then has forgotten where it was."""
+
+    async def lines(self, idle_timeout_seconds):
+        gone = {"type": "ERROR", "object": {"code": 410, "reason": "Expired"}}
+        news = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "2"}}}
+        return [orjson.dumps(news), orjson.dumps(gone)]
+
+
+def test_a_stream_that_has_to_be_listed_anew_at_once_is_not_asked_in_a_tight_loop():
+    assert after_ten_minutes(ForgetfulStream()).lists < 90
+
+
+def test_a_watch_that_lived_is_opened_again_at_once_after_failures():
+    class Mending(RefusedWatches):
+        opened = ()
+
+        @asynccontextmanager
+        async def watch(self, *_, **__):
+            self.watches += 1
+            self.opened += (now(),)
+            if 1 < self.watches < 20:
+                raise self.error
+            yield self
+
+    client = after_ten_minutes(Mending(Unavailable("down")))
+    lived = [later - earlier for earlier, later in pairwise(client.opened[19:])]
+    assert lived and lived == pytest.approx([60.0] * len(lived))
+
+
 class DownClient(RefusingClient):
     async def list_page(self, *_, **__):
         self.lists += 1
@@ -185,3 +260,73 @@ def test_a_server_that_is_down_is_asked_at_growing_intervals():
         task.cancel()
 
     virtual_time.run(scenario())
+
+
+def fields_of(name):
+    return [{"manager": name, "operation": "Update", "fieldsV1": {"f:spec": {}}}]
+
+
+async def test_who_wrote_what_is_kept_of_jobs_alone():
+    async with fake_api() as api, client_of(api) as client:
+        jobs = "/apis/elastic.iml.github.io/v1alpha1/elasticjobs"
+
+        def with_fields(name):
+            made = pod(name)
+            made["metadata"]["managedFields"] = fields_of(name)
+            return made
+
+        for path in (PODS_PATH, jobs):
+            api.put(path, with_fields("listed"))
+        async with running_cache(client, PODS, ELASTICJOBS) as cache:
+            await cache.wait_synced(5)
+            heard, ours = Heard(cache, PODS), client.guarded(None, cache.note_write)
+            written = await ours.create(PODS, with_fields("written"))
+            assert written["metadata"]["name"] == "written"
+            api.put(PODS_PATH, with_fields("watched"))
+            api.remove(PODS_PATH, with_fields("listed"))
+            await heard.until(lambda: cache.store(PODS).get("ns", "listed") is None)
+            assert len(heard.changes) == 3
+            assert not any("managedFields" in c.current["metadata"] for c in heard.changes)
+            job = cache.store(ELASTICJOBS).get("ns", "listed")
+            assert job["metadata"]["managedFields"] == fields_of("listed")
+
+
+def many(count, version="5"):
+    return [
+        {"metadata": {"name": f"p{i}", "namespace": "ns", "uid": f"u{i}", "resourceVersion": version}}
+        for i in range(count)
+    ]
+
+
+class CrowdedClient(RefusingClient):
+    """Thousands of objects in one list, and then as many events in one piece."""
+
+    async def list_page(self, *_, **__):
+        return {"items": many(3_000), "metadata": {"resourceVersion": "5"}}
+
+    async def lines(self, idle_timeout_seconds):
+        return [orjson.dumps({"type": "MODIFIED", "object": obj}) for obj in many(3_000, "6")]
+
+
+async def test_others_have_a_turn_while_thousands_of_objects_are_taken_in(monkeypatch):
+    monkeypatch.setattr(slices, "SLICE_SECONDS", 0.0)  # a turn after every piece of work
+    informer = Informer(CrowdedClient(), PODS)
+    turns = 0
+
+    async def other():
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task, counts = asyncio.create_task(other()), []
+    for _ in range(3):  # list, open, read
+        before = turns
+        await informer.advance()
+        counts.append(turns - before)
+    before = turns
+    await informer.tell_all(lambda change: None)
+    counts.append(turns - before)
+    task.cancel()
+    assert [count >= 3_000 for count in counts] == [True, False, True, True]
+    assert {obj["metadata"]["resourceVersion"] for obj in informer.store.list()} == {"6"}

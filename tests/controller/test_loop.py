@@ -4,11 +4,11 @@ import logging
 import pytest
 from prometheus_client import CollectorRegistry
 
-from controller.errors import NamespaceTerminating, Unavailable
-from controller.loop import ReconcileLoop, make_queue
+from controller.errors import Conflict, Invalid, InvalidStatus, NamespaceTerminating, Unavailable
+from controller.loop import ReconcileLoop, ReconcileTimeout, make_queue
 from controller.metrics import QueueMetrics, ReconcileMetrics
 from controller.namespaces import TerminatingNamespaces
-from controller.reconciler import Reconciler, Request, Result, TerminalError
+from controller.reconciler import Reconciler, Reporter, Request, Result, TerminalError
 from tests.controller import virtual_time
 from tests.controller.virtual_time import now
 
@@ -32,7 +32,34 @@ class Scripted(Reconciler):
         return action if isinstance(action, Result) else Result()
 
 
-def play(reconciler, seconds=10.0, workers=1, timeout_seconds=120.0, requests=(JOB,), terminating=None):
+class Reports(Reporter):
+    """What is to be shown; showing fails, if it is told to."""
+
+    def __init__(self, problem=None):
+        self.problem = problem
+        self.errors = []
+        self.successes = 0
+
+    async def failed(self, request, error):
+        self.errors.append(error)
+        if self.problem is not None:
+            raise self.problem
+
+    async def succeeded(self, request):
+        self.successes += 1
+        if self.problem is not None:
+            raise self.problem
+
+
+def play(
+    reconciler,
+    seconds=10.0,
+    workers=1,
+    timeout_seconds=120.0,
+    requests=(JOB,),
+    terminating=None,
+    reporter=None,
+):
     """Runs it for that long in virtual time, starting with `requests`; returns the metrics' reader."""
     registry = CollectorRegistry()
 
@@ -46,6 +73,7 @@ def play(reconciler, seconds=10.0, workers=1, timeout_seconds=120.0, requests=(J
             metrics=ReconcileMetrics(registry),
             terminating=terminating or TerminatingNamespaces(),
             timeout_seconds=timeout_seconds,
+            reporter=reporter,
         )
         running = asyncio.create_task(loop.run())
         for request in requests:
@@ -197,3 +225,39 @@ def test_another_namespace_does_not_wait_for_one_that_goes():
     reconciler = Scripted(create)
     play(reconciler, 5.0, requests=(JOB, Request("other", "a")), terminating=terminating)
     assert reconciler.calls == [0.0, 0.0]
+
+
+def test_status_that_the_server_finds_invalid_is_not_tried_again():
+    reconciler, reports = Scripted(InvalidStatus(422, "Invalid", "too many")), Reports()
+    read = play(reconciler, reporter=reports)
+    assert len(reconciler.calls) == 1 and len(reports.errors) == 1
+    assert read("controller_runtime_terminal_reconcile_errors_total") == 1
+
+
+def test_what_nobody_foresaw_is_reported_and_what_comes_and_goes_with_the_server_is_not():
+    told = [KeyError("spec"), TerminalError("no way"), InvalidStatus(422, "Invalid", "")]
+    untold = [
+        Unavailable("down"),
+        Conflict(409, "Conflict", ""),
+        Invalid(422, "Invalid", "a Pod"),
+        TimeoutError(),
+        NamespaceTerminating(403, "Forbidden", ""),
+    ]
+    for error in told + untold:
+        reports = Reports()
+        play(Scripted(error), reporter=reports)
+        assert reports.errors == ([error] if error in told else [])
+    reports = Reports()
+    play(Scripted(lambda: asyncio.sleep(1e6)), seconds=50, timeout_seconds=20, reporter=reports)
+    assert [type(error) for error in reports.errors] == [ReconcileTimeout]
+    assert reports.successes == 1
+
+
+def test_a_report_that_fails_changes_nothing(caplog):
+    reports = Reports(Conflict(409, "Conflict", "the job has changed"))
+    reconciler = Scripted(KeyError("spec"), KeyError("spec"))
+    with caplog.at_level(logging.INFO):
+        read = play(reconciler, reporter=reports)
+    assert reconciler.calls == pytest.approx([0, 0.005, 0.015], abs=1e-6)
+    assert results(read) == {"error": 2, "success": 1}
+    assert sum("could not be reported controller=job object=ns/job" in r.message for r in caplog.records) == 3

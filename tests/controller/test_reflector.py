@@ -198,7 +198,7 @@ def take(store, told, events):
     for event in events:
         match event:
             case Replaced(items):
-                changes = store.replace(items)
+                changes = [change for change in store.replace_stepwise(items) if change is not None]
             case Applied(body):
                 changes = [store.apply(body)]
             case Deleted(body):

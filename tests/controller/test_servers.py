@@ -1,10 +1,14 @@
+import asyncio
 import socket
+import threading
 
 import aiohttp
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client import CollectorRegistry, Counter
+from prometheus_client.metrics_core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from controller.servers import READINESS_SERVICE, Health, Listen, ServeError, serve
 
@@ -108,3 +112,27 @@ async def test_two_processes_cannot_share_a_grpc_port():
 async def test_servers_left_out_have_no_port():
     async with serve(Listen("127.0.0.1", None, None, None), Health(), CollectorRegistry()) as ports:
         assert (ports.health, ports.metrics, ports.grpc) == (None, None, None)
+
+
+class Slow(Collector):
+    """Takes as long as it is told to, and has the loop's help in that."""
+
+    def __init__(self):
+        self.go_on = threading.Event()
+
+    def collect(self):
+        assert self.go_on.wait(10)
+        yield GaugeMetricFamily("slow", "Slow", value=1)
+
+
+async def test_probes_are_answered_while_metrics_are_collected():
+    registry, slow = CollectorRegistry(auto_describe=False), Slow()
+    slow.describe = lambda: []  # or registering it would collect
+    registry.register(slow)
+    async with serve(FREE, Health(), registry) as ports:
+        scrape = asyncio.create_task(fetch(ports.metrics, "/metrics"))
+        for _ in range(20):
+            assert await fetch(ports.health, "/healthz") == (200, "ok\n")
+        assert not scrape.done()
+        slow.go_on.set()
+        assert "slow 1.0" in (await scrape)[1]

@@ -51,10 +51,14 @@ def test_cluster_scoped_objects_have_no_namespace():
 def test_replacing_tells_only_what_changed_and_what_is_gone():
     store = Store()
     same, changed, gone = obj("same"), obj("changed"), obj("gone")
-    store.replace([same, changed, gone])
+    list(store.replace_stepwise([same, changed, gone]))
     newer, fresh = obj("changed", 2), obj("fresh")
-    changes = store.replace([obj("same"), newer, fresh])
-    assert changes == [Change(gone, None), Change(changed, newer), Change(None, fresh)]
+    changes = store.replace_stepwise([obj("same"), newer, fresh])
+    assert [change for change in changes if change is not None] == [
+        Change(gone, None),
+        Change(changed, newer),
+        Change(None, fresh),
+    ]
 
 
 def test_a_deletion_carries_the_last_state_and_the_unknown_is_nobodys_business():
@@ -73,7 +77,7 @@ MOVES = st.lists(
     st.one_of(
         st.tuples(st.just("apply"), OBJECTS),
         st.tuples(st.just("delete"), OBJECTS),
-        st.tuples(st.just("replace"), st.lists(OBJECTS, max_size=5)),
+        st.tuples(st.just("replace_stepwise"), st.lists(OBJECTS, max_size=5)),
     ),
     max_size=30,
 )
@@ -84,8 +88,50 @@ def test_indexes_always_agree_with_the_content(moves):
     store = Store()
     store.add_index("job", by_job)
     for move, argument in moves:
-        getattr(store, move)(argument)
+        done = getattr(store, move)(argument)
+        if move == "replace_stepwise":
+            list(done)
         for job in ("x", "y"):
             found = {key_of(o) for o in store.by_index("job", job)}
             assert found == {key_of(o) for o in store.list() if job in by_job(o)}
         assert {key_of(o) for o in store.list("ns")} == {key_of(o) for o in store.list()}
+
+
+def with_uid(name, uid, version="1"):
+    made = obj(name, version)
+    made["metadata"]["uid"] = uid
+    return made
+
+
+def test_what_is_remembered_of_an_object_goes_with_it():
+    store = Store()
+    memory = store.memory()
+    for gone in (
+        lambda: store.delete(with_uid("a", "first", 9)),
+        lambda: list(store.replace_stepwise([])),
+        lambda: store.apply(with_uid("a", "second", 9)),
+    ):
+        list(store.replace_stepwise([with_uid("a", "first")]))
+        assert memory.put("first", 1) == 1 and memory.get("first") == 1
+        store.apply(with_uid("a", "first", 2))
+        assert memory.get("first") == 1, "another version is the same object"
+        gone()
+        assert memory.get("first") is None
+        assert memory.put("first", 2) == 2 and len(memory) == 0, "nor does a late word of it stay"
+
+
+@given(MOVES)
+def test_no_memory_outlives_its_object(moves):
+    store = Store()
+    memory = store.memory()
+    for move, argument in moves:
+        for each in argument if isinstance(argument, list) else [argument]:
+            metadata = each["metadata"]
+            metadata["uid"] = f"{metadata['name']}-{int(metadata['resourceVersion']) // 20}"
+        done = getattr(store, move)(argument)
+        if move == "replace_stepwise":
+            list(done)
+        uids = {o["metadata"]["uid"] for o in store.list()}
+        for uid in uids:
+            memory.put(uid, 1)
+        assert len(memory) == len(uids)

@@ -12,6 +12,7 @@ from controller.errors import AlreadyExists, NotFound
 from controller.events import EventRecorder
 from controller.reconciler import Request
 from controller.resources import ELASTICJOBS
+from crds.elasticjob import ElasticJob
 from reconcilers.companions import CompanionReconciler
 from tests.reconcilers.build import job
 
@@ -31,6 +32,12 @@ class Stores:
 
     def store(self, resource: object) -> Store:
         return Store(JOB.to_wire() if resource == ELASTICJOBS else None)
+
+    def models(self, *_: object) -> Stores:
+        return self
+
+    def parse(self, _: object) -> ElasticJob:
+        return JOB
 
 
 class Fleeting:

@@ -140,7 +140,7 @@ def without_checks(manager: Manager) -> None:
     add_indexes(manager.cache)
     add_jobs(manager, Clock())
     add_workers(manager, Clock(), PodOptions())
-    add_companions(manager)
+    add_companions(manager, Clock())
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from pathlib import Path
 from crds import names
 from crds.scaleplan import ScalePlanPhase
 from reconcilers.check.scope import FailedReason
+from reconcilers.reconciled import RECONCILED
 
 ROOT = Path(__file__).parents[2]
 SOURCES = [p for folder in ("reconcilers", "controller") for p in sorted((ROOT / folder).rglob("*.py"))]
@@ -103,7 +104,7 @@ def test_events_have_a_type() -> None:
 
 
 def test_every_condition_is_documented() -> None:
-    types = {names.CONDITION_UNHEALTHY}
+    types = {names.CONDITION_UNHEALTHY, RECONCILED}
     for path, name, call in calls():
         if name == "with_condition":
             said = ast.unparse(call.args[1])

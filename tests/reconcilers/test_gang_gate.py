@@ -8,6 +8,7 @@ import pytest
 
 from controller.client import Client
 from controller.errors import NotFound
+from controller.store import Store
 from reconcilers.pod.gang import PodGroup, pod_group_of
 from reconcilers.pod.gang_gate import ANSWER_SECONDS, PATIENCE_SECONDS, GangGate
 from tests.reconcilers.build import job
@@ -39,7 +40,9 @@ def server() -> Server:
 @pytest.fixture
 def gate(server: Server) -> GangGate:
     client: Client = server  # type: ignore[assignment]
-    return GangGate(client, server.monotonic)
+    jobs = Store()
+    jobs.apply(job().to_wire())
+    return GangGate(client, jobs, server.monotonic)
 
 
 def group(replicas: int = 4) -> PodGroup:

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from controller.client import Client
 from controller.contact import Contact
-from controller.store import Change
+from controller.store import Change, Store
 from crds.elasticworker import ElasticWorker
 from reconcilers.clock import Clock
 from reconcilers.pod.heartbeat import Heartbeats
@@ -14,7 +14,12 @@ from reconcilers.predicates import more_than_a_renewal
 from tests.reconcilers.build import pod, report, worker
 
 LEASE: dict[str, Any] = {
-    "metadata": {"name": "digits-worker-0", "namespace": "default", "uid": "lease-0"},
+    "metadata": {
+        "name": "digits-worker-0",
+        "namespace": "default",
+        "uid": "lease-0",
+        "resourceVersion": "1",
+    },
     "spec": {"holderIdentity": "digits-worker-0-1", "renewTime": "2026-01-01T11:59:59.000000Z"},
 }
 
@@ -27,7 +32,9 @@ class Listener:
         contact = Contact(now=lambda: self.seconds, gap_seconds=float("inf"))
         contact.answered()
         nobody = cast(Client, None)
-        self.heartbeats = Heartbeats(nobody, contact, Clock(monotonic=lambda: self.seconds))
+        self.leases = Store()
+        self.leases.apply(LEASE)
+        self.heartbeats = Heartbeats(nobody, self.leases, contact, Clock(monotonic=lambda: self.seconds))
 
     def age_after(self, seconds: float, of: dict[str, Any], spoken: ElasticWorker) -> float | None:
         self.seconds += seconds
@@ -60,6 +67,25 @@ def test_a_renewal_counts_from_when_it_came_though_nobody_looked_then() -> None:
     listener.heartbeats.note(Change(LEASE, renewed))
     listener.seconds += 20
     assert listener.heartbeats.age_seconds(renewed, pod(), spoken) == 20
+
+
+def test_of_21_000_leases_each_is_remembered_as_long_as_it_is_there() -> None:
+    listener, spoken = Listener(), worker(agent=report())
+    assert listener.age_after(0, pod(), spoken) == 0
+    others = [
+        LEASE | {"metadata": LEASE["metadata"] | {"name": f"w-{i}", "uid": f"l-{i}"}} for i in range(21_000)
+    ]
+    for second in range(600):
+        listener.seconds += 1
+        for other in others if second % 300 == 0 else ():
+            listener.leases.apply(other)
+            listener.heartbeats.note(Change(None, other))
+    assert listener.heartbeats.age_seconds(LEASE, pod(), spoken) == 600
+    for other in others:
+        listener.leases.delete(other)
+        listener.heartbeats.note(Change(other, None))
+    assert len(listener.heartbeats._renewals._seen) == 1, "what is gone is forgotten"
+    assert listener.heartbeats.age_seconds(LEASE, pod(), spoken) == 600
 
 
 def test_renewals_wake_nobody_but_whoever_begins_to_renew_does() -> None:

@@ -191,7 +191,7 @@ def test_what_is_deleted_is_gone_with_the_next_scrape(scraped: Scraped) -> None:
     scraped.put(running_job(), worker(0, agent=agent(0)))
     assert scraped.samples()
     for resource in (ELASTICJOBS, ELASTICWORKERS):
-        scraped.cache.store(resource).replace([])
+        list(scraped.cache.store(resource).replace_stepwise([]))
     assert scraped.samples() == {}
 
 

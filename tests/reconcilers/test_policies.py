@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller.store import Store
 from crds.elasticjob import JobPhase, Rendezvous, RendezvousPhase
 from crds.elasticworker import WorkerPhase
 from reconcilers.conditions import is_true
@@ -14,7 +15,6 @@ from reconcilers.job.relaunch import MAX_DELAY_SECONDS, delay_seconds, plan_rela
 from reconcilers.job.run_policy import seconds_to_cleaning, seconds_to_deadline, seconds_to_expiry
 from reconcilers.job.workers import Workers, new_worker, plan_workers
 from reconcilers.observations import Observations
-from reconcilers.recent import Recent
 from reconcilers.status_patch import merge_patch
 from tests.reconcilers.build import NOW, job, later, worker
 
@@ -236,19 +236,15 @@ def test_merge_patch_leads_from_one_status_to_the_other(
     assert merge_patch(after, after) == {}
 
 
-def test_age_counts_from_when_we_first_saw_the_value() -> None:
-    now = [100.0]
-    seen = Observations(lambda: now[0])
+def test_age_counts_from_when_we_first_saw_the_value_and_is_forgotten_with_the_object() -> None:
+    now, leases = [100.0], Store()
+    lease = {"metadata": {"name": "a", "namespace": "default", "uid": "lease", "resourceVersion": "1"}}
+    leases.apply(lease)
+    seen = Observations(leases, lambda: now[0])
     assert seen.age_seconds("lease", "v1") == 0
     now[0] = 130.0
     assert seen.age_seconds("lease", "v1") == 30
     assert seen.age_seconds("lease", "v2") == 0
-
-
-def test_memory_keeps_what_was_used_last() -> None:
-    memory: Recent[str, int] = Recent(capacity=2)
-    for key in ("a", "b"):
-        memory.put(key, 1)
-    assert memory.get("a") == 1
-    memory.put("c", 1)
-    assert memory.get("b") is None and memory.get("a") == 1
+    now[0] = 150.0
+    leases.delete(lease)
+    assert seen.age_seconds("lease", "v2") == 0

@@ -1,23 +1,24 @@
-"""From the cache's raw objects to our models: pydantic only here, and only once a version of an object."""
+"""A store's objects as our models: parsed once a version, whoever reads them."""
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
+from controller.resources import Object
+from controller.store import Memory, Store
 from crds.model import Model
-from reconcilers.recent import Recent
 
 M = TypeVar("M", bound=Model)
 
 
-class Parser(Generic[M]):
-    """Remembers the model of each object's last version, since a job's workers are read many times over."""
+class Models(Generic[M]):
+    """The models of one kind, shared by everybody: models are frozen."""
 
-    def __init__(self, model: type[M]) -> None:
+    def __init__(self, store: Store, model: type[M]) -> None:
         self._model = model
-        self._parsed: Recent[str, tuple[str, M]] = Recent()
+        self._parsed: Memory[tuple[str, M]] = store.memory()
 
-    def parse(self, raw: dict[str, Any]) -> M:
+    def parse(self, raw: Object) -> M:
         """The object as a model.
 
         Raises:

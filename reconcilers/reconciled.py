@@ -1,0 +1,114 @@
+"""Condition `Reconciled`: an object that the controller cannot cope with says so (docs/events.md).
+
+It is not there before the first failure. It is written when the kind of failure changes, not with every
+failure, so that the write, which wakes the object's reconciler, cannot make a loop.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from controller.cache import Cache
+from controller.client import Client
+from controller.errors import InvalidStatus
+from controller.events import EventRecorder
+from controller.loop import ReconcileTimeout
+from controller.reconciler import Reporter, Request, TerminalError
+from controller.resources import ELASTICWORKERS, Resource
+from controller.wording import shortened
+from crds.model import ConditionStatus
+from reconcilers.clock import Clock
+
+RECONCILED = "Reconciled"
+ERROR_LIMIT = 400
+"""Characters of the error itself in the message."""
+
+Object = dict[str, Any]
+
+
+class ReconciledCondition(Reporter):
+    """For one controller; of two controllers that look at the same objects, each withdraws its own word."""
+
+    def __init__(
+        self,
+        controller: str,
+        resource: Resource,
+        client: Client,
+        cache: Cache,
+        recorder: EventRecorder,
+        clock: Clock,
+    ) -> None:
+        self._controller = controller
+        self._resource = resource
+        self._client = client
+        self._store = cache.store(resource)
+        self._recorder = recorder
+        self._clock = clock
+
+    async def failed(self, request: Request, error: Exception) -> None:
+        raw = self._store.get(request.namespace, request.name)
+        if raw is None:
+            return
+        reason, message = type(error).__name__, f"{self._controller}: {sentence(error)}"
+        if self._resource == ELASTICWORKERS:
+            self._recorder.event(_owner(raw), "Warning", "ReconcileFailed", f"{request.name}: {message}")
+        else:
+            self._recorder.event(raw, "Warning", "ReconcileFailed", message)
+        known = _condition(raw)
+        if (known.get("status"), known.get("reason")) != (ConditionStatus.FALSE, reason):
+            await self._write(raw, ConditionStatus.FALSE, reason, message)
+
+    async def succeeded(self, request: Request) -> None:
+        raw = self._store.get(request.namespace, request.name)
+        known = {} if raw is None else _condition(raw)
+        ours = known.get("message", "").startswith(f"{self._controller}: ")
+        if raw is not None and ours and known["status"] == ConditionStatus.FALSE:
+            await self._write(raw, ConditionStatus.TRUE, "Recovered", "")
+
+    async def _write(self, raw: Object, status: ConditionStatus, reason: str, message: str) -> None:
+        metadata, known = raw["metadata"], _condition(raw)
+        condition = {
+            "type": RECONCILED,
+            "status": status.value,
+            "reason": reason,
+            "message": message,
+            "lastTransitionTime": self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "observedGeneration": metadata.get("generation", 0),
+        }
+        if known.get("status") == status:
+            condition["lastTransitionTime"] = known["lastTransitionTime"]
+        others = [c for c in raw.get("status", {}).get("conditions", ()) if c is not known]
+        patch = {
+            "metadata": {"resourceVersion": metadata["resourceVersion"]},
+            "status": {"conditions": [*others, condition]},
+        }
+        name, namespace = metadata["name"], metadata.get("namespace")
+        await self._client.patch(self._resource, name, patch, namespace, subresource="status")
+
+
+def sentence(error: Exception) -> str:
+    """What went wrong in a look, and what comes next."""
+    text = shortened(" ".join(str(error).split()), ERROR_LIMIT)
+    if isinstance(error, InvalidStatus):
+        return f"the API server refuses the status that was computed: {text}; the next try is when it changes"
+    if isinstance(error, TerminalError):
+        return f"{text}; the next try is when it changes"
+    if isinstance(error, ReconcileTimeout):
+        return f"the look {text}; it is tried again"
+    return f"unforeseen {type(error).__name__}: {text}; it is tried again, and the controller's log says more"
+
+
+def _condition(raw: Object) -> Object:
+    """Empty if there is none."""
+    conditions: list[Object] = raw.get("status", {}).get("conditions") or []
+    return next((c for c in conditions if c["type"] == RECONCILED), {})
+
+
+def _owner(worker: Object) -> Object:
+    """The job or check of a worker, as far as an Event needs it; the worker itself if it has none."""
+    metadata = worker["metadata"]
+    owner = next((o for o in metadata.get("ownerReferences", ()) if o.get("controller")), None)
+    if owner is None:
+        return worker
+    named = {"namespace": metadata.get("namespace"), "name": owner["name"], "uid": owner["uid"]}
+    return {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "metadata": named}

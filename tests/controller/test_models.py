@@ -1,0 +1,37 @@
+"""A version of an object is parsed once, however many read it."""
+
+from controller.cache import Cache
+from controller.resources import ELASTICWORKERS
+from crds.elasticworker import ElasticWorker
+from tests.reconcilers import build
+
+
+def raw(version, **status):
+    wire = build.worker(0, **status).to_wire()
+    wire["metadata"]["resourceVersion"] = str(version)
+    return wire
+
+
+def test_all_who_ask_a_cache_share_one_model_of_each_version():
+    cache = Cache(None)
+    store = cache.store(ELASTICWORKERS)
+    store.apply(raw(1))
+    one, other = (cache.models(ELASTICWORKERS, ElasticWorker) for _ in range(2))
+    assert one is other
+    first = one.parse(store.get("default", "digits-worker-0"))
+    assert first is other.parse(raw(1))
+    store.apply(raw(2, nodeName="node-9"))
+    second = one.parse(store.get("default", "digits-worker-0"))
+    assert second is not first and second.status.node_name == "node-9"
+
+
+def test_models_go_with_their_objects():
+    cache = Cache(None)
+    store, models = cache.store(ELASTICWORKERS), cache.models(ELASTICWORKERS, ElasticWorker)
+    assert models.parse(raw(1)).spec.index == 0
+    assert len(models._parsed) == 0, "what is read beside the cache is not remembered"
+    store.apply(raw(1))
+    models.parse(raw(1))
+    assert len(models._parsed) == 1
+    store.delete(raw(2))
+    assert len(models._parsed) == 0

@@ -1,0 +1,258 @@
+"""What an object says of a controller that cannot cope with it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import pytest
+
+from controller.cache import Cache
+from controller.client import Client
+from controller.errors import Conflict, Invalid, InvalidStatus, Unavailable
+from controller.events import EventRecorder
+from controller.loop import ReconcileTimeout
+from controller.manager import Manager
+from controller.reconciler import Request, Result, TerminalError
+from controller.resources import ELASTICJOBS, ELASTICWORKERS, EVENTS, Resource
+from reconcilers.clock import Clock
+from reconcilers.companions import CompanionReconciler
+from reconcilers.elasticjob import ElasticJobReconciler
+from reconcilers.reconciled import RECONCILED, ReconciledCondition
+from reconcilers.setup import add_companions, add_indexes, add_jobs
+from tests.reconcilers import build
+from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers
+
+DIGITS = Request("default", "digits")
+REFUSED = InvalidStatus(422, "Invalid", "status.retired: Too many: 10001: must have at most 10000 items")
+
+
+class Server:
+    """Takes patches of status into the cache, as a watch would; or refuses them."""
+
+    def __init__(self) -> None:
+        self.cache = Cache(cast(Client, self))
+        self.patches: list[dict[str, Any]] = []
+        self.events: list[tuple[str, str, str]] = []
+        self.refusal: Exception | None = None
+        self.now = datetime(2026, 1, 1, tzinfo=UTC)
+
+    def put(self, resource: Resource, wire: dict[str, Any]) -> None:
+        self.cache.store(resource).apply({"apiVersion": resource.api_version, "kind": resource.kind, **wire})
+
+    def reporter(self, controller: str, resource: Resource = ELASTICJOBS) -> ReconciledCondition:
+        clock = Clock(now=lambda: self.now)
+        recorder, client = cast(EventRecorder, self), cast(Client, self)
+        return ReconciledCondition(controller, resource, client, self.cache, recorder, clock)
+
+    async def patch(
+        self, resource: Resource, name: str, body: dict[str, Any], namespace: str, *, subresource: str
+    ) -> None:
+        assert subresource == "status"
+        if self.refusal is not None:
+            raise self.refusal
+        self.patches.append(body)
+        known = self.cache.store(resource).get(namespace, name)
+        assert known is not None
+        metadata = known["metadata"] | {"resourceVersion": str(int(body["metadata"]["resourceVersion"]) + 1)}
+        status = known.get("status", {}) | body["status"]
+        self.cache.store(resource).apply(known | {"metadata": metadata, "status": status})
+
+    def event(self, obj: dict[str, Any], type_: str, reason: str, message: str) -> None:
+        assert (type_, reason) == ("Warning", "ReconcileFailed")
+        self.events.append((obj["kind"], obj["metadata"]["name"], message))
+
+    def condition(self, resource: Resource = ELASTICJOBS, name: str = "digits") -> dict[str, Any]:
+        raw = self.cache.store(resource).get("default", name) or {}
+        return next((c for c in raw["status"]["conditions"] if c["type"] == RECONCILED), {})
+
+
+@pytest.fixture
+def stage() -> Server:
+    made = Server()
+    running = {"type": "Running", "status": "True", "reason": "Running", "lastTransitionTime": build.NOW}
+    made.put(ELASTICJOBS, build.job(status={"conditions": [running]}).to_wire())
+    made.put(ELASTICWORKERS, build.worker().to_wire())
+    return made
+
+
+async def test_an_unforeseen_error_is_a_condition_and_an_event_until_a_look_ends_well(stage: Server) -> None:
+    reporter = stage.reporter("elasticjob")
+    await reporter.succeeded(DIGITS)
+    assert not stage.patches, "nothing is written of what is well"
+    await reporter.failed(DIGITS, KeyError("spec"))
+    said = stage.condition()
+    assert (said["status"], said["reason"]) == ("False", "KeyError")
+    assert said["message"] == (
+        "elasticjob: unforeseen KeyError: 'spec'; it is tried again, and the controller's log says more"
+    )
+    assert stage.events == [("ElasticJob", "digits", said["message"])]
+    assert stage.patches[0]["metadata"] == {"resourceVersion": "1"}
+    assert len(stage.patches[0]["status"]["conditions"]) == 2, "the others stay"
+    await reporter.succeeded(DIGITS)
+    assert (stage.condition()["status"], stage.condition()["reason"]) == ("True", "Recovered")
+    await reporter.succeeded(DIGITS)
+    assert len(stage.patches) == 2
+
+
+async def test_the_same_kind_of_error_is_written_once_however_its_words_change(stage: Server) -> None:
+    reporter = stage.reporter("elasticjob")
+    for address in range(100):
+        await reporter.failed(DIGITS, KeyError(f"at {address}"))
+    assert len(stage.patches) == 1 and len(stage.events) == 100
+    stage.now = stage.now.replace(hour=1)
+    await reporter.failed(DIGITS, ValueError("another"))
+    assert stage.condition()["reason"] == "ValueError"
+    assert stage.condition()["lastTransitionTime"] == "2026-01-01T00:00:00Z", "it was False before"
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (REFUSED, "refuses the status that was computed: status.retired: Too many"),
+        (
+            TerminalError("there is no such kind"),
+            "jobs: there is no such kind; the next try is when it changes",
+        ),
+        (
+            ReconcileTimeout("did not end within 120 s"),
+            "the look did not end within 120 s; it is tried again",
+        ),
+        (RuntimeError("many\n  lines" + "x" * 100_000), "unforeseen RuntimeError: many lines"),
+    ],
+)
+async def test_the_message_is_one_bounded_sentence(stage: Server, error: Exception, expected: str) -> None:
+    await stage.reporter("jobs").failed(DIGITS, error)
+    message = stage.condition()["message"]
+    assert expected in message and "\n" not in message and len(message) < 600
+
+
+async def test_a_worker_says_so_itself_and_its_owner_has_the_event(stage: Server) -> None:
+    wire = build.worker().to_wire()
+    owner = {
+        "apiVersion": "x/v1",
+        "kind": "ElasticJob",
+        "name": "digits",
+        "uid": "uid-digits",
+        "controller": True,
+    }
+    wire["metadata"] |= {"resourceVersion": "2", "ownerReferences": [owner]}
+    stage.put(ELASTICWORKERS, wire)
+    name = wire["metadata"]["name"]
+    await stage.reporter("elasticworker", ELASTICWORKERS).failed(Request("default", name), KeyError("spec"))
+    assert stage.condition(ELASTICWORKERS, name)["status"] == "False"
+    ((kind, told, message),) = stage.events
+    assert (kind, told) == ("ElasticJob", "digits") and message.startswith(
+        f"{name}: elasticworker: unforeseen"
+    )
+
+
+async def test_of_two_controllers_each_withdraws_its_own_word(stage: Server) -> None:
+    job, companion = stage.reporter("elasticjob"), stage.reporter("jobcompanion")
+    await companion.failed(DIGITS, KeyError("spec"))
+    await job.succeeded(DIGITS)
+    assert stage.condition()["status"] == "False"
+    await companion.succeeded(DIGITS)
+    assert stage.condition()["status"] == "True"
+
+
+async def test_what_has_gone_is_not_told_of(stage: Server) -> None:
+    reporter = stage.reporter("elasticjob")
+    await reporter.failed(Request("default", "gone"), KeyError("spec"))
+    await reporter.succeeded(Request("default", "gone"))
+    assert not stage.patches and not stage.events
+
+
+@pytest.mark.parametrize("refusal", [REFUSED, Conflict(409, "Conflict", ""), Unavailable("down")])
+async def test_the_event_is_told_though_the_condition_is_refused(stage: Server, refusal: Exception) -> None:
+    stage.refusal = refusal
+    with pytest.raises(type(refusal)):  # which the loop logs: tests/controller/test_loop.py
+        await stage.reporter("elasticjob").failed(DIGITS, KeyError("spec"))
+    assert len(stage.events) == 1
+
+
+# --- the whole way, against the API server ---------------------------------------------------------------
+
+
+@asynccontextmanager
+async def troubled(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch, name: str, look: Callable[[Any], Any]
+) -> AsyncIterator[tuple[Hollow, list[int]]]:
+    """A job whose reconciler does `look`, and how often it did."""
+    looks: list[int] = []
+
+    async def reconcile(self: ElasticJobReconciler, request: Request) -> Result:
+        if request.name == name:
+            looks.append(1)
+            await look(self._client)
+        return Result()
+
+    async def well(self: CompanionReconciler, request: Request) -> Result:
+        return Result()
+
+    def register(manager: Manager) -> None:
+        add_indexes(manager.cache)
+        add_jobs(manager, Clock())
+        add_companions(manager, Clock())
+
+    monkeypatch.setattr(ElasticJobReconciler, "reconcile", reconcile)
+    monkeypatch.setattr(CompanionReconciler, "reconcile", well)
+    async with connected(server) as hollow, controllers(server, register=register):
+        await hollow.submit(name)
+        yield hollow, looks
+
+
+async def reconciled(hollow: Hollow, name: str, status: str) -> dict[str, Any]:
+    async def check() -> dict[str, Any] | None:
+        conditions = (await hollow.status(name)).get("conditions", [])
+        return next((c for c in conditions if (c["type"], c["status"]) == (RECONCILED, status)), None)
+
+    found: dict[str, Any] = await hollow.until(f"{RECONCILED}={status} of {name}", check)
+    return found
+
+
+async def test_a_failing_look_shows_on_the_job_and_a_good_one_takes_it_back(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = True
+
+    async def look(_: object) -> None:
+        if broken:
+            raise KeyError("spec")
+
+    async with troubled(server, monkeypatch, "unlucky", look) as (hollow, _looks):
+        assert (await reconciled(hollow, "unlucky", "False"))["reason"] == "KeyError"
+
+        async def told() -> bool:
+            events = await hollow.client.list(EVENTS, NAMESPACE)
+            mine = [e for e in events["items"] if e["involvedObject"]["name"] == "unlucky"]
+            return any((e["type"], e["reason"]) == ("Warning", "ReconcileFailed") for e in mine)
+
+        await hollow.until("the Event", told)
+        broken = False
+        assert (await reconciled(hollow, "unlucky", "True"))["reason"] == "Recovered"
+
+
+async def test_a_status_that_is_refused_is_terminal_and_told(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def look(client: Any) -> None:
+        patch = {"status": {"phase": "Dancing"}}
+        await client.patch(ELASTICJOBS, "refused", patch, NAMESPACE, subresource="status")
+
+    async with troubled(server, monkeypatch, "refused", look) as (hollow, looks):
+        said = await reconciled(hollow, "refused", "False")
+        assert said["reason"] == "InvalidStatus" and "Dancing" in said["message"]
+        await hollow.client.patch(ELASTICJOBS, "refused", {"metadata": {"labels": {"a": "b"}}}, NAMESPACE)
+
+        async def looked_again() -> bool:
+            return len(looks) >= 3
+
+        await hollow.until("another look: its own write, and the user's, woke it", looked_again)
+        version = (await hollow.job("refused"))["metadata"]["resourceVersion"]
+        with pytest.raises(Invalid):
+            await look(hollow.client)
+        assert (await hollow.job("refused"))["metadata"]["resourceVersion"] == version
+        assert len(looks) == 3, "no retry by itself"

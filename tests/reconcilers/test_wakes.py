@@ -1,0 +1,137 @@
+"""How many looks a change leads to: counted with the real sources of all controllers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from controller.client import Client
+from controller.manager import Manager, ManagerOptions
+from controller.resources import ELASTICJOBS, ELASTICWORKERS, LEASES, NODECHECKS, NODES, Resource
+from controller.store import Change
+from reconcilers.setup import add_all
+from tests.controller.fake_api import connection_to
+from tests.reconcilers import build
+
+WORKERS = 200
+Object = dict[str, Any]
+
+
+class Town:
+    """A job of many workers, one node each, in the caches of all controllers."""
+
+    def __init__(self) -> None:
+        nobody = Client(connection_to("http://127.0.0.1:1"))
+        self.manager = Manager(nobody, ManagerOptions(leader_election=False))
+        add_all(self.manager)
+        for index in range(WORKERS):
+            status = {"nodeName": f"node-{index}", "agent": build.report(index).to_wire()}
+            wire = build.worker(index, **status).to_wire()
+            wire["metadata"]["ownerReferences"] = [owned_by(ELASTICJOBS, "digits", "uid-digits")]
+            self.put(ELASTICWORKERS, wire)
+        self.put(ELASTICJOBS, build.job(replicas=WORKERS, status={"phase": "Running"}).to_wire())
+
+    def put(self, resource: Resource, new: Object) -> Counter[str]:
+        """The looks that it leads to, by controller."""
+        store, metadata = self.manager.cache.store(resource), new["metadata"]
+        old = store.get(metadata.get("namespace"), metadata["name"])
+        before = int(old["metadata"]["resourceVersion"]) if old is not None else 0
+        new = new | {"metadata": metadata | {"resourceVersion": str(before + 1)}}
+        change = store.apply(new)
+        return self.wakes(resource, change) if change is not None else Counter()
+
+    def wakes(self, resource: Resource, change: Change) -> Counter[str]:
+        found: Counter[str] = Counter()
+        for controller in self.manager._controllers:
+            mine = [source.requests(change) for source in controller.sources if source.resource == resource]
+            found[controller.name] = len(set().union(*mine))
+        return +found
+
+    def update(self, resource: Resource, name: str, **status: Any) -> Counter[str]:
+        namespace = "default" if resource.namespaced else None
+        known = self.manager.cache.store(resource).get(namespace, name)
+        assert known is not None
+        return self.put(resource, known | {"status": known.get("status", {}) | status})
+
+
+def owned_by(resource: Resource, name: str, uid: str) -> Object:
+    kind = {"apiVersion": resource.api_version, "kind": resource.kind}
+    return {**kind, "name": name, "uid": uid, "controller": True}
+
+
+@pytest.fixture
+def town() -> Town:
+    return Town()
+
+
+def test_the_status_of_a_job_that_runs_wakes_no_worker(town: Town) -> None:
+    for round_ in range(10):
+        world = {"phase": "Formed", "round": round_, "members": list(range(round_))}
+        looks = town.update(ELASTICJOBS, "digits", rendezvous=world, replicas=round_)
+        assert looks == {"elasticjob": 1}
+
+
+def test_the_end_of_a_job_wakes_each_worker_once_whatever_its_status_says_of_their_pods(town: Town) -> None:
+    looks = town.update(ELASTICJOBS, "digits", phase="Succeeded")
+    assert looks == {"elasticworker": WORKERS, "elasticjob": 1, "jobcompanion": 1}
+    for left in range(WORKERS):
+        counts = {"worker": {"desired": WORKERS, "active": left, "succeeded": WORKERS - left}}
+        looks = town.update(ELASTICJOBS, "digits", replicaStatuses=counts, replicas=left)
+        assert looks == {"elasticjob": 1}, "the job's own look alone"
+
+
+def test_a_job_that_goes_on_after_a_suspension_wakes_each_worker_once(town: Town) -> None:
+    town.update(ELASTICJOBS, "digits", phase="Suspended")
+    assert town.update(ELASTICJOBS, "digits", phase="Pending")["elasticworker"] == WORKERS
+    assert town.update(ELASTICJOBS, "digits", phase="Running")["elasticworker"] == 0
+
+
+def test_steps_and_usage_wake_nobody_and_a_state_wakes_the_job_alone(town: Town) -> None:
+    for step in range(10):
+        said = build.report(0, progress={"step": step, "time": build.NOW}).to_wire()
+        assert not town.update(ELASTICWORKERS, "digits-worker-0", agent=said)
+    failed = build.report(0, build.AgentState.FAILED).to_wire()
+    assert town.update(ELASTICWORKERS, "digits-worker-0", agent=failed) == {"elasticjob": 1}
+
+
+def test_renewals_of_a_lease_wake_nobody(town: Town) -> None:
+    owner = owned_by(ELASTICWORKERS, "digits-worker-0", "w0")
+    lease = {
+        "metadata": {
+            "name": "digits-worker-0",
+            "namespace": "default",
+            "uid": "l",
+            "ownerReferences": [owner],
+        }
+    }
+    for second in range(10):
+        spec = {"holderIdentity": "digits-worker-0-1", "renewTime": f"2026-01-01T12:00:{second:02}.000000Z"}
+        looks = town.put(LEASES, lease | {"spec": spec})
+        assert looks == ({"elasticworker": 1} if second == 0 else {})
+
+
+def test_a_node_wakes_its_workers_when_it_becomes_ready_or_not_and_by_no_other_write(town: Town) -> None:
+    created = {"name": "node-7", "uid": "n7", "creationTimestamp": "2026-01-01T00:00:00Z"}
+
+    def ready(status: str, **more: Any) -> Object:
+        heard = {"type": "Ready", "status": status, **more}
+        return {"metadata": created, "spec": {}, "status": {"conditions": [heard]}}
+
+    town.put(NODES, ready("True"))
+    assert town.put(NODES, ready("Unknown")) == {"elasticworker": 1}
+    for beat in range(10):
+        assert not town.put(NODES, ready("Unknown", lastHeartbeatTime=str(beat)))
+    assert town.put(NODES, ready("True")) == {"elasticworker": 1}
+
+
+def test_a_check_wakes_its_workers_by_its_end_alone(town: Town) -> None:
+    town.put(NODECHECKS, build.check().to_wire())
+    for index in range(4):
+        wire = build.check_worker(index).to_wire()
+        wire["metadata"]["ownerReferences"] = [owned_by(NODECHECKS, "lab", "uid-lab")]
+        town.put(ELASTICWORKERS, wire)
+    assert town.update(NODECHECKS, "lab", phase="Running", nodes=["node-0"])["elasticworker"] == 0
+    assert town.update(NODECHECKS, "lab", phase="Succeeded")["elasticworker"] == 4
+    assert town.update(NODECHECKS, "lab", observedGeneration=1)["elasticworker"] == 0
