@@ -9,6 +9,11 @@ from reconcilers.node_check import is_finished
 from reconcilers.node_cordon import cordon_view
 
 
+def goes(change: Change) -> bool:
+    """What was there is deleted."""
+    return change.new is None
+
+
 def begins_or_ends(change: Change) -> bool:
     """A job does not follow the rounds of its checks."""
     return _ending(change.old) != _ending(change.new)

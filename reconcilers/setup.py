@@ -17,7 +17,9 @@ from controller.resources import (
     NODES,
     PODDISRUPTIONBUDGETS,
     PODS,
+    ROLEBINDINGS,
     SCALEPLANS,
+    SERVICEACCOUNTS,
 )
 from crds import names
 from reconcilers.account.metrics import JobMetrics
@@ -32,6 +34,7 @@ from reconcilers.node_cordon import BY_CORDON, NodeCordonReconciler, cordon_stat
 from reconcilers.pod.options import PodOptions
 from reconcilers.predicates import (
     begins_or_ends,
+    goes,
     halts_or_goes_on,
     makes_way,
     more_of_a_jobs_checks,
@@ -49,7 +52,7 @@ from reconcilers.scaleplan import ScalePlanReconciler, is_over
 from reconcilers.worker import BY_JOB, BY_NODE, BY_OWNER, WorkerReconciler, job_keys, node_names, owner_uids
 
 _OURS = f"{names.LABEL_MANAGED_BY}={names.MANAGER}"
-WATCHED_BY_LABEL = {PODS: _OURS, LEASES: _OURS, PODDISRUPTIONBUDGETS: _OURS}
+WATCHED_BY_LABEL = dict.fromkeys((PODS, LEASES, PODDISRUPTIONBUDGETS, SERVICEACCOUNTS, ROLEBINDINGS), _OURS)
 """For `ManagerOptions.label_selectors`: a cluster has many of these that are none of our business."""
 
 JOB_WORKERS = 8
@@ -123,6 +126,10 @@ def add_workers(manager: Manager, clock: Clock, options: PodOptions) -> None:
             return []
         return _requests(workers.by_index(BY_NODE, node["metadata"]["name"]))
 
+    def workers_beside(obj: dict[str, Any]) -> Iterable[Request]:
+        """All of the namespace: what their agents have rights by is gone."""
+        return _requests(workers.list(obj["metadata"]["namespace"]))
+
     def owner(request: Request) -> Request:
         """Workers of different jobs and checks take turns, with each other and with the job's own work."""
         worker = workers.get(request.namespace, request.name)
@@ -138,6 +145,8 @@ def add_workers(manager: Manager, clock: Clock, options: PodOptions) -> None:
         .watches(ELASTICJOBS, workers_of_job, predicate=halts_or_goes_on)
         .watches(NODECHECKS, workers_of_check)
         .watches(NODES, workers_on_node)
+        .watches(SERVICEACCOUNTS, workers_beside, predicate=goes)
+        .watches(ROLEBINDINGS, workers_beside, predicate=goes)
         .in_flows(owner)
         .with_workers(WORKER_WORKERS)
         .build(pods)

@@ -5,7 +5,7 @@ from typing import Any
 from crds.elasticjob import ElasticJob, Rendezvous
 from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
 from crds.model import ResourceRequirements
-from reconcilers.pod.job_pod import build_job_pod
+from reconcilers.pod.assignment import build_job_pod
 from reconcilers.scale.rolling import Freshness, Roll, freshness, plan_roll
 from reconcilers.world.participants import Ages, bounds_of, participants_of
 from tests.reconcilers.build import job, report, worker
