@@ -43,8 +43,8 @@ BY_OWNER = "owner"
 BY_NODE = "node"
 BY_JOB = "job"
 REFUSED_RETRY_SECONDS = 30.0
-LEFTOVER_RETRY_SECONDS = 2.0
-"""We watch what is left over, and look again when it goes; this is for what we do not see."""
+LEFTOVER_RETRY_SECONDS = 10.0
+"""What is left over is watched, and leads to a look when it goes; this is for what we do not see."""
 START_SECONDS = 3.0
 """For so long a worker's first Pod may be on its way before the status says that it is."""
 HEARTBEAT_SLACK_SECONDS = 0.1
@@ -272,8 +272,7 @@ class WorkerReconciler(Reconciler):
     async def _record(
         self, request: Request, assignment: Assignment, raw: Object, seen: Observation
     ) -> float | None:
-        """Write what was seen. A first Pod that is on its way has a moment to run before: seconds of it
-        left."""
+        """Write what was seen; or the seconds to wait, if a first Pod may run before they are over."""
         worker = assignment.worker
         status = observe(worker, seen, self._clock.now())
         if seen.pod is not None and not seen.released and not _is_recorded(worker):

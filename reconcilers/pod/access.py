@@ -76,29 +76,16 @@ class WorkerAccess:
 
 def _wanted(namespace: str, account: str) -> Iterator[tuple[Resource, Object]]:
     """An account of the user's own is the user's to make."""
-    if account == names.SERVICE_ACCOUNT:
-        yield SERVICEACCOUNTS, _service_account(namespace)
-    yield ROLEBINDINGS, _role_binding(namespace, account)
+    ours = account == names.SERVICE_ACCOUNT
+    if ours:
+        yield SERVICEACCOUNTS, _object(SERVICEACCOUNTS, namespace, account)
+    binding = _object(ROLEBINDINGS, namespace, WORKER_ROLE if ours else f"{WORKER_ROLE}-{account}")
+    role = {"apiGroup": ROLEBINDINGS.group, "kind": "ClusterRole", "name": WORKER_ROLE}
+    subject = {"kind": "ServiceAccount", "name": account, "namespace": namespace}
+    yield ROLEBINDINGS, binding | {"roleRef": role, "subjects": [subject]}
 
 
-def _service_account(namespace: str) -> Object:
-    return {
-        "apiVersion": "v1",
-        "kind": "ServiceAccount",
-        "metadata": _metadata(names.SERVICE_ACCOUNT, namespace),
-    }
-
-
-def _role_binding(namespace: str, account: str) -> Object:
-    name = WORKER_ROLE if account == names.SERVICE_ACCOUNT else f"{WORKER_ROLE}-{account}"
-    return {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "RoleBinding",
-        "metadata": _metadata(name, namespace),
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": WORKER_ROLE},
-        "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": namespace}],
-    }
-
-
-def _metadata(name: str, namespace: str) -> Object:
-    return {"name": name, "namespace": namespace, "labels": {names.LABEL_MANAGED_BY: names.MANAGER}}
+def _object(resource: Resource, namespace: str, name: str) -> Object:
+    labels = {names.LABEL_MANAGED_BY: names.MANAGER}
+    metadata = {"name": name, "namespace": namespace, "labels": labels}
+    return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata}
