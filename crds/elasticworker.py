@@ -263,6 +263,8 @@ class WorkerExit(Model):
     message: Text = ""
     log_tail: Text = ""
     node_name: Name = ""
+    pod_uid: Annotated[str, Field(max_length=64)] = ""
+    """Of the Pod that ended."""
     action: FailureAction | None = None
     """What the job's failurePolicy says to that, if a rule matched."""
     in_good_order: bool | None = None

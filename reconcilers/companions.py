@@ -1,6 +1,7 @@
 """What a job needs beside its Pods: a PodDisruptionBudget and, for a gang, the PodGroup of its scheduler.
 
-Both are there while the job is to run, follow its minimum, and go when it is suspended or has finished.
+Both are there while the job is to run, follow its minimum, and go when it is suspended or has finished. What
+an earlier job of the same name has left is replaced.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ from controller.errors import AlreadyExists, ApiError, Conflict, Forbidden, Inva
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
 from controller.resources import ELASTICJOBS, PODDISRUPTIONBUDGETS, Resource
+from crds import names
 from crds.elasticjob import ElasticJob
-from reconcilers.pod.disruption_budget import budget_of
-from reconcilers.pod.gang import PodGroup, pod_group_of
-from reconcilers.pod.gang_gate import UNAVAILABLE_RETRY_SECONDS, belongs_to, not_served
+from reconcilers.pod.builder import companion_metadata
+from reconcilers.pod.gang import UNAVAILABLE_RETRY_SECONDS, PodGroup, not_served, pod_group_of
+from reconcilers.pod.ownership import belongs_to, is_leftover
 from reconcilers.status_patch import merge_patch
+from reconcilers.world.minimum import minimum_workers
+from reconcilers.world.slots import slot_count
 
 Object = dict[str, Any]
 
@@ -67,10 +71,10 @@ class CompanionReconciler(Reconciler):
     async def _keep(
         self, resource: Resource, job: ElasticJob, found: Object | None, wanted: Object | None
     ) -> None:
-        """Create, patch or delete, if there is a need to.
+        """Create, patch, replace or delete, if there is a need to.
 
         Raises:
-            AlreadyExists: there was one, which has just gone.
+            AlreadyExists: there was one, which has just gone, or is yet to go.
             Forbidden: the name is taken by one that is not the job's.
         """
         if wanted is not None and found is None:
@@ -85,16 +89,21 @@ class CompanionReconciler(Reconciler):
             return
         metadata = found["metadata"]
         if not belongs_to(found, job.metadata.uid):
-            if wanted is not None:
+            if wanted is not None and is_leftover(found, wanted):
+                await self._delete(resource, found)
+                await self._client.create(resource, wanted)
+            elif wanted is not None:
                 message = f"there is one called {job.metadata.name}, which is not this job's"
                 raise Forbidden(403, "Forbidden", message)
         elif wanted is None:
-            with contextlib.suppress(NotFound, Conflict):
-                await self._client.delete(
-                    resource, metadata["name"], metadata["namespace"], uid=metadata["uid"]
-                )
+            await self._delete(resource, found)
         elif patch := _difference(found, wanted):
             await self._client.patch(resource, metadata["name"], patch, metadata["namespace"])
+
+    async def _delete(self, resource: Resource, found: Object) -> None:
+        metadata = found["metadata"]
+        with contextlib.suppress(NotFound, Conflict):
+            await self._client.delete(resource, metadata["name"], metadata["namespace"], uid=metadata["uid"])
 
     async def _get(self, resource: Resource, job: ElasticJob) -> Object | None:
         try:
@@ -114,6 +123,30 @@ class CompanionReconciler(Reconciler):
             failures.append(error)
         except ApiError as error:
             failures.append(error)
+
+
+def budget_of(job: ElasticJob) -> Object | None:
+    """The PodDisruptionBudget to create: evictions leave the job the workers that it needs to go on training.
+
+    None if it needs all of them. Then a budget would let no drain end, and save nothing: the first eviction
+    stops the training whatever becomes of the others, and one restart for all is better than one for each.
+
+    An integer `minAvailable` is the only form that counts Pods of a controller that Kubernetes does not know:
+    https://kubernetes.io/docs/tasks/run-application/configure-pdb/#arbitrary-controllers-and-selectors
+    """
+    minimum, worker = minimum_workers(job), job.spec.replica_specs.get(names.WORKER)
+    if worker is None or not 0 < minimum < slot_count(worker):
+        return None
+    return {
+        "apiVersion": PODDISRUPTIONBUDGETS.api_version,
+        "kind": PODDISRUPTIONBUDGETS.kind,
+        "metadata": companion_metadata(job),
+        "spec": {
+            "minAvailable": minimum,
+            "selector": {"matchLabels": {names.LABEL_JOB: job.metadata.name, names.LABEL_TYPE: names.WORKER}},
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",  # a Pod that is broken anyway holds no drain up
+        },
+    }
 
 
 def _is_to_run(job: ElasticJob) -> bool:

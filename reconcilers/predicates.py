@@ -14,6 +14,11 @@ def trusted_otherwise(change: Change) -> bool:
     return may_cordon(change.old) != may_cordon(change.new)
 
 
+def goes(change: Change) -> bool:
+    """What was there is deleted."""
+    return change.new is None
+
+
 def begins_or_ends(change: Change) -> bool:
     """A job does not follow the rounds of its checks."""
     return _ending(change.old) != _ending(change.new)

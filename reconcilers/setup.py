@@ -18,7 +18,9 @@ from controller.resources import (
     NODES,
     PODDISRUPTIONBUDGETS,
     PODS,
+    ROLEBINDINGS,
     SCALEPLANS,
+    SERVICEACCOUNTS,
     Resource,
 )
 from crds import names
@@ -37,6 +39,7 @@ from reconcilers.predicates import (
     becomes_ready_or_not,
     begins_or_ends,
     finishes,
+    goes,
     halts_or_goes_on,
     makes_way,
     more_of_a_jobs_checks,
@@ -56,7 +59,7 @@ from reconcilers.scaleplan import ScalePlanReconciler, is_over
 from reconcilers.worker import BY_JOB, BY_NODE, BY_OWNER, WorkerReconciler, job_keys, node_names, owner_uids
 
 _OURS = f"{names.LABEL_MANAGED_BY}={names.MANAGER}"
-WATCHED_BY_LABEL = {PODS: _OURS, LEASES: _OURS, PODDISRUPTIONBUDGETS: _OURS}
+WATCHED_BY_LABEL = dict.fromkeys((PODS, LEASES, PODDISRUPTIONBUDGETS, SERVICEACCOUNTS, ROLEBINDINGS), _OURS)
 """For `ManagerOptions.label_selectors`: a cluster has many of these that are none of our business."""
 
 JOB_WORKERS = 8
@@ -132,6 +135,10 @@ def add_workers(manager: Manager, clock: Clock, options: PodOptions) -> None:
             return []
         return _requests(workers.by_index(BY_NODE, node["metadata"]["name"]))
 
+    def workers_beside(obj: dict[str, Any]) -> Iterable[Request]:
+        """All of the namespace: what their agents have rights by is gone."""
+        return _requests(workers.list(obj["metadata"]["namespace"]))
+
     def owner(request: Request) -> Request:
         """Workers of different jobs and checks take turns, with each other and with the job's own work."""
         worker = workers.get(request.namespace, request.name)
@@ -147,6 +154,8 @@ def add_workers(manager: Manager, clock: Clock, options: PodOptions) -> None:
         .watches(ELASTICJOBS, workers_of_job, predicate=halts_or_goes_on)
         .watches(NODECHECKS, workers_of_check, predicate=finishes)
         .watches(NODES, workers_on_node, predicate=becomes_ready_or_not)
+        .watches(SERVICEACCOUNTS, workers_beside, predicate=goes)
+        .watches(ROLEBINDINGS, workers_beside, predicate=goes)
         .in_flows(owner)
         .reports_to(_reporter(manager, "elasticworker", ELASTICWORKERS, clock))
         .with_workers(WORKER_WORKERS)

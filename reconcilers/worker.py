@@ -2,18 +2,22 @@
 
 Desired state is `spec.incarnation`; what becomes of it is told in `status`, and the owner's reconciler (of a
 job or a check) decides what follows. The Pod's name carries the incarnation, so it cannot be made twice.
+
+Every look makes sure of the Pod, its Lease and its rights: what is missing is made, and what an earlier
+worker of the same name has left is waited for. While all is there, a look makes no request.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from controller.cache import Cache
 from controller.client import Client
 from controller.contact import Contact
-from controller.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound
+from controller.errors import Conflict, Forbidden, Invalid, NotFound
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, LEASES, NODES, PODS
@@ -26,18 +30,37 @@ from reconcilers.conditions import with_condition
 from reconcilers.pod.access import WorkerAccess
 from reconcilers.pod.assignment import Assignment, Assignments
 from reconcilers.pod.builder import pod_name, service_account
-from reconcilers.pod.gang_gate import GangGate, Obstacle
+from reconcilers.pod.gang import GangGate, Obstacle
 from reconcilers.pod.heartbeat import Heartbeats, lease_of
 from reconcilers.pod.injection import inject_agent
 from reconcilers.pod.options import PodOptions
-from reconcilers.pod.worker_status import ENDED, MAX_MESSAGE, SCHEDULED, Observation, observe
+from reconcilers.pod.ownership import Leftover, belongs_to, ensure
+from reconcilers.pod.ownership import owner_uids as owner_uids
+from reconcilers.pod.worker_status import MAX_MESSAGE, SCHEDULED, Observation, is_on_its_way, is_over, observe
 from reconcilers.status_patch import merge_patch
 
 BY_OWNER = "owner"
 BY_NODE = "node"
 BY_JOB = "job"
 REFUSED_RETRY_SECONDS = 30.0
+LEFTOVER_RETRY_SECONDS = 10.0
+"""What is left over is watched, and leads to a look when it goes; this is for what we do not see."""
+START_SECONDS = 3.0
+"""For so long a worker's first Pod may be on its way before the status says that it is."""
 HEARTBEAT_SLACK_SECONDS = 0.1
+
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class UnrecordedPod:
+    """A Pod that is there, and not in its worker's status yet."""
+
+    life: tuple[str, int]
+    """Uid of the worker, and incarnation."""
+    pod_uid: str
+    seen_at: float
+    """By the monotonic clock."""
 
 
 class WorkerReconciler(Reconciler):
@@ -62,114 +85,155 @@ class WorkerReconciler(Reconciler):
         self._agent = options.agent
         self._heartbeats = Heartbeats(client, self._leases, contact, clock)
         cache.add_handler(LEASES, self._heartbeats.note)
-        self._access = WorkerAccess(client, clock.monotonic)
+        self._access = WorkerAccess(client, cache, clock.monotonic)
         self._gate = GangGate(client, cache.store(ELASTICJOBS), clock.monotonic)
+        self._unrecorded: dict[Request, UnrecordedPod] = {}
 
     async def reconcile(self, request: Request) -> Result:
         namespace = request.namespace or ""
         raw = self._workers.get(namespace, request.name)
-        lease = self._leases.get(namespace, request.name)
         if raw is None or raw["metadata"].get("deletionTimestamp"):
+            self._unrecorded.pop(request, None)
             return Result()
         worker = self._parse_worker.parse(raw)
-        assignment = self._assignments.of(worker)
+        assignment = self._assignments.of(worker, raw)
         if assignment is None:
             return Result()
 
         await self._delete_earlier_pods(worker)
-        pod = await self._find_pod(worker)
-        if pod is None and not assignment.released and _wants_pod(worker):
-            try:
-                obstacle = await self._obstacle(assignment)
-                if obstacle is not None:
-                    if obstacle.worth_telling:
-                        await self._write_unscheduled(worker, raw, obstacle.reason, obstacle.message)
-                    return Result(obstacle.retry_seconds)
-                pod = await self._create_pod(assignment)
-            except (Invalid, Forbidden) as error:
-                await self._report_refusal(assignment, raw, str(error))
-                return Result(REFUSED_RETRY_SECONDS)
-        silence, look_again = await self._silence(assignment, lease, pod)
+        earlier = self._earlier(request, assignment)
+        pod = await self._find_pod(worker, earlier)
+        if pod is None and earlier is None and _wants_pod(assignment):
+            pod, obstacle = await self._start(assignment)
+            if obstacle is not None:
+                if obstacle.worth_telling:
+                    await self._write_unscheduled(worker, raw, obstacle)
+                return Result(obstacle.retry_seconds)
+            lease, again = None, None  # just made, and nobody is heard by it yet
+        else:
+            lease, again = await self._ensure_lease(assignment, pod)
+        silence, overdue_in = await self._silence(assignment, lease, pod)
         seen = Observation(
             pod=pod,
+            gone_pod_uid=earlier.pod_uid if earlier else None,
             heartbeat_lost_seconds=silence,
             node_lost=self._node_lost(pod, lease, worker),
             node=self._node_of(pod, worker),
             rules=assignment.failure_rules,
             released=assignment.released,
         )
-        await self._write(raw, observe(worker, seen, self._clock.now()))
-        if assignment.released and pod is not None:
-            look_again = await self._clean(assignment, pod)
-        return Result(look_again)
+        start_in = await self._record(request, assignment, raw, seen)
+        clean_in = await self._clean(assignment, pod)
+        waits = [wait for wait in (again, overdue_in, start_in, clean_in) if wait is not None]
+        return Result(min(waits, default=None))
 
-    async def _find_pod(self, worker: ElasticWorker) -> dict[str, Any] | None:
+    def _earlier(self, request: Request, assignment: Assignment) -> UnrecordedPod | None:
+        """What an earlier look saw of the incarnation's Pod, as long as the status does not say it."""
+        known, worker = self._unrecorded.get(request), assignment.worker
+        if known is None:
+            return None
+        if assignment.released or known.life != _life(worker) or _is_recorded(worker):
+            del self._unrecorded[request]
+            return None
+        return known
+
+    async def _find_pod(self, worker: ElasticWorker, earlier: UnrecordedPod | None) -> Object | None:
         """The incarnation's Pod; asked of the API server itself before a known one is called gone."""
         pod = self._pods.get(worker.metadata.namespace, pod_name(worker))
-        status = worker.status
-        known = status.observed_incarnation == worker.spec.incarnation and status.pod_uid is not None
-        ended = status.phase in ENDED
-        if pod is None and known and not ended:
+        known = (earlier is not None or _is_recorded(worker)) and not is_over(worker)
+        if (pod is None or not _owned(pod, worker)) and known:
             with contextlib.suppress(NotFound):
                 pod = await self._client.get(PODS, pod_name(worker), worker.metadata.namespace)
         return pod if pod is not None and _owned(pod, worker) else None
 
-    def _node_of(self, pod: dict[str, Any] | None, worker: ElasticWorker) -> dict[str, Any] | None:
-        name = (pod or {}).get("spec", {}).get("nodeName") or worker.status.node_name
-        return self._nodes.get(None, name) if name else None
-
-    async def _obstacle(self, assignment: Assignment) -> Obstacle | None:
-        """Why the Pod has to wait for its gang."""
+    async def _start(self, assignment: Assignment) -> tuple[Object | None, Obstacle | None]:
+        """The Pod of the incarnation, or why it cannot come yet."""
         group = assignment.pod_group
-        return None if group is None else await self._gate.obstacle(group)
+        obstacle = await self._gate.obstacle(group) if group is not None else None
+        if obstacle is not None:
+            return None, obstacle
+        try:
+            return await self._create_pod(assignment), None
+        except Leftover as leftover:
+            return None, Obstacle("WaitingForDeletion", str(leftover), LEFTOVER_RETRY_SECONDS)
+        except (Invalid, Forbidden) as error:  # the template is wrong, or a quota or policy forbids it
+            message = shortened(f"Pod {pod_name(assignment.worker)} was refused: {error}", MAX_MESSAGE)
+            self._recorder.event(assignment.owner, "Warning", "PodRefused", message)
+            return None, Obstacle("PodRefused", message, REFUSED_RETRY_SECONDS)
 
-    async def _create_pod(self, assignment: Assignment) -> dict[str, Any]:
+    async def _create_pod(self, assignment: Assignment) -> Object:
+        """With its rights and its Lease, which come first.
+
+        Raises:
+            Leftover: an earlier worker's Lease or Pod is still there.
+            Invalid, Forbidden: the API server refuses one of them.
+        """
         worker, pod = assignment.worker, assignment.build_pod()
         if self._agent is not None and assignment.wants_agent:
             inject_agent(pod, self._agent)
-        namespace = worker.metadata.namespace
-        account = service_account(pod["spec"])
-        remembered = await self._access.ensure(namespace, account)
-        if self._leases.get(namespace, worker.metadata.name) is None:
-            with contextlib.suppress(AlreadyExists):
-                await self._client.create(LEASES, lease_of(worker, assignment.heartbeat_timeout_seconds))
+        namespace, account = worker.metadata.namespace, service_account(pod["spec"])
+        await self._access.ensure(namespace, account)
+        lease = self._leases.get(namespace, worker.metadata.name)
+        if lease is None or not _owned(lease, worker):
+            await ensure(self._client, LEASES, self._lease_of(assignment, None))
         try:
-            return await self._client.create(PODS, pod)
+            return await ensure(self._client, PODS, pod)
         except Forbidden:
-            if not remembered:
-                raise
-            self._access.forget(namespace, account)
-            return await self._create_pod(assignment)
-        except AlreadyExists:
-            pod = await self._client.get(PODS, pod_name(worker), namespace)
-            if _owned(pod, worker):
-                return pod
-            raise Forbidden(
-                403,
-                "Forbidden",
-                f"the Pod name {pod_name(worker)} is taken by a Pod that is not this worker's",
-            ) from None
+            await self._access.ensure(namespace, account, missed=True)
+            return await ensure(self._client, PODS, pod)
+
+    def _lease_of(self, assignment: Assignment, pod: Object | None) -> Object:
+        timeout_seconds = assignment.heartbeat_timeout_seconds
+        return lease_of(assignment.worker, pod, timeout_seconds, self._clock.now())
+
+    async def _ensure_lease(
+        self, assignment: Assignment, pod: Object | None
+    ) -> tuple[Object | None, float | None]:
+        """Make sure of the Lease, and of the rights, of a Pod that is there; seconds until the next try."""
+        worker = assignment.worker
+        lease = self._leases.get(worker.metadata.namespace, worker.metadata.name)
+        lease = lease if lease is not None and _owned(lease, worker) else None
+        if pod is None or _ended(pod) or assignment.released:
+            return lease, None
+        try:
+            if account := service_account(pod["spec"]):
+                await self._access.ensure(worker.metadata.namespace, account)
+            if lease is None:
+                lease = await ensure(self._client, LEASES, self._lease_of(assignment, pod))
+        except Leftover:
+            return None, LEFTOVER_RETRY_SECONDS
+        except (Invalid, Forbidden) as error:
+            message = f"what the agent of {pod_name(worker)} needs could not be made again: {error}"
+            self._recorder.event(assignment.owner, "Warning", "AgentAccessRefused", message)
+            return lease, REFUSED_RETRY_SECONDS
+        return lease, None
+
+    def _node_of(self, pod: Object | None, worker: ElasticWorker) -> Object | None:
+        name = (pod or {}).get("spec", {}).get("nodeName") or worker.status.node_name
+        return self._nodes.get(None, name) if name else None
 
     async def _delete_earlier_pods(self, worker: ElasticWorker) -> None:
         """Earlier incarnations leave in their own grace period, beside the new one.
 
         The last one's Pod stays if it has ended by itself: its log may be the only witness.
         """
-        last = str(worker.spec.incarnation - 1)
+        last = worker.spec.incarnation - 1
         for pod in self._pods.by_index(BY_OWNER, worker.metadata.uid):
-            kept = _ended(pod) and pod["metadata"]["labels"].get(names.LABEL_INCARNATION) == last
-            if pod["metadata"]["name"] != pod_name(worker) and not kept:
+            incarnation = int(pod["metadata"]["labels"].get(names.LABEL_INCARNATION, worker.spec.incarnation))
+            if incarnation < last or (incarnation == last and not _ended(pod)):
                 await self._delete_pod(pod)
 
-    async def _delete_pod(self, pod: dict[str, Any]) -> None:
+    async def _delete_pod(self, pod: Object) -> None:
         metadata = pod["metadata"]
         if metadata.get("deletionTimestamp"):
             return
         with contextlib.suppress(NotFound, Conflict):
             await self._client.delete(PODS, metadata["name"], metadata["namespace"], uid=metadata["uid"])
 
-    async def _clean(self, assignment: Assignment, pod: dict[str, Any]) -> float | None:
+    async def _clean(self, assignment: Assignment, pod: Object | None) -> float | None:
         """Delete the Pod of a released worker, when it is time; seconds until then."""
+        if pod is None or not assignment.released:
+            return None
         wait = assignment.seconds_to_cleaning(pod_ended=_ended(pod), now=self._clock.now())
         if wait == 0:
             await self._delete_pod(pod)
@@ -177,7 +241,7 @@ class WorkerReconciler(Reconciler):
         return wait
 
     async def _silence(
-        self, assignment: Assignment, lease: dict[str, Any] | None, pod: dict[str, Any] | None
+        self, assignment: Assignment, lease: Object | None, pod: Object | None
     ) -> tuple[float | None, float | None]:
         """(seconds of silence if too long, seconds until it might be)."""
         if pod is None or lease is None or _ended(pod):
@@ -192,9 +256,7 @@ class WorkerReconciler(Reconciler):
             return None, None
         return None, timeout - age + HEARTBEAT_SLACK_SECONDS
 
-    def _node_lost(
-        self, pod: dict[str, Any] | None, lease: dict[str, Any] | None, worker: ElasticWorker
-    ) -> str | None:
+    def _node_lost(self, pod: Object | None, lease: Object | None, worker: ElasticWorker) -> str | None:
         """Why the Pod's node counts as lost. An agent that is heard speaks for its node itself."""
         name = (pod or {}).get("spec", {}).get("nodeName")
         if pod is None or not name or self._heartbeats.age_seconds(lease, pod, worker) is not None:
@@ -207,31 +269,42 @@ class WorkerReconciler(Reconciler):
             return None
         return f"node {name} is not ready: {ready.get('message', ready.get('reason', ''))}"
 
-    async def _report_refusal(self, assignment: Assignment, raw: dict[str, Any], error: str) -> None:
-        """The API server refuses the Pod: the template is wrong, or a quota or policy forbids it."""
+    async def _record(
+        self, request: Request, assignment: Assignment, raw: Object, seen: Observation
+    ) -> float | None:
+        """Write what was seen; or the seconds to wait, if a first Pod may run before they are over."""
         worker = assignment.worker
-        message = shortened(f"Pod {pod_name(worker)} was refused: {error}", MAX_MESSAGE)
-        self._recorder.event(assignment.owner, "Warning", "PodRefused", message)
-        await self._write_unscheduled(worker, raw, "PodRefused", message)
+        status = observe(worker, seen, self._clock.now())
+        if seen.pod is not None and not seen.released and not _is_recorded(worker):
+            new = UnrecordedPod(_life(worker), seen.pod["metadata"]["uid"], self._clock.monotonic())
+            known = self._unrecorded.setdefault(request, new)
+            left_seconds = known.seen_at + START_SECONDS - self._clock.monotonic()
+            if left_seconds > 0 and is_on_its_way(worker, status):
+                return left_seconds
+        await self._write(raw, status)
+        return None
 
-    async def _write_unscheduled(
-        self, worker: ElasticWorker, raw: dict[str, Any], reason: str, message: str
-    ) -> None:
+    async def _write_unscheduled(self, worker: ElasticWorker, raw: Object, obstacle: Obstacle) -> None:
         """The condition shows on the job too, and is told there in an Event."""
-        now = self._clock.now()
+        now, message = self._clock.now(), obstacle.message
         status = observe(worker, Observation(pod=None), now)
-        conditions = with_condition(status.conditions, SCHEDULED, ConditionStatus.FALSE, reason, message, now)
+        conditions = with_condition(
+            status.conditions, SCHEDULED, ConditionStatus.FALSE, obstacle.reason, message, now
+        )
         await self._write(raw, status.model_copy(update={"message": message, "conditions": conditions}))
 
-    async def _write(self, raw: dict[str, Any], status: ElasticWorkerStatus) -> None:
-        """Patch what is ours, not the agent's part. Conflict: what ended a Pod may be known already."""
+    async def _write(self, raw: Object, status: ElasticWorkerStatus) -> None:
+        """Patch what is ours, not the agent's part. Conflict: what ended a Pod may be known already.
+
+        All else is written beside the agent's reports, however often those come. Late, it counts nothing.
+        """
         current = {k: v for k, v in raw.get("status", {}).items() if k != "agent"}
         desired = {k: v for k, v in validated(status).items() if k != "agent"}
         patch = merge_patch(current, desired)
         if not patch:
             return
         metadata, body = raw["metadata"], {"status": patch}
-        if "lastExit" in patch:  # counted once, and not again by a cache that has not heard of it yet
+        if "lastExit" in patch:  # it would be counted again by a cache that has not heard of it yet
             body["metadata"] = {"resourceVersion": metadata["resourceVersion"]}
         with contextlib.suppress(NotFound):
             await self._client.patch(
@@ -239,34 +312,36 @@ class WorkerReconciler(Reconciler):
             )
 
 
-def _wants_pod(worker: ElasticWorker) -> bool:
+def _life(worker: ElasticWorker) -> tuple[str, int]:
+    return worker.metadata.uid, worker.spec.incarnation
+
+
+def _is_recorded(worker: ElasticWorker) -> bool:
+    """Whether the status names the incarnation's Pod."""
     status = worker.status
-    if status.observed_incarnation != worker.spec.incarnation:
-        return True
-    ended = status.phase in ENDED
-    return status.pod_uid is None and not ended
+    return status.observed_incarnation == worker.spec.incarnation and status.pod_uid is not None
 
 
-def _owned(pod: dict[str, Any], worker: ElasticWorker) -> bool:
-    return worker.metadata.uid in owner_uids(pod)
+def _wants_pod(assignment: Assignment) -> bool:
+    worker = assignment.worker
+    return not assignment.released and not is_over(worker) and not _is_recorded(worker)
 
 
-def _ended(pod: dict[str, Any]) -> bool:
+def _owned(obj: Object, worker: ElasticWorker) -> bool:
+    return belongs_to(obj, worker.metadata.uid)
+
+
+def _ended(pod: Object) -> bool:
     return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
 
 
-def owner_uids(obj: dict[str, Any]) -> Iterable[str]:
-    """Index function: the uid of the controlling owner."""
-    return [o["uid"] for o in obj["metadata"].get("ownerReferences", ()) if o.get("controller")]
-
-
-def node_names(obj: dict[str, Any]) -> Iterable[str]:
+def node_names(obj: Object) -> Iterable[str]:
     """Index function: the node an ElasticWorker's Pod is on."""
     node = obj.get("status", {}).get("nodeName")
     return [node] if node else []
 
 
-def job_keys(obj: dict[str, Any]) -> Iterable[str]:
+def job_keys(obj: Object) -> Iterable[str]:
     """Index function: the job that an ElasticWorker belongs to, or that a NodeCheck checks."""
     job = obj["spec"].get("jobName")
     return [f"{obj['metadata']['namespace']}/{job}"] if job else []

@@ -2,68 +2,90 @@
 
 They read ElasticJobs, NodeChecks and ElasticWorkers, patch their own report and keep their own Lease, and
 nothing else (ClusterRole `dlr-worker`; the admission policy in deploy/ holds each to its own objects).
+
+Both are watched by our label, so that a look costs no request while they are there. One that somebody else
+made, without the label, is not seen; that it is there is known by the refusal to make it, and asked again now
+and then.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
+from controller.cache import Cache
 from controller.client import Client
 from controller.errors import AlreadyExists
-from controller.resources import ROLEBINDINGS, SERVICEACCOUNTS
+from controller.resources import ROLEBINDINGS, SERVICEACCOUNTS, Resource
+from controller.store import Change
 from crds import names
+
+Object = dict[str, Any]
 
 WORKER_ROLE = "dlr-worker"
 RECHECK_SECONDS = 300.0
+"""For so long one that somebody else made is taken to be there."""
+MISSED_RECHECK_SECONDS = 5.0
+"""The same when a Pod was refused, perhaps because it is gone: of many such Pods not each is to ask."""
 
 
 class WorkerAccess:
-    """Makes sure of both before Pods are made; asks the API server again now and then."""
+    """Makes both where they are missing."""
 
-    def __init__(self, client: Client, monotonic: Callable[[], float]) -> None:
+    def __init__(self, client: Client, cache: Cache, monotonic: Callable[[], float]) -> None:
         self._client = client
         self._monotonic = monotonic
-        self._ensured: dict[tuple[str, str], float] = {}
+        self._cached = {resource: cache.store(resource) for resource in (SERVICEACCOUNTS, ROLEBINDINGS)}
+        self._found: dict[tuple[str, str, str], float] = {}
+        """When the API server said of one that it is there: by kind, namespace and name."""
+        for resource in self._cached:
+            cache.add_handler(resource, self._forget)
 
-    async def ensure(self, namespace: str, account: str) -> bool:
-        """Make what is not there; whether it was remembered to be there, and the API server not asked."""
-        ensured = self._ensured.get((namespace, account))
-        if ensured is not None and self._monotonic() - ensured < RECHECK_SECONDS:
-            return True
-        if account == names.SERVICE_ACCOUNT:
-            await self._create(SERVICEACCOUNTS, _service_account(namespace))
-        await self._create(ROLEBINDINGS, _role_binding(namespace, account))
-        self._ensured[(namespace, account)] = self._monotonic()
-        return False
+    async def ensure(self, namespace: str, account: str, *, missed: bool = False) -> None:
+        """Make what is not there.
 
-    def forget(self, namespace: str, account: str) -> None:
-        """Ask the API server at the next `ensure`: a Pod was refused, so somebody may have deleted them."""
-        self._ensured.pop((namespace, account), None)
+        Args:
+            missed: a Pod was refused, so that the cache may be wrong.
+        """
+        for resource, wanted in _wanted(namespace, account):
+            name = wanted["metadata"]["name"]
+            key = (resource.kind, namespace, name)
+            if not missed and self._cached[resource].get(namespace, name) is not None:
+                continue
+            if self._is_known(key, MISSED_RECHECK_SECONDS if missed else RECHECK_SECONDS):
+                continue
+            try:
+                await self._client.create(resource, wanted)
+            except AlreadyExists:
+                self._note(key)
 
-    async def _create(self, resource: object, obj: dict[str, object]) -> None:
-        with contextlib.suppress(AlreadyExists):
-            await self._client.create(resource, obj)  # type: ignore[arg-type]
+    def _forget(self, change: Change) -> None:
+        if change.new is None:
+            obj = change.current
+            self._found.pop((obj["kind"], obj["metadata"]["namespace"], obj["metadata"]["name"]), None)
 
+    def _is_known(self, key: tuple[str, str, str], seconds: float) -> bool:
+        found_at = self._found.get(key)
+        return found_at is not None and self._monotonic() - found_at < seconds
 
-def _service_account(namespace: str) -> dict[str, object]:
-    return {
-        "apiVersion": "v1",
-        "kind": "ServiceAccount",
-        "metadata": _metadata(names.SERVICE_ACCOUNT, namespace),
-    }
-
-
-def _role_binding(namespace: str, account: str) -> dict[str, object]:
-    name = WORKER_ROLE if account == names.SERVICE_ACCOUNT else f"{WORKER_ROLE}-{account}"
-    return {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "RoleBinding",
-        "metadata": _metadata(name, namespace),
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": WORKER_ROLE},
-        "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": namespace}],
-    }
+    def _note(self, key: tuple[str, str, str]) -> None:
+        """What is too old to be believed goes, so that this grows no further than there are namespaces."""
+        self._found = {k: at for k, at in self._found.items() if self._is_known(k, RECHECK_SECONDS)}
+        self._found[key] = self._monotonic()
 
 
-def _metadata(name: str, namespace: str) -> dict[str, object]:
-    return {"name": name, "namespace": namespace, "labels": {names.LABEL_MANAGED_BY: names.MANAGER}}
+def _wanted(namespace: str, account: str) -> Iterator[tuple[Resource, Object]]:
+    """An account of the user's own is the user's to make."""
+    ours = account == names.SERVICE_ACCOUNT
+    if ours:
+        yield SERVICEACCOUNTS, _object(SERVICEACCOUNTS, namespace, account)
+    binding = _object(ROLEBINDINGS, namespace, WORKER_ROLE if ours else f"{WORKER_ROLE}-{account}")
+    role = {"apiGroup": ROLEBINDINGS.group, "kind": "ClusterRole", "name": WORKER_ROLE}
+    subject = {"kind": "ServiceAccount", "name": account, "namespace": namespace}
+    yield ROLEBINDINGS, binding | {"roleRef": role, "subjects": [subject]}
+
+
+def _object(resource: Resource, namespace: str, name: str) -> Object:
+    labels = {names.LABEL_MANAGED_BY: names.MANAGER}
+    metadata = {"name": name, "namespace": namespace, "labels": labels}
+    return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata}

@@ -1,10 +1,17 @@
 """What a worker is there for: the training of an ElasticJob, or the test of a node for a NodeCheck.
 
-The Worker reconciler keeps Pods; what it has to know of their owner for that is an Assignment.
+The Worker reconciler keeps Pods; what it has to know of their owner for that is an Assignment: the Pod that
+the worker gets, when it may go, and what has to be there before it.
+
+* The Pod of a job's worker is the replica type's template, with what torchrun and DLRover scripts look for.
+* The Pod that checks a node is pinned to the node, whatever keeps others away from it. It is the NodeCheck's
+  template or, without one, a small Pod of our own. Either asks for all GPUs of the node: what is not asked
+  for is not seen, and what somebody else uses cannot be tested.
 """
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,14 +23,31 @@ from controller.resources import ELASTICJOBS, NODECHECKS, NODES
 from crds import names
 from crds.elasticjob import ElasticJob, FailureRule, JobPhase
 from crds.elasticworker import ElasticWorker
-from crds.nodecheck import NodeCheck
+from crds.nodecheck import Accelerator, NodeCheck
 from reconcilers.failure.rules import rules_of
 from reconcilers.job import run_policy
-from reconcilers.pod.check_pod import GRACE_SECONDS, HEARTBEAT_TIMEOUT_SECONDS, build_check_pod
+from reconcilers.pod.builder import (
+    GPU_RESOURCE,
+    Environment,
+    Object,
+    Variables,
+    containers,
+    fixed_variables,
+    from_field,
+    heartbeat_seconds,
+    plain,
+    pod_of,
+)
 from reconcilers.pod.gang import PodGroup, pod_group_of
-from reconcilers.pod.job_pod import build_job_pod
+from reconcilers.pod.ownership import owner_uids
+from reconcilers.pod.resources import limits_of, resources_digest, resources_of
+from reconcilers.world.minimum import minimum_workers
+from reconcilers.world.slots import slot_count
 
-Object = dict[str, Any]
+CHECK_COMMAND = ["dlr", "check-worker"]
+CHECK_HEARTBEAT_TIMEOUT_SECONDS = 30.0
+CHECK_GRACE_SECONDS = 5
+ANY_TAINT = {"operator": "Exists"}
 
 
 @dataclass(frozen=True)
@@ -120,7 +144,7 @@ class CheckAssignment(Assignment):
 
     @property
     def heartbeat_timeout_seconds(self) -> float:
-        return HEARTBEAT_TIMEOUT_SECONDS
+        return CHECK_HEARTBEAT_TIMEOUT_SECONDS
 
     @property
     def pod_group(self) -> PodGroup | None:
@@ -139,7 +163,7 @@ class CheckAssignment(Assignment):
         template, completed = self.check.spec.template, self.check.status.completion_time
         if pod_ended or completed is None:
             return None
-        grace = GRACE_SECONDS if template is None else run_policy.grace_seconds(template)
+        grace = CHECK_GRACE_SECONDS if template is None else run_policy.grace_seconds(template)
         return run_policy.seconds_to_leave(grace, completed, now)
 
 
@@ -154,18 +178,133 @@ class Assignments:
         self._parse_check = cache.models(NODECHECKS, NodeCheck)
         self._check_image = check_image
 
-    def of(self, worker: ElasticWorker) -> Assignment | None:
-        """None if the owner is gone or going: garbage collection takes the worker and its Pods with it."""
-        namespace, spec = worker.metadata.namespace, worker.spec
-        if spec.job_name is not None:
-            job = _standing(self._jobs.get(namespace, spec.job_name))
-            return JobAssignment(worker, job, self._parse_job.parse(job)) if job else None
-        check = _standing(self._checks.get(namespace, spec.check_name or ""))
-        if check is None:
+    def of(self, worker: ElasticWorker, raw: Object) -> Assignment | None:
+        """None if the owner is gone or going: garbage collection takes the worker and its Pods with it.
+
+        Args:
+            raw: as the API server has it. A job that is applied again has workers of the same names.
+        """
+        namespace, spec, owners = worker.metadata.namespace, worker.spec, owner_uids(raw)
+        store = self._jobs if spec.job_name is not None else self._checks
+        owner = store.get(namespace, spec.job_name or spec.check_name or "")
+        metadata = owner["metadata"] if owner is not None else {}
+        if owner is None or metadata.get("deletionTimestamp") or metadata["uid"] not in owners:
             return None
+        if spec.job_name is not None:
+            return JobAssignment(worker, owner, self._parse_job.parse(owner))
         node = self._nodes.get(None, spec.node_name) if spec.node_name else None
-        return CheckAssignment(worker, check, self._parse_check.parse(check), node, self._check_image)
+        return CheckAssignment(worker, owner, self._parse_check.parse(owner), node, self._check_image)
 
 
-def _standing(owner: Object | None) -> Object | None:
-    return None if owner is None or owner["metadata"].get("deletionTimestamp") else owner
+def build_job_pod(job: ElasticJob, worker: ElasticWorker) -> Object:
+    """The Pod object to create for the worker's incarnation."""
+    template = copy.deepcopy(job.spec.replica_specs[worker.spec.type].template)
+    resources = resources_of(job, worker.spec.type, worker.spec.resources)
+    if resources:
+        template["spec"]["containers"][0]["resources"] = resources
+    pod = pod_of(worker, template, _environment(job, worker, template["spec"]))
+    pod["metadata"]["annotations"][names.ANNOTATION_RESOURCES] = resources_digest(resources)
+    group = pod_group_of(job) if worker.spec.type == names.WORKER else None
+    if group is not None:
+        group.enlist(pod, worker.metadata.name)
+    return pod
+
+
+def _environment(job: ElasticJob, worker: ElasticWorker, spec: Object) -> Environment:
+    index, type_ = str(worker.spec.index), worker.spec.type
+    replicas = job.spec.replica_specs[type_].replicas
+    beat = heartbeat_seconds(
+        slot_count(job.spec.replica_specs[type_]), job.spec.elastic_policy.heartbeat_timeout_seconds
+    )
+    defaults = {
+        "NODE_IP": from_field("status.hostIP"),
+        "NODE_TYPE": plain(type_),
+        "WORKER_TYPE": plain(type_),
+    }
+    for prefix in ("NODE", "WORKER"):  # DLRover's two spellings
+        defaults |= {
+            f"{prefix}_ID": plain(index),
+            f"{prefix}_RANK": plain(index),
+            f"{prefix}_NUM": plain(str(replicas)),
+        }
+    if type_ == names.WORKER:
+        defaults |= _torchrun_environment(job, index, spec)
+    return Environment(
+        fixed=fixed_variables({names.ENV_JOB_NAME: plain(job.metadata.name)}, worker, spec, beat),
+        of_owner={name: _job_variable(value) for name, value in job.spec.envs.items()},
+        defaults=defaults,
+    )
+
+
+def _torchrun_environment(job: ElasticJob, index: str, spec: Object) -> Variables:
+    """torchrun takes its flags from `PET_<FLAG>` too, so plain `torchrun train.py` joins the world.
+
+    https://docs.pytorch.org/docs/stable/elastic/run.html
+    """
+    replicas = job.spec.replica_specs[names.WORKER].replicas
+    environment = {
+        "PET_NNODES": plain(f"{minimum_workers(job)}:{replicas}"),
+        "PET_NODE_RANK": plain(index),
+        "PET_RDZV_BACKEND": plain("dlr"),
+        "PET_RDZV_ID": plain(job.metadata.name),
+    }
+    gpus = limits_of(spec["containers"][0]).get(GPU_RESOURCE)
+    if gpus:
+        environment["PET_NPROC_PER_NODE"] = plain(str(gpus))
+    return environment
+
+
+def _job_variable(value: Any) -> Object:
+    """An entry of `spec.envs`: a plain value, or an EnvVar without its name."""
+    if isinstance(value, dict):
+        return {key: value[key] for key in ("value", "valueFrom") if key in value}
+    return plain(str(value))
+
+
+def build_check_pod(check: NodeCheck, worker: ElasticWorker, node: Object | None, image: str) -> Object:
+    """The Pod object to create for the worker.
+
+    Args:
+        node: the Node to check, for its GPUs; None if it is gone.
+        image: of the Pod where the NodeCheck has no template.
+    """
+    template = _own_template(image) if check.spec.template is None else copy.deepcopy(check.spec.template)
+    spec = template["spec"]
+    spec.pop("nodeName", None)  # it would go past the scheduler, which knows whether the GPUs are free
+    if not spec["containers"][0].get("command"):
+        spec["containers"][0]["command"] = CHECK_COMMAND
+    spec["tolerations"] = [*(spec.get("tolerations") or ()), ANY_TAINT]
+    if check.spec.accelerator is not Accelerator.NONE and not any(map(_gpus_asked, containers(spec))):
+        _ask_for_gpus(spec["containers"][0], node)
+    owner = {names.ENV_CHECK_NAME: plain(check.metadata.name)}
+    beat = heartbeat_seconds(len(check.status.nodes), CHECK_HEARTBEAT_TIMEOUT_SECONDS)
+    return pod_of(worker, template, Environment(fixed_variables(owner, worker, spec, beat)))
+
+
+def _own_template(image: str) -> Object:
+    """NCCL exchanges data in /dev/shm, for which container runtimes leave only 64 MiB."""
+    container = {
+        "name": "check",
+        "image": image,
+        "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}},
+        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
+    }
+    return {
+        "spec": {
+            "terminationGracePeriodSeconds": CHECK_GRACE_SECONDS,
+            "containers": [container],
+            "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}],
+        }
+    }
+
+
+def _gpus_asked(container: Object) -> bool:
+    resources = container.get("resources") or {}
+    return any(GPU_RESOURCE in (resources.get(kind) or {}) for kind in ("limits", "requests"))
+
+
+def _ask_for_gpus(container: Object, node: Object | None) -> None:
+    gpus = (node or {}).get("status", {}).get("allocatable", {}).get(GPU_RESOURCE)
+    if gpus and str(gpus) != "0":
+        resources = container["resources"] = container.get("resources") or {}
+        resources["limits"] = {**(resources.get("limits") or {}), GPU_RESOURCE: gpus}

@@ -7,19 +7,26 @@ and a restart policy of Never (Kubernetes' default, Always, would start a finish
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from crds import names
+from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
-from reconcilers.pod.node_affinity import never_on, only_on, rather_not_on
 
 DEFAULT_GRACE_SECONDS = 30
 """Kubernetes' terminationGracePeriodSeconds."""
 GPU_RESOURCE = "nvidia.com/gpu"
 MIN_HEARTBEAT_SECONDS = 10.0
 WORKERS_PER_HEARTBEAT_SECOND = 100.0
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+STRONGEST_PREFERENCE = 100
+
+# Affinity means nodes by their names and not by the label kubernetes.io/hostname, which may differ.
+# Kubernetes takes one value for a field, so every node is a requirement of its own; all of a term's must
+# hold. https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/#node-affinity
 
 Object = dict[str, Any]
 Variables = Mapping[str, Object]
@@ -69,6 +76,21 @@ def owner_reference(kind: str, name: str, uid: str) -> Object:
         "uid": uid,
         "controller": True,
         "blockOwnerDeletion": True,
+    }
+
+
+def companion_metadata(job: ElasticJob) -> Object:
+    """The metadata of what stands beside a job's Pods: it is named as the job, and the job owns it."""
+    metadata = job.metadata
+    return {
+        "name": metadata.name,
+        "namespace": metadata.namespace,
+        "labels": {
+            names.LABEL_APP: names.APP,
+            names.LABEL_JOB: metadata.name,
+            names.LABEL_MANAGED_BY: names.MANAGER,
+        },
+        "ownerReferences": [owner_reference("ElasticJob", metadata.name, metadata.uid)],
     }
 
 
@@ -161,3 +183,45 @@ def _merged(own: list[Object], environment: Environment) -> list[Object]:
         *({"name": name, **value} for name, value in of_owner.items() if name not in own_names | set(fixed)),
         *(entry for entry in own if entry["name"] not in fixed),
     ]
+
+
+def rather_not_on(spec: Object, nodes: Iterable[str]) -> None:
+    """Better there than nowhere, though."""
+    if avoided := _by_name("NotIn", nodes):
+        affinity = _node_affinity(spec)
+        wish = {"weight": STRONGEST_PREFERENCE, "preference": {"matchFields": avoided}}
+        affinity[PREFERRED] = [*(affinity.get(PREFERRED) or ()), wish]
+
+
+def never_on(spec: Object, nodes: Iterable[str]) -> None:
+    _require(spec, _by_name("NotIn", nodes))
+
+
+def only_on(spec: Object, node: str) -> None:
+    """As a DaemonSet's Pods are pinned: the scheduler still sees to it that there is room."""
+    _require(spec, _by_name("In", [node]))
+
+
+def _by_name(operator: str, nodes: Iterable[str]) -> list[Object]:
+    return [{"key": "metadata.name", "operator": operator, "values": [node]} for node in nodes]
+
+
+def _require(spec: Object, requirements: list[Object]) -> None:
+    """Terms are alternatives, so each gets them; but one that is empty admits no node, and stays so."""
+    if not requirements:
+        return
+    affinity = _node_affinity(spec)
+    if affinity.get(REQUIRED) is None:
+        affinity[REQUIRED] = {"nodeSelectorTerms": [{"matchFields": requirements}]}
+        return
+    for term in affinity[REQUIRED].get("nodeSelectorTerms") or ():
+        if term.get("matchExpressions") or term.get("matchFields"):
+            term["matchFields"] = [*(term.get("matchFields") or ()), *requirements]
+
+
+def _node_affinity(spec: Object) -> Object:
+    """The Pod's, made where there is none."""
+    spec["affinity"] = spec.get("affinity") or {}
+    spec["affinity"]["nodeAffinity"] = spec["affinity"].get("nodeAffinity") or {}
+    found: Object = spec["affinity"]["nodeAffinity"]
+    return found

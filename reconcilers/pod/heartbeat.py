@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from controller.client import Client
@@ -15,11 +16,19 @@ from reconcilers.observations import Observations
 from reconcilers.pod.builder import labels_of, owner_reference
 
 
-def lease_of(worker: ElasticWorker, timeout_seconds: float) -> dict[str, Any]:
+def lease_of(
+    worker: ElasticWorker, pod: dict[str, Any] | None, timeout_seconds: float, now: datetime
+) -> dict[str, Any]:
     """The Lease to create for a worker; its agent renews it under the Pod's name.
 
+    One that is made again, since somebody deleted it, counts as renewed just now if the Pod's agent has
+    reported: so an agent that never renews it is silent from now on.
     https://kubernetes.io/docs/concepts/architecture/leases/
     """
+    spec: dict[str, Any] = {"leaseDurationSeconds": int(timeout_seconds)}
+    if pod is not None and _has_reported(worker, pod):
+        renewed = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        spec |= {"holderIdentity": pod["metadata"]["name"], "renewTime": renewed}
     return {
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",
@@ -29,7 +38,7 @@ def lease_of(worker: ElasticWorker, timeout_seconds: float) -> dict[str, Any]:
             "labels": labels_of(worker),
             "ownerReferences": [owner_reference("ElasticWorker", worker.metadata.name, worker.metadata.uid)],
         },
-        "spec": {"leaseDurationSeconds": int(timeout_seconds)},
+        "spec": spec,
     }
 
 

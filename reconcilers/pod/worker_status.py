@@ -3,6 +3,10 @@
 An incarnation's end is final: once Failed or Succeeded, its status stays until the ElasticJob reconciler
 raises `spec.incarnation`. So a node that comes back from the dead changes nothing.
 
+An end is counted once, whatever was observed or written in between: `status.lastExit` names the incarnation
+and the Pod whose end was counted last, and incarnations end in their order. So a late write of an ex-leader
+(`phase: Running`) is set right by the next look, and counts nothing.
+
 A Pod that is replaced because a check found its node faulty has no end of its own: that it was taken off is
 counted with the first look at the next incarnation, in one write.
 """
@@ -56,6 +60,8 @@ class Observation:
     """What the Worker reconciler read for the incarnation in `spec`."""
 
     pod: dict[str, Any] | None
+    gone_pod_uid: str | None = None
+    """Of a Pod that was there, is gone, and is not in the status yet."""
     heartbeat_lost_seconds: float | None = None
     """Set when the agent's Lease has not been renewed for longer than allowed."""
     node_lost: str | None = None
@@ -73,13 +79,38 @@ def observe(worker: ElasticWorker, seen: Observation, now: datetime) -> ElasticW
     status = _of_this_incarnation(worker, now)
     if status.phase in ENDED and not seen.released:
         return status
-    if seen.pod is None:
+    if status.last_exit and _is_counted(status, worker.spec.incarnation) and not seen.released:
+        end = status.last_exit  # of which a late write has called the Pod alive
+        known = {"message": end.message[:MAX_MESSAGE], "pod_uid": end.pod_uid or None}
+        status = status.model_copy(update=known | {"phase": WorkerPhase.FAILED})
+    elif seen.pod is None:
         status = _without_pod(worker, status, seen, now)
     else:
         status = _with_pod(worker, status, seen.pod, seen, now)
     if status.phase is not WorkerPhase.RUNNING:
         status = status.model_copy(update={"standby": None})
     return with_lives(worker, status, now)
+
+
+def is_on_its_way(worker: ElasticWorker, status: ElasticWorkerStatus) -> bool:
+    """Whether the new status says no more than that a worker's first Pod is there and will soon run.
+
+    Then nobody misses it for a moment, and with the Pod's next event one write says all of it.
+    """
+    return (
+        worker.status.observed_incarnation is None
+        and status.phase is WorkerPhase.PENDING
+        and status.pod_uid is not None
+        and not status.message
+        and all(condition.status is ConditionStatus.TRUE for condition in status.conditions)
+    )
+
+
+def is_over(worker: ElasticWorker) -> bool:
+    """Whether the incarnation has ended, so that its Pod is not made again."""
+    status = worker.status
+    observed = status.observed_incarnation == worker.spec.incarnation
+    return (observed and status.phase in ENDED) or _is_counted(status, worker.spec.incarnation)
 
 
 def _of_this_incarnation(worker: ElasticWorker, now: datetime) -> ElasticWorkerStatus:
@@ -98,7 +129,9 @@ def _of_this_incarnation(worker: ElasticWorker, now: datetime) -> ElasticWorkerS
     if status.observed_incarnation is None or status.phase in ENDED:
         return afresh
     end = _taken_off(worker, now) or _replaced(worker, now)
-    return afresh.model_copy(update=_counted(status, end) | {"quick_exits": 0}) if end else afresh
+    if end is None or _is_counted(status, end.incarnation):
+        return afresh
+    return afresh.model_copy(update=_counted(status, end) | {"quick_exits": 0})
 
 
 def _taken_off(worker: ElasticWorker, now: datetime) -> WorkerExit | None:
@@ -112,6 +145,7 @@ def _taken_off(worker: ElasticWorker, now: datetime) -> WorkerExit | None:
         reason="FaultyNode",
         message=message,
         node_name=status.node_name or "",
+        pod_uid=status.pod_uid or "",
         time=now,
     )
 
@@ -130,8 +164,14 @@ def _replaced(worker: ElasticWorker, now: datetime) -> WorkerExit | None:
         exit_code=report.failure.exit_code,
         **_words(report.failure, ""),
         node_name=status.node_name or "",
+        pod_uid=report.pod_uid,
         time=now,
     )
+
+
+def _is_counted(status: ElasticWorkerStatus, incarnation: int) -> bool:
+    """Whether the end of this incarnation is counted: they end in their order, and each once."""
+    return status.last_exit is not None and status.last_exit.incarnation >= incarnation
 
 
 def _counted(status: ElasticWorkerStatus, end: WorkerExit) -> dict[str, Any]:
@@ -150,8 +190,10 @@ def _without_pod(
         return status.model_copy(
             update={"phase": WorkerPhase.PENDING, "pod_name": None, "pod_uid": None, "node_name": None}
         )
-    if status.pod_uid is None:
+    gone = status.pod_uid or seen.gone_pod_uid
+    if gone is None:
         return status
+    status = status.model_copy(update={"pod_uid": gone})
     return _ended(worker, status, deleted(seen.node), None, seen, now)
 
 
@@ -241,6 +283,7 @@ def _ended(
         exit_code=end.exit_code,
         **(words | {"message": text}),
         node_name=status.node_name or "",
+        pod_uid=status.pod_uid or "",
         action=action,
         in_good_order=(end.exit_class is not ExitClass.NODE_LOST and _stops_in_good_order(pod)) or None,
         time=now,

@@ -275,7 +275,8 @@ def test_rights_suffice_to_keep_a_gang_s_podgroup_and_disruption_budget(
     eventually(
         "PodGroups are served", lambda: server.call("GET", group, token=server.admin).json().get("details")
     )
-    spec = JOB["spec"] | {"schedulingPolicy": {"gang": "coscheduling"}}
+    worker = JOB["spec"]["replicaSpecs"]["worker"] | {"replicas": 3, "minReplicas": 2}
+    spec = {"replicaSpecs": {"worker": worker}, "schedulingPolicy": {"gang": "coscheduling"}}
     server.as_admin(
         "POST", f"{GROUP}/{DEFAULT}/elasticjobs", JOB | {"metadata": {"name": "gang"}, "spec": spec}
     )

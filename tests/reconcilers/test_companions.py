@@ -13,10 +13,11 @@ from controller.events import EventRecorder
 from controller.reconciler import Request
 from controller.resources import ELASTICJOBS
 from crds.elasticjob import ElasticJob
-from reconcilers.companions import CompanionReconciler
+from reconcilers.companions import CompanionReconciler, budget_of
 from tests.reconcilers.build import job
+from tests.reconcilers.check_stage import merged
 
-JOB = job(replicas=2)
+JOB = job(replicas=2, worker={"minReplicas": 1})
 
 
 class Store:
@@ -68,3 +69,35 @@ async def test_budget_that_goes_while_it_is_looked_at_is_made_with_the_next_try(
         await reconciler.reconcile(request)
     await reconciler.reconcile(request)
     assert len(client.made) == 1
+
+
+class WithLeftover:
+    """An earlier job of the name has left a budget, which the cache does not show."""
+
+    def __init__(self) -> None:
+        self.budget: dict[str, Any] = merged(budget_of(JOB) or {}, {"metadata": {"uid": "left"}})
+        self.budget["metadata"]["ownerReferences"] = [
+            owner | {"uid": "earlier"} for owner in self.budget["metadata"]["ownerReferences"]
+        ]
+
+    async def create(self, resource: object, obj: dict[str, Any]) -> dict[str, Any]:
+        if self.budget:
+            raise AlreadyExists(409, "AlreadyExists", "there is one")
+        self.budget = obj
+        return obj
+
+    async def get(self, resource: object, name: str, namespace: str) -> dict[str, Any]:
+        return self.budget
+
+    async def delete(self, resource: object, name: str, namespace: str, *, uid: str) -> None:
+        assert uid == "left"
+        self.budget = {}
+
+
+async def test_budget_that_an_earlier_job_has_left_is_replaced_in_the_same_look() -> None:
+    client = WithLeftover()
+    reconciler = CompanionReconciler(
+        cast("Client", client), cast("Cache", Stores()), cast("EventRecorder", None)
+    )
+    await reconciler.reconcile(Request(JOB.metadata.namespace, JOB.metadata.name))
+    assert client.budget == budget_of(JOB)

@@ -33,6 +33,8 @@ Json = dict[str, Any]
 
 COSCHEDULING: Json = {"schedulingPolicy": {"gang": "coscheduling"}}
 VOLCANO: Json = {"schedulingPolicy": {"gang": "volcano"}}
+SPARES_ONE: Json = {"replicas": 3, "worker": {"minReplicas": 2}}
+"""A job with a disruption budget."""
 COSCHEDULING_CRD = Path(localcluster.__file__).parent / "scheduler" / "pod_groups.yaml"
 EVICTION = {"apiVersion": "policy/v1", "kind": "Eviction"}
 
@@ -162,9 +164,9 @@ async def gangs(town: Town) -> Town:
 async def test_cluster_without_podgroups_makes_no_pods_and_says_why_until_it_has_them(
     town: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("companions", "pod.gang_gate"):
+    for module in ("companions", "pod.gang"):
         monkeypatch.setattr(f"reconcilers.{module}.UNAVAILABLE_RETRY_SECONDS", 0.5)
-    await town.submit("missing", **COSCHEDULING)
+    await town.submit("missing", **SPARES_ONE, **COSCHEDULING)
     message = await town.until_unscheduled("missing", "GangUnavailable")
     assert "podgroups.scheduling.x-k8s.io" in message and "install scheduler-plugins" in message
     assert "cannot be scheduled" in await town.until_event("missing", "GangUnavailable")
@@ -174,7 +176,7 @@ async def test_cluster_without_podgroups_makes_no_pods_and_says_why_until_it_has
     assert (condition["type"], condition["status"]) == ("Scheduled", "False")
     assert await town.find(PODDISRUPTIONBUDGETS, "missing"), "one does not wait for the other"
     await town.serve(yaml.safe_load(COSCHEDULING_CRD.read_text()))
-    await town.until_pods("missing", 2)
+    await town.until_pods("missing", 3)
 
 
 async def test_budget_follows_the_minimum(town: Town) -> None:
@@ -185,13 +187,15 @@ async def test_budget_follows_the_minimum(town: Town) -> None:
     await town.edit("follows", replicaSpecs={"worker": {"minReplicas": 3}})
     await town.until_spec(PODDISRUPTIONBUDGETS, "follows", minAvailable=3)
     await town.edit("follows", replicaSpecs={"worker": {"minReplicas": None, "replicas": 6}})
+    await town.until_gone(PODDISRUPTIONBUDGETS, "follows")
+    await town.edit("follows", replicaSpecs={"worker": {"standby": 1}})
     await town.until_spec(PODDISRUPTIONBUDGETS, "follows", minAvailable=6)
     await town.edit("follows", replicaSpecs={"worker": {"replicas": 0}})
     await town.until_gone(PODDISRUPTIONBUDGETS, "follows")
 
 
 async def test_budget_that_was_deleted_or_changed_by_hand_comes_back(town: Town) -> None:
-    await town.submit("stubborn")
+    await town.submit("stubborn", **SPARES_ONE)
     await town.until_spec(PODDISRUPTIONBUDGETS, "stubborn", minAvailable=2)
     await town.client.delete(PODDISRUPTIONBUDGETS, "stubborn", NAMESPACE)
     await town.until_spec(PODDISRUPTIONBUDGETS, "stubborn", minAvailable=2)
@@ -206,7 +210,7 @@ async def test_budget_that_was_deleted_or_changed_by_hand_comes_back(town: Town)
 
 
 async def test_suspended_or_finished_job_has_no_budget(town: Town) -> None:
-    await town.submit("pausing", suspend=True)
+    await town.submit("pausing", suspend=True, **SPARES_ONE)
     await town.phase("pausing", "Suspended")
     assert await town.find(PODDISRUPTIONBUDGETS, "pausing") is None
     await town.edit("pausing", suspend=False)
@@ -220,7 +224,7 @@ async def test_suspended_or_finished_job_has_no_budget(town: Town) -> None:
 
 
 async def test_budget_goes_with_its_job(town: Town) -> None:
-    await town.submit("leaving")
+    await town.submit("leaving", **SPARES_ONE)
     await town.until_spec(PODDISRUPTIONBUDGETS, "leaving", minAvailable=2)
     await town.client.delete(ELASTICJOBS, "leaving", NAMESPACE)
     await town.until_gone(PODDISRUPTIONBUDGETS, "leaving")
@@ -236,6 +240,21 @@ async def test_evictions_leave_the_minimum(town: Town) -> None:
     assert not await town.evict("evicted-worker-1-1")
 
 
+async def test_job_that_needs_all_its_workers_lets_a_drain_evict_them(town: Town) -> None:
+    await town.submit("rigid", replicas=2)
+    ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    for pod in await town.until_pods("rigid", 2):
+        await town.pod_status(pod["metadata"]["name"], ready)
+    for index in (1, 0):  # one restart for all of a node's workers, not one for each
+        assert await town.evict(f"rigid-worker-{index}-1")
+    for index in (0, 1):
+        name = f"rigid-worker-{index}-2"
+        await town.until(name, lambda name=name: town.client.get(PODS, name, NAMESPACE))
+    assert await town.find(PODDISRUPTIONBUDGETS, "rigid") is None
+    worker = await town.client.get(ELASTICWORKERS, "rigid-worker-0", NAMESPACE)
+    assert worker["status"]["restartCount"] == 1
+
+
 async def test_budget_of_somebody_else_is_left_alone_and_told(town: Town) -> None:
     metadata = {"name": "foreign", "namespace": NAMESPACE}
     foreign = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": metadata}
@@ -243,11 +262,11 @@ async def test_budget_of_somebody_else_is_left_alone_and_told(town: Town) -> Non
     await town.client.create(
         PODDISRUPTIONBUDGETS, foreign | {"spec": {"minAvailable": 7, "selector": selector}}
     )
-    await town.submit("foreign")
+    await town.submit("foreign", **SPARES_ONE)
     assert "not this job's" in await town.until_event("foreign", "PodDisruptionBudgetRefused")
     found = await town.client.get(PODDISRUPTIONBUDGETS, "foreign", NAMESPACE)
     assert found["spec"] == {"minAvailable": 7, "selector": selector}
-    await town.until_pods("foreign", 2)
+    await town.until_pods("foreign", 3)
     await town.client.delete(PODDISRUPTIONBUDGETS, "foreign", NAMESPACE)
     await town.until_spec(PODDISRUPTIONBUDGETS, "foreign", minAvailable=2)
 
@@ -290,7 +309,7 @@ async def test_what_the_scheduler_says_of_the_group_stays(gangs: Town) -> None:
 async def test_pods_wait_for_the_podgroup_to_be_the_jobs_own(
     gangs: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reconcilers.pod.gang_gate.UNAVAILABLE_RETRY_SECONDS", 0.5)
+    monkeypatch.setattr("reconcilers.pod.gang.UNAVAILABLE_RETRY_SECONDS", 0.5)
     foreign = {
         "apiVersion": COSCHEDULING_PODGROUPS.api_version,
         "kind": "PodGroup",
@@ -315,8 +334,8 @@ async def test_podgroup_that_does_not_come_is_told_on_the_job(
     async def nothing(*_: Any, **__: Any) -> None:
         return None
 
-    monkeypatch.setattr("reconcilers.pod.gang_gate.PATIENCE_SECONDS", 0.3)
-    monkeypatch.setattr("reconcilers.pod.gang_gate.LATER_SECONDS", 0.5)
+    monkeypatch.setattr("reconcilers.pod.gang.PATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr("reconcilers.pod.gang.LATER_SECONDS", 0.5)
     with monkeypatch.context() as patch:
         patch.setattr("reconcilers.companions.CompanionReconciler._keep_group", nothing)
         await gangs.submit("late", **COSCHEDULING)

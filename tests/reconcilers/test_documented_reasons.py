@@ -27,6 +27,7 @@ COMPUTED = {
     },
     ("outcome.py", "condition.reason"): {
         *("Unschedulable", "PodRefused", "GangUnavailable", "PodGroupTaken", "WaitingForPodGroup"),
+        "WaitingForDeletion",
     },
     ("outcome.py", "job_status.MASTER_IGNORED"): {"MasterReplicaIgnored"},
     ("node_check.py", "refusal.reason"): {reason.value for reason in FailedReason},

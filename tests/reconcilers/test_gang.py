@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from crds.elasticjob import ElasticJob
 from localcluster.scheduler.gangs import group_of
-from reconcilers.pod.disruption_budget import budget_of
+from reconcilers.companions import budget_of
+from reconcilers.pod.assignment import build_job_pod
 from reconcilers.pod.gang import pod_group_of
-from reconcilers.pod.job_pod import build_job_pod
 from tests.reconcilers.build import job, worker
 
 
@@ -118,5 +118,13 @@ def test_group_and_budget_have_the_same_minimum(units: int, unit: int, least: in
     bounds = {"minReplicas": min(least, replicas)}
     owner = gang("coscheduling", replicas, worker=bounds, elasticPolicy={"nodeUnit": unit})
     group, budget = pod_group_of(owner), budget_of(owner)
-    assert group is not None and budget is not None
-    assert 1 <= group.min_member == budget["spec"]["minAvailable"] <= replicas
+    assert group is not None and 1 <= group.min_member <= replicas
+    assert (budget is None) == (group.min_member == replicas), "who can spare none is in no drain's way"
+    assert budget is None or budget["spec"]["minAvailable"] == group.min_member
+
+
+def test_job_that_is_not_elastic_has_no_budget_unless_workers_stand_by() -> None:
+    assert budget_of(job(replicas=4)) is None
+    assert budget_of(job(replicas=4, worker={"minReplicas": 4})) is None
+    budget = budget_of(job(replicas=4, worker={"standby": 1}))
+    assert budget is not None and budget["spec"]["minAvailable"] == 4

@@ -9,8 +9,7 @@ import pytest
 from controller.client import Client
 from controller.errors import NotFound
 from controller.store import Store
-from reconcilers.pod.gang import PodGroup, pod_group_of
-from reconcilers.pod.gang_gate import ANSWER_SECONDS, PATIENCE_SECONDS, GangGate
+from reconcilers.pod.gang import ANSWER_SECONDS, PATIENCE_SECONDS, GangGate, PodGroup, pod_group_of
 from tests.reconcilers.build import job
 
 
@@ -86,3 +85,13 @@ async def test_each_wait_begins_afresh(server: Server, gate: GangGate) -> None:
     server.group = None
     obstacle = await gate.obstacle(group())
     assert obstacle is not None and not obstacle.worth_telling
+
+
+async def test_group_of_an_earlier_job_of_the_name_is_no_reason_to_give_up(
+    server: Server, gate: GangGate
+) -> None:
+    wanted = group().wanted
+    owner = wanted["metadata"]["ownerReferences"][0] | {"uid": "earlier"}
+    server.group = wanted | {"metadata": wanted["metadata"] | {"ownerReferences": [owner]}}
+    obstacle = await gate.obstacle(group())
+    assert obstacle is not None and obstacle.reason == "WaitingForPodGroup" and obstacle.retry_seconds < 1

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localcluster.scheduler.constraints import matches_node, preference
-from reconcilers.pod.node_affinity import REQUIRED, never_on, only_on, rather_not_on
+from reconcilers.pod.builder import REQUIRED, never_on, only_on, rather_not_on
 
 NODES = [
     {

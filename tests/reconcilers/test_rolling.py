@@ -7,7 +7,7 @@ from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
 from crds.model import ResourceRequirements
 from reconcilers.job.seen import built_with
 from reconcilers.job.workers import Workers
-from reconcilers.pod.job_pod import build_job_pod
+from reconcilers.pod.assignment import build_job_pod
 from reconcilers.scale.rolling import Freshness, Roll, freshness, plan_roll
 from reconcilers.world.participants import Ages, bounds_of, participants_of
 from tests.reconcilers.build import job, report, worker

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from controller.resources import ELASTICJOBS, ELASTICWORKERS
 from crds.elasticjob import Rendezvous, RendezvousPhase
 from crds.elasticworker import AgentState
+from reconcilers.companions import budget_of
 from reconcilers.job.status import replica_statuses, worker_pods
-from reconcilers.pod.disruption_budget import budget_of
 from reconcilers.world.rendezvous import Bounds, Participant, decide
 from reconcilers.world.slots import present_slots, slot_count
 from reconcilers.world.standby import standing_by, told_otherwise

@@ -1,111 +1,377 @@
-"""The Worker reconciler over a cache that is behind: what it writes says what it was decided from."""
+"""The Worker reconciler: what it makes again, what it counts, and what it writes, over a cache that may be behind."""
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
-from controller.cache import Cache
-from controller.contact import Contact
-from controller.errors import Forbidden, NotFound
-from controller.reconciler import Request
-from controller.resources import ELASTICJOBS, ELASTICWORKERS, PODS, SERVICEACCOUNTS, Resource
-from reconcilers.clock import Clock
-from reconcilers.pod.options import PodOptions
-from reconcilers.setup import add_indexes
-from reconcilers.worker import WorkerReconciler
-from tests.reconcilers import build
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-WORKER = "digits-worker-0"
+from controller.errors import AlreadyExists, Conflict, Forbidden, NotFound
+from controller.resources import (
+    ELASTICJOBS,
+    ELASTICWORKERS,
+    LEASES,
+    PODS,
+    ROLEBINDINGS,
+    SERVICEACCOUNTS,
+)
+from reconcilers.pod.access import RECHECK_SECONDS
+from reconcilers.worker import LEFTOVER_RETRY_SECONDS, REFUSED_RETRY_SECONDS, START_SECONDS
+from tests.reconcilers.build import terminated
+from tests.reconcilers.check_stage import merged
+from tests.reconcilers.worker_stage import JOB, WORKER, Api, Controller, Deposed
 
-
-class Server:
-    """An API server that has no Pod, and keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.patches: list[dict[str, Any]] = []
-
-    async def get(self, _resource: object, name: str, _namespace: str) -> dict[str, Any]:
-        raise NotFound(404, "NotFound", f"{name} not found")
-
-    async def patch(self, _resource: object, _name: str, body: dict[str, Any], *_: str, **__: str) -> None:
-        self.patches.append(body)
+POD = f"{WORKER}-1"
 
 
-async def reconciled(pod: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The one patch of a look at a worker whose Pod was known to run."""
-    server: Any = Server()
-    cache = Cache(server)
-    add_indexes(cache)
-    cache.store(ELASTICJOBS).apply({"kind": "ElasticJob", **build.job(replicas=1).to_wire()})
-    cache.store(ELASTICWORKERS).apply({"kind": "ElasticWorker", **build.worker(0).to_wire()})
-    if pod is not None:
-        cache.store(PODS).apply(pod)
-    recorder: Any = None
-    reconciler = WorkerReconciler(server, cache, recorder, Contact(), Clock(), PodOptions(agent=None))
-    await reconciler.reconcile(Request("default", WORKER))
-    (patch,) = server.patches
-    return patch
+@pytest.fixture
+def api() -> Api:
+    api = Api()
+    api.apply_job()
+    return api
 
 
-async def test_an_end_is_written_for_the_version_that_it_was_decided_from() -> None:
-    patch = await reconciled()
-    assert patch["status"]["restarts"] == {"Killed": 1}
-    assert patch["metadata"] == {"resourceVersion": "1"}
+@pytest.fixture
+def controller(api: Api) -> Controller:
+    return Controller(api)
 
 
-async def test_what_ends_nothing_is_written_beside_the_agents_reports() -> None:
-    owner = {"kind": "ElasticWorker", "name": WORKER, "uid": "w0", "controller": True}
-    patch = await reconciled(
-        {
-            "metadata": {
-                "name": f"{WORKER}-1",
-                "namespace": "default",
-                "uid": "uid-0-1",
-                "resourceVersion": "1",
-                "labels": {},
-                "ownerReferences": [owner],
-            },
-            "spec": {"nodeName": "node-7", "containers": [{"name": "main", "image": "x"}]},
-            "status": {"phase": "Running"},
-        }
-    )
-    assert patch["status"]["nodeName"] == "node-7"
-    assert "metadata" not in patch
+async def running(api: Api, controller: Controller) -> None:
+    """The worker trains, and all is written."""
+    await controller.look()
+    api.pod_phase("Running")
+    api.report()
+    await controller.look()
+    api.beat()
+    await controller.look()
+    assert api.status["phase"] == "Running"
 
 
-class Guarded:
-    """An API server that refuses Pods whose ServiceAccount is not there."""
-
-    def __init__(self) -> None:
-        self.made: list[tuple[str, str]] = []
-        self.accounts: set[str] = set()
-
-    async def create(self, resource: Resource, obj: dict[str, Any]) -> dict[str, Any]:
-        name = obj["metadata"]["name"]
-        if resource == SERVICEACCOUNTS:
-            self.accounts.add(name)
-        elif resource == PODS and obj["spec"]["serviceAccountName"] not in self.accounts:
-            raise Forbidden(403, "Forbidden", f'pods "{name}" is forbidden: serviceaccount not found')
-        self.made.append((resource.kind, name))
-        return obj | {"metadata": {**obj["metadata"], "uid": f"uid of {name}"}}
-
-    async def get(self, _resource: object, name: str, _namespace: str) -> dict[str, Any]:
-        raise NotFound(404, "NotFound", f"{name} not found")
-
-    async def patch(self, *_: Any, **__: Any) -> None: ...
+def owner_of(obj: Any) -> str:
+    return str(obj["metadata"]["ownerReferences"][0]["uid"])
 
 
-async def test_an_account_that_was_deleted_is_made_again_when_it_is_missed() -> None:
-    server: Any = Guarded()
-    cache = Cache(server)
-    add_indexes(cache)
-    cache.store(ELASTICJOBS).apply({"kind": "ElasticJob", **build.job(replicas=2).to_wire()})
-    for index in (0, 1):
-        wire = build.worker(index, None).to_wire()
-        cache.store(ELASTICWORKERS).apply({"kind": "ElasticWorker", **wire})
-    recorder: Any = None
-    reconciler = WorkerReconciler(server, cache, recorder, Contact(), Clock(), PodOptions(agent=None))
-    await reconciler.reconcile(Request("default", "digits-worker-0"))
-    server.accounts.clear()
-    await reconciler.reconcile(Request("default", "digits-worker-1"))
-    assert [name for kind, name in server.made if kind == "Pod"] == ["digits-worker-0-1", "digits-worker-1-1"]
+# --- What is missing is made ----------------------------------------------------------------------------------
+
+
+async def test_a_steady_look_makes_no_request(api: Api, controller: Controller) -> None:
+    await running(api, controller)
+    api.requests.clear()
+    for _ in range(10):
+        api.seconds += 10
+        api.beat()
+        await controller.look()
+    assert api.requests == []
+
+
+@pytest.mark.parametrize("resource", [LEASES, SERVICEACCOUNTS, ROLEBINDINGS])
+async def test_what_a_running_worker_needs_is_made_again_in_the_next_look(
+    api: Api, controller: Controller, resource: Any
+) -> None:
+    await running(api, controller)
+    (name,) = (name for kind, name in api.objects if kind is resource)
+    api.remove(resource, name)
+    api.requests.clear()
+    await controller.look()
+    assert api.requests == [("create", resource.kind)]
+    assert api.find(resource, name) is not None
+
+
+async def test_silence_counts_from_when_the_lease_was_made_again(api: Api, controller: Controller) -> None:
+    await running(api, controller)
+    api.remove(LEASES, WORKER)
+    again = await controller.look()
+    assert again.requeue_after_seconds is not None, "it may be silent from now on"
+    api.seconds += again.requeue_after_seconds
+    await controller.look()
+    assert api.status["restarts"] == {"NodeLost": 1}
+
+
+async def test_job_that_is_applied_again_waits_for_the_pod_and_the_lease_of_the_earlier_one(
+    api: Api, controller: Controller
+) -> None:
+    """The cache and the server still have those of the earlier worker of the same name."""
+    await running(api, controller)
+    api.remove(ELASTICJOBS, JOB)
+    api.remove(ELASTICWORKERS, WORKER)
+    api.apply_job()
+    for resource, name in ((LEASES, WORKER), (PODS, POD)):
+        assert await controller.look() is not None
+        waits = await controller.look()
+        assert waits.requeue_after_seconds == LEFTOVER_RETRY_SECONDS
+        (condition,) = api.status["conditions"]
+        assert (condition["status"], condition["reason"]) == ("False", "WaitingForDeletion")
+        assert f"{name} of an earlier ElasticWorker" in condition["message"]
+        api.remove(resource, name)  # garbage collection
+    await controller.look()
+    for resource, name in ((LEASES, WORKER), (PODS, POD)):
+        assert owner_of(api.get(resource, name)) == api.worker()["metadata"]["uid"]
+    assert api.events == [], "nothing was refused"
+
+
+async def test_the_lease_that_only_the_cache_still_has_is_made(api: Api, controller: Controller) -> None:
+    await running(api, controller)
+    api.remove(ELASTICJOBS, JOB)
+    api.collect()
+    api.apply_job()
+    for resource in (ELASTICJOBS, ELASTICWORKERS):  # their watches are quicker than that of Leases
+        obj = next(obj for (kind, _), obj in api.objects.items() if kind is resource)
+        controller.cache.take(resource, None, obj)
+    await controller.look(late=True)
+    assert owner_of(api.get(LEASES, WORKER)) == api.worker()["metadata"]["uid"]
+    assert api.pod() is not None
+
+
+async def test_a_worker_of_an_earlier_job_gets_no_pod(api: Api, controller: Controller) -> None:
+    api.remove(ELASTICJOBS, JOB)
+    stale = api.worker()
+    api.apply_job()
+    api.put(ELASTICWORKERS, stale)
+    await controller.look()
+    assert api.requests == []
+
+
+async def test_somebody_elses_lease_is_a_refusal_that_names_it(api: Api, controller: Controller) -> None:
+    api.put(LEASES, {"metadata": {"name": WORKER}, "spec": {"holderIdentity": "an elector"}})
+    assert (await controller.look()).requeue_after_seconds == REFUSED_RETRY_SECONDS
+    ((reason, message),) = api.events
+    assert reason == "PodRefused"
+    assert f"the Lease {WORKER} is not of this ElasticWorker" in message and "delete it" in message
+    assert api.get(LEASES, WORKER)["spec"] == {"holderIdentity": "an elector"}
+
+
+async def test_what_cannot_be_made_again_is_told_and_does_not_disturb_the_worker(
+    api: Api, controller: Controller
+) -> None:
+    await running(api, controller)
+    api.remove(LEASES, WORKER)
+    api.refusals[LEASES] = Forbidden(403, "Forbidden", "exceeded quota: leases")
+    assert (await controller.look()).requeue_after_seconds == REFUSED_RETRY_SECONDS
+    ((reason, message),) = api.events
+    assert reason == "AgentAccessRefused" and POD in message and "exceeded quota" in message
+    assert api.status["phase"] == "Running"
+
+
+async def test_namespace_that_is_made_again_gets_its_account_though_the_cache_still_shows_the_old_one(
+    api: Api, controller: Controller
+) -> None:
+    await running(api, controller)
+    for resource, name in list(api.objects):
+        api.remove(resource, name)
+    api.apply_job()
+    for resource in (ELASTICJOBS, ELASTICWORKERS):
+        obj = next(obj for (kind, _), obj in api.objects.items() if kind is resource)
+        controller.cache.take(resource, None, obj)
+    await controller.look(late=True)
+    assert api.pod() is not None and api.events == []
+    await controller.look()
+    assert {kind for kind, _ in api.objects} >= {SERVICEACCOUNTS, ROLEBINDINGS, LEASES, PODS}
+
+
+async def test_an_account_that_somebody_else_made_is_asked_for_now_and_then(
+    api: Api, controller: Controller
+) -> None:
+    """Without our label, we do not see it."""
+    api.put(SERVICEACCOUNTS, {"metadata": {"name": "dlr-worker"}})
+    await running(api, controller)
+    api.requests.clear()
+    await controller.look()
+    assert api.requests == []
+    api.seconds += RECHECK_SECONDS
+    api.beat()
+    await controller.look()
+    await controller.look()
+    assert api.requests == [("create", "ServiceAccount")]
+
+
+# --- What is written ------------------------------------------------------------------------------------------
+
+
+async def test_a_worker_that_starts_quickly_costs_one_write_of_its_status(
+    api: Api, controller: Controller
+) -> None:
+    await running(api, controller)
+    written = [kind for verb, kind in api.requests if verb == "patch"]
+    assert written == ["ElasticWorker"]
+    made = [kind for verb, kind in api.requests if verb == "create"]
+    assert made == ["ServiceAccount", "RoleBinding", "Lease", "Pod"]
+    assert len(api.requests) == 5, "and nothing is read"
+
+
+async def test_a_pod_that_takes_longer_is_told_to_be_pending(api: Api, controller: Controller) -> None:
+    first = await controller.look()
+    assert api.status == {} and first.requeue_after_seconds == START_SECONDS
+    api.seconds += START_SECONDS
+    await controller.look()
+    assert (api.status["phase"], api.status["podName"]) == ("Pending", POD)
+
+
+async def test_a_pod_that_finds_no_node_is_told_at_once(api: Api, controller: Controller) -> None:
+    await controller.look()
+    unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "full"}
+    api.pod_phase("Pending", conditions=[unscheduled])
+    await controller.look()
+    assert (api.status["phase"], api.status["message"]) == ("Pending", "full")
+
+
+async def test_a_pod_that_goes_before_it_was_written_down_has_ended_all_the_same(
+    api: Api, controller: Controller
+) -> None:
+    await controller.look()
+    api.remove(PODS, POD)
+    await controller.look()
+    assert api.status["restarts"] == {"Killed": 1} and api.pod() is None
+
+
+async def test_an_end_is_written_for_the_version_that_it_was_decided_from(
+    api: Api, controller: Controller
+) -> None:
+    await running(api, controller)
+    api.remove(PODS, POD)
+    controller.deliver()
+    progress = {"step": 7, "time": "2026-01-01T12:00:00Z"}
+    api.patch(ELASTICWORKERS, WORKER, {"status": {"agent": {"progress": progress}}})
+    with pytest.raises(Conflict):
+        await controller.look(late=True)
+    assert not api.status["restarts"]
+    await controller.look()
+    assert api.status["restarts"] == {"Killed": 1}
+
+
+async def test_what_ends_nothing_is_written_beside_the_agents_reports(
+    api: Api, controller: Controller
+) -> None:
+    await running(api, controller)
+    api.patch(PODS, POD, {"spec": {"nodeName": "node-7"}})
+    controller.deliver()
+    api.report("Running")
+    await controller.look(late=True)
+    assert api.status["nodeName"] == "node-7"
+
+
+async def test_pod_of_a_later_incarnation_is_not_deleted_by_one_who_has_not_heard_of_it(
+    api: Api, controller: Controller
+) -> None:
+    await running(api, controller)
+    controller.deliver()
+    raised = api.put(ELASTICWORKERS, merged(api.worker(), {"spec": {"incarnation": 2}}))
+    await Controller(api).look()
+    pod = api.get(PODS, f"{WORKER}-2")
+    controller.cache.take(PODS, None, pod)
+    await controller.look(late=True)
+    assert raised["spec"]["incarnation"] == 2
+    assert "deletionTimestamp" not in api.get(PODS, f"{WORKER}-2")["metadata"]
+
+
+# --- Ends are counted once ------------------------------------------------------------------------------------
+
+
+async def test_a_late_word_of_an_ex_leader_does_not_count_the_same_end_twice(api: Api) -> None:
+    """The finding: `phase: Running` is written without a resourceVersion."""
+    before, after = Controller(api), Controller(api)
+    await before.look()
+    api.pod_phase("Running")
+    api.report()
+    before.in_flight = []
+    with pytest.raises(Deposed):
+        await before.look()
+    await after.look()
+    api.pod_phase("Failed", containerStatuses=[terminated(1)])
+    await after.look()
+    ended = api.status
+    assert (
+        ended["restarts"] == {"UserError": 1} and ended["lastExit"]["podUid"] == api.pod()["metadata"]["uid"]
+    )  # type: ignore[index]
+    (late,) = before.in_flight
+    late()
+    assert api.status["phase"] == "Running"
+    await after.look_until_quiet()
+    assert (api.status["phase"], api.status["restarts"]) == ("Failed", {"UserError": 1})
+    assert api.status["failureBudget"] == ended["failureBudget"]
+    assert api.status["history"] == ended["history"]
+
+
+ACTIONS = [
+    *("look", "look late", "depose", "depose late", "land", "land", "wait"),
+    *("run", "report", "fail", "delete", "vanish", "run and depose", "fail and look", "replace and look"),
+    *("relaunch", "relaunch and look", "relaunch and depose"),
+]
+
+
+@settings(max_examples=300, deadline=None)
+@given(sequences=st.lists(st.sampled_from(ACTIONS), max_size=30))
+async def test_each_incarnation_has_one_pod_whose_end_is_counted_once(sequences: list[str]) -> None:
+    """In any order of observations that are late or repeated, and of writes of ex-leaders that land late."""
+    api = Api()
+    api.apply_job()
+    leader, late = Controller(api), []
+    for action in (action for sequence in sequences for action in sequence.split(" and ")):
+        if action.startswith("depose"):
+            leader.in_flight = late
+            with contextlib.suppress(Deposed, NotFound):
+                await leader.look(late=action == "depose late")
+            leader = Controller(api)
+        else:
+            await act(api, leader, late, action)
+    for write in late:
+        land(write)
+    await leader.look_until_quiet()
+    status, incarnation = api.status, api.worker()["spec"]["incarnation"]
+    ended = incarnation if status.get("phase") == "Failed" else incarnation - 1
+    assert status.get("restartCount", 0) == sum(status.get("restarts", {}).values()) == ended
+    assert [life["incarnation"] for life in status.get("history", [])][-1:] == [incarnation]
+    pod = api.pod()
+    assert (pod is None or "deletionTimestamp" in pod["metadata"]) <= (status["phase"] == "Failed")
+
+
+async def act(api: Api, leader: Controller, late: list[Any], action: str) -> None:
+    if action in ("look", "look late"):
+        with contextlib.suppress(Conflict):
+            await leader.look(late=action == "look late")
+    elif action == "land" and late:
+        land(late.pop())
+    elif action == "wait":
+        api.seconds += START_SECONDS
+    elif action in ("relaunch", "replace"):
+        raise_incarnation(api, action)
+    elif action == "vanish":  # what nobody saw did not end
+        with contextlib.suppress(Conflict):
+            await leader.look()
+            if api.lives():
+                api.remove(PODS, api.worker_pod_name())
+    elif api.lives():
+        happen(api, action)
+
+
+def raise_incarnation(api: Api, action: str) -> None:
+    """As the job's reconciler does: after an end, or because a check found the node faulty."""
+    status, incarnation = api.status, api.worker()["spec"]["incarnation"]
+    if status.get("observedIncarnation") != incarnation:
+        return
+    spec: dict[str, Any] = {"incarnation": incarnation + 1}
+    if action == "relaunch" and status["phase"] == "Failed":
+        api.put(ELASTICWORKERS, merged(api.worker(), {"spec": spec}))
+    elif action == "replace" and status["phase"] == "Running" and status.get("nodeName"):
+        api.put(ELASTICWORKERS, merged(api.worker(), {"spec": spec | {"faultyNodes": ["node-0"]}}))
+
+
+def happen(api: Api, what: str) -> None:
+    """To the Pod."""
+    pod = api.pod()
+    assert pod is not None
+    if what == "run":
+        api.pod_phase("Running")
+    elif what == "fail":
+        api.pod_phase("Failed", containerStatuses=[terminated(1)])
+    elif what == "delete":
+        api.delete(PODS, pod["metadata"]["name"], pod["metadata"]["uid"])
+    elif what == "report" and pod["status"]["phase"] == "Running":
+        api.report()
+
+
+def land(write: Any) -> None:
+    with contextlib.suppress(Conflict, NotFound, AlreadyExists, Forbidden):
+        write()

@@ -96,16 +96,22 @@ def test_rule_that_matches_is_written_with_the_end_and_ignore_spends_nothing() -
     assert after(worker(), pod=ended).failure_budget.spent == {"UserError": 1}
 
 
+def next_life(seen: ElasticWorker, ended: dict[str, Any]) -> ElasticWorker:
+    """The next incarnation runs, after this end of its Pod."""
+    status = after(seen, pod=ended)
+    incarnation = seen.spec.incarnation + 1
+    alive = {"phase": WorkerPhase.RUNNING, "observed_incarnation": incarnation}
+    spec = seen.spec.model_copy(update={"incarnation": incarnation})
+    return seen.model_copy(update={"spec": spec, "status": status.model_copy(update=alive)})
+
+
 def test_pods_that_get_further_each_time_spend_one_of_their_budget() -> None:
     seen = worker()
     for step in (10, 20, 20):
-        spoken = report(0, AgentState.RUNNING, 1, progress={"step": step, "time": NOW})
-        seen = seen.model_copy(
-            update={"status": seen.status.model_copy(update={"agent": spoken, "phase": WorkerPhase.RUNNING})}
-        )
-        seen = seen.model_copy(
-            update={"status": after(seen, pod=pod(phase="Failed", containerStatuses=[terminated(1)]))}
-        )
+        progress, incarnation = {"step": step, "time": NOW}, seen.spec.incarnation
+        spoken = report(0, AgentState.RUNNING, 1, incarnation=incarnation, progress=progress)
+        seen = seen.model_copy(update={"status": seen.status.model_copy(update={"agent": spoken})})
+        seen = next_life(seen, pod(phase="Failed", containerStatuses=[terminated(1)]))
     assert seen.status.restarts == {"UserError": 3}
     assert (seen.status.failure_budget.spent, seen.status.failure_budget.step) == ({"UserError": 2}, 20)
 
@@ -113,8 +119,8 @@ def test_pods_that_get_further_each_time_spend_one_of_their_budget() -> None:
 def test_ten_preemptions_spend_nothing() -> None:
     seen = worker()
     for _ in range(10):
-        status = after(seen, pod=pod(phase="Failed", reason="Evicted"))
-        seen = seen.model_copy(update={"status": status.model_copy(update={"phase": WorkerPhase.RUNNING})})
+        seen = next_life(seen, pod(phase="Failed", reason="Evicted"))
+    status = seen.status
     assert status.restarts == {"Preempted": 10} and status.failure_budget.spent == {}
 
 
@@ -141,6 +147,16 @@ def test_an_incarnations_end_is_final_and_counted_once() -> None:
     ended = worker(phase=WorkerPhase.FAILED, restarts={"UserError": 1})
     assert after(ended, pod=pod()) == ended.status
     assert after(ended, pod=None) == ended.status
+
+
+def test_an_end_that_a_late_write_took_back_is_not_counted_again() -> None:
+    ended = after(worker(), pod=pod(phase="Failed", containerStatuses=[terminated(1)]))
+    assert ended.last_exit.pod_uid == "uid-0-1"
+    late = worker().model_copy(update={"status": ended.model_copy(update={"phase": WorkerPhase.RUNNING})})
+    for seen in (pod(phase="Failed", containerStatuses=[terminated(1)]), pod(), None):
+        again = after(late, pod=seen)
+        assert (again.phase, again.restarts, again.message) == (ended.phase, ended.restarts, ended.message)
+        assert (again.failure_budget, again.quick_exits) == (ended.failure_budget, ended.quick_exits)
 
 
 def test_known_pod_that_is_gone_was_deleted() -> None:

@@ -1,0 +1,153 @@
+"""What belongs to a worker, on the real API server: made again when it is missing, and no more asked than needed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+from controller.calls import Call
+from controller.errors import NotFound
+from controller.manager import Manager
+from controller.resources import (
+    ELASTICJOBS,
+    ELASTICWORKERS,
+    EVENTS,
+    LEASES,
+    PODS,
+    ROLEBINDINGS,
+    SERVICEACCOUNTS,
+    Resource,
+)
+from reconcilers.clock import Clock
+from reconcilers.pod.options import PodOptions
+from reconcilers.setup import add_indexes, add_jobs, add_workers
+from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers
+
+NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
+
+
+async def until_owned(hollow: Hollow, resource: Resource, name: str, uid: str) -> None:
+    async def check() -> bool:
+        found = await hollow.client.get(resource, name, NAMESPACE)
+        return [owner["uid"] for owner in found["metadata"]["ownerReferences"]] == [uid]
+
+    await hollow.until(f"{resource.kind} {name} of {uid}", check)
+
+
+async def refusals(hollow: Hollow) -> list[str]:
+    return [e["message"] for e in (await hollow.client.list(EVENTS))["items"] if "Refused" in e["reason"]]
+
+
+async def test_job_that_is_deleted_and_applied_again_trains_with_a_lease_of_its_own(hollow: Hollow) -> None:
+    await hollow.train("again")
+    earlier = await hollow.client.get(ELASTICWORKERS, "again-worker-0", NAMESPACE)
+    await hollow.client.delete(ELASTICJOBS, "again", NAMESPACE)
+    await hollow.submit("again")
+
+    async def next_worker() -> Any:
+        found = await hollow.client.get(ELASTICWORKERS, "again-worker-0", NAMESPACE)
+        return found if found["metadata"]["uid"] != earlier["metadata"]["uid"] else None
+
+    worker = await hollow.until("the next worker", next_worker)
+    for pod in await hollow.pods("again"):  # the kubelet's part, of those that are being deleted
+        found = await hollow.client.get(PODS, pod, NAMESPACE)
+        if found["metadata"].get("deletionTimestamp"):
+            await hollow.delete_pod(pod)
+    for index in (0, 1):
+        await hollow.run_agent(f"again-worker-{index}")
+    for resource, name in ((LEASES, "again-worker-0"), (PODS, "again-worker-0-1")):
+        await until_owned(hollow, resource, name, worker["metadata"]["uid"])
+    await hollow.formed("again", 1)
+    assert await refusals(hollow) == []
+
+
+async def test_lease_and_role_binding_of_a_running_worker_come_back(hollow: Hollow) -> None:
+    await hollow.train("robbed")
+    worker = await hollow.client.get(ELASTICWORKERS, "robbed-worker-0", NAMESPACE)
+    for resource, name in (
+        (LEASES, "robbed-worker-0"),
+        (ROLEBINDINGS, "dlr-worker"),
+        (SERVICEACCOUNTS, "dlr-worker"),
+    ):
+        before = (await hollow.client.get(resource, name, NAMESPACE))["metadata"]["uid"]
+        await hollow.client.delete(resource, name, NAMESPACE)
+
+        async def made_again(resource: Resource = resource, name: str = name, before: str = before) -> bool:
+            return bool((await hollow.client.get(resource, name, NAMESPACE))["metadata"]["uid"] != before)
+
+        await hollow.until(f"{resource.kind} {name} again", made_again)
+    await until_owned(hollow, LEASES, "robbed-worker-0", worker["metadata"]["uid"])
+    lease = await hollow.client.get(LEASES, "robbed-worker-0", NAMESPACE)
+    assert lease["spec"]["holderIdentity"] == "robbed-worker-0-1", "its silence counts"
+
+
+async def test_namespace_that_is_deleted_and_made_again_takes_a_job_at_once(hollow: Hollow) -> None:
+    template = {"spec": {"serviceAccountName": "trainer", "containers": [{"name": "main", "image": "x"}]}}
+    job = {
+        "apiVersion": ELASTICJOBS.api_version,
+        "kind": "ElasticJob",
+        "metadata": {"name": "lab", "namespace": "lab"},
+        "spec": {"replicaSpecs": {"worker": {"replicas": 1, "template": template}}},
+    }
+    account = {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": {"name": "trainer", "namespace": "lab"},
+    }
+
+    async def gone() -> bool:
+        for pod in (await hollow.client.list(PODS, "lab"))["items"]:
+            await hollow.client.delete(PODS, pod["metadata"]["name"], "lab", grace_period_seconds=0)
+        try:
+            await hollow.client.get(NAMESPACES, "lab")
+        except NotFound:
+            return True
+        return False
+
+    for life in (1, 2):
+        await hollow.client.create(
+            NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "lab"}}
+        )
+        await hollow.client.create(SERVICEACCOUNTS, account)
+        await hollow.client.create(ELASTICJOBS, job)
+        for resource, name in ((PODS, "lab-worker-0-1"), (ROLEBINDINGS, "dlr-worker-trainer")):
+            await hollow.until(
+                f"{name}, life {life}", lambda r=resource, n=name: hollow.client.get(r, n, "lab")
+            )
+        if life == 1:
+            await hollow.client.delete(NAMESPACES, "lab")
+            await hollow.until("the namespace to go", gone)
+    assert await refusals(hollow) == []
+
+
+async def test_a_worker_costs_four_writes_until_it_is_ready_and_none_after(server: ApiServer) -> None:
+    """ElasticWorker, Lease, Pod and one status; what the job's own status costs is shared by all its workers."""
+    workers = 10
+
+    def without_companions(manager: Manager) -> None:
+        add_indexes(manager.cache)
+        add_jobs(manager, Clock())
+        add_workers(manager, Clock(), PodOptions())
+
+    async with connected(server) as hollow, controllers(server, register=without_companions) as manager:
+        await hollow.submit("warm", replicas=1)  # makes the account and its binding
+        await hollow.until("its Pod", lambda: hollow.client.get(PODS, "warm-worker-0-1", NAMESPACE))
+        writes: Counter[str] = Counter()
+        write = manager.client._write
+
+        async def counted(resource: Resource, call: Call) -> Any:
+            writes.update([f"{call.method} {resource.plural}"])
+            return await write(resource, call)
+
+        manager.client._write = counted  # type: ignore[method-assign]
+        await hollow.submit("counted", replicas=workers)
+        await asyncio.gather(*(hollow.run_agent(f"counted-worker-{i}") for i in range(workers)))
+        await hollow.formed("counted", 1)
+    of_workers = {what: count for what, count in writes.items() if "elasticjobs" not in what}
+    assert of_workers == {
+        "POST elasticworkers": workers,
+        "POST leases": workers,
+        "POST pods": workers,
+        "PATCH elasticworkers": workers,
+    }
