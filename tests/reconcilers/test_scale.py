@@ -79,6 +79,18 @@ async def test_where_no_worker_can_be_spared_others_come_up_first() -> None:
     assert stage.memory() == {2: "2Gi", 3: "2Gi"}
 
 
+async def test_any_number_of_rolls_goes_round_in_a_few_slots() -> None:
+    """Each retired all slots for ever: the list outgrew the CRD, and no status could be written any more."""
+    stage = await training(2)
+    for number in range(1, 9):
+        resource = {"worker": {"resource": {"memory": f"{number + 1}Gi"}}}
+        stage.add_plan(f"p{number}", replicaResourceSpecs=resource)
+        await stage.settle()
+        assert stage.phase(f"p{number}") == "Succeeded"
+    assert set(stage.memory().values()) == {"9Gi"}
+    assert max(stage.memory()) <= 4 and stage.job()["status"]["migrations"] == {}
+
+
 async def test_units_are_rolled_whole() -> None:
     stage = await training(4, 2, elasticPolicy={"nodeUnit": 2})
     stage.edit_job(
