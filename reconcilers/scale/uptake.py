@@ -98,7 +98,7 @@ def take_up(
     """
     plan = plans.newest
     due = plan if plan is not None and _is_due(job, plan) else None
-    after = _with_plan(job, due, fresh) if due is not None else job
+    after = _with_plan(job, due, fresh, vacant) if due is not None else job
     slots = {
         type_: _adjusted(after, type_, vacant.get(type_, frozenset())) for type_ in training_types(after)
     }
@@ -173,14 +173,14 @@ def _is_due(job: ElasticJob, plan: ScalePlan) -> bool:
     )
 
 
-def _with_plan(job: ElasticJob, plan: ScalePlan, fresh: Freshness) -> ElasticJob:
+def _with_plan(job: ElasticJob, plan: ScalePlan, fresh: Freshness, vacant: Vacant) -> ElasticJob:
     intent = intent_of(plan, job)
     slots = {}
     for type_ in training_types(job):
         count = slot_count(job.spec.replica_specs[type_])
         before = slots_of(job, type_).without(intent.removed.get(type_, ()), count)
         sources = {*intent.moved.get(type_, ()), *fresh.of(type_).intersection(before.moves)}
-        slots[type_] = before.moving(sources, count)
+        slots[type_] = before.moving(sources, count, vacant.get(type_, frozenset()))
     resources = dict(job.status.resources)
     for type_, asked in intent.resources.items():
         resources[type_] = laid_over(resources.get(type_), asked)
