@@ -28,12 +28,13 @@ from reconcilers.companions import CompanionReconciler
 from reconcilers.cordon.mark import MarkState
 from reconcilers.cordon.options import CordonMode, CordonOptions
 from reconcilers.elasticjob import ElasticJobReconciler
-from reconcilers.managed_by import OfOurJobs, itself
+from reconcilers.managed_by import OfOurJobs, own_key
 from reconcilers.node_check import NodeCheckReconciler, has_nodes
 from reconcilers.node_cordon import BY_CORDON, NodeCordonReconciler, cordon_states
 from reconcilers.pod.options import PodOptions
 from reconcilers.predicates import (
     begins_or_ends,
+    cordon_label_changes,
     halts_or_goes_on,
     makes_way,
     more_of_a_jobs_checks,
@@ -45,7 +46,6 @@ from reconcilers.predicates import (
     more_than_status,
     more_than_the_agents_report,
     plans_otherwise,
-    trusted_otherwise,
 )
 from reconcilers.scale.job_plans import BY_OWNER_JOB, owner_job
 from reconcilers.scaleplan import ScalePlanReconciler, is_over
@@ -98,7 +98,7 @@ def add_jobs(manager: Manager, clock: Clock) -> None:
         .watches(NODECHECKS, checked_job, predicate=begins_or_ends)
         .watches(SCALEPLANS, planned_job, predicate=plans_otherwise)
         .with_workers(JOB_WORKERS)
-        .build(OfOurJobs(jobs, manager.cache, ELASTICJOBS, itself))
+        .build(OfOurJobs(jobs, manager.cache, ELASTICJOBS, own_key))
     )
 
 
@@ -154,7 +154,7 @@ def add_companions(manager: Manager) -> None:
         .for_(ELASTICJOBS, predicate=more_than_status)
         .owns(PODDISRUPTIONBUDGETS, predicate=more_than_status)
         .with_workers(COMPANION_WORKERS)
-        .build(OfOurJobs(reconciler, manager.cache, ELASTICJOBS, itself))
+        .build(OfOurJobs(reconciler, manager.cache, ELASTICJOBS, own_key))
     )
 
 
@@ -241,7 +241,7 @@ def _add_cordon(manager: Manager, clock: Clock, options: CordonOptions) -> None:
         .watches(NODES, held, predicate=more_than_a_heartbeat)
         .watches(NODECHECKS, judged)
         .watches(ELASTICWORKERS, failures, predicate=more_than_the_agents_report)
-        .watches(NAMESPACES, lambda _: _requests(nodes.list()), predicate=trusted_otherwise)
+        .watches(NAMESPACES, lambda _: _requests(nodes.list()), predicate=cordon_label_changes)
         .with_workers(CORDON_WORKERS)
         .build(cordons)
     )
