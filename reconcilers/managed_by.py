@@ -38,22 +38,22 @@ class OfOurJobs(Reconciler):
 
     async def reconcile(self, request: Request) -> Result:
         raw = self._objects.get(request.namespace, request.name)
-        if raw is not None and any(self._is_anothers(key) for key in self._jobs_of(raw)):
+        if raw is not None and any(self._is_managed_elsewhere(key) for key in self._jobs_of(raw)):
             return Result()
         return await self._inner.reconcile(request)
 
-    def _is_anothers(self, key: str) -> bool:
+    def _is_managed_elsewhere(self, key: str) -> bool:
         namespace, _, name = key.partition("/")
         job = self._jobs.get(namespace, name)
-        return job is not None and not is_ours(job)
+        return job is not None and not is_managed_here(job)
 
 
-def is_ours(job: Object) -> bool:
+def is_managed_here(job: Object) -> bool:
     """Whether this controller manages an ElasticJob."""
     manager: str = job["spec"].get("managedBy", names.CONTROLLER)
     return manager == names.CONTROLLER
 
 
-def itself(job: Object) -> Iterable[str]:
+def own_key(job: Object) -> Iterable[str]:
     """The key of an ElasticJob."""
     return [f"{job['metadata']['namespace']}/{job['metadata']['name']}"]

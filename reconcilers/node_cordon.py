@@ -54,13 +54,13 @@ class NodeCordonReconciler(Reconciler):
         if self._options.mode is CordonMode.ENFORCE:
             raw = await self._write(raw, node, wanted)
         await self._tell(raw, node, wanted)
-        self._tell_what_does_not_count(raw, node)
+        self._tell_of_ignored_verdict(raw, node)
         return Result()
 
     def _state(self, raw: dict[str, Any]) -> NodeState:
         mark = read_mark(raw)
         said = [] if mark is None else [mark.verdict]
-        said += filter(self._counts, self._verdicts_on(raw))
+        said += filter(self._may_cordon, self._verdicts_on(raw))
         return NodeState(
             name=raw["metadata"]["name"],
             mark=mark,
@@ -74,7 +74,7 @@ class NodeCordonReconciler(Reconciler):
         created = datetime.fromisoformat(raw["metadata"]["creationTimestamp"])
         return [v for v in self._verdicts.on(raw["metadata"]["name"]) if v.time >= created]
 
-    def _counts(self, verdict: Verdict) -> bool:
+    def _may_cordon(self, verdict: Verdict) -> bool:
         """Whoever runs Pods in a namespace can make them say anything, so an administrator decides."""
         return may_cordon(self._namespaces.get(None, verdict.namespace))
 
@@ -134,9 +134,9 @@ class NodeCordonReconciler(Reconciler):
             message = f"node {wanted.name}: {statement.message}"
             self._recorder.event(speaker, statement.event_type, statement.event_reason, message)
 
-    def _tell_what_does_not_count(self, raw: dict[str, Any], node: NodeState) -> None:
+    def _tell_of_ignored_verdict(self, raw: dict[str, Any], node: NodeState) -> None:
         """On the object that accuses the node in a namespace whose word does not count, if it would have."""
-        ignored = newest(v for v in self._verdicts_on(raw) if not self._counts(v))
+        ignored = newest(v for v in self._verdicts_on(raw) if not self._may_cordon(v))
         outdated = ignored and node.verdict and node.verdict.time >= ignored.time
         speaker = None if ignored is None or ignored.healthy or outdated else self._verdicts.speaker(ignored)
         if speaker is not None:

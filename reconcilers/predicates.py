@@ -9,7 +9,7 @@ from reconcilers.node_check import is_finished
 from reconcilers.node_cordon import cordon_view, may_cordon
 
 
-def trusted_otherwise(change: Change) -> bool:
+def cordon_label_changes(change: Change) -> bool:
     """Whether the word of a namespace counts for cordons has changed; rare enough to look at all nodes."""
     return may_cordon(change.old) != may_cordon(change.new)
 

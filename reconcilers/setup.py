@@ -31,13 +31,14 @@ from reconcilers.companions import CompanionReconciler
 from reconcilers.cordon.mark import MarkState
 from reconcilers.cordon.options import CordonMode, CordonOptions
 from reconcilers.elasticjob import ElasticJobReconciler
-from reconcilers.managed_by import OfOurJobs, itself
+from reconcilers.managed_by import OfOurJobs, own_key
 from reconcilers.node_check import NodeCheckReconciler, has_nodes
 from reconcilers.node_cordon import BY_CORDON, NodeCordonReconciler, cordon_states
 from reconcilers.pod.options import PodOptions
 from reconcilers.predicates import (
     becomes_ready_or_not,
     begins_or_ends,
+    cordon_label_changes,
     finishes,
     goes,
     halts_or_goes_on,
@@ -51,7 +52,6 @@ from reconcilers.predicates import (
     more_than_status,
     more_than_the_agents_report,
     plans_otherwise,
-    trusted_otherwise,
 )
 from reconcilers.reconciled import ReconciledCondition
 from reconcilers.scale.job_plans import BY_OWNER_JOB, owner_job, pods_job
@@ -107,7 +107,7 @@ def add_jobs(manager: Manager, clock: Clock) -> None:
         .watches(SCALEPLANS, planned_job, predicate=plans_otherwise)
         .reports_to(_reporter(manager, "elasticjob", ELASTICJOBS, clock))
         .with_workers(JOB_WORKERS)
-        .build(OfOurJobs(jobs, manager.cache, ELASTICJOBS, itself))
+        .build(OfOurJobs(jobs, manager.cache, ELASTICJOBS, own_key))
     )
 
 
@@ -171,7 +171,7 @@ def add_companions(manager: Manager, clock: Clock) -> None:
         .owns(PODDISRUPTIONBUDGETS, predicate=more_than_status)
         .reports_to(_reporter(manager, "jobcompanion", ELASTICJOBS, clock))
         .with_workers(COMPANION_WORKERS)
-        .build(OfOurJobs(reconciler, manager.cache, ELASTICJOBS, itself))
+        .build(OfOurJobs(reconciler, manager.cache, ELASTICJOBS, own_key))
     )
 
 
@@ -260,7 +260,7 @@ def _add_cordon(manager: Manager, clock: Clock, options: CordonOptions) -> None:
         .watches(NODES, held, predicate=more_than_a_heartbeat)
         .watches(NODECHECKS, judged)
         .watches(ELASTICWORKERS, failures, predicate=more_than_the_agents_report)
-        .watches(NAMESPACES, lambda _: _requests(nodes.list()), predicate=trusted_otherwise)
+        .watches(NAMESPACES, lambda _: _requests(nodes.list()), predicate=cordon_label_changes)
         .with_workers(CORDON_WORKERS)
         .build(cordons)
     )

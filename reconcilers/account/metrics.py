@@ -20,7 +20,7 @@ from crds.elasticjob import ElasticJob, Goodput, JobPhase, JobState, Rendezvous,
 from crds.elasticworker import AgentReport, ElasticWorker, ExitClass
 from reconcilers.account.goodput import goodput_now, seconds_by_state
 from reconcilers.clock import Clock
-from reconcilers.managed_by import is_ours
+from reconcilers.managed_by import is_managed_here
 from reconcilers.pod.worker_status import current_report
 from reconcilers.worker import BY_JOB
 
@@ -119,7 +119,7 @@ class JobMetrics(Collector):
 
     def _samples(self) -> Iterator[Sample]:
         now = self._clock.now()
-        for raw in filter(is_ours, self._jobs.list()):
+        for raw in filter(is_managed_here, self._jobs.list()):
             of_job = self._workers.by_index(
                 BY_JOB, f"{raw['metadata']['namespace']}/{raw['metadata']['name']}"
             )
