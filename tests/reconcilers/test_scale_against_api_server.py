@@ -51,7 +51,8 @@ class Obedient:
 
     async def _look(self) -> None:
         status = await self._hollow.status(self._job)
-        world = in_lists(status.get("rendezvous", {}))
+        wire = status.get("rendezvous", {})
+        world = in_lists(wire)
         if world.get("phase") == "Formed":
             self.worlds[world["round"]] = world["members"]
         if self.worlds:
@@ -62,9 +63,9 @@ class Obedient:
                 await self._hollow.delete_pod(pod["metadata"]["name"])
         workers = await self._hollow.client.list(ELASTICWORKERS, NAMESPACE, label_selector=label)
         for worker in workers["items"]:
-            await self._speak(worker, world, status.get("phase", ""))
+            await self._speak(worker, wire, status.get("phase", ""))
 
-    async def _speak(self, worker: JSON, world: JSON, phase: str) -> None:
+    async def _speak(self, worker: JSON, rendezvous: JSON, phase: str) -> None:
         name, incarnation = worker["metadata"]["name"], worker["spec"]["incarnation"]
         status = worker.get("status", {})
         report = status.get("agent", {})
@@ -74,7 +75,7 @@ class Obedient:
             await self._hollow.run_agent(name, incarnation)
             return
         me, state = Member(worker["spec"]["index"], incarnation), AgentState(report["state"])
-        action = next_action(World.parse(world), me, report["observedRound"], state, phase)
+        action = next_action(World.parse(rendezvous), me, report["observedRound"], state, phase)
         if action.verb in (Verb.START, Verb.STAND_BY):
             said = "Running" if action.verb is Verb.START else "Ready"
             await self._hollow.say(name, {"state": said, "observedRound": action.round})
