@@ -160,7 +160,7 @@ async def test_node_that_dies_before_its_agent_is_heard_a_second_time_is_lost_in
 
     async def runs() -> bool:
         worker = await hollow.client.get(ELASTICWORKERS, "young-worker-0", NAMESPACE)
-        return worker["status"].get("phase") == "Running"
+        return worker.get("status", {}).get("phase") == "Running"
 
     await hollow.until("it to run", runs)
     await hollow.beat("young-worker-0")

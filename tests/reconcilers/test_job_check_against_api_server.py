@@ -38,12 +38,12 @@ class Ward(Hollow):
         async def placed() -> bool:
             found = await self.worker(worker)
             return (
-                found["status"].get("nodeName") == node
+                found.get("status", {}).get("nodeName") == node
                 and found["status"]["observedIncarnation"] == incarnation
             )
 
-        await self.until(f"{worker} on {node}", placed)
         await self.run_agent(worker, incarnation, **report)
+        await self.until(f"{worker} on {node}", placed)
 
     async def worker(self, name: str) -> JSON:
         return await self.client.get(ELASTICWORKERS, name, NAMESPACE)
