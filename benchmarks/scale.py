@@ -317,9 +317,20 @@ def measure(cell: str, size: int, budget_seconds: float) -> None:
         os._exit(0)
 
     virtual_time.run(measured())
+
+
 def collect(cell: str, size: int, budget_seconds: float) -> dict[str, float | None]:
     """The figures of one cell, by a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.scale", "--cell", cell, str(size), "--budget", str(budget_seconds)]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.scale",
+        "--cell",
+        cell,
+        str(size),
+        "--budget",
+        str(budget_seconds),
+    ]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=LONGEST_CELL_SECONDS)
     if done.returncode:
         raise ChildProcessError(f"{cell} at {size} workers ended with status {done.returncode}")

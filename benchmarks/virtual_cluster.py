@@ -142,7 +142,10 @@ class ApiServer:
         if after == before:
             return before
         if after.get("spec") != before.get("spec"):
-            after = {**after, "metadata": {**after["metadata"], "generation": before["metadata"]["generation"] + 1}}
+            after = {
+                **after,
+                "metadata": {**after["metadata"], "generation": before["metadata"]["generation"] + 1},
+            }
         return self._put(resource, after, asked, manager, subresource)
 
     def remove(self, resource: Resource, name: str) -> None:
@@ -158,7 +161,13 @@ class ApiServer:
             self.remove(child, child_name)
 
     def _put(
-        self, resource: Resource, obj: Object, written: Object, manager: str, subresource: str, is_new: bool = False
+        self,
+        resource: Resource,
+        obj: Object,
+        written: Object,
+        manager: str,
+        subresource: str,
+        is_new: bool = False,
     ) -> Object:
         self._version += 1
         if resource.plural in _MODELS:
@@ -296,9 +305,7 @@ def _selected(query: Mapping[str, str]) -> Callable[[Object], bool]:
     return lambda obj: labels.items() <= (obj["metadata"].get("labels") or {}).items()
 
 
-def _with_fields(
-    known: Iterable[Object], written: Object, manager: str, subresource: str
-) -> list[Object]:
+def _with_fields(known: Iterable[Object], written: Object, manager: str, subresource: str) -> list[Object]:
     """metadata.managedFields after a write, much as a real API server keeps them: they are half of an object."""
     key = (manager, subresource or None)
     entries = {(entry["manager"], entry.get("subresource")): entry for entry in known}
@@ -346,7 +353,9 @@ class VirtualController(Manager):
         for controller in self._added.values():
             for source in controller.sources:
                 self.cache.store(source.resource)
-        self._tasks += [asyncio.create_task(task) for task in (self.cache.run(), self.recorder.run(), self._probe())]
+        self._tasks += [
+            asyncio.create_task(task) for task in (self.cache.run(), self.recorder.run(), self._probe())
+        ]
         await self.cache.wait_synced(60.0)
 
     def start(self, *, without: Iterable[str] = ()) -> None:

@@ -64,7 +64,9 @@ class VirtualNodes:
 
     def all_in(self, state: AgentState, count: int) -> bool:
         """Whether so many agents are in that state, of the newest round."""
-        return sum(a.state is state and a.observed_round == self._round for a in self.agents.values()) >= count
+        return (
+            sum(a.state is state and a.observed_round == self._round for a in self.agents.values()) >= count
+        )
 
     def end_pod(self, worker: str, reason: str, exit_code: int) -> None:
         """Its only container ends, as by the kernel."""
