@@ -15,7 +15,7 @@ import os
 import platform
 import random
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import astuple
 from datetime import date
 from pathlib import Path

@@ -29,18 +29,21 @@ from benchmarks.scale_report import FIT_FROM, Figures, conditions, tables
 from benchmarks.virtual_cluster import LATENCY_SECONDS, NAMESPACE, ApiServer, VirtualController
 from benchmarks.virtual_nodes import (
     AGENT_START_SECONDS,
+    ONE_BAD_NODE_IN,
     PODS_A_SECOND,
     RESTART_SECONDS,
     VirtualNodes,
     add_nodes,
 )
 from benchmarks.virtual_time import running_loop
+from controller.cache import Cache
 from controller.reconciler import Request
-from controller.resources import ELASTICJOBS, SCALEPLANS, Object
+from controller.resources import ELASTICJOBS, ELASTICWORKERS, LEASES, NODECHECKS, SCALEPLANS, Object
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.protocol import AgentState
 from reconcilers.elasticjob import ElasticJobReconciler
+from reconcilers.pod.builder import heartbeat_seconds
 
 REPORT = Path(__file__).parent.parent / "docs" / "scale.md"
 FIGURES = REPORT.with_suffix(".json")
@@ -53,6 +56,11 @@ LONGEST_CELL_SECONDS = 3_600.0
 JOB = "big"
 STEPS_OF_A_ROLL = 10
 RACK = 40
+LARGEST_JOB = 7_000
+BEATS = 1_000
+"""In so many portions come the heartbeats of one period."""
+HEARTBEAT_TIMEOUT_SECONDS = 30.0
+LOOKS_TO_FORM = 3
 QUIET_SECONDS = 3.0
 PATIENCE_SECONDS = 3_600.0
 
@@ -132,9 +140,19 @@ class Fleet:
             parsed = ElasticJob.model_validate(job)
             for index in range(self.size):
                 self.nodes.place(parsed, worker_of(job, index))
-        await self.controller.start_watching()
-        self.controller.start()
+        controller = self.controller
+        await controller.start_watching()
+        reconciler = self.job_reconciler()
+        for _ in range(LOOKS_TO_FORM):
+            await reconciler.reconcile(Request(NAMESPACE, JOB))
+            await asyncio.sleep(2 * RESTART_SECONDS)
+        controller.start()
         await self.is_training()
+
+    def job_reconciler(self) -> ElasticJobReconciler:
+        """Another one, which nothing wakes."""
+        made = self.controller
+        return ElasticJobReconciler(made.client, made.cache, made.recorder, made.clock)
 
     def submit(self) -> Object:
         return self.server.create(ELASTICJOBS, job_of(self.size))
@@ -162,6 +180,17 @@ class Fleet:
         await self.is_quiet()
         await self.until(lambda: self.nodes.all_in(AgentState.RUNNING, self.size), "all train")
 
+    async def beat(self, alive: Callable[[str], bool]) -> None:
+        """Renew the Leases, evenly spread."""
+        period = heartbeat_seconds(self.size, HEARTBEAT_TIMEOUT_SECONDS)
+        while True:
+            workers = list(self.nodes.agents)
+            for number in range(BEATS):
+                await asyncio.sleep(period / BEATS)
+                with running_loop().outside():
+                    for worker in filter(alive, workers[number::BEATS]):
+                        self.nodes.renew(worker)
+
     async def roll(self, number: int = 1) -> None:
         """New resources for all workers, from the ScalePlan to its end."""
         memory = {"memory": f"{16 + number}Gi"}
@@ -188,7 +217,7 @@ class Fleet:
         return len(orjson.dumps(job))
 
 
-def job_of(size: int) -> Object:
+def job_of(size: int, name: str = JOB) -> Object:
     resources = {"requests": {"memory": "16Gi"}, "limits": {"memory": "16Gi", "nvidia.com/gpu": "8"}}
     container = {
         "name": "main",
@@ -204,15 +233,16 @@ def job_of(size: int) -> Object:
     }
     policy = {"nodeUnit": max(size // STEPS_OF_A_ROLL, 1)}
     return {
-        "metadata": {"name": JOB},
+        "metadata": {"name": name},
         "spec": {"replicaSpecs": {names.WORKER: worker}, "elasticPolicy": policy},
     }
 
 
 def worker_of(job: Object, index: int) -> Object:
     """As the job's reconciler makes it."""
+    name = job["metadata"]["name"]
     labels = {
-        names.LABEL_JOB: JOB,
+        names.LABEL_JOB: name,
         names.LABEL_APP: names.APP,
         names.LABEL_MANAGED_BY: names.MANAGER,
         names.LABEL_TYPE: names.WORKER,
@@ -221,15 +251,15 @@ def worker_of(job: Object, index: int) -> Object:
     owner = {
         "apiVersion": names.API_VERSION,
         "kind": "ElasticJob",
-        "name": JOB,
+        "name": name,
         "uid": job["metadata"]["uid"],
         "controller": True,
         "blockOwnerDeletion": True,
     }
-    metadata = {"name": f"{JOB}-worker-{index}", "labels": labels, "ownerReferences": [owner]}
+    metadata = {"name": f"{name}-worker-{index}", "labels": labels, "ownerReferences": [owner]}
     return {
         "metadata": metadata,
-        "spec": {"jobName": JOB, "type": names.WORKER, "index": index, "incarnation": 1},
+        "spec": {"jobName": name, "type": names.WORKER, "index": index, "incarnation": 1},
     }
 
 
@@ -239,8 +269,7 @@ def worker_of(job: Object, index: int) -> Object:
 async def steady(fleet: Fleet) -> None:
     """Looks at a job that trains, scrapes, and another controller that takes over."""
     await fleet.trains()
-    manager = fleet.controller
-    reconciler = ElasticJobReconciler(manager.client, manager.cache, manager.recorder, manager.clock)
+    manager, reconciler = fleet.controller, fleet.job_reconciler()
     for section in ("first look", "steady look"):
         with fleet.measured(section):
             await reconciler.reconcile(Request(NAMESPACE, JOB))
@@ -300,20 +329,87 @@ async def oom(fleet: Fleet) -> None:
     tell("sizes", oom=fleet.server.largest_bytes[ELASTICJOBS.plural])
 
 
+async def heartbeats(fleet: Fleet) -> None:
+    """A controller takes over with so many Leases, which are renewed; then one is not any more."""
+    server, nodes, loop = fleet.server, fleet.nodes, running_loop()
+    with loop.outside():
+        for number in range(-(-fleet.size // LARGEST_JOB)):
+            replicas = min(LARGEST_JOB, fleet.size - number * LARGEST_JOB)
+            job = server.create(ELASTICJOBS, job_of(replicas, f"{JOB}-{number}"))
+            parsed = ElasticJob.model_validate(job)
+            for index in range(replicas):
+                nodes.place(parsed, worker_of(job, index))
+        for worker in nodes.agents:
+            nodes.renew(worker)
+    controller, silent = fleet.controller, next(iter(nodes.agents))
+    leases = Cache(controller.client)
+    leases.store(LEASES)
+    with fleet.measured("an informer takes in the Leases"):
+        listing = asyncio.create_task(leases.run())
+        await leases.wait_synced()
+    listing.cancel()
+    beating = asyncio.create_task(fleet.beat(lambda worker: True))
+    with fleet.measured("take-over"):
+        await controller.start_watching()
+        controller.start()
+        await fleet.is_quiet()
+    with fleet.measured("a minute of heartbeats"):
+        await asyncio.sleep(60.0)
+    with fleet.measured("a scrape meanwhile"):
+        prometheus_client.generate_latest(controller.metrics_registry)
+    beating.cancel()
+    beating = asyncio.create_task(fleet.beat(lambda worker: worker != silent))
+    last_beat = loop.time()
+
+    def is_lost() -> bool:
+        worker = server.get(ELASTICWORKERS, silent) or {}
+        return bool(worker["status"].get("lastExit", {}).get("exitClass"))
+
+    await fleet.until(is_lost, f"{silent} is found silent")
+    beating.cancel()
+    tell("sizes", silent=loop.time() - last_beat)
+
+
+async def check(fleet: Fleet) -> None:
+    """A NodeCheck of all nodes, in Pods of its own, from its creation to its verdicts."""
+    await fleet.controller.start_watching()
+    fleet.controller.start()
+    spec = {"nodes": [f"node-{index}" for index in range(fleet.size)], "cordon": False, "timeoutSeconds": 600}
+    with fleet.measured("a check of all nodes"):
+        with running_loop().outside():
+            fleet.server.create(NODECHECKS, {"metadata": {"name": "lab"}, "spec": spec})
+
+        def status() -> Object:
+            found = fleet.server.get(NODECHECKS, "lab")
+            assert found is not None
+            return found.get("status") or {}
+
+        await fleet.until(lambda: status().get("phase") in ("Succeeded", "Failed"), "the check is over")
+        await fleet.is_quiet()
+    found, bad = status(), [f"node-{index}" for index in range(0, fleet.size, ONE_BAD_NODE_IN)]
+    assert sorted(found.get("faultyNodes", ())) == sorted(bad), str(found)[:2_000]
+    tell("sizes", check=fleet.server.largest_bytes[NODECHECKS.plural])
+
+
 def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-CELLS: Mapping[str, Cell] = {"steady": steady, "start": start, "roll": roll, "oom": oom, "rolls": rolls}
-LONG = ("rolls",)
-"""Not measured unless asked for."""
+CELLS: Mapping[str, Cell] = {"steady": steady, "start": start, "roll": roll, "oom": oom}
+AT: Mapping[str, tuple[Cell, int]] = {
+    "rolls": (rolls, 1_000),
+    "heartbeats": (heartbeats, 21_000),
+    "check": (check, 7_000),
+}
+"""Those that are measured at one size."""
 
 
 def measure(cell: str, size: int, budget_seconds: float) -> None:
     """In a process of its own: tells its figures, and ends without tidying up, which would take as long."""
 
     async def measured() -> None:
-        await CELLS[cell](Fleet(size, Budget(budget_seconds)))
+        run = CELLS[cell] if cell in CELLS else AT[cell][0]
+        await run(Fleet(size, Budget(budget_seconds)))
         os._exit(0)
 
     virtual_time.run(measured())
@@ -371,7 +467,7 @@ than that, and not measured to its end. In brackets: {BEFORE}.
 def main() -> None:
     parser = argparse.ArgumentParser(description="What the controller costs, by the number of workers.")
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
-    parser.add_argument("--only", nargs="+", choices=list(CELLS), default=[c for c in CELLS if c not in LONG])
+    parser.add_argument("--only", nargs="+", choices=[*CELLS, *AT], default=[*CELLS, *AT])
     parser.add_argument("--budget", type=float, default=BUDGET_SECONDS, help="CPU seconds for each figure")
     parser.add_argument("--before", action="store_true", help="keep the figures as those of before")
     parser.add_argument("--cell", nargs=2, metavar=("CELL", "SIZE"), help="measure this one, in this process")
@@ -382,14 +478,15 @@ def main() -> None:
     which = known.setdefault("before" if arguments.before else "now", {})
     too_long: dict[str, dict[str, float | None]] = {}
     """By cell, what a smaller size did not manage within the budget."""
-    for size in sorted(arguments.sizes):
-        for cell in arguments.only:
-            figures = too_long.get(cell) or collect(cell, size, arguments.budget)
-            print(cell, size, figures, flush=True)
-            if None in figures.values():
-                too_long[cell] = {name: figure for name, figure in figures.items() if figure is None}
-            which.setdefault(str(size), {}).update(figures)
-            FIGURES.write_text(json.dumps(known, indent=1) + "\n")
+    cells = [(size, cell) for size in sorted(arguments.sizes) for cell in arguments.only if cell in CELLS]
+    cells += [(AT[cell][1], cell) for cell in arguments.only if cell in AT]
+    for size, cell in cells:
+        figures = too_long.get(cell) or collect(cell, size, arguments.budget)
+        print(cell, size, figures, flush=True)
+        if None in figures.values():
+            too_long[cell] = {name: figure for name, figure in figures.items() if figure is None}
+        which.setdefault(str(size), {}).update(figures)
+        FIGURES.write_text(json.dumps(known, indent=1) + "\n")
     REPORT.write_text(report(known, arguments.budget))
 
 

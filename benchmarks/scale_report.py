@@ -52,8 +52,9 @@ def exponent(figures: Mapping[int, float]) -> float | None:
     if len(points) < 2:
         return None
     mean_x, mean_y = (sum(column) / len(points) for column in zip(*points, strict=True))
-    spread = sum((x - mean_x) ** 2 for x, _ in points)
-    return sum((x - mean_x) * (y - mean_y) for x, y in points) / spread
+    spread: float = sum((x - mean_x) ** 2 for x, _ in points)
+    slope: float = sum((x - mean_x) * (y - mean_y) for x, y in points) / spread
+    return slope
 
 
 def tables(results: Results, before: Results, budget_seconds: float) -> str:

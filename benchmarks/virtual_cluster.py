@@ -11,7 +11,6 @@ import re
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -25,7 +24,7 @@ from controller.clock import monotonic
 from controller.connection import Connection
 from controller.controller import Controller
 from controller.manager import Manager, ManagerOptions
-from controller.resources import ELASTICJOBS, ELASTICWORKERS, LEASES, NODES, PODS, Object, Resource
+from controller.resources import ELASTICWORKERS, NODES, PODS, Object, Resource
 from controller.responses import Answer
 from crds import names
 from crds.elasticjob import ElasticJob
@@ -350,12 +349,8 @@ class VirtualController(Manager):
 
     async def start_watching(self) -> None:
         """The caches, without any controller."""
-        for controller in self._added.values():
-            for source in controller.sources:
-                self.cache.store(source.resource)
-        self._tasks += [
-            asyncio.create_task(task) for task in (self.cache.run(), self.recorder.run(), self._probe())
-        ]
+        running = (self.cache.run(), self.recorder.run(), self._probe())
+        self._tasks += [asyncio.create_task(task) for task in running]
         await self.cache.wait_synced(60.0)
 
     def start(self, *, without: Iterable[str] = ()) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from agent.rendezvous.world import World
+from benchmarks.node_check_agents import FAILED, LOCAL, PAIR
 from benchmarks.virtual_cluster import CONTROLLER, ApiServer, Collection, wall_time
 from benchmarks.virtual_time import running_loop
-from controller.resources import ELASTICJOBS, ELASTICWORKERS, LEASES, NODES, PODS, Object
+from controller.resources import ELASTICJOBS, ELASTICWORKERS, LEASES, NODECHECKS, NODES, PODS, Object
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
@@ -26,6 +28,7 @@ POD_STOP_SECONDS = 1.0
 RESTART_SECONDS = 1.0
 """Within this time after a new world all agents have told of it, evenly spread."""
 NODE_MEMORY = "64Gi"
+ONE_BAD_NODE_IN = 100
 
 
 def add_nodes(server: ApiServer, count: int) -> None:
@@ -45,10 +48,14 @@ class _Agent:
     pod_uid: str
     state: AgentState | None = None
     observed_round: int = 0
+    check: Object | None = None
 
 
 class VirtualNodes:
-    """Runs every Pod there is, each worker's on a node of its own, and an agent in each."""
+    """Runs every Pod there is, each worker's on a node of its own, and an agent in each.
+
+    In a NodeCheck every agent answers at once, and those of every hundredth node fail all tests with others.
+    """
 
     def __init__(self, server: ApiServer, nodes: int) -> None:
         self.agents: dict[str, _Agent] = {}
@@ -60,6 +67,9 @@ class VirtualNodes:
         self._round, self._phase = 0, RendezvousPhase.FORMING
         self._members: Mapping[int, int] = {}
         self._bound_at = 0.0
+        self._asked = 0
+        self._answers: defaultdict[str, list[Object]] = defaultdict(list)
+        """By worker: of the rounds of the check."""
         server.listeners.append(self._hear)
 
     def all_in(self, state: AgentState, count: int) -> bool:
@@ -109,6 +119,8 @@ class VirtualNodes:
     def _hear(self, collection: Collection, obj: Object, is_new: bool, is_gone: bool) -> None:
         if collection == ELASTICJOBS.plural:
             self._read_job(obj)
+        elif collection == NODECHECKS.plural:
+            self._read_check(obj)
         elif collection == PODS.plural and is_new and "nodeName" not in obj["spec"]:
             self._bound_at = max(self._bound_at, running_loop().time()) + 1 / PODS_A_SECOND
             self._later(self._bound_at - running_loop().time(), self._start, obj)
@@ -163,7 +175,7 @@ class VirtualNodes:
             self._follow(worker, agent)
 
     def _follow(self, worker: str, agent: _Agent) -> None:
-        """What `agent.rendezvous.world.next_action` says, without a search for each of ten thousand agents."""
+        """What `agent.rendezvous.world.next_action` says, in less than a search a worker."""
         if self.agents.get(worker) is not agent or agent.state is None:
             return
         is_member = self._members.get(agent.index) == agent.incarnation
@@ -172,6 +184,28 @@ class VirtualNodes:
                 self._report(worker, agent, AgentState.RUNNING, self._round)
         elif self._round > agent.observed_round or agent.state is AgentState.RUNNING:
             self._report(worker, agent, AgentState.READY, self._round)
+
+    def _read_check(self, check: Object) -> None:
+        status = check.get("status") or {}
+        if status.get("phase") != "Running" or status["round"] < self._asked:
+            return
+        self._asked = status["round"] + 1
+        asked = [(node, status["groups"]) for node in status["nodes"]]
+        if status["round"]:
+            asked = [(node, group["members"]) for group in status["groups"] for node in group["members"]]
+        index = {node: number for number, node in enumerate(status["nodes"])}
+        bad = {f"node-{index}" for index in range(0, self._nodes, ONE_BAD_NODE_IN)}
+        for number, (node, members) in enumerate(asked):
+            passed = not status["round"] or bad.isdisjoint(members)
+            worker = f"{check['metadata']['name']}-check-{index[node]}"
+            self._later(RESTART_SECONDS * number / len(asked), self._answer, check, worker, passed)
+
+    def _answer(self, check: Object, worker: str, passed: bool) -> None:
+        agent, round_ = self.agents[worker], check["status"]["round"]
+        if round_:
+            self._answers[worker].append({"round": round_, **(PAIR if passed else FAILED)})
+        agent.check = {"uid": check["metadata"]["uid"], "local": LOCAL, "pairs": self._answers[worker]}
+        self._report(worker, agent, AgentState.READY, 0)
 
     def _report(self, worker: str, agent: _Agent, state: AgentState, observed_round: int) -> None:
         agent.state, agent.observed_round = state, observed_round
@@ -206,4 +240,5 @@ def _report_of(agent: _Agent) -> Object:
         "accelerators": {"kind": "nvidia", "count": 8, "model": "NVIDIA H100 80GB HBM3"},
         "progress": {"step": 1_000 * agent.observed_round, "checkpointStep": 0, "time": wall_time()},
         "usage": {"cpuCores": 11.25, "memoryBytes": 123_456_789_012, "gpuUtilization": 0.97},
+        **({} if agent.check is None else {"check": agent.check}),
     }
