@@ -1,11 +1,11 @@
 """How fast a world reaches many agents, and what it costs: 200 to 2,000 agents without torch, on any cluster.
 
-Pods go to no node: a hollow kubelet in this process calls each Running as soon as it exists, and a hollow agent, a
-few coroutines, plays the agent's part of the protocol for it: watch the one ElasticJob, report to `status.agent`,
-renew the Lease. All but one agent report Ready; when all is quiet the last one does, and the clock runs from the
-server's answer to that until every agent has seen the world it is in. When the controller has nothing left to write,
-the job trains for a while. Then single agents report a failure, and the clock runs until every agent has seen the
-next round.
+Pods go to no node: a hollow kubelet in this process calls each Running as soon as it exists, and a hollow
+agent, a few coroutines, plays the agent's part of the protocol for it: watch the one ElasticJob, report to
+`status.agent`, renew the Lease. All but one agent report Ready; when all is quiet the last one does, and the
+clock runs from the server's answer to that until every agent has seen the world it is in. When the controller
+has nothing left to write, the job trains for a while. Then single agents report a failure, and the clock runs
+until every agent has seen the next round.
 """
 
 import argparse
@@ -218,24 +218,28 @@ def _cell(figures: Figures, row: str) -> str:
 def report(known: Mapping[str, Figures]) -> str:
     return f"""# Hollow agents
 
-How fast a new world reaches every agent of a large job, and what the protocol costs the API server. Agents are
-hollow: they watch the ElasticJob, report their state and renew their Lease as an in-pod agent does, but train
-nothing, and all of them share one process. Pods go to no node: a hollow kubelet calls each Running as soon as it
-exists. API server and controller are the real ones, each a process of its own, by default the embedded cluster's, on
-the same machine as the agents: the times include what that machine needs to send the job to all of them.
+How fast a new world reaches every agent of a large job, and what the protocol costs the API server. Agents
+are hollow: they watch the ElasticJob, report their state and renew their Lease as an in-pod agent does, but
+train nothing, and all of them share one process. Pods go to no node: a hollow kubelet calls each Running as
+soon as it exists. API server and controller are the real ones, each a process of its own, by default the embedded
+cluster's, on the same machine as the agents: the times include what that machine needs to send the job to all
+of them.
 
 {table(known)}
 
-*Joining* lasts from the creation of the job until all agents but one are Ready, *forming* from the last Ready until
-all report Running and the controller has written whatever it had put off; *steady* is what comes then. The
-controller's own Lease is not counted. MB sent by watch are the job's, to all agents together.
+*Joining* lasts from the creation of the job until all agents but one are Ready, *forming* from the last Ready
+until all report Running and the controller has written whatever it had put off; *steady* is what comes then.
+The controller's own Lease is not counted. MB sent by watch are the job's, to all agents together.
 
-Last measured on {date.today()} with {os.cpu_count()} CPU cores, {platform.system()}, Python {platform.python_version()}.
-To run it again, there or on another cluster, of which the benchmark leaves nothing behind (it needs an administrator's
-rights, and that no controller of ours runs there, unless its metrics are named by `--metrics`):
+Last measured on {date.today()} with {os.cpu_count()} CPU cores, {platform.system()}, Python
+{platform.python_version()}. To run it again, there or on another cluster:
 
     python -m benchmarks.hollow --agents 200 1000 2000
-    python -m benchmarks.hollow --agents 1000 --kubeconfig ~/.kube/config --namespace hollow --label "Kubernetes 1.36"
+    python -m benchmarks.hollow --agents 1000 --kubeconfig ~/.kube/config --label "Kubernetes 1.36"
+
+On another cluster it needs an administrator's rights, makes a namespace and, if they are not there, the CRDs,
+and deletes what it made. It runs a controller of its own for that namespace; where one of ours runs already,
+`--metrics URL` says where its metrics are, and it is measured instead.
 """
 
 

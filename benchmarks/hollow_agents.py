@@ -1,6 +1,6 @@
 """The agents of hollow.py: everything an in-pod agent tells and hears, and nothing it would run.
 
-Here and in the other hollow benchmarks Pods go to no node: a hollow kubelet calls each Running as soon as it exists.
+Pods go to no node: a hollow kubelet calls each Running as soon as it exists.
 """
 
 import asyncio

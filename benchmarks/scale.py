@@ -1,8 +1,8 @@
 """What the controller costs at 100 to 10,000 workers, in CPU seconds, and how that grows: docs/scale.md.
 
-All controllers run over a cluster in memory (virtual_cluster.py) in virtual time, in which they have one processor
-for themselves. Each cell of the table is measured by a process of its own, which ends when it has used up its
-budget of CPU time.
+All controllers run over a cluster in memory (virtual_cluster.py) in virtual time, in which they have one
+processor for themselves. Each cell of the table is measured by a process of its own, which ends when it has
+used up its budget of CPU time.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from reconcilers.pod.builder import heartbeat_seconds
 REPORT = Path(__file__).parent.parent / "docs" / "scale.md"
 FIGURES = REPORT.with_suffix(".json")
 """What was measured so far: a run replaces its own cells."""
-BEFORE = "the same at 56915f2, before looks were seen, planned and applied"
+BEFORE = "the same at 56915f2"
 SIZES = (100, 1_000, 3_000, 10_000)
 BUDGET_SECONDS = 60.0
 LONGEST_CELL_SECONDS = 3_600.0
@@ -57,7 +57,7 @@ JOB = "big"
 STEPS_OF_A_ROLL = 10
 RACK = 40
 LARGEST_JOB = 7_000
-BEATS = 1_000
+BEATS = 100
 """In so many portions come the heartbeats of one period."""
 HEARTBEAT_TIMEOUT_SECONDS = 30.0
 LOOKS_TO_FORM = 3
@@ -84,6 +84,8 @@ class Budget:
         self._seconds = seconds
         self._section: str | None = None
         self._began = 0.0
+
+    def watch(self) -> None:
         signal.signal(signal.SIGPROF, self._check)
         signal.setitimer(signal.ITIMER_PROF, 1.0, 1.0)
 
@@ -140,9 +142,10 @@ class Fleet:
             parsed = ElasticJob.model_validate(job)
             for index in range(self.size):
                 self.nodes.place(parsed, worker_of(job, index))
-        controller = self.controller
+        controller, reconciler = self.controller, self.job_reconciler()
         await controller.start_watching()
-        reconciler = self.job_reconciler()
+        controller.start(without=["elasticjob"])
+        await self.is_quiet()
         for _ in range(LOOKS_TO_FORM):
             await reconciler.reconcile(Request(NAMESPACE, JOB))
             await asyncio.sleep(2 * RESTART_SECONDS)
@@ -317,7 +320,7 @@ async def rolls(fleet: Fleet) -> None:
 
 
 async def oom(fleet: Fleet) -> None:
-    """All workers of a rack, then all that there are, are killed for memory at once; until all train again."""
+    """All workers of a rack, then all there are, are killed for memory at once; until all train again."""
     await fleet.trains()
     for section, count in (("OOM of a rack", RACK), ("OOM of all", fleet.size)):
         worlds = fleet.nodes.worlds
@@ -406,10 +409,12 @@ AT: Mapping[str, tuple[Cell, int]] = {
 
 def measure(cell: str, size: int, budget_seconds: float) -> None:
     """In a process of its own: tells its figures, and ends without tidying up, which would take as long."""
+    budget = Budget(budget_seconds)
+    budget.watch()
 
     async def measured() -> None:
         run = CELLS[cell] if cell in CELLS else AT[cell][0]
-        await run(Fleet(size, Budget(budget_seconds)))
+        await run(Fleet(size, budget))
         os._exit(0)
 
     virtual_time.run(measured())
@@ -437,28 +442,33 @@ def collect(cell: str, size: int, budget_seconds: float) -> dict[str, float | No
 
 
 def report(known: Mapping[str, Mapping[str, Figures]], budget_seconds: float) -> str:
-    results, before = (
+    now, before = (
         {int(size): figures for size, figures in known.get(which, {}).items()} for which in ("now", "before")
     )
     return f"""# What the controller costs, by the number of workers
 
-All controllers, with their informers and queues, over an API server in memory: what HTTP and TLS cost, and what the
-machines of API server, kubelets and agents compute, is left out. Time is virtual: it passes by what the controller
-computes, as if it had a processor for itself, and otherwise jumps to whatever comes next. A request is answered after
-{LATENCY_SECONDS * 1000:g} ms, {PODS_A_SECOND:g} Pods are bound a second, an agent is ready {AGENT_START_SECONDS:g} s
-after that, and all agents tell of a new world within {RESTART_SECONDS:g} s. There is a node for each worker. The
-exponent is fitted by least squares from {FIT_FROM:,} workers on (1: twice the workers, twice the cost). "> {budget_seconds:g}": more
-than that, and not measured to its end. In brackets: {BEFORE}.
+All controllers, with their informers and queues, over an API server in memory: what HTTP and TLS cost, and
+what the machines of API server, kubelets and agents compute, is left out. Time is virtual: it passes by what
+the controller computes, as if it had a processor for itself, and otherwise jumps to whatever comes next. A
+request is answered after {LATENCY_SECONDS * 1000:g} ms, {PODS_A_SECOND:g} Pods are bound a second, an agent
+is ready {AGENT_START_SECONDS:g} s after that, and all agents tell of a new world within {RESTART_SECONDS:g}
+s. There is a node for each worker. The exponent is fitted by least squares from {FIT_FROM:,} workers on (1:
+twice the workers, twice the cost). "> {budget_seconds:g}": more than that, and not measured to its end. In
+brackets: {BEFORE}.
 
-{tables(results or before, before if results else {}, budget_seconds)}
+{tables(now or before, before if now else {}, budget_seconds)}
 
-* A *steady look* at a job of which all workers train, nothing has changed since the last one; the *first look* is a
-  controller's that has just started. A *take-over* is a controller that starts, lists everything and looks at all of it.
-* A *start* lasts from `kubectl apply` until all train. A *roll* gives all workers new resources, in {STEPS_OF_A_ROLL} node
-  units, without fewer workers than before. *OOM*: the Pods of {RACK} workers (a rack), or of all, are killed for memory at once,
-  until all train again with more.
+* A *steady look* at a job of which all workers train: nothing has changed since the last one. The *first
+  look* is that of a controller that has just started. A *take-over* is a controller that starts, lists
+  everything and looks at all of it.
+* A *start* lasts from `kubectl apply` until all train. A *roll* gives all workers new resources, in
+  {STEPS_OF_A_ROLL} node units, never with fewer workers than before. *OOM*: the Pods of {RACK} workers (a
+  rack), or of all, are killed for memory at once; until all train again with more.
+* *Heartbeats* are those of {AT["heartbeats"][1]:,} workers, with a Lease each; the *check* is a NodeCheck in
+  Pods of its own, whose agents answer at once.
 
-{conditions()} To run it again, or a part of it:
+{conditions()}
+To run it again, or a part of it:
 
     python -m benchmarks.scale [--sizes 100 1000] [--only steady roll]
 """

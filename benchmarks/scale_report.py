@@ -41,6 +41,8 @@ SIZES = (
     Table("oom", "ElasticJob at its largest in a mass OOM, KB", unit=1e3, digits=1),
     Table("rolls", "ElasticJob at its largest in 12 rolls, KB", unit=1e3, digits=1),
     Table("scrape", "a scrape, KB", unit=1e3),
+    Table("check", "NodeCheck at its largest, KB", unit=1e3, digits=1),
+    Table("silent", "a silent worker is found after, s", digits=1),
     Table("resident", "memory of a controller that has looked at everything, MB", unit=1e6),
 )
 
@@ -109,6 +111,6 @@ def _figure(table: Table, key: str, figures: Figures, budget_seconds: float) -> 
 def conditions() -> str:
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("pydantic", "orjson"))
     return (
-        f"Measured on {date.today()} with {os.cpu_count()} CPU cores (load average {os.getloadavg()[2]:.1f}, other "
-        f"work beside it), {platform.system()}, Python {platform.python_version()}, {versions}."
+        f"Measured on {date.today()} with {os.cpu_count()} CPU cores (load average {os.getloadavg()[2]:.1f}, "
+        f"other work beside it), {platform.system()}, Python {platform.python_version()}, {versions}."
     )

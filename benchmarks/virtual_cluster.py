@@ -1,7 +1,7 @@
-"""A cluster in memory around the real controller: API server, kubelets and agents, as simple as they can be.
+"""A cluster in memory around the real controller: the API server's part, as simple as it can be.
 
-The controller is all that `reconcilers.setup` registers, over the real client, informers and queues. It is given
-a transport that ends in a dictionary here instead of a socket; so what HTTP and TLS cost is left out.
+The controller is all that `reconcilers.setup` registers, over the real client, informers and queues. It is
+given a transport that ends in a dictionary here instead of a socket; so what HTTP and TLS cost is left out.
 """
 
 from __future__ import annotations
@@ -305,7 +305,7 @@ def _selected(query: Mapping[str, str]) -> Callable[[Object], bool]:
 
 
 def _with_fields(known: Iterable[Object], written: Object, manager: str, subresource: str) -> list[Object]:
-    """metadata.managedFields after a write, much as a real API server keeps them: they are half of an object."""
+    """metadata.managedFields after a write, as a real API server keeps them: they are half of an object."""
     key = (manager, subresource or None)
     entries = {(entry["manager"], entry.get("subresource")): entry for entry in known}
     before = entries.get(key, {}).get("fieldsV1", {})

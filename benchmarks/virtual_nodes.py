@@ -1,10 +1,10 @@
-"""Scheduler, kubelets and agents of virtual_cluster.py: what they do with an object follows from the object."""
+"""Scheduler, kubelets and agents of virtual_cluster.py: each acts on what the objects say, at once."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from agent.rendezvous.world import World
@@ -41,8 +41,19 @@ def add_nodes(server: ApiServer, count: int) -> None:
         server.create(NODES, {"metadata": {"name": f"node-{index}"}, "status": status}, "kubelet")
 
 
+@dataclass(frozen=True)
+class _World:
+    """What a job's agents go by."""
+
+    round: int = 0
+    phase: RendezvousPhase = RendezvousPhase.FORMING
+    members: Mapping[int, int] = field(default_factory=dict)
+    """Incarnations by index."""
+
+
 @dataclass
 class _Agent:
+    job: str
     index: int
     incarnation: int
     pod_uid: str
@@ -64,8 +75,8 @@ class VirtualNodes:
         """Rounds that were formed."""
         self._server = server
         self._nodes = nodes
-        self._round, self._phase = 0, RendezvousPhase.FORMING
-        self._members: Mapping[int, int] = {}
+        self._worlds: defaultdict[str, _World] = defaultdict(_World)
+        """By job."""
         self._bound_at = 0.0
         self._asked = 0
         self._answers: defaultdict[str, list[Object]] = defaultdict(list)
@@ -73,10 +84,10 @@ class VirtualNodes:
         server.listeners.append(self._hear)
 
     def all_in(self, state: AgentState, count: int) -> bool:
-        """Whether so many agents are in that state, of the newest round."""
-        return (
-            sum(a.state is state and a.observed_round == self._round for a in self.agents.values()) >= count
-        )
+        """Whether so many agents are in that state, of their job's newest round."""
+        rounds = {job: world.round for job, world in self._worlds.items()}
+        found = sum(a.state is state and a.observed_round == rounds.get(a.job) for a in self.agents.values())
+        return found >= count
 
     def end_pod(self, worker: str, reason: str, exit_code: int) -> None:
         """Its only container ends, as by the kernel."""
@@ -108,7 +119,7 @@ class VirtualNodes:
             "nodeName": pod["spec"]["nodeName"],
         }
         server.patch(ELASTICWORKERS, name, {"status": status}, "status", CONTROLLER)
-        self.agents[name] = agent = _Agent(index, 1, uid)
+        self.agents[name] = agent = _Agent(job.metadata.name, index, 1, uid)
         self._report(name, agent, AgentState.READY, 0)
 
     def renew(self, worker: str) -> None:
@@ -143,7 +154,8 @@ class VirtualNodes:
         if self._server.patch(PODS, name, bound, manager="kube-scheduler") is None:
             return
         self._server.patch(PODS, name, {"status": _running()}, "status", "kubelet")
-        agent = _Agent(int(labels[names.LABEL_INDEX]), int(labels[names.LABEL_INCARNATION]), metadata["uid"])
+        index, incarnation = int(labels[names.LABEL_INDEX]), int(labels[names.LABEL_INCARNATION])
+        agent = _Agent(labels.get(names.LABEL_JOB, ""), index, incarnation, metadata["uid"])
         worker = name.rpartition("-")[0]
         self.agents[worker] = agent
         self._later(AGENT_START_SECONDS, self._join, worker, agent)
@@ -159,15 +171,16 @@ class VirtualNodes:
     # --- agents -------------------------------------------------------------------------------------------
 
     def _read_job(self, job: Object) -> None:
-        status = job.get("status") or {}
-        world = World.parse(status.get("rendezvous") or {})
-        if world is None or (world.round, world.phase) == (self._round, self._phase):
+        name, found = job["metadata"]["name"], World.parse((job.get("status") or {}).get("rendezvous") or {})
+        before = self._worlds[name]
+        if found is None or (found.round, found.phase) == (before.round, before.phase):
             return
-        self.worlds += world.round != self._round
-        self._round, self._phase = world.round, world.phase
-        self._members = {member.index: member.incarnation for member in world.members}
-        for number, (worker, agent) in enumerate(self.agents.items()):
-            self._later(RESTART_SECONDS * number / len(self.agents), self._follow, worker, agent)
+        self.worlds += found.round != before.round
+        members = {member.index: member.incarnation for member in found.members}
+        self._worlds[name] = _World(found.round, found.phase, members)
+        told = [(worker, agent) for worker, agent in self.agents.items() if agent.job == name]
+        for number, (worker, agent) in enumerate(told):
+            self._later(RESTART_SECONDS * number / len(told), self._follow, worker, agent)
 
     def _join(self, worker: str, agent: _Agent) -> None:
         if self.agents.get(worker) is agent:
@@ -178,12 +191,13 @@ class VirtualNodes:
         """What `agent.rendezvous.world.next_action` says, in less than a search a worker."""
         if self.agents.get(worker) is not agent or agent.state is None:
             return
-        is_member = self._members.get(agent.index) == agent.incarnation
-        if self._phase is RendezvousPhase.FORMED and is_member:
-            if self._round > agent.observed_round:
-                self._report(worker, agent, AgentState.RUNNING, self._round)
-        elif self._round > agent.observed_round or agent.state is AgentState.RUNNING:
-            self._report(worker, agent, AgentState.READY, self._round)
+        world = self._worlds[agent.job]
+        is_member = world.members.get(agent.index) == agent.incarnation
+        if world.phase is RendezvousPhase.FORMED and is_member:
+            if world.round > agent.observed_round:
+                self._report(worker, agent, AgentState.RUNNING, world.round)
+        elif world.round > agent.observed_round or agent.state is AgentState.RUNNING:
+            self._report(worker, agent, AgentState.READY, world.round)
 
     def _read_check(self, check: Object) -> None:
         status = check.get("status") or {}

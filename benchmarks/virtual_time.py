@@ -1,8 +1,9 @@
 """An event loop on whose clock the controller has a processor for itself, and nobody else needs one.
 
-Time passes by what the controller computes, in CPU seconds, and jumps when nothing is left to do. So looks at a
-job that take long are as few as they would be, minutes of virtual time pass in seconds, and other programs on the
-machine matter little. What API server, kubelets and agents compute happens `outside`: there the clock stands.
+Time passes by what the controller computes, in CPU seconds, and jumps when nothing is left to do. So looks at
+a job that take long are as few as they would be, minutes of virtual time pass in seconds, and other programs
+on the machine matter little. What API server, kubelets and agents compute happens `outside`: there the clock
+stands.
 """
 
 from __future__ import annotations
