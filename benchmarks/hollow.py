@@ -221,9 +221,9 @@ def report(known: Mapping[str, Figures]) -> str:
 How fast a new world reaches every agent of a large job, and what the protocol costs the API server. Agents
 are hollow: they watch the ElasticJob, report their state and renew their Lease as an in-pod agent does, but
 train nothing, and all of them share one process. Pods go to no node: a hollow kubelet calls each Running as
-soon as it exists. API server and controller are the real ones, each a process of its own, by default the embedded
-cluster's, on the same machine as the agents: the times include what that machine needs to send the job to all
-of them.
+soon as it exists. API server and controller are the real ones, each a process of its own, by default the
+embedded cluster's, on the same machine as the agents: the times include what that machine needs to send the
+job to all of them.
 
 {table(known)}
 

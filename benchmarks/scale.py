@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import itertools
 import json
 import os
 import signal
@@ -183,16 +184,17 @@ class Fleet:
         await self.is_quiet()
         await self.until(lambda: self.nodes.all_in(AgentState.RUNNING, self.size), "all train")
 
-    async def beat(self, alive: Callable[[str], bool]) -> None:
-        """Renew the Leases, evenly spread."""
-        period = heartbeat_seconds(self.size, HEARTBEAT_TIMEOUT_SECONDS)
-        while True:
-            workers = list(self.nodes.agents)
-            for number in range(BEATS):
-                await asyncio.sleep(period / BEATS)
-                with running_loop().outside():
-                    for worker in filter(alive, workers[number::BEATS]):
-                        self.nodes.renew(worker)
+    async def beats_for(self, seconds: float, silent: str = "") -> None:
+        """All Leases are renewed for a while, evenly spread, but for that of one worker."""
+        period, loop = heartbeat_seconds(self.size, HEARTBEAT_TIMEOUT_SECONDS), running_loop()
+        end, workers = loop.time() + seconds, [worker for worker in self.nodes.agents if worker != silent]
+        for number in itertools.cycle(range(BEATS)):
+            if loop.time() > end:
+                return
+            await asyncio.sleep(period / BEATS)
+            with loop.outside():
+                for worker in workers[number::BEATS]:
+                    self.nodes.renew(worker)
 
     async def roll(self, number: int = 1) -> None:
         """New resources for all workers, from the ScalePlan to its end."""
@@ -351,7 +353,7 @@ async def heartbeats(fleet: Fleet) -> None:
         listing = asyncio.create_task(leases.run())
         await leases.wait_synced()
     listing.cancel()
-    beating = asyncio.create_task(fleet.beat(lambda worker: True))
+    beating = asyncio.create_task(fleet.beats_for(PATIENCE_SECONDS))
     with fleet.measured("take-over"):
         await controller.start_watching()
         controller.start()
@@ -361,7 +363,7 @@ async def heartbeats(fleet: Fleet) -> None:
     with fleet.measured("a scrape meanwhile"):
         prometheus_client.generate_latest(controller.metrics_registry)
     beating.cancel()
-    beating = asyncio.create_task(fleet.beat(lambda worker: worker != silent))
+    beating = asyncio.create_task(fleet.beats_for(PATIENCE_SECONDS, silent))
     last_beat = loop.time()
 
     def is_lost() -> bool:

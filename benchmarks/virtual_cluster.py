@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -38,6 +38,7 @@ LATENCY_SECONDS = 0.005
 """From a request to its answer."""
 CHUNK_BYTES = 2 * 2**20
 """The most that a watch hands over at once, as aiohttp does with the client's buffer."""
+PAST_EVENTS = 20_000
 NAMESPACE = "default"
 CONTROLLER = "dlr-controller"
 """As managedFields name it."""
@@ -103,6 +104,10 @@ class ApiServer:
         self._texts: defaultdict[Collection, dict[str, bytes]] = defaultdict(dict)
         self._watches: defaultdict[Collection, list[_Watch]] = defaultdict(list)
         self._children: defaultdict[str, set[tuple[Resource, str]]] = defaultdict(set)
+        self._past: defaultdict[Collection, deque[tuple[int, bytes]]] = defaultdict(
+            lambda: deque(maxlen=PAST_EVENTS)
+        )
+        """The last events, for watches that are opened again."""
         self._version = 1
 
     # --- what players call --------------------------------------------------------------------------------
@@ -187,6 +192,7 @@ class ApiServer:
 
     def _tell(self, resource: Resource, obj: Object, type_: str) -> None:
         line = orjson.dumps({"type": type_, "object": obj})
+        self._past[resource.plural].append((self._version, line))
         for watch in self._watches[resource.plural]:
             if watch.wanted(obj):
                 watch.push(line)
@@ -203,15 +209,24 @@ class ApiServer:
 
     @asynccontextmanager
     async def stream(self, call: Call, open_timeout_seconds: float) -> AsyncIterator[_Watch]:
-        """Opened right after the list that it follows, so there is nothing to catch up with."""
         resource, *_ = _parsed(call.path)
-        watch = _Watch(_selected(dict(call.query)))
+        query = dict(call.query)
+        watch = _Watch(_selected(query))
+        with running_loop().outside():
+            self._catch_up(watch, resource, int(query["resourceVersion"]))
         self._watches[resource.plural].append(watch)
         await asyncio.sleep(LATENCY_SECONDS)
         try:
             yield watch
         finally:
             self._watches[resource.plural].remove(watch)
+
+    def _catch_up(self, watch: _Watch, resource: Resource, since: int) -> None:
+        past = self._past[resource.plural]
+        assert len(past) < PAST_EVENTS or past[0][0] <= since, "a watch came back too late"
+        for version, line in past:
+            if version > since and watch.wanted(orjson.loads(line)["object"]):
+                watch.push(line)
 
     async def close(self) -> None: ...
 
