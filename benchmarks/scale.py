@@ -49,7 +49,8 @@ from reconcilers.pod.builder import heartbeat_seconds
 REPORT = Path(__file__).parent.parent / "docs" / "scale.md"
 FIGURES = REPORT.with_suffix(".json")
 """What was measured so far: a run replaces its own cells."""
-BEFORE = "the same at 56915f2"
+BRACKETS = "In brackets: the same at 56915f2."
+ALONE = "This is 56915f2, with which what comes next is to be compared."
 SIZES = (100, 1_000, 3_000, 10_000)
 BUDGET_SECONDS = 60.0
 LONGEST_CELL_SECONDS = 3_600.0
@@ -322,16 +323,25 @@ async def rolls(fleet: Fleet) -> None:
 
 
 async def oom(fleet: Fleet) -> None:
-    """All workers of a rack, then all there are, are killed for memory at once; until all train again."""
+    """Some workers, then others, then all are killed for memory at once; each time until all train again."""
     await fleet.trains()
-    for section, count in (("OOM of a rack", RACK), ("OOM of all", fleet.size)):
+    victims = {
+        "OOM of a rack": slice(RACK),
+        "OOM of every hundredth": slice(0, None, 100),
+        "OOM of all": slice(None),
+    }
+    for section, chosen in victims.items():
         worlds = fleet.nodes.worlds
         with fleet.measured(section):
-            for worker in list(fleet.nodes.agents)[:count]:
+            for worker in sorted(fleet.nodes.agents, key=index_of)[chosen]:
                 fleet.nodes.end_pod(worker, "OOMKilled", 137)
             await fleet.until(lambda: fleet.nodes.worlds > worlds, "a new world")  # noqa: B023
             await fleet.is_training()
     tell("sizes", oom=fleet.server.largest_bytes[ELASTICJOBS.plural])
+
+
+def index_of(worker: str) -> int:
+    return int(worker.rpartition("-")[2])
 
 
 async def heartbeats(fleet: Fleet) -> None:
@@ -452,11 +462,12 @@ def report(known: Mapping[str, Mapping[str, Figures]], budget_seconds: float) ->
 All controllers, with their informers and queues, over an API server in memory: what HTTP and TLS cost, and
 what the machines of API server, kubelets and agents compute, is left out. Time is virtual: it passes by what
 the controller computes, as if it had a processor for itself, and otherwise jumps to whatever comes next. A
-request is answered after {LATENCY_SECONDS * 1000:g} ms, {PODS_A_SECOND:g} Pods are bound a second, an agent
-is ready {AGENT_START_SECONDS:g} s after that, and all agents tell of a new world within {RESTART_SECONDS:g}
-s. There is a node for each worker. The exponent is fitted by least squares from {FIT_FROM:,} workers on (1:
-twice the workers, twice the cost). "> {budget_seconds:g}": more than that, and not measured to its end. In
-brackets: {BEFORE}.
+request is answered after {LATENCY_SECONDS * 1000:g} ms, {PODS_A_SECOND:g} Pods are bound a second,
+an agent is ready {AGENT_START_SECONDS:g} s after that, and all agents tell of a new world within
+{RESTART_SECONDS:g} s. There is a node for each worker. The exponent is fitted by least squares from
+{FIT_FROM:,} workers on (1: twice the workers, twice the cost). "> {budget_seconds:g}": more than that, and not
+measured to its end.
+{BRACKETS if now else ALONE}
 
 {tables(now or before, before if now else {}, budget_seconds)}
 
@@ -465,7 +476,7 @@ brackets: {BEFORE}.
   everything and looks at all of it.
 * A *start* lasts from `kubectl apply` until all train. A *roll* gives all workers new resources, in
   {STEPS_OF_A_ROLL} node units, never with fewer workers than before. *OOM*: the Pods of {RACK} workers (a
-  rack), or of all, are killed for memory at once; until all train again with more.
+  rack), of every hundredth, or of all are killed for memory at once; until all train again with more.
 * *Heartbeats* are those of {AT["heartbeats"][1]:,} workers, with a Lease each; the *check* is a NodeCheck in
   Pods of its own, whose agents answer at once.
 

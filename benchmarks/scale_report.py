@@ -26,14 +26,16 @@ class Table:
     unit: float = 1.0
     """One of what is shown, in that of the figure."""
     digits: int = 0
+    least: float = 0.0
+    """Rows are left out of which no figure is as large."""
 
 
 TABLES = (
     Table("cpu", "CPU seconds", digits=2),
     Table("stretch", "The longest that the event loop was blocked, CPU milliseconds", unit=1e-3),
-    Table("looks", "Looks at the job"),
-    Table("writes", "API writes a worker, by the controller", digits=1),
-    Table("virtual", "Seconds that it lasts, in virtual time", digits=0),
+    Table("looks", "Looks at the job", least=2),
+    Table("writes", "API writes a worker, by the controller", digits=1, least=0.1),
+    Table("virtual", "Seconds that it lasts, in virtual time", least=4),
 )
 SIZES = (
     Table("job", "ElasticJob, all train, KB", unit=1e3, digits=1),
@@ -85,7 +87,8 @@ def _rows(
 ) -> list[str]:
     lines = []
     for title, key in keys.items():
-        if all(key not in figures for figures in (*results.values(), *before.values())):
+        all_figures = [figures[key] for figures in (*results.values(), *before.values()) if key in figures]
+        if all(figure is not None and figure < table.least for figure in all_figures):
             continue
         cells = [_cell(table, key, results[s], before.get(s, {}), budget_seconds) for s in sorted(results)]
         known = {size: figure for size in results if (figure := results[size].get(key)) is not None}
@@ -112,5 +115,5 @@ def conditions() -> str:
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("pydantic", "orjson"))
     return (
         f"Measured on {date.today()} with {os.cpu_count()} CPU cores (load average {os.getloadavg()[2]:.1f}, "
-        f"other work beside it), {platform.system()}, Python {platform.python_version()}, {versions}."
+        f"other work beside it),\n{platform.system()}, Python {platform.python_version()}, {versions}."
     )
