@@ -465,8 +465,8 @@ the controller computes, as if it had a processor for itself, and otherwise jump
 request is answered after {LATENCY_SECONDS * 1000:g} ms, {PODS_A_SECOND:g} Pods are bound a second,
 an agent is ready {AGENT_START_SECONDS:g} s after that, and all agents tell of a new world within
 {RESTART_SECONDS:g} s. There is a node for each worker. The exponent is fitted by least squares from
-{FIT_FROM:,} workers on (1: twice the workers, twice the cost). "> {budget_seconds:g}": more than that, and not
-measured to its end.
+{FIT_FROM:,} workers on (1: twice the workers, twice the cost). "> {budget_seconds:g}": more than that, and
+not measured to its end.
 {BRACKETS if now else ALONE}
 
 {tables(now or before, before if now else {}, budget_seconds)}
