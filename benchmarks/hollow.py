@@ -1,189 +1,84 @@
-"""How fast a world reaches many agents, and what it costs the API server: 200 agents without torch.
+"""How fast a world reaches many agents, and what it costs: 200 to 2,000 agents without torch, on any cluster.
 
-The embedded API server and the real controller run as processes of their own. Pods go to no node: a hollow
-kubelet in this process calls each Running as soon as it exists, and a hollow agent, a few coroutines, plays
-the agent's part of the protocol for it: watch the one ElasticJob, report to `status.agent`, renew the Lease.
-All but one agent report Ready; when all is quiet the last one does, and the clock runs from the server's
-answer to that until every agent has seen the world it is in. Then single agents report a failure, and the
-clock runs until every agent has seen the next round.
+Pods go to no node: a hollow kubelet in this process calls each Running as soon as it exists, and a hollow
+agent, a few coroutines, plays the agent's part of the protocol for it: watch the one ElasticJob, report to
+`status.agent`, renew the Lease. All but one agent report Ready; when all is quiet the last one does, and the
+clock runs from the server's answer to that until every agent has seen the world it is in. When the controller
+has nothing left to write, the job trains for a while. Then single agents report a failure, and the clock runs
+until every agent has seen the next round.
 """
 
 import argparse
 import asyncio
-import contextlib
+import json
 import os
 import platform
 import random
-import socket
 import statistics
-import subprocess
-import sys
-import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import astuple, dataclass
+from collections.abc import Mapping
+from dataclasses import astuple
 from datetime import date
 from pathlib import Path
 
-import aiohttp
-import yaml
-from prometheus_client.parser import text_string_to_metric_families
+import orjson
 
-from benchmarks.hollow_agents import (
-    NAMESPACE,
-    STEP_TIMEOUT_SECONDS,
-    HollowNodes,
-    Sightings,
-    Writes,
-    now,
+from benchmarks.hollow_agents import HollowNodes, Sightings, Writes, now
+from benchmarks.hollow_cluster import (
+    START_TIMEOUT_SECONDS,
+    Cluster,
+    Meter,
+    Spent,
+    background,
+    between,
+    cluster_at,
+    until,
+    until_none,
 )
 from controller.cache import Cache
 from controller.client import Client
-from controller.connection import load_connection
-from controller.errors import ClientError, NotFound
-from controller.resources import CRDS, ELASTICJOBS, ELASTICWORKERS, PODS, Object, Resource
+from controller.resources import ELASTICJOBS, ELASTICWORKERS, PODS, Object
 from crds import names
-from localcluster.paths import Home
+from reconcilers.pod.builder import heartbeat_seconds
 
 REPORT = Path(__file__).parent.parent / "docs" / "hollow-agents.md"
-CRD_FILES = sorted((Path(__file__).parent.parent / "crds" / "yaml").glob("*.yaml"))
+FIGURES = REPORT.with_suffix(".json")
+"""What was measured so far, by what it was measured of: a run replaces its own."""
 JOB = "hollow"
+SCHEDULER = "hollow"
+"""Nobody's, so that no real scheduler gives the Pods to a kubelet."""
 QUIET_SECONDS = 2.0
-STEADY_SECONDS = 30.0
-START_TIMEOUT_SECONDS = 60.0
-LEAST_HEARTBEAT_SECONDS = 10.0
-MOST_HEARTBEATS_A_SECOND = 100.0
+HEARTBEAT_TIMEOUT_SECONDS = 30.0
+"""Of the job, which is the default."""
+
+Figures = dict[str, float]
+ROWS = (
+    "last Ready → the first agent sees the world, s",
+    "last Ready → half of the agents see it, s",
+    "last Ready → all see it, s",
+    "one failure → all see the next round, s (median)",
+    "one failure → all see the next round, s (most)",
+    "joining: s",
+    "joining: writes a worker by its agent",
+    "joining: writes a worker by the controller",
+    "joining: CPU s of the controller",
+    "joining: CPU s of the API server",
+    "joining: MB sent by watch",
+    "forming, until the controller has written all: s",
+    "forming: writes a worker by its agent",
+    "forming: writes a worker by the controller",
+    "forming: CPU s of the controller",
+    "forming: MB sent by watch",
+    "one re-forming: MB sent by watch",
+    "steady, a minute: writes a worker by its agent",
+    "steady, a minute: writes by the controller, in all",
+    "steady, a minute: CPU s of the controller",
+    "steady, a minute: CPU s of the API server",
+    "ElasticJob, KB",
+    "load average of the machine",
+)
 
 
-@dataclass(frozen=True)
-class Spent:
-    """What it took to get somewhere."""
-
-    seconds: float
-    agent_writes: int
-    controller_writes: int
-    kubelet_writes: int
-    controller_cpu_seconds: float
-    server_cpu_seconds: float
-
-
-class Cluster:
-    """The two processes, and what they have used so far."""
-
-    def __init__(self, home: Home) -> None:
-        self.home = home
-        self._metrics_port = _free_port()
-        self._server: subprocess.Popen[bytes] | None = None
-        self._controller: subprocess.Popen[bytes] | None = None
-
-    async def start(self) -> None:
-        server_port = str(_free_port())
-        self._server = self._spawn("apiserver", "localcluster.apiserver", "--port", server_port)
-        await _eventually(self._answers, "the API server")
-        async with self.client() as client:
-            for file in CRD_FILES:
-                await client.create(CRDS, yaml.safe_load(file.read_text()))
-            await _eventually(lambda: client.list(ELASTICJOBS), "ElasticJobs")
-            await _eventually(lambda: client.list(ELASTICWORKERS), "ElasticWorkers")
-        ports = ["--metrics-port", str(self._metrics_port), "--health-port", "0", "--grpc-health-port", "0"]
-        options = ["--listen-address", "127.0.0.1", "--log-level", "warning", *ports]
-        self._controller = self._spawn("controller", "dlr.cli", "controller", *options)
-        await _eventually(self._leads, "the controller")
-
-    def stop(self) -> None:
-        for process in (self._controller, self._server):
-            if process is not None and process.poll() is None:
-                process.terminate()
-                try:
-                    process.wait(10)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-
-    @contextlib.asynccontextmanager
-    async def client(self) -> AsyncIterator[Client]:
-        async with Client(await load_connection(self.home.kubeconfig), call_timeout_seconds=60) as client:
-            yield client
-
-    async def controller_writes(self) -> int:
-        """All but the renewals of its own Lease, which are PUTs and nothing else is."""
-        families = text_string_to_metric_families(await self.metrics())
-        samples = [s for family in families for s in family.samples if s.name == "rest_client_requests_total"]
-        return int(sum(s.value for s in samples if s.labels["method"] in ("POST", "PATCH", "DELETE")))
-
-    def check_alive(self) -> None:
-        """Raises ChildProcessError if the controller has ended, as it does when the API server hangs."""
-        assert self._controller
-        if self._controller.poll() is not None:
-            end = self.home.process_log("controller").read_text().splitlines()[-1:]
-            raise ChildProcessError(f"the controller has ended: {''.join(end)}")
-
-    def cpu_seconds(self) -> tuple[float, float]:
-        """Of the controller and of the API server."""
-        assert self._controller and self._server
-        return _cpu_seconds(self._controller.pid), _cpu_seconds(self._server.pid)
-
-    def _spawn(self, log: str, module: str, *arguments: str) -> subprocess.Popen[bytes]:
-        self.home.create()
-        with self.home.process_log(log).open("ab") as output:
-            environment = {
-                **os.environ,
-                "DLR_HOME": str(self.home.root),
-                "KUBECONFIG": str(self.home.kubeconfig),
-            }
-            command = [sys.executable, "-m", module, *arguments]
-            return subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
-
-    async def _answers(self) -> None:
-        async with self.client() as client:
-            await client.version()
-
-    async def _leads(self) -> None:
-        if f'leader_election_master_status{{name="dlr-controller"}} {1.0}' not in await self.metrics():
-            raise ConnectionError("does not lead yet")
-
-    async def metrics(self) -> str:
-        url = f"http://127.0.0.1:{self._metrics_port}/metrics"
-        async with aiohttp.ClientSession() as session, session.get(url) as response:
-            return await response.text()
-
-
-class Meter:
-    def __init__(self, cluster: Cluster, agents: Writes, kubelet: Writes) -> None:
-        self._cluster, self._agents, self._kubelet = cluster, agents, kubelet
-
-    async def read(self) -> Spent:
-        controller_cpu, server_cpu = self._cluster.cpu_seconds()
-        return Spent(
-            seconds=now(),
-            agent_writes=self._agents.count,
-            controller_writes=await self._cluster.controller_writes(),
-            kubelet_writes=self._kubelet.count,
-            controller_cpu_seconds=controller_cpu,
-            server_cpu_seconds=server_cpu,
-        )
-
-
-def between(start: Spent, end: Spent) -> Spent:
-    return Spent(*(b - a for a, b in zip(astuple(start), astuple(end), strict=True)))
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One job from its creation on."""
-
-    joining: Spent
-    """From `create` until all but one agent are Ready, and all is quiet."""
-    forming: Spent
-    """From the last Ready until every agent has reported Running, and all is quiet."""
-    seen_seconds: list[float]
-    """From the answer to the last Ready until each agent saw the world."""
-    steady: Spent
-    reforming_seconds: list[float]
-    """From the answer to each failure report until the last agent saw the next round."""
-    job_bytes: int
-
-
-async def run_trial(cluster: Cluster, agents: int, reforms: int) -> Trial:
-    heartbeat_seconds = max(LEAST_HEARTBEAT_SECONDS, agents / MOST_HEARTBEATS_A_SECOND)
+async def run_trial(cluster: Cluster, agents: int, reforms: int, steady_seconds: float) -> Figures:
     async with (
         cluster.client() as agent_client,
         cluster.client() as kubelet_client,
@@ -195,199 +90,185 @@ async def run_trial(cluster: Cluster, agents: int, reforms: int) -> Trial:
             kubelet_client,
             agent_client,
             sightings,
-            heartbeat_seconds=heartbeat_seconds,
+            heartbeat_seconds=heartbeat_seconds(agents, HEARTBEAT_TIMEOUT_SECONDS),
             held_back=agents - 1,
         )
-        cache = Cache(client, label_selectors={PODS: f"{names.LABEL_JOB}={JOB}"})
+        cache = Cache(client, namespace=cluster.namespace, label_selectors={PODS: f"{names.LABEL_JOB}={JOB}"})
         cache.add_handler(PODS, nodes.handle)
         async with background(cache.run()), background(nodes.run()):
             await cache.wait_synced(START_TIMEOUT_SECONDS)
-            trial = await _measure(client, meter, nodes, sightings, agents, reforms)
-        await client.delete(ELASTICJOBS, JOB, NAMESPACE)
-        await _until_none(client, ELASTICWORKERS, PODS)
-    return trial
+            trial = Trial(client, cluster.namespace, meter, nodes, sightings)
+            figures = await trial.run(agents, reforms, steady_seconds)
+        await client.delete(ELASTICJOBS, JOB, cluster.namespace)
+        await until_none(client, cluster.namespace, ELASTICWORKERS, PODS)
+    return figures
 
 
-async def _measure(
-    client: Client, meter: Meter, nodes: HollowNodes, sightings: Sightings, agents: int, reforms: int
-) -> Trial:
-    started = await meter.read()
-    await client.create(ELASTICJOBS, job_of(JOB, agents))
-    await until(lambda: nodes.ready == agents - 1 and len(nodes.agents) == agents)
-    await asyncio.sleep(QUIET_SECONDS)
-    joined = await meter.read()
-    await nodes.agents[agents - 1].report_ready()
-    last_ready = now()
-    seen = await sightings.by_all(1)
-    await until(lambda: all(agent.running.is_set() for agent in nodes.agents.values()))
-    await asyncio.sleep(QUIET_SECONDS)
-    formed = await meter.read()
-    await asyncio.sleep(STEADY_SECONDS)
-    steady = await meter.read()
-    reforming = []
-    for round_ in range(2, 2 + reforms):
-        await random.choice(list(nodes.agents.values())).report_failure()
-        failed = now()
-        reforming.append((await sightings.by_all(round_))[-1] - failed)
-        await until(lambda: all(agent.running.is_set() for agent in nodes.agents.values()))
-        await asyncio.sleep(QUIET_SECONDS)
-    job = await client.get(ELASTICJOBS, JOB, NAMESPACE)
-    return Trial(
-        joining=between(started, joined),
-        forming=between(joined, formed),
-        seen_seconds=[moment - last_ready for moment in seen],
-        steady=between(formed, steady),
-        reforming_seconds=reforming,
-        job_bytes=len(str(job)),
-    )
+class Trial:
+    """One job from its creation on."""
+
+    def __init__(
+        self, client: Client, namespace: str, meter: Meter, nodes: HollowNodes, sightings: Sightings
+    ) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._meter = meter
+        self._nodes = nodes
+        self._sightings = sightings
+        self._figures: Figures = {}
+
+    async def run(self, agents: int, reforms: int, steady_seconds: float) -> Figures:
+        await self._join(agents)
+        await self._form(agents)
+        await self._train(agents, steady_seconds)
+        await self._fail(agents, reforms)
+        job = await self._client.get(ELASTICJOBS, JOB, self._namespace)
+        job["metadata"].pop("managedFields", None)
+        last = {
+            "ElasticJob, KB": len(orjson.dumps(job)) / 1e3,
+            "load average of the machine": os.getloadavg()[1],
+        }
+        return self._figures | last
+
+    async def _join(self, agents: int) -> None:
+        """Until all but one are Ready, and the controller is quiet."""
+        nodes, started = self._nodes, await self._meter.read()
+        began = now()
+        await self._client.create(ELASTICJOBS, job_of(JOB, agents, self._namespace))
+        await until(lambda: nodes.ready == agents - 1 and len(nodes.agents) == agents)
+        self._figures["joining: s"] = now() - began
+        self._spent("joining", between(started, await self._meter.quiet(QUIET_SECONDS)), agents)
+
+    async def _form(self, agents: int) -> None:
+        before, started = self._sightings.bytes, await self._meter.read()
+        await self._nodes.agents[agents - 1].report_ready()
+        last_ready = now()
+        seen = [moment - last_ready for moment in await self._sightings.by_all(1)]
+        for who, seconds in (
+            ("the first agent sees the world", seen[0]),
+            ("half of the agents see it", statistics.median(seen)),
+            ("all see it", seen[-1]),
+        ):
+            self._figures[f"last Ready → {who}, s"] = seconds
+        await self._all_run()
+        spent = between(started, await self._meter.quiet(QUIET_SECONDS))
+        self._figures["forming, until the controller has written all: s"] = spent.seconds - QUIET_SECONDS
+        self._spent("forming", spent, agents)
+        self._figures["forming: MB sent by watch"] = (self._sightings.bytes - before) / 1e6
+
+    async def _train(self, agents: int, seconds: float) -> None:
+        started = await self._meter.read()
+        await asyncio.sleep(seconds)
+        spent = between(started, await self._meter.read())
+        minute = Spent(*(value * 60 / spent.seconds for value in astuple(spent)))
+        self._spent("steady, a minute", minute, agents)
+        self._figures["steady, a minute: writes by the controller, in all"] = minute.controller_writes
+
+    async def _fail(self, agents: int, reforms: int) -> None:
+        """Each from the answer to a failure report until the last agent saw the next round."""
+        times, before = [], self._sightings.bytes
+        for round_ in range(2, 2 + reforms):
+            await random.choice(list(self._nodes.agents.values())).report_failure()
+            failed = now()
+            times.append((await self._sightings.by_all(round_))[-1] - failed)
+            await self._all_run()
+            await self._meter.quiet(QUIET_SECONDS)
+        if times:
+            self._figures["one failure → all see the next round, s (median)"] = statistics.median(times)
+            self._figures["one failure → all see the next round, s (most)"] = max(times)
+            sent = (self._sightings.bytes - before) / len(times)
+            self._figures["one re-forming: MB sent by watch"] = sent / 1e6
+
+    async def _all_run(self) -> None:
+        await until(lambda: all(agent.running.is_set() for agent in self._nodes.agents.values()))
+
+    def _spent(self, what: str, spent: Spent, agents: int) -> None:
+        self._figures |= {
+            f"{what}: writes a worker by its agent": spent.agent_writes / agents,
+            f"{what}: writes a worker by the controller": spent.controller_writes / agents,
+            f"{what}: CPU s of the controller": spent.controller_cpu_seconds,
+            f"{what}: CPU s of the API server": spent.server_cpu_seconds,
+        }
+        self._figures.setdefault("joining: MB sent by watch", self._sightings.bytes / 1e6)
 
 
-def job_of(name: str, agents: int) -> Object:
+def job_of(name: str, agents: int, namespace: str) -> Object:
     container = {"name": "main", "image": "hollow", "command": ["true"]}
-    worker = {
-        "replicas": agents,
-        "restartCount": 1_000,
-        "template": {"spec": {"restartPolicy": "Never", "containers": [container]}},
-    }
+    spec = {"restartPolicy": "Never", "schedulerName": SCHEDULER, "containers": [container]}
+    worker = {"replicas": agents, "restartCount": 1_000, "template": {"spec": spec}}
     return {
         "apiVersion": names.API_VERSION,
         "kind": "ElasticJob",
-        "metadata": {"name": name, "namespace": NAMESPACE},
+        "metadata": {"name": name, "namespace": namespace},
         "spec": {"replicaSpecs": {names.WORKER: worker}},
     }
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(STEP_TIMEOUT_SECONDS):
-        while not condition():  # noqa: ASYNC110 - many tasks' doing; the clocks do not hang on it
-            await asyncio.sleep(0.05)
+def table(known: Mapping[str, Figures]) -> str:
+    head = f"| | {' | '.join(known)} |\n|---|{'--:|' * len(known)}"
+    rows = [f"| {row} | {' | '.join(_cell(known[name], row) for name in known)} |" for row in ROWS]
+    return "\n".join([head, *rows])
 
 
-async def _until_none(client: Client, *resources: Resource) -> None:
-    async with asyncio.timeout(STEP_TIMEOUT_SECONDS):
-        for resource in resources:
-            while (await client.list(resource, NAMESPACE))["items"]:  # noqa: ASYNC110
-                await asyncio.sleep(0.5)
+def _cell(figures: Figures, row: str) -> str:
+    figure = figures.get(row)
+    return "" if figure is None else f"{figure:,.2f}" if figure < 100 else f"{figure:,.0f}"
 
 
-async def _eventually(call: Callable[[], Awaitable[object]], what: str) -> None:
-    """Until `call` does not fail any more."""
-    deadline = now() + START_TIMEOUT_SECONDS
-    while True:
-        try:
-            await call()
-            return
-        except (ClientError, NotFound, aiohttp.ClientError, ConnectionError) as error:
-            if now() > deadline:
-                raise TimeoutError(f"{what} did not come up: {error}") from error
-            await asyncio.sleep(0.1)
+def report(known: Mapping[str, Figures]) -> str:
+    return f"""# Hollow agents
 
+How fast a new world reaches every agent of a large job, and what the protocol costs the API server. Agents
+are hollow: they watch the ElasticJob, report their state and renew their Lease as an in-pod agent does, but
+train nothing, and all of them share one process. Pods go to no node: a hollow kubelet calls each Running as
+soon as it exists. API server and controller are the real ones, each a process of its own, by default the
+embedded cluster's, on the same machine as the agents: the times include what that machine needs to send the
+job to all of them.
 
-@contextlib.asynccontextmanager
-async def background(coroutine: Awaitable[None]) -> AsyncIterator[None]:
-    task = asyncio.ensure_future(coroutine)
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
+{table(known)}
 
+*Joining* lasts from the creation of the job until all agents but one are Ready, *forming* from the last Ready
+until all report Running and the controller has written whatever it had put off; *steady* is what comes then.
+The controller's own Lease is not counted. MB sent by watch are the job's, to all agents together.
 
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
+Last measured on {date.today()} with {os.cpu_count()} CPU cores, {platform.system()}, Python
+{platform.python_version()}. To run it again, there or on another cluster:
 
+    python -m benchmarks.hollow --agents 200 1000 2000
+    python -m benchmarks.hollow --agents 1000 --kubeconfig ~/.kube/config --label "Kubernetes 1.36"
 
-def _cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def table(agents: int, trials: Sequence[Trial]) -> str:
-    seen = [trial.seen_seconds for trial in trials]
-    reforming = [seconds for trial in trials for seconds in trial.reforming_seconds]
-    return f"""| from … until … | median | least | most |
-|---|---|---|---|
-| the last Ready → the first agent sees the world | {_three([s[0] for s in seen])} |
-| the last Ready → half of the agents see it | {_three([statistics.median(s) for s in seen])} |
-| the last Ready → all {agents} agents see it | {_three([s[-1] for s in seen])} |
-| one agent's failure → all {agents} agents see the next round | {_three(reforming)} |
-
-Seconds, over {len(trials)} jobs and {len(reforming)} failures.
-
-| API writes per worker | agent | controller | hollow kubelet |
-|---|---|---|---|
-| joining: from `kubectl apply` until all but one are Ready | {_writes([t.joining for t in trials], agents)} |
-| forming: the last Ready until all report Running | {_writes([t.forming for t in trials], agents)} |
-| steady training, per minute | {_writes([_per_minute(t.steady) for t in trials], agents)} |
-
-| used meanwhile | wall seconds | controller CPU seconds | API server CPU seconds |
-|---|---|---|---|
-| joining | {_used([t.joining for t in trials])} |
-| forming | {_used([t.forming for t in trials])} |
-| steady training, per minute | {_used([_per_minute(t.steady) for t in trials])} |"""
-
-
-def _three(values: Sequence[float]) -> str:
-    return f"{statistics.median(values):.2f} | {min(values):.2f} | {max(values):.2f}"
-
-
-def _writes(spent: Sequence[Spent], agents: int) -> str:
-    columns = zip(*((s.agent_writes, s.controller_writes, s.kubelet_writes) for s in spent), strict=True)
-    return " | ".join(f"{statistics.median(column) / agents:.2f}" for column in columns)
-
-
-def _used(spent: Sequence[Spent]) -> str:
-    columns = zip(*((s.seconds, s.controller_cpu_seconds, s.server_cpu_seconds) for s in spent), strict=True)
-    return " | ".join(f"{statistics.median(column):.1f}" for column in columns)
-
-
-def _per_minute(spent: Spent) -> Spent:
-    return Spent(*(value * 60 / spent.seconds for value in astuple(spent)))
-
-
-def report(agents: int, trials: Sequence[Trial], reforms: int) -> str:
-    return f"""# {agents} hollow agents
-
-How fast a new world reaches every agent of a large job, and what the protocol costs the API server. The
-embedded API server and the controller are the real ones, each a process of its own. Agents are hollow: they
-watch the ElasticJob, report their state and renew their Lease as an in-pod agent does, but train nothing, and
-all of them share one process. Pods go to no node: a hollow kubelet calls each Running as soon as it exists.
-The times include what the server's and the agents' one machine needs to serialise and parse the job for
-{agents} watchers.
-
-{table(agents, trials)}
-
-"Joining" and "forming" each end with {QUIET_SECONDS:g} s of quiet. The controller's own Lease is not counted.
-The ElasticJob is {max(t.job_bytes for t in trials) / 1024:.1f} KiB at the end.
-
-Measured on {date.today()} with {os.cpu_count()} CPU cores (load average {os.getloadavg()[1]:.1f}, other work
-beside it), {platform.system()}, Python {platform.python_version()}. To run it again:
-
-    python -m benchmarks.hollow --agents {agents} --trials {len(trials)} --reforms {reforms}
+On another cluster it needs an administrator's rights, makes a namespace and, if they are not there, the CRDs,
+and deletes what it made. It runs a controller of its own for that namespace; where one of ours runs already,
+`--metrics URL` says where its metrics are, and it is measured instead.
 """
 
 
-async def run(agents: int, trials: int, reforms: int) -> list[Trial]:
-    with tempfile.TemporaryDirectory(prefix="hollow-") as folder:
-        cluster = Cluster(Home(Path(folder) / "home"))
-        try:
-            await cluster.start()
-            return [await run_trial(cluster, agents, reforms) for _ in range(trials)]
-        finally:
-            cluster.stop()
+async def run(arguments: argparse.Namespace) -> None:
+    known: dict[str, Figures] = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
+    where = (arguments.kubeconfig, arguments.context, arguments.namespace, arguments.metrics)
+    async with cluster_at(*where) as cluster:
+        for agents in arguments.agents:
+            name = f"{agents:,}{', ' if arguments.label else ''}{arguments.label}"
+            figures = await run_trial(cluster, agents, arguments.reforms, arguments.seconds)
+            known[name] = figures
+            print(table({name: figures}), flush=True)
+            if not arguments.no_report:
+                FIGURES.write_text(json.dumps(known, indent=1) + "\n")
+                REPORT.write_text(report(known))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="How fast a world reaches many agents, and what it costs.")
-    parser.add_argument("--agents", type=int, default=200)
-    parser.add_argument("--trials", type=int, default=3)
-    parser.add_argument("--reforms", type=int, default=5, help="failures per trial")
-    arguments = parser.parse_args()
-    trials = asyncio.run(run(arguments.agents, arguments.trials, arguments.reforms))
-    REPORT.write_text(report(arguments.agents, trials, arguments.reforms))
-    print(table(arguments.agents, trials))
+    parser.add_argument("--agents", type=int, nargs="+", default=[200, 1_000, 2_000])
+    parser.add_argument("--reforms", type=int, default=5, help="failures, one after the other")
+    parser.add_argument("--seconds", type=float, default=300.0, help="of steady training")
+    parser.add_argument("--kubeconfig", help="of another cluster than the embedded one")
+    parser.add_argument("--context", help="of that kubeconfig, or of the default one")
+    parser.add_argument("--namespace", default="dlr-hollow", help="to make there, and to delete at the end")
+    parser.add_argument("--metrics", default="", help="URL of the metrics of the controller that runs there")
+    parser.add_argument("--label", default="", help="what to call the figures besides the number of agents")
+    parser.add_argument("--no-report", action="store_true", help="only print the table")
+    asyncio.run(run(parser.parse_args()))
 
 
 if __name__ == "__main__":

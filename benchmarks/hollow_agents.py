@@ -1,4 +1,7 @@
-"""The agents of hollow.py: everything an in-pod agent tells and hears, and nothing it would run."""
+"""The agents of hollow.py: everything an in-pod agent tells and hears, and nothing it would run.
+
+Pods go to no node: a hollow kubelet calls each Running as soon as it exists.
+"""
 
 import asyncio
 import contextlib
@@ -17,7 +20,7 @@ from crds.ranges import from_text
 
 NAMESPACE = "default"
 STORE_PORT = 29_400
-STEP_TIMEOUT_SECONDS = 240.0
+STEP_TIMEOUT_SECONDS = 900.0
 WATCH_SECONDS = 600
 WRITES = ("POST", "PUT", "PATCH", "DELETE")
 
@@ -45,6 +48,9 @@ class Sightings:
     """When each agent first saw each round it is in; wakes whoever waits for all of them."""
 
     def __init__(self, agents: int) -> None:
+        self.bytes = 0
+        """Of the job, sent to all of them."""
+        self._last: tuple[bytes, Object] = (b"", {})
         self._agents = agents
         self._seen: dict[int, dict[int, float]] = {}
         self._news = asyncio.Event()
@@ -52,6 +58,13 @@ class Sightings:
     def note(self, round_: int, index: int) -> None:
         self._seen.setdefault(round_, {}).setdefault(index, now())
         self._news.set()
+
+    def read(self, line: bytes) -> Object:
+        """A watch event: parsed once for all agents, each of which has a processor of its own elsewhere."""
+        self.bytes += len(line)
+        if self._last[0] != line:
+            self._last = (line, orjson.loads(line))
+        return self._last[1]
 
     async def by_all(self, round_: int) -> list[float]:
         """The times, in order, once every agent has seen the round."""
@@ -73,6 +86,7 @@ class Agent:
         self._client = client
         self._job = labels[names.LABEL_JOB]
         self._name = pod["metadata"]["name"].rpartition("-")[0]
+        self._namespace = pod["metadata"]["namespace"]
         self._pod = pod["metadata"]
         self._incarnation = int(labels[names.LABEL_INCARNATION])
         self._sightings = sightings
@@ -111,7 +125,7 @@ class Agent:
             "usage": {"cpuCores": round(random.uniform(1, 2), 3), "memoryBytes": random.randrange(2**30)},
         }
         await self._client.patch(
-            ELASTICWORKERS, self._name, {"status": {"agent": agent}}, NAMESPACE, subresource="status"
+            ELASTICWORKERS, self._name, {"status": {"agent": agent}}, self._namespace, subresource="status"
         )
 
     async def _report(self, state: str, failure: Object | None = None) -> None:
@@ -130,31 +144,31 @@ class Agent:
         if failure is not None:
             agent["failure"] = failure
         patch = {"status": {"agent": agent}}
-        await self._client.patch(ELASTICWORKERS, self._name, patch, NAMESPACE, subresource="status")
+        await self._client.patch(ELASTICWORKERS, self._name, patch, self._namespace, subresource="status")
 
     async def _beat(self) -> None:
         await asyncio.sleep(random.uniform(0, self._heartbeat_seconds))
         while True:
             spec = {"holderIdentity": self._pod["name"], "renewTime": wall_time()}
             with contextlib.suppress(ClientError):
-                await self._client.patch(LEASES, self._name, {"spec": spec}, NAMESPACE)
+                await self._client.patch(LEASES, self._name, {"spec": spec}, self._namespace)
             await asyncio.sleep(self._heartbeat_seconds)
 
     async def _follow(self) -> None:
         selector = f"metadata.name={self._job}"
         while True:
-            body = await self._client.list(ELASTICJOBS, NAMESPACE, field_selector=selector)
+            body = await self._client.list(ELASTICJOBS, self._namespace, field_selector=selector)
             for job in body["items"]:
                 await self._act(job)
             async with self._client.watch(
                 ELASTICJOBS,
-                NAMESPACE,
+                self._namespace,
                 resource_version=body["metadata"]["resourceVersion"],
                 timeout_seconds=WATCH_SECONDS,
                 field_selector=selector,
             ) as stream:
                 while (lines := await stream.lines(WATCH_SECONDS)) is not None:
-                    for event in map(orjson.loads, filter(None, lines)):
+                    for event in map(self._sightings.read, filter(None, lines)):
                         if event["type"] in ("ADDED", "MODIFIED"):
                             await self._act(event["object"])
 

@@ -20,24 +20,20 @@ from pathlib import Path
 
 import orjson
 
-from benchmarks.hollow import (
-    LEAST_HEARTBEAT_SECONDS,
-    MOST_HEARTBEATS_A_SECOND,
-    Cluster,
-    Meter,
-    Spent,
-    between,
-)
 from benchmarks.hollow_agents import NAMESPACE, WATCH_SECONDS, Writes
+from benchmarks.hollow_cluster import Cluster, Meter, Spent, between
 from benchmarks.node_check_agents import HollowPods
 from controller.cache import Cache
 from controller.client import Client
 from controller.resources import ELASTICWORKERS, NODECHECKS, NODES, PODS, Object
 from crds import names
 from localcluster.paths import Home
+from reconcilers.pod.builder import heartbeat_seconds
 
 REPORT = Path(__file__).parent.parent / "docs" / "node-check-scale.md"
 CHECK = "hollow"
+HEARTBEAT_TIMEOUT_SECONDS = 30.0
+"""Of a check's workers."""
 TRIAL_TIMEOUT_SECONDS = 600.0
 PARALLEL_CREATES = 32
 
@@ -55,7 +51,7 @@ class Step:
 
 
 async def run_trial(cluster: Cluster, agents: int, bad: int, agents_per_watch: int) -> list[Step]:
-    heartbeat_seconds = max(LEAST_HEARTBEAT_SECONDS, agents / MOST_HEARTBEATS_A_SECOND)
+    beat_seconds = heartbeat_seconds(agents, HEARTBEAT_TIMEOUT_SECONDS)
     async with (
         cluster.client() as agent_client,
         cluster.client() as kubelet_client,
@@ -65,7 +61,7 @@ async def run_trial(cluster: Cluster, agents: int, bad: int, agents_per_watch: i
         await _add_nodes(client, nodes)
         meter = Meter(cluster, Writes(agent_client), Writes(kubelet_client))
         faulty = frozenset(nodes[:: len(nodes) // bad][:bad])
-        pods = HollowPods(kubelet_client, agent_client, CHECK, faulty, heartbeat_seconds)
+        pods = HollowPods(kubelet_client, agent_client, CHECK, faulty, beat_seconds)
         cache = Cache(client, label_selectors={PODS: f"{names.LABEL_CHECK}={CHECK}"})
         cache.add_handler(PODS, pods.handle)
         async with _beside(cache.run(), pods.run(agents_per_watch), _watch_over(cluster)):
@@ -191,7 +187,7 @@ def report(trials: Sequence[Sequence[Step]], arguments: argparse.Namespace, load
     sharing = "each with a watch of its own" if share == 1 else f"of whom {share} share a watch"
     options = f"--agents {agents} --bad {arguments.bad} --trials {arguments.trials}"
     conditions = f"{date.today()}, with a load average of {load:.1f} from other work just before"
-    beat_seconds = max(LEAST_HEARTBEAT_SECONDS, agents / MOST_HEARTBEATS_A_SECOND)
+    beat_seconds = heartbeat_seconds(agents, HEARTBEAT_TIMEOUT_SECONDS)
     return f"""# A check of {agents} nodes: what it costs besides the probes
 
 The embedded API server and the controller are the real ones, each a process of its own. Pods and agents are

@@ -17,8 +17,9 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks.hollow import Cluster, background, job_of, until
+from benchmarks.hollow import job_of
 from benchmarks.hollow_agents import Agent, HollowNodes, Sightings, now
+from benchmarks.hollow_cluster import Cluster, background, until
 from controller.cache import Cache
 from controller.client import Client
 from controller.errors import ClientError
@@ -102,7 +103,7 @@ async def _measure(cluster: Cluster, client: Client, agents: Client, seconds: fl
         for index in range(JOBS):
             name = f"job-{index}"
             await stack.enter_async_context(background(fleet.add(name).run()))
-            await client.create(ELASTICJOBS, job_of(name, WORKERS))
+            await client.create(ELASTICJOBS, job_of(name, WORKERS, cluster.namespace))
         await until(fleet.all_run)
         found.append(await _quiet(cluster, f"{JOBS} idle jobs of {WORKERS} workers", seconds))
         for nodes in fleet.jobs.values():
@@ -125,9 +126,9 @@ async def _train(agent: Agent) -> None:
 
 async def _quiet(cluster: Cluster, what: str, seconds: float) -> Quiet:
     await asyncio.sleep(SETTLE_SECONDS)
-    started, before, (cpu_before, _) = now(), await _counters(cluster), cluster.cpu_seconds()
+    started, before, (_, cpu_before) = now(), await _counters(cluster), await cluster.used()
     await asyncio.sleep(seconds)
-    after, (cpu_after, _) = await _counters(cluster), cluster.cpu_seconds()
+    after, (_, cpu_after) = await _counters(cluster), await cluster.used()
     minutes = (now() - started) / 60
     spent = {name: (value - before.get(name, 0.0)) / minutes for name, value in after.items()}
     return Quiet(

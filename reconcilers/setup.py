@@ -79,7 +79,7 @@ def add_all(
     pods: PodOptions | None = None,
     clock: Clock | None = None,
 ) -> None:
-    """Register every controller with the manager."""
+    """Register every controller with the manager. Benchmarks bring their own clock."""
     clock = clock or Clock()
     add_indexes(manager.cache)
     add_jobs(manager, clock)

@@ -1,0 +1,392 @@
+"""A cluster in memory around the real controller: the API server's part, as simple as it can be.
+
+The controller is all that `reconcilers.setup` registers, over the real client, informers and queues. It is
+given a transport that ends in a dictionary here instead of a socket; so what HTTP and TLS cost is left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import orjson
+from pydantic import ValidationError
+
+from benchmarks.virtual_time import running_loop
+from controller.calls import Call
+from controller.client import Client
+from controller.clock import monotonic
+from controller.connection import Connection
+from controller.controller import Controller
+from controller.manager import Manager, ManagerOptions
+from controller.resources import ELASTICWORKERS, NODES, PODS, Object, Resource
+from controller.responses import Answer
+from crds import names
+from crds.elasticjob import ElasticJob
+from crds.model import Model
+from crds.nodecheck import NodeCheck
+from localcluster.patches import merge_patch
+from reconcilers.clock import Clock
+from reconcilers.setup import WATCHED_BY_LABEL, add_all
+
+LATENCY_SECONDS = 0.005
+"""From a request to its answer."""
+CHUNK_BYTES = 2 * 2**20
+"""The most that a watch hands over at once, as aiohttp does with the client's buffer."""
+PAST_EVENTS = 20_000
+NAMESPACE = "default"
+CONTROLLER = "dlr-controller"
+"""As managedFields name it."""
+BEGAN = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+_PATH = re.compile(
+    r"/(?:api|apis/(?P<group>[^/]+))/(?P<version>[^/]+)(?:/namespaces/(?P<namespace>[^/]+))?"
+    r"/(?P<plural>[^/]+)(?:/(?P<name>[^/]+))?(?:/(?P<subresource>status|scale))?"
+)
+Collection = str
+"""A resource's plural; those that the controller uses differ in it."""
+
+
+def now() -> datetime:
+    return BEGAN + timedelta(seconds=running_loop().time())
+
+
+def wall_time() -> str:
+    return now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+class _Watch:
+    """One open watch: the lines that have yet to be read."""
+
+    def __init__(self, wanted: Callable[[Object], bool]) -> None:
+        self.wanted = wanted
+        self._lines: list[bytes] = []
+        self._waiting: asyncio.Future[None] | None = None
+
+    def push(self, line: bytes) -> None:
+        self._lines.append(line)
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    async def lines(self, idle_timeout_seconds: float) -> list[bytes]:
+        if not self._lines:
+            self._waiting = asyncio.get_running_loop().create_future()
+            async with asyncio.timeout(idle_timeout_seconds):
+                await self._waiting
+        size = count = 0
+        while count < len(self._lines) and size < CHUNK_BYTES:
+            size += len(self._lines[count])
+            count += 1
+        taken, self._lines = self._lines[:count], self._lines[count:]
+        return taken
+
+
+class ApiServer:
+    """Objects as JSON text by name, watches, and garbage collection; stands in for `controller.transport`.
+
+    Text is no work for Python's garbage collector, whose pauses are the controller's alone this way.
+
+    `listeners` hear of every change, as (collection, object, whether it is new, whether it is gone).
+    """
+
+    def __init__(self) -> None:
+        self.listeners: list[Callable[[Collection, Object, bool, bool], None]] = []
+        self.controller_writes = 0
+        self.largest_bytes: defaultdict[Collection, int] = defaultdict(int)
+        """Of jobs, plans and checks, without managedFields."""
+        self.refused = 0
+        """Conflicts, and other refusals of what the controller wrote."""
+        self._texts: defaultdict[Collection, dict[str, bytes]] = defaultdict(dict)
+        self._watches: defaultdict[Collection, list[_Watch]] = defaultdict(list)
+        self._children: defaultdict[str, set[tuple[Resource, str]]] = defaultdict(set)
+        self._past: defaultdict[Collection, deque[tuple[int, bytes]]] = defaultdict(
+            lambda: deque(maxlen=PAST_EVENTS)
+        )
+        """The last events, for watches that are opened again."""
+        self._version = 1
+
+    # --- what players call --------------------------------------------------------------------------------
+
+    def get(self, resource: Resource, name: str) -> Object | None:
+        text = self._texts[resource.plural].get(name)
+        found: Object | None = None if text is None else orjson.loads(text)
+        return found
+
+    def create(self, resource: Resource, obj: Object, manager: str = "user") -> Object:
+        metadata = {
+            **obj["metadata"],
+            "uid": f"{self._version:08x}-0000-4000-8000-{len(self._texts[resource.plural]):012x}",
+            "creationTimestamp": wall_time(),
+            "generation": 1,
+        }
+        if resource.namespaced:
+            metadata.setdefault("namespace", NAMESPACE)
+        made = {"apiVersion": resource.api_version, "kind": resource.kind, **obj, "metadata": metadata}
+        for owner in metadata.get("ownerReferences", ()):
+            self._children[owner["uid"]].add((resource, metadata["name"]))
+        return self._put(resource, made, obj, manager, "", is_new=True)
+
+    def patch(
+        self, resource: Resource, name: str, patch: Object, subresource: str = "", manager: str = "agent"
+    ) -> Object | None:
+        """The object as it is then; None if there is none."""
+        before = self.get(resource, name)
+        if before is None:
+            return None
+        parts = ("status",) if subresource else tuple(key for key in patch if key != "status")
+        asked = {key: patch[key] for key in parts if key in patch}
+        if "metadata" in asked:
+            asked["metadata"] = {k: v for k, v in asked["metadata"].items() if k != "resourceVersion"}
+        after = merge_patch(before, asked)
+        if after == before:
+            return before
+        if after.get("spec") != before.get("spec"):
+            after = {
+                **after,
+                "metadata": {**after["metadata"], "generation": before["metadata"]["generation"] + 1},
+            }
+        return self._put(resource, after, asked, manager, subresource)
+
+    def remove(self, resource: Resource, name: str) -> None:
+        """At once, with all that it owns."""
+        obj = self.get(resource, name)
+        if obj is None:
+            return
+        del self._texts[resource.plural][name]
+        self._version += 1
+        obj["metadata"]["resourceVersion"] = str(self._version)
+        self._tell(resource, obj, "DELETED")
+        for child, child_name in sorted(self._children.pop(obj["metadata"]["uid"], ()), key=lambda c: c[1]):
+            self.remove(child, child_name)
+
+    def _put(
+        self,
+        resource: Resource,
+        obj: Object,
+        written: Object,
+        manager: str,
+        subresource: str,
+        is_new: bool = False,
+    ) -> Object:
+        self._version += 1
+        if resource.plural in _MODELS:
+            _MODELS[resource.plural].model_validate(obj)
+        fields = _with_fields(obj["metadata"].get("managedFields", ()), written, manager, subresource)
+        obj = {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(self._version)}}
+        self._measure(resource, obj)
+        obj["metadata"]["managedFields"] = fields
+        self._texts[resource.plural][obj["metadata"]["name"]] = orjson.dumps(obj)
+        self._tell(resource, obj, "ADDED" if is_new else "MODIFIED")
+        return obj
+
+    def _measure(self, resource: Resource, obj: Object) -> None:
+        if resource.group == names.GROUP and resource != ELASTICWORKERS:
+            bare = {**obj, "metadata": {k: v for k, v in obj["metadata"].items() if k != "managedFields"}}
+            size = len(orjson.dumps(bare))
+            self.largest_bytes[resource.plural] = max(self.largest_bytes[resource.plural], size)
+
+    def _tell(self, resource: Resource, obj: Object, type_: str) -> None:
+        line = orjson.dumps({"type": type_, "object": obj})
+        self._past[resource.plural].append((self._version, line))
+        for watch in self._watches[resource.plural]:
+            if watch.wanted(obj):
+                watch.push(line)
+        for listener in self.listeners:
+            listener(resource.plural, obj, type_ == "ADDED", type_ == "DELETED")
+
+    # --- the transport ------------------------------------------------------------------------------------
+
+    async def send(self, call: Call, timeout_seconds: float) -> Answer:
+        with running_loop().outside():
+            answer = self._answer(call)
+        await asyncio.sleep(LATENCY_SECONDS)
+        return answer
+
+    @asynccontextmanager
+    async def stream(self, call: Call, open_timeout_seconds: float) -> AsyncIterator[_Watch]:
+        resource, *_ = _parsed(call.path)
+        query = dict(call.query)
+        watch = _Watch(_selected(query))
+        with running_loop().outside():
+            self._catch_up(watch, resource, int(query["resourceVersion"]))
+        self._watches[resource.plural].append(watch)
+        await asyncio.sleep(LATENCY_SECONDS)
+        try:
+            yield watch
+        finally:
+            self._watches[resource.plural].remove(watch)
+
+    def _catch_up(self, watch: _Watch, resource: Resource, since: int) -> None:
+        past = self._past[resource.plural]
+        assert len(past) < PAST_EVENTS or past[0][0] <= since, "a watch came back too late"
+        for version, line in past:
+            if version > since and watch.wanted(orjson.loads(line)["object"]):
+                watch.push(line)
+
+    async def close(self) -> None: ...
+
+    def _answer(self, call: Call) -> Answer:
+        resource, name, subresource = _parsed(call.path)
+        body = orjson.loads(call.body) if call.body else {}
+        if not call.is_read:
+            self.controller_writes += 1
+        if name is None and call.is_read:
+            return self._listed(resource, dict(call.query))
+        if name is None:
+            return self._created(resource, body)
+        current = self.get(resource, name)
+        if current is None:
+            return self._refuse(404, "NotFound", f'{resource.plural} "{name}" not found')
+        if call.is_read:
+            return Answer(200, orjson.dumps(current))
+        if call.method == "DELETE":
+            return self._deleted(resource, current, body)
+        version = body.get("metadata", {}).get("resourceVersion")
+        if version not in (None, current["metadata"]["resourceVersion"]):
+            return self._refuse(409, "Conflict", "the object has been modified")
+        assert call.method == "PATCH", call
+        try:
+            return Answer(200, orjson.dumps(self.patch(resource, name, body, subresource, CONTROLLER)))
+        except ValidationError as error:
+            return self._refuse(422, "Invalid", str(error))
+
+    def _created(self, resource: Resource, body: Object) -> Answer:
+        if body["metadata"]["name"] in self._texts[resource.plural]:
+            return self._refuse(409, "AlreadyExists", f"{body['metadata']['name']} already exists")
+        return Answer(201, orjson.dumps(self.create(resource, body, CONTROLLER)))
+
+    def _deleted(self, resource: Resource, current: Object, options: Object) -> Answer:
+        metadata = current["metadata"]
+        if options.get("preconditions", {}).get("uid") not in (None, metadata["uid"]):
+            return self._refuse(409, "Conflict", "the UID in the precondition does not match")
+        if resource == PODS and not metadata.get("deletionTimestamp"):
+            marked = {"metadata": {"deletionTimestamp": wall_time(), "deletionGracePeriodSeconds": 30}}
+            self.patch(resource, metadata["name"], marked, manager=CONTROLLER)
+        elif resource != PODS:
+            self.remove(resource, metadata["name"])
+        return Answer(200, b'{"kind":"Status","status":"Success"}')
+
+    def _listed(self, resource: Resource, query: Mapping[str, str]) -> Answer:
+        wanted, texts = _selected(query), list(self._texts[resource.plural].values())
+        start, size = int(query.get("continue", 0)), int(query.get("limit", 0)) or len(texts) + 1
+        chosen = texts[start : start + size]
+        if "labelSelector" in query or "fieldSelector" in query:
+            chosen = [text for text in chosen if wanted(orjson.loads(text))]
+        more = str(start + size) if start + size < len(texts) else ""
+        head = orjson.dumps({"resourceVersion": str(self._version), "continue": more})
+        return Answer(200, b'{"kind":"List","metadata":%b,"items":[%b]}' % (head, b",".join(chosen)))
+
+    def _refuse(self, status: int, reason: str, message: str) -> Answer:
+        self.refused += status != 404
+        return Answer(status, orjson.dumps({"kind": "Status", "reason": reason, "message": message}))
+
+
+def _parsed(path: str) -> tuple[Resource, str | None, str]:
+    found = _PATH.fullmatch(path)
+    assert found is not None, path
+    part = found.groupdict()
+    resource = Resource(part["group"] or "", part["version"], part["plural"], _KINDS[part["plural"]])
+    if resource.plural == NODES.plural:
+        resource = NODES
+    return resource, part["name"], part["subresource"] or ""
+
+
+_MODELS: Mapping[Collection, type[Model]] = {"elasticjobs": ElasticJob, "nodechecks": NodeCheck}
+"""In place of the CRDs' schemas, which are made from them."""
+_KINDS = {
+    "pods": "Pod",
+    "nodes": "Node",
+    "events": "Event",
+    "leases": "Lease",
+    "serviceaccounts": "ServiceAccount",
+    "rolebindings": "RoleBinding",
+    "poddisruptionbudgets": "PodDisruptionBudget",
+    "elasticjobs": "ElasticJob",
+    "elasticworkers": "ElasticWorker",
+    "scaleplans": "ScalePlan",
+    "nodechecks": "NodeCheck",
+}
+
+
+def _selected(query: Mapping[str, str]) -> Callable[[Object], bool]:
+    labels = dict(term.split("=") for term in query.get("labelSelector", "").split(",") if term)
+    assert "fieldSelector" not in query, query
+    return lambda obj: labels.items() <= (obj["metadata"].get("labels") or {}).items()
+
+
+def _with_fields(known: Iterable[Object], written: Object, manager: str, subresource: str) -> list[Object]:
+    """metadata.managedFields after a write, as a real API server keeps them: they are half of an object."""
+    key = (manager, subresource or None)
+    entries = {(entry["manager"], entry.get("subresource")): entry for entry in known}
+    before = entries.get(key, {}).get("fieldsV1", {})
+    entry = {
+        "manager": manager,
+        "operation": "Update",
+        "apiVersion": names.API_VERSION,
+        "time": wall_time(),
+        "fieldsType": "FieldsV1",
+        "fieldsV1": merge_patch(before, _fields_of(written)),
+    }
+    entries[key] = entry | ({"subresource": subresource} if subresource else {})
+    return list(entries.values())
+
+
+def _fields_of(obj: Mapping[str, Any]) -> Object:
+    return {f"f:{key}": _fields_of(value) if isinstance(value, dict) else {} for key, value in obj.items()}
+
+
+class _VirtualClient(Client):
+    def __init__(self, server: ApiServer) -> None:
+        super().__init__(Connection("http://virtual", None, NAMESPACE, configuration=None))
+        self._transport = server  # type: ignore[assignment]
+
+
+class VirtualController(Manager):
+    """All controllers, less servers and leader election, which wait for real sockets and threads."""
+
+    def __init__(self, server: ApiServer) -> None:
+        super().__init__(
+            _VirtualClient(server), ManagerOptions(leader_election=False, label_selectors=WATCHED_BY_LABEL)
+        )
+        self._added: dict[str, Controller] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self.clock = Clock(now, monotonic)
+        add_all(self, clock=self.clock)
+
+    def add(self, controller: Controller) -> None:
+        super().add(controller)
+        self._added[controller.name] = controller
+
+    async def start_watching(self) -> None:
+        """The caches, without any controller."""
+        running = (self.cache.run(), self.recorder.run(), self._probe())
+        self._tasks += [asyncio.create_task(task) for task in running]
+        await self.cache.wait_synced(60.0)
+
+    def start(self, *, without: Iterable[str] = ()) -> None:
+        """The controllers that are not started yet, but for those named."""
+        for name in [name for name in self._added if name not in without]:
+            self._tasks.append(asyncio.create_task(self._added.pop(name).run(self.cache)))
+
+    async def _probe(self) -> None:
+        """Our contact with the API server never breaks."""
+        while True:
+            self.contact.answered()
+            await asyncio.sleep(self.options.probe_period_seconds)
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.wait(self._tasks)
+
+    def looks(self, controller: str) -> int:
+        """Reconciles so far."""
+        results = ("error", "requeue_after", "requeue", "success")
+        total = "controller_runtime_reconcile_total"
+        labels = [{"controller": controller, "result": result} for result in results]
+        return int(sum(self.metrics_registry.get_sample_value(total, each) or 0 for each in labels))

@@ -1,0 +1,122 @@
+"""An event loop on whose clock the controller has a processor for itself, and nobody else needs one.
+
+Time passes by what the controller computes, in CPU seconds, and jumps when nothing is left to do. So looks at
+a job that take long are as few as they would be, minutes of virtual time pass in seconds, and other programs
+on the machine matter little. What API server, kubelets and agents compute happens `outside`: there the clock
+stands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from typing import Any
+
+THREADS_SECONDS = 0.002
+"""Real time to wait for what the controller computes in a thread, before looking at the loop again."""
+
+
+class Deadlock(RuntimeError):
+    """Everybody waits, and no timer is set."""
+
+
+class _Selector(selectors.SelectSelector):
+    """Never waits for real time, except for threads; measures how long the loop did not come back to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.skipped_seconds = 0.0
+        self.outside_seconds = 0.0
+        self.outside_since: float | None = None
+        self.longest_seconds = 0.0
+        self.threads = 0
+        self._resumed = 0.0
+
+    def computed_seconds(self) -> float:
+        """CPU seconds of this thread, but for those outside."""
+        now = time.thread_time() if self.outside_since is None else self.outside_since
+        return now - self.outside_seconds
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        self.note_stretch()
+        try:
+            return self._polled(timeout)
+        finally:
+            self._resumed = self.computed_seconds()
+
+    def note_stretch(self) -> None:
+        """The one that lasts until now; another begins."""
+        now = self.computed_seconds()
+        self.longest_seconds = max(self.longest_seconds, now - self._resumed)
+        self._resumed = now
+
+    def _polled(self, timeout: float | None) -> list[Any]:
+        events = super().select(0)
+        if events or timeout == 0:
+            return events
+        if self.threads:
+            return super().select(THREADS_SECONDS)
+        if timeout is None:
+            raise Deadlock
+        self.skipped_seconds += timeout
+        return events
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    def __init__(self) -> None:
+        self._meter = _Selector()
+        super().__init__(self._meter)
+
+    def time(self) -> float:
+        return self._meter.skipped_seconds + self._meter.computed_seconds()
+
+    @property
+    def outside_seconds(self) -> float:
+        return self._meter.outside_seconds
+
+    @contextmanager
+    def outside(self) -> Iterator[None]:
+        """Around what is computed on other machines."""
+        meter = self._meter
+        if meter.outside_since is not None:
+            yield
+            return
+        meter.outside_since = time.thread_time()
+        try:
+            yield
+        finally:
+            meter.outside_seconds += time.thread_time() - meter.outside_since
+            meter.outside_since = None
+
+    def longest_stretch_seconds(self) -> float:
+        """The most CPU time for which the loop polled nothing, since this was asked last."""
+        self._meter.note_stretch()
+        longest, self._meter.longest_seconds = self._meter.longest_seconds, 0.0
+        return longest
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Executor | None, func: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
+        future = super().run_in_executor(executor, func, *args)
+        self._meter.threads += 1
+        future.add_done_callback(lambda _: self._thread_ended())
+        return future
+
+    def _thread_ended(self) -> None:
+        self._meter.threads -= 1
+
+
+def running_loop() -> VirtualLoop:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    return loop
+
+
+def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """`asyncio.run` in virtual time."""
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(coroutine)

@@ -1,0 +1,50 @@
+"""The scale benchmark with a dozen workers: the controller comes to the end of all that is measured."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from benchmarks import virtual_time
+from benchmarks.scale import AT, CELLS, Budget, Fleet
+from benchmarks.scale_report import exponent, tables
+
+WORKERS = 12
+RUNS = CELLS | {cell: AT[cell][0] for cell in ("heartbeats", "check")}
+
+
+@pytest.mark.parametrize("cell", RUNS)
+def test_a_cell_tells_its_figures(cell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    async def scenario() -> None:
+        await RUNS[cell](Fleet(WORKERS, Budget(seconds=60.0)))
+
+    virtual_time.run(scenario())
+    figures: dict[str, float] = {}
+    for line in capsys.readouterr().out.splitlines():
+        figures |= json.loads(line)
+    spent = [figure for name, figure in figures.items() if name.endswith("/cpu")]
+    assert spent
+    assert all(seconds > 0 for seconds in spent)
+
+
+def test_a_steady_job_costs_no_write(capsys: pytest.CaptureFixture[str]) -> None:
+    async def scenario() -> None:
+        fleet = Fleet(WORKERS, Budget(seconds=60.0))
+        await fleet.trains()
+        with fleet.measured("steady"):
+            await fleet.beats_for(60.0)
+
+    virtual_time.run(scenario())
+    figures = json.loads(capsys.readouterr().out)
+    assert (figures["steady/writes"], figures["steady/looks"]) == (0, 0)
+
+
+def test_the_exponent_of_a_square_is_two() -> None:
+    assert exponent({100: 5.0, 1_000: 1.0, 10_000: 100.0}) == pytest.approx(2.0)
+    assert exponent({100: 5.0, 1_000: 1.0}) is None
+
+
+def test_what_went_beyond_the_budget_is_no_figure() -> None:
+    found = tables({1_000: {"roll/cpu": 2.0}, 10_000: {"roll/cpu": None}}, {1_000: {"roll/cpu": 7.5}}, 60.0)
+    assert "| roll | 2.00 (7.50) | > 60 |  |" in found.splitlines()
