@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 from controller.cache import Cache
 from controller.client import Client
@@ -25,11 +25,8 @@ from crds import names
 from crds.elasticjob import ElasticJob, Rendezvous
 from crds.model import ConditionStatus
 from crds.nodecheck import Accelerator, NodeCheck, NodeCheckPhase, NodeCheckStatus, NodeResult, NodeVerdict
-from healthcheck.diagnosis import Verdicts
-from healthcheck.fleet import Node
-from healthcheck.measurements import History
+from healthcheck.diagnosis import conclude, investigate
 from healthcheck.plan import Round, next_step
-from healthcheck.settings import Settings
 from reconcilers.check import status as check_status
 from reconcilers.check.history import Ended, ended_gathering, ended_step, history_of, settled_nodes
 from reconcilers.check.participants import Participant, participants_of
@@ -56,9 +53,13 @@ from reconcilers.status_patch import merge_patch
 from reconcilers.world.slots import wanted_slots
 
 MANY_NODES = 100
-"""With so many, planning takes long enough to be done beside the event loop."""
+"""With so many, a step takes long enough to be computed beside the event loop."""
 SLACK_SECONDS = 0.05
 NO_GPU = "it has no nvidia.com/gpu, which was asked for"
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Judge(Protocol):
@@ -115,7 +116,7 @@ class NodeCheckReconciler(Reconciler):
             if lost is not None:
                 return self._refuse(turn, lost)
         if not turn.status.nodes:
-            return self._begin_nodes(turn) if turn.job is None else self._begin_job(turn, turn.job)
+            return self._begin_nodes(turn) if turn.job is None else await self._begin_job(turn, turn.job)
         if turn.status.phase is NodeCheckPhase.PENDING:
             return await self._gather(turn)
         return await self._carry_on(turn)
@@ -130,13 +131,13 @@ class NodeCheckReconciler(Reconciler):
         scope = choose(one_each(wanted), self._view.fresh(turn.check, wanted, turn.now))
         return self._begin(turn, replace(scope, participants=one_each(scope.nodes)))
 
-    def _begin_job(self, turn: _Turn, job: ElasticJob) -> NodeCheckStatus:
+    async def _begin_job(self, turn: _Turn, job: ElasticJob) -> NodeCheckStatus:
         """Fix the nodes of a job check, when the job has given its workers to it and they are idle."""
         check = turn.check
         if job.status.active_check != check.metadata.name:
             message = f"waits until job {job.metadata.name} lets its workers be checked"
             return check_status.waiting(turn.status, "WaitingForJob", message, turn.now)
-        wanted = wanted_workers(check.spec, self._view.workers_of(check))
+        wanted = wanted_workers(check.spec, await self._view.workers_of(check))
         idle = [worker for worker in wanted if is_idle(worker, job.status.rendezvous or Rendezvous())]
         expected = len(check.spec.workers or wanted_slots(job, names.WORKER))
         if len(idle) < expected and not self._is_overdue(turn, "idle"):
@@ -156,6 +157,8 @@ class NodeCheckReconciler(Reconciler):
         if obstacle is not None:
             message = f"waits: {obstacle}"
             return check_status.waiting(turn.status, "WaitingForCheck", message, turn.now)
+        if check_status.most_bytes(turn.check.spec, scope.nodes) > check_status.MAX_BYTES:
+            return self._refuse(turn, _too_many(len(scope.nodes)))
         nodes = self._view.nodes(scope.nodes)
         needs_gpu = turn.check.spec.accelerator is Accelerator.NVIDIA_GPU
         withdrawn = {name: NO_GPU for name, raw in nodes.items() if needs_gpu and lacks_gpu(raw)}
@@ -179,7 +182,8 @@ class NodeCheckReconciler(Reconciler):
 
     async def _gather(self, turn: _Turn) -> NodeCheckStatus:
         """Wait for the agents of a check of nodes; then the local tests begin with those who are there."""
-        made = {p.node for p in self._participants(turn) if p.worker is not None}
+        workers = await self._view.workers_of(turn.check)
+        made = {p.node for p in participants_of(turn.check, workers) if p.worker is not None}
         needless = made | settled_nodes(turn.status)
         missing = [(index, node) for index, node in enumerate(turn.status.nodes) if node not in needless]
         await in_parallel([self._create_worker(turn.check, index, node) for index, node in missing])
@@ -209,26 +213,41 @@ class NodeCheckReconciler(Reconciler):
         self, turn: _Turn, step: object, judge: Judge
     ) -> tuple[Sequence[Participant], Ended | None]:
         """What a step gave, if it is over. Nobody drops out by the word of our cache alone, which may lag."""
-        participants = self._participants(turn)
-        overdue = self._is_overdue(turn, step)
-        ended = judge(turn.status, participants, overdue=False)
+        check, overdue = turn.check, self._is_overdue(turn, step)
+        participants = participants_of(check, await self._view.workers_of(check))
+        ended = await _compute(check, judge, turn.status, participants, overdue=False)
         if not ended.everybody_answered if ended is not None else overdue:
-            participants = participants_of(turn.check, await self._view.workers_now(turn.check))
-            ended = judge(turn.status, participants, overdue=overdue)
+            participants = participants_of(check, await self._view.workers_now(check))
+            ended = await _compute(check, judge, turn.status, participants, overdue=overdue)
         return participants, ended
 
     async def _after(self, turn: _Turn, participants: Sequence[Participant], ended: Ended) -> NodeCheckStatus:
+        labels = self._labels(turn.status.nodes)
+        return await _compute(turn.check, self._step_after, turn, participants, ended, labels)
+
+    def _step_after(
+        self,
+        turn: _Turn,
+        participants: Sequence[Participant],
+        ended: Ended,
+        labels: Mapping[str, Mapping[str, str]],
+    ) -> NodeCheckStatus:
+        """Pure, but for what it adds to the turn."""
         turn.event("Normal", "RoundFinished", step_ended(ended, len(turn.status.nodes)))
         status = check_status.settled(turn.status, ended)
         history = history_of(status, participants)
         if not turn.status.round:
             status = check_status.with_local_failures(status, history)
         spec = turn.check.spec
-        fleet = fleet_of(participants, self._labels(turn.status.nodes), spec.topology_keys)
-        step = await _plan(history, fleet, settings_of(spec, participants))
+        fleet = fleet_of(participants, labels, spec.topology_keys)
+        settings = settings_of(spec, participants)
+        step = next_step(history, fleet, settings)
         if isinstance(step, Round):
-            turn.event("Normal", "RoundStarted", f"round {step.number}: {len(step.groups)} groups")
-            return check_status.in_round(status, step, participants, turn.now)
+            published = check_status.in_round(status, step, participants, turn.now)
+            if check_status.bytes_of(spec, published) <= check_status.MAX_BYTES:
+                turn.event("Normal", "RoundStarted", f"round {step.number}: {len(step.groups)} groups")
+                return published
+            step = conclude(investigate(history, fleet, settings), settings)
         status = check_status.with_places(status, step)
         return self._finish(turn, status, check_status.node_results(step, history))
 
@@ -243,9 +262,6 @@ class NodeCheckReconciler(Reconciler):
         return check_status.refused(turn.status, refusal, turn.now)
 
     # --- what is read and written ---------------------------------------------------------------------
-
-    def _participants(self, turn: _Turn) -> tuple[Participant, ...]:
-        return participants_of(turn.check, self._view.workers_of(turn.check))
 
     def _labels(self, nodes: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
         return {name: raw["metadata"].get("labels") or {} for name, raw in self._view.nodes(nodes).items()}
@@ -270,7 +286,7 @@ class NodeCheckReconciler(Reconciler):
             return
         metadata = turn.check.metadata
         status = status.model_copy(update={"observed_generation": metadata.generation})
-        patch = merge_patch(turn.raw.get("status", {}), check_status.to_wire(status))
+        patch = await _compute(turn.check, _status_patch, turn.raw, status)
         if not patch:
             return
         body = {"metadata": {"resourceVersion": metadata.resource_version}, "status": patch}
@@ -297,7 +313,20 @@ def _lost_job(name: str, job: ElasticJob | None) -> Refusal | None:
     return None
 
 
-async def _plan(history: History, fleet: Sequence[Node], settings: Settings) -> Round | Verdicts:
-    if len(fleet) < MANY_NODES:
-        return next_step(history, fleet, settings)
-    return await asyncio.to_thread(next_step, history, fleet, settings)
+def _too_many(nodes: int) -> Refusal:
+    message = (
+        f"one NodeCheck has no room for {nodes} nodes with names as long as theirs: "
+        "check them in several, by nodes or nodeSelector"
+    )
+    return Refusal(FailedReason.TOO_MANY_NODES, message)
+
+
+def _status_patch(raw: dict[str, Any], status: NodeCheckStatus) -> dict[str, Any]:
+    return merge_patch(raw.get("status", {}), check_status.to_wire(status))
+
+
+async def _compute(check: NodeCheck, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """The function's result; of a check of many nodes, a thread computes it."""
+    if len(check.status.nodes) < MANY_NODES:
+        return function(*args, **kwargs)
+    return await asyncio.to_thread(function, *args, **kwargs)

@@ -26,6 +26,7 @@ class FailedReason(StrEnum):
     JOB_NOT_FOUND = "JobNotFound"
     JOB_FINISHED = "JobFinished"
     NO_WORKERS = "NoWorkers"
+    TOO_MANY_NODES = "TooManyNodes"
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+import orjson
+
 from crds.model import ConditionStatus
 from crds.nodecheck import (
     CheckGroup,
     FaultyDomain,
     FaultyLink,
     NodeCheckPhase,
+    NodeCheckSpec,
     NodeCheckStatus,
     NodeResult,
     NodeVerdict,
@@ -20,7 +23,7 @@ from crds.nodecheck import (
 from healthcheck.diagnosis import Cause, Verdict, Verdicts
 from healthcheck.measurements import History
 from healthcheck.plan import Round
-from reconcilers.check.history import Ended, first_told, rounded
+from reconcilers.check.history import Ended, first_told, round_to_record, rounded
 from reconcilers.check.participants import Participant
 from reconcilers.check.scope import Refusal, Scope
 from reconcilers.check.summary import Summary
@@ -31,8 +34,18 @@ ACCELERATORS_TESTED = "AcceleratorsTested"
 
 MAX_TEXT = 1_024
 MAX_DETAILED = 250
-"""Nodes whose verdict comes with evidence and figures, those that are not healthy first, or whose leaving is
-told with a reason: etcd takes no object of more than 1.5 MiB, and all agents of the check watch this one."""
+"""Nodes whose verdict is kept with evidence and figures, or whose leaving is told with a reason."""
+WORST_FIRST = (NodeVerdict.FAULTY, NodeVerdict.STRAGGLER, NodeVerdict.INCONCLUSIVE, NodeVerdict.HEALTHY)
+MAX_EVIDENCE = 300
+"""Of a link or rack."""
+MAX_PLACES = 100
+MAX_NAMED_IN_DOMAIN = 20
+MAX_BYTES = 1_300_000
+"""Of a check that publishes another round: etcd takes 1.5 MiB, and the verdicts may take 0.2 MB more."""
+FIRST_ROUND_COPIES = 2.5
+"""How often a name is in it: in `nodes`, in `groups`, and that of every other node, at most, in `reused`."""
+FIRST_ROUND_BYTES_A_NODE = 48
+"""Its index and incarnation, and its half of a group's address, port and keys."""
 
 
 def to_wire(status: NodeCheckStatus) -> dict[str, Any]:
@@ -42,11 +55,23 @@ def to_wire(status: NodeCheckStatus) -> dict[str, Any]:
         "node_results": first_told(status.node_results, MAX_DETAILED),
     }
     wire = status.model_copy(update=shortened).to_wire()
-    wire["rounds"] = [
-        done | {"groups": [_full(group) for group in done["groups"]]} for done in wire["rounds"]
-    ]
+    for done in wire["rounds"]:
+        done["failed"] = [_full(test) for test in done["failed"]]
+    wire["rounds"] = [_full(done) for done in wire["rounds"]]
     wire["nodeResults"] = [_full(result) for result in wire["nodeResults"]]
     return wire
+
+
+def bytes_of(spec: NodeCheckSpec, status: NodeCheckStatus) -> int:
+    """What etcd stores of a check, but for its metadata."""
+    return len(orjson.dumps(spec.to_wire())) + len(orjson.dumps(to_wire(status)))
+
+
+def most_bytes(spec: NodeCheckSpec, nodes: Sequence[str]) -> int:
+    """What a check of these nodes takes in its first round, at most."""
+    names = sum(len(node) + len('"",') for node in nodes)
+    copies = FIRST_ROUND_COPIES + (spec.nodes is not None)
+    return int(copies * names) + len(nodes) * FIRST_ROUND_BYTES_A_NODE
 
 
 def _full(result: dict[str, Any]) -> dict[str, Any]:
@@ -108,7 +133,9 @@ def started(status: NodeCheckStatus, now: datetime) -> NodeCheckStatus:
 
 def settled(status: NodeCheckStatus, ended: Ended) -> NodeCheckStatus:
     """With what a step gave: a finished round, and who withdrew."""
-    rounds = [*status.rounds, ended.round] if ended.round is not None else status.rounds
+    rounds = status.rounds
+    if ended.round is not None:
+        rounds = [*rounds, round_to_record(ended.round, status.nodes)]
     return status.model_copy(
         update={
             "rounds": rounds,
@@ -164,7 +191,7 @@ def concluded(
             "phase": NodeCheckPhase.SUCCEEDED,
             "conditions": conditions,
             "groups": [],
-            "node_results": list(results),
+            "node_results": _detailed(results),
             "faulty_nodes": _named(results, NodeVerdict.FAULTY),
             "stragglers": _named(results, NodeVerdict.STRAGGLER),
             "inconclusive": _named(results, NodeVerdict.INCONCLUSIVE),
@@ -174,41 +201,45 @@ def concluded(
 
 
 def with_places(status: NodeCheckStatus, verdicts: Verdicts) -> NodeCheckStatus:
-    """With the links and racks that the verdicts name."""
+    """With the links and racks that the verdicts name: the first ones, where there are many."""
     links = []
-    for link in verdicts.links:
+    for link in verdicts.links[:MAX_PLACES]:
         a, b = sorted(link.link)
-        links.append(FaultyLink(a=a, b=b, symptom=link.symptom.value, message=link.evidence[:MAX_TEXT]))
+        links.append(FaultyLink(a=a, b=b, symptom=link.symptom.value, message=link.evidence[:MAX_EVIDENCE]))
     domains = [
         FaultyDomain(
             level=found.domain.level,
             name=found.domain.name,
-            nodes=list(found.nodes),
-            message=found.evidence[:MAX_TEXT],
+            nodes=list(found.nodes[:MAX_NAMED_IN_DOMAIN]),
+            message=found.evidence[:MAX_EVIDENCE],
         )
-        for found in verdicts.domains
+        for found in verdicts.domains[:MAX_PLACES]
     ]
     return status.model_copy(update={"faulty_links": links, "faulty_domains": domains})
 
 
 def node_results(verdicts: Verdicts, history: History) -> list[NodeResult]:
-    """The verdicts on the nodes."""
-    by_need = sorted(verdicts.nodes, key=lambda found: found.verdict is Verdict.HEALTHY)
-    detailed = {found.node for found in by_need[:MAX_DETAILED]}
+    """The verdicts on all nodes."""
     results = []
     for found in verdicts.nodes:
         local = history.local.get(found.node)
-        measured = local.measured if local is not None and found.node in detailed else {}
+        measured = local.measured if local is not None else {}
         results.append(
             NodeResult(
                 node=found.node,
                 verdict=NodeVerdict(found.verdict.value),
                 causes=[cause.value for cause in found.causes],
-                message=found.evidence[:MAX_TEXT] if found.node in detailed else "",
+                message=found.evidence[:MAX_TEXT],
                 figures={metric.value: rounded(value) for metric, value in measured.items()},
             )
         )
     return results
+
+
+def _detailed(results: Sequence[NodeResult]) -> list[NodeResult]:
+    """Those that are kept, in rank order: of many, the worst."""
+    by_need = sorted(range(len(results)), key=lambda at: WORST_FIRST.index(results[at].verdict))
+    return [results[at] for at in sorted(by_need[:MAX_DETAILED])]
 
 
 def _named(results: Iterable[NodeResult], verdict: NodeVerdict) -> list[str]:

@@ -32,7 +32,8 @@ def stage(nodes: Sequence[str] = SIX, agents: Agents | None = None, **spec: Any)
 
 
 def groups(staged: Stage) -> list[list[list[str]]]:
-    return [[group["members"] for group in done["groups"]] for done in staged.status()["rounds"]]
+    nodes = staged.status()["nodes"]
+    return [[[nodes[at] for at in test] for test in done["tests"]] for done in staged.status()["rounds"]]
 
 
 # --- checks of nodes ----------------------------------------------------------------------------------------
