@@ -82,7 +82,10 @@ class _Partners:
     """
 
     def __init__(
-        self, ordered: Iterable[NodeName], domains: Mapping[NodeName, Domain | None], free: Collection[NodeName]
+        self,
+        ordered: Iterable[NodeName],
+        domains: Mapping[NodeName, Domain | None],
+        free: Collection[NodeName],
     ) -> None:
         self._free = free
         self._place = {name: place for place, name in enumerate(ordered)}
@@ -174,8 +177,8 @@ class _Round:
     ) -> None:
         """Groups the node with the allowed partner that it prefers of all in the pools.
 
-        Of those that it has not met, and that share a domain or are all of domains that it has not tried, only
-        the first can be that one.
+        Of the nodes that it has not met, that can only be the first of its own domain, of a domain that it
+        has tried, or of all others.
         """
         if name not in self._free:
             return

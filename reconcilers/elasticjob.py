@@ -162,7 +162,7 @@ class ElasticJobReconciler(Reconciler):
         job_outcome.announce_world(turn, course.decision, failures.incident)
         turn.job, done = with_moves_done(turn.job, turn.workers, course.decision.rendezvous)
         job_outcome.announce_moves(turn, done)
-        state = CheckState(checks.of_job, turn.active_check, refused, standing.unchecked, course.left_out)
+        state = CheckState(checks.finished, turn.active_check, refused, standing.unchecked, course.left_out)
         fresh = self._plans.freshness(turn.job, turn.workers) if turn.asked_anew else turn.fresh
         world, finding = course.decision.rendezvous, finding_of(job, state)
         turn.standing_by = standing_by(turn.job, turn.workers, world)

@@ -28,6 +28,7 @@ from crds.nodecheck import Accelerator, NodeCheck, NodeCheckPhase, NodeCheckStat
 from healthcheck.diagnosis import conclude, investigate
 from healthcheck.plan import Round, next_step
 from reconcilers.check import status as check_status
+from reconcilers.check.finished import is_finished, newest_on
 from reconcilers.check.history import Ended, ended_gathering, ended_step, history_of, settled_nodes
 from reconcilers.check.participants import Participant, participants_of
 from reconcilers.check.scope import (
@@ -157,7 +158,7 @@ class NodeCheckReconciler(Reconciler):
         if obstacle is not None:
             message = f"waits: {obstacle}"
             return check_status.waiting(turn.status, "WaitingForCheck", message, turn.now)
-        if check_status.most_bytes(turn.check.spec, scope.nodes) > check_status.MAX_BYTES:
+        if check_status.first_round_bytes(turn.check.spec, scope) > check_status.MAX_BYTES:
             return self._refuse(turn, _too_many(len(scope.nodes)))
         nodes = self._view.nodes(scope.nodes)
         needs_gpu = turn.check.spec.accelerator is Accelerator.NVIDIA_GPU
@@ -173,12 +174,13 @@ class NodeCheckReconciler(Reconciler):
 
     def _kept(self, scope: Scope) -> list[NodeResult]:
         """The verdicts on nodes that all passed another check lately."""
-        known = self._view.verdicts()
-        nothing = {node: NodeResult(node=node, verdict=NodeVerdict.HEALTHY) for node in scope.nodes}
-        return [
-            (known.get(node) or nothing[node]).model_copy(update={"verdict": NodeVerdict.HEALTHY})
-            for node in scope.nodes
-        ]
+        results = []
+        for node in scope.nodes:
+            newest = newest_on(node, self._view.finished.on(node))
+            known = newest.results.get(node) if newest is not None else None
+            known = known or NodeResult(node=node, verdict=NodeVerdict.HEALTHY)
+            results.append(known.model_copy(update={"verdict": NodeVerdict.HEALTHY}))
+        return results
 
     async def _gather(self, turn: _Turn) -> NodeCheckStatus:
         """Wait for the agents of a check of nodes; then the local tests begin with those who are there."""
@@ -252,7 +254,8 @@ class NodeCheckReconciler(Reconciler):
         return self._finish(turn, status, check_status.node_results(step, history))
 
     def _finish(self, turn: _Turn, status: NodeCheckStatus, results: Sequence[NodeResult]) -> NodeCheckStatus:
-        summary = summary_of(results, status.faulty_links, status.faulty_domains)
+        verdicts = {result.node: result.verdict for result in results}
+        summary = summary_of(verdicts, results, status.faulty_links, status.faulty_domains)
         type_: EventType = "Normal" if summary.healthy is ConditionStatus.TRUE else "Warning"
         turn.event(type_, "CheckFinished", summary.message)
         return check_status.concluded(status, results, summary, turn.now)
@@ -298,11 +301,6 @@ class NodeCheckReconciler(Reconciler):
 def has_nodes(check: dict[str, Any]) -> bool:
     """Whether it is fixed which nodes a check is of."""
     return bool(check.get("status", {}).get("nodes"))
-
-
-def is_finished(check: dict[str, Any]) -> bool:
-    phase = check.get("status", {}).get("phase")
-    return phase in (NodeCheckPhase.SUCCEEDED, NodeCheckPhase.FAILED)
 
 
 def _lost_job(name: str, job: ElasticJob | None) -> Refusal | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from controller.store import Change
-from reconcilers.node_check import is_finished
+from reconcilers.check.finished import is_finished
 from reconcilers.node_cordon import cordon_view
 
 

@@ -16,7 +16,8 @@ from typing import Any
 from crds import names
 from crds.elasticjob import ElasticJob, Rendezvous, RendezvousPhase
 from crds.nodecheck import NodeCheck
-from reconcilers.check.job_verdicts import LONG_AGO, Standing
+from reconcilers.check.finished import LONG_AGO
+from reconcilers.check.job_verdicts import Standing
 from reconcilers.check.stragglers import decide_without_stragglers
 from reconcilers.pod.builder import owner_reference
 from reconcilers.world.moving import settle

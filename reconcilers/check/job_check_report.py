@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from crds.elasticjob import ElasticJob
 from crds.model import Condition, ConditionStatus
 from crds.nodecheck import NodeCheck, NodeCheckPhase, NodeCheckStatus, NodeVerdict
+from reconcilers.check.finished import FinishedCheck
 from reconcilers.check.job_check import named, tests
-from reconcilers.check.job_verdicts import MAX_EVIDENCE, finished_at
+from reconcilers.check.job_verdicts import MAX_EVIDENCE
 from reconcilers.check.summary import summary_of
 
 NODES_CHECKED = "NodesChecked"
@@ -45,7 +46,7 @@ class Finding:
 class CheckState:
     """How the job's checks are, by now."""
 
-    of_job: tuple[NodeCheck, ...] = ()
+    finished: tuple[FinishedCheck, ...] = ()
     active: NodeCheck | None = None
     refused: str = ""
     """Why the check that was wanted could not be made."""
@@ -79,9 +80,8 @@ def _finding(job: ElasticJob, state: CheckState) -> Finding | None:
         return Finding(unknown, CHECKING, message)
     if state.refused:
         return Finding(unknown, REFUSED, f"no node check can be made, and training goes on: {state.refused}")
-    finished = [c for c in state.of_job if c.status.phase is not None and c.status.phase.finished]
-    if finished:
-        return _outcome(max(finished, key=finished_at))
+    if state.finished:
+        return _outcome(max(state.finished, key=lambda done: done.ended))
     if any(c.type == NODES_CHECKED and c.reason == CHECKING for c in job.status.conditions):
         return Finding(unknown, GONE, "the node check was deleted before it had finished")
     if not job.spec.node_check.enabled:
@@ -93,24 +93,24 @@ def _finding(job: ElasticJob, state: CheckState) -> Finding | None:
     return Finding(ConditionStatus.TRUE, FRESH, "all nodes passed a check within nodeCheck.freshSeconds")
 
 
-def _outcome(check: NodeCheck) -> Finding:
-    name, status = check.metadata.name, check.status
+def _outcome(done: FinishedCheck) -> Finding:
+    name, status = done.check.metadata.name, done.check.status
     if status.phase is NodeCheckPhase.FAILED:
         failed = next((c for c in status.conditions if c.type == "Failed"), None)
         why = f": {failed.reason}: {failed.message}" if failed else ""
         message = f"node check {name} could not be carried out, and training goes on{why}"
         return Finding(ConditionStatus.UNKNOWN, "CheckFailed", message[:MAX_MESSAGE])
-    summary = summary_of(status.node_results, status.faulty_links, status.faulty_domains)
-    sentences = [f"node check {name}: {summary.message}", *_evidence(status)]
+    summary = summary_of(done.verdicts, status.node_results, status.faulty_links, status.faulty_domains)
+    sentences = [f"node check {name}: {summary.message}"]
+    if len(done.verdicts) > 1:
+        sentences += _evidence(status)
     if status.faulty_nodes:
         sentences.append("workers found on faulty nodes move to others")
     return Finding(summary.healthy, summary.reason, "; ".join(sentences)[:MAX_MESSAGE])
 
 
 def _evidence(status: NodeCheckStatus) -> list[str]:
-    """Of a few; the summary of a single node has it already."""
-    if len(status.node_results) == 1:
-        return []
+    """Of a few nodes and links."""
     guilty = sorted(
         (result for result in status.node_results if result.verdict in WORST_FIRST and result.message),
         key=lambda result: (WORST_FIRST.index(result.verdict), result.node),

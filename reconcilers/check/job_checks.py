@@ -14,8 +14,9 @@ from controller.resources import NODECHECKS, NODES
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck
+from reconcilers.check.finished import LONG_AGO, FinishedChecks
 from reconcilers.check.job_check import check_name, new_check, next_number, outdated
-from reconcilers.check.job_verdicts import LONG_AGO, Checks
+from reconcilers.check.job_verdicts import Checks
 from reconcilers.parallel import in_parallel
 from reconcilers.parsing import Parser
 from reconcilers.worker import BY_JOB, owner_uids
@@ -26,17 +27,20 @@ class JobChecks:
         self._client = client
         self._checks = cache.store(NODECHECKS)
         self._nodes = cache.store(NODES)
+        self._finished = FinishedChecks(cache)
         self._parse = Parser(NodeCheck)
 
     def read(self, job: ElasticJob, workers: Sequence[ElasticWorker]) -> Checks:
-        of_job = sorted((self._parse.parse(raw) for raw in self._of(job)), key=_created)
-        if not of_job and not job.spec.node_check.enabled:
+        found = self._of(job)
+        if not found and not job.spec.node_check.enabled:
             return Checks()
-        there = [raw for raw in self._checks.list() if not raw["metadata"].get("deletionTimestamp")]
+        theirs = {w.status.node_name for w in workers if w.status.node_name}
+        known = {node for worker in workers for node in worker.spec.faulty_nodes}
         return Checks(
-            of_job=tuple(of_job),
-            everyones=tuple(self._parse.parse(raw) for raw in there),
-            nodes_created=self._nodes_created({w.status.node_name for w in workers if w.status.node_name}),
+            of_job=tuple(sorted(map(self._parse.parse, found), key=_created)),
+            finished=self._finished.of(found),
+            on_node={node: self._finished.on(node) for node in theirs | known | self._finished.accused()},
+            nodes_created=self._nodes_created(theirs),
         )
 
     async def create(self, job: ElasticJob, workers: Sequence[int]) -> str:

@@ -4,29 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
+from functools import cached_property
 
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
-from crds.nodecheck import NodeCheck, NodeCheckPhase, NodeResult, NodeVerdict
-from reconcilers.check.fresh import fresh_passes, newest_verdicts
+from crds.nodecheck import NodeCheck, NodeCheckPhase, NodeVerdict
+from reconcilers.check.finished import LONG_AGO, FinishedCheck, has_fresh_pass, newest_on
 
-LONG_AGO = datetime.min.replace(tzinfo=UTC)
 MAX_EVIDENCE = 300
 """Characters of a verdict's evidence that a sentence on the job quotes."""
 
 
 @dataclass(frozen=True)
 class Checks:
-    """The NodeChecks there are, as one read shows them."""
+    """The NodeChecks that concern a job, as one read shows them."""
 
     of_job: tuple[NodeCheck, ...] = ()
     """Those that name the job, the oldest first."""
-    everyones: tuple[NodeCheck, ...] = ()
-    """All, of any namespace; those of the job too."""
+    finished: tuple[FinishedCheck, ...] = ()
+    """Those of them that have finished."""
+    on_node: Mapping[str, Sequence[FinishedCheck]] = field(default_factory=dict)
+    """Those of any namespace with a verdict, by node: of the workers, and all that were found faulty."""
     nodes_created: Mapping[str, datetime] = field(default_factory=dict)
     """When the workers' nodes were added to the cluster."""
+
+    @cached_property
+    def newest_first(self) -> tuple[FinishedCheck, ...]:
+        return tuple(sorted(self.finished, key=lambda done: done.ended, reverse=True))
+
+    @cached_property
+    def newest(self) -> Mapping[str, FinishedCheck]:
+        """By node, the check with the last word on it."""
+        found = ((node, newest_on(node, checks)) for node, checks in self.on_node.items())
+        return {node: done for node, done in found if done is not None}
+
+    def last_word(self, node: str) -> NodeVerdict | None:
+        done = self.newest.get(node)
+        return None if done is None else done.verdicts[node]
 
 
 @dataclass(frozen=True)
@@ -58,26 +74,25 @@ def standing_of(
     """Without `enabled` in the job's policy, only what a person's check of it found faulty counts."""
     policy = job.spec.node_check
     training = [worker for worker in workers if worker.spec.type == names.WORKER]
-    newest = newest_verdicts(checks.everyones)
-    reasons = {w.spec.index: _found_faulty(w, checks.of_job, newest) for w in training}
+    reasons = {w.spec.index: _found_faulty(w, checks) for w in training}
+    words = {node: checks.last_word(node) for node in checks.newest}
     standing = Standing(
         faulty={index: reason for index, reason in reasons.items() if reason is not None},
-        faulty_nodes=_faulty_nodes(checks.everyones, newest),
-        cleared=frozenset(node for node, result in newest.items() if not _is(result, NodeVerdict.FAULTY)),
+        faulty_nodes=_faulty_nodes(checks, words),
+        cleared=frozenset(node for node, word in words.items() if word is not NodeVerdict.FAULTY),
     )
     if not policy.enabled:
         return standing
     since = suspected_at or LONG_AGO
     fresh_since = max(since, now - timedelta(seconds=policy.fresh_seconds))
-    fresh = fresh_passes(checks.everyones, checks.nodes_created, fresh_since)
     unchecked = (
         worker.spec.index
         for worker in training
-        if _node(worker) not in fresh
-        and not _vouched_for(worker, checks.of_job, newest, since)
-        and not _given_up_on(worker, checks.of_job, since)
+        if not _passed_lately(_node(worker), checks, fresh_since)
+        and not _vouched_for(worker, checks, since)
+        and not _has_failed_check(worker, checks, since)
     )
-    slow = (w.spec.index for w in training if _is(newest.get(_node(w)), NodeVerdict.STRAGGLER))
+    slow = (w.spec.index for w in training if words.get(_node(w)) is NodeVerdict.STRAGGLER)
     return replace(
         standing,
         unchecked=frozenset(unchecked),
@@ -85,77 +100,50 @@ def standing_of(
     )
 
 
-def covers(check: NodeCheck, worker: ElasticWorker) -> bool:
-    """Whether the check is to test the node of this slot."""
-    return check.spec.workers is None or worker.spec.index in check.spec.workers
+def _passed_lately(node: str, checks: Checks, since: datetime) -> bool:
+    return has_fresh_pass(node, checks.on_node.get(node, ()), checks.nodes_created.get(node), since)
 
 
-def finished_at(check: NodeCheck) -> datetime:
-    return check.status.completion_time or check.metadata.creation_timestamp or LONG_AGO
-
-
-def _faulty_nodes(checks: Sequence[NodeCheck], newest: Mapping[str, NodeResult]) -> tuple[str, ...]:
+def _faulty_nodes(checks: Checks, words: Mapping[str, NodeVerdict | None]) -> tuple[str, ...]:
     """By the time of the verdict, the newest last."""
-    found: dict[str, datetime] = {}
-    for check in filter(_succeeded, checks):
-        for node in check.status.faulty_nodes:
-            if _is(newest.get(node), NodeVerdict.FAULTY):
-                found[node] = max(found.get(node, LONG_AGO), finished_at(check))
-    return tuple(sorted(found, key=lambda node: (found[node], node)))
+    faulty = [node for node, word in words.items() if word is NodeVerdict.FAULTY]
+    return tuple(sorted(faulty, key=lambda node: (checks.newest[node].ended, node)))
 
 
-def _found_faulty(
-    worker: ElasticWorker, of_job: Sequence[NodeCheck], newest: Mapping[str, NodeResult]
-) -> str | None:
+def _found_faulty(worker: ElasticWorker, checks: Checks) -> str | None:
     """Why, if the last word on its node is that it is faulty, and a check that it took part in says so."""
     node = _node(worker)
-    if not _is(newest.get(node), NodeVerdict.FAULTY):
+    if checks.last_word(node) is not NodeVerdict.FAULTY:
         return None
-    for check in sorted(of_job, key=finished_at, reverse=True):
-        result = _result_on(check, worker)
-        if result is not None:
-            evidence = f"node check {check.metadata.name} found {node} faulty: {result.message}"
-            return evidence.removesuffix(": ")[:MAX_EVIDENCE] if _is(result, NodeVerdict.FAULTY) else None
+    for done in checks.newest_first:
+        verdict = done.verdict_on(worker, node)
+        if verdict is not None:
+            known = done.results.get(node)
+            evidence = f"node check {done.check.metadata.name} found {node} faulty"
+            evidence = f"{evidence}: {known.message}" if known is not None and known.message else evidence
+            return evidence[:MAX_EVIDENCE] if verdict is NodeVerdict.FAULTY else None
     return None
 
 
-def _vouched_for(
-    worker: ElasticWorker, of_job: Sequence[NodeCheck], newest: Mapping[str, NodeResult], since: datetime
-) -> bool:
+def _vouched_for(worker: ElasticWorker, checks: Checks, since: datetime) -> bool:
     """Whether it took part in a check that holds nothing certain against its node, and nothing did later."""
-    if _is(newest.get(_node(worker)), NodeVerdict.FAULTY):
+    node = _node(worker)
+    if checks.last_word(node) is NodeVerdict.FAULTY:
         return False
-    results = [_result_on(check, worker) for check in of_job if finished_at(check) >= since]
-    return any(result is not None and not _is(result, NodeVerdict.FAULTY) for result in results)
+    verdicts = (done.verdict_on(worker, node) for done in checks.finished if done.ended >= since)
+    return any(verdict is not None and verdict is not NodeVerdict.FAULTY for verdict in verdicts)
 
 
-def _given_up_on(worker: ElasticWorker, of_job: Sequence[NodeCheck], since: datetime) -> bool:
+def _has_failed_check(worker: ElasticWorker, checks: Checks, since: datetime) -> bool:
     """Whether its last check could not be carried out: that must not keep the job from training for ever.
 
     What came after the worker's last end is another Pod, and gets another try.
     """
     last_exit = worker.status.last_exit
     since = max(since, last_exit.time) if last_exit is not None else since
-    finished = [c for c in of_job if c.status.phase is not None and c.status.phase.finished]
-    last = max((c for c in finished if covers(c, worker)), key=finished_at, default=None)
-    return last is not None and last.status.phase is NodeCheckPhase.FAILED and finished_at(last) >= since
-
-
-def _result_on(check: NodeCheck, worker: ElasticWorker) -> NodeResult | None:
-    """The verdict on this worker's node, if the check was of this very incarnation there.
-
-    Of workers that share a node, one speaks for all. One that came there despite the verdict is another case.
-    """
-    status, index, node = check.status, worker.spec.index, _node(worker)
-    if not _succeeded(check) or not covers(check, worker):
-        return None
-    spoke = (node, index, worker.spec.incarnation) in zip(
-        status.nodes, status.workers, status.incarnations, strict=False
-    )
-    shared = index not in status.workers and node in status.nodes and node not in worker.spec.faulty_nodes
-    if not spoke and not shared:
-        return None
-    return next((result for result in status.node_results if result.node == node), None)
+    last = next((done for done in checks.newest_first if done.covers(worker)), None)
+    failed = last is not None and last.check.status.phase is NodeCheckPhase.FAILED
+    return last is not None and failed and last.ended >= since
 
 
 def _node(worker: ElasticWorker) -> str:
@@ -163,11 +151,3 @@ def _node(worker: ElasticWorker) -> str:
     status = worker.status
     current = status.observed_incarnation == worker.spec.incarnation
     return (status.node_name or "") if current else ""
-
-
-def _succeeded(check: NodeCheck) -> bool:
-    return check.status.phase is NodeCheckPhase.SUCCEEDED
-
-
-def _is(result: NodeResult | None, verdict: NodeVerdict) -> bool:
-    return result is not None and result.verdict is verdict

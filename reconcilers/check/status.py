@@ -20,7 +20,7 @@ from crds.nodecheck import (
     NodeVerdict,
     Withdrawal,
 )
-from healthcheck.diagnosis import Cause, Verdict, Verdicts
+from healthcheck.diagnosis import Cause, Verdicts
 from healthcheck.measurements import History
 from healthcheck.plan import Round
 from reconcilers.check.history import Ended, first_told, round_to_record, rounded
@@ -40,11 +40,9 @@ MAX_EVIDENCE = 300
 """Of a link or rack."""
 MAX_PLACES = 100
 MAX_NAMED_IN_DOMAIN = 20
-MAX_BYTES = 1_300_000
+MAX_BYTES = 1_350_000
 """Of a check that publishes another round: etcd takes 1.5 MiB, and the verdicts may take 0.2 MB more."""
-FIRST_ROUND_COPIES = 2.5
-"""How often a name is in it: in `nodes`, in `groups`, and that of every other node, at most, in `reused`."""
-FIRST_ROUND_BYTES_A_NODE = 48
+FIRST_ROUND_BYTES_A_NODE = 44
 """Its index and incarnation, and its half of a group's address, port and keys."""
 
 
@@ -67,11 +65,15 @@ def bytes_of(spec: NodeCheckSpec, status: NodeCheckStatus) -> int:
     return len(orjson.dumps(spec.to_wire())) + len(orjson.dumps(to_wire(status)))
 
 
-def most_bytes(spec: NodeCheckSpec, nodes: Sequence[str]) -> int:
-    """What a check of these nodes takes in its first round, at most."""
-    names = sum(len(node) + len('"",') for node in nodes)
-    copies = FIRST_ROUND_COPIES + (spec.nodes is not None)
-    return int(copies * names) + len(nodes) * FIRST_ROUND_BYTES_A_NODE
+def first_round_bytes(spec: NodeCheckSpec, scope: Scope) -> int:
+    """What a check of these nodes takes in its first round, about: its names are the most of it."""
+    copies = 3 if spec.nodes is not None else 2  # in `spec.nodes`, in `nodes`, and in `groups`
+    names = copies * _bytes_of_names(scope.nodes) + _bytes_of_names(scope.reused)
+    return names + len(scope.nodes) * FIRST_ROUND_BYTES_A_NODE
+
+
+def _bytes_of_names(nodes: Iterable[str]) -> int:
+    return sum(len(node) + len('"",') for node in nodes)
 
 
 def _full(result: dict[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from crds.model import ConditionStatus
@@ -22,14 +22,21 @@ class Summary:
 
 
 def summary_of(
-    results: Sequence[NodeResult], links: Sequence[FaultyLink] = (), domains: Sequence[FaultyDomain] = ()
+    verdicts: Mapping[str, NodeVerdict],
+    results: Sequence[NodeResult] = (),
+    links: Sequence[FaultyLink] = (),
+    domains: Sequence[FaultyDomain] = (),
 ) -> Summary:
-    """The worst first."""
-    by_verdict = {
-        verdict: [result.node for result in results if result.verdict is verdict] for verdict in NodeVerdict
-    }
+    """The worst first.
+
+    Args:
+        verdicts: on all nodes, by name.
+        results: the evidence that there is.
+        links: that are faulty.
+        domains: to be looked at first.
+    """
     faulty, slow, open_ = (
-        by_verdict[verdict]
+        [node for node, found in verdicts.items() if found is verdict]
         for verdict in (NodeVerdict.FAULTY, NodeVerdict.STRAGGLER, NodeVerdict.INCONCLUSIVE)
     )
     found = []
@@ -45,7 +52,7 @@ def summary_of(
     if domains:
         places.append(f"look first at {_list([f'{domain.level}={domain.name}' for domain in domains])}")
     healthy, reason = _verdict(faulty, links, slow, open_)
-    return Summary(healthy, reason, _sentence(results, found, places))
+    return Summary(healthy, reason, _sentence(verdicts, results, found, places))
 
 
 def step_ended(ended: Ended, nodes: int) -> str:
@@ -68,14 +75,18 @@ def _verdict(
     return (ConditionStatus.UNKNOWN, "Inconclusive") if open_ else (ConditionStatus.TRUE, "AllHealthy")
 
 
-def _sentence(results: Sequence[NodeResult], found: Sequence[str], places: Sequence[str]) -> str:
-    if len(results) == 1:
-        (only,) = results
-        text = f"node {only.node} is {only.verdict.value.lower()}"
-        return f"{text}{': ' + only.message if only.message else ''}"
-    text = (
-        f"of {len(results)} nodes, {', '.join(found)}" if found else f"all {len(results)} nodes are healthy"
-    )
+def _sentence(
+    verdicts: Mapping[str, NodeVerdict],
+    results: Sequence[NodeResult],
+    found: Sequence[str],
+    places: Sequence[str],
+) -> str:
+    if len(verdicts) == 1:
+        ((node, verdict),) = verdicts.items()
+        evidence = next((f": {result.message}" for result in results if result.message), "")
+        return f"node {node} is {verdict.value.lower()}{evidence}"
+    count = len(verdicts)
+    text = f"of {count} nodes, {', '.join(found)}" if found else f"all {count} nodes are healthy"
     return "; ".join((text, *places))
 
 

@@ -13,13 +13,12 @@ from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODECHECKS, NODES
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
-from crds.nodecheck import NodeCheck, NodeResult
-from reconcilers.check.fresh import fresh_passes, newest_verdicts
+from crds.nodecheck import NodeCheck
+from reconcilers.check.finished import FinishedChecks, has_fresh_pass, is_finished
 from reconcilers.check.scope import Refusal, named_nodes, speakers, wanted_workers
 from reconcilers.check.turns import Claim
 from reconcilers.parsing import Parser
 from reconcilers.worker import BY_OWNER, owner_uids
-
 
 SLICE = 200
 """Workers that are read at a stretch: each takes up to 0.2 ms."""
@@ -27,6 +26,7 @@ SLICE = 200
 
 class CheckView:
     def __init__(self, cache: Cache, client: Client) -> None:
+        self.finished = FinishedChecks(cache)
         self._client = client
         self._checks = cache.store(NODECHECKS)
         self._jobs = cache.store(ELASTICJOBS)
@@ -82,18 +82,15 @@ class CheckView:
             name: datetime.fromisoformat(raw["metadata"]["creationTimestamp"])
             for name, raw in self.nodes(nodes).items()
         }
-        return fresh_passes(map(self._parse_check.parse, self._checks.list()), created, since)
-
-    def verdicts(self) -> dict[str, NodeResult]:
-        """The newest on each node."""
-        return newest_verdicts(map(self._parse_check.parse, self._checks.list()))
+        return frozenset(
+            node for node in nodes if has_fresh_pass(node, self.finished.on(node), created.get(node), since)
+        )
 
     def claims(self) -> Iterator[Claim]:
         """The unfinished checks, and the nodes that they have or want."""
         for raw in self._checks.list():
-            check = self._parse_check.parse(raw)
-            finished = check.status.phase is not None and check.status.phase.finished
-            if not finished and check.metadata.deletion_timestamp is None:
+            if not is_finished(raw) and not raw["metadata"].get("deletionTimestamp"):
+                check = self._parse_check.parse(raw)
                 yield Claim(check, frozenset(self._nodes_of(check)))
 
     def _nodes_of(self, check: NodeCheck) -> Iterable[str]:
@@ -106,8 +103,8 @@ class CheckView:
         if job is None or job.status.active_check != check.metadata.name:
             return ()  # its turn in the job has not come
         found = self._workers.by_index(BY_OWNER, job.metadata.uid)
-        wanted = wanted_workers(check.spec, map(self._parse_worker.parse, found))
-        return [speaker.node for speaker in speakers(wanted)]
+        workers = wanted_workers(check.spec, map(self._parse_worker.parse, found))
+        return [speaker.node for speaker in speakers(workers)]
 
     def _owner_uid(self, check: NodeCheck) -> str | None:
         """Of the check's workers; None if its job is gone."""

@@ -11,6 +11,7 @@ from typing import Any
 from crds.elasticjob import ElasticJob, Rendezvous, RendezvousPhase
 from crds.elasticworker import AgentState, ElasticWorker, ExitClass, WorkerExit, WorkerPhase
 from crds.nodecheck import NodeCheck
+from reconcilers.check.finished import FinishedCheck
 from reconcilers.check.job_check import Course, active_check, check_name, next_number, plan_world
 from reconcilers.check.job_verdicts import Checks, standing_of
 from reconcilers.failure.hardware_smell import suspected_at
@@ -69,9 +70,16 @@ def job_check(
 
 
 def all_checks(*checks: NodeCheck, nodes: Sequence[str] = string.ascii_lowercase) -> Checks:
+    of_job = tuple(c for c in checks if c.spec.job_name == "digits")
+    finished = [FinishedCheck(c) for c in checks if c.status.phase in ("Succeeded", "Failed")]
+    on_node: dict[str, list[FinishedCheck]] = {}
+    for done in finished:
+        for node in done.verdicts:
+            on_node.setdefault(node, []).append(done)
     return Checks(
-        of_job=tuple(c for c in checks if c.spec.job_name == "digits"),
-        everyones=checks,
+        of_job=of_job,
+        finished=tuple(done for done in finished if done.check in of_job),
+        on_node=on_node,
         nodes_created=dict.fromkeys(nodes, ALWAYS),
     )
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crds.elasticjob import Rendezvous
-from crds.nodecheck import CheckGroup, NodeCheck, NodeCheckSpec, NodeCheckStatus, NodeResult
+from crds.nodecheck import CheckGroup, NodeCheck, NodeCheckSpec, NodeCheckStatus, NodeResult, NodeVerdict
 from healthcheck.measurements import COMPARED_IN_PAIRS, GroupResult, Metric, RoundResult
 from reconcilers.check.history import (
     Ended,
@@ -348,12 +348,12 @@ def results(**verdicts: str) -> list[NodeResult]:
 def test_summary_tells_the_worst_first(
     verdicts: dict[str, str], status: str, reason: str, message: str
 ) -> None:
-    summary = summary_of(results(**verdicts))
+    summary = summary_of({node: NodeVerdict(verdict) for node, verdict in verdicts.items()})
     assert (summary.healthy, summary.reason, summary.message) == (status, reason, message)
 
 
 def test_summary_of_many_names_some() -> None:
-    summary = summary_of(results(**{f"n{i}": "Faulty" for i in range(MAX_DETAILED)}))
+    summary = summary_of({f"n{i}": NodeVerdict.FAULTY for i in range(MAX_DETAILED)})
     assert len(summary.message) < 200 and "and 240 more" in summary.message
 
 
@@ -398,18 +398,23 @@ def test_status_of_7000_nodes_that_all_drop_out_fits_into_etcd(step: str) -> Non
         NodeResult(node=node, verdict="Inconclusive", causes=["Withdrawn"], message=message)
         for node, message in why.items()
     ]
-    for written in (status, concluded(status, verdicts, summary_of(verdicts), NOW)):
+    for written in (
+        status,
+        concluded(status, verdicts, summary_of(dict.fromkeys(why, NodeVerdict.INCONCLUSIVE)), NOW),
+    ):
         wire = to_wire(written)
         assert len(orjson.dumps(wire)) < 1.5 * 2**20
         assert NodeCheckStatus.model_validate(wire).withdrawn[:1] == written.withdrawn[:1]
 
 
 def test_verdicts_of_many_nodes_are_complete_and_the_evidence_is_of_the_worst() -> None:
-    verdicts = {f"n{i:04}": "Healthy" for i in range(1_000)} | {f"n{i:04}": "Inconclusive" for i in range(400)}
+    verdicts = {f"n{i:04}": "Healthy" for i in range(1_000)} | {
+        f"n{i:04}": "Inconclusive" for i in range(400)
+    }
     verdicts |= {"n0500": "Faulty", "n0999": "Straggler"}
-    found = results(**verdicts)
-    status = concluded(NodeCheckStatus(nodes=list(verdicts)), found, summary_of(found), NOW)
+    summary = summary_of({node: NodeVerdict(verdict) for node, verdict in verdicts.items()})
+    status = concluded(NodeCheckStatus(nodes=list(verdicts)), results(**verdicts), summary, NOW)
     assert status.faulty_nodes == ["n0500"] and status.stragglers == ["n0999"]
     assert len(status.inconclusive) == 400 and len(status.node_results) == MAX_DETAILED
     assert {"n0500", "n0999"} < {result.node for result in status.node_results}
-    assert summary_of(found).message.startswith("of 1000 nodes, 1 faulty (n0500), 1 slow (n0999), 400 inconcl")
+    assert summary.message.startswith("of 1000 nodes, 1 faulty (n0500), 1 slow (n0999), 400 inconcl")

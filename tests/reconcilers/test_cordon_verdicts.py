@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crds.nodecheck import NodeCheck
+from reconcilers.check.finished import FinishedCheck
 from reconcilers.check.verdicts import (
-    evidence_of_check,
-    evidence_of_worker,
+    decided_nodes,
     failed_nodes,
-    is_decisive,
-    judged_nodes,
+    verdict_of_check,
+    verdict_of_worker,
 )
 from reconcilers.cordon.mark import Verdict
 from reconcilers.cordon.options import CordonMode, CordonOptions
@@ -35,8 +35,7 @@ def check(passed: tuple[str, ...] = NODES, cordon: bool = True, **status: Any) -
 
 
 def verdict_on(node: str, raw: dict[str, Any]) -> Verdict | None:
-    evidence = evidence_of_check(NodeCheck.model_validate(raw))
-    return None if evidence is None else evidence.on(node)
+    return verdict_of_check(FinishedCheck(NodeCheck.model_validate(raw)), node)
 
 
 # --- checks -----------------------------------------------------------------------------------------
@@ -72,7 +71,8 @@ def test_nodes_of_a_faulty_link_are_well() -> None:
     "raw", [check(phase="Running"), check(phase="Failed"), check(cordon=False), {**check(), "status": {}}]
 )
 def test_only_finished_checks_that_may_cordon_decide(raw: dict[str, Any]) -> None:
-    assert not is_decisive(raw) and judged_nodes(raw) == set()
+    assert decided_nodes(raw) == set()
+    assert not any(verdict_on(node, raw) for node in NODES)
 
 
 # --- workers ----------------------------------------------------------------------------------------
@@ -80,12 +80,11 @@ def test_only_finished_checks_that_may_cordon_decide(raw: dict[str, Any]) -> Non
 
 def test_hardware_error_accuses_the_node_it_happened_on_and_others_accuse_nobody() -> None:
     end = {"incarnation": 1, "exitClass": "HardwareError", "nodeName": "node-3", "time": NOW}
-    report = evidence_of_worker(worker(lastExit=end))
-    said = report.on("node-3") if report else None
+    said = verdict_of_worker(worker(lastExit=end))
     assert said is not None and (said.healthy, said.reason, said.time) == (False, "HardwareError", NOW)
     assert failed_nodes({"status": {"lastExit": end}}) == ["node-3"]
     for harmless in (end | {"exitClass": "UserError"}, end | {"nodeName": ""}):
-        assert evidence_of_worker(worker(lastExit=harmless)) is None
+        assert verdict_of_worker(worker(lastExit=harmless)) is None
         assert failed_nodes({"status": {"lastExit": harmless}}) == []
 
 

@@ -6,6 +6,7 @@ from crds.elasticworker import WorkerPhase
 from crds.nodecheck import NodeCheck
 from reconcilers.check.job_verdicts import Checks, standing_of
 from reconcilers.job.relaunch import plan_relaunches
+from tests.counting import calls
 from tests.reconcilers.build import NOW, check, job, later
 from tests.reconcilers.job_stage import all_checks, at, checked_job, job_check
 from tests.reconcilers.test_rendezvous import formed
@@ -108,6 +109,21 @@ def test_nothing_is_wanted_of_a_job_without_node_checks() -> None:
     assert not found.unchecked and not found.faulty and not found.slow
 
 
+def stale(workers: int) -> int:
+    """What it takes to judge so many workers by five checks that are not fresh any more."""
+    all_of_them = [at(index, f"n{index}") for index in range(workers)]
+    checks = all_checks(
+        *(job_check(n, of=all_of_them, ended=later(n)) for n in range(1, 6)),
+        nodes=[f"n{i}" for i in range(workers)],
+    )
+    job = checked_job(workers)
+    return calls(lambda: standing_of(job, all_of_them, checks, later(3_600), later(9_000)))
+
+
+def test_judging_workers_is_linear_in_their_number() -> None:
+    assert stale(1_000) <= 12 * stale(100)
+
+
 # --- relaunching ------------------------------------------------------------------------------------
 
 
@@ -131,7 +147,7 @@ def test_every_relaunch_takes_the_newest_word_on_faulty_nodes() -> None:
 
 def test_of_many_faulty_nodes_the_newest_are_kept() -> None:
     nodes = [f"n{index:03}" for index in range(300)]
-    checks = Checks(everyones=tuple(others(index, **{node: "Faulty"}) for index, node in enumerate(nodes)))
+    checks = all_checks(*(others(index, **{node: "Faulty"}) for index, node in enumerate(nodes)))
     guilty = [
         at(0, "a", phase=WorkerPhase.FAILED, lastExit={"incarnation": 1, "exitClass": "OOM", "time": NOW})
     ]

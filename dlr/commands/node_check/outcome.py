@@ -41,7 +41,7 @@ def health(check: JSON) -> Health:
 
 
 def verdicts_of(status: JSON) -> dict[str, str]:
-    """By node. Of those without a result, who is named in no list is healthy, once the check has succeeded."""
+    """By node. Once a check has succeeded, nodes without a result that no list names are healthy."""
     succeeded = status.get("phase") == NodeCheckPhase.SUCCEEDED
     verdicts = dict.fromkeys((status.get("nodes") or []) if succeeded else [], NodeVerdict.HEALTHY.value)
     for field, verdict in LISTS.items():
@@ -54,9 +54,7 @@ def rounds_of(status: JSON) -> list[JSON]:
     nodes, rounds = status.get("nodes") or [], []
     for done in status.get("rounds") or []:
         failed = {test["test"]: test for test in done.get("failed") or []}
-        measured = {
-            metric.value: done[column] for column, metric in COLUMNS.items() if done.get(column)
-        }
+        measured = {metric.value: done[column] for column, metric in COLUMNS.items() if done.get(column)}
         groups = [
             {
                 "members": [nodes[place] for place in places],
