@@ -33,7 +33,7 @@ TAINT_UNHEALTHY = f"{GROUP}/unhealthy"
 """The taint of a node that was found faulty; its value is the reason."""
 
 ANNOTATION_CORDON = f"{GROUP}/cordon"
-"""What we set on a Node, and on whose verdict (`reconcilers/cordon/mark.py`)."""
+"""What we set on a Node, and on whose verdict (`reconcilers/cordon/policy.py`)."""
 
 ANNOTATION_RESOURCES = f"{GROUP}/resources"
 """Of a Pod: the digest of what its first container may use (`reconcilers/pod/resources.py`)."""

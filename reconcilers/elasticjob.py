@@ -21,10 +21,6 @@ from crds.elasticjob import ElasticJob, ElasticJobStatus, JobPhase, Rendezvous
 from crds.elasticworker import ElasticWorker
 from reconcilers.account.ledger import Ledger
 from reconcilers.account.state import failed_at
-from reconcilers.check.job_check import Course, active_check, plan_world, waiting_since_the_check
-from reconcilers.check.job_check_report import CheckState, finding_of
-from reconcilers.check.job_checks import JobChecks
-from reconcilers.check.job_verdicts import Standing, standing_of
 from reconcilers.clock import Clock
 from reconcilers.failure.hardware_smell import suspected_at
 from reconcilers.failure.memory import raised_memory
@@ -35,6 +31,14 @@ from reconcilers.job.run_policy import seconds_to_deadline, seconds_to_expiry
 from reconcilers.job.status import has_succeeded, training_types
 from reconcilers.job.turn import Turn
 from reconcilers.job.worker_set import new_worker, plan_workers
+from reconcilers.nodecheck.job_checks import (
+    CheckState,
+    JobChecksView,
+    Standing,
+    finding_of,
+    standing_of,
+)
+from reconcilers.nodecheck.job_world import Course, plan_world, waiting_since_the_check
 from reconcilers.observations import Observations
 from reconcilers.parallel import in_parallel
 from reconcilers.parsing import Parser
@@ -60,7 +64,7 @@ class ElasticJobReconciler(Reconciler):
         self._clock = clock
         self._jobs = cache.store(ELASTICJOBS)
         self._workers = cache.store(ELASTICWORKERS)
-        self._checks = JobChecks(client, cache)
+        self._checks = JobChecksView(client, cache)
         self._parse_job = Parser(ElasticJob)
         self._parse_worker = Parser(ElasticWorker)
         self._joined = Observations(clock.monotonic)
@@ -142,8 +146,8 @@ class ElasticJobReconciler(Reconciler):
 
         turn.suspected_at = suspected_at(job.status.suspected_at, turn.workers, turn.published, turn.now)
         turn.given_up = given_up(job, turn.workers)
-        checks = self._checks.read(job, turn.workers)
-        turn.active_check = active_check(checks.of_job)
+        checks = self._checks.of(job, turn.workers)
+        turn.active_check = checks.active
         standing = standing_of(job, turn.workers, checks, turn.suspected_at, turn.now)
         course = self._plan_world(turn, standing)
         turn.broken_at = failed_at(course.decision, turn.published.round, turn.workers, turn.now)
@@ -155,10 +159,10 @@ class ElasticJobReconciler(Reconciler):
 
         refused = ""
         if course.check:
-            refused = await self._checks.create(job, course.check)
+            refused = await self._checks.create(job, checks, course.check)
             course = course if not refused else course.without_check()
         await self._relaunch(turn, course.decision.rendezvous, standing, failures.renewals)
-        await self._checks.prune(job, checks)
+        await self._checks.prune(checks)
         job_outcome.announce_world(turn, course.decision, failures.incident)
         turn.job, done = with_moves_done(turn.job, turn.workers, course.decision.rendezvous)
         job_outcome.announce_moves(turn, done)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from controller.store import Change
-from reconcilers.check.finished import is_finished
-from reconcilers.node_cordon import cordon_view
+from reconcilers.cordon.reconciler import cordon_view
+from reconcilers.nodecheck.finished import is_finished
 
 
 def begins_or_ends(change: Change) -> bool:

@@ -21,15 +21,15 @@ from controller.resources import (
 )
 from crds import names
 from reconcilers.account.metrics import JobMetrics
-from reconcilers.check.finished import BY_VERDICT, verdict_keys
-from reconcilers.check.verdicts import accusation_keys, decided_nodes, failed_nodes
 from reconcilers.clock import Clock
 from reconcilers.companions import CompanionReconciler
-from reconcilers.cordon.mark import MarkState
 from reconcilers.cordon.options import CordonMode, CordonOptions
+from reconcilers.cordon.policy import MarkState
+from reconcilers.cordon.reconciler import BY_CORDON, NodeCordonReconciler, cordon_states
+from reconcilers.cordon.verdicts import accusation_keys, decided_nodes, failed_nodes
 from reconcilers.elasticjob import ElasticJobReconciler
-from reconcilers.node_check import NodeCheckReconciler, has_nodes
-from reconcilers.node_cordon import BY_CORDON, NodeCordonReconciler, cordon_states
+from reconcilers.nodecheck.finished import BY_VERDICT, verdict_keys
+from reconcilers.nodecheck.reconciler import NodeCheckReconciler, has_nodes
 from reconcilers.pod.options import PodOptions
 from reconcilers.predicates import (
     begins_or_ends,

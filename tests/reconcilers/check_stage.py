@@ -19,7 +19,7 @@ from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODECHECKS, NODES,
 from controller.store import Store
 from crds.nodecheck import NodeCheck
 from reconcilers.clock import Clock
-from reconcilers.node_check import NodeCheckReconciler
+from reconcilers.nodecheck.reconciler import NodeCheckReconciler
 from reconcilers.setup import add_indexes
 from tests.reconcilers.build import NOW
 

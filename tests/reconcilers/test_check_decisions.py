@@ -13,7 +13,28 @@ from hypothesis import strategies as st
 from crds.elasticjob import Rendezvous
 from crds.nodecheck import CheckGroup, NodeCheck, NodeCheckSpec, NodeCheckStatus, NodeResult, NodeVerdict
 from healthcheck.measurements import COMPARED_IN_PAIRS, GroupResult, Metric, RoundResult
-from reconcilers.check.history import (
+from reconcilers.nodecheck.nodes import (
+    MAX_MESSAGE,
+    CheckedNode,
+    departure_of,
+    fleet_of,
+    out_of,
+    settings_of,
+    untested_accelerators,
+)
+from reconcilers.nodecheck.scope import (
+    Candidate,
+    Claim,
+    choose,
+    in_the_way,
+    is_idle,
+    named_nodes,
+    one_each,
+    speakers,
+    wanted_workers,
+)
+from reconcilers.nodecheck.status import MAX_DETAILED, concluded, settled, summary_of, to_wire
+from reconcilers.nodecheck.steps import (
     Ended,
     ended_gathering,
     ended_step,
@@ -22,20 +43,6 @@ from reconcilers.check.history import (
     rounds_of,
     settled_nodes,
 )
-from reconcilers.check.participants import MAX_MESSAGE, Participant, departure_of, out_of
-from reconcilers.check.scope import (
-    Candidate,
-    choose,
-    is_idle,
-    named_nodes,
-    one_each,
-    speakers,
-    wanted_workers,
-)
-from reconcilers.check.settings import fleet_of, settings_of, untested_accelerators
-from reconcilers.check.status import MAX_DETAILED, concluded, settled, to_wire
-from reconcilers.check.summary import summary_of
-from reconcilers.check.turns import Claim, in_the_way
 from tests.reconcilers.build import NOW, worker
 from tests.reconcilers.check_stage import BAD, GOOD, NO_GPU, outcome
 
@@ -63,12 +70,12 @@ def participant(
     reused: bool = False,
     accelerators: dict[str, Any] | None = None,
     **status: Any,
-) -> Participant:
+) -> CheckedNode:
     """Node n<index>, whose agent has said this much."""
     report = agent(index, check={"uid": uid, "local": local or [], "pairs": pairs or []})
     if accelerators:
         report["accelerators"] = accelerators
-    return Participant(f"n{index}", 1, worker(index, agent=report, **status), reused, UID)
+    return CheckedNode(f"n{index}", 1, worker(index, agent=report, **status), reused, UID)
 
 
 def group(*members: str) -> CheckGroup:
@@ -180,7 +187,7 @@ def test_ended_pod_is_out_and_the_node_to_blame_only_when_lost(exit_class: str, 
 
 def test_exit_of_an_earlier_incarnation_is_no_exit_of_this_one() -> None:
     raised = worker(incarnation=3, lastExit={"incarnation": 2, "exitClass": "NodeLost", "time": NOW})
-    out = out_of(Participant("n0", 1, raised, check_uid=UID))
+    out = out_of(CheckedNode("n0", 1, raised, check_uid=UID))
     assert out is not None and not out.lost
 
 
@@ -193,10 +200,10 @@ def test_agent_that_is_heard_before_its_pod_is_known_is_waited_for() -> None:
 
 
 def test_missing_worker_suspended_pod_and_leaving_agent_are_out() -> None:
-    assert out_of(Participant("n0", 1, None)) is not None
+    assert out_of(CheckedNode("n0", 1, None)) is not None
     assert departure_of(participant(phase="Pending", podUid=None)) is not None
     leaving = worker(agent=agent(state="Stopped"))
-    assert out_of(Participant("n0", 1, leaving)) is not None
+    assert out_of(CheckedNode("n0", 1, leaving)) is not None
 
 
 def test_pod_that_is_not_placed_is_waited_for_until_it_is_too_late() -> None:
@@ -207,14 +214,14 @@ def test_pod_that_is_not_placed_is_waited_for_until_it_is_too_late() -> None:
         "message": "no room",
         "lastTransitionTime": NOW,
     }
-    waiting = Participant("n0", 1, worker(phase="Pending", nodeName=None, conditions=[condition]))
+    waiting = CheckedNode("n0", 1, worker(phase="Pending", nodeName=None, conditions=[condition]))
     assert ended_gathering(NodeCheckStatus(), [waiting, participant(1)], overdue=False) is None
     ended = ended_gathering(NodeCheckStatus(), [waiting, participant(1)], overdue=True)
     assert ended is not None and ended.withdrawn == {"n0": "its Pod could not be placed: no room"}
 
 
 def test_placed_pod_that_never_reports_is_the_nodes_fault() -> None:
-    mute = Participant("n0", 1, worker(phase="Pending"))
+    mute = CheckedNode("n0", 1, worker(phase="Pending"))
     ended = ended_gathering(NodeCheckStatus(), [mute], overdue=True)
     assert ended is not None and ended.unanswered == {"n0": "its Pod never reported"} and not ended.withdrawn
 
@@ -275,7 +282,7 @@ def test_local_failure_is_remembered_when_the_report_is_gone() -> None:
         {"node": "n0", "verdict": "Faulty", "causes": ["LocalTest"], "message": "Xid 79"}
     )
     status = NodeCheckStatus(round=1, node_results=[known])
-    history = history_of(status, [Participant("n0", 1, worker(0))])
+    history = history_of(status, [CheckedNode("n0", 1, worker(0))])
     assert history.local["n0"].reason == "Xid 79" and settled_nodes(status) == {"n0"}
 
 

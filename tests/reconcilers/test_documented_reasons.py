@@ -10,7 +10,7 @@ from pathlib import Path
 
 from crds import names
 from crds.scaleplan import ScalePlanPhase
-from reconcilers.check.scope import FailedReason
+from reconcilers.nodecheck.scope import FailedReason
 
 ROOT = Path(__file__).parents[2]
 SOURCES = [p for folder in ("reconcilers", "controller") for p in sorted((ROOT / folder).rglob("*.py"))]
@@ -28,8 +28,8 @@ COMPUTED = {
         *("Unschedulable", "PodRefused", "GangUnavailable", "PodGroupTaken", "WaitingForPodGroup"),
     },
     ("outcome.py", "job_status.MASTER_IGNORED"): {"MasterReplicaIgnored"},
-    ("node_check.py", "refusal.reason"): {reason.value for reason in FailedReason},
-    ("node_cordon.py", "statement.event_reason"): {
+    ("reconciler.py", "refusal.reason"): {reason.value for reason in FailedReason},
+    ("reconciler.py", "statement.event_reason"): {
         *("Cordoned", "CordonHeld", "CordonReported", "CordonLifted", "CordonOverruled", "VerdictGone"),
     },
     ("scaleplan.py", "reason"): {

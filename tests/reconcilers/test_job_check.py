@@ -7,17 +7,16 @@ from hypothesis import strategies as st
 from crds.elasticjob import Rendezvous, RendezvousPhase
 from crds.elasticworker import AgentFailure, AgentState
 from crds.nodecheck import NodeCheck
-from reconcilers.check.job_check import (
+from reconcilers.nodecheck.job_checks import (
+    Standing,
     active_check,
     check_name,
     named,
     new_check,
     next_number,
     outdated,
-    plan_world,
-    waiting_since_the_check,
 )
-from reconcilers.check.job_verdicts import Standing
+from reconcilers.nodecheck.job_world import plan_world, waiting_since_the_check
 from reconcilers.world.rendezvous import Bounds, Participant, decide
 from tests.reconcilers.build import NOW, bounds, later, participant
 from tests.reconcilers.job_stage import Stage, at, checked_job, job_check

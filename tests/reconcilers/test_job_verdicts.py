@@ -4,8 +4,8 @@ from datetime import timedelta
 
 from crds.elasticworker import WorkerPhase
 from crds.nodecheck import NodeCheck
-from reconcilers.check.job_verdicts import Checks, standing_of
 from reconcilers.job.relaunch import plan_relaunches
+from reconcilers.nodecheck.job_checks import JobChecks, standing_of
 from tests.counting import calls
 from tests.reconcilers.build import NOW, check, job, later
 from tests.reconcilers.job_stage import all_checks, at, checked_job, job_check
@@ -105,7 +105,7 @@ def test_slow_by_the_newest_verdict_and_only_if_the_job_wants_so() -> None:
 
 
 def test_nothing_is_wanted_of_a_job_without_node_checks() -> None:
-    found = standing_of(job(replicas=2), WORKERS, Checks(), None, NOW)
+    found = standing_of(job(replicas=2), WORKERS, JobChecks(), None, NOW)
     assert not found.unchecked and not found.faulty and not found.slow
 
 

@@ -14,9 +14,8 @@ from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck
-from reconcilers.check.finished import FinishedChecks, has_fresh_pass, is_finished
-from reconcilers.check.scope import Refusal, named_nodes, speakers, wanted_workers
-from reconcilers.check.turns import Claim
+from reconcilers.nodecheck.finished import FinishedChecks, has_fresh_pass, is_finished
+from reconcilers.nodecheck.scope import CheckRefusal, Claim, named_nodes, speakers, wanted_workers
 from reconcilers.parsing import Parser
 from reconcilers.worker import BY_OWNER, owner_uids
 
@@ -98,7 +97,7 @@ class CheckView:
             return check.status.nodes
         if check.spec.job_name is None:
             wanted = named_nodes(check.spec, self.labels())
-            return () if isinstance(wanted, Refusal) else wanted
+            return () if isinstance(wanted, CheckRefusal) else wanted
         job = self.job_of(check)
         if job is None or job.status.active_check != check.metadata.name:
             return ()  # its turn in the job has not come

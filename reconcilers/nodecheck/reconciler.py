@@ -27,27 +27,33 @@ from crds.model import ConditionStatus
 from crds.nodecheck import Accelerator, NodeCheck, NodeCheckPhase, NodeCheckStatus, NodeResult, NodeVerdict
 from healthcheck.diagnosis import conclude, investigate
 from healthcheck.plan import Round, next_step
-from reconcilers.check import status as check_status
-from reconcilers.check.finished import is_finished, newest_on
-from reconcilers.check.history import Ended, ended_gathering, ended_step, history_of, settled_nodes
-from reconcilers.check.participants import Participant, participants_of
-from reconcilers.check.scope import (
+from reconcilers.clock import Clock
+from reconcilers.nodecheck import status as check_status
+from reconcilers.nodecheck.finished import is_finished, newest_on
+from reconcilers.nodecheck.nodes import (
+    CheckedNode,
+    checked_nodes_of,
+    fleet_of,
+    lacks_gpu,
+    settings_of,
+    untested_accelerators,
+)
+from reconcilers.nodecheck.scope import (
+    CheckRefusal,
     FailedReason,
-    Refusal,
     Scope,
     choose,
+    in_the_way,
     is_idle,
     named_nodes,
+    new_check_worker,
     one_each,
     speakers,
     wanted_workers,
 )
-from reconcilers.check.settings import fleet_of, lacks_gpu, settings_of, untested_accelerators
-from reconcilers.check.summary import step_ended, summary_of
-from reconcilers.check.turns import in_the_way
-from reconcilers.check.view import CheckView
-from reconcilers.check.workers import new_check_worker
-from reconcilers.clock import Clock
+from reconcilers.nodecheck.status import step_ended, summary_of
+from reconcilers.nodecheck.steps import Ended, ended_gathering, ended_step, history_of, settled_nodes
+from reconcilers.nodecheck.view import CheckView
 from reconcilers.observations import Observations
 from reconcilers.parallel import in_parallel
 from reconcilers.status_patch import merge_patch
@@ -67,7 +73,7 @@ class Judge(Protocol):
     """Tells what a step gave, or None while it is not over."""
 
     def __call__(
-        self, status: NodeCheckStatus, participants: Sequence[Participant], *, overdue: bool
+        self, status: NodeCheckStatus, participants: Sequence[CheckedNode], *, overdue: bool
     ) -> Ended | None: ...
 
 
@@ -127,7 +133,7 @@ class NodeCheckReconciler(Reconciler):
     def _begin_nodes(self, turn: _Turn) -> NodeCheckStatus:
         """Fix the nodes of a check of nodes; their workers come next."""
         wanted = named_nodes(turn.check.spec, self._view.labels())
-        if isinstance(wanted, Refusal):
+        if isinstance(wanted, CheckRefusal):
             return self._refuse(turn, wanted)
         scope = choose(one_each(wanted), self._view.fresh(turn.check, wanted, turn.now))
         return self._begin(turn, replace(scope, participants=one_each(scope.nodes)))
@@ -146,7 +152,7 @@ class NodeCheckReconciler(Reconciler):
             return check_status.waiting(turn.status, "WaitingForWorkers", message, turn.now)
         if not idle:
             message = f"none of the workers of job {job.metadata.name} is there to be checked"
-            return self._refuse(turn, Refusal(FailedReason.NO_WORKERS, message))
+            return self._refuse(turn, CheckRefusal(FailedReason.NO_WORKERS, message))
         candidates = speakers(idle)
         fresh = self._view.fresh(check, [candidate.node for candidate in candidates], turn.now)
         status = self._begin(turn, choose(candidates, fresh))
@@ -185,7 +191,7 @@ class NodeCheckReconciler(Reconciler):
     async def _gather(self, turn: _Turn) -> NodeCheckStatus:
         """Wait for the agents of a check of nodes; then the local tests begin with those who are there."""
         workers = await self._view.workers_of(turn.check)
-        made = {p.node for p in participants_of(turn.check, workers) if p.worker is not None}
+        made = {p.node for p in checked_nodes_of(turn.check, workers) if p.worker is not None}
         needless = made | settled_nodes(turn.status)
         missing = [(index, node) for index, node in enumerate(turn.status.nodes) if node not in needless]
         await in_parallel([self._create_worker(turn.check, index, node) for index, node in missing])
@@ -213,24 +219,24 @@ class NodeCheckReconciler(Reconciler):
 
     async def _ended(
         self, turn: _Turn, step: object, judge: Judge
-    ) -> tuple[Sequence[Participant], Ended | None]:
+    ) -> tuple[Sequence[CheckedNode], Ended | None]:
         """What a step gave, if it is over. Nobody drops out by the word of our cache alone, which may lag."""
         check, overdue = turn.check, self._is_overdue(turn, step)
-        participants = participants_of(check, await self._view.workers_of(check))
+        participants = checked_nodes_of(check, await self._view.workers_of(check))
         ended = await _compute(check, judge, turn.status, participants, overdue=False)
         if not ended.everybody_answered if ended is not None else overdue:
-            participants = participants_of(check, await self._view.workers_now(check))
+            participants = checked_nodes_of(check, await self._view.workers_now(check))
             ended = await _compute(check, judge, turn.status, participants, overdue=overdue)
         return participants, ended
 
-    async def _after(self, turn: _Turn, participants: Sequence[Participant], ended: Ended) -> NodeCheckStatus:
+    async def _after(self, turn: _Turn, participants: Sequence[CheckedNode], ended: Ended) -> NodeCheckStatus:
         labels = self._labels(turn.status.nodes)
         return await _compute(turn.check, self._step_after, turn, participants, ended, labels)
 
     def _step_after(
         self,
         turn: _Turn,
-        participants: Sequence[Participant],
+        participants: Sequence[CheckedNode],
         ended: Ended,
         labels: Mapping[str, Mapping[str, str]],
     ) -> NodeCheckStatus:
@@ -260,7 +266,7 @@ class NodeCheckReconciler(Reconciler):
         turn.event(type_, "CheckFinished", summary.message)
         return check_status.concluded(status, results, summary, turn.now)
 
-    def _refuse(self, turn: _Turn, refusal: Refusal) -> NodeCheckStatus:
+    def _refuse(self, turn: _Turn, refusal: CheckRefusal) -> NodeCheckStatus:
         turn.event("Warning", refusal.reason, refusal.message)
         return check_status.refused(turn.status, refusal, turn.now)
 
@@ -303,20 +309,22 @@ def has_nodes(check: dict[str, Any]) -> bool:
     return bool(check.get("status", {}).get("nodes"))
 
 
-def _lost_job(name: str, job: ElasticJob | None) -> Refusal | None:
+def _lost_job(name: str, job: ElasticJob | None) -> CheckRefusal | None:
     if job is None:
-        return Refusal(FailedReason.JOB_NOT_FOUND, f"there is no job {name}")
+        return CheckRefusal(FailedReason.JOB_NOT_FOUND, f"there is no job {name}")
     if job.status.phase is not None and job.status.phase.finished:
-        return Refusal(FailedReason.JOB_FINISHED, f"job {name} has finished: nobody is there to be checked")
+        return CheckRefusal(
+            FailedReason.JOB_FINISHED, f"job {name} has finished: nobody is there to be checked"
+        )
     return None
 
 
-def _too_many(nodes: int) -> Refusal:
+def _too_many(nodes: int) -> CheckRefusal:
     message = (
         f"one NodeCheck has no room for {nodes} nodes with names as long as theirs: "
         "check them in several, by nodes or nodeSelector"
     )
-    return Refusal(FailedReason.TOO_MANY_NODES, message)
+    return CheckRefusal(FailedReason.TOO_MANY_NODES, message)
 
 
 def _status_patch(raw: dict[str, Any], status: NodeCheckStatus) -> dict[str, Any]:

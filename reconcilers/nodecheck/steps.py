@@ -24,7 +24,7 @@ from healthcheck.measurements import (
 )
 from healthcheck.probes.report import Report
 from healthcheck.probes.runner import ProbeResult
-from reconcilers.check.participants import MAX_MESSAGE, Participant, absence_of, departure_of, out_of
+from reconcilers.nodecheck.nodes import MAX_MESSAGE, CheckedNode, absence_of, departure_of, out_of
 
 Told = TypeVar("Told", FailedTest, NodeResult, Withdrawal)
 
@@ -54,7 +54,7 @@ class Ended:
 
 
 def ended_gathering(
-    status: NodeCheckStatus, participants: Sequence[Participant], *, overdue: bool
+    status: NodeCheckStatus, participants: Sequence[CheckedNode], *, overdue: bool
 ) -> Ended | None:
     """Whether all agents of a check of nodes are there, or need not be waited for; None to wait on.
 
@@ -72,7 +72,7 @@ def ended_gathering(
 
 
 def ended_step(
-    status: NodeCheckStatus, participants: Sequence[Participant], *, overdue: bool
+    status: NodeCheckStatus, participants: Sequence[CheckedNode], *, overdue: bool
 ) -> Ended | None:
     """The current step's outcome; None while there is somebody to wait for.
 
@@ -95,7 +95,7 @@ def settled_nodes(status: NodeCheckStatus) -> frozenset[str]:
     return frozenset((*withdrawn, *(result.node for result in status.node_results)))
 
 
-def _ended_local(present: Sequence[Participant], *, overdue: bool) -> Ended | None:
+def _ended_local(present: Sequence[CheckedNode], *, overdue: bool) -> Ended | None:
     withdrawn: dict[str, str] = {}
     unanswered: dict[str, str] = {}
     for participant in present:
@@ -119,7 +119,7 @@ def _ended_local(present: Sequence[Participant], *, overdue: bool) -> Ended | No
 def _ended_round(
     number: int,
     groups: Sequence[CheckGroup],
-    present: Sequence[Participant],
+    present: Sequence[CheckedNode],
     silent_before: Collection[str],
     *,
     overdue: bool,
@@ -195,7 +195,7 @@ def _untested(outcomes: Iterable[ProbeOutcome]) -> str:
     return "; ".join(dict.fromkeys(outcome.reason for outcome in missing))[:MAX_MESSAGE]
 
 
-def history_of(status: NodeCheckStatus, participants: Iterable[Participant]) -> History:
+def history_of(status: NodeCheckStatus, participants: Iterable[CheckedNode]) -> History:
     """All finished steps, as the diagnosis takes them."""
     return History(
         local=_local_results(status, participants),
@@ -205,7 +205,7 @@ def history_of(status: NodeCheckStatus, participants: Iterable[Participant]) -> 
     )
 
 
-def _local_results(status: NodeCheckStatus, participants: Iterable[Participant]) -> dict[str, LocalResult]:
+def _local_results(status: NodeCheckStatus, participants: Iterable[CheckedNode]) -> dict[str, LocalResult]:
     results = {
         participant.node: local_result([_probe_result(outcome) for outcome in participant.local])
         for participant in participants

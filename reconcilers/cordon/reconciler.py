@@ -17,12 +17,22 @@ from controller.reconciler import Reconciler, Request, Result
 from controller.resources import NODES
 from crds import names
 from crds.model import ConditionStatus
-from reconcilers.check.verdicts import Verdicts
 from reconcilers.clock import Clock
-from reconcilers.cordon.mark import MarkState, read_mark, write_mark
 from reconcilers.cordon.options import CordonMode, CordonOptions
-from reconcilers.cordon.policy import NodeState, admit, cordon_limit, decide, newest
-from reconcilers.cordon.statement import HELD, Statement, statement_on
+from reconcilers.cordon.policy import (
+    HELD,
+    MarkState,
+    NodeState,
+    Statement,
+    admit,
+    cordon_limit,
+    decide_cordon,
+    newest_verdict,
+    read_mark,
+    statement_on,
+    write_mark,
+)
+from reconcilers.cordon.verdicts import Verdicts
 
 BY_CORDON = "cordon"
 UNSCHEDULABLE = "spec.unschedulable=true"
@@ -47,9 +57,9 @@ class NodeCordonReconciler(Reconciler):
         if raw is None or raw["metadata"].get("deletionTimestamp"):
             return Result()
         node = self._state(raw)
-        wanted = decide(node, admitted=True)
+        wanted = decide_cordon(node, admitted=True)
         if wanted.cordoned and not node.cordoned:
-            wanted = decide(node, admitted=await self._has_room(request.name))
+            wanted = decide_cordon(node, admitted=await self._has_room(request.name))
         if self._options.mode is CordonMode.ENFORCE:
             raw = await self._write(raw, node, wanted)
         await self._tell(raw, node, wanted)
@@ -66,7 +76,7 @@ class NodeCordonReconciler(Reconciler):
             mark=mark,
             taint=next((t.get("value", "") for t in _taints(raw) if _is_ours(t)), None),
             unschedulable=bool(raw.get("spec", {}).get("unschedulable")),
-            verdict=newest(said),
+            verdict=newest_verdict(said),
         )
 
     async def _has_room(self, name: str) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -23,11 +24,10 @@ from crds.nodecheck import (
 from healthcheck.diagnosis import Cause, Verdicts
 from healthcheck.measurements import History
 from healthcheck.plan import Round
-from reconcilers.check.history import Ended, first_told, round_to_record, rounded
-from reconcilers.check.participants import Participant
-from reconcilers.check.scope import Refusal, Scope
-from reconcilers.check.summary import Summary
 from reconcilers.conditions import with_condition
+from reconcilers.nodecheck.nodes import CheckedNode
+from reconcilers.nodecheck.scope import CheckRefusal, Scope
+from reconcilers.nodecheck.steps import Ended, first_told, round_to_record, rounded
 
 RUNNING, SUCCEEDED, FAILED, HEALTHY = "Running", "Succeeded", "Failed", "Healthy"
 ACCELERATORS_TESTED = "AcceleratorsTested"
@@ -87,7 +87,7 @@ def waiting(status: NodeCheckStatus, reason: str, message: str, now: datetime) -
     return status.model_copy(update={"phase": phase, "conditions": conditions})
 
 
-def refused(status: NodeCheckStatus, refusal: Refusal, now: datetime) -> NodeCheckStatus:
+def refused(status: NodeCheckStatus, refusal: CheckRefusal, now: datetime) -> NodeCheckStatus:
     """The check cannot be carried out."""
     conditions = list(status.conditions)
     for type_, value in ((RUNNING, ConditionStatus.FALSE), (FAILED, ConditionStatus.TRUE)):
@@ -162,7 +162,7 @@ def with_local_failures(status: NodeCheckStatus, history: History) -> NodeCheckS
 
 
 def in_round(
-    status: NodeCheckStatus, step: Round, participants: Iterable[Participant], now: datetime
+    status: NodeCheckStatus, step: Round, participants: Iterable[CheckedNode], now: datetime
 ) -> NodeCheckStatus:
     """The next round is to be carried out."""
     by_node = {participant.node: participant for participant in participants}
@@ -258,7 +258,93 @@ def _dropped(node: str, cause: Cause, message: str) -> NodeResult:
     return NodeResult(node=node, verdict=verdict, causes=[cause.value], message=message[:MAX_TEXT])
 
 
-def _group(members: Sequence[str], first: Participant) -> CheckGroup:
+def _group(members: Sequence[str], first: CheckedNode) -> CheckGroup:
     report = first.report
     assert report is not None, "a node whose agent never reported takes part in no round"
     return CheckGroup(members=list(members), master_address=report.address, master_port=report.store_port)
+
+
+MAX_NAMED = 10
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The condition Healthy."""
+
+    healthy: ConditionStatus
+    reason: str
+    message: str
+
+
+def summary_of(
+    verdicts: Mapping[str, NodeVerdict],
+    results: Sequence[NodeResult] = (),
+    links: Sequence[FaultyLink] = (),
+    domains: Sequence[FaultyDomain] = (),
+) -> Summary:
+    """The worst first.
+
+    Args:
+        verdicts: on all nodes, by name.
+        results: the evidence that there is.
+        links: that are faulty.
+        domains: to be looked at first.
+    """
+    faulty, slow, open_ = (
+        [node for node, found in verdicts.items() if found is verdict]
+        for verdict in (NodeVerdict.FAULTY, NodeVerdict.STRAGGLER, NodeVerdict.INCONCLUSIVE)
+    )
+    found = []
+    if faulty:
+        found.append(f"{len(faulty)} faulty ({_list(faulty)})")
+    if slow:
+        found.append(f"{len(slow)} slow ({_list(slow)})")
+    if open_:
+        found.append(f"{len(open_)} inconclusive ({_list(open_)})")
+    places = []
+    if links:
+        places.append(f"faulty links: {_list([f'{link.a}–{link.b}' for link in links])}")
+    if domains:
+        places.append(f"look first at {_list([f'{domain.level}={domain.name}' for domain in domains])}")
+    healthy, reason = _verdict(faulty, links, slow, open_)
+    return Summary(healthy, reason, _sentence(verdicts, results, found, places))
+
+
+def step_ended(ended: Ended, nodes: int) -> str:
+    """What one step gave."""
+    if ended.round is None:
+        out = len(ended.withdrawn) + len(ended.unanswered)
+        return f"local tests: {nodes - out} of {nodes} nodes have answered"
+    groups = ended.round.groups
+    failed = ["+".join(group.members) for group in groups if not group.passed]
+    text = f"round {ended.round.number}: {len(groups) - len(failed)} of {len(groups)} groups passed"
+    return f"{text}; not: {_list(failed)}" if failed else text
+
+
+def _verdict(
+    faulty: Collection[str], links: Collection[FaultyLink], slow: Collection[str], open_: Collection[str]
+) -> tuple[ConditionStatus, str]:
+    for named, reason in ((faulty, "FaultyNodes"), (links, "FaultyLinks"), (slow, "Stragglers")):
+        if named:
+            return ConditionStatus.FALSE, reason
+    return (ConditionStatus.UNKNOWN, "Inconclusive") if open_ else (ConditionStatus.TRUE, "AllHealthy")
+
+
+def _sentence(
+    verdicts: Mapping[str, NodeVerdict],
+    results: Sequence[NodeResult],
+    found: Sequence[str],
+    places: Sequence[str],
+) -> str:
+    if len(verdicts) == 1:
+        ((node, verdict),) = verdicts.items()
+        evidence = next((f": {result.message}" for result in results if result.message), "")
+        return f"node {node} is {verdict.value.lower()}{evidence}"
+    count = len(verdicts)
+    text = f"of {count} nodes, {', '.join(found)}" if found else f"all {count} nodes are healthy"
+    return "; ".join((text, *places))
+
+
+def _list(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return ", ".join(names[:MAX_NAMED]) + more

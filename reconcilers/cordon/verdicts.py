@@ -12,8 +12,8 @@ from controller.cache import Cache
 from controller.resources import ELASTICWORKERS, NODECHECKS
 from crds.elasticworker import ElasticWorker, ExitClass
 from crds.nodecheck import NodeVerdict
-from reconcilers.check.finished import ACCUSERS, BY_VERDICT, FinishedCheck, FinishedChecks, judged_nodes
-from reconcilers.cordon.mark import Verdict, VerdictReason
+from reconcilers.cordon.policy import Verdict, VerdictReason
+from reconcilers.nodecheck.finished import ACCUSERS, BY_VERDICT, FinishedCheck, FinishedChecks, judged_nodes
 from reconcilers.parsing import Parser
 
 
