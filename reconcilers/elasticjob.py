@@ -146,7 +146,7 @@ class ElasticJobReconciler(Reconciler):
 
         turn.suspected_at = suspected_at(job.status.suspected_at, turn.workers, turn.published, turn.now)
         turn.given_up = given_up(job, turn.workers)
-        checks = self._checks.of(job, turn.workers)
+        checks = await self._checks.of(job, turn.workers)
         turn.active_check = checks.active
         standing = standing_of(job, turn.workers, checks, turn.suspected_at, turn.now)
         course = self._plan_world(turn, standing)

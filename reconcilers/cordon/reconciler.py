@@ -6,6 +6,7 @@ the condition, a status of its own, follows, and a crash in between is healed by
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
@@ -37,6 +38,8 @@ from reconcilers.cordon.verdicts import Verdicts
 BY_CORDON = "cordon"
 UNSCHEDULABLE = "spec.unschedulable=true"
 NO_SCHEDULE = "NoSchedule"
+SLICE = 500
+"""Nodes that are judged at a stretch, before others have a turn on the event loop."""
 
 
 class NodeCordonReconciler(Reconciler):
@@ -81,20 +84,27 @@ class NodeCordonReconciler(Reconciler):
 
     async def _has_room(self, name: str) -> bool:
         """Also asks the API server itself: a stale cache must not let the limit be exceeded."""
-        if name not in self._admitted({}):
+        limit = cordon_limit(len(self._nodes), self._options.limit_percent)
+        if len(self._nodes.by_index(BY_CORDON, MarkState.CORDONED)) >= limit:
+            return False
+        if name not in await self._admitted({}, limit):
             return False
         answer = await self._client.list(NODES, field_selector=UNSCHEDULABLE)
-        return name in self._admitted({raw["metadata"]["name"]: raw for raw in answer["items"]})
+        return name in await self._admitted({raw["metadata"]["name"]: raw for raw in answer["items"]}, limit)
 
-    def _admitted(self, fresh: dict[str, dict[str, Any]]) -> frozenset[str]:
+    async def _admitted(self, fresh: dict[str, dict[str, Any]], limit: int) -> frozenset[str]:
         """Which nodes may be cordoned, by the cache and what is known better."""
         known = {raw["metadata"]["name"]: raw for raw in self._marked()}
         for name in self._verdicts.accused():
             raw = self._nodes.get(None, name)
             if raw is not None:
                 known[name] = raw
-        fleet = [self._state(raw) for raw in (known | fresh).values()]
-        return admit(fleet, cordon_limit(len(self._nodes), self._options.limit_percent))
+        fleet = []
+        for number, raw in enumerate((known | fresh).values(), start=1):
+            fleet.append(self._state(raw))
+            if number % SLICE == 0:
+                await asyncio.sleep(0)
+        return admit(fleet, limit)
 
     def _marked(self) -> Iterable[dict[str, Any]]:
         for state in (MarkState.CORDONED, MarkState.HELD):

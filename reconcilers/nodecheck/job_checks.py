@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import re
@@ -385,6 +386,10 @@ def _evidence(status: NodeCheckStatus) -> list[str]:
 # --- reading -----------------------------------------------------------------------------------------------
 
 
+SLICE = 1_000
+"""Nodes that are looked up at a stretch, before others have a turn on the event loop."""
+
+
 class JobChecksView:
     """Reads the NodeChecks of jobs, makes and deletes them."""
 
@@ -395,7 +400,8 @@ class JobChecksView:
         self._finished = FinishedChecks(cache)
         self._parse = Parser(NodeCheck)
 
-    def of(self, job: ElasticJob, workers: Sequence[ElasticWorker]) -> JobChecks:
+    async def of(self, job: ElasticJob, workers: Sequence[ElasticWorker]) -> JobChecks:
+        """All that concern the job and its workers."""
         found = self._of(job)
         if not found and not job.spec.node_check.enabled:
             return JobChecks()
@@ -404,11 +410,19 @@ class JobChecksView:
         return JobChecks(
             of_job=tuple(sorted(map(self._parse.parse, found), key=_age)),
             finished=self._finished.of(found),
-            on_node={node: self._finished.on(node) for node in theirs | known | self._finished.accused()},
+            on_node=await self._on_each(theirs | known | self._finished.accused()),
             nodes_created=self._nodes_created(theirs),
             taken=frozenset(raw["metadata"]["name"] for raw in self._checks.list(job.metadata.namespace)),
             owned=frozenset(raw["metadata"]["uid"] for raw in found if job.metadata.uid in owner_uids(raw)),
         )
+
+    async def _on_each(self, nodes: Collection[str]) -> dict[str, Sequence[FinishedCheck]]:
+        on_node: dict[str, Sequence[FinishedCheck]] = {}
+        for number, node in enumerate(nodes, start=1):
+            on_node[node] = self._finished.on(node)
+            if number % SLICE == 0:
+                await asyncio.sleep(0)
+        return on_node
 
     async def create(self, job: ElasticJob, checks: JobChecks, workers: Sequence[int]) -> str:
         """Make a check of these workers, unless that is done already.

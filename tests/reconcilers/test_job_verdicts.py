@@ -1,13 +1,18 @@
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
+from types import SimpleNamespace
 
+from controller.resources import NODECHECKS
 from crds.elasticworker import WorkerPhase
 from crds.nodecheck import NodeCheck
 from reconcilers.job.relaunch import plan_relaunches
-from reconcilers.nodecheck.job_checks import JobChecks, standing_of
+from reconcilers.nodecheck.finished import FinishedChecks, newest_on
+from reconcilers.nodecheck.job_checks import JobChecks, JobChecksView, standing_of
 from tests.counting import calls
 from tests.reconcilers.build import NOW, check, job, later
+from tests.reconcilers.check_stage import Stage as CheckStage
 from tests.reconcilers.job_stage import all_checks, at, checked_job, job_check
 from tests.reconcilers.test_rendezvous import formed
 
@@ -122,6 +127,45 @@ def stale(workers: int) -> int:
 
 def test_judging_workers_is_linear_in_their_number() -> None:
     assert stale(1_000) <= 12 * stale(100)
+
+
+def reading_beside(nodes: int) -> int:
+    """What it takes to read the checks of a job of two workers, beside finished checks of so many other nodes."""
+    stage = CheckStage()
+    stage.add_nodes("a", "b")
+    for number in range(3):
+        verdict = {
+            "phase": "Succeeded",
+            "completionTime": NOW.isoformat(),
+            "nodes": [f"n{i}" for i in range(nodes)],
+        }
+        stage.add_check(f"other-{number}", status=verdict, nodeSelector={})
+    view = JobChecksView(SimpleNamespace(), stage.stores)  # type: ignore[arg-type]
+    asyncio.run(view.of(checked_job(2), WORKERS))
+    return calls(lambda: asyncio.run(view.of(checked_job(2), WORKERS)))
+
+
+def test_reading_a_jobs_checks_does_not_pay_for_the_nodes_of_others() -> None:
+    assert reading_beside(5_000) <= 2 * reading_beside(50)
+
+
+def test_what_is_kept_of_a_finished_check_is_of_its_newest_version_and_goes_with_it() -> None:
+    stage = CheckStage()
+    finished = FinishedChecks(stage.stores)  # type: ignore[arg-type]
+    ended = {"phase": "Succeeded", "completionTime": NOW.isoformat(), "nodes": ["a"]}
+    for number in range(9):
+        stage.add_check(f"c{number}", status=ended, nodeSelector={})
+    (first, *_) = finished.on("a")
+    assert first is finished.on("a")[0] and first.verdicts["a"] == "Healthy" and len(finished.on("a")) == 9
+    stage.update(NODECHECKS, "c0", {"status": {"faultyNodes": ["a"]}})
+    newest = newest_on("a", finished.on("a"))
+    assert newest is not None and newest.verdicts["a"] == "Faulty" and finished.accused() == {"a"}
+    for number in range(9):
+        stage.delete(NODECHECKS, f"c{number}")
+    assert finished.on("a") == () and finished.accused() == set()
+    stage.add_check("new", status=ended, nodeSelector={})
+    finished.on("a")
+    assert len(finished._known) == 1
 
 
 # --- relaunching ------------------------------------------------------------------------------------
