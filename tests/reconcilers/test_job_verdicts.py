@@ -10,7 +10,7 @@ from crds.nodecheck import NodeCheck
 from reconcilers.job.relaunch import plan_relaunches
 from reconcilers.nodecheck.finished import FinishedChecks, newest_on
 from reconcilers.nodecheck.job_checks import JobChecks, JobChecksView, standing_of
-from tests.counting import calls
+from tests.counting import calls, cpu_seconds
 from tests.reconcilers.build import NOW, check, job, later
 from tests.reconcilers.check_stage import Stage as CheckStage
 from tests.reconcilers.job_stage import all_checks, at, checked_job, job_check
@@ -114,19 +114,23 @@ def test_nothing_is_wanted_of_a_job_without_node_checks() -> None:
     assert not found.unchecked and not found.faulty and not found.slow
 
 
-def stale(workers: int) -> int:
-    """What it takes to judge so many workers by five checks that are not fresh any more."""
-    all_of_them = [at(index, f"n{index}") for index in range(workers)]
-    checks = all_checks(
-        *(job_check(n, of=all_of_them, ended=later(n)) for n in range(1, 6)),
-        nodes=[f"n{i}" for i in range(workers)],
-    )
+def stale(workers: int) -> float:
+    """CPU seconds that it takes to judge so many workers by five checks of the Pods that they had before."""
+    before = [at(index, f"n{index}") for index in range(workers)]
+    now = [at(index, f"n{index}", incarnation=2) for index in range(workers)]
+    nodes = [f"n{index}" for index in range(workers)]
+    checks = [job_check(number, of=before, ended=later(number)) for number in range(1, 6)]
     job = checked_job(workers)
-    return calls(lambda: standing_of(job, all_of_them, checks, later(3_600), later(9_000)))
+
+    def judge() -> None:
+        standing = standing_of(job, now, all_checks(*checks, nodes=nodes), None, later(9_000))
+        assert len(standing.unchecked) == workers
+
+    return cpu_seconds(judge)
 
 
-def test_judging_workers_is_linear_in_their_number() -> None:
-    assert stale(1_000) <= 12 * stale(100)
+def test_judging_workers_does_not_grow_with_the_square_of_their_number() -> None:
+    assert stale(3_000) <= 25 * stale(300), "10 times as many, with room for a busy machine; squared is 100"
 
 
 def reading_beside(nodes: int) -> int:
