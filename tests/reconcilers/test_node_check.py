@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import gc
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -455,11 +456,20 @@ ETCD_BYTES = 1.5 * 2**20
 MANY = [f"ip-10-0-{i // 250}-{i % 250}.eu-west-1.compute.internal" for i in range(7_000)]
 
 
+@pytest.fixture
+def no_collections() -> Iterator[None]:
+    """Going through millions of objects again and again takes longer than what is tested."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
 def size(staged: Stage) -> int:
     return len(orjson.dumps(staged.get(NODECHECKS, "c")))
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.usefixtures("no_collections")
 async def test_a_check_of_7000_nodes_of_which_nothing_passes_fits_into_etcd() -> None:
     staged = stage(MANY, Agents(passes=lambda round_, members: False))
     sizes = []
@@ -473,6 +483,7 @@ async def test_a_check_of_7000_nodes_of_which_nothing_passes_fits_into_etcd() ->
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.usefixtures("no_collections")
 async def test_a_check_of_a_job_of_7000_workers_comes_to_its_verdicts() -> None:
     staged = Stage(Agents(passes=lambda round_, members: MANY[5_000] not in members))
     staged.add_nodes(*MANY)
