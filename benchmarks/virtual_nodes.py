@@ -10,15 +10,15 @@ from typing import Any
 from agent.rendezvous.world import World
 from benchmarks.node_check_agents import FAILED, LOCAL, PAIR
 from benchmarks.virtual_cluster import CONTROLLER, ApiServer, Collection, wall_time
-from benchmarks.virtual_time import running_loop
+from benchmarks.virtual_time import now, running_loop
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, LEASES, NODECHECKS, NODES, PODS, Object
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.protocol import AgentState, RendezvousPhase
+from reconcilers.pod.assignment import build_job_pod
 from reconcilers.pod.heartbeat import lease_of
 from reconcilers.pod.injection import inject_agent
-from reconcilers.pod.job_pod import build_job_pod
 from reconcilers.pod.options import AgentSource
 
 PODS_A_SECOND = 300.0
@@ -105,7 +105,11 @@ class VirtualNodes:
         server, name = self._server, worker["metadata"]["name"]
         made = server.create(ELASTICWORKERS, worker, CONTROLLER)
         parsed = ElasticWorker.model_validate(made)
-        server.create(LEASES, lease_of(parsed, job.spec.elastic_policy.heartbeat_timeout_seconds), CONTROLLER)
+        server.create(
+            LEASES,
+            lease_of(parsed, None, job.spec.elastic_policy.heartbeat_timeout_seconds, now()),
+            CONTROLLER,
+        )
         pod, index = build_job_pod(job, parsed), parsed.spec.index
         inject_agent(pod, AgentSource())
         pod["spec"]["nodeName"] = f"node-{index % self._nodes}"

@@ -39,7 +39,7 @@ LABEL_MAY_CORDON = f"{GROUP}/may-cordon"
 """Of a Namespace, "true": what its checks and workers say of nodes counts for their cordon."""
 
 ANNOTATION_CORDON = f"{GROUP}/cordon"
-"""What we set on a Node, and on whose verdict (`reconcilers/cordon/mark.py`)."""
+"""What we set on a Node, and on whose verdict (`reconcilers/cordon/policy.py`)."""
 
 ANNOTATION_RESOURCES = f"{GROUP}/resources"
 """Of a Pod: the digest of what its first container may use (`reconcilers/pod/resources.py`)."""

@@ -15,8 +15,14 @@ from crds.protocol import Accelerator as Accelerator
 from crds.protocol import NodeCheckPhase as NodeCheckPhase
 
 NodeNames = Annotated[
-    list[Name], Field(max_length=5_000, json_schema_extra={"x-kubernetes-list-type": "atomic"})
+    list[Name], Field(max_length=10_000, json_schema_extra={"x-kubernetes-list-type": "atomic"})
 ]
+
+Places = Annotated[
+    list[Annotated[int, Field(ge=0, lt=10_000)]],
+    Field(max_length=64, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
+]
+"""Nodes by their places in `status.nodes`, counted from 0."""
 
 NodeSelector = Annotated[dict[str, Annotated[str, Field(max_length=63)]], Field(max_length=32)]
 
@@ -58,7 +64,7 @@ class NodeCheckSpec(Model):
     cordon: bool = True
     """Cordon nodes found faulty, and lift our cordon of those that pass."""
     timeout_seconds: Annotated[int, Field(ge=10, le=3_600)] = CHECK_TIMEOUT_SECONDS
-    """A node that has not answered a step of the check by then gave no answer, and that is a fault of its."""
+    """A node that has not answered a step of the check by then gave no answer, which counts as its fault."""
     straggler_ratio: Annotated[float, Field(gt=1.0, le=10.0)] = 1.5
     """A node slower than this many times the median is a straggler at once."""
     fresh_seconds: Annotated[int, Field(ge=0, le=604_800)] = 0
@@ -81,27 +87,40 @@ class CheckGroup(Model):
     """That agent's TCPStore, where the group meets."""
 
 
-class GroupOutcome(Model):
-    """How a group's test went. It passed if all of its members say so."""
+Measured = Annotated[
+    list[float], Field(max_length=5_000, json_schema_extra={"x-kubernetes-list-type": "atomic"})
+]
+"""One figure a test; 0 where nothing was measured. Empty if no test of the round measured it."""
 
-    members: GroupMembers
-    passed: bool
+
+class FailedTest(Model):
+    """A test of a group that did not pass."""
+
+    test: Annotated[int, Field(ge=0, lt=5_000)]
+    """Its place in `tests`, counted from 0."""
     message: Text = ""
-    """What was wrong, and who says so."""
-    silent: Annotated[
-        list[Name], Field(max_length=64, json_schema_extra={"x-kubernetes-list-type": "atomic"})
-    ] = Field(default_factory=list)
+    """What was wrong, and who says so. Of many failed tests, the first ones have it."""
+    silent: Places = Field(default_factory=list)
     """Members that gave no answer: a failure of theirs, which says nothing about the others."""
-    figures: Figures = Field(default_factory=dict)
 
 
 class CheckRound(Model):
-    """A finished round."""
+    """A finished round: what the diagnosis needs of it."""
 
     number: Annotated[int, Field(ge=1)]
-    groups: Annotated[
-        list[GroupOutcome], Field(max_length=5_000, json_schema_extra={"x-kubernetes-list-type": "atomic"})
-    ]
+    tests: Annotated[
+        list[Annotated[Places, Field(min_length=1)]],
+        Field(max_length=5_000, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
+    ] = Field(default_factory=list)
+    """The members of each group, in rank order."""
+    failed: Annotated[
+        list[FailedTest], Field(max_length=5_000, json_schema_extra={"x-kubernetes-list-type": "atomic"})
+    ] = Field(default_factory=list)
+    """All other tests passed."""
+    bus_gbps: Measured = Field(default_factory=list)
+    """The bus bandwidth of each test, in GB/s."""
+    latency_us: Measured = Field(default_factory=list)
+    """The latency of each test, in microseconds."""
 
 
 class Withdrawal(Model):
@@ -183,18 +202,19 @@ class NodeCheckStatus(Model):
     ] = Field(default_factory=list)
     """The finished rounds."""
     withdrawn: Annotated[
-        list[Withdrawal], Field(max_length=5_000, json_schema_extra={"x-kubernetes-list-type": "atomic"})
+        list[Withdrawal], Field(max_length=10_000, json_schema_extra={"x-kubernetes-list-type": "atomic"})
     ] = Field(default_factory=list)
     node_results: Annotated[
         list[NodeResult],
         # Not a map: managedFields would name every field of every node, and be as large as the results.
-        Field(max_length=5_000, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
+        Field(max_length=10_000, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
     ] = Field(default_factory=list)
-    """The verdicts. Before the check has finished, on nodes that failed their own tests, or gave no answer.
+    """Verdicts with their evidence, of 250 nodes at most, those that are not healthy first.
 
-    Every agent of the check watches it: of many nodes, only the unhealthy have the details.
+    Before the check has finished: all nodes that failed their own tests, or gave no answer.
     """
     faulty_nodes: NodeNames = Field(default_factory=list)
+    """All of them, as in the next two. Nodes that are in none of the three are healthy."""
     stragglers: NodeNames = Field(default_factory=list)
     inconclusive: NodeNames = Field(default_factory=list)
     faulty_links: Annotated[

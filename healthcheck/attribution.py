@@ -247,7 +247,7 @@ class _Inquiry:
     def _is_explained(self, members: Sequence[NodeName]) -> bool:
         return (
             any(self._is_guilty(name) for name in members)
-            or any(pair.issubset(members) for pair in self._found.links)
+            or any(frozenset(pair) in self._found.links for pair in combinations(members, 2))
             or (
                 any(name in self._found.cut_off for name in members)
                 and len({self._domain_of.get(name) for name in members}) > 1

@@ -9,11 +9,12 @@ pair that failed, while both of its nodes passed elsewhere since, meets again, t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 
 from healthcheck.attribution import ACCUSED, OPEN, Attribution, Standing
-from healthcheck.fleet import Node, NodeName
+from healthcheck.fleet import Domain, Node, NodeName
 from healthcheck.trials import Ledger
 
 Group = tuple[NodeName, ...]
@@ -74,6 +75,57 @@ def next_groups(
     return _Round(nodes, evidence, absent).groups(screening)
 
 
+class _Partners:
+    """Who may be chosen as a partner, by domain, in the order of preference that is the same for everybody.
+
+    So a choice looks at few heads of queues instead of at all nodes.
+    """
+
+    def __init__(
+        self,
+        ordered: Iterable[NodeName],
+        domains: Mapping[NodeName, Domain | None],
+        free: Collection[NodeName],
+    ) -> None:
+        self._free = free
+        self._place = {name: place for place, name in enumerate(ordered)}
+        self._queues: dict[Domain | None, list[NodeName]] = {}
+        for name in reversed(self._place):
+            self._queues.setdefault(domains[name], []).append(name)
+        self._heads = [(self._place[queue[-1]], domain) for domain, queue in self._queues.items()]
+        heapify(self._heads)
+
+    def __contains__(self, name: NodeName) -> bool:
+        return name in self._place and name in self._free
+
+    def best_of(self, domain: Domain | None, without: Collection[NodeName] = ()) -> NodeName | None:
+        """The first of this domain that is free."""
+        queue = self._queues.get(domain, [])
+        while queue and queue[-1] not in self._free:
+            queue.pop()
+        return next((name for name in reversed(queue) if name in self._free and name not in without), None)
+
+    def best_elsewhere(self, domains: Collection[Domain | None]) -> NodeName | None:
+        """The first of all other domains that is free."""
+        found, looked_at = None, []
+        while self._heads and found is None:
+            place, domain = heappop(self._heads)
+            head = self.best_of(domain)
+            if head is None:
+                continue
+            now = (self._place[head], domain)
+            if domain in domains:
+                looked_at.append(now)
+            elif now[0] > place:
+                heappush(self._heads, now)
+            else:
+                looked_at.append(now)
+                found = head
+        for entry in looked_at:
+            heappush(self._heads, entry)
+        return found
+
+
 class _Round:
     """Fills one round: whoever is in a group is no longer free."""
 
@@ -96,15 +148,17 @@ class _Round:
         trusted = self._trusted()
         self._rerun_pairs()
         presumed = [name for name in self._free if self._is_presumed(name)]
+        good, fair = self._partners(trusted), self._partners(presumed)
         for name in self._by_need(name for name in self._open() if not self._is_presumed(name)):
-            self._seat(name, [*trusted, *presumed], self._may_retest)
+            self._seat(name, (good, fair), self._may_retest)
         for name in self._by_need(presumed):
-            self._seat(name, trusted, self._may_retest)
+            self._seat(name, (good,), self._may_retest)
         suspects = self._by_need(self._open())
+        others = self._partners(suspects)
         for name in suspects:
-            self._seat(name, suspects, self._may_meet_suspect)
+            self._seat(name, (others,), self._may_meet_suspect)
         for name in self._mates_of_cut_off(trusted):
-            self._seat(name, trusted, self._is_elsewhere)
+            self._seat(name, (good,), self._is_elsewhere)
         if screening:
             self._screen(trusted)
         return tuple(self._groups)
@@ -114,14 +168,31 @@ class _Round:
             if pair.issubset(self._free):
                 self._group(*sorted(pair, key=self._rank.__getitem__))
 
+    def _partners(self, names: Iterable[NodeName]) -> _Partners:
+        ordered = sorted(names, key=lambda name: (-self._ledger.passes(name), self._rank[name]))
+        return _Partners(ordered, self._domain, self._free)
+
     def _seat(
-        self, name: NodeName, partners: Iterable[NodeName], allowed: Callable[[NodeName, NodeName], bool]
+        self, name: NodeName, pools: Sequence[_Partners], allowed: Callable[[NodeName, NodeName], bool]
     ) -> None:
+        """Groups the node with the allowed partner that it prefers of all in the pools.
+
+        Of the nodes that it has not met, that can only be the first of its own domain, of a domain that it
+        has tried, or of all others.
+        """
         if name not in self._free:
             return
-        candidates = [p for p in partners if p != name and p in self._free and allowed(name, p)]
+        partners = [other for trial in self._ledger.of(name) for other in trial.others(name)]
+        met, tried = set(partners), Counter(map(self._domain.get, partners))
+        near = {self._domain[name], *tried}
+        found: set[NodeName | None] = set()
+        for pool in pools:
+            found.update(other for other in met if other in pool)
+            found.update(pool.best_of(domain, {name, *met}) for domain in near)
+            found.add(pool.best_elsewhere(near))
+        candidates = [other for other in found if other is not None and allowed(name, other)]
         if candidates:
-            self._group(name, min(candidates, key=lambda other: self._preference(name, other)))
+            self._group(name, min(candidates, key=lambda other: self._preference(name, other, tried)))
 
     def _screen(self, trusted: Sequence[NodeName]) -> None:
         """Pairs whoever is free with the next that it has not met, rather in another domain."""
@@ -134,14 +205,13 @@ class _Round:
                 waiting.remove(partner)
                 self._group(name, partner)
 
-    def _preference(self, name: NodeName, partner: NodeName) -> tuple[bool, bool, int, int, int, int]:
+    def _preference(
+        self, name: NodeName, partner: NodeName, tried: Mapping[Domain | None, int]
+    ) -> tuple[bool, bool, int, int, int, int]:
         """Its own rack once, then who is new to it, from a rack little tried, who passed often; then by rank.
 
         Its own rack first, so that a node whose rack is cut off from the others is seen to pass inside.
         """
-        tried = Counter(
-            self._domain.get(other) for trial in self._ledger.of(name) for other in trial.others(name)
-        )
         domain = self._domain[partner]
         return (
             self._is_presumed(partner),

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import median
 
 from healthcheck.fleet import Node, NodeName
@@ -50,19 +51,28 @@ class Peers:
         if minimum is not None and self._speed(value) < self._speed(minimum):
             return Slowness(self.metric, value, minimum)
         few = len(self.values) < settings.smallest_fleet_with_spread
-        compared = [best for name, best in self.values.items() if not few or name not in members]
-        if not compared:
+        typical = self._typical_without(members) if few else self._typical
+        if typical is None:
             return None
-        typical = median(compared)
         slowdown = self._slowdown(value, typical)
         if 1 - 1 / slowdown <= settings.floor(self.metric):
             return None
         if slowdown >= (settings.small_fleet_ratio if few else settings.straggler_ratio):
             return Slowness(self.metric, value, typical)
-        deviation = median(abs(best - typical) for best in compared) * MAD_TO_STANDARD_DEVIATION
-        if not few and abs(value - typical) > settings.deviations * deviation:
+        if not few and abs(value - typical) > settings.deviations * self._standard_deviation:
             return Slowness(self.metric, value, typical)
         return None
+
+    @cached_property
+    def _typical(self) -> float:
+        return median(self.values.values())
+
+    @cached_property
+    def _standard_deviation(self) -> float:
+        return MAD_TO_STANDARD_DEVIATION * median(abs(best - self._typical) for best in self.values.values())
+
+    def _typical_without(self, members: Collection[NodeName]) -> float | None:
+        return median(others) if (others := [v for n, v in self.values.items() if n not in members]) else None
 
     def _slowdown(self, value: float, typical: float) -> float:
         """How many times slower than `typical`; below 1 is faster."""

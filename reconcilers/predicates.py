@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from controller.store import Change
-from reconcilers.node_check import is_finished
-from reconcilers.node_cordon import cordon_view, may_cordon
+from reconcilers.cordon.reconciler import cordon_view, may_cordon
+from reconcilers.nodecheck.finished import is_finished
 
 
 def cordon_label_changes(change: Change) -> bool:

@@ -25,15 +25,16 @@ from controller.resources import (
 )
 from crds import names
 from reconcilers.account.metrics import JobMetrics
-from reconcilers.check.verdicts import BY_EXIT_CLASS, failed_nodes, judged_nodes, last_exit_classes
 from reconcilers.clock import Clock
 from reconcilers.companions import CompanionReconciler
-from reconcilers.cordon.mark import MarkState
 from reconcilers.cordon.options import CordonMode, CordonOptions
+from reconcilers.cordon.policy import MarkState
+from reconcilers.cordon.reconciler import BY_CORDON, NodeCordonReconciler, cordon_states
+from reconcilers.cordon.verdicts import accusation_keys, decided_nodes, failed_nodes
 from reconcilers.elasticjob import ElasticJobReconciler
 from reconcilers.managed_by import OfOurJobs, own_key
-from reconcilers.node_check import NodeCheckReconciler, has_nodes
-from reconcilers.node_cordon import BY_CORDON, NodeCordonReconciler, cordon_states
+from reconcilers.nodecheck.finished import BY_VERDICT, verdict_keys
+from reconcilers.nodecheck.reconciler import NodeCheckReconciler, has_nodes
 from reconcilers.pod.options import PodOptions
 from reconcilers.predicates import (
     becomes_ready_or_not,
@@ -68,7 +69,7 @@ COMPANION_WORKERS = 4
 CHECK_WORKERS = 2
 PLAN_WORKERS = 2
 CHECK_TIMEOUT_SECONDS = 600.0
-"""Where nothing passes among 5,000 nodes, a round is planned for a minute of CPU time; 1,000 take 3 s."""
+"""A check of 10,000 nodes makes as many workers in one look."""
 CORDON_WORKERS = 1
 """No more: two cordons at once could both take the last place under the limit."""
 
@@ -96,7 +97,9 @@ def add_indexes(cache: Cache) -> None:
     cache.add_index(ELASTICWORKERS, BY_JOB, job_keys)
     cache.add_index(ELASTICWORKERS, BY_NODE, node_names)
     cache.add_index(ELASTICWORKERS, BY_OWNER, owner_uids)
+    cache.add_index(ELASTICWORKERS, BY_VERDICT, accusation_keys)
     cache.add_index(NODECHECKS, BY_JOB, job_keys)
+    cache.add_index(NODECHECKS, BY_VERDICT, verdict_keys)
     cache.add_index(PODS, BY_OWNER, owner_uids)
     cache.add_index(PODS, BY_JOB, pods_job)
     cache.add_index(SCALEPLANS, BY_OWNER_JOB, owner_job)
@@ -241,7 +244,6 @@ def add_scale_plans(manager: Manager, clock: Clock) -> None:
 def _add_cordon(manager: Manager, clock: Clock, options: CordonOptions) -> None:
     """Whatever may give or take room under the limit also wakes the nodes that wait for it."""
     cache = manager.cache
-    cache.add_index(ELASTICWORKERS, BY_EXIT_CLASS, last_exit_classes)
     cache.add_index(NODES, BY_CORDON, cordon_states)
     if options.mode is CordonMode.OFF:
         return
@@ -251,7 +253,7 @@ def _add_cordon(manager: Manager, clock: Clock, options: CordonOptions) -> None:
         return _requests(nodes.by_index(BY_CORDON, MarkState.HELD))
 
     def judged(check: dict[str, Any]) -> Iterable[Request]:
-        names_judged = judged_nodes(check)
+        names_judged = decided_nodes(check)
         return [*_named(names_judged), *held(check)] if names_judged else []
 
     def failures(worker: dict[str, Any]) -> Iterable[Request]:

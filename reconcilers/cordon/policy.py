@@ -1,15 +1,83 @@
-"""Which nodes are cordoned, and which cordons are lifted: pure functions.
+"""Which nodes are cordoned, which cordons are lifted, and what people are told of it: pure functions.
 
 A decision is the node as it should be. The newest verdict decides, whoever spoke it; those that could not
 tell, and stragglers, do not get here. Nothing is undone but what the mark says we did.
+
+The mark is one annotation on the Node. It says what we set there, and on whose verdict; so a cordon that is
+not ours is never lifted. It remembers the verdict when the NodeCheck or the job that it came from is gone, so
+that a report from before the last passing check does not count again then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
 
-from reconcilers.cordon.mark import Mark, MarkState, Verdict
+from pydantic import ValidationError
+
+from controller.events import EventType
+from crds import names
+from crds.model import ConditionStatus, Model
+from reconcilers.cordon.options import CordonMode, CordonOptions
+
+
+class VerdictReason(StrEnum):
+    """Values of our taint, and reasons of our condition."""
+
+    CHECK_FAILED = "CheckFailed"
+    HARDWARE_ERROR = "HardwareError"
+    CHECK_PASSED = "CheckPassed"
+
+
+class Verdict(Model):
+    """What one check or one job's worker says about one node."""
+
+    time: datetime
+    healthy: bool
+    reason: str
+    """A `VerdictReason`, or one of a newer controller: its marks must stay readable."""
+    kind: str
+    namespace: str
+    name: str
+    """With kind and namespace: the object that says so."""
+
+
+class MarkState(StrEnum):
+    CORDONED = "Cordoned"
+    HELD = "Held"
+    """To be cordoned, when the limit leaves room."""
+    OVERRULED = "Overruled"
+    """A person undid the cordon; that stands until there is a newer verdict."""
+    LIFTED = "Lifted"
+    """The newest verdict says that the node is well."""
+
+
+class Mark(Model):
+    state: MarkState
+    verdict: Verdict
+    """The newest that has been acted upon."""
+    taint: str | None = None
+    """The value of the taint that we set; None if we set none."""
+    unschedulable: bool = False
+    """Whether it was us who set spec.unschedulable."""
+
+
+def read_mark(node: dict[str, Any]) -> Mark | None:
+    """A mark that somebody made unreadable is none: then nothing on the node is known to be ours."""
+    written = (node["metadata"].get("annotations") or {}).get(names.ANNOTATION_CORDON)
+    if written is None:
+        return None
+    try:
+        return Mark.model_validate_json(written)
+    except ValidationError:
+        return None
+
+
+def write_mark(mark: Mark) -> str:
+    return mark.model_dump_json(by_alias=True, exclude_none=True)
 
 
 @dataclass(frozen=True)
@@ -30,12 +98,12 @@ class NodeState:
         return self.mark is not None and self.mark.state is MarkState.CORDONED
 
 
-def newest(verdicts: Iterable[Verdict]) -> Verdict | None:
+def newest_verdict(verdicts: Iterable[Verdict]) -> Verdict | None:
     """The one that decides. Of two at the same time it is the accusation: only a newer pass clears."""
     return max(verdicts, key=lambda v: (v.time, not v.healthy, v.kind, v.namespace, v.name), default=None)
 
 
-def decide(node: NodeState, *, admitted: bool) -> NodeState:
+def decide_cordon(node: NodeState, *, admitted: bool) -> NodeState:
     """The node as it should be.
 
     Args:
@@ -69,7 +137,7 @@ def admit(fleet: Iterable[NodeState], limit: int) -> frozenset[str]:
     for node in fleet:
         if node.cordoned:
             cordoned.add(node.name)
-        elif node.verdict is not None and decide(node, admitted=True).cordoned:
+        elif node.verdict is not None and decide_cordon(node, admitted=True).cordoned:
             waiting.append((node.verdict, node.name))
     waiting.sort(key=lambda item: (item[0].time, item[1]))
     room = max(limit - len(cordoned), 0)
@@ -106,3 +174,75 @@ def _released(node: NodeState, state: MarkState, verdict: Verdict) -> NodeState:
         taint = None if taint == node.mark.taint else taint
         unschedulable = unschedulable and not node.mark.unschedulable
     return replace(node, mark=Mark(state=state, verdict=verdict), taint=taint, unschedulable=unschedulable)
+
+
+HELD = "CordonHeld"
+"""Reason of the condition while the limit keeps a faulty node in service."""
+
+
+@dataclass(frozen=True)
+class Statement:
+    status: ConditionStatus
+    reason: str
+    message: str
+    event_type: EventType
+    event_reason: str
+
+
+def statement_on(
+    node: NodeState, wanted: NodeState, options: CordonOptions, *, accused: bool
+) -> Statement | None:
+    """What to say of a node; None to leave what is said as it is.
+
+    Args:
+        node: as it was found.
+        wanted: as `decide_cordon` wants it, which a dry run does not make true.
+        accused: whether the condition is True now, so that it has to be taken back.
+    """
+    if wanted.mark is not None and wanted.mark.state is not MarkState.LIFTED:
+        dry = options.mode is CordonMode.REPORT and not node.cordoned
+        return _accusation(wanted.mark, options, dry=dry)
+    if accused or node.cordoned:
+        return _acquittal(wanted, options)
+    return None
+
+
+def _accusation(mark: Mark, options: CordonOptions, *, dry: bool) -> Statement:
+    true, said = ConditionStatus.TRUE, _said(mark.verdict)
+    if mark.state is MarkState.OVERRULED:
+        message = f"{said}; uncordoned by hand, which stands until there is a newer verdict"
+        return Statement(true, "CordonOverruled", message, "Normal", "CordonOverruled")
+    if mark.state is MarkState.HELD:
+        message = (
+            f"{said}; not cordoned, because as many nodes are as --cordon-limit allows "
+            f"({options.limit_percent}% of all, and at least one)"
+        )
+        return Statement(true, HELD, message, "Warning", HELD)
+    if dry:
+        message = f"{said}; the controller runs with --cordon=report and cordons nothing"
+        return Statement(true, mark.verdict.reason, message, "Warning", "CordonReported")
+    return Statement(true, mark.verdict.reason, f"{said}; cordoned", "Warning", "Cordoned")
+
+
+def _acquittal(node: NodeState, options: CordonOptions) -> Statement:
+    false, verdict = ConditionStatus.FALSE, node.verdict
+    if verdict is None or not verdict.healthy:
+        message = "what accused this node has been deleted before it was cordoned"
+        return Statement(false, "VerdictGone", message, "Normal", "VerdictGone")
+    said = _said(verdict)
+    if options.mode is CordonMode.REPORT:
+        message = f"{said}; the controller runs with --cordon=report and lifts no cordon"
+        return Statement(false, verdict.reason, message, "Normal", "CordonReported")
+    others = node.unschedulable or node.taint is not None
+    message = f"{said}; the cordon that others set stays" if others else f"{said}; not cordoned any more"
+    return Statement(false, verdict.reason, message, "Normal", "CordonLifted")
+
+
+def _said(verdict: Verdict) -> str:
+    speaker = f"{verdict.kind} {verdict.namespace}/{verdict.name}"
+    when = verdict.time.strftime("%Y-%m-%dT%H:%M:%SZ")
+    if verdict.healthy:
+        return f"{speaker} passed this node at {when}"
+    if verdict.reason == VerdictReason.HARDWARE_ERROR:
+        return f"{speaker} ended on this node with a hardware error at {when}"
+    return f"{speaker} found this node faulty at {when}"

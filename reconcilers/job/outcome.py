@@ -13,13 +13,12 @@ from crds.elasticjob import ElasticJob, ElasticJobStatus, JobPhase, Rendezvous, 
 from crds.model import Condition
 from crds.nodecheck import NodeCheck
 from reconcilers.acts import Event
-from reconcilers.check.job_check import named
-from reconcilers.check.job_check_report import NODES_CHECKED, QUIET, Finding, interrupted
 from reconcilers.conditions import with_condition
 from reconcilers.failure.incidents import Incident, in_one_line
 from reconcilers.failure.policy import Assessment
 from reconcilers.job import status as job_status
 from reconcilers.job.workers import Workers
+from reconcilers.nodecheck.job_checks import NODES_CHECKED, QUIET, Finding, interrupted, named
 from reconcilers.scale.plan import intent_of
 from reconcilers.scale.rolling import Freshness
 from reconcilers.scale.scaled import phase_while_scaling, with_scaled

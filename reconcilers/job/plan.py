@@ -20,16 +20,6 @@ from crds.nodecheck import NodeCheck
 from reconcilers.account.ledger import with_account
 from reconcilers.account.state import Moment, failed_at
 from reconcilers.acts import Act, Event, Verb, create
-from reconcilers.check.job_check import (
-    Course,
-    active_check,
-    next_check,
-    outdated,
-    plan_world,
-    waiting_since_the_check,
-)
-from reconcilers.check.job_check_report import CheckState, finding_of
-from reconcilers.check.job_verdicts import Standing, standing_of
 from reconcilers.conditions import observed_at
 from reconcilers.failure.budgets import Overdrawn
 from reconcilers.failure.hardware_smell import suspected_at
@@ -43,6 +33,8 @@ from reconcilers.job.run_policy import seconds_to_deadline, seconds_to_expiry
 from reconcilers.job.seen import Seen
 from reconcilers.job.status import has_succeeded, training_types
 from reconcilers.job.workers import Workers, plan_workers, slot_of
+from reconcilers.nodecheck.job_checks import CheckState, Standing, finding_of, standing_of
+from reconcilers.nodecheck.job_world import Course, plan_world, waiting_since_the_check
 from reconcilers.scale import rolling
 from reconcilers.scale.rolling import Freshness, Roll, freshness, plan_roll
 from reconcilers.scale.uptake import take_up, with_moves_done, with_sources
@@ -98,7 +90,7 @@ class _Look:
 
     @cached_property
     def active_check(self) -> NodeCheck | None:
-        return active_check(self.seen.checks.of_job)
+        return self.seen.checks.active
 
     @cached_property
     def suspected_at(self) -> datetime | None:
@@ -190,7 +182,7 @@ def _train(look: _Look) -> Plan:
     if course.check and look.seen.check_refused:
         course = course.without_check()
     elif course.check:
-        check = create(NODECHECKS, next_check(look.job, look.seen.checks.taken, course.check))
+        check = create(NODECHECKS, look.seen.checks.next_for(look.job, course.check))
     relaunches, retry_seconds = _relaunches(look, course.decision.rendezvous, roll, failures.renewals)
     waits = course.decision.look_again_seconds, retry_seconds, seconds_to_deadline(look.job, now)
     plan = _go_on(look, course, failures, broken_at, waits)
@@ -246,7 +238,7 @@ def _go_on(
     workers, checks, world = look.workers, look.seen.checks, course.decision.rendezvous
     job, moved = with_moves_done(look.job, workers, world)
     state = CheckState(
-        checks.of_job, look.active_check, look.seen.check_refused, look.standing.unchecked, course.left_out
+        checks.finished, look.active_check, look.seen.check_refused, look.standing.unchecked, course.left_out
     )
     training = Training(
         world=world,
@@ -263,7 +255,7 @@ def _go_on(
     found = outcome.progress(job, workers, training, look.now)
     told = outcome.of_world(look.published, course.decision, failures.incident, workers)
     events = (*told, *outcome.of_moves(moved), *found.events)
-    acts = [deleted(NODECHECKS, old.metadata) for old in outdated(checks.of_job, checks.owned)]
+    acts = [deleted(NODECHECKS, old.metadata) for old in checks.outdated]
     found = replace(found, events=events, broken_at=broken_at)
     return _plan(replace(look, job=job), found, acts, waits)
 

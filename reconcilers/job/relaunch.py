@@ -9,7 +9,7 @@ from datetime import datetime
 from crds import names
 from crds.elasticjob import ElasticJob, FailureAction, JobPhase, Rendezvous, RendezvousPhase
 from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
-from reconcilers.check.job_verdicts import UNJUDGED, Standing
+from reconcilers.nodecheck.job_checks import UNJUDGED, Standing
 from reconcilers.pod.worker_status import ENDED
 
 MAX_DELAY_SECONDS = 60.0

@@ -14,11 +14,9 @@ from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODES, PODS
 from crds import names
 from crds.elasticjob import ElasticJob, Rendezvous
 from crds.elasticworker import ElasticWorker
-from reconcilers.check.job_check import active_check
-from reconcilers.check.job_checks import JobChecks
-from reconcilers.check.job_verdicts import Checks
 from reconcilers.clock import Clock
 from reconcilers.job.workers import Workers
+from reconcilers.nodecheck.job_checks import JobChecks, JobChecksView
 from reconcilers.observations import Observations
 from reconcilers.scale.job_plans import JobPlans
 from reconcilers.scale.uptake import Plans, Vacant
@@ -40,7 +38,7 @@ class Seen:
     plans: Plans = field(default_factory=Plans)
     vacant: Vacant = field(default_factory=dict)
     """Retired slots of which nothing is left."""
-    checks: Checks = field(default_factory=Checks)
+    checks: JobChecks = field(default_factory=JobChecks)
     pods: Mapping[str, str | None] = field(default_factory=dict)
     """The Pods that the cache shows, by name, with the digest of the resources that they were built with."""
     nodes: Sequence[Object] = ()
@@ -64,7 +62,7 @@ class JobView:
         self._pods = cache.store(PODS)
         self._nodes = cache.store(NODES)
         self._plans = JobPlans(client, cache)
-        self._checks = JobChecks(cache)
+        self._checks = JobChecksView(cache)
         self._parse_job = cache.models(ELASTICJOBS, ElasticJob)
         self._parse_worker = cache.models(ELASTICWORKERS, ElasticWorker)
         self._joined = Observations(self._workers, clock.monotonic)
@@ -80,7 +78,7 @@ class JobView:
         workers = Workers(await self._workers_of(job))
         if job.status.phase is not None and job.status.phase.finished:
             return Seen(job, raw, workers)
-        plans, checks = await self._plans.read(job), self._checks.read(job, workers)
+        plans, checks = await self._plans.read(job), await self._checks.of(job, workers)
         return Seen(
             job=job,
             raw=raw,
@@ -111,9 +109,8 @@ class JobView:
         pods = {name: self._pods.get(namespace, name) for namespace, name in wanted}
         return {name: built_with(pod) for name, pod in pods.items() if pod is not None}
 
-    async def _ages(self, workers: Workers, checks: Checks) -> Ages:
-        active = active_check(checks.of_job)
-        checking = active.metadata.name if active else None
+    async def _ages(self, workers: Workers, checks: JobChecks) -> Ages:
+        checking = checks.active.metadata.name if checks.active else None
         joined, checkpoint = {}, {}
         for number, worker in enumerate(workers, start=1):
             uid, step = worker.metadata.uid, checkpoint_of(worker)

@@ -15,8 +15,8 @@ from crds import names
 from crds.elasticjob import ElasticJob, Rendezvous, RendezvousPhase, Scaling
 from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.scaleplan import ScalePlan, ScalePlanPhase
-from reconcilers.check.job_verdicts import LONG_AGO
 from reconcilers.job.status import training_types
+from reconcilers.nodecheck.finished import LONG_AGO
 from reconcilers.pod.worker_status import current_report
 from reconcilers.scale.plan import Intent, intent_of
 from reconcilers.scale.plan_resources import laid_over

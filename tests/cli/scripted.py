@@ -121,6 +121,11 @@ def worker(index: int, *, job_name: str = "digits", incarnation: int = 1, **stat
 def node_check(
     name: str = "node-check-abcde", spec: JSON | None = None, uid: str = "uid-check", **status: Any
 ) -> JSON:
+    """Its `rounds` have names of nodes here, and their places in `nodes` in the object."""
+    told = status.get("rounds") or []
+    met = [node for done in told for group in done["groups"] for node in group["members"]]
+    nodes = status.setdefault("nodes", list(dict.fromkeys(met))) if met else status.get("nodes", [])
+    status |= {"rounds": [_as_stored(done, nodes) for done in told]} if told else {}
     return {
         "apiVersion": "elastic.iml.github.io/v1alpha1",
         "kind": "NodeCheck",
@@ -133,6 +138,20 @@ def node_check(
         },
         "spec": spec or {"nodeSelector": {}, "cordon": True},
         "status": status,
+    }
+
+
+def _as_stored(done: JSON, nodes: list[str]) -> JSON:
+    groups = done["groups"]
+    return {
+        "number": done["number"],
+        "tests": [[nodes.index(node) for node in group["members"]] for group in groups],
+        "failed": [
+            {"test": at, "message": group.get("message", "")}
+            for at, group in enumerate(groups)
+            if not group["passed"]
+        ],
+        "busGbps": [group["figures"].get("pair_bus_gbps", 0.0) for group in groups],
     }
 
 

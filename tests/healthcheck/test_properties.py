@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from healthcheck.diagnosis import Verdict
-from healthcheck.fleet import Node
+from healthcheck import pairing
+from healthcheck.diagnosis import Verdict, investigate
+from healthcheck.fleet import Domain, Node
 from healthcheck.measurements import GroupResult, History, RoundResult
 from healthcheck.plan import Round, next_step
 from healthcheck.settings import Settings
+from tests.counting import calls
 from tests.healthcheck.build import Group, Probe, fleet, hard, play
 
 SIZES = st.integers(1, 24)
@@ -164,3 +168,63 @@ def test_suspects_do_not_meet_while_a_trusted_node_is_free(case: tuple[list[Node
         if any(passed.isdisjoint(group) for group in groups):
             assert passed <= seated
         passed |= {name for group in round_.groups if group.passed for name in group.members}
+
+
+# --- the choice of partners ---------------------------------------------------------------------------
+
+
+class _EveryPartner(pairing._Round):
+    """Looks at all nodes for each choice."""
+
+    def _seat(
+        self, name: str, pools: Sequence[pairing._Partners], allowed: Callable[[str, str], bool]
+    ) -> None:
+        if name not in self._free:
+            return
+        tried = Counter(
+            self._domain.get(other) for trial in self._ledger.of(name) for other in trial.others(name)
+        )
+        everybody = (p for pool in pools for p in pool._place if p in pool and p != name and allowed(name, p))
+        best = min(everybody, key=lambda other: self._preference(name, other, tried), default=None)
+        if best is not None:
+            self._group(name, best)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> tuple[list[Node], tuple[RoundResult, ...]]:
+    """Nodes in racks or without, and rounds of any groups."""
+    size = draw(st.integers(2, 16))
+    racks = [(), (Domain("rack", "a"),), (Domain("rack", "b"),), (Domain("rack", "c"),)]
+    nodes = [
+        Node(str(i), domains=draw(st.sampled_from(racks)), vouched=draw(st.booleans())) for i in range(size)
+    ]
+    rounds = []
+    for number in range(1, draw(st.integers(1, 5)) + 1):
+        order = draw(st.permutations([node.name for node in nodes]))
+        pairs = zip(order[::2], order[1::2], strict=False)
+        rounds.append(RoundResult(number, tuple(GroupResult(pair, draw(st.booleans())) for pair in pairs)))
+    return nodes, tuple(rounds)
+
+
+@given(histories(), st.sets(st.integers(0, 15).map(str), max_size=3))
+@settings(max_examples=200, deadline=None)
+def test_who_looks_at_few_partners_chooses_as_who_looks_at_all(
+    case: tuple[list[Node], tuple[RoundResult, ...]], absent: set[str]
+) -> None:
+    nodes, rounds = case
+    evidence = tuple(investigate(History(rounds=rounds), nodes, LIMITS).evidence.values())
+    chosen = pairing._Round(nodes, evidence, absent).groups(screening=False)
+    assert chosen == _EveryPartner(nodes, evidence, absent).groups(screening=False)
+
+
+def test_planning_is_linear_in_the_number_of_nodes() -> None:
+    def second_round(size: int) -> int:
+        """Of a fleet of which every tenth is faulty."""
+        nodes = fleet(size)
+        first = next_step(History(), nodes, LIMITS)
+        assert isinstance(first, Round)
+        probe = hard({node.name for node in nodes[::10]})
+        done = RoundResult(1, tuple(probe(1, group) for group in first.groups))
+        return calls(lambda: next_step(History(rounds=(done,)), nodes, LIMITS))
+
+    assert second_round(3_000) <= 13 * second_round(300)

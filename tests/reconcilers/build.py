@@ -49,8 +49,15 @@ def verdicts(nodes: Sequence[str], passed: Sequence[str], **status: Any) -> dict
     kinds = {"faultyNodes": "Faulty", "stragglers": "Straggler", "inconclusive": "Inconclusive"}
     named = {node: verdict for kind, verdict in kinds.items() for node in status.get(kind, ())}
     return {
+        "nodes": list(nodes),
         "nodeResults": [{"node": node, "verdict": named.get(node, "Healthy")} for node in nodes],
-        "rounds": [{"number": 1, "groups": [{"members": [n], "passed": n in passed} for n in nodes]}],
+        "rounds": [
+            {
+                "number": 1,
+                "tests": [[at] for at in range(len(nodes))],
+                "failed": [{"test": at} for at, node in enumerate(nodes) if node not in passed],
+            }
+        ],
     }
 
 

@@ -19,7 +19,7 @@ from controller.reconciler import Request
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODECHECKS, NODES, Resource
 from crds.nodecheck import NodeCheck
 from reconcilers.clock import Clock
-from reconcilers.node_check import NodeCheckReconciler
+from reconcilers.nodecheck.reconciler import NodeCheckReconciler
 from reconcilers.setup import add_indexes
 from tests.reconcilers.api import merged
 from tests.reconcilers.build import NOW
@@ -246,10 +246,11 @@ class Stage:
                 self.start(worker["metadata"]["name"], node)
         if raw.get("status", {}).get("phase") == "Running":
             status = raw["status"]
+            groups = {node: group["members"] for group in status["groups"] for node in group["members"]}
             for node, index in zip(status["nodes"], status["workers"], strict=True):
-                self._answer(raw, node, index)
+                self._answer(raw, node, index, groups.get(node))
 
-    def _answer(self, check: JSON, node: str, index: int) -> None:
+    def _answer(self, check: JSON, node: str, index: int, group: list[str] | None) -> None:
         status, spec = check["status"], check["spec"]
         job = spec.get("jobName")
         worker = f"{job}-worker-{index}" if job else f"{check['metadata']['name']}-check-{index}"
@@ -264,8 +265,7 @@ class Stage:
             if node not in status.get("reused", ()) and not local:
                 local = self.agents.local(node) or []
         elif not any(pair["round"] == status["round"] for pair in pairs):
-            group = next((g for g in status["groups"] if node in g["members"]), None)
-            said = self.agents.pair(node, status["round"], group["members"]) if group else None
+            said = self.agents.pair(node, status["round"], group) if group else None
             pairs = [*pairs, said] if said else pairs
         if (local, pairs) != (report["local"], report["pairs"]):
             check_report = {"uid": uid, "local": local, "pairs": pairs}

@@ -11,11 +11,12 @@ from typing import Any
 from crds.elasticjob import ElasticJob, Rendezvous, RendezvousPhase
 from crds.elasticworker import AgentState, ElasticWorker, ExitClass, WorkerExit, WorkerPhase
 from crds.nodecheck import NodeCheck
-from reconcilers.check.job_check import Course, active_check, check_name, next_number, plan_world
-from reconcilers.check.job_verdicts import Checks, standing_of
 from reconcilers.failure.hardware_smell import suspected_at
 from reconcilers.failure.incidents import incident_of, with_incident
 from reconcilers.job.relaunch import plan_relaunches
+from reconcilers.nodecheck.finished import FinishedCheck
+from reconcilers.nodecheck.job_checks import JobChecks, active_check, check_name, next_number, standing_of
+from reconcilers.nodecheck.job_world import Course, plan_world
 from reconcilers.world.participants import Ages, bounds_of, participants_of
 from tests.reconcilers.build import NOW, job, report, worker
 
@@ -68,10 +69,17 @@ def job_check(
     )
 
 
-def all_checks(*checks: NodeCheck, nodes: Sequence[str] = string.ascii_lowercase) -> Checks:
-    return Checks(
-        of_job=tuple(c for c in checks if c.spec.job_name == "digits"),
-        everyones=checks,
+def all_checks(*checks: NodeCheck, nodes: Sequence[str] = string.ascii_lowercase) -> JobChecks:
+    of_job = tuple(c for c in checks if c.spec.job_name == "digits")
+    finished = [FinishedCheck(c) for c in checks if c.status.phase in ("Succeeded", "Failed")]
+    on_node: dict[str, list[FinishedCheck]] = {}
+    for done in finished:
+        for node in done.verdicts:
+            on_node.setdefault(node, []).append(done)
+    return JobChecks(
+        of_job=of_job,
+        finished=tuple(done for done in finished if done.check in of_job),
+        on_node=on_node,
         nodes_created=dict.fromkeys(nodes, ALWAYS),
     )
 

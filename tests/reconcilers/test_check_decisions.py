@@ -11,23 +11,38 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crds.elasticjob import Rendezvous
-from crds.nodecheck import CheckGroup, NodeCheck, NodeCheckSpec, NodeCheckStatus, NodeResult
-from healthcheck.measurements import Metric
-from reconcilers.check.history import Ended, ended_gathering, ended_step, history_of, settled_nodes
-from reconcilers.check.participants import MAX_MESSAGE, Participant, departure_of, out_of
-from reconcilers.check.scope import (
+from crds.nodecheck import CheckGroup, NodeCheck, NodeCheckSpec, NodeCheckStatus, NodeResult, NodeVerdict
+from healthcheck.measurements import COMPARED_IN_PAIRS, GroupResult, Metric, RoundResult
+from reconcilers.nodecheck.nodes import (
+    MAX_MESSAGE,
+    CheckedNode,
+    departure_of,
+    fleet_of,
+    out_of,
+    settings_of,
+    untested_accelerators,
+)
+from reconcilers.nodecheck.scope import (
     Candidate,
+    Claim,
     choose,
+    in_the_way,
     is_idle,
     named_nodes,
     one_each,
     speakers,
     wanted_workers,
 )
-from reconcilers.check.settings import fleet_of, settings_of, untested_accelerators
-from reconcilers.check.status import MAX_DETAILED, concluded, settled, to_wire
-from reconcilers.check.summary import summary_of
-from reconcilers.check.turns import Claim, in_the_way
+from reconcilers.nodecheck.status import MAX_DETAILED, concluded, settled, summary_of, to_wire
+from reconcilers.nodecheck.steps import (
+    Ended,
+    ended_gathering,
+    ended_step,
+    history_of,
+    rounded,
+    rounds_of,
+    settled_nodes,
+)
 from tests.reconcilers.build import NOW, worker
 from tests.reconcilers.check_stage import BAD, GOOD, NO_GPU, outcome
 
@@ -55,12 +70,12 @@ def participant(
     reused: bool = False,
     accelerators: dict[str, Any] | None = None,
     **status: Any,
-) -> Participant:
+) -> CheckedNode:
     """Node n<index>, whose agent has said this much."""
     report = agent(index, check={"uid": uid, "local": local or [], "pairs": pairs or []})
     if accelerators:
         report["accelerators"] = accelerators
-    return Participant(f"n{index}", 1, worker(index, agent=report, **status), reused, UID)
+    return CheckedNode(f"n{index}", 1, worker(index, agent=report, **status), reused, UID)
 
 
 def group(*members: str) -> CheckGroup:
@@ -172,7 +187,7 @@ def test_ended_pod_is_out_and_the_node_to_blame_only_when_lost(exit_class: str, 
 
 def test_exit_of_an_earlier_incarnation_is_no_exit_of_this_one() -> None:
     raised = worker(incarnation=3, lastExit={"incarnation": 2, "exitClass": "NodeLost", "time": NOW})
-    out = out_of(Participant("n0", 1, raised, check_uid=UID))
+    out = out_of(CheckedNode("n0", 1, raised, check_uid=UID))
     assert out is not None and not out.lost
 
 
@@ -185,10 +200,10 @@ def test_agent_that_is_heard_before_its_pod_is_known_is_waited_for() -> None:
 
 
 def test_missing_worker_suspended_pod_and_leaving_agent_are_out() -> None:
-    assert out_of(Participant("n0", 1, None)) is not None
+    assert out_of(CheckedNode("n0", 1, None)) is not None
     assert departure_of(participant(phase="Pending", podUid=None)) is not None
     leaving = worker(agent=agent(state="Stopped"))
-    assert out_of(Participant("n0", 1, leaving)) is not None
+    assert out_of(CheckedNode("n0", 1, leaving)) is not None
 
 
 def test_pod_that_is_not_placed_is_waited_for_until_it_is_too_late() -> None:
@@ -199,14 +214,14 @@ def test_pod_that_is_not_placed_is_waited_for_until_it_is_too_late() -> None:
         "message": "no room",
         "lastTransitionTime": NOW,
     }
-    waiting = Participant("n0", 1, worker(phase="Pending", nodeName=None, conditions=[condition]))
+    waiting = CheckedNode("n0", 1, worker(phase="Pending", nodeName=None, conditions=[condition]))
     assert ended_gathering(NodeCheckStatus(), [waiting, participant(1)], overdue=False) is None
     ended = ended_gathering(NodeCheckStatus(), [waiting, participant(1)], overdue=True)
     assert ended is not None and ended.withdrawn == {"n0": "its Pod could not be placed: no room"}
 
 
 def test_placed_pod_that_never_reports_is_the_nodes_fault() -> None:
-    mute = Participant("n0", 1, worker(phase="Pending"))
+    mute = CheckedNode("n0", 1, worker(phase="Pending"))
     ended = ended_gathering(NodeCheckStatus(), [mute], overdue=True)
     assert ended is not None and ended.unanswered == {"n0": "its Pod never reported"} and not ended.withdrawn
 
@@ -239,8 +254,8 @@ def test_round_is_over_when_every_member_has_answered_and_passed_if_all_say_so()
     ended = ended_step(status, everybody, overdue=False)
     assert ended is not None and ended.round is not None
     first, second = ended.round.groups
-    assert first.passed and first.figures == {"pair_bus_gbps": 9.0}
-    assert not second.passed and second.message == "n3: n2 did not come" and second.figures == {}
+    assert first.passed and first.measured == {Metric.PAIR_BUS_GBPS: 9.0}
+    assert not second.passed and second.failure == "n3: n2 did not come" and not second.measured
 
 
 def test_answers_of_another_round_do_not_count() -> None:
@@ -248,7 +263,7 @@ def test_answers_of_another_round_do_not_count() -> None:
     said = [participant(i, GOOD, [outcome("pair", round=1)]) for i in (0, 1)]
     assert ended_step(status, said, overdue=False) is None
     ended = ended_step(status, said, overdue=True)
-    assert ended is not None and ended.round is not None and ended.round.groups[0].silent == ["n0", "n1"]
+    assert ended is not None and ended.round is not None and ended.round.groups[0].silent == ("n0", "n1")
 
 
 def test_member_that_could_not_test_withdraws_and_says_nothing_of_its_partner() -> None:
@@ -259,7 +274,7 @@ def test_member_that_could_not_test_withdraws_and_says_nothing_of_its_partner() 
         status, [participant(0, GOOD, [unable]), participant(1, GOOD, [failed])], overdue=False
     )
     assert ended is not None and ended.round is not None
-    assert ended.withdrawn == {"n0": "pair: torch is missing"} and ended.round.groups[0].silent == ["n0"]
+    assert ended.withdrawn == {"n0": "pair: torch is missing"} and ended.round.groups[0].silent == ("n0",)
 
 
 def test_local_failure_is_remembered_when_the_report_is_gone() -> None:
@@ -267,7 +282,7 @@ def test_local_failure_is_remembered_when_the_report_is_gone() -> None:
         {"node": "n0", "verdict": "Faulty", "causes": ["LocalTest"], "message": "Xid 79"}
     )
     status = NodeCheckStatus(round=1, node_results=[known])
-    history = history_of(status, [Participant("n0", 1, worker(0))])
+    history = history_of(status, [CheckedNode("n0", 1, worker(0))])
     assert history.local["n0"].reason == "Xid 79" and settled_nodes(status) == {"n0"}
 
 
@@ -275,7 +290,7 @@ def test_long_messages_are_cut() -> None:
     status = NodeCheckStatus(round=1, groups=[group("n0", "n1")])
     failed = outcome("pair", "Failed", round=1, reason="x" * 1_000)
     ended = ended_step(status, [participant(i, GOOD, [failed]) for i in (0, 1)], overdue=False)
-    assert ended is not None and ended.round is not None and len(ended.round.groups[0].message) <= 200
+    assert ended is not None and ended.round is not None and len(ended.round.groups[0].failure) <= 200
 
 
 # --- what the diagnosis is told -----------------------------------------------------------------------
@@ -340,28 +355,73 @@ def results(**verdicts: str) -> list[NodeResult]:
 def test_summary_tells_the_worst_first(
     verdicts: dict[str, str], status: str, reason: str, message: str
 ) -> None:
-    summary = summary_of(results(**verdicts))
+    summary = summary_of({node: NodeVerdict(verdict) for node, verdict in verdicts.items()})
     assert (summary.healthy, summary.reason, summary.message) == (status, reason, message)
 
 
 def test_summary_of_many_names_some() -> None:
-    summary = summary_of(results(**{f"n{i}": "Faulty" for i in range(MAX_DETAILED)}))
+    summary = summary_of({f"n{i}": NodeVerdict.FAULTY for i in range(MAX_DETAILED)})
     assert len(summary.message) < 200 and "and 240 more" in summary.message
 
 
+# --- what is kept -------------------------------------------------------------------------------------
+
+
+@given(st.data())
+def test_rounds_are_kept_as_the_diagnosis_takes_them(data: st.DataObject) -> None:
+    nodes = data.draw(st.permutations([f"n{i}" for i in range(7)]))
+    groups = [tuple(nodes[:3]), tuple(nodes[3:5]), tuple(nodes[5:])]
+    figures = st.dictionaries(st.sampled_from(COMPARED_IN_PAIRS), st.floats(1e-3, 1e4).map(rounded))
+    outcomes = [
+        data.draw(
+            st.builds(GroupResult, st.just(members), st.just(True), measured=figures)
+            | st.builds(
+                GroupResult,
+                st.just(members),
+                st.just(False),
+                failure=st.sampled_from(["", "connection lost"]),
+                silent=st.sets(st.sampled_from(members)).map(lambda s: tuple(sorted(s))),
+            )
+        )
+        for members in groups
+    ]
+    told = RoundResult(3, tuple(outcomes))
+    status = settled(NodeCheckStatus(nodes=nodes), Ended({}, {}, told))
+    stored = NodeCheckStatus.model_validate(to_wire(status))
+    assert rounds_of(stored) == (told,)
+
+
+def long_name(index: int) -> str:
+    """As long as those of EKS: 41 to 43 characters."""
+    return f"ip-10-0-{index // 250}-{index % 250}.eu-west-1.compute.internal"
+
+
 @pytest.mark.parametrize("step", ["withdrawn", "unanswered"])
-def test_status_of_5000_nodes_that_all_drop_out_fits_into_etcd(step: str) -> None:
-    why = {
-        f"ip-10-0-{i // 250}-{i % 250}.eu-west-1.compute.internal": ("out of order " * 50)[:MAX_MESSAGE]
-        for i in range(5_000)
-    }
+def test_status_of_7000_nodes_that_all_drop_out_fits_into_etcd(step: str) -> None:
+    why = {long_name(i): ("out of order " * 50)[:MAX_MESSAGE] for i in range(7_000)}
     ended = Ended(**{"withdrawn": {}, "unanswered": {}, step: why})
-    status = settled(NodeCheckStatus(nodes=list(why), workers=list(range(5_000))), ended)
+    status = settled(NodeCheckStatus(nodes=list(why), workers=list(range(7_000))), ended)
     verdicts = [
         NodeResult(node=node, verdict="Inconclusive", causes=["Withdrawn"], message=message)
         for node, message in why.items()
     ]
-    for written in (status, concluded(status, verdicts, summary_of(verdicts), NOW)):
+    for written in (
+        status,
+        concluded(status, verdicts, summary_of(dict.fromkeys(why, NodeVerdict.INCONCLUSIVE)), NOW),
+    ):
         wire = to_wire(written)
         assert len(orjson.dumps(wire)) < 1.5 * 2**20
         assert NodeCheckStatus.model_validate(wire).withdrawn[:1] == written.withdrawn[:1]
+
+
+def test_verdicts_of_many_nodes_are_complete_and_the_evidence_is_of_the_worst() -> None:
+    verdicts = {f"n{i:04}": "Healthy" for i in range(1_000)} | {
+        f"n{i:04}": "Inconclusive" for i in range(400)
+    }
+    verdicts |= {"n0500": "Faulty", "n0999": "Straggler"}
+    summary = summary_of({node: NodeVerdict(verdict) for node, verdict in verdicts.items()})
+    status = concluded(NodeCheckStatus(nodes=list(verdicts)), results(**verdicts), summary, NOW)
+    assert status.faulty_nodes == ["n0500"] and status.stragglers == ["n0999"]
+    assert len(status.inconclusive) == 400 and len(status.node_results) == MAX_DETAILED
+    assert {"n0500", "n0999"} < {result.node for result in status.node_results}
+    assert summary.message.startswith("of 1000 nodes, 1 faulty (n0500), 1 slow (n0999), 400 inconcl")

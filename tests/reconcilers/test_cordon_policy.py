@@ -8,8 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reconcilers.cordon.mark import Mark, MarkState, Verdict, VerdictReason, read_mark, write_mark
-from reconcilers.cordon.policy import NodeState, admit, cordon_limit, decide, newest
+from reconcilers.cordon.policy import (
+    Mark,
+    MarkState,
+    NodeState,
+    Verdict,
+    VerdictReason,
+    admit,
+    cordon_limit,
+    decide_cordon,
+    newest_verdict,
+    read_mark,
+    write_mark,
+)
 from tests.reconcilers.build import later
 
 LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
@@ -27,14 +38,14 @@ def faulty(name: str = "node-6", at: float = 1, **more: Any) -> NodeState:
 
 def heard(node: NodeState, said: Verdict) -> NodeState:
     """The node after another verdict."""
-    return replace(node, verdict=newest([said] if node.verdict is None else [node.verdict, said]))
+    return replace(node, verdict=newest_verdict([said] if node.verdict is None else [node.verdict, said]))
 
 
 # --- one node ---------------------------------------------------------------------------------------
 
 
 def test_faulty_node_is_tainted_unschedulable_and_marked_with_both() -> None:
-    after = decide(faulty(), admitted=True)
+    after = decide_cordon(faulty(), admitted=True)
     assert (after.taint, after.unschedulable) == ("CheckFailed", True)
     assert after.mark == Mark(
         state=MarkState.CORDONED, verdict=verdict(1), taint="CheckFailed", unschedulable=True
@@ -42,70 +53,70 @@ def test_faulty_node_is_tainted_unschedulable_and_marked_with_both() -> None:
 
 
 def test_later_pass_lifts_all_of_it() -> None:
-    cordoned = decide(faulty(), admitted=True)
-    after = decide(heard(cordoned, verdict(2, healthy=True)), admitted=True)
+    cordoned = decide_cordon(faulty(), admitted=True)
+    after = decide_cordon(heard(cordoned, verdict(2, healthy=True)), admitted=True)
     assert (after.taint, after.unschedulable) == (None, False)
     assert after.mark is not None and after.mark.state is MarkState.LIFTED
 
 
 def test_earlier_pass_lifts_nothing() -> None:
-    cordoned = decide(faulty(at=5), admitted=True)
-    assert decide(heard(cordoned, verdict(4, healthy=True)), admitted=True) == cordoned
+    cordoned = decide_cordon(faulty(at=5), admitted=True)
+    assert decide_cordon(heard(cordoned, verdict(4, healthy=True)), admitted=True) == cordoned
 
 
 def test_report_from_before_the_last_pass_does_not_count_when_the_check_is_deleted() -> None:
-    cordoned = decide(faulty(at=1), admitted=True)
-    lifted = decide(heard(cordoned, verdict(2, healthy=True)), admitted=True)
+    cordoned = decide_cordon(faulty(at=1), admitted=True)
+    lifted = decide_cordon(heard(cordoned, verdict(2, healthy=True)), admitted=True)
     assert lifted.mark is not None
-    with_check_deleted = replace(lifted, verdict=newest([verdict(1), lifted.mark.verdict]))
-    assert decide(with_check_deleted, admitted=True) == lifted
+    with_check_deleted = replace(lifted, verdict=newest_verdict([verdict(1), lifted.mark.verdict]))
+    assert decide_cordon(with_check_deleted, admitted=True) == lifted
 
 
 def test_cordon_made_by_hand_outlives_ours() -> None:
-    cordoned = decide(faulty(unschedulable=True), admitted=True)
+    cordoned = decide_cordon(faulty(unschedulable=True), admitted=True)
     assert cordoned.mark is not None and not cordoned.mark.unschedulable
-    after = decide(heard(cordoned, verdict(2, healthy=True)), admitted=True)
+    after = decide_cordon(heard(cordoned, verdict(2, healthy=True)), admitted=True)
     assert (after.taint, after.unschedulable) == (None, True)
 
 
 def test_taint_of_our_key_that_was_there_before_is_not_ours() -> None:
-    cordoned = decide(faulty(taint="by-hand"), admitted=True)
-    after = decide(heard(cordoned, verdict(2, healthy=True)), admitted=True)
+    cordoned = decide_cordon(faulty(taint="by-hand"), admitted=True)
+    after = decide_cordon(heard(cordoned, verdict(2, healthy=True)), admitted=True)
     assert (after.taint, after.unschedulable) == ("by-hand", False)
 
 
 @pytest.mark.parametrize("undone", [{"unschedulable": False}, {"taint": None}])
 def test_uncordon_by_hand_is_respected_until_a_newer_verdict(undone: dict[str, Any]) -> None:
-    cordoned = decide(faulty(at=1), admitted=True)
-    overruled = decide(replace(cordoned, **undone), admitted=True)
+    cordoned = decide_cordon(faulty(at=1), admitted=True)
+    overruled = decide_cordon(replace(cordoned, **undone), admitted=True)
     assert (overruled.taint, overruled.unschedulable) == (None, False)
     assert overruled.mark is not None and overruled.mark.state is MarkState.OVERRULED
-    assert decide(overruled, admitted=True) == overruled
-    assert decide(heard(overruled, verdict(2)), admitted=True).cordoned
+    assert decide_cordon(overruled, admitted=True) == overruled
+    assert decide_cordon(heard(overruled, verdict(2)), admitted=True).cordoned
 
 
 def test_hand_cordon_lifted_by_hand_leaves_our_taint() -> None:
-    cordoned = decide(faulty(unschedulable=True), admitted=True)
-    after = decide(replace(cordoned, unschedulable=False), admitted=True)
+    cordoned = decide_cordon(faulty(unschedulable=True), admitted=True)
+    after = decide_cordon(replace(cordoned, unschedulable=False), admitted=True)
     assert (after.taint, after.unschedulable, after.cordoned) == ("CheckFailed", False, True)
 
 
 def test_another_check_that_confirms_the_fault_is_what_a_person_then_overrules() -> None:
-    confirmed = decide(heard(decide(faulty(at=1), admitted=True), verdict(3)), admitted=True)
-    overruled = decide(replace(confirmed, unschedulable=False), admitted=True)
+    confirmed = decide_cordon(heard(decide_cordon(faulty(at=1), admitted=True), verdict(3)), admitted=True)
+    overruled = decide_cordon(replace(confirmed, unschedulable=False), admitted=True)
     assert overruled.mark is not None and overruled.mark.verdict == verdict(3)
     assert not overruled.cordoned
 
 
 def test_node_that_is_held_back_is_marked_and_not_touched() -> None:
-    held = decide(faulty(), admitted=False)
+    held = decide_cordon(faulty(), admitted=False)
     assert (held.taint, held.unschedulable) == (None, False)
     assert held.mark is not None and held.mark.state is MarkState.HELD
-    assert decide(held, admitted=True).cordoned
+    assert decide_cordon(held, admitted=True).cordoned
 
 
 def test_nobody_says_anything_of_a_node_nobody_judged() -> None:
-    assert decide(NodeState("node-1", unschedulable=True), admitted=True).mark is None
+    assert decide_cordon(NodeState("node-1", unschedulable=True), admitted=True).mark is None
 
 
 # --- the mark ---------------------------------------------------------------------------------------
@@ -116,7 +127,7 @@ def marked(text: str) -> dict[str, Any]:
 
 
 def test_mark_is_read_as_it_was_written() -> None:
-    mark = decide(faulty(), admitted=True).mark
+    mark = decide_cordon(faulty(), admitted=True).mark
     assert mark is not None and read_mark(marked(write_mark(mark))) == mark
 
 
@@ -146,12 +157,12 @@ def test_longest_accused_goes_first_then_the_name_decides() -> None:
 
 
 def test_cordoned_nodes_keep_their_place() -> None:
-    old, new = faulty("old", at=1), decide(faulty("new", at=9), admitted=True)
+    old, new = faulty("old", at=1), decide_cordon(faulty("new", at=9), admitted=True)
     assert admit([old, new], 1) == {"new"}
 
 
 def test_overruled_node_takes_no_room_and_asks_for_none() -> None:
-    overruled = decide(replace(decide(faulty("a"), admitted=True), taint=None), admitted=True)
+    overruled = decide_cordon(replace(decide_cordon(faulty("a"), admitted=True), taint=None), admitted=True)
     assert admit([overruled, faulty("b", at=9)], 1) == {"b"}
 
 
@@ -176,21 +187,21 @@ def nodes(draw: st.DrawFn, marked: bool = True) -> NodeState:
         mark=mark,
         taint=draw(st.sampled_from([None, "CheckFailed", "by-hand"])),
         unschedulable=draw(st.booleans()),
-        verdict=newest(said),
+        verdict=newest_verdict(said),
     )
 
 
 @given(nodes(), st.booleans())
 def test_deciding_twice_changes_nothing(node: NodeState, admitted: bool) -> None:
-    once = decide(node, admitted=admitted)
-    assert decide(once, admitted=admitted) == once
+    once = decide_cordon(node, admitted=admitted)
+    assert decide_cordon(once, admitted=admitted) == once
 
 
 @given(nodes(marked=False), st.booleans())
 def test_node_without_our_mark_is_never_touched_other_than_to_cordon_it(
     node: NodeState, admitted: bool
 ) -> None:
-    after = decide(node, admitted=admitted)
+    after = decide_cordon(node, admitted=admitted)
     if after.cordoned:
         assert node.verdict is not None and not node.verdict.healthy and admitted
         assert after.taint == (node.taint or node.verdict.reason) and after.unschedulable
@@ -201,8 +212,8 @@ def test_node_without_our_mark_is_never_touched_other_than_to_cordon_it(
 @given(nodes(marked=False), st.integers(0, 5))
 def test_newer_healthy_verdict_lifts_ours_and_leaves_the_rest(node: NodeState, at: int) -> None:
     accused = replace(node, verdict=verdict(at))
-    cordoned = decide(accused, admitted=True)
-    after = decide(heard(cordoned, verdict(at + 1, healthy=True)), admitted=True)
+    cordoned = decide_cordon(accused, admitted=True)
+    after = decide_cordon(heard(cordoned, verdict(at + 1, healthy=True)), admitted=True)
     assert not after.cordoned
     assert (after.taint, after.unschedulable) == (node.taint, node.unschedulable)
 
@@ -237,12 +248,14 @@ def test_fleet_stays_within_the_limit_and_hand_made_cordons_stay(
             fleet[name] = heard(node, verdict(time, healthy=step == "clear"))
         elif step == "cordon by hand" and not node.unschedulable:
             by_hand.add(name)
-            seen = decide(node, admitted=name in admit(fleet.values(), limit)) if node.cordoned else node
+            seen = (
+                decide_cordon(node, admitted=name in admit(fleet.values(), limit)) if node.cordoned else node
+            )
             fleet[name] = replace(seen, unschedulable=True)
         elif step == "uncordon by hand":
             by_hand.discard(name)
             fleet[name] = replace(node, unschedulable=False)
         elif step == "look":
-            fleet[name] = decide(node, admitted=name in admit(fleet.values(), limit))
+            fleet[name] = decide_cordon(node, admitted=name in admit(fleet.values(), limit))
         assert sum(node.cordoned for node in fleet.values()) <= limit
         assert all(fleet[name].unschedulable for name in by_hand)

@@ -8,17 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crds.nodecheck import NodeCheck
-from reconcilers.check.verdicts import (
-    evidence_of_check,
-    evidence_of_worker,
-    failed_nodes,
-    is_decisive,
-    judged_nodes,
-)
-from reconcilers.cordon.mark import Verdict
 from reconcilers.cordon.options import CordonMode, CordonOptions
-from reconcilers.cordon.policy import NodeState, decide
-from reconcilers.cordon.statement import Statement, statement_on
+from reconcilers.cordon.policy import NodeState, Statement, Verdict, decide_cordon, statement_on
+from reconcilers.cordon.verdicts import (
+    decided_nodes,
+    failed_nodes,
+    verdict_of_check,
+    verdict_of_worker,
+)
+from reconcilers.nodecheck.finished import FinishedCheck
 from tests.reconcilers.build import NOW, verdicts, worker
 
 NODES = ("node-1", "node-2", "node-3", "node-4")
@@ -35,8 +33,7 @@ def check(passed: tuple[str, ...] = NODES, cordon: bool = True, **status: Any) -
 
 
 def verdict_on(node: str, raw: dict[str, Any]) -> Verdict | None:
-    evidence = evidence_of_check(NodeCheck.model_validate(raw))
-    return None if evidence is None else evidence.on(node)
+    return verdict_of_check(FinishedCheck(NodeCheck.model_validate(raw)), node)
 
 
 # --- checks -----------------------------------------------------------------------------------------
@@ -72,7 +69,8 @@ def test_nodes_of_a_faulty_link_are_well() -> None:
     "raw", [check(phase="Running"), check(phase="Failed"), check(cordon=False), {**check(), "status": {}}]
 )
 def test_only_finished_checks_that_may_cordon_decide(raw: dict[str, Any]) -> None:
-    assert not is_decisive(raw) and judged_nodes(raw) == set()
+    assert decided_nodes(raw) == set()
+    assert not any(verdict_on(node, raw) for node in NODES)
 
 
 # --- workers ----------------------------------------------------------------------------------------
@@ -80,12 +78,11 @@ def test_only_finished_checks_that_may_cordon_decide(raw: dict[str, Any]) -> Non
 
 def test_hardware_error_accuses_the_node_it_happened_on_and_others_accuse_nobody() -> None:
     end = {"incarnation": 1, "exitClass": "HardwareError", "nodeName": "node-3", "time": NOW}
-    report = evidence_of_worker(worker(lastExit=end))
-    said = report.on("node-3") if report else None
+    said = verdict_of_worker(worker(lastExit=end))
     assert said is not None and (said.healthy, said.reason, said.time) == (False, "HardwareError", NOW)
     assert failed_nodes({"status": {"lastExit": end}}) == ["node-3"]
     for harmless in (end | {"exitClass": "UserError"}, end | {"nodeName": ""}):
-        assert evidence_of_worker(worker(lastExit=harmless)) is None
+        assert verdict_of_worker(worker(lastExit=harmless)) is None
         assert failed_nodes({"status": {"lastExit": harmless}}) == []
 
 
@@ -97,7 +94,7 @@ ENFORCE, REPORT = CordonOptions(), CordonOptions(CordonMode.REPORT)
 def said(
     node: NodeState, options: CordonOptions = ENFORCE, *, admitted: bool = True, accused: bool = False
 ) -> Statement:
-    statement = statement_on(node, decide(node, admitted=admitted), options, accused=accused)
+    statement = statement_on(node, decide_cordon(node, admitted=admitted), options, accused=accused)
     assert statement is not None
     return statement
 
@@ -126,20 +123,20 @@ def test_held_node_is_told_which_limit_holds_it(faulty: NodeState) -> None:
 
 def test_dry_run_says_that_nothing_is_done(faulty: NodeState, passed: Verdict) -> None:
     assert "cordons nothing" in said(faulty, REPORT).message
-    cordoned = decide(faulty, admitted=True)
+    cordoned = decide_cordon(faulty, admitted=True)
     assert said(cordoned, REPORT).message == said(faulty).message
     assert "lifts no cordon" in said(replace(cordoned, verdict=passed), REPORT).message
 
 
 def test_pass_takes_the_accusation_back_once(faulty: NodeState, passed: Verdict) -> None:
-    cordoned = replace(decide(faulty, admitted=True), verdict=passed)
+    cordoned = replace(decide_cordon(faulty, admitted=True), verdict=passed)
     assert said(cordoned, accused=True).event_reason == "CordonLifted"
-    lifted = decide(cordoned, admitted=True)
+    lifted = decide_cordon(cordoned, admitted=True)
     assert statement_on(lifted, lifted, ENFORCE, accused=False) is None
 
 
 def test_cordon_of_others_that_stays_is_mentioned(faulty: NodeState, passed: Verdict) -> None:
-    both = replace(decide(replace(faulty, unschedulable=True), admitted=True), verdict=passed)
+    both = replace(decide_cordon(replace(faulty, unschedulable=True), admitted=True), verdict=passed)
     assert "that others set stays" in said(both, accused=True).message
 
 

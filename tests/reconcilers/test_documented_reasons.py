@@ -10,7 +10,7 @@ from pathlib import Path
 
 from crds import names
 from crds.scaleplan import ScalePlanPhase
-from reconcilers.check.scope import FailedReason
+from reconcilers.nodecheck.scope import FailedReason
 from reconcilers.reconciled import RECONCILED
 
 ROOT = Path(__file__).parents[2]
@@ -30,8 +30,8 @@ COMPUTED = {
         "WaitingForDeletion",
     },
     ("outcome.py", "job_status.MASTER_IGNORED"): {"MasterReplicaIgnored"},
-    ("node_check.py", "refusal.reason"): {reason.value for reason in FailedReason},
-    ("node_cordon.py", "statement.event_reason"): {
+    ("reconciler.py", "refusal.reason"): {reason.value for reason in FailedReason},
+    ("reconciler.py", "statement.event_reason"): {
         *("Cordoned", "CordonHeld", "CordonReported", "CordonLifted", "CordonOverruled", "VerdictGone"),
     },
     ("scaleplan.py", "reason"): {

@@ -7,17 +7,16 @@ from hypothesis import strategies as st
 from crds.elasticjob import Rendezvous, RendezvousPhase
 from crds.elasticworker import AgentFailure, AgentState
 from crds.nodecheck import NodeCheck
-from reconcilers.check.job_check import (
+from reconcilers.nodecheck.job_checks import (
+    Standing,
     active_check,
     check_name,
     named,
-    next_check,
+    new_check,
     next_number,
     outdated,
-    plan_world,
-    waiting_since_the_check,
 )
-from reconcilers.check.job_verdicts import Standing
+from reconcilers.nodecheck.job_world import plan_world, waiting_since_the_check
 from reconcilers.world.rendezvous import Bounds, Participant, decide
 from tests.reconcilers.build import NOW, bounds, later, participant
 from tests.reconcilers.job_stage import Stage, at, checked_job, job_check
@@ -127,11 +126,11 @@ def test_replacements_have_their_time_from_the_end_of_the_check_on() -> None:
 
 def test_a_check_is_the_jobs_own_and_carries_its_policy() -> None:
     policy = {"cordon": False, "timeoutSeconds": 60, "stragglerRatio": 2.0, "topologyKeys": ["rack"]}
-    made = NodeCheck.model_validate(next_check(checked_job(2, policy), (), (0, 1)))
+    made = NodeCheck.model_validate(new_check(checked_job(2, policy), "digits-check-1", (0, 1)))
     assert made.spec.job_name == "digits" and made.spec.workers == [0, 1] and not made.spec.cordon
     assert (made.spec.timeout_seconds, made.spec.straggler_ratio, made.spec.fresh_seconds) == (60, 2.0, 3_600)
     assert made.spec.topology_keys == ["rack"]
-    owner = next_check(checked_job(), (), (0,))["metadata"]["ownerReferences"][0]
+    owner = new_check(checked_job(), "x", (0,))["metadata"]["ownerReferences"][0]
     assert owner["uid"] == "uid-digits" and owner["controller"]
 
 

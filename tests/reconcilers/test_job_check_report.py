@@ -4,16 +4,16 @@ from typing import Any
 
 from crds.elasticjob import ElasticJob
 from crds.nodecheck import NodeCheck
-from reconcilers.check.job_check_report import CheckState, Finding, finding_of, interrupted
+from reconcilers.nodecheck.job_checks import CheckState, Finding, finding_of, interrupted
 from tests.reconcilers.build import NOW, job, later
-from tests.reconcilers.job_stage import at, checked_job, job_check
+from tests.reconcilers.job_stage import all_checks, at, checked_job, job_check
 
 WORKERS = [at(0, "a"), at(1, "b"), at(2, "c")]
 GOING_ON = job_check(2, "Running", workers=[0, 1])
 
 
 def told(*checks: NodeCheck, of: ElasticJob | None = None, **state: Any) -> Finding:
-    found = finding_of(of or checked_job(), CheckState(checks, **state))
+    found = finding_of(of or checked_job(), CheckState(all_checks(*checks).finished, **state))
     assert found is not None
     return found
 

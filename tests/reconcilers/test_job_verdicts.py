@@ -1,12 +1,18 @@
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
+from types import SimpleNamespace
 
+from controller.resources import NODECHECKS
 from crds.elasticworker import WorkerPhase
 from crds.nodecheck import NodeCheck
-from reconcilers.check.job_verdicts import Checks, standing_of
 from reconcilers.job.relaunch import plan_relaunches
+from reconcilers.nodecheck.finished import FinishedChecks, newest_on
+from reconcilers.nodecheck.job_checks import JobChecks, JobChecksView, standing_of
+from tests.counting import calls, cpu_seconds
 from tests.reconcilers.build import NOW, check, job, later
+from tests.reconcilers.check_stage import Stage as CheckStage
 from tests.reconcilers.job_stage import all_checks, at, checked_job, job_check
 from tests.reconcilers.test_rendezvous import formed
 
@@ -104,8 +110,66 @@ def test_slow_by_the_newest_verdict_and_only_if_the_job_wants_so() -> None:
 
 
 def test_nothing_is_wanted_of_a_job_without_node_checks() -> None:
-    found = standing_of(job(replicas=2), WORKERS, Checks(), None, NOW)
+    found = standing_of(job(replicas=2), WORKERS, JobChecks(), None, NOW)
     assert not found.unchecked and not found.faulty and not found.slow
+
+
+def stale(workers: int) -> float:
+    """CPU seconds that it takes to judge so many workers by five checks of the Pods that they had before."""
+    before = [at(index, f"n{index}") for index in range(workers)]
+    now = [at(index, f"n{index}", incarnation=2) for index in range(workers)]
+    nodes = [f"n{index}" for index in range(workers)]
+    checks = [job_check(number, of=before, ended=later(number)) for number in range(1, 6)]
+    job = checked_job(workers)
+
+    def judge() -> None:
+        standing = standing_of(job, now, all_checks(*checks, nodes=nodes), None, later(9_000))
+        assert len(standing.unchecked) == workers
+
+    return cpu_seconds(judge)
+
+
+def test_judging_workers_does_not_grow_with_the_square_of_their_number() -> None:
+    assert stale(3_000) <= 25 * stale(300), "10 times as many, with room for a busy machine; squared is 100"
+
+
+def reading_beside(nodes: int) -> int:
+    """What it takes to read the checks of a job of two workers, beside finished checks of so many other nodes."""
+    stage = CheckStage()
+    stage.add_nodes("a", "b")
+    for number in range(3):
+        verdict = {
+            "phase": "Succeeded",
+            "completionTime": NOW.isoformat(),
+            "nodes": [f"n{i}" for i in range(nodes)],
+        }
+        stage.add_check(f"other-{number}", status=verdict, nodeSelector={})
+    view = JobChecksView(SimpleNamespace(), stage.stores)  # type: ignore[arg-type]
+    asyncio.run(view.of(checked_job(2), WORKERS))
+    return calls(lambda: asyncio.run(view.of(checked_job(2), WORKERS)))
+
+
+def test_reading_a_jobs_checks_does_not_pay_for_the_nodes_of_others() -> None:
+    assert reading_beside(5_000) <= 2 * reading_beside(50)
+
+
+def test_what_is_kept_of_a_finished_check_is_of_its_newest_version_and_goes_with_it() -> None:
+    stage = CheckStage()
+    finished = FinishedChecks(stage.stores)  # type: ignore[arg-type]
+    ended = {"phase": "Succeeded", "completionTime": NOW.isoformat(), "nodes": ["a"]}
+    for number in range(9):
+        stage.add_check(f"c{number}", status=ended, nodeSelector={})
+    (first, *_) = finished.on("a")
+    assert first is finished.on("a")[0] and first.verdicts["a"] == "Healthy" and len(finished.on("a")) == 9
+    stage.update(NODECHECKS, "c0", {"status": {"faultyNodes": ["a"]}})
+    newest = newest_on("a", finished.on("a"))
+    assert newest is not None and newest.verdicts["a"] == "Faulty" and finished.accused() == {"a"}
+    for number in range(9):
+        stage.delete(NODECHECKS, f"c{number}")
+    assert finished.on("a") == () and finished.accused() == set()
+    stage.add_check("new", status=ended, nodeSelector={})
+    finished.on("a")
+    assert len(finished._known) == 1
 
 
 # --- relaunching ------------------------------------------------------------------------------------
@@ -131,7 +195,7 @@ def test_every_relaunch_takes_the_newest_word_on_faulty_nodes() -> None:
 
 def test_of_many_faulty_nodes_the_newest_are_kept() -> None:
     nodes = [f"n{index:03}" for index in range(300)]
-    checks = Checks(everyones=tuple(others(index, **{node: "Faulty"}) for index, node in enumerate(nodes)))
+    checks = all_checks(*(others(index, **{node: "Faulty"}) for index, node in enumerate(nodes)))
     guilty = [
         at(0, "a", phase=WorkerPhase.FAILED, lastExit={"incarnation": 1, "exitClass": "OOM", "time": NOW})
     ]

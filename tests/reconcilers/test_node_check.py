@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import gc
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.reconciler import Request
-from controller.resources import ELASTICJOBS, ELASTICWORKERS
+from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
+from crds.nodecheck import NodeCheck
 from tests.reconcilers.build import NOW
 from tests.reconcilers.check_stage import BAD, GOOD, NAMESPACE, NO_GPU, Agents, Stage
 
@@ -32,7 +35,8 @@ def stage(nodes: Sequence[str] = SIX, agents: Agents | None = None, **spec: Any)
 
 
 def groups(staged: Stage) -> list[list[list[str]]]:
-    return [[group["members"] for group in done["groups"]] for done in staged.status()["rounds"]]
+    nodes = staged.status()["nodes"]
+    return [[[nodes[at] for at in test] for test in done["tests"]] for done in staged.status()["rounds"]]
 
 
 # --- checks of nodes ----------------------------------------------------------------------------------------
@@ -443,6 +447,72 @@ async def test_suspicion_makes_earlier_passes_of_a_jobs_nodes_worthless() -> Non
         staged.add_check(jobName="j", freshSeconds=60)
         check = await staged.play()
         assert bool(check.status.rounds) is tested
+
+
+# --- many nodes ---------------------------------------------------------------------------------------------
+
+
+ETCD_BYTES = 1.5 * 2**20
+MANY = [f"ip-10-0-{i // 250}-{i % 250}.eu-west-1.compute.internal" for i in range(7_000)]
+
+
+@pytest.fixture
+def no_collections() -> Iterator[None]:
+    """Going through millions of objects again and again takes longer than what is tested."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def size(staged: Stage) -> int:
+    return len(orjson.dumps(staged.get(NODECHECKS, "c")))
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("no_collections")
+async def test_a_check_of_7000_nodes_of_which_nothing_passes_fits_into_etcd() -> None:
+    staged = stage(MANY, Agents(passes=lambda round_, members: False))
+    sizes = []
+    while staged.status().get("phase") not in ("Succeeded", "Failed"):
+        await staged.reconcile()
+        staged.act()
+        sizes.append(size(staged))
+    check = NodeCheck.model_validate(staged.get(NODECHECKS, "c"))
+    assert check.status.inconclusive == MANY and len(check.status.rounds) == 1
+    assert max(sizes) < ETCD_BYTES
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("no_collections")
+async def test_a_check_of_a_job_of_7000_workers_comes_to_its_verdicts() -> None:
+    staged = Stage(Agents(passes=lambda round_, members: MANY[5_000] not in members))
+    staged.add_nodes(*MANY)
+    staged.add_job(replicas=len(MANY), activeCheck="c")
+    for index, node in enumerate(MANY):
+        staged.add_worker(index, node)
+    staged.add_check(jobName="j")
+    check = await staged.play()
+    assert check.status.faulty_nodes == [MANY[5_000]] and size(staged) < ETCD_BYTES
+
+
+async def test_a_check_whose_names_have_no_room_is_refused_with_a_sentence() -> None:
+    staged = stage([f"{'a-very-long-name-' * 5}{i}" for i in range(10_000)])
+    await staged.reconcile()
+    failed = staged.condition("Failed")
+    assert staged.status()["phase"] == "Failed" and failed["reason"] == "TooManyNodes"
+    assert "no room for 10000 nodes" in failed["message"]
+
+
+async def test_a_check_that_has_no_room_for_another_round_ends_with_what_it_knows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    staged = stage(agents=broken("node-6"))
+    while not staged.status().get("round"):
+        await staged.reconcile()
+        staged.act()
+    monkeypatch.setattr("reconcilers.nodecheck.status.MAX_BYTES", 1)
+    check = await staged.play()
+    assert check.status.inconclusive == ["node-5", "node-6"] and len(check.status.rounds) == 1
 
 
 # --- a controller that is killed at any moment ---------------------------------------------------------------------

@@ -152,7 +152,7 @@ async def test_six_nodes_of_which_the_sixth_is_broken(server: ApiServer, nodes: 
         assert workers == {f"six-check-{i}": name for i, name in enumerate(names)}
         status = await nodes.carry_out("six", broken("six-6"))
         assert status["faultyNodes"] == ["six-6"] and status["stragglers"] == []
-        met = [[group["members"] for group in done["groups"]] for done in status["rounds"]]
+        met = [[[names[at] for at in test] for test in done["tests"]] for done in status["rounds"]]
         assert met[1] == [["six-5", "six-1"], ["six-6", "six-2"]]
         told = await nodes.until_condition("six", "Healthy", "FaultyNodes")
         assert told["message"] == "of 6 nodes, 1 faulty (six-6)"

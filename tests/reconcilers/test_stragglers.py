@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from crds.elasticjob import Rendezvous, RendezvousPhase
 from crds.elasticworker import AgentState
-from reconcilers.check.stragglers import decide_without_stragglers
+from reconcilers.nodecheck.job_world import decide_without_stragglers
 from reconcilers.world.rendezvous import Bounds, Participant, decide
 from tests.reconcilers.build import NOW, bounds, later, participant
 from tests.reconcilers.test_rendezvous import published_worlds, situations

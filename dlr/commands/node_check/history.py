@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from crds.nodecheck import NodeCheckPhase
-from dlr.commands.node_check.outcome import message
+from dlr.commands.node_check.outcome import message, rounds_of
 from dlr.commands.node_check.view import (
     BLAMING,
     JSON,
@@ -26,7 +26,7 @@ def happenings(look: Look, waited_seconds: float) -> list[str]:
     """All of them, as far as can still be seen; of two looks, the later one's new lines are the news."""
     lines = [*_beginning(look, waited_seconds), *_local_tests(look)]
     lines += [f"{node} is withdrawn: {why}" for node, why in withdrawals(look).items()]
-    for round_ in look.status.get("rounds") or []:
+    for round_ in rounds_of(look.status):
         lines += _finished_round(round_)
     lines += _current_round(look)
     return lines

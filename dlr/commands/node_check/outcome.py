@@ -8,10 +8,18 @@ from typing import Any
 from crds.nodecheck import NodeCheckPhase, NodeVerdict
 from dlr.commands.errors import CommandError
 from healthcheck.local import Health
+from healthcheck.measurements import Metric
 
 JSON = dict[str, Any]
 
 EXIT_CODES: Mapping[Health, int] = {Health.HEALTHY: 0, Health.FAULTY: 1, Health.UNKNOWN: 2}
+LISTS = {
+    "faultyNodes": NodeVerdict.FAULTY,
+    "stragglers": NodeVerdict.STRAGGLER,
+    "inconclusive": NodeVerdict.INCONCLUSIVE,
+}
+"""Fields that name all nodes of a verdict."""
+COLUMNS = {"busGbps": Metric.PAIR_BUS_GBPS, "latencyUs": Metric.PAIR_LATENCY_US}
 GUILTY = (NodeVerdict.FAULTY, NodeVerdict.STRAGGLER)
 
 
@@ -32,9 +40,38 @@ def health(check: JSON) -> Health:
     return Health.HEALTHY if verdicts == {NodeVerdict.HEALTHY} else Health.UNKNOWN
 
 
+def verdicts_of(status: JSON) -> dict[str, str]:
+    """By node. Once a check has succeeded, nodes without a result that no list names are healthy."""
+    succeeded = status.get("phase") == NodeCheckPhase.SUCCEEDED
+    verdicts = dict.fromkeys((status.get("nodes") or []) if succeeded else [], NodeVerdict.HEALTHY.value)
+    for field, verdict in LISTS.items():
+        verdicts |= dict.fromkeys(status.get(field) or [], verdict.value)
+    return verdicts | {result["node"]: result["verdict"] for result in status.get("nodeResults") or []}
+
+
+def rounds_of(status: JSON) -> list[JSON]:
+    """The finished rounds, each group with its members' names, and what it gave."""
+    nodes, rounds = status.get("nodes") or [], []
+    for done in status.get("rounds") or []:
+        failed = {test["test"]: test for test in done.get("failed") or []}
+        measured = {metric.value: done[column] for column, metric in COLUMNS.items() if done.get(column)}
+        groups = [
+            {
+                "members": [nodes[place] for place in places],
+                "passed": at not in failed,
+                "message": failed.get(at, {}).get("message") or "",
+                "figures": {metric: figures[at] for metric, figures in measured.items() if figures[at]},
+            }
+            for at, places in enumerate(done.get("tests") or [])
+        ]
+        rounds.append({"number": done["number"], "groups": groups})
+    return rounds
+
+
 def as_json(check: JSON) -> JSON:
     """A finished NodeCheck for programs."""
     metadata, status = check["metadata"], check.get("status") or {}
+    results = {result["node"]: result for result in status.get("nodeResults") or []}
     return {
         "name": metadata["name"],
         "namespace": metadata["namespace"],
@@ -43,17 +80,17 @@ def as_json(check: JSON) -> JSON:
         "message": message(check),
         "nodes": [
             {
-                "node": result["node"],
-                "verdict": result["verdict"],
-                "causes": result.get("causes") or [],
-                "message": result.get("message") or "",
-                "figures": result.get("figures") or {},
+                "node": node,
+                "verdict": verdict,
+                "causes": results.get(node, {}).get("causes") or [],
+                "message": results.get(node, {}).get("message") or "",
+                "figures": results.get(node, {}).get("figures") or {},
             }
-            for result in status.get("nodeResults") or []
+            for node, verdict in verdicts_of(status).items()
         ],
         "links": status.get("faultyLinks") or [],
         "domains": status.get("faultyDomains") or [],
-        "rounds": status.get("rounds") or [],
+        "rounds": rounds_of(status),
     }
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from crds.elasticworker import ProbeEnding
 from crds.nodecheck import NodeCheckPhase, NodeVerdict
-from dlr.commands.node_check.outcome import condition_message, health, message
+from dlr.commands.node_check.outcome import condition_message, health, message, rounds_of, verdicts_of
 from dlr.commands.output import age, parse_time, significant
 from healthcheck.measurements import Metric
 
@@ -160,7 +160,7 @@ def reports(look: Look) -> dict[str, JSON]:
 
 def live_rows(look: Look) -> list[Row]:
     found, workers, out = reports(look), workers_by_node(look), withdrawals(look)
-    buses = best_bus(look.status.get("rounds") or [])
+    buses = best_bus(rounds_of(look.status))
     rows: list[Row] = []
     for node in look.nodes:
         report = found.get(node, {})
@@ -218,14 +218,15 @@ def final_rows(check: JSON) -> list[Row]:
     """Of a finished check; one that failed may have nodes without a verdict."""
     look = Look(check)
     results = {result["node"]: result for result in look.status.get("nodeResults") or []}
-    buses, out = best_bus(look.status.get("rounds") or []), withdrawals(look)
+    verdicts = verdicts_of(look.status)
+    buses, out = best_bus(rounds_of(look.status)), withdrawals(look)
     rows: list[Row] = []
     for node in dict.fromkeys([*look.nodes, *results]):
-        result = results.get(node, {})
-        healthy = result.get("verdict") == NodeVerdict.HEALTHY
+        result, verdict = results.get(node, {}), verdicts.get(node)
+        healthy = verdict == NodeVerdict.HEALTHY
         why = "" if healthy else result.get("message") or out.get(node)
         figures = result.get("figures") or {}
-        rows.append((node, result.get("verdict"), compute(figures), network(buses.get(node)), why))
+        rows.append((node, verdict, compute(figures), network(buses.get(node)), why))
     return rows
 
 
@@ -242,7 +243,7 @@ def best_bus(rounds: Sequence[JSON]) -> dict[str, float]:
     """By node, the bus bandwidth of the fastest group that it was in, in GB/s."""
     best: dict[str, float] = {}
     for group in (group for round_ in rounds for group in round_["groups"]):
-        bus = (group.get("figures") or {}).get(NETWORK)
+        bus = group["figures"].get(NETWORK)
         if bus is not None:
             best.update({node: max(bus, best.get(node, bus)) for node in group["members"]})
     return best

@@ -6,6 +6,7 @@ the condition, a status of its own, follows, and a crash in between is healed by
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
@@ -17,16 +18,29 @@ from controller.reconciler import Reconciler, Request, Result
 from controller.resources import NAMESPACES, NODES
 from crds import names
 from crds.model import ConditionStatus
-from reconcilers.check.verdicts import Verdicts
 from reconcilers.clock import Clock
-from reconcilers.cordon.mark import MarkState, Verdict, read_mark, write_mark
 from reconcilers.cordon.options import CordonMode, CordonOptions
-from reconcilers.cordon.policy import NodeState, admit, cordon_limit, decide, newest
-from reconcilers.cordon.statement import HELD, Statement, statement_on
+from reconcilers.cordon.policy import (
+    HELD,
+    MarkState,
+    NodeState,
+    Statement,
+    Verdict,
+    admit,
+    cordon_limit,
+    decide_cordon,
+    newest_verdict,
+    read_mark,
+    statement_on,
+    write_mark,
+)
+from reconcilers.cordon.verdicts import Verdicts
 
 BY_CORDON = "cordon"
 UNSCHEDULABLE = "spec.unschedulable=true"
 NO_SCHEDULE = "NoSchedule"
+SLICE = 500
+"""Nodes that are judged at a stretch, before others have a turn on the event loop."""
 
 
 class NodeCordonReconciler(Reconciler):
@@ -48,9 +62,9 @@ class NodeCordonReconciler(Reconciler):
         if raw is None or raw["metadata"].get("deletionTimestamp"):
             return Result()
         node = self._state(raw)
-        wanted = decide(node, admitted=True)
+        wanted = decide_cordon(node, admitted=True)
         if wanted.cordoned and not node.cordoned:
-            wanted = decide(node, admitted=await self._has_room(request.name))
+            wanted = decide_cordon(node, admitted=await self._has_room(request.name))
         if self._options.mode is CordonMode.ENFORCE:
             raw = await self._write(raw, node, wanted)
         await self._tell(raw, node, wanted)
@@ -66,7 +80,7 @@ class NodeCordonReconciler(Reconciler):
             mark=mark,
             taint=next((t.get("value", "") for t in _taints(raw) if _is_ours(t)), None),
             unschedulable=bool(raw.get("spec", {}).get("unschedulable")),
-            verdict=newest(said),
+            verdict=newest_verdict(said),
         )
 
     def _verdicts_on(self, raw: dict[str, Any]) -> list[Verdict]:
@@ -80,20 +94,27 @@ class NodeCordonReconciler(Reconciler):
 
     async def _has_room(self, name: str) -> bool:
         """Also asks the API server itself: a stale cache must not let the limit be exceeded."""
-        if name not in self._admitted({}):
+        limit = cordon_limit(len(self._nodes), self._options.limit_percent)
+        if len(self._nodes.by_index(BY_CORDON, MarkState.CORDONED)) >= limit:
+            return False
+        if name not in await self._admitted({}, limit):
             return False
         answer = await self._client.list(NODES, field_selector=UNSCHEDULABLE)
-        return name in self._admitted({raw["metadata"]["name"]: raw for raw in answer["items"]})
+        return name in await self._admitted({raw["metadata"]["name"]: raw for raw in answer["items"]}, limit)
 
-    def _admitted(self, fresh: dict[str, dict[str, Any]]) -> frozenset[str]:
+    async def _admitted(self, fresh: dict[str, dict[str, Any]], limit: int) -> frozenset[str]:
         """Which nodes may be cordoned, by the cache and what is known better."""
         known = {raw["metadata"]["name"]: raw for raw in self._marked()}
         for name in self._verdicts.accused():
             raw = self._nodes.get(None, name)
             if raw is not None:
                 known[name] = raw
-        fleet = [self._state(raw) for raw in (known | fresh).values()]
-        return admit(fleet, cordon_limit(len(self._nodes), self._options.limit_percent))
+        fleet = []
+        for number, raw in enumerate((known | fresh).values(), start=1):
+            fleet.append(self._state(raw))
+            if number % SLICE == 0:
+                await asyncio.sleep(0)
+        return admit(fleet, limit)
 
     def _marked(self) -> Iterable[dict[str, Any]]:
         for state in (MarkState.CORDONED, MarkState.HELD):
@@ -136,7 +157,7 @@ class NodeCordonReconciler(Reconciler):
 
     def _tell_of_ignored_verdict(self, raw: dict[str, Any], node: NodeState) -> None:
         """On the object that accuses the node in a namespace whose word does not count, if it would have."""
-        ignored = newest(v for v in self._verdicts_on(raw) if not self._may_cordon(v))
+        ignored = newest_verdict(v for v in self._verdicts_on(raw) if not self._may_cordon(v))
         outdated = ignored and node.verdict and node.verdict.time >= ignored.time
         speaker = None if ignored is None or ignored.healthy or outdated else self._verdicts.speaker(ignored)
         if speaker is not None:

@@ -6,36 +6,26 @@ would be formed with workers that no check vouches for, a check is made instead.
 
 from __future__ import annotations
 
-import hashlib
-import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
 
-from crds import names
-from crds.elasticjob import ElasticJob, Rendezvous, RendezvousPhase
+from crds.elasticjob import Rendezvous, RendezvousPhase
 from crds.nodecheck import NodeCheck
-from reconcilers.check.job_verdicts import LONG_AGO, Standing
-from reconcilers.check.stragglers import decide_without_stragglers
-from reconcilers.pod.builder import owner_reference
+from reconcilers.nodecheck.job_checks import Standing, named
 from reconcilers.world.moving import settle
 from reconcilers.world.rendezvous import (
     Bounds,
     Decision,
     Participant,
+    decide,
+    form,
     given_up,
     held,
     is_ending,
     last_call,
     without_new_world,
 )
-
-KEPT_CHECKS = 5
-MAX_NAME = 45
-"""Of a NodeCheck (crds/nodecheck.py)."""
-NAMED_WORKERS = 5
-"""The others are counted."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +47,6 @@ class Course:
         """No new world before `until`."""
         later = self.otherwise and held(published, self.otherwise, until, why, now)
         return replace(self, decision=held(published, self.decision, until, why, now), otherwise=later)
-
-
-def active_check(checks: Iterable[NodeCheck]) -> NodeCheck | None:
-    """The oldest of a job's checks that has not finished: they go one at a time."""
-    unfinished = [c for c in checks if c.status.phase is None or not c.status.phase.finished]
-    return min(unfinished, key=_age, default=None)
 
 
 def plan_world(
@@ -103,71 +87,6 @@ def waiting_since_the_check(published: Rendezvous, now: datetime) -> Rendezvous:
     if published.phase is not RendezvousPhase.REFORMING:
         return published
     return published.model_copy(update={"reforming_since": now})
-
-
-def check_name(job: str, number: int) -> str:
-    """`<job>-check-<n>`; a job's name that is too long is cut, and kept apart from its like by a digest."""
-    suffix = f"-check-{number}"
-    if len(job) + len(suffix) > MAX_NAME:
-        digest = hashlib.sha256(job.encode()).hexdigest()[:6]
-        job = f"{job[: MAX_NAME - len(suffix) - len(digest) - 1]}-{digest}"
-    return job + suffix
-
-
-def next_number(job: str, taken: Collection[str]) -> int:
-    """1 + the highest that any NodeCheck of the namespace has, whoever made it."""
-    numbers = (int(found[1]) for name in taken if (found := re.search(r"-check-([1-9]\d{0,8})$", name)))
-    return max((number for number in numbers if check_name(job, number) in taken), default=0) + 1
-
-
-def next_check(job: ElasticJob, taken: Collection[str], workers: Sequence[int]) -> dict[str, Any]:
-    """The NodeCheck object to create; `taken` are the names that the namespace's have."""
-    name, policy = check_name(job.metadata.name, next_number(job.metadata.name, taken)), job.spec.node_check
-    return {
-        "apiVersion": names.API_VERSION,
-        "kind": "NodeCheck",
-        "metadata": {
-            "name": name,
-            "namespace": job.metadata.namespace,
-            "labels": {names.LABEL_JOB: job.metadata.name, names.LABEL_MANAGED_BY: names.MANAGER},
-            "ownerReferences": [owner_reference("ElasticJob", job.metadata.name, job.metadata.uid)],
-        },
-        "spec": {
-            "jobName": job.metadata.name,
-            "workers": list(workers),
-            "cordon": policy.cordon,
-            "timeoutSeconds": policy.timeout_seconds,
-            "stragglerRatio": policy.straggler_ratio,
-            "freshSeconds": policy.fresh_seconds,
-            "topologyKeys": list(policy.topology_keys),
-        },
-    }
-
-
-def outdated(checks: Iterable[NodeCheck], owned: Collection[str]) -> list[NodeCheck]:
-    """The finished checks to delete: of those that the job owns (by uid), all but the newest."""
-    finished = [
-        check
-        for check in checks
-        if check.metadata.uid in owned and check.status.phase is not None and check.status.phase.finished
-    ]
-    return sorted(finished, key=_age, reverse=True)[KEPT_CHECKS:]
-
-
-def named(workers: Collection[int]) -> str:
-    """Such as `workers 0, 1, 2 and 4 more`."""
-    shown = sorted(workers)[:NAMED_WORKERS]
-    more = f" and {len(workers) - len(shown)} more" if len(workers) > len(shown) else ""
-    return f"worker{'s' if len(workers) > 1 else ''} {', '.join(map(str, shown))}{more}"
-
-
-def tests(check: NodeCheck) -> str:
-    """What a check is of, in words."""
-    return "all workers" if check.spec.workers is None else named(check.spec.workers)
-
-
-def _age(check: NodeCheck) -> tuple[datetime, str]:
-    return check.metadata.creation_timestamp or LONG_AGO, check.metadata.uid
 
 
 def _again_in(decision: Decision, seconds: float | None) -> Decision:
@@ -252,3 +171,59 @@ def _during(
         return without_new_world(published, decision, now)
     reason = f"node check {active.metadata.name} tests {named(tested)}"
     return Decision(given_up(published, reason, now))
+
+
+@dataclass(frozen=True)
+class Selection:
+    decision: Decision
+    left_out: frozenset[int]
+    """Workers that would train if their nodes were not slow."""
+
+
+def decide_without_stragglers(
+    published: Rendezvous,
+    participants: Sequence[Participant],
+    bounds: Bounds,
+    slow: Collection[int],
+    now: datetime,
+) -> Selection:
+    """`decide`, without the workers in `slow` as far as possible."""
+    out = left_out(published, participants, bounds, slow)
+    if published.phase is not RendezvousPhase.FORMED:
+        return Selection(_decide(published, participants, bounds, out, now), out)
+    strangers = out - set(published.members)
+    decision = _decide(published, participants, bounds, strangers, now)
+    world = decision.rendezvous
+    if world.round == published.round:
+        return Selection(decision, strangers)
+    if not out & set(world.members):
+        return Selection(decision, out)
+    joinable = [p for p in _without(participants, out) if p.joinable]
+    keep = set(published.members)
+    lean = form(published, joinable, bounds.without(len(out)), world.reason, now, keep=keep)
+    lean = lean.model_copy(update={"broken_round": world.broken_round})
+    return Selection(replace(decision, rendezvous=lean), out)
+
+
+def left_out(
+    published: Rendezvous, participants: Sequence[Participant], bounds: Bounds, slow: Collection[int]
+) -> frozenset[int]:
+    """Those of the slow who could join and are not needed: the others make an allowed world without them."""
+    others = sum(p.joinable for p in participants if p.index not in slow)
+    if not bounds.floor(others):
+        return frozenset()
+    return frozenset(p.index for p in participants if p.index in slow and p.joinable)
+
+
+def _decide(
+    published: Rendezvous,
+    participants: Sequence[Participant],
+    bounds: Bounds,
+    out: frozenset[int],
+    now: datetime,
+) -> Decision:
+    return decide(published, _without(participants, out), bounds.without(len(out)), now)
+
+
+def _without(participants: Sequence[Participant], out: frozenset[int]) -> list[Participant]:
+    return [p for p in participants if p.index not in out]

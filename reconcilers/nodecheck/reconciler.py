@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 from controller.cache import Cache
 from controller.client import Client
@@ -25,48 +25,56 @@ from crds import names
 from crds.elasticjob import ElasticJob, Rendezvous
 from crds.model import ConditionStatus, validated
 from crds.nodecheck import Accelerator, NodeCheck, NodeCheckPhase, NodeCheckStatus, NodeResult, NodeVerdict
-from healthcheck.diagnosis import Verdicts
-from healthcheck.fleet import Node
-from healthcheck.measurements import History
+from healthcheck.diagnosis import conclude, investigate
 from healthcheck.plan import Round, next_step
-from healthcheck.settings import Settings
-from reconcilers.check import status as check_status
-from reconcilers.check.history import Ended, ended_gathering, ended_step, history_of, settled_nodes
-from reconcilers.check.participants import Participant, participants_of
-from reconcilers.check.scope import (
+from reconcilers.clock import Clock
+from reconcilers.conditions import observed_at
+from reconcilers.nodecheck import status as check_status
+from reconcilers.nodecheck.finished import is_finished, newest_on
+from reconcilers.nodecheck.nodes import (
+    CheckedNode,
+    checked_nodes_of,
+    fleet_of,
+    lacks_gpu,
+    settings_of,
+    untested_accelerators,
+)
+from reconcilers.nodecheck.scope import (
+    CheckRefusal,
     FailedReason,
-    Refusal,
     Scope,
     choose,
+    in_the_way,
     is_idle,
     named_nodes,
+    new_check_worker,
     one_each,
     speakers,
     wanted_workers,
 )
-from reconcilers.check.settings import fleet_of, lacks_gpu, settings_of, untested_accelerators
-from reconcilers.check.summary import step_ended, summary_of
-from reconcilers.check.turns import in_the_way
-from reconcilers.check.view import CheckView
-from reconcilers.check.workers import new_check_worker
-from reconcilers.clock import Clock
-from reconcilers.conditions import observed_at
+from reconcilers.nodecheck.status import step_ended, summary_of
+from reconcilers.nodecheck.steps import Ended, ended_gathering, ended_step, history_of, settled_nodes
+from reconcilers.nodecheck.view import CheckView
 from reconcilers.observations import Observations
 from reconcilers.parallel import in_parallel
 from reconcilers.status_patch import merge_patch
 from reconcilers.world.slots import wanted_slots
 
 MANY_NODES = 100
-"""With so many, planning takes long enough to be done beside the event loop."""
+"""With so many, a step takes long enough to be computed beside the event loop."""
 SLACK_SECONDS = 0.05
 NO_GPU = "it has no nvidia.com/gpu, which was asked for"
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Judge(Protocol):
     """Tells what a step gave, or None while it is not over."""
 
     def __call__(
-        self, status: NodeCheckStatus, participants: Sequence[Participant], *, overdue: bool
+        self, status: NodeCheckStatus, participants: Sequence[CheckedNode], *, overdue: bool
     ) -> Ended | None: ...
 
 
@@ -116,7 +124,7 @@ class NodeCheckReconciler(Reconciler):
             if lost is not None:
                 return self._refuse(turn, lost)
         if not turn.status.nodes:
-            return self._begin_nodes(turn) if turn.job is None else self._begin_job(turn, turn.job)
+            return self._begin_nodes(turn) if turn.job is None else await self._begin_job(turn, turn.job)
         if turn.status.phase is NodeCheckPhase.PENDING:
             return await self._gather(turn)
         return await self._carry_on(turn)
@@ -126,18 +134,18 @@ class NodeCheckReconciler(Reconciler):
     def _begin_nodes(self, turn: _Turn) -> NodeCheckStatus:
         """Fix the nodes of a check of nodes; their workers come next."""
         wanted = named_nodes(turn.check.spec, self._view.labels())
-        if isinstance(wanted, Refusal):
+        if isinstance(wanted, CheckRefusal):
             return self._refuse(turn, wanted)
         scope = choose(one_each(wanted), self._view.fresh(turn.check, wanted, turn.now))
         return self._begin(turn, replace(scope, participants=one_each(scope.nodes)))
 
-    def _begin_job(self, turn: _Turn, job: ElasticJob) -> NodeCheckStatus:
+    async def _begin_job(self, turn: _Turn, job: ElasticJob) -> NodeCheckStatus:
         """Fix the nodes of a job check, when the job has given its workers to it and they are idle."""
         check = turn.check
         if job.status.active_check != check.metadata.name:
             message = f"waits until job {job.metadata.name} lets its workers be checked"
             return check_status.waiting(turn.status, "WaitingForJob", message, turn.now)
-        wanted = wanted_workers(check.spec, self._view.workers_of(check))
+        wanted = wanted_workers(check.spec, await self._view.workers_of(check))
         idle = [worker for worker in wanted if is_idle(worker, job.status.rendezvous or Rendezvous())]
         expected = len(check.spec.workers or wanted_slots(job, names.WORKER))
         if len(idle) < expected and not self._is_overdue(turn, "idle"):
@@ -145,7 +153,7 @@ class NodeCheckReconciler(Reconciler):
             return check_status.waiting(turn.status, "WaitingForWorkers", message, turn.now)
         if not idle:
             message = f"none of the workers of job {job.metadata.name} is there to be checked"
-            return self._refuse(turn, Refusal(FailedReason.NO_WORKERS, message))
+            return self._refuse(turn, CheckRefusal(FailedReason.NO_WORKERS, message))
         candidates = speakers(idle)
         fresh = self._view.fresh(check, [candidate.node for candidate in candidates], turn.now)
         status = self._begin(turn, choose(candidates, fresh))
@@ -157,6 +165,8 @@ class NodeCheckReconciler(Reconciler):
         if obstacle is not None:
             message = f"waits: {obstacle}"
             return check_status.waiting(turn.status, "WaitingForCheck", message, turn.now)
+        if check_status.first_round_bytes(turn.check.spec, scope) > check_status.MAX_BYTES:
+            return self._refuse(turn, _too_many(len(scope.nodes)))
         nodes = self._view.nodes(scope.nodes)
         needs_gpu = turn.check.spec.accelerator is Accelerator.NVIDIA_GPU
         withdrawn = {name: NO_GPU for name, raw in nodes.items() if needs_gpu and lacks_gpu(raw)}
@@ -171,16 +181,18 @@ class NodeCheckReconciler(Reconciler):
 
     def _kept(self, scope: Scope) -> list[NodeResult]:
         """The verdicts on nodes that all passed another check lately."""
-        known = self._view.verdicts()
-        nothing = {node: NodeResult(node=node, verdict=NodeVerdict.HEALTHY) for node in scope.nodes}
-        return [
-            (known.get(node) or nothing[node]).model_copy(update={"verdict": NodeVerdict.HEALTHY})
-            for node in scope.nodes
-        ]
+        results = []
+        for node in scope.nodes:
+            newest = newest_on(node, self._view.finished.on(node))
+            known = newest.results.get(node) if newest is not None else None
+            known = known or NodeResult(node=node, verdict=NodeVerdict.HEALTHY)
+            results.append(known.model_copy(update={"verdict": NodeVerdict.HEALTHY}))
+        return results
 
     async def _gather(self, turn: _Turn) -> NodeCheckStatus:
         """Wait for the agents of a check of nodes; then the local tests begin with those who are there."""
-        made = {p.node for p in self._participants(turn) if p.worker is not None}
+        workers = await self._view.workers_of(turn.check)
+        made = {p.node for p in checked_nodes_of(turn.check, workers) if p.worker is not None}
         needless = made | settled_nodes(turn.status)
         missing = [(index, node) for index, node in enumerate(turn.status.nodes) if node not in needless]
         await in_parallel([self._create_worker(turn.check, index, node) for index, node in missing])
@@ -208,45 +220,58 @@ class NodeCheckReconciler(Reconciler):
 
     async def _ended(
         self, turn: _Turn, step: object, judge: Judge
-    ) -> tuple[Sequence[Participant], Ended | None]:
+    ) -> tuple[Sequence[CheckedNode], Ended | None]:
         """What a step gave, if it is over. Nobody drops out by the word of our cache alone, which may lag."""
-        participants = self._participants(turn)
-        overdue = self._is_overdue(turn, step)
-        ended = judge(turn.status, participants, overdue=False)
+        check, overdue = turn.check, self._is_overdue(turn, step)
+        participants = checked_nodes_of(check, await self._view.workers_of(check))
+        ended = await _compute(check, judge, turn.status, participants, overdue=False)
         if not ended.everybody_answered if ended is not None else overdue:
-            participants = participants_of(turn.check, await self._view.workers_now(turn.check))
-            ended = judge(turn.status, participants, overdue=overdue)
+            participants = checked_nodes_of(check, await self._view.workers_now(check))
+            ended = await _compute(check, judge, turn.status, participants, overdue=overdue)
         return participants, ended
 
-    async def _after(self, turn: _Turn, participants: Sequence[Participant], ended: Ended) -> NodeCheckStatus:
+    async def _after(self, turn: _Turn, participants: Sequence[CheckedNode], ended: Ended) -> NodeCheckStatus:
+        labels = self._labels(turn.status.nodes)
+        return await _compute(turn.check, self._step_after, turn, participants, ended, labels)
+
+    def _step_after(
+        self,
+        turn: _Turn,
+        participants: Sequence[CheckedNode],
+        ended: Ended,
+        labels: Mapping[str, Mapping[str, str]],
+    ) -> NodeCheckStatus:
+        """Pure, but for what it adds to the turn."""
         turn.event("Normal", "RoundFinished", step_ended(ended, len(turn.status.nodes)))
         status = check_status.settled(turn.status, ended)
         history = history_of(status, participants)
         if not turn.status.round:
             status = check_status.with_local_failures(status, history)
         spec = turn.check.spec
-        fleet = fleet_of(participants, self._labels(turn.status.nodes), spec.topology_keys)
-        step = await _plan(history, fleet, settings_of(spec, participants))
+        fleet = fleet_of(participants, labels, spec.topology_keys)
+        settings = settings_of(spec, participants)
+        step = next_step(history, fleet, settings)
         if isinstance(step, Round):
-            turn.event("Normal", "RoundStarted", f"round {step.number}: {len(step.groups)} groups")
-            return check_status.in_round(status, step, participants, turn.now)
+            published = check_status.in_round(status, step, participants, turn.now)
+            if check_status.bytes_of(spec, published) <= check_status.MAX_BYTES:
+                turn.event("Normal", "RoundStarted", f"round {step.number}: {len(step.groups)} groups")
+                return published
+            step = conclude(investigate(history, fleet, settings), settings)
         status = check_status.with_places(status, step)
         return self._finish(turn, status, check_status.node_results(step, history))
 
     def _finish(self, turn: _Turn, status: NodeCheckStatus, results: Sequence[NodeResult]) -> NodeCheckStatus:
-        summary = summary_of(results, status.faulty_links, status.faulty_domains)
+        verdicts = {result.node: result.verdict for result in results}
+        summary = summary_of(verdicts, results, status.faulty_links, status.faulty_domains)
         type_: EventType = "Normal" if summary.healthy is ConditionStatus.TRUE else "Warning"
         turn.event(type_, "CheckFinished", summary.message)
         return check_status.concluded(status, results, summary, turn.now)
 
-    def _refuse(self, turn: _Turn, refusal: Refusal) -> NodeCheckStatus:
+    def _refuse(self, turn: _Turn, refusal: CheckRefusal) -> NodeCheckStatus:
         turn.event("Warning", refusal.reason, refusal.message)
         return check_status.refused(turn.status, refusal, turn.now)
 
     # --- what is read and written ---------------------------------------------------------------------
-
-    def _participants(self, turn: _Turn) -> tuple[Participant, ...]:
-        return participants_of(turn.check, self._view.workers_of(turn.check))
 
     def _labels(self, nodes: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
         return {name: raw["metadata"].get("labels") or {} for name, raw in self._view.nodes(nodes).items()}
@@ -271,7 +296,7 @@ class NodeCheckReconciler(Reconciler):
             return
         metadata = turn.check.metadata
         status = observed_at(status, metadata.generation)
-        patch = merge_patch(turn.raw.get("status", {}), validated(status, check_status.to_wire(status)))
+        patch = await _compute(turn.check, _status_patch, turn.raw, status)
         if not patch:
             return
         body = {"metadata": {"resourceVersion": metadata.resource_version}, "status": patch}
@@ -285,20 +310,30 @@ def has_nodes(check: dict[str, Any]) -> bool:
     return bool(check.get("status", {}).get("nodes"))
 
 
-def is_finished(check: dict[str, Any]) -> bool:
-    phase = check.get("status", {}).get("phase")
-    return phase in (NodeCheckPhase.SUCCEEDED, NodeCheckPhase.FAILED)
-
-
-def _lost_job(name: str, job: ElasticJob | None) -> Refusal | None:
+def _lost_job(name: str, job: ElasticJob | None) -> CheckRefusal | None:
     if job is None:
-        return Refusal(FailedReason.JOB_NOT_FOUND, f"there is no job {name}")
+        return CheckRefusal(FailedReason.JOB_NOT_FOUND, f"there is no job {name}")
     if job.status.phase is not None and job.status.phase.finished:
-        return Refusal(FailedReason.JOB_FINISHED, f"job {name} has finished: nobody is there to be checked")
+        return CheckRefusal(
+            FailedReason.JOB_FINISHED, f"job {name} has finished: nobody is there to be checked"
+        )
     return None
 
 
-async def _plan(history: History, fleet: Sequence[Node], settings: Settings) -> Round | Verdicts:
-    if len(fleet) < MANY_NODES:
-        return next_step(history, fleet, settings)
-    return await asyncio.to_thread(next_step, history, fleet, settings)
+def _too_many(nodes: int) -> CheckRefusal:
+    message = (
+        f"one NodeCheck has no room for {nodes} nodes with names as long as theirs: "
+        "check them in several, by nodes or nodeSelector"
+    )
+    return CheckRefusal(FailedReason.TOO_MANY_NODES, message)
+
+
+def _status_patch(raw: dict[str, Any], status: NodeCheckStatus) -> dict[str, Any]:
+    return merge_patch(raw.get("status", {}), validated(status, check_status.to_wire(status)))
+
+
+async def _compute(check: NodeCheck, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """The function's result; of a check of many nodes, a thread computes it."""
+    if len(check.status.nodes) < MANY_NODES:
+        return function(*args, **kwargs)
+    return await asyncio.to_thread(function, *args, **kwargs)

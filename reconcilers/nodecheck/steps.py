@@ -11,15 +11,22 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from crds.elasticworker import PairOutcome, ProbeEnding, ProbeOutcome
-from crds.nodecheck import CheckGroup, CheckRound, GroupOutcome, NodeCheckStatus, NodeResult, Withdrawal
+from crds.nodecheck import CheckGroup, CheckRound, FailedTest, NodeCheckStatus, NodeResult, Withdrawal
 from healthcheck.diagnosis import Cause
 from healthcheck.local import local_result
-from healthcheck.measurements import GroupResult, History, LocalResult, Metric, RoundResult
+from healthcheck.measurements import (
+    COMPARED_IN_PAIRS,
+    GroupResult,
+    History,
+    LocalResult,
+    Metric,
+    RoundResult,
+)
 from healthcheck.probes.report import Report
 from healthcheck.probes.runner import ProbeResult
-from reconcilers.check.participants import MAX_MESSAGE, Participant, absence_of, departure_of, out_of
+from reconcilers.nodecheck.nodes import MAX_MESSAGE, CheckedNode, absence_of, departure_of, out_of
 
-Told = TypeVar("Told", GroupOutcome, NodeResult, Withdrawal)
+Told = TypeVar("Told", FailedTest, NodeResult, Withdrawal)
 
 UNTESTABLE = (ProbeEnding.UNAVAILABLE, ProbeEnding.SKIPPED)
 """Endings of a pair test that never took place."""
@@ -37,7 +44,7 @@ class Ended:
     """Nodes that withdrew since the step before, with the reason."""
     unanswered: Mapping[str, str]
     """Nodes that gave no answer to the local tests, with what is known of them."""
-    round: CheckRound | None = None
+    round: RoundResult | None = None
     """None after the local tests."""
 
     @property
@@ -47,7 +54,7 @@ class Ended:
 
 
 def ended_gathering(
-    status: NodeCheckStatus, participants: Sequence[Participant], *, overdue: bool
+    status: NodeCheckStatus, participants: Sequence[CheckedNode], *, overdue: bool
 ) -> Ended | None:
     """Whether all agents of a check of nodes are there, or need not be waited for; None to wait on.
 
@@ -65,7 +72,7 @@ def ended_gathering(
 
 
 def ended_step(
-    status: NodeCheckStatus, participants: Sequence[Participant], *, overdue: bool
+    status: NodeCheckStatus, participants: Sequence[CheckedNode], *, overdue: bool
 ) -> Ended | None:
     """The current step's outcome; None while there is somebody to wait for.
 
@@ -78,7 +85,7 @@ def ended_step(
     present = [participant for participant in participants if participant.node not in settled]
     if not status.round:
         return _ended_local(present, overdue=overdue)
-    silent = {node for done in status.rounds for group in done.groups for node in group.silent}
+    silent = {status.nodes[place] for done in status.rounds for test in done.failed for place in test.silent}
     return _ended_round(status.round, status.groups, present, silent, overdue=overdue)
 
 
@@ -88,7 +95,7 @@ def settled_nodes(status: NodeCheckStatus) -> frozenset[str]:
     return frozenset((*withdrawn, *(result.node for result in status.node_results)))
 
 
-def _ended_local(present: Sequence[Participant], *, overdue: bool) -> Ended | None:
+def _ended_local(present: Sequence[CheckedNode], *, overdue: bool) -> Ended | None:
     withdrawn: dict[str, str] = {}
     unanswered: dict[str, str] = {}
     for participant in present:
@@ -112,7 +119,7 @@ def _ended_local(present: Sequence[Participant], *, overdue: bool) -> Ended | No
 def _ended_round(
     number: int,
     groups: Sequence[CheckGroup],
-    present: Sequence[Participant],
+    present: Sequence[CheckedNode],
     silent_before: Collection[str],
     *,
     overdue: bool,
@@ -138,38 +145,39 @@ def _ended_round(
     for node, out in outs.items():
         if node not in silent_before and not (out.lost and node in silent):
             withdrawn.setdefault(node, out.message)
-    return Ended(withdrawn, {}, CheckRound(number=number, groups=first_told(outcomes, MAX_GROUP_MESSAGES)))
+    return Ended(withdrawn, {}, RoundResult(number, tuple(outcomes)))
 
 
 def first_told(entries: Sequence[Told], most: int) -> list[Told]:
     """With so many messages at most, the first ones."""
-    told = [number for number, entry in enumerate(entries) if entry.message]
-    cut = set(told[most:])
-    return [
-        entry.model_copy(update={"message": ""}) if number in cut else entry
-        for number, entry in enumerate(entries)
-    ]
+    left = most
+    kept = []
+    for entry in entries:
+        left -= bool(entry.message)
+        kept.append(entry.model_copy(update={"message": ""}) if entry.message and left < 0 else entry)
+    return kept
 
 
-def _outcome(members: Sequence[str], answers: Mapping[str, PairOutcome]) -> GroupOutcome:
+def _outcome(members: Sequence[str], answers: Mapping[str, PairOutcome]) -> GroupResult:
     failed = {node: answer for node, answer in answers.items() if answer.ending is not ProbeEnding.PASSED}
     message = "; ".join(f"{node}: {answer.reason or answer.ending.value}" for node, answer in failed.items())
-    return GroupOutcome(
-        members=list(members),
-        passed=len(answers) == len(members) and not failed,
-        message=message[:MAX_GROUP_MESSAGE],
-        silent=[node for node in members if node not in answers],
-        figures={} if failed else _slowest(answers.values()),
+    passed = len(answers) == len(members) and not failed
+    return GroupResult(
+        members=tuple(members),
+        passed=passed,
+        failure=message[:MAX_GROUP_MESSAGE],
+        silent=tuple(node for node in members if node not in answers),
+        measured=_slowest(answers.values()) if passed else {},
     )
 
 
-def _slowest(answers: Collection[PairOutcome]) -> dict[str, float]:
+def _slowest(answers: Collection[PairOutcome]) -> dict[Metric, float]:
     """Every member reports the group's figures; should they differ, the worst counts."""
-    figures: dict[str, float] = {}
-    for metric in Metric:
+    figures: dict[Metric, float] = {}
+    for metric in COMPARED_IN_PAIRS:
         values = [answer.figures[metric] for answer in answers if metric in answer.figures]
         if values:
-            figures[metric.value] = rounded(min(values) if metric.higher_is_better else max(values))
+            figures[metric] = rounded(min(values) if metric.higher_is_better else max(values))
     return figures
 
 
@@ -187,19 +195,17 @@ def _untested(outcomes: Iterable[ProbeOutcome]) -> str:
     return "; ".join(dict.fromkeys(outcome.reason for outcome in missing))[:MAX_MESSAGE]
 
 
-def history_of(status: NodeCheckStatus, participants: Iterable[Participant]) -> History:
+def history_of(status: NodeCheckStatus, participants: Iterable[CheckedNode]) -> History:
     """All finished steps, as the diagnosis takes them."""
     return History(
         local=_local_results(status, participants),
-        rounds=tuple(
-            RoundResult(done.number, tuple(map(_group_result, done.groups))) for done in status.rounds
-        ),
+        rounds=rounds_of(status),
         unanswered=_unanswered(status),
         withdrawn={left.node: left.message for left in status.withdrawn},
     )
 
 
-def _local_results(status: NodeCheckStatus, participants: Iterable[Participant]) -> dict[str, LocalResult]:
+def _local_results(status: NodeCheckStatus, participants: Iterable[CheckedNode]) -> dict[str, LocalResult]:
     results = {
         participant.node: local_result([_probe_result(outcome) for outcome in participant.local])
         for participant in participants
@@ -215,14 +221,54 @@ def _unanswered(status: NodeCheckStatus) -> dict[str, str]:
     return {result.node: result.message for result in status.node_results if Cause.NO_ANSWER in result.causes}
 
 
-def _group_result(outcome: GroupOutcome) -> GroupResult:
-    return GroupResult(
-        members=tuple(outcome.members),
-        passed=outcome.passed,
-        failure=outcome.message,
-        silent=tuple(outcome.silent),
-        measured={metric: outcome.figures[metric] for metric in Metric if metric in outcome.figures},
+def round_to_record(result: RoundResult, nodes: Sequence[str]) -> CheckRound:
+    """What the status keeps of a round: nodes by their places, and what is not as usual.
+
+    Args:
+        result: the round.
+        nodes: the names of the check's nodes, in rank order.
+    """
+    places = {node: place for place, node in enumerate(nodes)}
+    failed = [
+        FailedTest(test=number, message=group.failure, silent=[places[node] for node in group.silent])
+        for number, group in enumerate(result.groups)
+        if not group.passed
+    ]
+    return CheckRound(
+        number=result.number,
+        tests=[[places[node] for node in group.members] for group in result.groups],
+        failed=first_told(failed, MAX_GROUP_MESSAGES),
+        bus_gbps=_column(result, Metric.PAIR_BUS_GBPS),
+        latency_us=_column(result, Metric.PAIR_LATENCY_US),
     )
+
+
+def rounds_of(status: NodeCheckStatus) -> tuple[RoundResult, ...]:
+    """The finished rounds, as the diagnosis takes them."""
+    return tuple(_round_result(done, status.nodes) for done in status.rounds)
+
+
+def _round_result(done: CheckRound, nodes: Sequence[str]) -> RoundResult:
+    failed = {test.test: test for test in done.failed}
+    columns = [(Metric.PAIR_BUS_GBPS, done.bus_gbps), (Metric.PAIR_LATENCY_US, done.latency_us)]
+    groups = []
+    for number, members in enumerate(done.tests):
+        failure = failed.get(number)
+        groups.append(
+            GroupResult(
+                members=tuple(nodes[place] for place in members),
+                passed=failure is None,
+                failure=failure.message if failure else "",
+                silent=tuple(nodes[place] for place in failure.silent) if failure else (),
+                measured={m: figures[number] for m, figures in columns if figures and figures[number]},
+            )
+        )
+    return RoundResult(done.number, tuple(groups))
+
+
+def _column(result: RoundResult, metric: Metric) -> list[float]:
+    figures = [group.measured.get(metric, 0.0) for group in result.groups]
+    return figures if any(figures) else []
 
 
 def _probe_result(outcome: ProbeOutcome) -> ProbeResult:

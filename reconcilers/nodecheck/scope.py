@@ -1,15 +1,19 @@
-"""Which nodes a check is of, which of them take part, and who speaks for each. Pure."""
+"""Which nodes a check is of, which of them take part, who speaks for each; which check goes first. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
+from typing import Any
 
 from crds import names
 from crds.elasticjob import Rendezvous, RendezvousPhase
 from crds.elasticworker import AgentState, ElasticWorker
-from crds.nodecheck import NodeCheckSpec
+from crds.model import ObjectMeta
+from crds.nodecheck import NodeCheck, NodeCheckSpec
+from reconcilers.pod.builder import check_labels, owner_reference
 from reconcilers.pod.worker_status import current_report
 
 LEAST_PARTNERS = 2
@@ -26,10 +30,11 @@ class FailedReason(StrEnum):
     JOB_NOT_FOUND = "JobNotFound"
     JOB_FINISHED = "JobFinished"
     NO_WORKERS = "NoWorkers"
+    TOO_MANY_NODES = "TooManyNodes"
 
 
 @dataclass(frozen=True)
-class Refusal:
+class CheckRefusal:
     reason: FailedReason
     message: str
     """One sentence."""
@@ -65,7 +70,9 @@ class Scope:
         return f"{text}; {len(self.left_out)} more passed lately and are left out" if self.left_out else text
 
 
-def named_nodes(spec: NodeCheckSpec, labels: Mapping[str, Mapping[str, str]]) -> tuple[str, ...] | Refusal:
+def named_nodes(
+    spec: NodeCheckSpec, labels: Mapping[str, Mapping[str, str]]
+) -> tuple[str, ...] | CheckRefusal:
     """The nodes of a check by nodes or nodeSelector.
 
     Args:
@@ -76,13 +83,13 @@ def named_nodes(spec: NodeCheckSpec, labels: Mapping[str, Mapping[str, str]]) ->
         unknown = sorted({*spec.nodes} - labels.keys())
         if unknown:
             which = "are no nodes" if len(unknown) > 1 else "is no node"
-            return Refusal(FailedReason.NODE_NOT_FOUND, f"there {which} {', '.join(unknown[:10])}")
+            return CheckRefusal(FailedReason.NODE_NOT_FOUND, f"there {which} {', '.join(unknown[:10])}")
         return tuple(dict.fromkeys(spec.nodes))
     wanted = (spec.node_selector or {}).items()
     found = tuple(sorted(name for name, theirs in labels.items() if wanted <= theirs.items()))
     if not found:
         selector = ",".join(f"{key}={value}" for key, value in wanted)
-        return Refusal(
+        return CheckRefusal(
             FailedReason.NO_NODES, f"no node has the labels {selector}" if selector else "no nodes"
         )
     return found
@@ -135,3 +142,61 @@ def choose(candidates: Sequence[Candidate], fresh: Collection[str]) -> Scope:
         reused=tuple(partners),
         left_out=tuple(node for node in passed if node not in taken),
     )
+
+
+def new_check_worker(check: NodeCheck, index: int, node: str) -> dict[str, Any]:
+    """The ElasticWorker object to create for one node of the check."""
+    metadata = check.metadata
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": "ElasticWorker",
+        "metadata": {
+            "name": f"{metadata.name}-{names.CHECK}-{index}",
+            "namespace": metadata.namespace,
+            "labels": check_labels(metadata.name, index),
+            "ownerReferences": [owner_reference("NodeCheck", metadata.name, metadata.uid)],
+        },
+        "spec": {
+            "checkName": metadata.name,
+            "type": names.CHECK,
+            "index": index,
+            "incarnation": 1,
+            "nodeName": node,
+        },
+    }
+
+
+_AT_ONCE = datetime.min.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """An unfinished check, and the nodes that it has or wants."""
+
+    check: NodeCheck
+    nodes: frozenset[str]
+
+
+@dataclass(frozen=True)
+class OtherCheck:
+    node: str
+    check: ObjectMeta
+
+    def __str__(self) -> str:
+        return f"node {self.node} is being checked by NodeCheck {self.check.namespace}/{self.check.name}"
+
+
+def in_the_way(check: NodeCheck, nodes: Collection[str], claims: Iterable[Claim]) -> OtherCheck | None:
+    """The first of the others that has one of the nodes already, or is older and wants it."""
+    for claim in sorted(claims, key=lambda claim: _age(claim.check)):
+        if claim.check.metadata.uid == check.metadata.uid:
+            continue
+        if claim.check.status.nodes or _age(claim.check) < _age(check):
+            common = next((node for node in nodes if node in claim.nodes), None)
+            if common is not None:
+                return OtherCheck(common, claim.check.metadata)
+    return None
+
+
+def _age(check: NodeCheck) -> tuple[datetime, str]:
+    return check.metadata.creation_timestamp or _AT_ONCE, check.metadata.uid

@@ -5,10 +5,12 @@ Everything is read from the ElasticWorkers, so a controller that starts in the m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from crds.elasticworker import (
+    Accelerators,
     AgentCheck,
     AgentReport,
     AgentState,
@@ -19,14 +21,17 @@ from crds.elasticworker import (
     WorkerPhase,
 )
 from crds.model import ConditionStatus
-from crds.nodecheck import NodeCheck
+from crds.nodecheck import NodeCheck, NodeCheckSpec
+from healthcheck.fleet import Domain, Node
+from healthcheck.measurements import Metric
+from healthcheck.settings import Settings
 from reconcilers.pod.worker_status import SCHEDULED, current_report
 
 MAX_MESSAGE = 500
 
 
 @dataclass(frozen=True)
-class Participant:
+class CheckedNode:
     """A node of the check, and what its worker has to say."""
 
     node: str
@@ -76,19 +81,19 @@ class Out:
     """The node itself is gone: a fault of its. Otherwise it withdraws."""
 
 
-def participants_of(check: NodeCheck, workers: Iterable[ElasticWorker]) -> tuple[Participant, ...]:
+def checked_nodes_of(check: NodeCheck, workers: Iterable[ElasticWorker]) -> tuple[CheckedNode, ...]:
     """In rank order."""
     status = check.status
     by_index = {worker.spec.index: worker for worker in workers}
     reused = set(status.reused)
     members = zip(status.nodes, status.workers, status.incarnations, strict=True)
     return tuple(
-        Participant(node, incarnation, by_index.get(index), node in reused, check.metadata.uid)
+        CheckedNode(node, incarnation, by_index.get(index), node in reused, check.metadata.uid)
         for node, index, incarnation in members
     )
 
 
-def out_of(participant: Participant) -> Out | None:
+def out_of(participant: CheckedNode) -> Out | None:
     """Whether the node's worker has ended or was replaced, so that no answer will come."""
     worker = participant.worker
     if worker is None or worker.metadata.deletion_timestamp is not None:
@@ -108,7 +113,7 @@ def out_of(participant: Participant) -> Out | None:
     return None
 
 
-def departure_of(participant: Participant) -> Out | None:
+def departure_of(participant: CheckedNode) -> Out | None:
     """The same of a node whose agent was there: a Pod that is not known is gone, not yet to come."""
     out, worker = out_of(participant), participant.worker
     if out is None and worker is not None and worker.status.pod_uid is None:
@@ -116,7 +121,7 @@ def departure_of(participant: Participant) -> Out | None:
     return out
 
 
-def absence_of(participant: Participant) -> Out:
+def absence_of(participant: CheckedNode) -> Out:
     """Why a node's agent has not come within the time that it was given."""
     known = out_of(participant)
     if known is not None or participant.worker is None:
@@ -130,3 +135,89 @@ def absence_of(participant: Participant) -> Out:
     if not status.node_name:
         return Out("its Pod was not placed in time")
     return Out(f"its Pod never reported: {status.message}"[:MAX_MESSAGE].rstrip(": "), lost=True)
+
+
+NVIDIA = "nvidia.com/gpu"
+UNKNOWN_ACCELERATORS = (
+    *("amd.com/", "aws.amazon.com/neuron", "cambricon.com/", "furiosa.ai/", "google.com/tpu"),
+    *("gpu.intel.com/", "graphcore.ai/", "habana.ai/", "huawei.com/", "qualcomm.com/"),
+)
+"""Beginnings of the names of resources that no probe can test."""
+
+TESTED_KIND = "nvidia"
+"""What an agent says of accelerators that the probes compute on; on all others they test the CPU."""
+
+MAX_NAMED = 5
+
+
+def settings_of(spec: NodeCheckSpec, participants: Iterable[CheckedNode]) -> Settings:
+    """CPUs are shared with anything: without accelerators, only the straggler ratio makes a node slow."""
+    ratio = spec.straggler_ratio
+    kinds = {found.kind for participant in participants if (found := _accelerators(participant)) is not None}
+    if TESTED_KIND in kinds:
+        return Settings(straggler_ratio=ratio)
+    floor = 1 - 1 / ratio
+    return Settings(
+        straggler_ratio=ratio,
+        small_fleet_ratio=ratio,
+        least_slowdown={Metric.PAIR_LATENCY_US: floor},
+        least_slowdown_default=floor,
+    )
+
+
+def fleet_of(
+    participants: Sequence[CheckedNode], labels: Mapping[str, Mapping[str, str]], topology_keys: Sequence[str]
+) -> tuple[Node, ...]:
+    """The nodes as the diagnosis takes them, in rank order.
+
+    Args:
+        participants: in rank order.
+        labels: of the nodes, by name.
+        topology_keys: the labels that name what nodes share, the smallest first.
+    """
+    return tuple(
+        Node(
+            name=participant.node,
+            hardware_class=_hardware_class(participant),
+            domains=_domains(labels.get(participant.node, {}), topology_keys),
+            vouched=participant.reused,
+        )
+        for participant in participants
+    )
+
+
+def untested_accelerators(nodes: Iterable[Mapping[str, Any]]) -> str:
+    """A sentence on the accelerators of these nodes that no probe knows; empty if there are none."""
+    found = {
+        resource
+        for node in nodes
+        for resource, count in _allocatable(node).items()
+        if resource.startswith(UNKNOWN_ACCELERATORS) and str(count) != "0"
+    }
+    if not found:
+        return ""
+    some = ", ".join(sorted(found)[:MAX_NAMED])
+    return f"the probes cannot test {some}: only CPU and network are tested on the nodes that have it"
+
+
+def lacks_gpu(node: Mapping[str, Any]) -> bool:
+    return str(_allocatable(node).get(NVIDIA, "0")) == "0"
+
+
+def _accelerators(participant: CheckedNode) -> Accelerators | None:
+    report = participant.report
+    return None if report is None else report.accelerators
+
+
+def _hardware_class(participant: CheckedNode) -> str:
+    found = _accelerators(participant)
+    return "" if found is None else f"{found.kind} {found.model}".strip()
+
+
+def _domains(labels: Mapping[str, str], topology_keys: Sequence[str]) -> tuple[Domain, ...]:
+    return tuple(Domain(key, labels[key]) for key in topology_keys if labels.get(key))
+
+
+def _allocatable(node: Mapping[str, Any]) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = node.get("status", {}).get("allocatable") or {}
+    return found

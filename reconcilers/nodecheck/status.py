@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+
+import orjson
 
 from crds.model import ConditionStatus
 from crds.nodecheck import (
@@ -12,27 +15,35 @@ from crds.nodecheck import (
     FaultyDomain,
     FaultyLink,
     NodeCheckPhase,
+    NodeCheckSpec,
     NodeCheckStatus,
     NodeResult,
     NodeVerdict,
     Withdrawal,
 )
-from healthcheck.diagnosis import Cause, Verdict, Verdicts
+from healthcheck.diagnosis import Cause, Verdicts
 from healthcheck.measurements import History
 from healthcheck.plan import Round
-from reconcilers.check.history import Ended, first_told, rounded
-from reconcilers.check.participants import Participant
-from reconcilers.check.scope import Refusal, Scope
-from reconcilers.check.summary import Summary
 from reconcilers.conditions import with_condition
+from reconcilers.nodecheck.nodes import CheckedNode
+from reconcilers.nodecheck.scope import CheckRefusal, Scope
+from reconcilers.nodecheck.steps import Ended, first_told, round_to_record, rounded
 
 RUNNING, SUCCEEDED, FAILED, HEALTHY = "Running", "Succeeded", "Failed", "Healthy"
 ACCELERATORS_TESTED = "AcceleratorsTested"
 
 MAX_TEXT = 1_024
 MAX_DETAILED = 250
-"""Nodes whose verdict comes with evidence and figures, those that are not healthy first, or whose leaving is
-told with a reason: etcd takes no object of more than 1.5 MiB, and all agents of the check watch this one."""
+"""Nodes whose verdict is kept with evidence and figures, or whose leaving is told with a reason."""
+WORST_FIRST = (NodeVerdict.FAULTY, NodeVerdict.STRAGGLER, NodeVerdict.INCONCLUSIVE, NodeVerdict.HEALTHY)
+MAX_EVIDENCE = 300
+"""Of a link or rack."""
+MAX_PLACES = 100
+MAX_NAMED_IN_DOMAIN = 20
+MAX_BYTES = 1_350_000
+"""Of a check that publishes another round: etcd takes 1.5 MiB, and the verdicts may take 0.2 MB more."""
+FIRST_ROUND_BYTES_A_NODE = 44
+"""Its index and incarnation, and its half of a group's address, port and keys."""
 
 
 def to_wire(status: NodeCheckStatus) -> dict[str, Any]:
@@ -42,11 +53,27 @@ def to_wire(status: NodeCheckStatus) -> dict[str, Any]:
         "node_results": first_told(status.node_results, MAX_DETAILED),
     }
     wire = status.model_copy(update=shortened).to_wire()
-    wire["rounds"] = [
-        done | {"groups": [_full(group) for group in done["groups"]]} for done in wire["rounds"]
-    ]
+    for done in wire["rounds"]:
+        done["failed"] = [_full(test) for test in done["failed"]]
+    wire["rounds"] = [_full(done) for done in wire["rounds"]]
     wire["nodeResults"] = [_full(result) for result in wire["nodeResults"]]
     return wire
+
+
+def bytes_of(spec: NodeCheckSpec, status: NodeCheckStatus) -> int:
+    """What etcd stores of a check, but for its metadata."""
+    return len(orjson.dumps(spec.to_wire())) + len(orjson.dumps(to_wire(status)))
+
+
+def first_round_bytes(spec: NodeCheckSpec, scope: Scope) -> int:
+    """What a check of these nodes takes in its first round, about: its names are the most of it."""
+    copies = 3 if spec.nodes is not None else 2  # in `spec.nodes`, in `nodes`, and in `groups`
+    names = copies * _bytes_of_names(scope.nodes) + _bytes_of_names(scope.reused)
+    return names + len(scope.nodes) * FIRST_ROUND_BYTES_A_NODE
+
+
+def _bytes_of_names(nodes: Iterable[str]) -> int:
+    return sum(len(node) + len('"",') for node in nodes)
 
 
 def _full(result: dict[str, Any]) -> dict[str, Any]:
@@ -60,7 +87,7 @@ def waiting(status: NodeCheckStatus, reason: str, message: str, now: datetime) -
     return status.model_copy(update={"phase": phase, "conditions": conditions})
 
 
-def refused(status: NodeCheckStatus, refusal: Refusal, now: datetime) -> NodeCheckStatus:
+def refused(status: NodeCheckStatus, refusal: CheckRefusal, now: datetime) -> NodeCheckStatus:
     """The check cannot be carried out."""
     conditions = list(status.conditions)
     for type_, value in ((RUNNING, ConditionStatus.FALSE), (FAILED, ConditionStatus.TRUE)):
@@ -108,7 +135,9 @@ def started(status: NodeCheckStatus, now: datetime) -> NodeCheckStatus:
 
 def settled(status: NodeCheckStatus, ended: Ended) -> NodeCheckStatus:
     """With what a step gave: a finished round, and who withdrew."""
-    rounds = [*status.rounds, ended.round] if ended.round is not None else status.rounds
+    rounds = status.rounds
+    if ended.round is not None:
+        rounds = [*rounds, round_to_record(ended.round, status.nodes)]
     return status.model_copy(
         update={
             "rounds": rounds,
@@ -133,7 +162,7 @@ def with_local_failures(status: NodeCheckStatus, history: History) -> NodeCheckS
 
 
 def in_round(
-    status: NodeCheckStatus, step: Round, participants: Iterable[Participant], now: datetime
+    status: NodeCheckStatus, step: Round, participants: Iterable[CheckedNode], now: datetime
 ) -> NodeCheckStatus:
     """The next round is to be carried out."""
     by_node = {participant.node: participant for participant in participants}
@@ -164,7 +193,7 @@ def concluded(
             "phase": NodeCheckPhase.SUCCEEDED,
             "conditions": conditions,
             "groups": [],
-            "node_results": list(results),
+            "node_results": _detailed(results),
             "faulty_nodes": _named(results, NodeVerdict.FAULTY),
             "stragglers": _named(results, NodeVerdict.STRAGGLER),
             "inconclusive": _named(results, NodeVerdict.INCONCLUSIVE),
@@ -174,41 +203,45 @@ def concluded(
 
 
 def with_places(status: NodeCheckStatus, verdicts: Verdicts) -> NodeCheckStatus:
-    """With the links and racks that the verdicts name."""
+    """With the links and racks that the verdicts name: the first ones, where there are many."""
     links = []
-    for link in verdicts.links:
+    for link in verdicts.links[:MAX_PLACES]:
         a, b = sorted(link.link)
-        links.append(FaultyLink(a=a, b=b, symptom=link.symptom.value, message=link.evidence[:MAX_TEXT]))
+        links.append(FaultyLink(a=a, b=b, symptom=link.symptom.value, message=link.evidence[:MAX_EVIDENCE]))
     domains = [
         FaultyDomain(
             level=found.domain.level,
             name=found.domain.name,
-            nodes=list(found.nodes),
-            message=found.evidence[:MAX_TEXT],
+            nodes=list(found.nodes[:MAX_NAMED_IN_DOMAIN]),
+            message=found.evidence[:MAX_EVIDENCE],
         )
-        for found in verdicts.domains
+        for found in verdicts.domains[:MAX_PLACES]
     ]
     return status.model_copy(update={"faulty_links": links, "faulty_domains": domains})
 
 
 def node_results(verdicts: Verdicts, history: History) -> list[NodeResult]:
-    """The verdicts on the nodes."""
-    by_need = sorted(verdicts.nodes, key=lambda found: found.verdict is Verdict.HEALTHY)
-    detailed = {found.node for found in by_need[:MAX_DETAILED]}
+    """The verdicts on all nodes."""
     results = []
     for found in verdicts.nodes:
         local = history.local.get(found.node)
-        measured = local.measured if local is not None and found.node in detailed else {}
+        measured = local.measured if local is not None else {}
         results.append(
             NodeResult(
                 node=found.node,
                 verdict=NodeVerdict(found.verdict.value),
                 causes=[cause.value for cause in found.causes],
-                message=found.evidence[:MAX_TEXT] if found.node in detailed else "",
+                message=found.evidence[:MAX_TEXT],
                 figures={metric.value: rounded(value) for metric, value in measured.items()},
             )
         )
     return results
+
+
+def _detailed(results: Sequence[NodeResult]) -> list[NodeResult]:
+    """Those that are kept, in rank order: of many, the worst."""
+    by_need = sorted(range(len(results)), key=lambda at: WORST_FIRST.index(results[at].verdict))
+    return [results[at] for at in sorted(by_need[:MAX_DETAILED])]
 
 
 def _named(results: Iterable[NodeResult], verdict: NodeVerdict) -> list[str]:
@@ -225,7 +258,93 @@ def _dropped(node: str, cause: Cause, message: str) -> NodeResult:
     return NodeResult(node=node, verdict=verdict, causes=[cause.value], message=message[:MAX_TEXT])
 
 
-def _group(members: Sequence[str], first: Participant) -> CheckGroup:
+def _group(members: Sequence[str], first: CheckedNode) -> CheckGroup:
     report = first.report
     assert report is not None, "a node whose agent never reported takes part in no round"
     return CheckGroup(members=list(members), master_address=report.address, master_port=report.store_port)
+
+
+MAX_NAMED = 10
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The condition Healthy."""
+
+    healthy: ConditionStatus
+    reason: str
+    message: str
+
+
+def summary_of(
+    verdicts: Mapping[str, NodeVerdict],
+    results: Sequence[NodeResult] = (),
+    links: Sequence[FaultyLink] = (),
+    domains: Sequence[FaultyDomain] = (),
+) -> Summary:
+    """The worst first.
+
+    Args:
+        verdicts: on all nodes, by name.
+        results: the evidence that there is.
+        links: that are faulty.
+        domains: to be looked at first.
+    """
+    faulty, slow, open_ = (
+        [node for node, found in verdicts.items() if found is verdict]
+        for verdict in (NodeVerdict.FAULTY, NodeVerdict.STRAGGLER, NodeVerdict.INCONCLUSIVE)
+    )
+    found = []
+    if faulty:
+        found.append(f"{len(faulty)} faulty ({_list(faulty)})")
+    if slow:
+        found.append(f"{len(slow)} slow ({_list(slow)})")
+    if open_:
+        found.append(f"{len(open_)} inconclusive ({_list(open_)})")
+    places = []
+    if links:
+        places.append(f"faulty links: {_list([f'{link.a}–{link.b}' for link in links])}")
+    if domains:
+        places.append(f"look first at {_list([f'{domain.level}={domain.name}' for domain in domains])}")
+    healthy, reason = _verdict(faulty, links, slow, open_)
+    return Summary(healthy, reason, _sentence(verdicts, results, found, places))
+
+
+def step_ended(ended: Ended, nodes: int) -> str:
+    """What one step gave."""
+    if ended.round is None:
+        out = len(ended.withdrawn) + len(ended.unanswered)
+        return f"local tests: {nodes - out} of {nodes} nodes have answered"
+    groups = ended.round.groups
+    failed = ["+".join(group.members) for group in groups if not group.passed]
+    text = f"round {ended.round.number}: {len(groups) - len(failed)} of {len(groups)} groups passed"
+    return f"{text}; not: {_list(failed)}" if failed else text
+
+
+def _verdict(
+    faulty: Collection[str], links: Collection[FaultyLink], slow: Collection[str], open_: Collection[str]
+) -> tuple[ConditionStatus, str]:
+    for named, reason in ((faulty, "FaultyNodes"), (links, "FaultyLinks"), (slow, "Stragglers")):
+        if named:
+            return ConditionStatus.FALSE, reason
+    return (ConditionStatus.UNKNOWN, "Inconclusive") if open_ else (ConditionStatus.TRUE, "AllHealthy")
+
+
+def _sentence(
+    verdicts: Mapping[str, NodeVerdict],
+    results: Sequence[NodeResult],
+    found: Sequence[str],
+    places: Sequence[str],
+) -> str:
+    if len(verdicts) == 1:
+        ((node, verdict),) = verdicts.items()
+        evidence = next((f": {result.message}" for result in results if result.message), "")
+        return f"node {node} is {verdict.value.lower()}{evidence}"
+    count = len(verdicts)
+    text = f"of {count} nodes, {', '.join(found)}" if found else f"all {count} nodes are healthy"
+    return "; ".join((text, *places))
+
+
+def _list(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return ", ".join(names[:MAX_NAMED]) + more

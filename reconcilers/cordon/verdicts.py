@@ -1,0 +1,95 @@
+"""What finished NodeChecks and ended workers say about nodes.
+
+Only those that decide something: a check that could not tell, or found a node slow, neither cordons nor
+lifts, and one with `cordon: false` is for reading only.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from controller.cache import Cache
+from controller.resources import ELASTICWORKERS, NODECHECKS
+from crds.elasticworker import ElasticWorker, ExitClass
+from crds.nodecheck import NodeVerdict
+from reconcilers.cordon.policy import Verdict, VerdictReason
+from reconcilers.nodecheck.finished import ACCUSERS, BY_VERDICT, FinishedCheck, FinishedChecks, judged_nodes
+
+
+class Verdicts:
+    """All verdicts there are, read from the caches."""
+
+    def __init__(self, cache: Cache) -> None:
+        self._checks = cache.store(NODECHECKS)
+        self._workers = cache.store(ELASTICWORKERS)
+        self._finished = FinishedChecks(cache)
+        self._parse_worker = cache.models(ELASTICWORKERS, ElasticWorker)
+
+    def on(self, node: str) -> list[Verdict]:
+        """Those on one node."""
+        said = [verdict_of_check(done, node) for done in self._finished.on(node)]
+        reports = self._workers.by_index(BY_VERDICT, node)
+        said += [verdict_of_worker(self._parse_worker.parse(raw)) for raw in reports]
+        return [verdict for verdict in said if verdict is not None]
+
+    def accused(self) -> set[str]:
+        """The nodes that somebody calls faulty, be it the newest word on them or not."""
+        reports = self._workers.by_index(BY_VERDICT, ACCUSERS)
+        return self._finished.accused().union(*map(failed_nodes, reports))
+
+    def speaker(self, verdict: Verdict) -> dict[str, Any] | None:
+        """The object that said so, if it is still there."""
+        store = self._checks if verdict.kind == NODECHECKS.kind else self._workers
+        return store.get(verdict.namespace, verdict.name)
+
+
+def verdict_of_check(done: FinishedCheck, node: str) -> Verdict | None:
+    """A node that passed no round is not cleared, even with nothing held against it."""
+    status, metadata = done.check.status, done.check.metadata
+    found = done.verdicts.get(node)
+    passed = found is NodeVerdict.HEALTHY and node in done.passed
+    if not done.check.spec.cordon or status.completion_time is None:
+        return None
+    if not passed and found is not NodeVerdict.FAULTY:
+        return None
+    return Verdict(
+        time=status.completion_time,
+        healthy=passed,
+        reason=VerdictReason.CHECK_PASSED if passed else VerdictReason.CHECK_FAILED,
+        kind=NODECHECKS.kind,
+        namespace=metadata.namespace,
+        name=metadata.name,
+    )
+
+
+def verdict_of_worker(worker: ElasticWorker) -> Verdict | None:
+    """On the node where its last Pod ended, if it did so for a hardware error."""
+    end, metadata = worker.status.last_exit, worker.metadata
+    if end is None or end.exit_class is not ExitClass.HARDWARE_ERROR or not end.node_name:
+        return None
+    return Verdict(
+        time=end.time,
+        healthy=False,
+        reason=VerdictReason.HARDWARE_ERROR,
+        kind=ELASTICWORKERS.kind,
+        namespace=metadata.namespace,
+        name=metadata.name,
+    )
+
+
+def decided_nodes(check: dict[str, Any]) -> set[str]:
+    """The nodes that a NodeCheck speaks of which may cordon."""
+    return judged_nodes(check) if check["spec"].get("cordon") else set()
+
+
+def failed_nodes(worker: dict[str, Any]) -> list[str]:
+    """The node that an ElasticWorker accuses, if it does."""
+    end = worker.get("status", {}).get("lastExit") or {}
+    accused = end.get("exitClass") == ExitClass.HARDWARE_ERROR and end.get("nodeName")
+    return [end["nodeName"]] if accused else []
+
+
+def accusation_keys(worker: dict[str, Any]) -> list[str]:
+    """Index function of `BY_VERDICT`."""
+    failed = failed_nodes(worker)
+    return [*failed, ACCUSERS] if failed else []

@@ -1,0 +1,190 @@
+"""What finished NodeChecks say of nodes: indexed once a version of a check, and forgotten with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any
+
+from controller.cache import Cache
+from controller.resources import NODECHECKS
+from crds.elasticworker import ElasticWorker
+from crds.nodecheck import NodeCheck, NodeCheckPhase, NodeResult, NodeVerdict
+
+LONG_AGO = datetime.min.replace(tzinfo=UTC)
+BY_VERDICT = "verdict"
+"""Index of NodeChecks and ElasticWorkers, by the names of the nodes that they say something of."""
+ACCUSERS = ""
+"""Key, in that index, of all that accuse a node."""
+
+
+@dataclass(frozen=True)
+class FinishedCheck:
+    """A NodeCheck that has finished, with what is looked up in it."""
+
+    check: NodeCheck
+
+    @property
+    def ended(self) -> datetime:
+        return self.check.status.completion_time or self.check.metadata.creation_timestamp or LONG_AGO
+
+    @property
+    def succeeded(self) -> bool:
+        return self.check.status.phase is NodeCheckPhase.SUCCEEDED
+
+    @cached_property
+    def verdicts(self) -> Mapping[str, NodeVerdict]:
+        """On every node of it, by name. Only a check that succeeded has any."""
+        status = self.check.status
+        if not self.succeeded:
+            return {}
+        verdicts = dict.fromkeys(status.nodes, NodeVerdict.HEALTHY)
+        verdicts |= {result.node: result.verdict for result in status.node_results}
+        verdicts |= dict.fromkeys(status.inconclusive, NodeVerdict.INCONCLUSIVE)
+        verdicts |= dict.fromkeys(status.stragglers, NodeVerdict.STRAGGLER)
+        return verdicts | dict.fromkeys(status.faulty_nodes, NodeVerdict.FAULTY)
+
+    @cached_property
+    def results(self) -> Mapping[str, NodeResult]:
+        """The evidence, by node, of those whose evidence is kept."""
+        return {result.node: result for result in self.check.status.node_results}
+
+    @cached_property
+    def passed(self) -> frozenset[str]:
+        """The nodes that passed with others in a round."""
+        status = self.check.status
+        places = set[int]()
+        for done in status.rounds:
+            failed = {test.test for test in done.failed}
+            places.update(p for at, test in enumerate(done.tests) if at not in failed for p in test)
+        return frozenset(status.nodes[place] for place in places)
+
+    def covers(self, worker: ElasticWorker) -> bool:
+        """Whether the check was to test the node of this slot."""
+        return self._wanted is None or worker.spec.index in self._wanted
+
+    def verdict_on(self, worker: ElasticWorker, node: str) -> NodeVerdict | None:
+        """On this worker's node, if the check was of this very incarnation there.
+
+        Of workers that share a node, one speaks for all. Who came there despite the verdict is another case.
+        """
+        if not self.succeeded or not self.covers(worker):
+            return None
+        index = worker.spec.index
+        spoke = self._speakers.get(node) == (index, worker.spec.incarnation)
+        shared = (
+            node in self._speakers and index not in self._indices and node not in worker.spec.faulty_nodes
+        )
+        return self.verdicts.get(node) if spoke or shared else None
+
+    @cached_property
+    def _wanted(self) -> frozenset[int] | None:
+        workers = self.check.spec.workers
+        return None if workers is None else frozenset(workers)
+
+    @cached_property
+    def _speakers(self) -> Mapping[str, tuple[int, int]]:
+        """By node, the index and incarnation of the worker that spoke for it."""
+        status = self.check.status
+        return dict(zip(status.nodes, zip(status.workers, status.incarnations, strict=False), strict=False))
+
+    @cached_property
+    def _indices(self) -> frozenset[int]:
+        return frozenset(self.check.status.workers)
+
+    @cached_property
+    def reused(self) -> frozenset[str]:
+        return frozenset(self.check.status.reused)
+
+
+class FinishedChecks:
+    """Those that the cache shows."""
+
+    def __init__(self, cache: Cache) -> None:
+        self._store = cache.store(NODECHECKS)
+        self._known: dict[str, tuple[str, FinishedCheck]] = {}
+
+    def on(self, node: str) -> tuple[FinishedCheck, ...]:
+        """Those with a verdict on the node."""
+        return self.of(self._store.by_index(BY_VERDICT, node))
+
+    def accused(self) -> set[str]:
+        """The nodes that a check found faulty, be it the newest word on them or not."""
+        accusers = self._store.by_index(BY_VERDICT, ACCUSERS)
+        return {node for raw in accusers for node in raw["status"]["faultyNodes"]}
+
+    def of(self, raws: Iterable[dict[str, Any]]) -> tuple[FinishedCheck, ...]:
+        """The finished ones of these, but for those that are being deleted."""
+        return tuple(
+            self._indexed(raw)
+            for raw in raws
+            if is_finished(raw) and not raw["metadata"].get("deletionTimestamp")
+        )
+
+    def _indexed(self, raw: dict[str, Any]) -> FinishedCheck:
+        uid, version = raw["metadata"]["uid"], raw["metadata"]["resourceVersion"]
+        known = self._known.get(uid)
+        if known is None or known[0] != version:
+            if len(self._known) > 2 * len(self._store):
+                there = {each["metadata"]["uid"] for each in self._store.list()}
+                self._known = {key: kept for key, kept in self._known.items() if key in there}
+            known = self._known[uid] = (version, FinishedCheck(NodeCheck.model_validate(raw)))
+        return known[1]
+
+
+def newest_on(node: str, checks: Iterable[FinishedCheck]) -> FinishedCheck | None:
+    """The check whose verdict on the node counts. Of two of the same second, a pass counts less."""
+    return max(
+        checks, key=lambda done: (done.ended, done.verdicts[node] is not NodeVerdict.HEALTHY), default=None
+    )
+
+
+def has_fresh_pass(
+    node: str, checks: Sequence[FinishedCheck], created: datetime | None, since: datetime
+) -> bool:
+    """Whether the node passed the newest check on it, at or after `since`.
+
+    A check that took a node's earlier pass for good tested it in part at most: that makes no new pass.
+
+    Args:
+        node: its name.
+        checks: with a verdict on it.
+        created: when the node was added; None if it is gone. A check from before was of another machine, or
+            of this one before its repair.
+        since: passes of an earlier time do not count.
+    """
+    if created is None:
+        return False
+    after = max(created, since)
+    newest = newest_on(
+        node,
+        (
+            done
+            for done in checks
+            if done.ended >= after
+            and (node not in done.reused or done.verdicts[node] is not NodeVerdict.HEALTHY)
+        ),
+    )
+    return newest is not None and newest.verdicts[node] is NodeVerdict.HEALTHY
+
+
+def is_finished(check: dict[str, Any]) -> bool:
+    phase = check.get("status", {}).get("phase")
+    return phase in (NodeCheckPhase.SUCCEEDED, NodeCheckPhase.FAILED)
+
+
+def judged_nodes(check: dict[str, Any]) -> set[str]:
+    """The nodes on which a NodeCheck has a verdict."""
+    status = check.get("status", {})
+    if status.get("phase") != NodeCheckPhase.SUCCEEDED:
+        return set()
+    named = (*status.get("nodes", ()), *status.get("faultyNodes", ()))
+    return {*named, *(result["node"] for result in status.get("nodeResults", ()))}
+
+
+def verdict_keys(check: dict[str, Any]) -> set[str]:
+    """Index function of `BY_VERDICT`."""
+    judged = judged_nodes(check)
+    return judged | {ACCUSERS} if judged and check["status"].get("faultyNodes") else judged

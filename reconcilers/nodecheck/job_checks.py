@@ -1,0 +1,442 @@
+"""What a job knows of NodeChecks: which there are, what they say of its workers, and what people are told.
+
+`JobChecks` is all that a look at a job reads of them; everything else follows from it, purely.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import Any
+
+from controller.cache import Cache
+from controller.resources import NODECHECKS, NODES
+from controller.wording import shortened
+from crds import names
+from crds.elasticjob import ElasticJob
+from crds.elasticworker import ElasticWorker
+from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionStatus
+from crds.nodecheck import NodeCheck, NodeCheckPhase, NodeCheckStatus, NodeVerdict
+from reconcilers.nodecheck.finished import LONG_AGO, FinishedCheck, FinishedChecks, has_fresh_pass, newest_on
+from reconcilers.nodecheck.status import WORST_FIRST, summary_of
+from reconcilers.pod.builder import owner_reference
+from reconcilers.worker import BY_JOB, owner_uids
+
+MAX_EVIDENCE = 300
+"""Characters of a verdict's evidence that a sentence on the job quotes."""
+
+
+@dataclass(frozen=True)
+class JobChecks:
+    """The NodeChecks that concern a job, as one read shows them."""
+
+    of_job: tuple[NodeCheck, ...] = ()
+    """Those that name the job, the oldest first."""
+    finished: tuple[FinishedCheck, ...] = ()
+    """Those of them that have finished."""
+    on_node: Mapping[str, Sequence[FinishedCheck]] = field(default_factory=dict)
+    """Those of any namespace with a verdict, by node: of the workers, and all that were found faulty."""
+    nodes_created: Mapping[str, datetime] = field(default_factory=dict)
+    """When the workers' nodes were added to the cluster."""
+    taken: frozenset[str] = frozenset()
+    """Names that NodeChecks of the namespace have."""
+    owned: frozenset[str] = frozenset()
+    """Uids of those that the job made."""
+
+    @cached_property
+    def active(self) -> NodeCheck | None:
+        """The oldest of the job's that has not finished: they go one at a time."""
+        return active_check(self.of_job)
+
+    @property
+    def outdated(self) -> list[NodeCheck]:
+        """Those to delete."""
+        return outdated(self.of_job, self.owned)
+
+    def next_for(self, job: ElasticJob, workers: Sequence[int]) -> dict[str, Any]:
+        """The NodeCheck to create, of these workers."""
+        name = job.metadata.name
+        return new_check(job, check_name(name, next_number(name, self.taken)), workers)
+
+    @cached_property
+    def newest_first(self) -> tuple[FinishedCheck, ...]:
+        return tuple(sorted(self.finished, key=lambda done: done.ended, reverse=True))
+
+    @cached_property
+    def newest(self) -> Mapping[str, FinishedCheck]:
+        """By node, the check with the last word on it."""
+        found = ((node, newest_on(node, checks)) for node, checks in self.on_node.items())
+        return {node: done for node, done in found if done is not None}
+
+    def last_word(self, node: str) -> NodeVerdict | None:
+        done = self.newest.get(node)
+        return None if done is None else done.verdicts[node]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What they say of the job's training workers, by index."""
+
+    unchecked: frozenset[int] = frozenset()
+    """No check vouches for their nodes, and the job wants one."""
+    faulty: Mapping[int, str] = field(default_factory=dict)
+    """Why they are to leave their nodes."""
+    slow: frozenset[int] = frozenset()
+    """Rather to be left out of the world."""
+    faulty_nodes: tuple[str, ...] = ()
+    """All that there are, whoever was there; the newest last."""
+    cleared: frozenset[str] = frozenset()
+    """Nodes whose last word is another."""
+
+
+UNJUDGED = Standing()
+
+
+def standing_of(
+    job: ElasticJob,
+    workers: Sequence[ElasticWorker],
+    checks: JobChecks,
+    suspected_at: datetime | None,
+    now: datetime,
+) -> Standing:
+    """Without `enabled` in the job's policy, only what a person's check of it found faulty counts."""
+    policy = job.spec.node_check
+    training = [worker for worker in workers if worker.spec.type == names.WORKER]
+    reasons = {w.spec.index: _found_faulty(w, checks) for w in training}
+    words = {node: checks.last_word(node) for node in checks.newest}
+    standing = Standing(
+        faulty={index: reason for index, reason in reasons.items() if reason is not None},
+        faulty_nodes=_faulty_nodes(checks, words),
+        cleared=frozenset(node for node, word in words.items() if word is not NodeVerdict.FAULTY),
+    )
+    if not policy.enabled:
+        return standing
+    since = suspected_at or LONG_AGO
+    fresh_since = max(since, now - timedelta(seconds=policy.fresh_seconds))
+    unchecked = (
+        worker.spec.index
+        for worker in training
+        if not _passed_lately(_node(worker), checks, fresh_since)
+        and not _vouched_for(worker, checks, since)
+        and not _has_failed_check(worker, checks, since)
+    )
+    slow = (w.spec.index for w in training if words.get(_node(w)) is NodeVerdict.STRAGGLER)
+    return replace(
+        standing,
+        unchecked=frozenset(unchecked),
+        slow=frozenset(slow) if policy.exclude_stragglers else frozenset(),
+    )
+
+
+def _passed_lately(node: str, checks: JobChecks, since: datetime) -> bool:
+    return has_fresh_pass(node, checks.on_node.get(node, ()), checks.nodes_created.get(node), since)
+
+
+def _faulty_nodes(checks: JobChecks, words: Mapping[str, NodeVerdict | None]) -> tuple[str, ...]:
+    """By the time of the verdict, the newest last."""
+    faulty = [node for node, word in words.items() if word is NodeVerdict.FAULTY]
+    return tuple(sorted(faulty, key=lambda node: (checks.newest[node].ended, node)))
+
+
+def _found_faulty(worker: ElasticWorker, checks: JobChecks) -> str | None:
+    """Why, if the last word on its node is that it is faulty, and a check that it took part in says so."""
+    node = _node(worker)
+    if checks.last_word(node) is not NodeVerdict.FAULTY:
+        return None
+    for done in checks.newest_first:
+        verdict = done.verdict_on(worker, node)
+        if verdict is not None:
+            known = done.results.get(node)
+            evidence = f"node check {done.check.metadata.name} found {node} faulty"
+            evidence = f"{evidence}: {known.message}" if known is not None and known.message else evidence
+            return evidence[:MAX_EVIDENCE] if verdict is NodeVerdict.FAULTY else None
+    return None
+
+
+def _vouched_for(worker: ElasticWorker, checks: JobChecks, since: datetime) -> bool:
+    """Whether it took part in a check that holds nothing certain against its node, and nothing did later."""
+    node = _node(worker)
+    if checks.last_word(node) is NodeVerdict.FAULTY:
+        return False
+    verdicts = (done.verdict_on(worker, node) for done in checks.finished if done.ended >= since)
+    return any(verdict is not None and verdict is not NodeVerdict.FAULTY for verdict in verdicts)
+
+
+def _has_failed_check(worker: ElasticWorker, checks: JobChecks, since: datetime) -> bool:
+    """Whether its last check could not be carried out: that must not keep the job from training for ever.
+
+    What came after the worker's last end is another Pod, and gets another try.
+    """
+    last_exit = worker.status.last_exit
+    since = max(since, last_exit.time) if last_exit is not None else since
+    last = next((done for done in checks.newest_first if done.covers(worker)), None)
+    failed = last is not None and last.check.status.phase is NodeCheckPhase.FAILED
+    return last is not None and failed and last.ended >= since
+
+
+def _node(worker: ElasticWorker) -> str:
+    """Where this incarnation's Pod is; empty if it is nowhere yet."""
+    status = worker.status
+    current = status.observed_incarnation == worker.spec.incarnation
+    return (status.node_name or "") if current else ""
+
+
+# --- the checks of a job ----------------------------------------------------------------------------------
+
+KEPT_CHECKS = 5
+MAX_NAME = 45
+"""Of a NodeCheck (crds/nodecheck.py)."""
+NAMED_WORKERS = 5
+"""The others are counted."""
+
+
+def active_check(checks: Iterable[NodeCheck]) -> NodeCheck | None:
+    """The oldest of a job's checks that has not finished: they go one at a time."""
+    unfinished = [c for c in checks if c.status.phase is None or not c.status.phase.finished]
+    return min(unfinished, key=_age, default=None)
+
+
+def check_name(job: str, number: int) -> str:
+    """`<job>-check-<n>`; a job's name that is too long is cut, and kept apart from its like by a digest."""
+    suffix = f"-check-{number}"
+    if len(job) + len(suffix) > MAX_NAME:
+        digest = hashlib.sha256(job.encode()).hexdigest()[:6]
+        job = f"{job[: MAX_NAME - len(suffix) - len(digest) - 1]}-{digest}"
+    return job + suffix
+
+
+def next_number(job: str, taken: Collection[str]) -> int:
+    """1 + the highest that any NodeCheck of the namespace has, whoever made it."""
+    numbers = (int(found[1]) for name in taken if (found := re.search(r"-check-([1-9]\d{0,8})$", name)))
+    return max((number for number in numbers if check_name(job, number) in taken), default=0) + 1
+
+
+def new_check(job: ElasticJob, name: str, workers: Sequence[int]) -> dict[str, Any]:
+    """The NodeCheck object to create."""
+    policy = job.spec.node_check
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": "NodeCheck",
+        "metadata": {
+            "name": name,
+            "namespace": job.metadata.namespace,
+            "labels": {names.LABEL_JOB: job.metadata.name, names.LABEL_MANAGED_BY: names.MANAGER},
+            "ownerReferences": [owner_reference("ElasticJob", job.metadata.name, job.metadata.uid)],
+        },
+        "spec": {
+            "jobName": job.metadata.name,
+            "workers": list(workers),
+            "cordon": policy.cordon,
+            "timeoutSeconds": policy.timeout_seconds,
+            "stragglerRatio": policy.straggler_ratio,
+            "freshSeconds": policy.fresh_seconds,
+            "topologyKeys": list(policy.topology_keys),
+        },
+    }
+
+
+def outdated(checks: Iterable[NodeCheck], owned: Collection[str]) -> list[NodeCheck]:
+    """The finished checks to delete: of those that the job owns (by uid), all but the newest."""
+    finished = [
+        check
+        for check in checks
+        if check.metadata.uid in owned and check.status.phase is not None and check.status.phase.finished
+    ]
+    return sorted(finished, key=_age, reverse=True)[KEPT_CHECKS:]
+
+
+def named(workers: Collection[int]) -> str:
+    """Such as `workers 0, 1, 2 and 4 more`."""
+    shown = sorted(workers)[:NAMED_WORKERS]
+    more = f" and {len(workers) - len(shown)} more" if len(workers) > len(shown) else ""
+    return f"worker{'s' if len(workers) > 1 else ''} {', '.join(map(str, shown))}{more}"
+
+
+def tests(check: NodeCheck) -> str:
+    """What a check is of, in words."""
+    return "all workers" if check.spec.workers is None else named(check.spec.workers)
+
+
+def _age(check: NodeCheck) -> tuple[datetime, str]:
+    return check.metadata.creation_timestamp or LONG_AGO, check.metadata.uid
+
+
+# --- what people are told --------------------------------------------------------------------------------
+
+NODES_CHECKED = "NodesChecked"
+CHECKING, REFUSED, GONE, INTERRUPTED = "Checking", "CheckRefused", "CheckGone", "CheckInterrupted"
+FRESH, NOT_YET = "Fresh", "NotYetChecked"
+QUIET = frozenset({CHECKING, INTERRUPTED, FRESH, NOT_YET, "AllHealthy"})
+"""Reasons that are no cause for worry."""
+QUOTED = 3
+"""Verdicts whose evidence is shown; all are in the NodeCheck."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The condition to be."""
+
+    status: ConditionStatus
+    reason: str
+    message: str
+
+    @property
+    def of_a_check(self) -> bool:
+        """Whether a check of the job began, ended, or could not be."""
+        return self.reason not in (FRESH, NOT_YET)
+
+    def differs_from(self, conditions: Sequence[Condition]) -> bool:
+        known = {(c.status, c.reason, c.message) for c in conditions if c.type == NODES_CHECKED}
+        return (self.status, self.reason, self.message) not in known
+
+
+@dataclass(frozen=True)
+class CheckState:
+    """How the job's checks are, by now."""
+
+    finished: tuple[FinishedCheck, ...] = ()
+    active: NodeCheck | None = None
+    refused: str = ""
+    """Why the check that was wanted could not be made."""
+    unchecked: frozenset[int] = frozenset()
+    """Workers that no world is formed with before a check."""
+    left_out: frozenset[int] = frozenset()
+
+
+def finding_of(job: ElasticJob, state: CheckState) -> Finding | None:
+    """None if the job has nothing to do with checks."""
+    finding = _finding(job, state)
+    if finding is None:
+        return None
+    left_out = ""
+    if state.left_out:
+        are = "are" if len(state.left_out) > 1 else "is"
+        left_out = f"; {named(state.left_out)} {are} left out of the world, being slow"
+    told = shortened(finding.message, MAX_CONDITION_MESSAGE - len(left_out))
+    return Finding(finding.status, finding.reason, f"{told}{left_out}")
+
+
+def interrupted(conditions: Sequence[Condition]) -> Finding | None:
+    """Of a job that ends, or is suspended, during a check."""
+    if not any(c.type == NODES_CHECKED and c.reason == CHECKING for c in conditions):
+        return None
+    message = "the job ended or was suspended before the node check had finished"
+    return Finding(ConditionStatus.UNKNOWN, INTERRUPTED, message)
+
+
+def _finding(job: ElasticJob, state: CheckState) -> Finding | None:
+    unknown = ConditionStatus.UNKNOWN
+    if state.active is not None:
+        message = f"node check {state.active.metadata.name} tests {tests(state.active)}"
+        return Finding(unknown, CHECKING, message)
+    if state.refused:
+        return Finding(unknown, REFUSED, f"no node check can be made, and training goes on: {state.refused}")
+    if state.finished:
+        return _outcome(max(state.finished, key=lambda done: done.ended))
+    if any(c.type == NODES_CHECKED and c.reason == CHECKING for c in job.status.conditions):
+        return Finding(unknown, GONE, "the node check was deleted before it had finished")
+    if not job.spec.node_check.enabled:
+        return None
+    if state.unchecked:
+        return Finding(
+            unknown, NOT_YET, f"a node check of {named(state.unchecked)} comes before the next world"
+        )
+    return Finding(ConditionStatus.TRUE, FRESH, "all nodes passed a check within nodeCheck.freshSeconds")
+
+
+def _outcome(done: FinishedCheck) -> Finding:
+    name, status = done.check.metadata.name, done.check.status
+    if status.phase is NodeCheckPhase.FAILED:
+        failed = next((c for c in status.conditions if c.type == "Failed"), None)
+        why = f": {failed.reason}: {failed.message}" if failed else ""
+        message = f"node check {name} could not be carried out, and training goes on{why}"
+        return Finding(ConditionStatus.UNKNOWN, "CheckFailed", message)
+    summary = summary_of(done.verdicts, status.node_results, status.faulty_links, status.faulty_domains)
+    sentences = [f"node check {name}: {summary.message}"]
+    if len(done.verdicts) > 1:
+        sentences += _evidence(status)
+    if status.faulty_nodes:
+        sentences.append("workers found on faulty nodes move to others")
+    return Finding(summary.healthy, summary.reason, "; ".join(sentences))
+
+
+def _evidence(status: NodeCheckStatus) -> list[str]:
+    """Of a few nodes and links."""
+    guilty = sorted(
+        (
+            result
+            for result in status.node_results
+            if result.verdict is not NodeVerdict.HEALTHY and result.message
+        ),
+        key=lambda result: (WORST_FIRST.index(result.verdict), result.node),
+    )
+    links = [
+        f"{link.a}–{link.b}: {link.message[:MAX_EVIDENCE]}" for link in status.faulty_links if link.message
+    ]
+    return [f"{result.node}: {result.message[:MAX_EVIDENCE]}" for result in guilty[:QUOTED]] + links[:QUOTED]
+
+
+# --- reading -----------------------------------------------------------------------------------------------
+
+
+SLICE = 1_000
+"""Nodes that are looked up at a stretch, before others have a turn on the event loop."""
+
+
+class JobChecksView:
+    """Reads the NodeChecks of jobs."""
+
+    def __init__(self, cache: Cache) -> None:
+        self._checks = cache.store(NODECHECKS)
+        self._nodes = cache.store(NODES)
+        self._finished = FinishedChecks(cache)
+        self._parse = cache.models(NODECHECKS, NodeCheck)
+
+    async def of(self, job: ElasticJob, workers: Sequence[ElasticWorker]) -> JobChecks:
+        """All that concern the job and its workers."""
+        found = self._of(job)
+        if not found and not job.spec.node_check.enabled:
+            return JobChecks()
+        theirs = {w.status.node_name for w in workers if w.status.node_name}
+        known = {node for worker in workers for node in worker.spec.faulty_nodes}
+        return JobChecks(
+            of_job=tuple(sorted(map(self._parse.parse, found), key=_age)),
+            finished=self._finished.of(found),
+            on_node=await self._on_each(theirs | known | self._finished.accused()),
+            nodes_created=self._nodes_created(theirs),
+            taken=frozenset(raw["metadata"]["name"] for raw in self._checks.list(job.metadata.namespace)),
+            owned=frozenset(raw["metadata"]["uid"] for raw in found if job.metadata.uid in owner_uids(raw)),
+        )
+
+    async def _on_each(self, nodes: Collection[str]) -> dict[str, Sequence[FinishedCheck]]:
+        on_node: dict[str, Sequence[FinishedCheck]] = {}
+        for number, node in enumerate(nodes, start=1):
+            on_node[node] = self._finished.on(node)
+            if number % SLICE == 0:
+                await asyncio.sleep(0)
+        return on_node
+
+    def _of(self, job: ElasticJob) -> list[dict[str, Any]]:
+        """Those that name it; not those that were of another job of its name."""
+        metadata = job.metadata
+        return [
+            raw
+            for raw in self._checks.by_index(BY_JOB, f"{metadata.namespace}/{metadata.name}")
+            if not raw["metadata"].get("deletionTimestamp")
+            and {metadata.uid}.issuperset(owner_uids(raw))
+            and _time(raw) >= (metadata.creation_timestamp or LONG_AGO)
+        ]
+
+    def _nodes_created(self, nodes: set[str]) -> dict[str, datetime]:
+        found = {name: self._nodes.get(None, name) for name in nodes}
+        return {name: _time(raw) for name, raw in found.items() if raw is not None}
+
+
+def _time(raw: dict[str, Any]) -> datetime:
+    created = raw["metadata"].get("creationTimestamp")
+    return datetime.fromisoformat(created) if created else LONG_AGO
