@@ -63,9 +63,14 @@ CORDON_WORKERS = 1
 """No more: two cordons at once could both take the last place under the limit."""
 
 
-def add_all(manager: Manager, cordon: CordonOptions | None = None, pods: PodOptions | None = None) -> None:
+def add_all(
+    manager: Manager,
+    cordon: CordonOptions | None = None,
+    pods: PodOptions | None = None,
+    clock: Clock | None = None,
+) -> None:
     """Register every controller with the manager."""
-    clock = Clock()
+    clock = clock or Clock()
     add_indexes(manager.cache)
     add_jobs(manager, clock)
     add_workers(manager, clock, pods or PodOptions())

@@ -1,0 +1,297 @@
+"""An API server in memory: as much of its semantics as the reconcilers can notice.
+
+resourceVersions and conflicts, merge patches of an object or of its status, uid preconditions, AlreadyExists and
+NotFound, generations, graceful deletion of Pods, finalizers, garbage collection by owner uid, and the limits that the
+models of our own kinds know. Objects are never changed in place, so a copy of the whole server costs microseconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import cache
+from typing import Any
+
+from pydantic import ValidationError
+
+import crds
+from controller.errors import AlreadyExists, Conflict, Invalid, NotFound
+from controller.resources import (
+    ELASTICJOBS,
+    ELASTICWORKERS,
+    NODECHECKS,
+    NODES,
+    PODDISRUPTIONBUDGETS,
+    PODS,
+    SCALEPLANS,
+    Resource,
+)
+from crds.elasticjob import ElasticJob
+from crds.elasticworker import ElasticWorker
+from crds.nodecheck import NodeCheck
+from crds.scaleplan import ScalePlan
+from tests.reconcilers.build import NOW
+
+JSON = dict[str, Any]
+Key = tuple[str | None, str]
+MODELS = {
+    ELASTICJOBS: ElasticJob,
+    ELASTICWORKERS: ElasticWorker,
+    NODECHECKS: NodeCheck,
+    SCALEPLANS: ScalePlan,
+}
+WITH_STATUS = frozenset({*MODELS, PODS, NODES, PODDISRUPTIONBUDGETS})
+NAMESPACE = "default"
+
+
+def merged(target: JSON, patch: JSON) -> JSON:
+    """RFC 7396."""
+    result = dict(target)
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        elif isinstance(value, dict):
+            result[key] = merged(result.get(key) if isinstance(result.get(key), dict) else {}, value)
+        else:
+            result[key] = value
+    return result
+
+
+@dataclass(frozen=True)
+class Write:
+    """A request that changes something, as it travels."""
+
+    verb: str
+    """create, patch or delete."""
+    resource: Resource
+    name: str
+    namespace: str | None
+    body: JSON = field(default_factory=dict)
+    subresource: str | None = None
+    uid: str | None = None
+    """Of a delete: the object that is meant."""
+
+    def __str__(self) -> str:
+        part = f"/{self.subresource}" if self.subresource else ""
+        return f"{self.verb} {self.resource.kind} {self.name}{part}"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of a watch."""
+
+    obj: JSON
+    deleted: bool = False
+
+
+@dataclass(frozen=True)
+class Event:
+    """What a recorder was told; that it is written is taken for granted."""
+
+    kind: str
+    name: str
+    type: str
+    reason: str
+    message: str
+
+
+@dataclass
+class Api:
+    seconds: float = 0.0
+    """The time, on all clocks."""
+    version: int = 0
+    objects: dict[Resource, dict[Key, JSON]] = field(default_factory=dict)
+    log: dict[Resource, list[Entry]] = field(default_factory=dict)
+    """Everything that ever happened to the objects of a resource."""
+    events: list[Event] = field(default_factory=list)
+    made: dict[tuple[str, str], int] = field(default_factory=dict)
+    """How many objects of a name there have been, for uids that do not depend on the order of writes."""
+    changed_at: float = 0.0
+    """When anything but a Lease was written last."""
+
+    def copy(self) -> Api:
+        return Api(
+            self.seconds,
+            self.version,
+            {resource: dict(objects) for resource, objects in self.objects.items()},
+            {resource: list(entries) for resource, entries in self.log.items()},
+            list(self.events),
+            dict(self.made),
+            self.changed_at,
+        )
+
+    # --- reading ------------------------------------------------------------------------------------------
+
+    def find(self, resource: Resource, name: str, namespace: str | None = NAMESPACE) -> JSON | None:
+        return self.objects.get(resource, {}).get((namespace if resource.namespaced else None, name))
+
+    def get(self, resource: Resource, name: str, namespace: str | None = NAMESPACE) -> JSON:
+        found = self.find(resource, name, namespace)
+        if found is None:
+            raise NotFound(404, "NotFound", f"{resource.kind} {name} not found")
+        return found
+
+    def list(self, resource: Resource) -> list[JSON]:
+        return [obj for _, obj in sorted(self.objects.get(resource, {}).items(), key=lambda item: item[0][1])]
+
+    def as_of(self, resource: Resource, position: int) -> dict[Key, JSON]:
+        """The objects as they were after so many lines of the watch."""
+        found: dict[Key, JSON] = {}
+        for entry in self.log.get(resource, ())[:position]:
+            key = _key(entry.obj)
+            found.pop(key, None) if entry.deleted else found.update({key: entry.obj})
+        return found
+
+    def now(self) -> str:
+        return (NOW + timedelta(seconds=self.seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    # --- writing ------------------------------------------------------------------------------------------
+
+    def apply(self, write: Write) -> JSON:
+        """Carry it out, or refuse it as the API server would."""
+        match write.verb:
+            case "create":
+                return self._create(write.resource, write.body)
+            case "patch":
+                return self._patch(write)
+            case "delete":
+                return self._delete(write)
+        raise AssertionError(write.verb)
+
+    def create(self, resource: Resource, obj: JSON) -> JSON:
+        """For those who play users and the cluster: with a status, if `obj` has one."""
+        made = self._create(resource, obj)
+        if resource in WITH_STATUS and obj.get("status"):
+            made = self.patch(resource, made["metadata"]["name"], {"status": obj["status"]}, "status")
+        return made
+
+    def patch(self, resource: Resource, name: str, body: JSON, subresource: str | None = None) -> JSON:
+        namespace = NAMESPACE if resource.namespaced else None
+        return self.apply(Write("patch", resource, name, namespace, body, subresource))
+
+    def delete(self, resource: Resource, name: str) -> None:
+        self.apply(Write("delete", resource, name, NAMESPACE if resource.namespaced else None))
+
+    def remove(self, resource: Resource, obj: JSON) -> None:
+        """It is gone for good."""
+        gone = self._stamped(obj)
+        del self.objects[resource][_key(obj)]
+        self._log(resource, Entry(gone, deleted=True))
+
+    def collect_garbage(self) -> None:
+        """Whatever is owned by objects that are no longer there."""
+        there = {obj["metadata"]["uid"] for objects in self.objects.values() for obj in objects.values()}
+        for resource, objects in list(self.objects.items()):
+            for obj in list(objects.values()):
+                owners = obj["metadata"].get("ownerReferences")
+                if owners and all(owner["uid"] not in there for owner in owners):
+                    self._delete_gracefully(resource, obj)
+
+    def _create(self, resource: Resource, body: JSON) -> JSON:
+        metadata = dict(body["metadata"])
+        name = metadata["name"]
+        namespace = metadata.get("namespace", NAMESPACE) if resource.namespaced else None
+        if self.find(resource, name, namespace) is not None:
+            raise AlreadyExists(409, "AlreadyExists", f"{resource.kind} {name} already exists")
+        number = self.made[resource.plural, name] = self.made.get((resource.plural, name), 0) + 1
+        metadata |= {"uid": f"{resource.plural}/{name}#{number}", "creationTimestamp": self.now()}
+        metadata |= {"generation": 1} | ({"namespace": namespace} if namespace else {})
+        body = _defaulted(_schemas().get(resource.kind, {}), body)
+        obj = body | {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata}
+        if resource in WITH_STATUS:
+            obj.pop("status", None)
+        if resource is PODS:
+            obj["status"] = {"phase": "Pending"}
+        self._validate(resource, obj)
+        return self._put(resource, obj)
+
+    def _patch(self, write: Write) -> JSON:
+        resource, body = write.resource, write.body
+        current = self.get(resource, write.name, write.namespace)
+        metadata = current["metadata"]
+        for precondition in ("resourceVersion", "uid"):
+            wanted = body.get("metadata", {}).get(precondition)
+            if wanted not in (None, metadata[precondition]):
+                raise Conflict(409, "Conflict", f"{write}: {precondition} {wanted}")
+        if write.subresource == "status":
+            changed = merged(current, {"status": body.get("status", {})})
+        else:
+            words = {key: value for key, value in body.get("metadata", {}).items() if key not in _SYSTEM}
+            rest = {key: value for key, value in body.items() if key != "status" or resource not in WITH_STATUS}
+            changed = merged(current, rest | {"metadata": words})
+        if changed == current:
+            return current
+        if changed.get("spec") != current.get("spec"):
+            changed["metadata"] = changed["metadata"] | {"generation": metadata["generation"] + 1}
+        self._validate(resource, changed)
+        return self._put(resource, changed)
+
+    def _delete(self, write: Write) -> JSON:
+        obj = self.get(write.resource, write.name, write.namespace)
+        if write.uid not in (None, obj["metadata"]["uid"]):
+            raise Conflict(409, "Conflict", f"{write}: uid {write.uid}")
+        self._delete_gracefully(write.resource, obj)
+        return {}
+
+    def _delete_gracefully(self, resource: Resource, obj: JSON) -> None:
+        """A Pod on a node goes when its kubelet has ended it; what has finalizers when they are gone."""
+        metadata = obj["metadata"]
+        runs = resource is PODS and obj["spec"].get("nodeName") and obj["status"]["phase"] in _ALIVE
+        if not runs and not metadata.get("finalizers"):
+            self.remove(resource, obj)
+        elif not metadata.get("deletionTimestamp"):
+            mark = {"deletionTimestamp": self.now(), "deletionGracePeriodSeconds": 30}
+            self._put(resource, obj | {"metadata": metadata | mark})
+
+    def _validate(self, resource: Resource, obj: JSON) -> None:
+        model = MODELS.get(resource)
+        if model is None:
+            return
+        try:
+            model.model_validate(self._stamped(obj, take=False))
+        except ValidationError as error:
+            raise Invalid(422, "Invalid", f"{resource.kind} is invalid: {error}") from error
+
+    def _put(self, resource: Resource, obj: JSON) -> JSON:
+        stamped = self._stamped(obj)
+        self.objects.setdefault(resource, {})[_key(obj)] = stamped
+        self._log(resource, Entry(stamped))
+        return stamped
+
+    def _log(self, resource: Resource, entry: Entry) -> None:
+        self.log.setdefault(resource, []).append(entry)
+        if resource.kind != "Lease":
+            self.changed_at = self.seconds
+
+    def _stamped(self, obj: JSON, *, take: bool = True) -> JSON:
+        if take:
+            self.version += 1
+        return obj | {"metadata": obj["metadata"] | {"resourceVersion": str(self.version)}}
+
+
+_ALIVE = ("Pending", "Running")
+_SYSTEM = ("resourceVersion", "uid", "name", "namespace", "generation", "creationTimestamp", "deletionTimestamp")
+
+
+def _key(obj: JSON) -> Key:
+    metadata = obj["metadata"]
+    return metadata.get("namespace"), metadata["name"]
+
+
+@cache
+def _schemas() -> dict[str, JSON]:
+    """Of our own kinds, what their CRDs say."""
+    specs = [crd["spec"] for crd in crds.manifests()]
+    return {spec["names"]["kind"]: spec["versions"][0]["schema"]["openAPIV3Schema"] for spec in specs}
+
+
+def _defaulted(schema: JSON, value: Any) -> Any:
+    """With the defaults of the schema filled in, where the API server fills them in."""
+    if isinstance(value, list):
+        return [_defaulted(schema.get("items", {}), item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    properties = schema.get("properties", {})
+    filled = {key: inner["default"] for key, inner in properties.items() if "default" in inner} | value
+    of_any = schema.get("additionalProperties") or {}
+    return {key: _defaulted(properties.get(key, of_any), inner) for key, inner in filled.items()}

@@ -1,0 +1,304 @@
+"""One life of the controller over an `Api`: the real reconcilers, wakers and caches, and a scheduler of one thread.
+
+`setup.add_all` registers with it as with a Manager, so what wakes whom is as in production. It can be killed before or
+after any of its writes, its caches can lag, and every choice of order can be drawn from a seed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+from controller import reflector
+from controller.cache import Cache
+from controller.controller import Controller
+from controller.errors import ClientError
+from controller.informer import Informer
+from controller.namespaces import TerminatingNamespaces
+from controller.reconciler import Request, TerminalError
+from controller.resources import Resource
+from reconcilers.clock import Clock
+from reconcilers.pod.options import PodOptions
+from reconcilers.setup import WATCHED_BY_LABEL, add_all
+from tests.reconcilers.api import Api, Event, Write
+from tests.reconcilers.build import NOW
+
+JSON = dict[str, Any]
+Wish = tuple[str, Request]
+"""A controller, and what it is to look at."""
+FIRST_RETRY_SECONDS = 0.005
+
+
+class Killed(BaseException):
+    """The controller, with SIGKILL."""
+
+
+@dataclass
+class Lag:
+    """How far behind the caches are while there is something else to do; `of` limits it to some resources."""
+
+    versions: int = 0
+    of: tuple[Resource, ...] = ()
+    begins_late: bool = False
+    """Also the first list is of objects so old."""
+    seed: int | None = None
+    """For each look another lag, `versions` at most; and another order of work."""
+
+    def __post_init__(self) -> None:
+        self.dice = None if self.seed is None else random.Random(self.seed)
+
+    def behind(self, resource: Resource) -> int:
+        if self.of and resource not in self.of:
+            return 0
+        return self.versions if self.dice is None else self.dice.randint(0, self.versions)
+
+    def pick(self, count: int) -> int:
+        return 0 if self.dice is None else self.dice.randrange(count)
+
+
+@dataclass
+class Process:
+    api: Api
+    lag: Lag = field(default_factory=Lag)
+    before_write: Callable[[Write], None] = lambda write: None
+    """Raises Killed to die there."""
+    after_write: Callable[[Write], None] = lambda write: None
+    dead: bool = False
+    errors: list[str] = field(default_factory=list)
+    """What no reconciler should ever raise."""
+
+    def __post_init__(self) -> None:
+        api = self.api
+        self._started = api.seconds
+        self._ready: dict[Wish, None] = {}
+        self._delayed: dict[Wish, float] = {}
+        self._failures: dict[Wish, int] = {}
+        self._controllers: dict[str, Controller] = {}
+        self.cache = LaggingCache(api, self.lag)
+        client = Client(self)
+        manager = SimpleNamespace(
+            client=client,
+            cache=self.cache,
+            recorder=_Recorder(self),
+            contact=SimpleNamespace(since=self._started),
+            is_leader=True,
+            metrics_registry=SimpleNamespace(register=lambda collector: None),
+            queue_metrics=SimpleNamespace(observer=lambda name: None, follow=lambda name, queue: None),
+            reconcile_metrics=SimpleNamespace(announce=lambda name, workers: None),
+            add=lambda controller: self._controllers.update({controller.name: controller}),
+        )
+        clock = Clock(lambda: NOW + timedelta(seconds=api.seconds), lambda: api.seconds)
+        add_all(manager, pods=PodOptions(agent=None), clock=clock)  # type: ignore[arg-type]
+        for controller in self._controllers.values():
+            for source in controller.sources:
+                self.cache.store(source.resource)
+        self.cache.begin()
+        for controller in self._controllers.values():
+            for source in controller.sources:
+                self.cache.add_handler(source.resource, self._handler(controller, source))
+
+    def _handler(self, controller: Controller, source: Any) -> Callable[[Any], None]:
+        def handle(change: Any) -> None:
+            for request in sorted(source.requests(change), key=str):
+                self._add((controller.name, request))
+
+        return handle
+
+    def _add(self, wish: Wish) -> None:
+        self._delayed.pop(wish, None)
+        self._ready.setdefault(wish)
+
+    async def step(self) -> bool:
+        """One look at something; False if there is nothing to be looked at now.
+
+        Raises:
+            Killed: during that look.
+        """
+        self.cache.deliver()
+        for wish in [w for w, due in self._delayed.items() if due <= self.api.seconds]:
+            self._add(wish)
+        if not self._ready:
+            return False
+        wish = list(self._ready)[self.lag.pick(len(self._ready))]
+        del self._ready[wish]
+        await self._look(wish)
+        return True
+
+    async def _look(self, wish: Wish) -> None:
+        name, request = wish
+        try:
+            result = await self._controllers[name]._loop._reconciler.reconcile(request)
+        except BaseException as error:
+            if self.dead:
+                raise Killed from error
+            if not isinstance(error, Exception):
+                raise
+            self._failed(wish, error)
+            return
+        assert not self.dead, f"{name} goes on after its death"
+        self._failures.pop(wish, None)
+        if result.requeue_after_seconds is not None:
+            self._again(wish, result.requeue_after_seconds)
+
+    def _failed(self, wish: Wish, error: Exception) -> None:
+        """As in controller/loop.py."""
+        if not isinstance(error, ClientError):
+            self.errors.append(f"{wish[0]} {wish[1]}: {type(error).__name__}: {error}")
+        if isinstance(error, TerminalError):
+            return
+        failures = self._failures.get(wish, 0)
+        self._failures[wish] = failures + 1
+        self._again(wish, FIRST_RETRY_SECONDS * 2.0 ** min(failures, 17))
+
+    def _again(self, wish: Wish, seconds: float) -> None:
+        if seconds <= 0:
+            self._add(wish)
+        elif wish not in self._ready:
+            due = self.api.seconds + seconds
+            self._delayed[wish] = min(due, self._delayed.get(wish, due))
+
+    @property
+    def next_due(self) -> float | None:
+        return min(self._delayed.values(), default=None)
+
+    def die(self) -> None:
+        self.dead = True
+        raise Killed
+
+
+class LaggingCache(Cache):
+    """The real one, whose informers are told by the `Api` instead of by a watch."""
+
+    def __init__(self, api: Api, lag: Lag) -> None:
+        super().__init__(None, label_selectors=WATCHED_BY_LABEL)  # type: ignore[arg-type]
+        self._api = api
+        self._lag = lag
+        self._positions: dict[Resource, int] = {}
+
+    def begin(self) -> None:
+        """List everything, as it is or was."""
+        for resource, informer in self._informers.items():
+            log = self._api.log.get(resource, [])
+            behind = self._lag.behind(resource) if self._lag.begins_late else 0
+            position = max(len(log) - behind, 0)
+            current = self._api.objects.get(resource, {})
+            objects = current if position == len(log) else self._api.as_of(resource, position)
+            items = tuple(obj for obj in objects.values() if informer._is_watched(obj))
+            informer._take(reflector.Replaced(items))
+            version = log[position - 1].obj["metadata"]["resourceVersion"] if position else "0"
+            self._move(informer, position, version)
+
+    def deliver(self) -> None:
+        """What the watches have told by now."""
+        for resource, informer in self._informers.items():
+            pending = len(self._api.log.get(resource, ())) - self._positions[resource]
+            for _ in range(pending - self._lag.behind(resource) if pending else 0):
+                self._deliver_one(resource, informer)
+
+    def catch_up(self) -> bool:
+        """All there is; whether there was any."""
+        late = False
+        for resource, informer in self._informers.items():
+            while self._positions[resource] < len(self._api.log.get(resource, ())):
+                self._deliver_one(resource, informer)
+                late = True
+        return late
+
+    def _deliver_one(self, resource: Resource, informer: Informer) -> None:
+        position = self._positions[resource]
+        entry = self._api.log[resource][position]
+        if informer._is_watched(entry.obj):
+            informer._take((reflector.Deleted if entry.deleted else reflector.Applied)(entry.obj))
+        self._move(informer, position + 1, entry.obj["metadata"]["resourceVersion"])
+
+    def _move(self, informer: Informer, position: int, version: str) -> None:
+        self._positions[informer.resource] = position
+        informer._state = reflector.Watching(version)
+
+
+class Client:
+    """`controller.client.Client`, guarded, to an `Api`."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._api = process.api
+        self.terminating = TerminatingNamespaces()
+
+    async def get(self, resource: Resource, name: str, namespace: str | None = None) -> JSON:
+        self._live()
+        return self._api.get(resource, name, namespace)
+
+    async def list(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+    ) -> JSON:
+        self._live()
+        found = [o for o in self._api.list(resource) if namespace in (None, o["metadata"].get("namespace"))]
+        for term in (label_selector or "").split(",") if label_selector else ():
+            key, _, value = term.partition("=")
+            found = [o for o in found if (o["metadata"].get("labels") or {}).get(key) == value]
+        for term in (field_selector or "").split(",") if field_selector else ():
+            path, _, value = term.partition("=")
+            found = [o for o in found if str(_field(o, path)).lower() == value]
+        return {"metadata": {"resourceVersion": str(self._api.version)}, "items": found}
+
+    async def create(self, resource: Resource, obj: JSON) -> JSON:
+        metadata = obj["metadata"]
+        return self._write(Write("create", resource, metadata["name"], metadata.get("namespace"), obj))
+
+    async def patch(
+        self,
+        resource: Resource,
+        name: str,
+        patch: JSON,
+        namespace: str | None = None,
+        *,
+        subresource: str | None = None,
+    ) -> JSON:
+        return self._write(Write("patch", resource, name, namespace, patch, subresource))
+
+    async def delete(
+        self, resource: Resource, name: str, namespace: str | None = None, *, uid: str | None = None, **_: Any
+    ) -> None:
+        self._write(Write("delete", resource, name, namespace, uid=uid))
+
+    def _write(self, write: Write) -> JSON:
+        """Only what changes something counts as a write: to be killed after another is to be killed before it."""
+        self._live()
+        process, version = self._process, self._api.version
+        process.before_write(write)
+        answer = self._api.apply(write)
+        if self._api.version != version:
+            process.after_write(write)
+        if write.verb != "delete":
+            process.cache.note_write(write.resource, answer)
+        return answer
+
+    def _live(self) -> None:
+        if self._process.dead:
+            raise Killed  # another write of the same look, side by side with the one that it was killed at
+
+
+class _Recorder:
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    def event(self, obj: JSON, type_: str, reason: str, message: str) -> None:
+        if not self._process.dead:
+            event = Event(obj["kind"], obj["metadata"]["name"], type_, reason, message)
+            self._process.api.events.append(event)
+
+
+def _field(obj: JSON, path: str) -> Any:
+    found: Any = obj
+    for part in path.split("."):
+        found = (found or {}).get(part)
+    return found
