@@ -217,7 +217,9 @@ class Api:
             changed = merged(current, {"status": body.get("status", {})})
         else:
             words = {key: value for key, value in body.get("metadata", {}).items() if key not in _SYSTEM}
-            rest = {key: value for key, value in body.items() if key != "status" or resource not in WITH_STATUS}
+            rest = {
+                key: value for key, value in body.items() if key != "status" or resource not in WITH_STATUS
+            }
             changed = merged(current, rest | {"metadata": words})
         if changed == current:
             return current
@@ -270,7 +272,15 @@ class Api:
 
 
 _ALIVE = ("Pending", "Running")
-_SYSTEM = ("resourceVersion", "uid", "name", "namespace", "generation", "creationTimestamp", "deletionTimestamp")
+_SYSTEM = (
+    "resourceVersion",
+    "uid",
+    "name",
+    "namespace",
+    "generation",
+    "creationTimestamp",
+    "deletionTimestamp",
+)
 
 
 def _key(obj: JSON) -> Key:

@@ -21,6 +21,7 @@ from crds.nodecheck import NodeCheck
 from reconcilers.clock import Clock
 from reconcilers.node_check import NodeCheckReconciler
 from reconcilers.setup import add_indexes
+from tests.reconcilers.api import merged
 from tests.reconcilers.build import NOW
 
 JSON = dict[str, Any]
@@ -55,19 +56,6 @@ class Agents:
         if self.passes(round_, members) and self.silent_in_pairs.isdisjoint(members):
             return outcome("pair", round=round_, figures=dict(self.figures(members)))
         return outcome("pair", "Failed", round=round_, reason="connection lost")
-
-
-def merged(target: JSON, patch: JSON) -> JSON:
-    """RFC 7396."""
-    result = dict(target)
-    for key, value in patch.items():
-        if value is None:
-            result.pop(key, None)
-        elif isinstance(value, dict):
-            result[key] = merged(result.get(key) if isinstance(result.get(key), dict) else {}, value)
-        else:
-            result[key] = value
-    return result
 
 
 class Stores:

@@ -183,7 +183,10 @@ def _train(api: Api, worker: JSON, pod: JSON, script: Script) -> None:
     for member in world.members:
         peer = api.find(ELASTICWORKERS, f"{worker['spec']['jobName']}-worker-{member.index}")
         said = ((peer or {}).get("status") or {}).get("agent") or {}
-        if (said.get("state"), said.get("observedRound")) not in (("Running", world.round), ("Succeeded", world.round)):
+        if (said.get("state"), said.get("observedRound")) not in (
+            ("Running", world.round),
+            ("Succeeded", world.round),
+        ):
             return
     sequence = script.process_failures.get(index, 0)
     ending = script.pod_failures.get((index, worker["spec"]["incarnation"]))

@@ -115,6 +115,22 @@ class Phase:
     script: Script = field(default_factory=Script)
 
 
+@dataclass(frozen=True)
+class Chapter:
+    """A phase as it goes undisturbed."""
+
+    phase: Phase
+    begun: Api
+    moments: tuple[Moment, ...]
+    """Its writes, in order."""
+    end: Api
+    errors: tuple[str, ...]
+
+    def after(self, writes: int) -> Api:
+        """The server when so many of its writes were made."""
+        return (self.moments[writes - 1].after if writes else self.begun).copy()
+
+
 # --- what users do --------------------------------------------------------------------------------------------
 
 
@@ -131,6 +147,12 @@ def submit(api: Api, name: str = JOB, **spec: Any) -> None:
     )
 
 
+def again(api: Api) -> None:
+    """The one of the same name is not yet collected with what it owned."""
+    api.delete(ELASTICJOBS, JOB)
+    submit(api)
+
+
 def edit(api: Api, spec: JSON) -> None:
     api.patch(ELASTICJOBS, JOB, {"spec": spec})
 
@@ -142,7 +164,8 @@ def plan(api: Api, name: str, **spec: Any) -> None:
 
 def check_job(api: Api) -> None:
     api.create(
-        NODECHECKS, {"metadata": {"name": "c", "namespace": NAMESPACE}, "spec": {"jobName": JOB, "timeoutSeconds": 20}}
+        NODECHECKS,
+        {"metadata": {"name": "c", "namespace": NAMESPACE}, "spec": {"jobName": JOB, "timeoutSeconds": 20}},
     )
 
 
@@ -158,7 +181,11 @@ LIFE = (
     Phase("create", submit),
     Phase("process failure", lambda api: None, Script(process_failures={1: 1})),
     Phase("Pod failure", lambda api: None, Script(pod_failures={(2, 1): {"exitCode": 1, "reason": "Error"}})),
-    Phase("out of memory", lambda api: None, Script(pod_failures={(0, 1): {"exitCode": 137, "reason": "OOMKilled"}})),
+    Phase(
+        "out of memory",
+        lambda api: None,
+        Script(pod_failures={(0, 1): {"exitCode": 137, "reason": "OOMKilled"}}),
+    ),
     Phase("roll", lambda api: plan(api, "roll", replicaResourceSpecs=memory("4Gi"))),
     Phase("shrink", lambda api: edit(api, replicas(2))),
     Phase("grow", lambda api: plan(api, "grow", replicaResourceSpecs={"worker": {"replicas": 3}})),
@@ -167,6 +194,7 @@ LIFE = (
     Phase("suspend", lambda api: edit(api, {"suspend": True})),
     Phase("resume", lambda api: edit(api, {"suspend": False})),
     Phase("finish", lambda api: None, Script(done=True)),
+    Phase("delete and make again", again),
     Phase("delete", lambda api: api.delete(ELASTICJOBS, JOB)),
 )
 
@@ -175,3 +203,17 @@ def beginning() -> Api:
     api = Api()
     add_nodes(api, 6)
     return api
+
+
+async def undisturbed() -> dict[str, Chapter]:
+    """The whole life under one controller, by phase."""
+    api, process, chapters = beginning(), None, {}
+    for phase in LIFE:
+        phase.begin(api)
+        api.events.clear()
+        begun = api.copy()
+        run = Run(api, phase.script, process=process, keeps_moments=True)
+        await run.settle()
+        process = run.process
+        chapters[phase.name] = Chapter(phase, begun, tuple(run.moments), api.copy(), tuple(run.errors))
+    return chapters

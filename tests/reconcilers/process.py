@@ -31,6 +31,8 @@ JSON = dict[str, Any]
 Wish = tuple[str, Request]
 """A controller, and what it is to look at."""
 FIRST_RETRY_SECONDS = 0.005
+LONGEST_LAG = 40
+"""Looks. Then all is told, or a cache that believes in what is gone would be served for ever."""
 
 
 class Killed(BaseException):
@@ -77,6 +79,7 @@ class Process:
         self._ready: dict[Wish, None] = {}
         self._delayed: dict[Wish, float] = {}
         self._failures: dict[Wish, int] = {}
+        self._looks = 0
         self._controllers: dict[str, Controller] = {}
         self.cache = LaggingCache(api, self.lag)
         client = Client(self)
@@ -118,7 +121,8 @@ class Process:
         Raises:
             Killed: during that look.
         """
-        self.cache.deliver()
+        self._looks += 1
+        self.cache.deliver() if self._looks % LONGEST_LAG else self.cache.catch_up()
         for wish in [w for w, due in self._delayed.items() if due <= self.api.seconds]:
             self._add(wish)
         if not self._ready:

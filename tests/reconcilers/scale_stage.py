@@ -26,8 +26,10 @@ from reconcilers.pod.builder import pod_name
 from reconcilers.pod.job_pod import build_job_pod
 from reconcilers.scaleplan import ScalePlanReconciler
 from reconcilers.setup import add_indexes
+from tests.reconcilers.api import merged
 from tests.reconcilers.build import NOW
-from tests.reconcilers.check_stage import Stores, merged
+from tests.reconcilers.check_stage import Stores
+from tests.reconcilers.process import Killed
 
 JSON = dict[str, Any]
 NAMESPACE = "default"
@@ -35,10 +37,6 @@ JOB = "j"
 RESOURCES = {"requests": {"memory": "1Gi"}, "limits": {"memory": "1Gi"}}
 UNSCHEDULABLE = {"type": "Scheduled", "status": "False", "reason": "Unschedulable", "message": "no room"}
 WATCHED = (ELASTICJOBS, ELASTICWORKERS, SCALEPLANS, PODS)
-
-
-class Killed(Exception):
-    """The controller, with SIGKILL."""
 
 
 @dataclass

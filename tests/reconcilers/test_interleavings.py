@@ -1,0 +1,473 @@
+"""The controller is killed, lags and is succeeded at every moment of a job's life; nothing comes of it but time.
+
+A job's life (`life.py`) is played in phases, from one quiet moment to the next, by the real reconcilers over an API
+server in memory. Each phase is played undisturbed once; that says how it has to end. Then it is played again with
+
+* a kill after each of its writes, and after each pair of its writes;
+* a write of the old leader that arrives when the new one has acted already;
+* watches that lag, each kind of object by itself, and a standby whose caches were behind when it took over;
+* all of that at once, drawn by hypothesis, with the order of work.
+
+What there is in the end, the worlds that were formed, incarnations, restarts and budgets, and the Events must be those
+of the undisturbed run. Each failure names its `Interleaving`, which `play` plays again.
+
+`make test` covers about 3,000, in half a minute. `DLR_INTERLEAVINGS=100000 pytest tests/reconcilers/test_interleavings.py`
+plays that many drawn ones, and the systematic ones without gaps and with three kills: about an hour and a half.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from controller.resources import (
+    ELASTICJOBS,
+    ELASTICWORKERS,
+    LEASES,
+    NODECHECKS,
+    NODES,
+    PODDISRUPTIONBUDGETS,
+    PODS,
+    SCALEPLANS,
+)
+from tests.reconcilers.api import Api, Event
+from tests.reconcilers.life import LIFE, Chapter, Run, edit, undisturbed
+from tests.reconcilers.outcome import Told, differences, end_state, fingerprint, told, unsound, worlds
+from tests.reconcilers.process import Lag
+
+BY_HAND = int(os.environ.get("DLR_INTERLEAVINGS", "0"))
+DRAWN = BY_HAND or 150
+STRIDE = 1 if BY_HAND else 3
+"""Of the systematic families that would take too long, every third is played."""
+WATCHED = {
+    resource.kind: resource
+    for resource in (
+        ELASTICJOBS,
+        ELASTICWORKERS,
+        LEASES,
+        NODECHECKS,
+        NODES,
+        PODDISRUPTIONBUDGETS,
+        PODS,
+        SCALEPLANS,
+    )
+}
+ON_DEAD_NODE = {"j-worker-1-2"}
+COUNTED = {
+    *(
+        "WorldFormed",
+        "WorldBroken",
+        "WorldChanged",
+        "WorkerRelaunched",
+        "MemoryRaised",
+        "Suspended",
+        "Resumed",
+    ),
+    *("TrainingSucceeded", "ScaleRequested", "ScalePlanTaken", "Cordoned", "CheckFinished"),
+}
+"""Events that tell of something that happened once. Others tell of what is seen: once more does no harm."""
+PHASES = [phase.name for phase in LIFE]
+pytestmark = pytest.mark.timeout(0 if BY_HAND else 120)
+
+
+@dataclass(frozen=True)
+class Interleaving:
+    """One way in which a phase can go."""
+
+    phase: str
+    start: int = 0
+    """The first controller was killed after so many writes; the next one begins there."""
+    kills: tuple[int, ...] = ()
+    """Further ones, after so many writes since."""
+    late: bool = False
+    """The write after `start` was under way at the kill."""
+    late_after: int | None = None
+    """It arrives after so many writes of the next one; None: when that has nothing more to do."""
+    behind: int = 0
+    """So many versions the caches lag while there is something else to do."""
+    of: str | None = None
+    """The kind that lags; None: all."""
+    begins_late: bool = False
+    """Already the first list is so old: a standby's."""
+    seed: int | None = None
+    """Draws each lag, and the order of work."""
+
+    def __repr__(self) -> str:
+        told = (
+            f"{f.name}={getattr(self, f.name)!r}" for f in fields(self) if getattr(self, f.name) != f.default
+        )
+        return f"Interleaving({', '.join(told)})"
+
+
+# What is known to go wrong, and why. Strict: whoever mends it takes the line away.
+NO_LEASE = "finding 4: a worker of a job that was made again under its name has no Lease for life"
+EVENT_LATE = "finding 11: the Event of an act is told after a later write of the same look"
+NEVER_AGAIN = "a worker that is looked at before the cache has its job is looked at by nobody again"
+OLD_WORKER = "a job that sees an old report or end of a worker gives a world up that stands"
+LATER_POD = "a worker deletes Pods of later incarnations than the one that it knows"
+OLD_JOB = "a worker is relaunched once more by whoever sees the job as it was before the first time"
+OLD_POD = "an old state of a Pod, or a namesake that is gone, is taken for the one that is there"
+OLD_CHECK = "a job gives up its world once more for a check that has finished"
+EXIT_0 = "an agent that leaves for the suspension counts as Succeeded where that is not known yet"
+TOLD_AFTER = "an Event is told after the write that it tells of: killed in between, nobody tells it"
+
+UNSOUND = {"delete and make again": NO_LEASE}
+TOLD_LATE = dict.fromkeys(
+    ("create", "Pod failure", "out of memory", "grow", "node loss", "check"), EVENT_LATE
+)
+UNTOLD = dict.fromkeys((phase for phase in PHASES if phase != "delete"), TOLD_AFTER)
+STALE = {
+    ("create", "ElasticJob"): NEVER_AGAIN,
+    ("Pod failure", "ElasticWorker"): OLD_WORKER,
+    ("out of memory", "ElasticWorker"): OLD_WORKER,
+    ("roll", "ElasticWorker"): OLD_WORKER,
+    ("grow", "ElasticWorker"): OLD_WORKER,
+    ("node loss", "ElasticWorker"): OLD_WORKER,
+    ("check", "ElasticWorker"): LATER_POD,
+    ("roll", "ElasticJob"): OLD_JOB,
+    ("resume", "ElasticJob"): OLD_JOB,
+    ("roll", "Pod"): OLD_POD,
+    ("suspend", "Pod"): OLD_POD,
+    ("resume", "Pod"): OLD_POD,
+    ("check", "NodeCheck"): OLD_CHECK,
+    ("suspend", "ElasticJob"): EXIT_0,
+    ("grow", "Lease"): NO_LEASE,
+    ("delete and make again", "ElasticJob"): NEVER_AGAIN,
+    ("delete and make again", "ElasticWorker"): NO_LEASE,
+}
+"""By phase and the kind that a standby's cache was behind in."""
+
+
+FOUND = {
+    "counted twice: a stale phase, written without a resourceVersion, takes an end back": Interleaving(
+        "Pod failure", start=1, behind=3, begins_late=True
+    ),
+    NEVER_AGAIN: Interleaving("create", start=3, behind=1, of="ElasticJob", begins_late=True),
+    LATER_POD: Interleaving("check", start=12, behind=3, of="ElasticWorker", begins_late=True),
+    OLD_JOB: Interleaving("roll", start=9, behind=3, of="ElasticJob", begins_late=True),
+    OLD_WORKER: Interleaving("Pod failure", start=3, behind=3, of="ElasticWorker", begins_late=True),
+    OLD_CHECK: Interleaving("check", start=3, behind=3, of="NodeCheck", begins_late=True),
+    OLD_POD: Interleaving("roll", behind=3, of="Pod", begins_late=True),
+}
+"""One of each; those that are mended stay here, without their reason."""
+
+
+def _found() -> list[Any]:
+    return [_expected_to_fail(way, why=why) for why, way in FOUND.items()]
+
+
+def _phases(broken: Mapping[str, str]) -> list[Any]:
+    return [_expected_to_fail(phase, why=broken.get(phase)) for phase in PHASES]
+
+
+def _cells() -> list[Any]:
+    """The phases, with the kinds of objects that matter in them."""
+    kinds = ("ElasticJob", "ElasticWorker", "Pod")
+    cells = [(phase, of) for phase in PHASES for of in kinds]
+    cells += [
+        ("create", "Lease"),
+        ("grow", "Lease"),
+        ("roll", "ScalePlan"),
+        ("grow", "ScalePlan"),
+        ("check", "NodeCheck"),
+    ]
+    return [_expected_to_fail(*cell, why=STALE.get(cell)) for cell in cells]
+
+
+def _expected_to_fail(*values: Any, why: str | None) -> Any:
+    marks = () if why is None else pytest.mark.xfail(strict=True, raises=AssertionError, reason=why)
+    return pytest.param(*values, marks=marks)
+
+
+each_phase = pytest.mark.parametrize("phase", PHASES)
+
+
+@cache
+def life() -> dict[str, Chapter]:
+    return asyncio.run(undisturbed())
+
+
+def run_of(way: Interleaving) -> Run:
+    chapter = life()[way.phase]
+    lag = Lag(way.behind, (WATCHED[way.of],) if way.of else (), way.begins_late, way.seed)
+    late = chapter.moments[way.start] if way.late else None
+    api = late.before.copy() if late else chapter.after(way.start)
+    write = late.write if late else None
+    return Run(api, chapter.phase.script, lag, kill_after=way.kills, late=write, late_after=way.late_after)
+
+
+def play(way: Interleaving) -> list[str]:
+    """What came out otherwise than without any disturbance, a line each."""
+    run = run_of(way)
+    return asyncio.run(_played(run, life()[way.phase]))
+
+
+async def _played(run: Run, chapter: Chapter) -> list[str]:
+    try:
+        await run.settle()
+    except AssertionError as error:
+        return [str(error)]
+    wrong = list(differences(_end_of(chapter.phase.name), end_state(run.api)))
+    expected = _worlds_of(chapter.phase.name)
+    wrong += [f"a world that should not be: {world}" for world in worlds(run.api) if world not in expected]
+    wrong += sorted(set(unsound(run.api)).difference(unsound(chapter.end)))
+    return wrong + run.errors
+
+
+@cache
+def _end_of(phase: str) -> dict[str, Any]:
+    return end_state(life()[phase].end)
+
+
+@cache
+def _worlds_of(phase: str) -> frozenset[Any]:
+    return frozenset(worlds(life()[phase].end))
+
+
+def play_all(ways: Iterable[Interleaving]) -> None:
+    """Each of them.
+
+    Raises:
+        AssertionError: with the first few that ended otherwise, and how many there are.
+    """
+
+    async def all_of_them() -> list[str]:
+        wrong = []
+        for way in ways:
+            found = await _played(run_of(way), life()[way.phase])
+            if found:
+                wrong.append("\n    ".join([repr(way), *found[:6]]))
+        return wrong
+
+    _none_of(asyncio.run(all_of_them()))
+
+
+def _none_of(wrong: Sequence[str]) -> None:
+    assert not wrong, f"{len(wrong)} interleavings ended otherwise:\n" + "\n".join(wrong[:5])
+
+
+def starts(phase: str, *, last: bool = True) -> range:
+    """After how many writes: from none to all, or to all but the last."""
+    return range(len(life()[phase].moments) + (1 if last else 0))
+
+
+# --- without any disturbance ----------------------------------------------------------------------------------
+
+
+def test_undisturbed_life_goes_as_it_should() -> None:
+    """Or the comparisons below would prove little."""
+    states = {name: chapter.end.find(ELASTICJOBS, "j") or {} for name, chapter in life().items()}
+    reached = {}
+    for name, job in states.items():
+        status = job.get("status", {})
+        world = status.get("rendezvous", {})
+        reached[name] = (status.get("phase"), world.get("round"), world.get("phase"))
+    assert reached == {
+        "create": ("Running", 1, "Formed"),
+        "process failure": ("Running", 2, "Formed"),
+        "Pod failure": ("Running", 3, "Formed"),
+        "out of memory": ("Running", 4, "Formed"),
+        "roll": ("Running", 10, "Formed"),
+        "shrink": ("Running", 11, "Formed"),
+        "grow": ("Running", 12, "Formed"),
+        "node loss": ("Running", 13, "Formed"),
+        "check": ("Running", 14, "Formed"),
+        "suspend": ("Suspended", 14, "Forming"),
+        "resume": ("Running", 15, "Formed"),
+        "finish": ("Succeeded", 15, "Formed"),
+        "delete and make again": ("Running", 1, "Formed"),
+        "delete": (None, None, None),
+    }
+
+
+@pytest.mark.parametrize("phase", _phases(UNSOUND))
+def test_every_quiet_moment_is_sound(phase: str) -> None:
+    chapter = life()[phase]
+    assert [*chapter.errors, *unsound(chapter.end)] == []
+
+
+# --- kills ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Kills:
+    """What came of kills after any write of a phase, and after any two."""
+
+    wrong: tuple[str, ...]
+    played: int
+    covered: int
+    """With those that met another in the same state: they go on alike, and are played once."""
+    told_after: Mapping[int, tuple[Event, ...]]
+    """By the writes that were made before the only kill, what the successor told."""
+
+
+@cache
+def kills(phase: str) -> Kills:
+    """By hand: also after any three."""
+    return asyncio.run(_explore(life()[phase]))
+
+
+async def _explore(chapter: Chapter) -> Kills:
+    phase, most = chapter.phase.name, 2 if BY_HAND else 1
+    ways = [(Interleaving(phase, start), chapter.after(start)) for start in starts(phase)]
+    known: dict[bytes, tuple[Event, ...]] = {}
+    wrong, told_after, covered = [], {}, 0
+    while ways:
+        (way, api), covered = ways.pop(), covered + 1
+        mark, before = fingerprint(api), len(api.events)
+        if mark not in known:
+            run = Run(api, chapter.phase.script, keeps_moments=len(way.kills) < most)
+            found = await _played(run, chapter)
+            known[mark] = tuple(run.api.events[before:])
+            if found:
+                wrong.append("\n    ".join([repr(way), *found[:6]]))
+            first = way.kills[-1] + 1 if way.kills else 1
+            for number, moment in enumerate(run.moments, first):
+                ways.append((Interleaving(phase, way.start, (*way.kills, number)), moment.after))
+        if not way.kills:
+            told_after[way.start] = known[mark]
+    return Kills(tuple(wrong), len(known), covered, told_after)
+
+
+@each_phase
+def test_kill_after_any_write_and_after_any_two(phase: str) -> None:
+    _none_of(kills(phase).wrong)
+
+
+@each_phase
+def test_write_of_an_ex_leader_that_arrives_late(phase: str) -> None:
+    play_all(
+        Interleaving(phase, start, late=True, late_after=after)
+        for start in starts(phase, last=False)
+        for after in ((1, 2, 4, None) if BY_HAND else (1 + start % 3 if start % 2 else None,))
+    )
+
+
+@each_phase
+def test_delete_at_any_moment_leaves_nothing(phase: str) -> None:
+    """But what a dead node keeps, since its kubelet cannot say that it is gone."""
+
+    async def left_after(api: Api) -> set[str]:
+        for job in api.list(ELASTICJOBS):
+            api.delete(ELASTICJOBS, job["metadata"]["name"])
+        await Run(api).settle()
+        kinds = (ELASTICJOBS, ELASTICWORKERS, LEASES, PODDISRUPTIONBUDGETS, PODS)
+        return {obj["metadata"]["name"] for kind in kinds for obj in api.list(kind)} - ON_DEAD_NODE
+
+    for start in starts(phase)[::STRIDE]:
+        assert asyncio.run(left_after(life()[phase].after(start))) == set(), Interleaving(phase, start)
+
+
+def test_these_are_more_than_two_thousand() -> None:
+    assert sum(kills(phase).covered for phase in PHASES) > 2_000
+
+
+# --- caches that are late -------------------------------------------------------------------------------------
+
+
+@each_phase
+@pytest.mark.parametrize("of", [None, "ElasticWorker"])
+def test_watch_that_lags(phase: str, of: str | None) -> None:
+    """Own writes are known at once (`Informer.note_write`), and all else some versions late."""
+    play_all(
+        Interleaving(phase, start, behind=behind, of=of)
+        for start in starts(phase)[::STRIDE]
+        for behind in ((1, 2, 3, 5) if BY_HAND else (1 + start % 3,))
+    )
+
+
+@pytest.mark.parametrize(("phase", "of"), _cells())
+def test_standby_whose_cache_was_behind_when_it_took_over(phase: str, of: str) -> None:
+    """Of one kind of object; it hears of the rest when it has nothing more to do."""
+    play_all(
+        Interleaving(phase, start, behind=behind, of=of, begins_late=True)
+        for start in starts(phase)[::STRIDE]
+        for behind in ((1, 2, 3, 5) if BY_HAND else (3,))
+    )
+
+
+@pytest.mark.parametrize("way", _found())
+def test_what_has_gone_wrong_once(way: Interleaving) -> None:
+    assert play(way) == []
+
+
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason=EXIT_0)
+def test_job_whose_suspension_a_standby_saw_late_trains_on_when_it_is_resumed() -> None:
+    """It is called Succeeded: its agents left for the suspension, with exit code 0."""
+    run = run_of(Interleaving("suspend", start=1, behind=3, of="ElasticJob", begins_late=True))
+    asyncio.run(run.settle())
+    edit(run.api, {"suspend": False})
+    asyncio.run(Run(run.api).settle())
+    assert run.api.get(ELASTICJOBS, "j")["status"]["phase"] == "Running"
+
+
+# --- Events ---------------------------------------------------------------------------------------------------
+
+
+def _told_with_a_kill_after(phase: str, writes: int) -> tuple[Told, Told]:
+    """(by a controller that died in the very write and by its successor, and also before the next write)."""
+    chapter = life()[phase]
+    before, successor = chapter.after(writes).events, [*kills(phase).told_after[writes]]
+    following = chapter.moments[writes].before if writes < len(chapter.moments) else chapter.end
+    return told(before + successor), told(following.events + successor)
+
+
+@each_phase
+def test_no_event_of_something_that_happened_once_is_told_twice(phase: str) -> None:
+    expected = told(life()[phase].end.events)
+    for writes in starts(phase):
+        found, _ = _told_with_a_kill_after(phase, writes)
+        twice = {key for key in found - expected if key[3] in COUNTED}
+        assert not twice, f"{Interleaving(phase, writes)}: {twice}"
+
+
+@pytest.mark.parametrize("phase", _phases(TOLD_LATE))
+def test_no_event_is_lost_by_a_kill_between_two_writes(phase: str) -> None:
+    """Once a look has gone on to its next write, what it did before is told."""
+    expected = told(life()[phase].end.events)
+    for writes in starts(phase):
+        _, found = _told_with_a_kill_after(phase, writes)
+        assert found.keys() >= expected.keys(), f"{Interleaving(phase, writes)}: {expected - found}"
+
+
+@pytest.mark.parametrize("phase", _phases(UNTOLD))
+def test_no_event_is_lost_by_a_kill_in_the_very_write_that_it_tells_of(phase: str) -> None:
+    """Nothing but the objects tells the successor of it."""
+    expected = told(life()[phase].end.events)
+    for writes in starts(phase):
+        found, _ = _told_with_a_kill_after(phase, writes)
+        assert found.keys() >= expected.keys(), f"{Interleaving(phase, writes)}: {expected - found}"
+
+
+# --- all at once ----------------------------------------------------------------------------------------------
+
+
+@st.composite
+def interleavings(draw: st.DrawFn) -> Interleaving:
+    phase = draw(st.sampled_from(PHASES))
+    writes = len(life()[phase].moments)
+    start = draw(st.integers(0, writes))
+    late = start < writes and draw(st.booleans())
+    return Interleaving(
+        phase,
+        start,
+        kills=tuple(sorted(draw(st.sets(st.integers(1, 30), max_size=3)))),
+        late=late,
+        late_after=draw(st.none() | st.integers(1, 10)) if late else None,
+        behind=draw(st.integers(0, 4)),
+        seed=draw(st.none() | st.integers(0, 2**32)),
+    )
+
+
+@settings(max_examples=DRAWN, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(interleavings())
+def test_any_interleaving(way: Interleaving) -> None:
+    assert play(way) == []
