@@ -10,7 +10,7 @@ from typing import Any
 from agent.rendezvous.world import World
 from benchmarks.node_check_agents import FAILED, LOCAL, PAIR
 from benchmarks.virtual_cluster import CONTROLLER, ApiServer, Collection, now, wall_time
-from benchmarks.virtual_time import now, running_loop
+from benchmarks.virtual_time import running_loop
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, LEASES, NODECHECKS, NODES, PODS, Object
 from crds import names
 from crds.elasticjob import ElasticJob

@@ -233,6 +233,8 @@ def _break_of(index: int, incarnation: int, round_: int, member: Participant | N
 def _failure_of(index: int, incarnation: int, round_: int, member: Participant) -> Break | None:
     if member.succeeded:
         return None
+    if member.incarnation < incarnation:
+        return None  # what is known of it is older than the world
     if member.incarnation != incarnation:
         return Break(index, f"worker {index} was relaunched as incarnation {member.incarnation}")
     if not member.alive:

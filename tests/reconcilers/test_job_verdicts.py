@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from types import SimpleNamespace
 
 from controller.resources import NODECHECKS
 from crds.elasticworker import WorkerPhase
@@ -144,7 +143,7 @@ def reading_beside(nodes: int) -> int:
             "nodes": [f"n{i}" for i in range(nodes)],
         }
         stage.add_check(f"other-{number}", status=verdict, nodeSelector={})
-    view = JobChecksView(SimpleNamespace(), stage.stores)  # type: ignore[arg-type]
+    view = JobChecksView(stage.stores)
     asyncio.run(view.of(checked_job(2), WORKERS))
     return calls(lambda: asyncio.run(view.of(checked_job(2), WORKERS)))
 

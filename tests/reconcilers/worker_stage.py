@@ -19,7 +19,7 @@ from controller.store import Change, Store
 from crds import names
 from crds.elasticjob import ElasticJob
 from reconcilers.clock import Clock
-from reconcilers.job.worker_set import new_worker
+from reconcilers.job.workers import new_worker
 from reconcilers.pod.options import PodOptions
 from reconcilers.setup import WATCHED_BY_LABEL, add_indexes
 from reconcilers.worker import WorkerReconciler
