@@ -72,13 +72,13 @@ def differences(expected: Any, found: Any, path: str = "") -> Iterator[str]:
         yield f"{path}: is {_short(found)}, and should be {_short(expected)}"
 
 
-def worlds(api: Api) -> list[tuple[str, int, tuple[int, ...], tuple[int, ...]]]:
-    """Every world that was formed, in order: job, round, members and their incarnations."""
+def worlds(api: Api) -> list[tuple[str, int, str, str]]:
+    """Every world that was formed, in order: job, round, members and their incarnations, as they are stored."""
     found = []
     for entry in api.log.get(ELASTICJOBS, ()):
         world = entry.obj.get("status", {}).get("rendezvous") or {}
         if world.get("phase") == "Formed":
-            formed = world["round"], tuple(world["members"]), tuple(world["incarnations"])
+            formed = world["round"], world["members"], str(world.get("incarnations"))
             found.append((entry.obj["metadata"]["uid"], *formed))
     return list(dict.fromkeys(found))
 
