@@ -138,10 +138,16 @@ class WorkerReconciler(Reconciler):
         return known
 
     async def _find_pod(self, worker: ElasticWorker, earlier: UnrecordedPod | None) -> Object | None:
-        """The incarnation's Pod; asked of the API server itself before a known one is called gone."""
+        """The incarnation's Pod; asked of the API server itself before a known one is called gone.
+
+        And before one that is not known counts as ended: it may be the one from before a suspension.
+        """
         pod = self._pods.get(worker.metadata.namespace, pod_name(worker))
         known = (earlier is not None or _is_recorded(worker)) and not is_over(worker)
-        if (pod is None or not _owned(pod, worker)) and known:
+        missing = pod is None or not _owned(pod, worker)
+        is_doubtful = known if missing else _ends_unknown(pod, worker)
+        if is_doubtful:
+            pod = None
             with contextlib.suppress(NotFound):
                 pod = await self._client.get(PODS, pod_name(worker), worker.metadata.namespace)
         return pod if pod is not None and _owned(pod, worker) else None
@@ -320,6 +326,13 @@ def _is_recorded(worker: ElasticWorker) -> bool:
     """Whether the status names the incarnation's Pod."""
     status = worker.status
     return status.observed_incarnation == worker.spec.incarnation and status.pod_uid is not None
+
+
+def _ends_unknown(pod: Object | None, worker: ElasticWorker) -> bool:
+    """Whether it has ended, or is to, and is not the one that the status names."""
+    if pod is None or pod["metadata"]["uid"] == worker.status.pod_uid:
+        return False
+    return _ended(pod) or "deletionTimestamp" in pod["metadata"]
 
 
 def _wants_pod(assignment: Assignment) -> bool:
