@@ -143,10 +143,11 @@ class WorkerReconciler(Reconciler):
         And before one that is not known counts as ended: it may be the one from before a suspension.
         """
         pod = self._pods.get(worker.metadata.namespace, pod_name(worker))
-        known = (earlier is not None or _is_recorded(worker)) and not is_over(worker)
-        missing = pod is None or not _owned(pod, worker)
-        is_doubtful = known if missing else _ends_unknown(pod, worker)
-        if is_doubtful:
+        if pod is None or not _owned(pod, worker):
+            is_doubtful = earlier is not None or _is_recorded(worker)
+        else:
+            is_doubtful = _ends_unknown(pod, worker)
+        if is_doubtful and not is_over(worker):
             pod = None
             with contextlib.suppress(NotFound):
                 pod = await self._client.get(PODS, pod_name(worker), worker.metadata.namespace)
@@ -328,11 +329,10 @@ def _is_recorded(worker: ElasticWorker) -> bool:
     return status.observed_incarnation == worker.spec.incarnation and status.pod_uid is not None
 
 
-def _ends_unknown(pod: Object | None, worker: ElasticWorker) -> bool:
+def _ends_unknown(pod: Object, worker: ElasticWorker) -> bool:
     """Whether it has ended, or is to, and is not the one that the status names."""
-    if pod is None or pod["metadata"]["uid"] == worker.status.pod_uid:
-        return False
-    return _ended(pod) or "deletionTimestamp" in pod["metadata"]
+    metadata = pod["metadata"]
+    return metadata["uid"] != worker.status.pod_uid and (_ended(pod) or "deletionTimestamp" in metadata)
 
 
 def _wants_pod(assignment: Assignment) -> bool:

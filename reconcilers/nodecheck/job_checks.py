@@ -430,7 +430,7 @@ class JobChecksView:
         return [raw for raw in named if _concerns(raw, job)]
 
     async def _confirmed(self, job: ElasticJob, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """With what the API server says of a check that is to begin, or that is under way and not in the cache.
+        """With what the API server says of a check that is to begin, or is under way and not in the cache.
 
         By an old cache a check that has finished would cost the job its world again.
         """
