@@ -1,8 +1,9 @@
 """The ElasticJob reconciler: see, plan, apply.
 
 `JobView` reads what there is, `plan_job` decides it all, and what it decides is written here. The status
-comes before the acts. It carries the resourceVersion that it was decided from, so of two controllers one
-alone goes on to act: nobody can publish a round twice, or do what a newer decision has overtaken.
+comes before the acts, also where nothing in it changes. It carries the resourceVersion that it was decided
+from, so of two controllers one alone goes on to act: nobody can publish a round twice, or do what a newer
+decision has overtaken.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from controller.client import Client
 from controller.errors import Forbidden, Invalid
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
-from controller.resources import ELASTICJOBS
+from controller.resources import ELASTICJOBS, Object
+from crds.elasticjob import ElasticJob
 from reconcilers.acts import Act, carry_out, tell
 from reconcilers.clock import Clock
 from reconcilers.job.plan import Plan, plan_job
@@ -59,15 +61,25 @@ class ElasticJobReconciler(Reconciler):
         return ""
 
     async def _apply(self, seen: Seen, plan: Plan) -> None:
-        await carry_out(self._client, self._recorder, seen.raw, plan.first)
-        if plan.status_patch:
-            metadata = seen.job.metadata
-            await self._client.patch(
-                ELASTICJOBS,
-                metadata.name,
-                {"metadata": {"resourceVersion": metadata.resource_version}, "status": plan.status_patch},
-                metadata.namespace,
-                subresource="status",
-            )
+        if plan.first:
+            await self._write(seen.job, {})
+            await carry_out(self._client, self._recorder, seen.raw, plan.first)
+        if plan.status_patch or plan.acts:
+            await self._write(seen.job, plan.status_patch)
         tell(self._recorder, seen.raw, plan.events)
         await carry_out(self._client, self._recorder, seen.raw, plan.acts)
+
+    async def _write(self, job: ElasticJob, status_patch: Object) -> None:
+        """An empty one changes nothing, and says whether the job is still as it was when it was seen.
+
+        Raises:
+            Conflict: it is not.
+        """
+        metadata = job.metadata
+        await self._client.patch(
+            ELASTICJOBS,
+            metadata.name,
+            {"metadata": {"resourceVersion": metadata.resource_version}, "status": status_patch},
+            metadata.namespace,
+            subresource="status",
+        )

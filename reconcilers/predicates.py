@@ -14,6 +14,12 @@ def cordon_label_changes(change: Change) -> bool:
     return may_cordon(change.old) != may_cordon(change.new)
 
 
+def appears(change: Change) -> bool:
+    """It was not known, or another of its name was. Who was looked at before had nothing to go by."""
+    old, new = change.old, change.new
+    return new is not None and (old is None or old["metadata"]["uid"] != new["metadata"]["uid"])
+
+
 def goes(change: Change) -> bool:
     """What was there is deleted."""
     return change.new is None

@@ -37,6 +37,7 @@ from reconcilers.nodecheck.finished import BY_VERDICT, verdict_keys
 from reconcilers.nodecheck.reconciler import NodeCheckReconciler, has_nodes
 from reconcilers.pod.options import PodOptions
 from reconcilers.predicates import (
+    appears,
     becomes_ready_or_not,
     begins_or_ends,
     cordon_label_changes,
@@ -123,19 +124,21 @@ def add_workers(manager: Manager, clock: Clock, options: PodOptions) -> None:
     cache = manager.cache
     workers = cache.store(ELASTICWORKERS)
 
+    def owned_workers(owner: dict[str, Any]) -> Iterable[Request]:
+        return _requests(workers.by_index(BY_OWNER, owner["metadata"]["uid"]))
+
     def workers_of_job(job: dict[str, Any]) -> Iterable[Request]:
         """Only what concerns Pods: suspension and the end. World changes are the agents' business."""
-        metadata = job["metadata"]
         halted = ("Suspended", "Succeeded", "Failed")
         if not job["spec"].get("suspend") and job.get("status", {}).get("phase") not in halted:
             return []
-        return _requests(workers.by_index(BY_JOB, f"{metadata['namespace']}/{metadata['name']}"))
+        return owned_workers(job)
 
     def workers_of_check(check: dict[str, Any]) -> Iterable[Request]:
         """Its own, when it has finished; those of a job that it checks are the job's."""
         if check.get("status", {}).get("phase") not in ("Succeeded", "Failed"):
             return []
-        return _requests(workers.by_index(BY_OWNER, check["metadata"]["uid"]))
+        return owned_workers(check)
 
     def workers_on_node(node: dict[str, Any]) -> Iterable[Request]:
         conditions = node.get("status", {}).get("conditions", ())
@@ -159,7 +162,9 @@ def add_workers(manager: Manager, clock: Clock, options: PodOptions) -> None:
         .for_(ELASTICWORKERS, predicate=more_than_an_agents_later_reports)
         .owns(PODS)
         .owns(LEASES, predicate=more_than_a_renewal)
+        .watches(ELASTICJOBS, owned_workers, predicate=appears)
         .watches(ELASTICJOBS, workers_of_job, predicate=halts_or_goes_on)
+        .watches(NODECHECKS, owned_workers, predicate=appears)
         .watches(NODECHECKS, workers_of_check, predicate=finishes)
         .watches(NODES, workers_on_node, predicate=becomes_ready_or_not)
         .watches(SERVICEACCOUNTS, workers_beside, predicate=goes)

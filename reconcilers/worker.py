@@ -138,10 +138,17 @@ class WorkerReconciler(Reconciler):
         return known
 
     async def _find_pod(self, worker: ElasticWorker, earlier: UnrecordedPod | None) -> Object | None:
-        """The incarnation's Pod; asked of the API server itself before a known one is called gone."""
+        """The incarnation's Pod; asked of the API server itself before a known one is called gone.
+
+        And before one that is not known counts as ended: it may be the one from before a suspension.
+        """
         pod = self._pods.get(worker.metadata.namespace, pod_name(worker))
-        known = (earlier is not None or _is_recorded(worker)) and not is_over(worker)
-        if (pod is None or not _owned(pod, worker)) and known:
+        if pod is None or not _owned(pod, worker):
+            is_doubtful = earlier is not None or _is_recorded(worker)
+        else:
+            is_doubtful = _ends_unknown(pod, worker)
+        if is_doubtful and not is_over(worker):
+            pod = None
             with contextlib.suppress(NotFound):
                 pod = await self._client.get(PODS, pod_name(worker), worker.metadata.namespace)
         return pod if pod is not None and _owned(pod, worker) else None
@@ -320,6 +327,12 @@ def _is_recorded(worker: ElasticWorker) -> bool:
     """Whether the status names the incarnation's Pod."""
     status = worker.status
     return status.observed_incarnation == worker.spec.incarnation and status.pod_uid is not None
+
+
+def _ends_unknown(pod: Object, worker: ElasticWorker) -> bool:
+    """Whether it has ended, or is to, and is not the one that the status names."""
+    metadata = pod["metadata"]
+    return metadata["uid"] != worker.status.pod_uid and (_ended(pod) or "deletionTimestamp" in metadata)
 
 
 def _wants_pod(assignment: Assignment) -> bool:

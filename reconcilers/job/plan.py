@@ -155,9 +155,13 @@ def _of_a_finished_job(seen: Seen, now: datetime) -> Plan:
 
 
 def _ended(look: _Look) -> Plan | None:
-    """Of a job whose training is over, or whose time is."""
+    """Of a job whose training is over, or whose time is.
+
+    Agents leave a suspended job with exit code 0: the ends that its workers have when it is resumed say
+    nothing.
+    """
     job, workers, now = look.job, look.workers, look.now
-    if has_succeeded(workers, look.published):
+    if job.status.phase is not JobPhase.SUSPENDED and has_succeeded(workers, look.published):
         end = JobPhase.SUCCEEDED, "TrainingSucceeded", "all workers finished"
         return _plan(look, outcome.finished(job, workers, *end, now))
     remaining = seconds_to_deadline(job, now)

@@ -10,7 +10,6 @@ from crds import names
 from crds.elasticjob import ElasticJob, FailureAction, JobPhase, Rendezvous, RendezvousPhase
 from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
 from reconcilers.nodecheck.job_checks import UNJUDGED, Standing
-from reconcilers.pod.worker_status import ENDED
 
 MAX_DELAY_SECONDS = 60.0
 MAX_EXCLUDED_NODES = 16
@@ -42,10 +41,11 @@ def delay_seconds(quick_exits: int) -> float:
 
 
 def suspended_pods(job: ElasticJob, workers: Sequence[ElasticWorker]) -> frozenset[str]:
-    """Uids of the workers of a job that is resumed whose Pod the suspension still has to end.
+    """Uids of the workers of a job that is resumed whose Pod the suspension has ended, or still has to.
 
     Such a Pod is being deleted, and its agent leaves for the suspension that it saw: whatever the agent has
-    reported, it joins no world. Another Pod need not wait for that one's grace period, nor for a dead node.
+    reported, it joins no world, and that it has left is no success. Another Pod need not wait for that one's
+    grace period, nor for a dead node.
     """
     if job.status.phase is not JobPhase.SUSPENDED or job.spec.suspend:
         return frozenset()
@@ -54,7 +54,7 @@ def suspended_pods(job: ElasticJob, workers: Sequence[ElasticWorker]) -> frozens
         for worker in workers
         if worker.status.pod_uid is not None
         and worker.status.observed_incarnation == worker.spec.incarnation
-        and worker.status.phase not in ENDED
+        and worker.status.phase is not WorkerPhase.FAILED
     )
 
 

@@ -62,7 +62,7 @@ class JobView:
         self._pods = cache.store(PODS)
         self._nodes = cache.store(NODES)
         self._plans = JobPlans(client, cache)
-        self._checks = JobChecksView(cache)
+        self._checks = JobChecksView(client, cache)
         self._parse_job = cache.models(ELASTICJOBS, ElasticJob)
         self._parse_worker = cache.models(ELASTICWORKERS, ElasticWorker)
         self._joined = Observations(self._workers, clock.monotonic)

@@ -15,6 +15,8 @@ from functools import cached_property
 from typing import Any
 
 from controller.cache import Cache
+from controller.client import Client
+from controller.errors import NotFound
 from controller.resources import NODECHECKS, NODES
 from controller.wording import shortened
 from crds import names
@@ -391,7 +393,8 @@ SLICE = 1_000
 class JobChecksView:
     """Reads the NodeChecks of jobs."""
 
-    def __init__(self, cache: Cache) -> None:
+    def __init__(self, client: Client, cache: Cache) -> None:
+        self._client = client
         self._checks = cache.store(NODECHECKS)
         self._nodes = cache.store(NODES)
         self._finished = FinishedChecks(cache)
@@ -399,7 +402,7 @@ class JobChecksView:
 
     async def of(self, job: ElasticJob, workers: Sequence[ElasticWorker]) -> JobChecks:
         """All that concern the job and its workers."""
-        found = self._of(job)
+        found = await self._confirmed(job, self._of(job))
         if not found and not job.spec.node_check.enabled:
             return JobChecks()
         theirs = {w.status.node_name for w in workers if w.status.node_name}
@@ -423,18 +426,37 @@ class JobChecksView:
 
     def _of(self, job: ElasticJob) -> list[dict[str, Any]]:
         """Those that name it; not those that were of another job of its name."""
-        metadata = job.metadata
-        return [
-            raw
-            for raw in self._checks.by_index(BY_JOB, f"{metadata.namespace}/{metadata.name}")
-            if not raw["metadata"].get("deletionTimestamp")
-            and {metadata.uid}.issuperset(owner_uids(raw))
-            and _time(raw) >= (metadata.creation_timestamp or LONG_AGO)
-        ]
+        named = self._checks.by_index(BY_JOB, f"{job.metadata.namespace}/{job.metadata.name}")
+        return [raw for raw in named if _concerns(raw, job)]
+
+    async def _confirmed(self, job: ElasticJob, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """With what the API server says of a check that is to begin, or is under way and not in the cache.
+
+        By an old cache a check that has finished would cost the job its world again.
+        """
+        published, active = job.status.active_check, active_check(map(self._parse.parse, found))
+        name = active.metadata.name if active is not None else published
+        others = [raw for raw in found if raw["metadata"]["name"] != name]
+        known = len(others) < len(found) and (active is None or name == published)
+        if name is None or known or job.spec.suspend:
+            return found
+        try:
+            raw = await self._client.get(NODECHECKS, name, job.metadata.namespace)
+        except NotFound:
+            return others
+        return [*others, raw] if _concerns(raw, job) else others
 
     def _nodes_created(self, nodes: set[str]) -> dict[str, datetime]:
         found = {name: self._nodes.get(None, name) for name in nodes}
         return {name: _time(raw) for name, raw in found.items() if raw is not None}
+
+
+def _concerns(raw: dict[str, Any], job: ElasticJob) -> bool:
+    return (
+        not raw["metadata"].get("deletionTimestamp")
+        and {job.metadata.uid}.issuperset(owner_uids(raw))
+        and _time(raw) >= (job.metadata.creation_timestamp or LONG_AGO)
+    )
 
 
 def _time(raw: dict[str, Any]) -> datetime:

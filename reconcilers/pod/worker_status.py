@@ -205,6 +205,9 @@ def _with_pod(
     now: datetime,
 ) -> ElasticWorkerStatus:
     phase = pod.get("status", {}).get("phase")
+    has_run = status.phase is WorkerPhase.RUNNING and status.pod_uid == pod["metadata"]["uid"]
+    if has_run and phase == "Pending":
+        return status  # what is seen is old: a Pod that has run is pending no more
     status = status.model_copy(
         update={
             "pod_name": pod["metadata"]["name"],

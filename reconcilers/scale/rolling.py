@@ -110,7 +110,7 @@ def plan_roll(
     relaunches = [*idle, *_one_each(job, workers, lonely)]
     waiting = frozenset(w.spec.index for w in idle if w.spec.type == names.WORKER)
     unit = sorted(fresh.of(names.WORKER) & members)[: bounds.node_unit]
-    if not unit or not _all_train(job, participants, published, bounds, without):
+    if not unit or fresh.unknown or not _all_train(job, participants, published, bounds, without):
         return Roll(waiting, tuple(relaunches))
     expected = {w.spec.index for w in workers.training if stuck_by(w) is None}
     beside = expected.intersection(present_slots(job, names.WORKER)).difference(members, without)

@@ -12,7 +12,7 @@ from typing import Any
 from agent.rendezvous.world import JobView, Member, Verb, next_action
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, LEASES, NODECHECKS, NODES, PODS
 from crds import names
-from crds.protocol import AgentState
+from crds.protocol import PROTOCOL, AgentState
 from tests.reconcilers.api import Api
 from tests.reconcilers.check_stage import BAD, GOOD, outcome
 
@@ -215,6 +215,7 @@ def _say(api: Api, worker: JSON, pod: JSON, state: str, observed_round: int, **m
         "address": f"10.0.0.{index + 1}",
         "storePort": 20_000,
         "localWorldSize": 1,
+        "protocol": PROTOCOL,
         "observedRound": observed_round,
         "state": state,
         "since": api.now(),

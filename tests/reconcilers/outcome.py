@@ -29,8 +29,8 @@ VOLATILE = {
 def end_state(api: Api) -> dict[str, JSON]:
     """Every object that is there, by kind and name, without what is volatile.
 
-    The job's account of its time is left out: it depends on when things were seen. So are the Pods of earlier
-    incarnations that have ended, which stay for their logs, if they can.
+    The job's account of its time is left out, and that a Pod once had to wait: whether that was seen depends on
+    when it was. So are the Pods of earlier incarnations that have ended, which stay for their logs, if they can.
     """
     there = {obj["metadata"]["uid"] for objects in api.objects.values() for obj in objects.values()}
     found = {}
@@ -40,12 +40,20 @@ def end_state(api: Api) -> dict[str, JSON]:
                 continue
             state = _pod(obj) if resource is PODS else _stable(obj)
             if resource is ELASTICJOBS:
-                state.get("status", {}).pop("history", None)
+                _forget_what_depends_on_when_it_was_seen(state.get("status", {}))
             owners = obj["metadata"].get("ownerReferences", ())
             state["orphan"] = any(owner["uid"] not in there for owner in owners)
             state["annotations"] = sorted(obj["metadata"].get("annotations") or ())
             found[f"{resource.kind} {obj['metadata']['name']}"] = state
     return found
+
+
+def _forget_what_depends_on_when_it_was_seen(status: JSON) -> None:
+    status.pop("history", None)
+    conditions = status.get("conditions", ())
+    scheduled = [c for c in conditions if c["type"] == "WorkersScheduled" and c["status"] == "True"]
+    if scheduled:
+        status["conditions"] = [c for c in conditions if c not in scheduled]
 
 
 def fingerprint(api: Api) -> bytes:
@@ -72,13 +80,13 @@ def differences(expected: Any, found: Any, path: str = "") -> Iterator[str]:
         yield f"{path}: is {_short(found)}, and should be {_short(expected)}"
 
 
-def worlds(api: Api) -> list[tuple[str, int, tuple[int, ...], tuple[int, ...]]]:
-    """Every world that was formed, in order: job, round, members and their incarnations."""
+def worlds(api: Api) -> list[tuple[str, int, str, str]]:
+    """Every world that was formed, in order: job, round, members and their incarnations, as they are stored."""
     found = []
     for entry in api.log.get(ELASTICJOBS, ()):
         world = entry.obj.get("status", {}).get("rendezvous") or {}
         if world.get("phase") == "Formed":
-            formed = world["round"], tuple(world["members"]), tuple(world["incarnations"])
+            formed = world["round"], world["members"], str(world.get("incarnations"))
             found.append((entry.obj["metadata"]["uid"], *formed))
     return list(dict.fromkeys(found))
 

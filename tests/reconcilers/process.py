@@ -15,12 +15,13 @@ from typing import Any
 
 from controller import reflector
 from controller.cache import Cache
-from controller.controller import Controller
+from controller.controller import Controller, Source
 from controller.errors import ClientError
 from controller.informer import Informer
 from controller.namespaces import TerminatingNamespaces
 from controller.reconciler import Request, TerminalError
 from controller.resources import Resource
+from controller.store import Change
 from reconcilers.clock import Clock
 from reconcilers.pod.options import PodOptions
 from reconcilers.setup import WATCHED_BY_LABEL, add_all
@@ -102,10 +103,13 @@ class Process:
         self.cache.begin()
         for controller in self._controllers.values():
             for source in controller.sources:
-                self.cache.add_handler(source.resource, self._handler(controller, source))
+                handler = self._handler(controller, source)
+                self.cache.add_handler(source.resource, handler)
+                for obj in self.cache.store(source.resource).list():
+                    handler(Change(None, obj))
 
-    def _handler(self, controller: Controller, source: Any) -> Callable[[Any], None]:
-        def handle(change: Any) -> None:
+    def _handler(self, controller: Controller, source: Source) -> Callable[[Change], None]:
+        def handle(change: Change) -> None:
             for request in sorted(source.requests(change), key=str):
                 self._add((controller.name, request))
 
@@ -192,7 +196,8 @@ class LaggingCache(Cache):
             current = self._api.objects.get(resource, {})
             objects = current if position == len(log) else self._api.as_of(resource, position)
             items = tuple(obj for obj in objects.values() if informer._is_watched(obj))
-            informer._take(reflector.Replaced(items))
+            for change in informer.store.replace_stepwise(items):
+                informer._tell_handlers(change)
             version = log[position - 1].obj["metadata"]["resourceVersion"] if position else "0"
             self._move(informer, position, version)
 
@@ -216,7 +221,8 @@ class LaggingCache(Cache):
         position = self._positions[resource]
         entry = self._api.log[resource][position]
         if informer._is_watched(entry.obj):
-            informer._take((reflector.Deleted if entry.deleted else reflector.Applied)(entry.obj))
+            store = informer.store
+            informer._tell_handlers((store.delete if entry.deleted else store.apply)(entry.obj))
         self._move(informer, position + 1, entry.obj["metadata"]["resourceVersion"])
 
     def _move(self, informer: Informer, position: int, version: str) -> None:

@@ -143,7 +143,7 @@ def reading_beside(nodes: int) -> int:
             "nodes": [f"n{i}" for i in range(nodes)],
         }
         stage.add_check(f"other-{number}", status=verdict, nodeSelector={})
-    view = JobChecksView(stage.stores)
+    view = JobChecksView(stage, stage.stores)
     asyncio.run(view.of(checked_job(2), WORKERS))
     return calls(lambda: asyncio.run(view.of(checked_job(2), WORKERS)))
 

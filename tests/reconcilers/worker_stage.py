@@ -13,11 +13,13 @@ from typing import Any
 
 from controller.contact import Contact
 from controller.errors import AlreadyExists, ApiError, Conflict, Forbidden, NotFound
+from controller.models import Models
 from controller.reconciler import Request, Result
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, LEASES, PODS, SERVICEACCOUNTS, Resource
 from controller.store import Change, Store
 from crds import names
 from crds.elasticjob import ElasticJob
+from crds.model import Model
 from reconcilers.clock import Clock
 from reconcilers.job.workers import new_worker
 from reconcilers.pod.options import PodOptions
@@ -172,9 +174,13 @@ class Stores:
     def __init__(self) -> None:
         self._stores: dict[Resource, Store] = {}
         self._handlers: list[tuple[Resource, Callable[[Change], None]]] = []
+        self._models: dict[Resource, Models[Any]] = {}
 
     def store(self, resource: Resource) -> Store:
         return self._stores.setdefault(resource, Store())
+
+    def models(self, resource: Resource, model: type[Model]) -> Models[Any]:
+        return self._models.setdefault(resource, Models(self.store(resource), model))
 
     def add_index(self, resource: Resource, name: str, function: Any) -> None:
         self.store(resource).add_index(name, function)
