@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from e2e import embedded, jobs
-from e2e.api import Object
+from e2e.api import Kind, Object
 from e2e.cluster import Capability, Cluster
-from e2e.observation import Kind, Observation
+from e2e.observation import Observation
 
 NAME = "stepper"
 STEPS = 200
