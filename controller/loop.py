@@ -19,17 +19,16 @@ from controller.metrics import QueueMetrics, ReconcileMetrics
 from controller.namespaces import TerminatingNamespaces
 from controller.reconciler import Reconciler, Reporter, Request, Result, TerminalError
 from controller.workqueue import QueueShutDown, WorkQueue
+from crds.model import StatusBeyondLimits
 
 log = logging.getLogger(__name__)
 
 RECONCILE_TIMEOUT_SECONDS = 120.0
 """A reconcile makes a few calls of at most ten seconds each; one that takes longer hangs."""
-
-
-_TERMINAL = (TerminalError, InvalidStatus)
-
 LONG_LOOK_SECONDS = 0.05
 MAX_REST_SECONDS = 1.0
+
+_TERMINAL = (TerminalError, InvalidStatus, StatusBeyondLimits)
 
 
 class ReconcileTimeout(Exception):
@@ -156,7 +155,7 @@ class ReconcileLoop:
     def _failed(self, request: Request, error: Exception) -> None:
         self._metrics.total.labels(self.name, "error").inc()
         self._metrics.errors.labels(self.name).inc()
-        panics = not isinstance(error, ClientError | TerminalError | ReconcileTimeout | OSError)
+        panics = not isinstance(error, (ClientError, ReconcileTimeout, OSError, *_TERMINAL))
         if panics:
             self._metrics.panics.labels(self.name).inc()
         terminal, failures = isinstance(error, _TERMINAL), self._queue.failures(request) + 1

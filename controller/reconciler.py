@@ -36,7 +36,8 @@ class Reconciler(ABC):
     """Brings one kind of object closer to what its spec says.
 
     The runtime never calls `reconcile` for the same request twice at once. Raising anything but
-    `TerminalError` or `InvalidStatus` means: again, with per-request exponential back-off.
+    `TerminalError`, `InvalidStatus` or `StatusBeyondLimits` means: again, with per-request exponential
+    back-off.
     """
 
     @abstractmethod

@@ -65,7 +65,7 @@ def cut(limit: int) -> BeforeValidator:
     return BeforeValidator(first)
 
 
-class InvalidStatus(ValueError):
+class StatusBeyondLimits(ValueError):
     """A status of ours that is beyond its own limits: the API server would refuse it, now and ever after."""
 
 
@@ -77,7 +77,7 @@ def validated(status: Model, wire: dict[str, Any] | None = None) -> dict[str, An
         wire: its wire form, where that is more than `to_wire` tells.
 
     Raises:
-        InvalidStatus: it is beyond a limit; the message names the field. That is a bug of the controller.
+        StatusBeyondLimits: the message names the field. That is a bug of the controller.
     """
     wire = status.to_wire() if wire is None else wire
     try:
@@ -86,7 +86,7 @@ def validated(status: Model, wire: dict[str, Any] | None = None) -> dict[str, An
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         path = ".".join(map(str, ("status", *first["loc"])))
         more = f" (and {error.error_count() - 1} more fields)" if error.error_count() > 1 else ""
-        raise InvalidStatus(
+        raise StatusBeyondLimits(
             f"{path} is beyond its limit, so the status is not written: {first['msg']}{more}"
         ) from error
     return wire

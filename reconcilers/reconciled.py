@@ -16,7 +16,7 @@ from controller.loop import ReconcileTimeout
 from controller.reconciler import Reporter, Request, TerminalError
 from controller.resources import ELASTICWORKERS, Resource
 from controller.wording import shortened
-from crds.model import ConditionStatus
+from crds.model import ConditionStatus, StatusBeyondLimits
 from reconcilers.clock import Clock
 
 RECONCILED = "Reconciled"
@@ -91,7 +91,7 @@ def sentence(error: Exception) -> str:
     text = shortened(" ".join(str(error).split()), ERROR_LIMIT)
     if isinstance(error, InvalidStatus):
         return f"the API server refuses the status that was computed: {text}; the next try is when it changes"
-    if isinstance(error, TerminalError):
+    if isinstance(error, TerminalError | StatusBeyondLimits):
         return f"{text}; the next try is when it changes"
     if isinstance(error, ReconcileTimeout):
         return f"the look {text}; it is tried again"

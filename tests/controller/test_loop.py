@@ -9,6 +9,7 @@ from controller.loop import ReconcileLoop, ReconcileTimeout, make_queue
 from controller.metrics import QueueMetrics, ReconcileMetrics
 from controller.namespaces import TerminatingNamespaces
 from controller.reconciler import Reconciler, Reporter, Request, Result, TerminalError
+from crds.model import StatusBeyondLimits
 from tests.controller import virtual_time
 from tests.controller.virtual_time import now
 
@@ -237,8 +238,9 @@ def test_another_namespace_does_not_wait_for_one_that_goes():
     assert reconciler.calls == [0.0, 0.0]
 
 
-def test_status_that_the_server_finds_invalid_is_not_tried_again():
-    reconciler, reports = Scripted(InvalidStatus(422, "Invalid", "too many")), Reports()
+@pytest.mark.parametrize("error", [InvalidStatus(422, "Invalid", "too many"), StatusBeyondLimits("too long")])
+def test_status_that_the_server_finds_invalid_or_would_is_not_tried_again(error):
+    reconciler, reports = Scripted(error), Reports()
     read = play(reconciler, reporter=reports)
     assert len(reconciler.calls) == 1 and len(reports.errors) == 1
     assert read("controller_runtime_terminal_reconcile_errors_total") == 1

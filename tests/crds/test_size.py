@@ -22,7 +22,7 @@ from crds.elasticjob import (
     JobState,
     Rendezvous,
 )
-from crds.model import MAX_CONDITION_MESSAGE, InvalidStatus, validated
+from crds.model import MAX_CONDITION_MESSAGE, StatusBeyondLimits, validated
 
 WORKERS = 10_000
 NOW = datetime(2026, 11, 22, 8, 0, 0, 123_456, tzinfo=UTC)
@@ -257,13 +257,13 @@ def test_what_is_written_is_within_its_limits_or_the_field_is_named() -> None:
     status = ElasticJobStatus(rendezvous=Rendezvous(reason="fine"))
     beyond = Rendezvous().model_copy(update={"reason": "x" * (MAX_WORLD_REASON + 1)})
     assert validated(status)["rendezvous"]["reason"] == "fine"
-    with pytest.raises(InvalidStatus, match=r"status\.rendezvous\.reason is beyond its limit"):
+    with pytest.raises(StatusBeyondLimits, match=r"status\.rendezvous\.reason is beyond its limit"):
         validated(status.model_copy(update={"rendezvous": beyond}))
     episodes = [Episode(state=JobState.TRAINING, since=NOW)] * (MAX_EPISODES + 1)
-    with pytest.raises(InvalidStatus, match=r"status\.history"):
+    with pytest.raises(StatusBeyondLimits, match=r"status\.history"):
         validated(status.model_copy(update={"history": episodes}))
     torn = Rendezvous(members=[1, 2]).model_copy(update={"members": [2, 1]})
-    with pytest.raises(InvalidStatus, match=r"status\.rendezvous"):
+    with pytest.raises(StatusBeyondLimits, match=r"status\.rendezvous"):
         validated(status.model_copy(update={"rendezvous": torn}))
 
 
