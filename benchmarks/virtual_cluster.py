@@ -24,7 +24,7 @@ from controller.clock import monotonic
 from controller.connection import Connection
 from controller.controller import Controller
 from controller.manager import Manager, ManagerOptions
-from controller.resources import ELASTICWORKERS, NODES, PODS, Object, Resource
+from controller.resources import ELASTICWORKERS, NAMESPACES, NODES, PODS, Object, Resource
 from controller.responses import Answer
 from crds import names
 from crds.elasticjob import ElasticJob
@@ -291,8 +291,7 @@ def _parsed(path: str) -> tuple[Resource, str | None, str]:
     assert found is not None, path
     part = found.groupdict()
     resource = Resource(part["group"] or "", part["version"], part["plural"], _KINDS[part["plural"]])
-    if resource.plural == NODES.plural:
-        resource = NODES
+    resource = {r.plural: r for r in (NODES, NAMESPACES)}.get(resource.plural, resource)
     return resource, part["name"], part["subresource"] or ""
 
 
@@ -301,6 +300,7 @@ _MODELS: Mapping[Collection, type[Model]] = {"elasticjobs": ElasticJob, "nodeche
 _KINDS = {
     "pods": "Pod",
     "nodes": "Node",
+    "namespaces": "Namespace",
     "events": "Event",
     "leases": "Lease",
     "serviceaccounts": "ServiceAccount",

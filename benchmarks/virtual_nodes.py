@@ -15,7 +15,7 @@ from controller.resources import ELASTICJOBS, ELASTICWORKERS, LEASES, NODECHECKS
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
-from crds.protocol import AgentState, RendezvousPhase
+from crds.protocol import PROTOCOL, AgentState, RendezvousPhase
 from reconcilers.pod.assignment import build_job_pod
 from reconcilers.pod.heartbeat import lease_of
 from reconcilers.pod.injection import inject_agent
@@ -251,6 +251,7 @@ def _report_of(agent: _Agent) -> Object:
         "podUid": agent.pod_uid,
         "address": f"10.{agent.index // 62_500}.{agent.index // 250 % 250}.{agent.index % 250 + 1}",
         "storePort": 29_400,
+        "protocol": PROTOCOL,
         "localWorldSize": 8,
         "observedRound": agent.observed_round,
         "state": agent.state,

@@ -28,6 +28,9 @@ RECONCILE_TIMEOUT_SECONDS = 120.0
 
 _TERMINAL = (TerminalError, InvalidStatus)
 
+LONG_LOOK_SECONDS = 0.05
+MAX_REST_SECONDS = 1.0
+
 
 class ReconcileTimeout(Exception):
     """A reconcile did not come to an end in time."""
@@ -71,11 +74,24 @@ class ReconcileLoop:
             except QueueShutDown:
                 return
             current_flow.set(self._queue.flow_of(request))
+            started = _now()
             with self._metrics.active_workers.labels(self.name).track_inprogress():
                 try:
                     await self.process(request)
                 finally:
-                    self._queue.done(request)
+                    self._rest(request, _now() - started)
+
+    def _rest(self, request: Request, took_seconds: float) -> None:
+        """After a long look, the next one at the same object waits for as long again.
+
+        What happens meanwhile is seen by one look. Else a thousand workers that become ready, one after the
+        other, would have their job looked at again and again.
+        """
+        if took_seconds < LONG_LOOK_SECONDS:
+            self._queue.done(request)
+            return
+        wait_seconds = min(took_seconds, MAX_REST_SECONDS)
+        asyncio.get_running_loop().call_later(wait_seconds, self._queue.done, request)
 
     async def process(self, request: Request) -> None:
         """One request, to its consequence for the queue."""
@@ -166,6 +182,10 @@ class ReconcileLoop:
 def _is_foreseen(error: Exception) -> bool:
     """What comes and goes with the API server, and is tried again."""
     return isinstance(error, ClientError | OSError) and not isinstance(error, _TERMINAL)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _severity(error: Exception, failures: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dlr.commands.node_check.outcome import rounds_of
 from e2e import jobs
 from e2e.api import Kind, Object
 from e2e.cluster import Cluster
@@ -54,7 +55,7 @@ def verdicts(check: Object) -> dict[str, str]:
 
 def groups(check: Object, number: int) -> dict[tuple[str, ...], bool]:
     """Those of a finished round, and whether they passed."""
-    found = next(entry for entry in check["status"]["rounds"] if entry["number"] == number)
+    found = next(entry for entry in rounds_of(check["status"]) if entry["number"] == number)
     return {tuple(group["members"]): group["passed"] for group in found["groups"]}
 
 

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import requests
 
+from dlr.commands.node_check.outcome import rounds_of
 from e2e.api import Api, Kind, Object, Refused
 
 Answer = TypeVar("Answer")
@@ -165,9 +166,7 @@ class Observation:
 
 def _described_check(check: Object) -> list[str]:
     status = check.get("status", {})
-    rounds = [
-        [(group["members"], group["passed"]) for group in r["groups"]] for r in status.get("rounds", [])
-    ]
+    rounds = [[(group["members"], group["passed"]) for group in r["groups"]] for r in rounds_of(status)]
     lines = [
         f"node check {check['metadata']['name']}: {status.get('phase')} round={status.get('round')} {rounds}"
     ]

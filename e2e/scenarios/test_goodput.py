@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from e2e import embedded, jobs
-from e2e.api import Object
+from e2e.api import Kind, Object
 from e2e.cluster import Capability, Cluster
 from e2e.observation import Observation
 
@@ -76,6 +76,13 @@ class StepLog:
 
 def unix_time(timestamp: str) -> float:
     return datetime.fromisoformat(timestamp).timestamp()
+
+
+def whole_history(observation: Observation) -> list[Object]:
+    """All of the job's episodes: its status keeps the last ones, so these are of all that it ever was."""
+    told = (job.get("status", {}).get("history", ()) for job in observation.history[Kind.JOB])
+    episodes = {(e["since"], e["state"], e["round"]): e for history in told for e in history}
+    return list(episodes.values())
 
 
 def recoveries(history: Sequence[Object]) -> list[tuple[float, float]]:
@@ -150,11 +157,12 @@ def test_goodput_over_five_failures_and_a_killed_controller_is_what_the_step_log
     start = unix_time(job["metadata"]["creationTimestamp"])
     first_step = log.lines()[0].time - time.monotonic() + time.time()
     assert seconds["Pending"] + seconds["Forming"] == pytest.approx(first_step - start, abs=MOMENT_SECONDS)
-    states = [episode["state"] for episode in status["history"]]
+    history = whole_history(observation)
+    states = [episode["state"] for episode in history]
     assert states[:3] == ["Pending", "Forming", "Training"]
     assert states.count("Training") == 6, states
 
-    spans = recoveries(status["history"])
+    spans = recoveries(history)
     assert sum(end - start for start, end in spans) == pytest.approx(seconds["Recovering"], abs=0.01)
     for (failed, trained), (last_step, next_step) in zip(spans, log.pauses(), strict=True):
         assert last_step - MOMENT_SECONDS <= failed, "a process fails after its last step"

@@ -43,8 +43,9 @@ from reconcilers.world.participants import bounds_of, participants_of
 from reconcilers.world.slots import present_slots
 from reconcilers.world.standby import standing_by, told_otherwise
 
-MAX_CREATES = 100
-"""ElasticWorkers in one look: others have a turn before the next, and the status tells how far it is."""
+MIN_CREATES = 100
+CREATE_LOOKS = 10
+"""So many looks make the workers of a large job: the status tells how far it is, and others have a turn."""
 UNKNOWN_POD_RETRY_SECONDS = 1.0
 """Pods wake their worker, not its job."""
 
@@ -126,7 +127,8 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
         plan = _plan(look, outcome.suspended(look.job, workers, now))
     else:
         plan = _ended(look) or _train(look)
-    missing = slots.missing[:MAX_CREATES]
+    most = max(MIN_CREATES, (len(seen.workers) + len(slots.missing)) // CREATE_LOOKS)
+    missing = slots.missing[:most]
     surplus = (deleted(ELASTICWORKERS, worker.metadata) for worker in slots.surplus)
     more = 0.0 if len(missing) < len(slots.missing) else None
     return replace(

@@ -108,6 +108,16 @@ def test_error_comes_back_with_growing_waits_until_it_is_well():
     assert read("workqueue_retries_total", name="job") == 3
 
 
+def test_after_a_long_look_the_next_one_waits_for_as_long_again_but_no_longer_than_a_second():
+    async def fail_after(seconds):
+        await asyncio.sleep(seconds)
+        raise Unavailable("x")
+
+    reconciler = Scripted(lambda: fail_after(0.5), lambda: fail_after(3.0), lambda: fail_after(0.01))
+    play(reconciler)
+    assert reconciler.calls == pytest.approx([0.0, 1.0, 5.0, 5.01 + 0.02], abs=1e-6)
+
+
 def test_success_resets_the_back_off():
     reconciler = Scripted(Unavailable("x"), Unavailable("x"), Result(1.0), Unavailable("x"))
     play(reconciler)
@@ -156,7 +166,7 @@ def test_server_says_when_to_come_back():
 def test_hanging_reconcile_is_given_up_and_tried_again():
     reconciler = Scripted(lambda: asyncio.sleep(1e6))
     read = play(reconciler, seconds=50, timeout_seconds=20)
-    assert reconciler.calls == pytest.approx([0, 20.005])
+    assert reconciler.calls == pytest.approx([0, 21.0])
     assert read("controller_runtime_reconcile_timeouts_total") == 1
 
 

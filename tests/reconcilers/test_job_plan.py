@@ -1,0 +1,196 @@
+"""The whole decision about a job in one pure function, and in which order it is carried out; no API server here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from controller.errors import Conflict, Forbidden
+from controller.reconciler import Request
+from crds.elasticjob import ElasticJob, Rendezvous, RendezvousPhase
+from crds.elasticworker import AgentState, ElasticWorker, ExitClass, WorkerExit, WorkerPhase
+from reconcilers.acts import Verb
+from reconcilers.clock import Clock
+from reconcilers.elasticjob import ElasticJobReconciler
+from reconcilers.job.plan import Plan, plan_job
+from reconcilers.job.seen import Seen
+from reconcilers.job.workers import Workers
+from tests.counting import calls, cpu_seconds
+from tests.reconcilers.build import NOW, job, later, report, worker
+
+BACK = {"spec": {"containers": [{"name": "main", "image": "x", "resources": {"limits": {"memory": "1Gi"}}}]}}
+
+
+def trains(index: int, **status: Any) -> ElasticWorker:
+    return worker(index, **{"agent": report(index, AgentState.RUNNING, 1).to_wire()} | status)
+
+
+def lost(index: int, exit_class: ExitClass = ExitClass.OOM) -> ElasticWorker:
+    end = WorkerExit(incarnation=1, exit_class=exit_class, reason="x", message="gone", time=NOW)
+    return worker(index, WorkerPhase.FAILED, lastExit=end.to_wire(), restarts={exit_class.value: 1})
+
+
+def seen(workers: Iterable[ElasticWorker], of: ElasticJob | None = None, **more: Any) -> Seen:
+    workers = Workers(workers)
+    members = list(range(len(workers)))
+    world = Rendezvous(
+        round=1,
+        phase=RendezvousPhase.FORMED,
+        members=members,
+        incarnations=[1] * len(members),
+        world_size=len(members),
+        master_address="127.0.0.1",
+        master_port=1,
+        reason="all workers are ready",
+        formed_at=NOW,
+    )
+    of = of or job(
+        replicas=len(members), template=BACK, status={"phase": "Running", "rendezvous": world.to_wire()}
+    )
+    pods = {w.status.pod_name: None for w in workers if w.status.pod_name}
+    raw = {"metadata": {"name": "digits"}, "status": of.status.to_wire()}
+    return Seen(of, raw, workers, pods=pods, **more)
+
+
+def settled(found: Seen) -> Seen:
+    """After the first look, which writes down what follows from the world and the workers."""
+    plan = plan_job(found, NOW)
+    status = merged(found.raw["status"], plan.status_patch)
+    of = ElasticJob.model_validate({**found.job.to_wire(), "status": status})
+    return seen(found.workers, of)
+
+
+def without_pods(*gone: int) -> Seen:
+    """Three train, until the Pods of these end."""
+    known = settled(seen(map(trains, range(3))))
+    return seen([lost(i) if i in gone else trains(i) for i in range(3)], known.job)
+
+
+def merged(target: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
+    result = {**target}
+    for key, value in patch.items():
+        result[key] = merged(result.get(key) or {}, value) if isinstance(value, dict) else value
+    return {key: value for key, value in result.items() if value is not None}
+
+
+def test_the_same_view_comes_to_the_same_plan_and_is_left_as_it_was() -> None:
+    found = seen([trains(0), lost(1), trains(2)])
+    before = found.job.model_copy(deep=True)
+    assert plan_job(found, later(1)) == plan_job(found, later(1))
+    assert found.job == before
+
+
+def test_nothing_is_planned_for_a_job_that_is_as_it_should_be() -> None:
+    plan = plan_job(settled(seen(map(trains, range(4)))), later(1))
+    assert plan == Plan(look_again_seconds=plan.look_again_seconds)
+
+
+def test_each_act_carries_the_events_that_tell_of_it() -> None:
+    plan = plan_job(without_pods(1), later(1))
+    (act,) = plan.acts
+    assert (act.verb, act.name, act.body["spec"]["incarnation"]) == (Verb.PATCH, "digits-worker-1", 2)
+    assert [event.reason for event in act.events] == ["WorkerRelaunched"]
+    assert [event.reason for event in plan.events] == ["WorldBroken"]
+
+
+# --- carrying it out ------------------------------------------------------------------------------------------
+
+
+class Api:
+    """Notes what is written and told, in order, and refuses what it is to refuse."""
+
+    def __init__(self, **refused: Exception) -> None:
+        self.refused = refused
+        self.done: list[str] = []
+
+    async def patch(
+        self, resource: Any, name: str, patch: Any, *_: Any, subresource: str | None = None
+    ) -> None:
+        what = "status" if subresource else name
+        if error := self.refused.get(what.replace("-", "_")):
+            raise error
+        self.done.append(what)
+
+    async def create(self, resource: Any, body: Any) -> None:
+        if error := self.refused.get(resource.plural):
+            raise error
+        self.done.append(f"create {resource.plural}")
+
+    def event(self, _: Any, type_: str, reason: str, message: str) -> None:
+        self.done.append(f"event {reason}")
+
+
+class View:
+    def __init__(self, found: Seen) -> None:
+        self.found = found
+
+    async def of(self, _: Request) -> Seen:
+        return self.found
+
+
+async def look(api: Api, found: Seen) -> list[str]:
+    reconciler = object.__new__(ElasticJobReconciler)
+    vars(reconciler).update(_client=api, _recorder=api, _clock=Clock(lambda: later(1)), _view=View(found))
+    await reconciler.reconcile(Request("default", "digits"))
+    return api.done
+
+
+async def test_the_status_comes_first_then_its_events_then_each_act_with_its_own() -> None:
+    done = await look(Api(), without_pods(1))
+    assert done == ["status", "event WorldBroken", "digits-worker-1", "event WorkerRelaunched"]
+
+
+async def test_who_lost_the_race_for_the_status_does_nothing_more() -> None:
+    api = Api(status=Conflict(409, "Conflict", "changed"))
+    with pytest.raises(Conflict):
+        await look(api, without_pods(1))
+    assert api.done == []
+
+
+async def test_what_was_done_is_told_though_another_act_is_refused() -> None:
+    api = Api(digits_worker_1=Conflict(409, "Conflict", "changed"))
+    with pytest.raises(Conflict):
+        await look(api, without_pods(1, 2))
+    assert api.done == ["status", "event WorldBroken", "digits-worker-2", "event WorkerRelaunched"]
+
+
+async def test_a_check_that_is_refused_is_planned_without() -> None:
+    of = job(replicas=2, nodeCheck={"enabled": True})
+    ready = [worker(i, agent=report(i).to_wire()) for i in range(2)]
+    api = Api(nodechecks=Forbidden(403, "Forbidden", "no"))
+    done = await look(api, seen(ready, of))
+    assert done[0] == "status" and "event WorldFormed" in done and "event CheckRefused" in done
+
+
+# --- growth ---------------------------------------------------------------------------------------------------
+
+FEW, MANY = 300, 2_400
+
+
+def steady(number: int) -> Seen:
+    return settled(seen(map(trains, range(number))))
+
+
+def out_of_memory(number: int) -> Seen:
+    nodes = [{"status": {"allocatable": {"memory": "64Gi"}}} for _ in range(number)]
+    found = settled(seen(map(trains, range(number))))
+    return seen(map(lost, range(number)), found.job, nodes=nodes)
+
+
+def rolling(number: int) -> Seen:
+    """All Pods were built with other resources, and nobody trains yet: the first find of the findings."""
+    found = seen([worker(i, WorkerPhase.PENDING) for i in range(number)], job(replicas=number, template=BACK))
+    return Seen(found.job, found.raw, found.workers, pods=dict.fromkeys(found.pods, "another"))
+
+
+@pytest.mark.parametrize("situation", [steady, out_of_memory, rolling])
+def test_a_look_grows_with_the_number_of_workers_and_no_faster(situation: Any) -> None:
+    """Eight times as many: eight times the work, where a square would be 64 times. In calls, and in time for C's."""
+    few, many = situation(FEW), situation(MANY)
+    assert plan_job(many, later(1)) is not None
+    growth = MANY / FEW
+    assert calls(lambda: plan_job(many, later(1))) < 1.3 * growth * calls(lambda: plan_job(few, later(1)))
+    taken = cpu_seconds(lambda: plan_job(many, later(1)))
+    assert taken < 3 * growth * cpu_seconds(lambda: plan_job(few, later(1)))
