@@ -136,9 +136,9 @@ async def test_a_worker_costs_four_writes_until_it_is_ready_and_none_after(serve
         writes: Counter[str] = Counter()
         write = manager.client._write
 
-        async def counted(resource: Resource, call: Call) -> Any:
+        async def counted(resource: Resource, call: Call, *rest: Any) -> Any:
             writes.update([f"{call.method} {resource.plural}"])
-            return await write(resource, call)
+            return await write(resource, call, *rest)
 
         manager.client._write = counted  # type: ignore[method-assign]
         await hollow.submit("counted", replicas=workers)
