@@ -25,7 +25,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.resources import (
@@ -465,7 +465,7 @@ def interleavings(draw: st.DrawFn) -> Interleaving:
     )
 
 
-@settings(max_examples=DRAWN, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=DRAWN, derandomize=not BY_HAND)
 @given(interleavings())
 def test_any_interleaving(way: Interleaving) -> None:
     assert play(way) == []
