@@ -5,7 +5,7 @@ Reports of earlier incarnations and Pods count too, as long as they are there: w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from crds import names
@@ -70,8 +70,7 @@ def _runs(worker: ElasticWorker, round_: int) -> bool:
     )
 
 
-def _reports(workers: Sequence[ElasticWorker]) -> Iterable[AgentReport]:
-    training = (worker for worker in workers if worker.spec.type == names.WORKER)
-    for worker in sorted(training, key=lambda worker: worker.spec.index):
-        if worker.status.agent is not None:
-            yield worker.status.agent
+def _reports(workers: Sequence[ElasticWorker]) -> list[AgentReport]:
+    training = [worker for worker in workers if worker.spec.type == names.WORKER]
+    training.sort(key=lambda worker: worker.spec.index)
+    return [worker.status.agent for worker in training if worker.status.agent is not None]

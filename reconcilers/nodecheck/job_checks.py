@@ -108,6 +108,8 @@ def standing_of(
 ) -> Standing:
     """Without `enabled` in the job's policy, only what a person's check of it found faulty counts."""
     policy = job.spec.node_check
+    if not policy.enabled and not checks.on_node:
+        return UNJUDGED
     training = [worker for worker in workers if worker.spec.type == names.WORKER]
     reasons = {w.spec.index: _found_faulty(w, checks) for w in training}
     words = {node: checks.last_word(node) for node in checks.newest}
