@@ -79,10 +79,14 @@ def unix_time(timestamp: str) -> float:
 
 
 def whole_history(observation: Observation) -> list[Object]:
-    """All of the job's episodes: its status keeps the last ones, so these are of all that it ever was."""
-    told = (job.get("status", {}).get("history", ()) for job in observation.history[Kind.JOB])
-    episodes = {(e["since"], e["state"], e["round"]): e for history in told for e in history}
-    return list(episodes.values())
+    """All of the job's episodes, as they were told last: its status keeps the last ones alone."""
+    whole: list[Object] = []
+    for job in observation.history[Kind.JOB]:
+        told = job.get("status", {}).get("history", [])
+        begins = [(e["since"], e["state"]) for e in whole]
+        first = (told[0]["since"], told[0]["state"]) if told else None
+        whole = whole[: begins.index(first) if first in begins else 0] + told
+    return whole
 
 
 def recoveries(history: Sequence[Object]) -> list[tuple[float, float]]:
