@@ -19,7 +19,7 @@ from crds.model import validated
 from crds.nodecheck import NodeCheck
 from reconcilers.account.ledger import with_account
 from reconcilers.account.state import Moment, failed_at
-from reconcilers.acts import Act, Event, Verb, create
+from reconcilers.acts import Act, Event, create
 from reconcilers.conditions import observed_at
 from reconcilers.failure.budgets import Overdrawn
 from reconcilers.failure.hardware_smell import suspected_at
@@ -147,9 +147,7 @@ def _of_a_finished_job(seen: Seen, now: datetime) -> Plan:
     """Its counts follow its Pods, and it goes when its time is over."""
     remaining = seconds_to_expiry(seen.job, now)
     if remaining is not None and remaining <= 0:
-        metadata = seen.job.metadata
-        gone = Act(Verb.DELETE, ELASTICJOBS, metadata.name, metadata.namespace, uid=metadata.uid)
-        return Plan(acts=(gone,))
+        return Plan(acts=(deleted(ELASTICJOBS, seen.job.metadata),))
     look = _Look(seen, seen.job, seen.workers, Freshness(), False, now)
     return _plan(look, outcome.unchanged(seen.job, seen.workers), look_again=(remaining,))
 

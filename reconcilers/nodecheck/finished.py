@@ -10,6 +10,7 @@ from typing import Any
 
 from controller.cache import Cache
 from controller.resources import NODECHECKS
+from controller.store import Memory
 from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck, NodeCheckPhase, NodeResult, NodeVerdict
 
@@ -104,7 +105,8 @@ class FinishedChecks:
 
     def __init__(self, cache: Cache) -> None:
         self._store = cache.store(NODECHECKS)
-        self._known: dict[str, tuple[str, FinishedCheck]] = {}
+        self._models = cache.models(NODECHECKS, NodeCheck)
+        self._known: Memory[FinishedCheck] = self._store.memory()
 
     def on(self, node: str) -> tuple[FinishedCheck, ...]:
         """Those with a verdict on the node."""
@@ -124,14 +126,11 @@ class FinishedChecks:
         )
 
     def _indexed(self, raw: dict[str, Any]) -> FinishedCheck:
-        uid, version = raw["metadata"]["uid"], raw["metadata"]["resourceVersion"]
-        known = self._known.get(uid)
-        if known is None or known[0] != version:
-            if len(self._known) > 2 * len(self._store):
-                there = {each["metadata"]["uid"] for each in self._store.list()}
-                self._known = {key: kept for key, kept in self._known.items() if key in there}
-            known = self._known[uid] = (version, FinishedCheck(NodeCheck.model_validate(raw)))
-        return known[1]
+        check = self._models.parse(raw)
+        known = self._known.get(check.metadata.uid)
+        if known is None or known.check is not check:
+            known = self._known.put(check.metadata.uid, FinishedCheck(check))
+        return known
 
 
 def newest_on(node: str, checks: Iterable[FinishedCheck]) -> FinishedCheck | None:
