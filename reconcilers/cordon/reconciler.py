@@ -6,7 +6,6 @@ the condition, a status of its own, follows, and a crash in between is healed by
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
@@ -16,6 +15,7 @@ from controller.client import Client
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
 from controller.resources import NAMESPACES, NODES
+from controller.slices import Slices
 from crds import names
 from crds.model import ConditionStatus
 from reconcilers.clock import Clock
@@ -39,8 +39,6 @@ from reconcilers.cordon.verdicts import Verdicts
 BY_CORDON = "cordon"
 UNSCHEDULABLE = "spec.unschedulable=true"
 NO_SCHEDULE = "NoSchedule"
-SLICE = 500
-"""Nodes that are judged at a stretch, before others have a turn on the event loop."""
 
 
 class NodeCordonReconciler(Reconciler):
@@ -109,11 +107,10 @@ class NodeCordonReconciler(Reconciler):
             raw = self._nodes.get(None, name)
             if raw is not None:
                 known[name] = raw
-        fleet = []
-        for number, raw in enumerate((known | fresh).values(), start=1):
+        fleet, slices = [], Slices()
+        for raw in (known | fresh).values():
             fleet.append(self._state(raw))
-            if number % SLICE == 0:
-                await asyncio.sleep(0)
+            await slices.pause()
         return admit(fleet, limit)
 
     def _marked(self) -> Iterable[dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +10,7 @@ from controller.cache import Cache
 from controller.client import Client
 from controller.reconciler import Request
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODES, PODS
+from controller.slices import Slices
 from crds import names
 from crds.elasticjob import ElasticJob, Rendezvous
 from crds.elasticworker import ElasticWorker
@@ -24,9 +24,6 @@ from reconcilers.worker import BY_JOB, owner_uids
 from reconcilers.world.participants import Ages, checkpoint_of, is_waiting
 
 Object = dict[str, Any]
-
-SLICE = 1_000
-"""Workers that are read at a stretch, before others have a turn on the event loop."""
 
 
 @dataclass(frozen=True)
@@ -94,14 +91,11 @@ class JobView:
 
     async def _workers_of(self, job: ElasticJob) -> list[ElasticWorker]:
         found = self._workers.by_index(BY_JOB, f"{job.metadata.namespace}/{job.metadata.name}")
-        workers: list[ElasticWorker] = []
-        for start in range(0, len(found), SLICE):
-            workers += [
-                self._parse_worker.parse(raw)
-                for raw in found[start : start + SLICE]
-                if job.metadata.uid in owner_uids(raw) and not raw["metadata"].get("deletionTimestamp")
-            ]
-            await asyncio.sleep(0)
+        workers, slices = [], Slices()
+        for raw in found:
+            if job.metadata.uid in owner_uids(raw) and not raw["metadata"].get("deletionTimestamp"):
+                workers.append(self._parse_worker.parse(raw))
+            await slices.pause()
         return workers
 
     def _digests(self, workers: Workers) -> dict[str, str | None]:
@@ -111,14 +105,13 @@ class JobView:
 
     async def _ages(self, workers: Workers, checks: JobChecks) -> Ages:
         checking = checks.active.metadata.name if checks.active else None
-        joined, checkpoint = {}, {}
-        for number, worker in enumerate(workers, start=1):
+        joined, checkpoint, slices = {}, {}, Slices()
+        for worker in workers:
             uid, step = worker.metadata.uid, checkpoint_of(worker)
             joined[uid] = self._joined.age_seconds(uid, (is_waiting(worker), checking))
             if step is not None:
                 checkpoint[uid] = self._saved.age_seconds(uid, step)
-            if number % SLICE == 0:
-                await asyncio.sleep(0)
+            await slices.pause()
         return Ages(joined, checkpoint)
 
     def _account_age_seconds(self, job: ElasticJob) -> float:

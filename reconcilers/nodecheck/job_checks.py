@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -18,6 +17,7 @@ from controller.cache import Cache
 from controller.client import Client
 from controller.errors import NotFound
 from controller.resources import NODECHECKS, NODES
+from controller.slices import Slices
 from controller.wording import shortened
 from crds import names
 from crds.elasticjob import ElasticJob
@@ -388,10 +388,6 @@ def _evidence(status: NodeCheckStatus) -> list[str]:
 # --- reading -----------------------------------------------------------------------------------------------
 
 
-SLICE = 1_000
-"""Nodes that are looked up at a stretch, before others have a turn on the event loop."""
-
-
 class JobChecksView:
     """Reads the NodeChecks of jobs."""
 
@@ -420,10 +416,10 @@ class JobChecksView:
 
     async def _on_each(self, nodes: Collection[str]) -> dict[str, Sequence[FinishedCheck]]:
         on_node: dict[str, Sequence[FinishedCheck]] = {}
-        for number, node in enumerate(nodes, start=1):
+        slices = Slices()
+        for node in nodes:
             on_node[node] = self._finished.on(node)
-            if number % SLICE == 0:
-                await asyncio.sleep(0)
+            await slices.pause()
         return on_node
 
     def _of(self, job: ElasticJob) -> list[dict[str, Any]]:

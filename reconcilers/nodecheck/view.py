@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from controller.cache import Cache
 from controller.client import Client
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODECHECKS, NODES
+from controller.slices import Slices
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
@@ -17,9 +17,6 @@ from crds.nodecheck import NodeCheck
 from reconcilers.nodecheck.finished import FinishedChecks, has_fresh_pass, is_finished
 from reconcilers.nodecheck.scope import CheckRefusal, Claim, named_nodes, speakers, wanted_workers
 from reconcilers.worker import BY_OWNER, owner_uids
-
-SLICE = 200
-"""Workers that are read at a stretch: each takes up to 0.2 ms."""
 
 
 class CheckView:
@@ -113,10 +110,9 @@ class CheckView:
 
     async def _owned(self, found: Sequence[dict[str, Any]], owner: str) -> list[ElasticWorker]:
         """Others have a turn on the event loop meanwhile: there may be thousands, none of them parsed yet."""
-        workers = []
-        for number, raw in enumerate(found, start=1):
+        workers, slices = [], Slices()
+        for raw in found:
             if owner in owner_uids(raw):
                 workers.append(self._parse_worker.parse(raw))
-            if number % SLICE == 0:
-                await asyncio.sleep(0)
+            await slices.pause()
         return workers
