@@ -14,6 +14,9 @@ sys.path.insert(0, str(ROOT))  # the build runs without the project being instal
 
 from dlr.bundle.relocate import INTERNAL, PARTS, module_name, relocated  # noqa: E402
 
+SCRIPTS = ["bin/dlr", "bin/kubectl-dlr"]
+"""What is installed as commands; kubectl runs the second as `kubectl dlr`."""
+
 SHIPPED = {".py", ".yaml", ".json", ".typed"}
 """The endings of our modules, of the files that they read at run time, and of `py.typed`."""
 
@@ -59,4 +62,4 @@ def wheel_files(root: Path) -> dict[str, bytes]:
 
 
 if __name__ == "__main__":
-    setup(cmdclass={"build_py": BuildRelocated})
+    setup(cmdclass={"build_py": BuildRelocated}, scripts=SCRIPTS)

@@ -43,12 +43,16 @@ def main(argv: Sequence[str]) -> int:
     gc.disable()  # imports make hundreds of thousands of objects, and hardly any garbage
     from agent.warm.fork import fork_parent, import_torch  # only now: the first start has been short
     from agent.warm.parent import reason_not_to_fork
+    from agent.warm.script import show_command
 
     import_torch(env)
     if reason_not_to_fork():
         return run(argv, None)  # which starts a parent of its own, and tells what that says
     parent = fork_parent(env, preloads(argv))
-    return 0 if parent is None else run(argv, parent)
+    if parent is None:
+        return 0
+    show_command(sys.orig_argv[:-1])
+    return run(argv, parent)
 
 
 def run(argv: Sequence[str], parent: WarmParent | None) -> int:

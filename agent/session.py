@@ -60,12 +60,15 @@ class Session:
         watcher: Watcher[JobView],
         reporter: Reporter,
         step_reporting: StepReporting,
+        tells_steps: bool,
         cleanup: contextlib.ExitStack,
     ) -> None:
         self.environment = me
         self.watcher = watcher
         self.reporter = reporter
         self.step_reporting = step_reporting
+        self.tells_steps = tells_steps
+        """Whether the script is known to report steps itself."""
         self.member = Member(me.worker_index, me.incarnation)
         self._api = api
         self._lifetime_store = store
@@ -120,6 +123,7 @@ class Session:
                 watcher=watcher,
                 reporter=reporter,
                 step_reporting=step_reporting_of_slot(predecessor, me.worker_index, members),
+                tells_steps=any(not r.get("counted") for r in predecessor.get("rounds") or ()),
                 cleanup=cleanup.pop_all(),
             )
 
@@ -177,6 +181,19 @@ class Session:
         """Whether a failure ended the round last joined, or one since: its collectives will not end."""
         newest, joined = (self.watcher.view() or JobView()).world, self._joined_world
         return newest is not None and joined is not None and newest.broken_round >= joined.round
+
+    def asks_where_it_hangs(self) -> bool:
+        """Whether the round last joined is known to hang, and its members are asked where."""
+        newest, joined = (self.watcher.view() or JobView()).world, self._joined_world
+        return newest is not None and joined is not None and newest.hangs and newest.round == joined.round
+
+    def awaits_judgement(self) -> bool:
+        """Whether the hang of the round last joined is still to be judged, as far as this agent has heard."""
+        action, view = self._decide()
+        world, joined = view.world, self._joined_world
+        if world is None or joined is None or world.round != joined.round or action.verb is Verb.EXIT:
+            return False
+        return world.hangs or world.phase is RendezvousPhase.FORMED
 
     def hang_timeout_seconds(self) -> float:
         """As the job says it now."""

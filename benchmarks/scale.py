@@ -38,6 +38,7 @@ from benchmarks.virtual_nodes import (
 )
 from benchmarks.virtual_time import running_loop
 from controller.cache import Cache
+from controller.garbage import keep_pauses_short
 from controller.reconciler import Request
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, LEASES, NODECHECKS, SCALEPLANS, Object
 from crds import names
@@ -281,7 +282,7 @@ async def steady(fleet: Fleet) -> None:
             await reconciler.reconcile(Request(NAMESPACE, JOB))
     for section in ("scrape, cold", "scrape, warm"):
         with fleet.measured(section):
-            body = prometheus_client.generate_latest(manager.metrics_registry)
+            body = await scraped(manager)
     tell("sizes", job=fleet.job_bytes(), scrape=len(body))
     await manager.stop()
     gc.collect()
@@ -291,7 +292,7 @@ async def steady(fleet: Fleet) -> None:
         await fleet.controller.start_watching()
         fleet.controller.start()
         await fleet.is_quiet()
-    prometheus_client.generate_latest(fleet.controller.metrics_registry)
+    await scraped(fleet.controller)
     tell("sizes", resident=resident_bytes() - before)
 
 
@@ -340,6 +341,11 @@ async def oom(fleet: Fleet) -> None:
     tell("sizes", oom=fleet.server.largest_bytes[ELASTICJOBS.plural])
 
 
+async def scraped(controller: VirtualController) -> bytes:
+    """As `controller/servers.py` answers."""
+    return await asyncio.to_thread(prometheus_client.generate_latest, controller.metrics_registry)
+
+
 def index_of(worker: str) -> int:
     return int(worker.rpartition("-")[2])
 
@@ -371,7 +377,7 @@ async def heartbeats(fleet: Fleet) -> None:
     with fleet.measured("a minute of heartbeats"):
         await asyncio.sleep(60.0)
     with fleet.measured("a scrape meanwhile"):
-        prometheus_client.generate_latest(controller.metrics_registry)
+        await scraped(controller)
     beating.cancel()
     beating = asyncio.create_task(fleet.beats_for(PATIENCE_SECONDS, silent))
     last_beat = loop.time()
@@ -423,6 +429,7 @@ def measure(cell: str, size: int, budget_seconds: float) -> None:
     """In a process of its own: tells its figures, and ends without tidying up, which would take as long."""
     budget = Budget(budget_seconds)
     budget.watch()
+    keep_pauses_short()  # as `dlr controller` does
 
     async def measured() -> None:
         run = CELLS[cell] if cell in CELLS else AT[cell][0]

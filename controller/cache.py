@@ -35,6 +35,7 @@ class Cache:
         self._informers: dict[Resource, Informer] = {}
         self._models: dict[tuple[Resource, type], Models[Any]] = {}
         self._tasks: asyncio.TaskGroup | None = None
+        self._watching: dict[Resource, asyncio.Task[None]] = {}
 
     def store(self, resource: Resource) -> Store:
         return self._informer(resource).store
@@ -68,10 +69,22 @@ class Cache:
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 for informer in self._informers.values():
-                    self._tasks.create_task(informer.run(), name=_task_name(informer))
+                    self._watch(self._tasks, informer)
                 await asyncio.get_running_loop().create_future()
         finally:
             self._tasks = None
+            self._watching.clear()
+
+    async def list_again(self) -> None:
+        """Lists all collections anew: what a watch that hangs has not told is known when they are synced."""
+        tasks = self._tasks
+        assert tasks is not None, "the cache does not run"
+        for watching in self._watching.values():
+            watching.cancel()
+        await asyncio.gather(*self._watching.values(), return_exceptions=True)
+        for informer in self._informers.values():
+            informer.list_again()
+            self._watch(tasks, informer)
 
     async def wait_synced(self, timeout_seconds: float | None = None) -> None:
         """Until every collection was read once; Unavailable says which was not, and why."""
@@ -101,9 +114,9 @@ class Cache:
             )
             self._informers[resource] = informer
             if self._tasks is not None:
-                self._tasks.create_task(informer.run(), name=_task_name(informer))
+                self._watch(self._tasks, informer)
         return informer
 
-
-def _task_name(informer: Informer) -> str:
-    return f"watch {informer.resource.group_resource}"
+    def _watch(self, tasks: asyncio.TaskGroup, informer: Informer) -> None:
+        name = f"watch {informer.resource.group_resource}"
+        self._watching[informer.resource] = tasks.create_task(informer.run(), name=name)

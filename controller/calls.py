@@ -77,8 +77,9 @@ def watch(
     return Call("GET", resource.path(namespace), tuple(query))
 
 
-def create(resource: Resource, obj: Object) -> Call:
-    return Call("POST", resource.path(_namespace_of(resource, obj)), body=orjson.dumps(obj))
+def create(resource: Resource, obj: Object, *, dry_run: bool = False) -> Call:
+    query = (("dryRun", "All"),) if dry_run else ()
+    return Call("POST", resource.path(_namespace_of(resource, obj)), query, body=orjson.dumps(obj))
 
 
 def replace(resource: Resource, obj: Object, subresource: str | None = None) -> Call:

@@ -152,6 +152,14 @@ class Client:
             self.terminating.note(namespace)
             raise
 
+    async def try_create(self, resource: Resource, obj: Object) -> None:
+        """Ask whether the object would be made, without making it: raises what `create` would raise.
+
+        https://kubernetes.io/docs/reference/using-api/api-concepts/#dry-run
+        """
+        self.terminating.check(obj["metadata"].get("namespace"))
+        await self._object(calls.create(resource, obj, dry_run=True))
+
     async def replace(self, resource: Resource, obj: Object, *, subresource: str | None = None) -> Object:
         """Optimistic: refused with Conflict unless `obj` carries the current resourceVersion."""
         return await self._write(resource, calls.replace(resource, obj, subresource), subresource)

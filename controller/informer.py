@@ -123,6 +123,11 @@ class Informer:
         wanted = dict(term.split("=") for term in (self._label_selector or "").split(",") if term)
         return wanted.items() <= labels.items()
 
+    def list_again(self) -> None:
+        """`run`, which must have ended, begins with a list. Until that is there, the store stays as it is."""
+        self._state = reflector.Empty()
+        self.synced.clear()
+
     async def run(self) -> None:
         """Until cancelled."""
         try:

@@ -18,6 +18,7 @@ from controller.fairness import current_flow
 from controller.metrics import QueueMetrics, ReconcileMetrics
 from controller.namespaces import TerminatingNamespaces
 from controller.reconciler import Reconciler, Reporter, Request, Result, TerminalError
+from controller.slices import Slices
 from controller.workqueue import QueueShutDown, WorkQueue
 from crds.model import StatusBeyondLimits
 
@@ -67,7 +68,9 @@ class ReconcileLoop:
                 tasks.create_task(self._work(), name=f"reconcile {self.name} {index}")
 
     async def _work(self) -> None:
+        slices = Slices()
         while True:
+            await slices.pause()  # a look that has nothing to wait for gives nobody else a turn
             try:
                 request = await self._queue.get()
             except QueueShutDown:

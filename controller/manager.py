@@ -1,8 +1,9 @@
 """Starts everything in order, and stops it in reverse.
 
 Servers first, so that probes and metrics tell of a slow start; then caches, which a standby keeps warm;
-then leadership; and last the controllers, which may act only with all of that. At the end they finish
-what is in work while the Lease is still held, then the Lease is given back, then the rest goes.
+then leadership, and with it a new list of everything; and last the controllers, which may act only with all
+of that. At the end they finish what is in work while the Lease is still held, then the Lease is given back,
+then the rest goes.
 """
 
 from __future__ import annotations
@@ -137,10 +138,16 @@ class Manager:
                     return
                 self._announce(elector)
                 holding.start(thread.run(elector.hold()), "leadership")
-                await holding.race(self._run_controllers(stop))
+                if await holding.race(self._catch_up(), stop):
+                    await holding.race(self._run_controllers(stop))
         finally:
             await thread.run(elector.release())
             await thread.run(self._lease_client.close())
+
+    async def _catch_up(self) -> None:
+        """A standby's watch may hang: it acts on what is there now, with all that its predecessor wrote."""
+        await self.cache.list_again()
+        await self.cache.wait_synced(self.options.cache_sync_timeout_seconds)
 
     async def _run_controllers(self, stop: asyncio.Event) -> None:
         async with Background() as running:

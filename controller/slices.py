@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
+from weakref import WeakKeyDictionary
 
 from controller.garbage import collect_lately_made
 
@@ -15,10 +17,36 @@ class Slices:
     """`await slices.pause()` between any two pieces of work: it lets others run when a slice is over."""
 
     def __init__(self) -> None:
-        self._began = time.perf_counter()
+        self._turns = _turns.setdefault(asyncio.get_running_loop(), _Turns())
 
     async def pause(self) -> None:
-        if time.perf_counter() - self._began >= SLICE_SECONDS:
-            collect_lately_made()
-            await asyncio.sleep(0)
-            self._began = time.perf_counter()
+        if time.perf_counter() - self._turns.began >= SLICE_SECONDS:
+            await self._turns.next()
+
+
+class _Turns:
+    """Of all who work in slices on one event loop: it looks at its sockets after each turn of any of them."""
+
+    def __init__(self) -> None:
+        self.began = 0.0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def next(self) -> None:
+        loop = asyncio.get_running_loop()
+        mine = loop.create_future()
+        self._waiting.append(mine)
+        if len(self._waiting) == 1:
+            loop.call_soon(self._give, loop)
+        await mine
+        self.began = time.perf_counter()
+
+    def _give(self, loop: asyncio.AbstractEventLoop) -> None:
+        collect_lately_made()
+        mine = self._waiting.popleft()
+        if not mine.done():  # otherwise its task was cancelled
+            mine.set_result(None)
+        if self._waiting:
+            loop.call_soon(self._give, loop)
+
+
+_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, _Turns] = WeakKeyDictionary()

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import re
+
 
 def shortened(text: str, limit: int) -> str:
     """At most so many characters; an ellipsis says that there were more."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+_PROGRESS_BAR = re.compile(r"\d%\||\|\s*\d+/\d+\s|\[\d+:\d+(?::\d+)?<")
+"""As tqdm, rich and pip draw them."""
+
+
+def last_line(text: str) -> str:
+    """The last that is neither blank nor a progress bar; "" if there is none."""
+    drawn = (line.rstrip("\r").rpartition("\r")[2].strip() for line in reversed(text.splitlines()))
+    return next((line for line in drawn if line and not _PROGRESS_BAR.search(line)), "")
 
 
 def first_line(text: str | None) -> str:

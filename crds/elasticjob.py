@@ -36,6 +36,7 @@ from crds.protocol import HANG_TIMEOUT_SECONDS
 from crds.protocol import JobPhase as JobPhase
 from crds.protocol import RendezvousPhase as RendezvousPhase
 from crds.ranges import MAX_CHARACTERS, OTHERS, PATTERN, from_text, grouped, incarnations_of
+from crds.template import PodTemplate
 
 TRAINING_TYPES = ("ps", "worker", "chief", "evaluator")
 LONGEST_NAME = 51
@@ -74,36 +75,6 @@ class RestartPolicy(StrEnum):
     EXIT_CODE = "ExitCode"
 
 
-POD_TEMPLATE_SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "x-kubernetes-preserve-unknown-fields": True,
-    "required": ["spec"],
-    "properties": {
-        "spec": {
-            "type": "object",
-            "x-kubernetes-preserve-unknown-fields": True,
-            "required": ["containers"],
-            "properties": {
-                "containers": {
-                    "type": "array",
-                    "minItems": 1,
-                    "maxItems": 64,
-                    "items": {
-                        "type": "object",
-                        "x-kubernetes-preserve-unknown-fields": True,
-                        "required": ["name", "image"],
-                        "properties": {
-                            "name": {"type": "string", "minLength": 1, "maxLength": 63},
-                            "image": {"type": "string", "minLength": 1},
-                        },
-                    },
-                }
-            },
-        }
-    },
-}
-
-
 class ReplicaSpec(Model):
     """How many Pods of one type are wanted, and what they are."""
 
@@ -132,7 +103,7 @@ class ReplicaSpec(Model):
     """`replicas` may not be set above this."""
     standby: Annotated[int, Field(ge=0, le=1_000)] = 0
     """Of type worker: so many more Pods wait, ready, to step into the place of one that is lost."""
-    template: Annotated[dict[str, Any], Field(json_schema_extra=POD_TEMPLATE_SCHEMA)]
+    template: PodTemplate
     """The Pod template, kept as it is: names, labels, owner, environment and service account are added."""
     restart_policy: RestartPolicy | None = None
     """DLRover's; the Pod's own restartPolicy in the template is what counts."""
@@ -151,7 +122,10 @@ IGNORED_REPLICA_SCHEMA: dict[str, Any] = {
     "x-kubernetes-preserve-unknown-fields": True,
     "description": "DLRover's; whatever it says is ignored: dlr has no master Pod.",
 }
-IGNORED_REPLICA = {"replicas": 0, "template": {"spec": {"containers": [{}]}}}
+IGNORED_REPLICA = {
+    "replicas": 0,
+    "template": {"spec": {"containers": [{"name": "ignored", "image": "none"}]}},
+}
 """What the reconcilers read of a master, which may say anything or nothing."""
 
 
@@ -439,6 +413,9 @@ class Rendezvous(Model):
     formed_at: datetime | None = None
     reforming_since: datetime | None = None
     """Since when a broken world waits for a replacement."""
+    hang_since: datetime | None = None
+    """Since when the members of a world that hangs are asked where their processes are; unset when that is
+    judged."""
     broken_round: Annotated[int, Field(ge=0)] = 0
     """The newest round of which training processes died; 0 before the first. Whoever still runs it, or an
     older one, waits for the dead. A planned change and a Pod deleted in good order leave no dead."""
@@ -669,3 +646,7 @@ class ElasticJob(Model):
     metadata: ObjectMeta
     spec: ElasticJobSpec
     status: ElasticJobStatus = Field(default_factory=ElasticJobStatus)
+
+    def with_status(self, **update: Any) -> Self:
+        """The job with these fields of its status."""
+        return self.model_copy(update={"status": self.status.model_copy(update=update)})

@@ -133,13 +133,14 @@ DEFINITIONS = (
         short_name="ew",
         columns=(
             Column("Rank", ".spec.index", "integer"),
-            Column("Pod", ".status.podName"),
             Column("Node", ".status.nodeName"),
             Column("Phase", ".status.phase"),
             Column("State", ".status.agent.state"),
-            Column("Standby", ".status.standby", "boolean"),
             Column("Restarts", ".status.restartCount", "integer"),
             Column("Step", ".status.agent.progress.step", "integer"),
+            # With these a line is longer than a terminal of 80 columns.
+            Column("Standby", ".status.standby", "boolean", priority=1),
+            Column("Pod", ".status.podName", priority=1),
             Column("Message", ".status.message", priority=1),
             _AGE,
         ),

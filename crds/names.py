@@ -44,6 +44,9 @@ ANNOTATION_CORDON = f"{GROUP}/cordon"
 ANNOTATION_RESOURCES = f"{GROUP}/resources"
 """Of a Pod: the digest of what its first container may use (`reconcilers/pod/resources.py`)."""
 
+ANNOTATION_TEMPLATE = f"{GROUP}/template"
+"""Of a Pod: the digest of the template and the variables that it was made of, but for its resources."""
+
 ANNOTATION_TOTAL_STEPS = f"{GROUP}/total-steps"
 """Of an ElasticJob: how many steps its training has in all, where its author knows."""
 
@@ -62,6 +65,8 @@ ENV_POD_IP = "POD_IP"
 ENV_NODE_NAME = "DLR_NODE_NAME"
 ENV_HEARTBEAT_SECONDS = "DLR_HEARTBEAT_SECONDS"
 ENV_GRACE_SECONDS = "DLR_TERMINATION_GRACE_SECONDS"
+ENV_COUNT_STEPS = "DLR_COUNT_STEPS"
+"""Set to 0 by the user where steps are not to be counted (docs/hangs.md)."""
 
 AGENT_ZIP = "dlr.pyz"
 """The file of the injected agent, beside the launchers in `bin/`."""

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
-from crds.elasticjob import POD_TEMPLATE_SCHEMA, IndexList, TopologyKeys
+from crds.elasticjob import IndexList, TopologyKeys
 from crds.model import Conditions, Model, Name, ObjectMeta, cel, rules
 from crds.protocol import CHECK_TIMEOUT_SECONDS
 from crds.protocol import Accelerator as Accelerator
 from crds.protocol import NodeCheckPhase as NodeCheckPhase
+from crds.template import PodTemplate
 
 NodeNames = Annotated[
     list[Name], Field(max_length=10_000, json_schema_extra={"x-kubernetes-list-type": "atomic"})
@@ -57,7 +58,7 @@ class NodeCheckSpec(Model):
     """Check these nodes, in a Pod on each; cordoned ones too."""
     node_selector: NodeSelector | None = None
     """Check the nodes with these labels, in a Pod on each; cordoned ones too."""
-    template: Annotated[dict[str, Any], Field(json_schema_extra=POD_TEMPLATE_SCHEMA)] | None = None
+    template: PodTemplate | None = None
     """Instead of the controller's own: for another image, host network or devices of the fabric."""
     accelerator: Accelerator | None = None
     """Every node must have it, or none is to be used; the default is all GPUs of the nodes that have any."""

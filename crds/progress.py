@@ -21,3 +21,5 @@ class RoundProgress(Model):
     """The highest that was told."""
     stepping_seconds: Annotated[float, Field(ge=0)] = 0.0
     """Between telling the one and the other, on the monotonic clock."""
+    counted: bool | None = None
+    """Set where the agent counted the steps of optimizers, since the script tells none."""

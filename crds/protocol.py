@@ -181,6 +181,7 @@ class RoundStatus(TypedDict):
     firstStep: int
     lastStep: int
     steppingSeconds: float
+    counted: bool | None
 
 
 class UsageStatus(TypedDict):
@@ -277,8 +278,28 @@ ITS_OWN_FAILURE = (
 """A text with one of these tells of the process's own failure, whatever else it says."""
 
 KILLED_BY = "the process was killed by"
+FROM_OUTSIDE = "from outside (dlr did not send it)"
 EXITED_WITH = "the process exited with code"
 """How the agent's message begins if the process left no exception: its log may tell."""
+FINISHED_EARLY = "finished early"
+"""In the first line about processes that ended well while others still trained."""
+NO_STACK_OFFERED = "no Python stack, which takes a call of dlr.report_step"
+"""How the frames of a hanging process begin that does not say where it is."""
+DOES_NOT_HANG = "does not hang"
+"""How the message begins of an agent that is asked where it hangs, and whose processes are well."""
+
+
+def early_finish_text(who: str, step: int | None) -> str:
+    """What a failure says of a rank, or ranks, whose peers cannot train without it.
+
+    Args:
+        step: the last that it reported, if it reported any.
+    """
+    at = "" if step is None else f", at step {step}"
+    return (
+        f"{who} {FINISHED_EARLY}{at}; the others cannot go on\n"
+        "It ended with exit code 0 while they still trained. Do all ranks make the same number of steps?"
+    )
 
 
 class PeerDeathTexts:
@@ -314,9 +335,9 @@ ENV_STACKS_FILE = "DLR_STACKS_FILE"
 ENV_STACKS_SIGNAL = "DLR_STACKS_SIGNAL"
 """On this signal the process writes the stacks of its threads into that file."""
 
-PROGRESS_FORMAT = "qdqdqdqd"
+PROGRESS_FORMAT = "qdqdqdqdqdqd"
 """For `struct`: pairs of an int64 and a float64, in native byte order. Times are of CLOCK_MONOTONIC, in
-seconds, and 0 as long as nothing was told. An older agent's file ends after two, four or six words."""
+seconds, and 0 as long as nothing was told. An older agent's file ends after two, four, six or eight words."""
 
 STEP, STEP_AT = 0, 1
 """Positions in it: the newest step, and when it was told."""
@@ -326,3 +347,7 @@ BUSY_UNTIL = 5
 """Until then no step is to be expected. The word before it is unused."""
 FIRST_STEP, FIRST_STEP_AT = 6, 7
 """The first step, and when it was told."""
+COUNTED, COUNTED_AT = 8, 9
+FIRST_COUNTED, FIRST_COUNTED_AT = 10, 11
+"""The newest and the first step that `agent.warm.step_counter` has counted, and when. A script that tells
+its steps has its word."""

@@ -5,6 +5,7 @@ For backends where Pods are processes of this machine, so that a virtual environ
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -111,10 +112,51 @@ class Stranger:
         assert after[0]["step"] > 1, "it goes on from its snapshot"
         return restart
 
+    def hang(self, *, rank: int) -> Object:
+        """Have the storage of one rank not answer any more, until a hang is found; the job's last failure."""
+        self.wait_for_steps(STEPS)
+        stuck = self.folder / f"stuck-{rank}"
+        stuck.touch()
+
+        def found() -> Object | None:
+            failure: Object = self.observation.job(self.name)["status"].get("lastFailure") or {}
+            return failure if failure.get("exitClass") == "Hang" and failure.get("rank") == rank else None
+
+        failure = self.observation.wait_for(
+            f"rank {rank} to be blamed for the hang", found, NEW_WORLD_SECONDS
+        )
+        stuck.unlink()
+        return failure
+
+    def wait_for_told_step(self, step: int) -> None:
+        """All of its workers say in their status that they came so far."""
+
+        def told() -> bool:
+            reports = [w["status"].get("agent") or {} for w in self.observation.workers(self.name)]
+            return all((report.get("progress") or {}).get("step", 0) >= step for report in reports)
+
+        self.observation.wait_for(f"the workers of {self.name} to tell step {step}", told, NEW_WORLD_SECONDS)
+
     def finish(self) -> None:
         """Have it read its samples as fast as it can, until it has succeeded."""
         (self.folder / "hurry").touch()
         jobs.wait_until_succeeded(self.observation, self.name)
+
+    def own_goodput(self) -> float:
+        """By its own log: steps kept × seconds a step ÷ its time since submission."""
+        status = self.observation.job(self.name)
+        begun = jobs.unix_time(status["metadata"]["creationTimestamp"])
+        ended = jobs.unix_time(status["status"]["completionTime"])
+        steps = [line for line in self.lines(0) if "step" in line]
+        starts = [list(start) for _, start in itertools.groupby(steps, key=lambda line: line["pid"])]
+        timed = sum(start[-1]["step"] - start[0]["step"] for start in starts)
+        seconds = sum(start[-1]["time"] - start[0]["time"] for start in starts)
+        numbers = [line["step"] for line in steps]
+        kept = max(numbers) - min(numbers) + 1
+        return float(kept * seconds / timed / (ended - begun))
+
+    def told_goodput(self) -> float:
+        return float(self.observation.job(self.name)["status"]["goodput"]["ratio"])
 
     def assert_forked(self, *, starts: int, world: int) -> None:
         """Each process of the job came from a warm parent: torch was in it before its script's first line."""

@@ -15,6 +15,7 @@ COPY healthcheck healthcheck
 COPY agent agent
 COPY localcluster localcluster
 COPY dlr dlr
+COPY bin bin
 RUN python -m venv /venv && /venv/bin/pip install --no-cache-dir '.[controller]' && /venv/bin/dlr bundle /agent
 
 FROM ${BUSYBOX_IMAGE}

@@ -17,6 +17,7 @@ COPY healthcheck healthcheck
 COPY agent agent
 COPY localcluster localcluster
 COPY dlr dlr
+COPY bin bin
 RUN python -m venv /venv && /venv/bin/pip install --no-cache-dir '.[controller]'
 
 FROM ${PYTHON_IMAGE}

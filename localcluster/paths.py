@@ -21,9 +21,13 @@ def write_private(path: Path, content: bytes) -> None:
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     scratch.unlink(missing_ok=True)
     descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE_MODE)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-    scratch.replace(path)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        scratch.replace(path)
+    except BaseException:  # the disk is full, or we are interrupted
+        scratch.unlink(missing_ok=True)
+        raise
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import resource
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Coroutine
@@ -27,6 +28,8 @@ from localcluster.settings import Running, Settings, forget_running, write_runni
 
 READY_SECONDS = 60.0
 READY_CHECK_SECONDS = 0.02
+LEAST_FREE_BYTES = 64 * 1024
+"""With less, neither a database nor a log can grow."""
 MANIFESTS_FILE = "manifests.json"
 
 log = logging.getLogger(__name__)
@@ -112,11 +115,18 @@ class Supervisor:
             await asyncio.wait({working, died}, return_when=asyncio.FIRST_COMPLETED)
             if not working.done():
                 said = last_line(child.spec.log).removeprefix("error: ")
+                said = said or silence(self._home, f"see {child.spec.log}")
                 raise CannotStart(f"its {child.spec.name} process ended: {said}")
             await working
         finally:
             working.cancel()
             died.cancel()
+
+
+def silence(home: Home, otherwise: str) -> str:
+    """Why one of the cluster's processes says nothing: a full disk has no room for its last words either."""
+    is_full = shutil.disk_usage(home.root).free < LEAST_FREE_BYTES
+    return f"no space is left on the disk of {home.root}" if is_full else otherwise
 
 
 def read_pid(path: Path) -> int | None:

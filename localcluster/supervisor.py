@@ -39,6 +39,7 @@ from localcluster.supervision import (
     MANIFESTS_FILE,
     READY_CHECK_SECONDS,
     READY_SECONDS,
+    silence,
     supervise,
     until,
 )
@@ -78,6 +79,12 @@ def up(
         _start(home, settings, manifests, held)
     finally:
         held.release()
+
+
+def is_up(home: Home) -> bool:
+    """Whether a supervisor holds the home; it may not be ready yet."""
+    running = read_running(home)
+    return running is not None and is_supervisor(running.pid)
 
 
 def down(home: Home) -> None:
@@ -129,7 +136,7 @@ def _join(home: Home, running: Running, settings: Settings, manifests: list[JSON
     if different := settings.differences(running.settings):
         raise ClusterError(
             f"a cluster is already running in {home.root} with {', '.join(different)}; "
-            "end it first with `dlr down`"
+            f"end it first with `dlr down --home {home.root}`"
         )
 
     async def join() -> None:
@@ -171,9 +178,8 @@ def _start(home: Home, settings: Settings, manifests: list[JSON], lock: Supervis
         said = report.read() if select.select([report], [], [], READY_SECONDS)[0] else b""
     if said == b"ready":
         return
-    why = (
-        said.decode(errors="replace")
-        or f"it did not become ready in time; see {home.process_log('supervisor')}"
+    why = said.decode(errors="replace") or silence(
+        home, f"it did not become ready in time; see {home.process_log('supervisor')}"
     )
     raise ClusterError(f"the cluster in {home.root} cannot be started: {why}")
 

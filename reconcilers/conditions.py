@@ -17,6 +17,10 @@ from crds.scaleplan import ScalePlanStatus
 Status = TypeVar("Status", ElasticJobStatus, ScalePlanStatus, NodeCheckStatus)
 
 
+def condition_of(conditions: Sequence[Condition], type_: str) -> Condition | None:
+    return next((c for c in conditions if c.type == type_), None)
+
+
 def with_condition(
     conditions: Sequence[Condition],
     type_: str,
@@ -26,7 +30,7 @@ def with_condition(
     now: datetime,
 ) -> list[Condition]:
     """The conditions with this one set; in place of the earlier one of its type, if there is one."""
-    earlier = next((c for c in conditions if c.type == type_), None)
+    earlier = condition_of(conditions, type_)
     unmoved = earlier is not None and earlier.status == status
     condition = Condition(
         type=type_,
@@ -50,4 +54,11 @@ def observed_at(status: Status, generation: int) -> Status:
 
 
 def is_true(conditions: Sequence[Condition], type_: str) -> bool:
-    return any(c.type == type_ and c.status is ConditionStatus.TRUE for c in conditions)
+    found = condition_of(conditions, type_)
+    return found is not None and found.status is ConditionStatus.TRUE
+
+
+def is_false(conditions: Sequence[Condition], type_: str) -> bool:
+    """Whether it is there, and says no: neither missing nor unknown."""
+    found = condition_of(conditions, type_)
+    return found is not None and found.status is ConditionStatus.FALSE

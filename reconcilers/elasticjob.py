@@ -22,6 +22,7 @@ from reconcilers.acts import Act, carry_out, tell
 from reconcilers.clock import Clock
 from reconcilers.job.plan import Plan, plan_job
 from reconcilers.job.seen import JobView, Seen
+from reconcilers.pod.options import PodOptions
 
 LARGE = 500
 """Workers of a job that is planned in a thread: the plan of 10,000 takes a good part of a second."""
@@ -29,11 +30,18 @@ LOOK_AGAIN_SLACK_SECONDS = 0.01
 
 
 class ElasticJobReconciler(Reconciler):
-    def __init__(self, client: Client, cache: Cache, recorder: EventRecorder, clock: Clock) -> None:
+    def __init__(
+        self,
+        client: Client,
+        cache: Cache,
+        recorder: EventRecorder,
+        clock: Clock,
+        pods: PodOptions | None = None,
+    ) -> None:
         self._client = client
         self._recorder = recorder
         self._clock = clock
-        self._view = JobView(client, cache, clock)
+        self._view = JobView(client, cache, clock, pods or PodOptions())
 
     async def reconcile(self, request: Request) -> Result:
         seen = await self._view.of(request)

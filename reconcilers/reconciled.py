@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from pydantic import ValidationError
+
 from controller.cache import Cache
 from controller.client import Client
 from controller.errors import InvalidStatus
@@ -95,7 +97,16 @@ def sentence(error: Exception) -> str:
         return f"{text}; the next try is when it changes"
     if isinstance(error, ReconcileTimeout):
         return f"the look {text}; it is tried again"
+    if isinstance(error, ValidationError):
+        return f"{_fault(error)}; it is tried again, and goes on when that is set right"
     return f"unforeseen {type(error).__name__}: {text}; it is tried again, and the controller's log says more"
+
+
+def _fault(error: ValidationError) -> str:
+    """Of an object from before its CRD was as strict as it is: the first field that is wrong."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    path = ".".join(map(str, first["loc"]))
+    return shortened(f"{path}: {first['msg'].removeprefix('Value error, ')}", ERROR_LIMIT)
 
 
 def _condition(raw: Object) -> Object:

@@ -84,7 +84,7 @@ def add_all(
     """Register every controller with the manager. Benchmarks bring their own clock."""
     clock = clock or Clock()
     add_indexes(manager.cache)
-    add_jobs(manager, clock)
+    add_jobs(manager, clock, pods)
     add_workers(manager, clock, pods or PodOptions())
     add_companions(manager, clock)
     add_node_checks(manager, clock)
@@ -106,8 +106,8 @@ def add_indexes(cache: Cache) -> None:
     cache.add_index(SCALEPLANS, BY_OWNER_JOB, owner_job)
 
 
-def add_jobs(manager: Manager, clock: Clock) -> None:
-    jobs = ElasticJobReconciler(manager.client, manager.cache, manager.recorder, clock)
+def add_jobs(manager: Manager, clock: Clock, pods: PodOptions | None = None) -> None:
+    jobs = ElasticJobReconciler(manager.client, manager.cache, manager.recorder, clock, pods)
     (
         ControllerBuilder(manager, "elasticjob")
         .for_(ELASTICJOBS)

@@ -36,7 +36,16 @@ from reconcilers.pod.injection import inject_agent
 from reconcilers.pod.options import PodOptions
 from reconcilers.pod.ownership import Leftover, belongs_to, ensure
 from reconcilers.pod.ownership import owner_uids as owner_uids
-from reconcilers.pod.worker_status import MAX_MESSAGE, SCHEDULED, Observation, is_on_its_way, is_over, observe
+from reconcilers.pod.start import Hindrance, LatePods
+from reconcilers.pod.worker_status import (
+    ENDED,
+    MAX_MESSAGE,
+    SCHEDULED,
+    Observation,
+    is_on_its_way,
+    is_over,
+    observe,
+)
 from reconcilers.status_patch import merge_patch
 
 BY_OWNER = "owner"
@@ -87,6 +96,7 @@ class WorkerReconciler(Reconciler):
         cache.add_handler(LEASES, self._heartbeats.note)
         self._access = WorkerAccess(client, cache, clock.monotonic)
         self._gate = GangGate(client, cache.store(ELASTICJOBS), clock.monotonic)
+        self._late = LatePods(client, cache, clock.monotonic)
         self._unrecorded: dict[Request, UnrecordedPod] = {}
 
     async def reconcile(self, request: Request) -> Result:
@@ -113,18 +123,21 @@ class WorkerReconciler(Reconciler):
         else:
             lease, again = await self._ensure_lease(assignment, pod)
         silence, overdue_in = await self._silence(assignment, lease, pod)
+        warning, late_in = await self._warning(assignment, pod)
         seen = Observation(
             pod=pod,
             gone_pod_uid=earlier.pod_uid if earlier else None,
             heartbeat_lost_seconds=silence,
             node_lost=self._node_lost(pod, lease, worker),
             node=self._node_of(pod, worker),
+            warning=warning,
             rules=assignment.failure_rules,
             released=assignment.released,
+            owner_ended=assignment.ended,
         )
         start_in = await self._record(request, assignment, raw, seen)
         clean_in = await self._clean(assignment, pod)
-        waits = [wait for wait in (again, overdue_in, start_in, clean_in) if wait is not None]
+        waits = [wait for wait in (again, overdue_in, late_in, start_in, clean_in) if wait is not None]
         return Result(min(waits, default=None))
 
     def _earlier(self, request: Request, assignment: Assignment) -> UnrecordedPod | None:
@@ -214,6 +227,14 @@ class WorkerReconciler(Reconciler):
             self._recorder.event(assignment.owner, "Warning", "AgentAccessRefused", message)
             return lease, REFUSED_RETRY_SECONDS
         return lease, None
+
+    async def _warning(
+        self, assignment: Assignment, pod: Object | None
+    ) -> tuple[Hindrance | None, float | None]:
+        """What keeps a job's Pod from starting, by its Events; and seconds until the next look at them."""
+        if pod is None or assignment.released or assignment.worker.spec.job_name is None:
+            return None, None
+        return await self._late.hindrance_of(pod, assignment.owner)
 
     def _node_of(self, pod: Object | None, worker: ElasticWorker) -> Object | None:
         name = (pod or {}).get("spec", {}).get("nodeName") or worker.status.node_name
@@ -311,7 +332,8 @@ class WorkerReconciler(Reconciler):
         if not patch:
             return
         metadata, body = raw["metadata"], {"status": patch}
-        if "lastExit" in patch:  # it would be counted again by a cache that has not heard of it yet
+        if "lastExit" in patch or ("phase" in patch and status.phase in ENDED):
+            # By a cache that has not heard of it yet, it would be counted again; late, it would end the next.
             body["metadata"] = {"resourceVersion": metadata["resourceVersion"]}
         with contextlib.suppress(NotFound):
             await self._client.patch(

@@ -105,6 +105,17 @@ def innermost_place(frames: Sequence[Frame]) -> str:
     return str((own or list(frames))[0]) if frames else ""
 
 
+def line_of_the_script(frames: Sequence[Frame]) -> str:
+    """Return the innermost frame outside of the standard library and of all packages, as text; "" if there is
+    none."""
+    own = (
+        frame
+        for frame in frames
+        if not (frame.is_standard_library or _PACKAGES.search(frame.file) or _TORCH.search(frame.file))
+    )
+    return next((str(frame) for frame in own), "")
+
+
 def with_source(frames: Sequence[Frame]) -> tuple[Frame, ...]:
     """Return the frames with their lines of source, where these can be read."""
     linecache.checkcache()

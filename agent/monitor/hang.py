@@ -13,7 +13,7 @@ from typing import Any
 from agent.monitor.progress import RankProgress
 from agent.rendezvous.world import Member
 from agent.report.failure import RankStack
-from crds.protocol import FailureCause
+from crds.protocol import NO_STACK_OFFERED, FailureCause
 
 STEP_INTERVALS = 5
 """A step that takes longer than the limit is only slow, as long as it takes less than so many times the
@@ -92,9 +92,16 @@ class Liveness:
         limit = self.limit_seconds(hang_timeout_seconds)
         return limit is not None and self.stalled_seconds(now) > limit
 
-    def may_hang(self, hang_timeout_seconds: float, now: float) -> bool:
-        """Whether a world that broke may have hung here, because more than half of the limit has passed."""
+    def may_hang(self, hang_timeout_seconds: float, now: float, *, asked: bool = False) -> bool:
+        """Whether a world that broke may have hung here, because more than half of the limit has passed.
+
+        Args:
+            asked: it is known to hang somewhere. Then processes that have told no step are suspects too, and
+                the first step has no more time than any other.
+        """
         limit = self.limit_seconds(hang_timeout_seconds)
+        if asked:
+            limit = 0.0 if limit is None else min(limit, hang_timeout_seconds)
         return limit is not None and self.stalled_seconds(now) > limit / 2
 
 
@@ -132,12 +139,13 @@ def look(liveness: Liveness, processes: Iterable[RankProgress], now: float) -> L
 def order_by_suspicion(stacks: Sequence[RankStack]) -> list[RankStack]:
     """Order processes by how likely they are to blame for a hang.
 
-    The one that is furthest behind comes first, then those that do not just wait for others. Steps count only
-    if all processes have reported one.
+    Who waits for others comes last, and before them those that do not say where they are. Of equals, the one
+    that is furthest behind comes first; steps count only if all processes have reported one.
     """
     behind = all(stack.step is not None for stack in stacks)
 
-    def innocence(stack: RankStack) -> tuple[int, bool, int]:
-        return (stack.step or 0) if behind else 0, stack.in_collective, stack.rank
+    def innocence(stack: RankStack) -> tuple[bool, bool, int, int]:
+        unknown = stack.frames.startswith(NO_STACK_OFFERED)
+        return stack.in_collective, unknown, (stack.step or 0) if behind else 0, stack.rank
 
     return sorted(stacks, key=innocence)

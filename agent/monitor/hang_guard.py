@@ -13,7 +13,7 @@ from agent.monitor import dump, hang, stacks
 from agent.monitor.progress import ProgressFiles
 from agent.monitor.stacks import Capture, StackFiles
 from agent.report.failure import TEXT_BYTES, Failure, RankStack, clip, read_tail
-from crds.protocol import MAX_STACKS, FailureCause
+from crds.protocol import DOES_NOT_HANG, MAX_STACKS, FailureCause
 
 logger = logging.getLogger(__name__)
 
@@ -62,18 +62,29 @@ class HangGuard:
         """Whether the limit has passed without a step, given the job's `hangTimeoutSeconds`."""
         return self._liveness.hangs(timeout_seconds, time.monotonic())
 
-    def may_hang(self, timeout_seconds: float) -> bool:
-        """Whether so much of the limit has passed that the world may have broken by a hang here."""
-        return self._liveness.may_hang(timeout_seconds, time.monotonic())
+    def may_hang(self, timeout_seconds: float, *, asked: bool) -> bool:
+        """Whether so much of the limit has passed that the world may have broken by a hang here.
+
+        Args:
+            asked: the world hangs, and the job asks where.
+        """
+        return self._liveness.may_hang(timeout_seconds, time.monotonic(), asked=asked)
 
     def describe(
-        self, pids: Mapping[int, int], stderrs: Mapping[int, str], sequence: int, timeout_seconds: float
+        self,
+        pids: Mapping[int, int],
+        stderrs: Mapping[int, str],
+        sequence: int,
+        timeout_seconds: float,
+        *,
+        hangs: bool = True,
     ) -> Failure | None:
         """Take the stacks of the living processes, and describe the hang. It takes a moment.
 
         Args:
             pids: of the processes that live, by local rank.
             stderrs: the log files of all processes, by local rank.
+            hangs: False if they are well, and only the job asks: others hang.
 
         Returns:
             The failure; None if no process lives any more, because then nothing hangs.
@@ -87,9 +98,12 @@ class HangGuard:
         suspects = hang.order_by_suspicion([self._stack(rank, found) for rank in captures])
         blamed = suspects[0]
         local_rank = next(local for local, rank in self._started.ranks.items() if rank == blamed.rank)
+        limit = f" (the limit is {limit_seconds:.0f} s)" if stalled_seconds > limit_seconds else ""
+        finding = f"no step for {stalled_seconds:.0f} s{limit}"
+        if not hangs:
+            finding = f"{DOES_NOT_HANG}: its last sign of life is {stalled_seconds:.0f} s old"
         lines = [
-            f"no step for {stalled_seconds:.0f} s (the limit is {limit_seconds:.0f} s): "
-            f"{_whereabouts(blamed, found[blamed.rank])}",
+            f"{finding}: {_whereabouts(blamed, found[blamed.rank])}",
             *blamed.frames.splitlines(),
         ]
         if any(capture.text for capture in captures.values()):
@@ -126,4 +140,6 @@ def _whereabouts(stack: RankStack, capture: Capture) -> str:
     if not capture.frames:
         return f"rank {stack.rank}, {step}: {capture.note}"
     does = "waits for others" if stack.in_collective else "is"
-    return f"rank {stack.rank}, {step}, {does} at {dump.innermost_place(capture.frames)}"
+    place, line = dump.innermost_place(capture.frames), dump.line_of_the_script(capture.frames)
+    called = f", called at {line}" if line not in ("", place) else ""
+    return f"rank {stack.rank}, {step}, {does} at {place}{called}"

@@ -1,6 +1,6 @@
-"""How far training is, as scripts report it through `dlr`, or through DLRover's metrics file.
+"""How far training is, as scripts report it through `dlr` or DLRover's metrics file, or as it was counted.
 
-Each training process gets a 64-byte file of its own (the progress record of crds/protocol.py), and the
+Each training process gets a file of some 100 bytes (the progress record of crds/protocol.py), and the
 agent's processes share one metrics file `{"step": …, "timestamp": …}` under the name that DLRover's
 trainers look up. All of it lies in a directory of this agent, so two agents on one host never mix.
 """
@@ -24,7 +24,11 @@ from crds.protocol import (
     BUSY_UNTIL,
     CHECKPOINT,
     CHECKPOINT_AT,
+    COUNTED,
+    COUNTED_AT,
     ENV_PROGRESS_FILE,
+    FIRST_COUNTED,
+    FIRST_COUNTED_AT,
     FIRST_STEP,
     FIRST_STEP_AT,
     PROGRESS_FORMAT,
@@ -38,6 +42,8 @@ LOOK_SECONDS = 1.0
 FIRST_LOOK_SECONDS = 0.1
 """The interval between two looks at the files: in general, and until the first step after a start. A look
 costs microseconds; the reporter decides how often to report."""
+FIRST_COUNT_SECONDS = 10.0
+"""So long a first step that was counted waits for the second, or for the script's own report of it."""
 
 _RECORD = struct.Struct(PROGRESS_FORMAT)
 
@@ -57,9 +63,16 @@ class RankProgress:
 
 
 class ProgressFiles:
-    """The progress files of one agent's training processes."""
+    """The progress files of one agent's training processes.
 
-    def __init__(self) -> None:
+    Where the script is known to report steps itself, those that were counted say nothing.
+
+    Args:
+        told: whether the script is known to do so: an earlier agent of the slot said it.
+    """
+
+    def __init__(self, *, told: bool = False) -> None:
+        self.told = told
         self._directory = Path(tempfile.mkdtemp(prefix="dlr_"))
         self._metrics = self._directory / "runtime_metrics.json"
         self._steps: list[Path] = []
@@ -91,25 +104,30 @@ class ProgressFiles:
     def read(self) -> Snapshot:
         """Read what the processes have reported since they were started."""
         records = {rank: _read_record(path) for rank, path in enumerate(self._steps)}
-        steps = {rank: (r.first or r.step, r.step) for rank, r in records.items() if r.step is not None}
         shared = self._read_metrics()
-        if shared is not None:
-            steps[len(records)] = shared, shared
         saved = {rank: r.checkpoint for rank, r in records.items() if r.checkpoint is not None}
+        told = {rank: (r.first or r.step, r.step) for rank, r in records.items() if r.step is not None}
+        if shared is not None:
+            told[len(records)] = shared, shared
+        self.told = self.told or bool(told)
+        counted = {} if self.told else {rank: r.counted for rank, r in records.items() if r.counted}
         return Snapshot(
-            steps=steps or {rank: (checkpoint, checkpoint) for rank, checkpoint in saved.items()},
+            steps=told or counted or {rank: (checkpoint, checkpoint) for rank, checkpoint in saved.items()},
             checkpoint_step=max((checkpoint.step for checkpoint in saved.values()), default=None),
+            counted=bool(counted),
         )
 
     def read_rank(self, local_rank: int) -> RankProgress:
         """Read what one process has reported. It can be read after its end too, until the next start.
 
         The step in DLRover's metrics file, which the processes share, counts for one that reports none
-        itself.
+        itself; what was counted, where the script is not known to report any.
         """
         steps = self._steps  # renewed as a whole by another thread
         record = _read_record(steps[local_rank]) if local_rank < len(steps) else _Record()
         step = record.step or self._read_metrics()
+        if step is None and record.counted is not None and not self.told:
+            step = record.counted[1]
         newest = step or record.checkpoint
         if newest is None:
             return RankProgress(busy_until=record.busy_until)
@@ -145,6 +163,8 @@ class Snapshot:
     more, and a script that reports nothing but checkpoints is at least as far as these."""
     checkpoint_step: int | None = None
     """The highest step of a checkpoint."""
+    counted: bool = False
+    """The steps were counted: the script reports none."""
 
     @property
     def newest(self) -> StepReport | None:
@@ -159,6 +179,8 @@ class _Record:
     checkpoint: StepReport | None = None
     busy_until: float | None = None
     first: StepReport | None = None
+    counted: tuple[StepReport, StepReport] | None = None
+    """The first and the newest step that were counted."""
 
 
 def _read_record(path: Path) -> _Record:
@@ -171,7 +193,19 @@ def _read_record(path: Path) -> _Record:
         _told(words[CHECKPOINT], words[CHECKPOINT_AT]),
         words[BUSY_UNTIL] or None,
         _told(words[FIRST_STEP], words[FIRST_STEP_AT]),
+        _counted(
+            _told(words[FIRST_COUNTED], words[FIRST_COUNTED_AT]), _told(words[COUNTED], words[COUNTED_AT])
+        ),
     )
+
+
+def _counted(first: StepReport | None, newest: StepReport | None) -> tuple[StepReport, StepReport] | None:
+    """Return both, when a script that reports its steps itself would have reported the first by now."""
+    if first is None or newest is None:
+        return None
+    if newest.step == first.step and time.monotonic() - first.at < FIRST_COUNT_SECONDS:
+        return None
+    return first, newest
 
 
 def _told(step: int, at: float) -> StepReport | None:
@@ -240,6 +274,8 @@ class ProgressMonitor(threading.Thread):
         if self._start.generation != generation:
             self._start = _Start(generation, self._reporter.latest.observed_round)
             self._figures = Figures(rounds=self._figures.rounds)
+        if self._start.stepping.counted != snapshot.counted:
+            self._start = _Start(generation, self._start.round, Stepping(counted=snapshot.counted))
         start = self._start
         for rank, (first, newest) in snapshot.steps.items():
             start.stepping.observe(rank, first, newest)

@@ -1,8 +1,9 @@
 """Where training processes are: their Python stacks, which the SDK makes them write on a signal.
 
-The SDK (`dlr.report_step` and the others) registers Python's own faulthandler, which works while a process
-hangs in C code, and is part of every Python. The signal ends a process that does not handle it, so only
-processes that do get it. For the others the agent reports what the kernel says.
+The SDK (`dlr.report_step` and the others) registers Python's own faulthandler, and in forked processes so
+does agent.warm.step_counter. It works while a process hangs in C code, and is part of every Python. The
+signal ends a process that does not handle it, so only processes that do get it. For the others the agent
+reports what the kernel says.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent.monitor.dump import Frame, is_complete, main_thread, with_source
-from crds.protocol import ENV_STACKS_FILE, ENV_STACKS_SIGNAL
+from crds.protocol import ENV_STACKS_FILE, ENV_STACKS_SIGNAL, NO_STACK_OFFERED
 
 ENV_FAULTHANDLER = "PYTHONFAULTHANDLER"
 
@@ -137,7 +138,7 @@ def wait_state(pid: int) -> str:
 
 def _captured(dump: str | None, pid: int) -> Capture:
     if dump is None:
-        return Capture(note=f"no Python stack, which takes a call of dlr.report_step; {wait_state(pid)}")
+        return Capture(note=f"{NO_STACK_OFFERED}; {wait_state(pid)}")
     frames = with_source(main_thread(dump))
     if not frames:
         return Capture(dump, note=f"no Python stack within {PATIENCE_SECONDS:g} s; {wait_state(pid)}")

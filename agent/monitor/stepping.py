@@ -55,6 +55,8 @@ class RoundProgress:
     first_step: int
     last_step: int
     stepping_seconds: float
+    counted: bool = False
+    """The steps were counted; the script reports none."""
 
     def to_status(self) -> RoundStatus:
         return {
@@ -62,6 +64,7 @@ class RoundProgress:
             "firstStep": self.first_step,
             "lastStep": self.last_step,
             "steppingSeconds": round(self.stepping_seconds, 6),
+            "counted": self.counted or None,
         }
 
     @classmethod
@@ -71,6 +74,7 @@ class RoundProgress:
             first_step=int(status["firstStep"]),
             last_step=int(status["lastStep"]),
             stepping_seconds=float(status.get("steppingSeconds") or 0.0),
+            counted=bool(status.get("counted")),
         )
 
 
@@ -85,9 +89,14 @@ class Figures:
 
 
 class Stepping:
-    """The steps of the processes of one start. A script may go back meanwhile, so the highest step counts."""
+    """The steps of the processes of one start. A script may go back meanwhile, so the highest step counts.
 
-    def __init__(self) -> None:
+    Args:
+        counted: whether these were counted, or reported.
+    """
+
+    def __init__(self, *, counted: bool = False) -> None:
+        self.counted = counted
         self._first: dict[int, StepReport] = {}
         self._highest: dict[int, StepReport] = {}
         self._recent: deque[StepReport] = deque()
@@ -112,7 +121,7 @@ class Stepping:
             return None
         rank = max(self._highest, key=lambda rank: (self._highest[rank].step, -rank))
         first, last = self._first[rank], self._highest[rank]
-        return RoundProgress(round_, first.step, last.step, last.at - first.at)
+        return RoundProgress(round_, first.step, last.step, last.at - first.at, self.counted)
 
     def seconds_per_step(self) -> float | None:
         """Return the mean of the last `LATELY_SECONDS`, or None before the second step."""
@@ -131,8 +140,11 @@ class Stepping:
 
 
 def with_round(rounds: tuple[RoundProgress, ...], current: RoundProgress | None) -> tuple[RoundProgress, ...]:
-    """Return the last rounds, with what is known now of the current one."""
+    """Return the last rounds, with what is known now of the current one.
+
+    What was counted is left out once the script reports its steps: its numbers compare with no others.
+    """
     if current is None:
         return rounds
-    others = tuple(known for known in rounds if known.round != current.round)
+    others = tuple(r for r in rounds if r.round != current.round and (current.counted or not r.counted))
     return (*others, current)[-MAX_ROUNDS:]

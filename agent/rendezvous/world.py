@@ -36,6 +36,8 @@ class World:
     reason: str = ""
     broken_round: int = 0
     """The newest round of which training processes died."""
+    hangs: bool = False
+    """It is given up since it hangs, and its members are asked where their processes are."""
 
     @classmethod
     def parse(cls, rendezvous: Mapping[str, Any]) -> World | None:
@@ -52,6 +54,7 @@ class World:
                 master_port=int(rendezvous.get("masterPort") or 0),
                 reason=str(rendezvous.get("reason") or ""),
                 broken_round=int(rendezvous.get("brokenRound") or 0),
+                hangs=bool(rendezvous.get("hangSince")),
             )
         except (AttributeError, KeyError, TypeError, ValueError):
             return None

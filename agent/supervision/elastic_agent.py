@@ -37,12 +37,13 @@ from agent.monitor.round_logs import RoundLogsSpecs
 from agent.monitor.stacks import StackFiles
 from agent.monitor.xid import DeviceWatch
 from agent.rendezvous.handler import DlrRendezvousHandler, JobEndedError
-from agent.rendezvous.world import ExitReason, Verb
+from agent.rendezvous.world import Action, ExitReason, Verb
 from agent.report.failure import Failure
 from agent.supervision.failure_reporter import FailureReporter
 from agent.supervision.orphans import Orphans, become_subreaper
 from agent.supervision.post_mortem import PostMortem, process_failure
 from agent.supervision.processes import TrainingProcesses, abandon_start
+from agent.supervision.stopping import stop_for_next_round, stop_when_judged
 from agent.torch_compat import LocalElasticAgent, processes_started_by, return_value_fds
 from agent.warm.starter import WarmStart
 from agent.warm.warm_parent import READY_SECONDS, ForkedProcess
@@ -55,8 +56,9 @@ FAILURE_GRACE_SECONDS = 1.0
 end, and a process that sits in one cannot run its Python signal handler, so most would wait for nothing; one
 that is just computing gets the chance to close its files."""
 
-HURRY_GRACE_SECONDS = 5.0
-"""What processes get in all, once the next world is formed and its other members wait for this one."""
+ENDING_SECONDS = 1.0
+"""What processes get to end by themselves in a world that broke and has no successor yet: one that has just
+left the others takes so long to shut Python down, and its exit code 0 explains why they failed."""
 
 EXIT_BARRIER_SECONDS = 300.0
 """How long a finished agent waits for the job's end while the API server is away. As torch's exit barrier."""
@@ -90,7 +92,7 @@ class DlrElasticAgent(LocalElasticAgent):
         warm_start: WarmStart | None = None,
     ) -> None:
         assert isinstance(spec.rdzv_handler, DlrRendezvousHandler)
-        self.progress_files = ProgressFiles()
+        self.progress_files = ProgressFiles(told=spec.rdzv_handler.session.tells_steps)
         stack_files = StackFiles()
         logs = RoundLogsSpecs(
             logs_specs,
@@ -191,14 +193,19 @@ class DlrElasticAgent(LocalElasticAgent):
                 return result
             if not broken:
                 continue
+            if (result := self._await_good_end(group, processes, action)) is not None:
+                return result
             self._failures.report_what_broke_the_world(
                 _global_ranks(group), processes, leaving=action.verb is Verb.EXIT
             )
             if action.verb is Verb.EXIT:
-                self._stop_for_next_round(processes)
+                stop_for_next_round(session, processes, self._stop_grace_seconds, self._failure_grace_seconds)
                 raise JobEndedError(action.reason or ExitReason.REPLACED)
             logger.info("stopping the processes: action=%s round=%s", action.verb.value, action.round)
-            self._stop_for_next_round(processes)
+            if session.asks_where_it_hangs():
+                stop_when_judged(session, processes, self._failure_grace_seconds)
+            else:
+                stop_for_next_round(session, processes, self._stop_grace_seconds, self._failure_grace_seconds)
             group.state = WorkerState.STOPPED
             self._processes = None
             return None
@@ -295,16 +302,28 @@ class DlrElasticAgent(LocalElasticAgent):
         if result.is_failed():
             self._orphans.kill()
             failures = list(result.failures.values())
-            self._failures.report_processes(_global_ranks(group), failures, AgentState.FAILED)
+            ranks = _global_ranks(group)
+            self._failures.report_processes(ranks, failures, AgentState.FAILED, processes)
         else:
             self._session.reporter.report(AgentState.SUCCEEDED)
         return result
+
+    def _await_good_end(
+        self, group: WorkerGroup, processes: TrainingProcesses, action: Action
+    ) -> RunResult | None:
+        """Return a result if all processes end well just now, although the others cannot go on."""
+        session = self._session
+        dead_peers = action.verb is Verb.STAND_BY and session.peers_are_dead()
+        if not dead_peers or session.asks_where_it_hangs():
+            return None
+        processes.await_ends(processes.alive().keys(), ENDING_SECONDS)
+        return self._check_processes(group, processes, broken=True)
 
     def _stop_failed_processes(
         self, group: WorkerGroup, processes: TrainingProcesses, failed: Collection[ProcessFailure]
     ) -> RunResult:
         """Report first, and then stop the others: the controller forms the next round meanwhile."""
-        self._failures.report_processes(_global_ranks(group), failed, AgentState.FAILED)
+        self._failures.report_processes(_global_ranks(group), failed, AgentState.FAILED, processes)
         self._failures.report_ending_processes(_global_ranks(group), processes)
         processes.stop(signal.SIGTERM, self._failure_grace_seconds)
         return RunResult(
@@ -316,7 +335,7 @@ class DlrElasticAgent(LocalElasticAgent):
         """Report where they hang, and stop them; None if they have just ended."""
         if not processes.alive() or not self._failures.report_hang(processes, AgentState.FAILED):
             return None
-        processes.stop(signal.SIGTERM, self._failure_grace_seconds)
+        stop_when_judged(self._session, processes, self._failure_grace_seconds)
         return RunResult(state=WorkerState.FAILED)
 
     def _failed_to_start(self, group: WorkerGroup, exit_code: int, message: str) -> RunResult:
@@ -324,35 +343,6 @@ class DlrElasticAgent(LocalElasticAgent):
         failure.error_file_data = {"message": {"message": message}}
         self._failures.report_processes(_global_ranks(group), [failure], AgentState.FAILED)
         return RunResult(state=WorkerState.FAILED, failures={group.workers[0].global_rank: failure})
-
-    def _stop_for_next_round(self, processes: TrainingProcesses) -> None:
-        """Give time for a checkpoint, as long as a checkpoint is possible and nobody waits for us.
-
-        | the next world | the processes get |
-        |---|---|
-        | is formed, and a failure ended ours | `failure_grace_seconds`: their peers are dead |
-        | is formed, by plan | all of the grace: their peers are well |
-        | is formed while they still stop | `HURRY_GRACE_SECONDS` in all: its other members wait |
-        | is not formed yet, or is not ours | all of the grace |
-        """
-        session = self._session
-        formed_at_once = session.next_action().verb is Verb.START
-        if formed_at_once and session.peers_are_dead():
-            processes.stop(signal.SIGTERM, self._failure_grace_seconds)
-            return
-
-        def hurry_after_seconds() -> float | None:
-            if session.next_action().verb is not Verb.START:
-                return None
-            planned = formed_at_once and not session.peers_are_dead()
-            return None if planned else max(HURRY_GRACE_SECONDS, self._failure_grace_seconds)
-
-        processes.stop(
-            signal.SIGTERM,
-            self._stop_grace_seconds,
-            wake_fd=session.watcher.fileno(),
-            hurry_after_seconds=hurry_after_seconds,
-        )
 
     def _stop_workers(self, worker_group: WorkerGroup, is_restart: bool = False) -> None:
         self._shutdown()

@@ -45,13 +45,25 @@ class FailureReporter:
         self.last_failure: Failure | None = None
         """What was reported of the last round; None after a success."""
 
-    def report_processes(self, ranks: Ranks, failed: Collection[ProcessFailure], state: AgentState) -> None:
-        """Report a state, and the failure that explains most, unless a better one was reported before."""
+    def report_processes(
+        self,
+        ranks: Ranks,
+        failed: Collection[ProcessFailure],
+        state: AgentState,
+        processes: TrainingProcesses | None = None,
+    ) -> None:
+        """Report a state, and the failure that explains most, unless a better one was reported before.
+
+        Args:
+            processes: all of the round, one of which may have ended well before the others.
+        """
         last = self._reporter.latest
         failure = self._post_mortem.describe(failed, ranks, last.observed_round, last.failures + 1)
         if not explains_more(failure, self.last_failure):
             self._reporter.report(state)
             return
+        if failure.is_consequence and processes is not None:
+            failure = self._describe_early_finish(ranks, processes) or failure
         logger.error(
             "training process failed: rank=%s exit_code=%s message=%s",
             failure.rank,
@@ -63,7 +75,7 @@ class FailureReporter:
     def report_ending_processes(self, ranks: Ranks, processes: TrainingProcesses) -> None:
         """Report what fails just now, before the processes get a signal. It may take a second."""
         if failed := self._post_mortem.failures_before_stop(processes):
-            self.report_processes(ranks, failed, self._reporter.latest.state)
+            self.report_processes(ranks, failed, self._reporter.latest.state, processes)
 
     def report_device_fault(self, ranks: Ranks, state: AgentState) -> bool:
         """Report a state and the fault of a device, if there is one; tell whether there is."""
@@ -77,17 +89,24 @@ class FailureReporter:
         self._report(failure, state)
         return True
 
-    def report_hang(self, processes: TrainingProcesses, state: AgentState) -> bool:
-        """Report a state and where the living processes are; False if none lives any more."""
+    def report_hang(self, processes: TrainingProcesses, state: AgentState, *, hangs: bool = True) -> bool:
+        """Report a state and where the living processes are; False if none lives any more.
+
+        Args:
+            hangs: False if they are well, and only the job asks.
+        """
         failure = self._hang_guard.describe(
             processes.alive(),
             self._logs.latest.stderrs,
             self._reporter.latest.failures + 1,
             self._session.hang_timeout_seconds(),
+            hangs=hangs,
         )
         if failure is None:
             return False
-        logger.error("training hangs: %s", failure.message)
+        logger.error(
+            "training hangs: %s" if hangs else "training of others hangs; here it %s", failure.message
+        )
         self._report(failure, state)
         return True
 
@@ -105,10 +124,21 @@ class FailureReporter:
         state = self._reporter.latest.state
         self.report_device_fault(ranks, state)
         self.report_ending_processes(ranks, processes)
-        if leaving or self.last_failure is not None or not processes.alive():
+        if leaving or self.last_failure is not None:
             return
-        if self._hang_guard.may_hang(self._session.hang_timeout_seconds()):
-            self.report_hang(processes, self._reporter.latest.state)
+        state = self._reporter.latest.state
+        if early := self._describe_early_finish(ranks, processes):
+            self._report(early, state)
+            return
+        asked, timeout_seconds = self._session.asks_where_it_hangs(), self._session.hang_timeout_seconds()
+        hangs = self._hang_guard.may_hang(timeout_seconds, asked=asked)
+        if processes.alive() and (hangs or asked):  # who is asked and is silent is taken to hang
+            self.report_hang(processes, state, hangs=hangs)
+
+    def _describe_early_finish(self, ranks: Ranks, processes: TrainingProcesses) -> Failure | None:
+        last = self._reporter.latest
+        codes = processes.exit_codes
+        return self._post_mortem.describe_early_finish(codes, ranks, last.observed_round, last.failures + 1)
 
     def _report(self, failure: Failure, state: AgentState) -> None:
         self.last_failure = failure

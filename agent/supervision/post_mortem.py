@@ -29,7 +29,7 @@ from agent.report.failure import (
 from agent.supervision.consequences import follows_from_a_peer
 from agent.supervision.processes import TrainingProcesses
 from agent.torch_compat import EXCEPTHOOK_PREFIX
-from crds.protocol import FailureCause
+from crds.protocol import FROM_OUTSIDE, KILLED_BY, FailureCause, early_finish_text
 
 logger = logging.getLogger(__name__)
 
@@ -105,6 +105,34 @@ class PostMortem:
         ]
         return min(pairs, key=lambda pair: (pair[0].is_consequence, pair[1], pair[0].local_rank))[0]
 
+    def describe_early_finish(
+        self, codes: Mapping[int, int], ranks: Mapping[int, int], round_: int, sequence: int
+    ) -> Failure | None:
+        """Describe what the first process of this round to end well means to those that still train.
+
+        Args:
+            codes: the exit codes of the processes that have ended, by local rank.
+
+        Returns:
+            The failure; None if no process has ended well.
+        """
+        local_rank = min((rank for rank, code in codes.items() if code == 0), default=None)
+        if local_rank is None:
+            return None
+        rank, step = ranks.get(local_rank, -1), self._files.read_rank(local_rank).step
+        stderr = self._logs.latest.stderrs.get(local_rank)
+        return Failure(
+            sequence=sequence,
+            round=round_,
+            rank=rank if rank >= 0 else None,
+            local_rank=local_rank,
+            exit_code=0,
+            message=early_finish_text(f"rank {rank}", step),
+            log_tail=clip(read_tail(Path(stderr), TEXT_BYTES), TEXT_BYTES, head=0) if stderr else "",
+            time=datetime.now(timezone.utc),
+            step=step,
+        )
+
     def describe_device_fault(
         self, fault: DeviceFault, ranks: Mapping[int, int], round_: int, sequence: int
     ) -> Failure:
@@ -142,7 +170,7 @@ class PostMortem:
         if hint := shared_memory.hint(failure.message, failure.log_tail, failure.signal):
             failure = replace(failure, message=clip(f"{failure.message}\n{hint}", TEXT_BYTES))
         if not (failure.was_killed and self._oom.has_killed()):
-            return failure
+            return _with_sender(failure)
         message = f"out of memory{self._oom.limit_text()}: {failure.message}"
         return replace(failure, cause=FailureCause.OOM, message=clip(message, TEXT_BYTES))
 
@@ -160,6 +188,14 @@ class PostMortem:
             return Raised.NONE
         printed_by_hook = log.rpartition(TRACEBACK)[0].rpartition("\n")[2].startswith(EXCEPTHOOK_PREFIX)
         return Raised.UNCAUGHT if printed_by_hook else Raised.UNKNOWN
+
+
+def _with_sender(failure: Failure) -> Failure:
+    """With a word on who sent the signal that ended the process: these are looked at before dlr sends any."""
+    if failure.signal not in ("SIGKILL", "SIGTERM") or not failure.message.startswith(KILLED_BY):
+        return failure
+    killed = f"{KILLED_BY} {failure.signal}"
+    return replace(failure, message=failure.message.replace(killed, f"{killed} {FROM_OUTSIDE}", 1))
 
 
 def explains_more(new: Failure, reported: Failure | None) -> bool:

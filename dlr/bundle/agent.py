@@ -7,9 +7,11 @@ and the standard library, all of it below `dlr`. It is pure Python, the same for
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import zipfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 
@@ -81,17 +83,31 @@ def build(folder: Path) -> None:
     Raises OSError.
     """
     (folder / "bin").mkdir(parents=True, exist_ok=True)
-    scratch = folder / f".{AGENT_ZIP}.{os.getpid()}"
-    with zipfile.ZipFile(scratch, "w", zipfile.ZIP_DEFLATED) as archive:
+    with _written(folder / AGENT_ZIP, 0o644) as scratch:
+        scratch.write_bytes(_zipped())
+    for name, command in LAUNCHERS.items():
+        with _written(folder / "bin" / name, 0o755) as scratch:
+            scratch.write_text(_LAUNCHER.format(zip=AGENT_ZIP, command=f"{command} " if command else ""))
+
+
+@contextmanager
+def _written(path: Path, mode: int) -> Iterator[Path]:
+    """A scratch file for what is to be there, which takes its place when all is written."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield scratch
+        scratch.chmod(mode)
+        scratch.replace(path)
+    finally:
+        scratch.unlink(missing_ok=True)  # the disk is full, or we are interrupted
+
+
+def _zipped() -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in sorted(contents().items()):
             archive.writestr(zipfile.ZipInfo(name, _EPOCH), content, zipfile.ZIP_DEFLATED)
-    scratch.chmod(0o644)
-    scratch.replace(folder / AGENT_ZIP)
-    for name, command in LAUNCHERS.items():
-        scratch = folder / "bin" / f".{name}.{os.getpid()}"
-        scratch.write_text(_LAUNCHER.format(zip=AGENT_ZIP, command=f"{command} " if command else ""))
-        scratch.chmod(0o755)
-        scratch.replace(folder / "bin" / name)
+    return file.getvalue()
 
 
 def contents() -> dict[str, str]:

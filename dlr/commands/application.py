@@ -2,45 +2,120 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, ClassVar
 
 import typer
 
-from dlr.commands.bundle import bundle
-from dlr.commands.cluster import down, kubeconfig, up
-from dlr.commands.controller import controller
-from dlr.commands.doctor.command import doctor
-from dlr.commands.install.command import install, uninstall
-from dlr.commands.job.commands import jobs
-from dlr.commands.manifests import manifests
-from dlr.commands.node_check.command import command as node_check
+from dlr.commands.errors import UsageError
+from dlr.commands.lazy import HELP_NAMES, Lazy, LazyGroup
+
+
+class Commands(LazyGroup):
+    lazy: ClassVar = {
+        "up": Lazy(
+            "dlr.commands.cluster",
+            "up",
+            "Start a Kubernetes for this machine, or bring back the one that was: no Docker, no root.",
+        ),
+        "down": Lazy(
+            "dlr.commands.cluster",
+            "down",
+            "Stop the embedded cluster and every process in it; its objects stay for the next `dlr up`.",
+        ),
+        "kubeconfig": Lazy(
+            "dlr.commands.cluster",
+            "kubeconfig",
+            "Print where the embedded cluster's kubeconfig is: export KUBECONFIG=$(dlr kubeconfig)",
+        ),
+        "job": Lazy("dlr.commands.job.commands", "jobs", "Submit, look at, change and delete training jobs."),
+        "node-check": Lazy(
+            "dlr.commands.node_check.command",
+            "command",
+            "Check nodes: their devices, and their network in pairs.",
+        ),
+        "install": Lazy(
+            "dlr.commands.install.command",
+            "install",
+            "Install dlr into a cluster, or upgrade it: CRDs, controller, rights and policies.",
+        ),
+        "uninstall": Lazy(
+            "dlr.commands.install.command",
+            "uninstall",
+            "Take dlr out of a cluster; refused while jobs run. CRDs and jobs stay, unless asked for.",
+        ),
+        "doctor": Lazy(
+            "dlr.commands.doctor.command",
+            "doctor",
+            "Look whether a cluster has what dlr needs, before and after installing; 1 if it lacks any.",
+        ),
+        "controller": Lazy(
+            "dlr.commands.controller",
+            "controller",
+            "Run the controller: the reconcilers of ElasticJobs, their workers, and the nodes' cordons.",
+        ),
+        "manifests": Lazy(
+            "dlr.commands.manifests",
+            "manifests",
+            "Print what `dlr install` applies: dlr manifests | kubectl apply -f -",
+        ),
+        "bundle": Lazy(
+            "dlr.commands.bundle",
+            "bundle",
+            "Write the agent that is injected into training images, for an image that carries it.",
+        ),
+        "run": Lazy(
+            "dlr.commands.run",
+            "run",
+            "Train, in a Pod: torchrun's flags, a script and its arguments.",
+            {"context_settings": {"ignore_unknown_options": True, "help_option_names": []}},
+        ),
+    }
+
 
 application = typer.Typer(
+    cls=Commands,
     help="Elastic, self-healing PyTorch training on Kubernetes, without a per-job master.",
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=HELP_NAMES,
 )
-application.command()(up)
-application.command()(down)
-application.command()(kubeconfig)
-application.add_typer(jobs, name="job")
-application.command("node-check")(node_check)
-application.command()(install)
-application.command()(uninstall)
-application.command()(doctor)
-application.command()(controller)
-application.command()(manifests)
-application.command()(bundle)
 
 
-@application.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
-def run(
-    arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[TORCHRUN FLAGS] SCRIPT [ARGS]...", show_default=False)
-    ] = None,
-) -> None:
-    """Train, in a Pod: torchrun's flags, a script and its arguments."""
-    from agent.launch import main
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
 
-    raise typer.Exit(main(arguments or []))
+        print(f"dlr {version('dlr')}")
+        raise typer.Exit
+
+
+@application.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print dlr's version."),
+    ] = False,
+) -> None: ...
+
+
+def run(words: list[str], own_name: str) -> int:
+    """Carry out a command of these words; the exit code.
+
+    Raises:
+        UsageError: an option or argument that cannot be meant.
+    """
+    try:
+        code: Any = application(words, prog_name=own_name, standalone_mode=False)
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # it is of typer's own errors, which have no public base
+            raise
+        raise UsageError(_sentence(error)) from error
+    return code if isinstance(code, int) else 0
+
+
+def _sentence(error: Any) -> str:
+    """Typer's words in one line, and where to look."""
+    said = " ".join(error.format_message().split())
+    if not said.endswith((".", "?")):
+        said += "."
+    context = getattr(error, "ctx", None)
+    return f"{said} See `{context.command_path} --help`." if context else said

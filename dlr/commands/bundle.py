@@ -8,18 +8,22 @@ from typing import Annotated
 import typer
 
 from dlr.commands.errors import CommandError
+from dlr.commands.options import not_empty
 
 
 def bundle(
     folder: Annotated[
-        Path, typer.Argument(help="Where to; it is made if it is not there.", show_default=False)
+        str,
+        typer.Argument(
+            callback=not_empty, help="Where to; it is made if it is not there.", show_default=False
+        ),
     ],
 ) -> None:
     """Write the agent that is injected into training images, for an image that carries it."""
     from dlr.bundle import agent
 
     try:
-        agent.build(folder)
+        agent.build(Path(folder))
     except OSError as error:
         raise CommandError(f"The agent cannot be written to {folder}: {error.strerror}.") from error
     print(f"The agent is in {folder}; --agent-path of the controller names the folder in its image.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -11,9 +12,12 @@ import typer
 
 import crds
 import deploy
-from dlr.commands.errors import CommandError
+from dlr.commands import interrupts
+from dlr.commands.errors import CommandError, UsageError
+from dlr.commands.options import not_empty
 from dlr.commands.output import print_json
 from localcluster.paths import Home
+from localcluster.quantities import parse_quantity
 
 DEFAULT_NODES = 4
 DEFAULT_PORT = 0
@@ -26,8 +30,20 @@ IDENTITY = "--identity=embedded"
 """Of the one that the supervisor keeps, and that ends when it does."""
 
 HomeFolder = Annotated[
-    Path | None, typer.Option("--home", help="The cluster's folder, instead of $DLR_HOME or ~/.dlr.")
+    str | None,
+    typer.Option("--home", callback=not_empty, help="The cluster's folder, instead of $DLR_HOME or ~/.dlr."),
 ]
+
+
+def _quantity(text: str) -> str:
+    """For `callback`: an amount that a node can have, refused before anything is started."""
+    try:
+        value = parse_quantity(text)
+    except (ValueError, ArithmeticError):
+        value = None
+    if value is None or not value.is_finite() or value <= 0:
+        raise typer.BadParameter(f"{text!r} is no amount as Kubernetes writes them, like 4, 500m or 16Gi.")
+    return text
 
 
 class KubeconfigFormat(StrEnum):
@@ -38,8 +54,12 @@ class KubeconfigFormat(StrEnum):
 
 def up(
     nodes: Annotated[int, typer.Option(min=1, max=1000, help="Virtual nodes.")] = DEFAULT_NODES,
-    cpus_per_node: Annotated[str, typer.Option(help="CPUs that a node says it has.")] = "8",
-    memory_per_node: Annotated[str, typer.Option(help="Memory that a node says it has.")] = "32Gi",
+    cpus_per_node: Annotated[
+        str, typer.Option(callback=_quantity, help="CPUs that a node says it has.")
+    ] = "8",
+    memory_per_node: Annotated[
+        str, typer.Option(callback=_quantity, help="Memory that a node says it has.")
+    ] = "32Gi",
     gpus_per_node: Annotated[int, typer.Option(min=0, help="nvidia.com/gpu that a node says it has.")] = 0,
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="The API server's port; 0 is a free one.")
@@ -50,14 +70,13 @@ def up(
     from localcluster import supervisor
 
     place = _home(home)
+    _refuse_used_folder(place)
     try:
         place.create()
         controller = controller_command(place)
     except OSError as error:
-        raise CommandError(
-            f"The folder {place.root} cannot be used for the cluster: {error.strerror}; "
-            "choose another with DLR_HOME."
-        ) from error
+        raise _unusable(place, error) from error
+    was_up = supervisor.is_up(place)
     try:
         supervisor.up(
             place,
@@ -71,13 +90,44 @@ def up(
         )
     except supervisor.ClusterError as error:
         raise CommandError(f"{error}.") from error
+    except OSError as error:
+        raise _unusable(place, error) from error
+    except KeyboardInterrupt:
+        interrupts.ignore_from_now_on()
+        if not was_up:
+            supervisor.down(place)
+        raise
     print(
         f"The cluster is up: {nodes} virtual nodes and the dlr controller. Its files are in {place.root}.\n\n"
         f"  export KUBECONFIG={place.kubeconfig}\n"
         "  kubectl apply -f examples/digits/elasticjob.yaml     # or: dlr job submit -f …\n"
         "  dlr job status digits --watch\n"
-        "  dlr down                                             # ends it; the next `dlr up` brings it back"
+        f"  {_down(home):<51}  # ends it; the next `dlr up` brings it back"
     )
+
+
+def _down(home: str | None) -> str:
+    """The command that ends this very cluster."""
+    return "dlr down" if home is None else f"dlr down --home {shlex.quote(home)}"
+
+
+def _unusable(place: Home, error: OSError) -> CommandError:
+    return CommandError(
+        f"The folder {place.root} cannot be used for the cluster: {error.strerror}; "
+        "choose another by --home or DLR_HOME."
+    )
+
+
+def _refuse_used_folder(place: Home) -> None:
+    """One with other things in it would be closed to all others, and be removed with the cluster some day."""
+    try:
+        is_used = place.root.is_dir() and not place.run.is_dir() and any(place.root.iterdir())
+    except OSError as error:
+        raise CommandError(f"The folder {place.root} cannot be read: {error.strerror}.") from error
+    if is_used:
+        raise UsageError(
+            f"The folder {place.root} has other things in it; name another by --home or DLR_HOME."
+        )
 
 
 def controller_command(place: Home) -> list[str]:
@@ -101,6 +151,8 @@ def down(home: HomeFolder = None) -> None:
     from localcluster import supervisor
 
     place = _home(home)
+    if home is not None and not place.run.is_dir():
+        raise CommandError(f"There is no embedded cluster in {place.root}.")
     try:
         supervisor.down(place)
     except supervisor.ClusterError as error:
@@ -134,5 +186,10 @@ def kubeconfig(
         print_json(yaml.safe_load(text))
 
 
-def _home(folder: Path | None) -> Home:
-    return Home(folder.expanduser().absolute()) if folder else Home.default()
+def _home(folder: str | None) -> Home:
+    try:
+        return Home(Path(folder).expanduser().absolute()) if folder else Home.default()
+    except RuntimeError as error:
+        raise CommandError(
+            f"The home of the user in {folder or '~/.dlr'} is not known; name the folder by its whole path."
+        ) from error

@@ -1,9 +1,7 @@
-"""Which cluster a command talks to: the kubeconfig that is found, read, and made safe to hand to pykube.
+"""Which cluster a command talks to: the kubeconfig that is found, read and resolved.
 
-pykube writes credentials that stand inline in a kubeconfig to files of predictable names in the shared
-temporary folder, where others can read them, or put theirs first. It also starts an `exec` plugin for every
-single request. So both are resolved here: inline data goes to a private folder, a plugin is asked once, and
-pykube sees nothing but files and a token.
+OpenSSL takes certificates from files alone, so those that stand inline in a kubeconfig go to a private
+folder. An `exec` plugin is asked once. What is left is files and a token.
 """
 
 from __future__ import annotations
@@ -74,7 +72,7 @@ def find_source(
         return _existing("$KUBECONFIG", environment["KUBECONFIG"].split(os.pathsep))
     if environment.get("KUBERNETES_SERVICE_HOST") and (_account_folder(environment) / "token").is_file():
         return Source("the Pod's service account", ())
-    user_file = user_file or Path.home() / ".kube" / "config"
+    user_file = user_file or Path(os.path.expanduser("~")) / ".kube" / "config"  # noqa: PTH111 - cannot fail
     if user_file.is_file():
         return Source("the default kubeconfig", (user_file,))
     embedded_file = embedded_file or Home.default().kubeconfig
@@ -99,7 +97,12 @@ def connect(
 
 
 def _existing(said_by: str, names: list[str]) -> Source:
-    paths = tuple(Path(name).expanduser() for name in names if name)
+    try:
+        paths = tuple(Path(name).expanduser() for name in names if name)
+    except RuntimeError as error:
+        raise CommandError(
+            f"{said_by} names the home of a user that is not known: {', '.join(names)}."
+        ) from error
     there = tuple(path for path in paths if path.exists())
     if not there:
         raise CommandError(f"{said_by} names {', '.join(map(str, paths))}, which does not exist.")

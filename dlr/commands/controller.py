@@ -1,7 +1,6 @@
 """`dlr controller`: the manager with all reconcilers, until it is told to stop.
 
-It needs less than the other commands (no pykube), so that the controller's image can be small; `dlr.cli`
-therefore starts it without them.
+The controller's image has what this needs, and not what other commands need.
 """
 
 from __future__ import annotations
@@ -13,12 +12,13 @@ import signal
 from collections.abc import Callable
 from dataclasses import replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dlr.commands.connection import find_source
 from dlr.commands.errors import CommandError
+from dlr.commands.options import namespace_name, not_empty
 from reconcilers.cordon.options import DEFAULT_LIMIT_PERCENT, CordonMode, CordonOptions
 from reconcilers.pod.options import (
     DEFAULT_AGENT_IMAGE,
@@ -32,6 +32,7 @@ from reconcilers.pod.options import (
 if TYPE_CHECKING:
     from controller.manager import Manager, ManagerOptions
 
+PORT: dict[str, Any] = {"min": 0, "max": 65_535}
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 
 
@@ -46,12 +47,17 @@ def controller(
     kubeconfig: Annotated[
         str | None,
         typer.Option(
-            "--kubeconfig", help="Instead of $KUBECONFIG, the Pod's own account, or ~/.kube/config."
+            "--kubeconfig",
+            callback=not_empty,
+            help="Instead of $KUBECONFIG, the Pod's own account, or ~/.kube/config.",
         ),
     ] = None,
-    context: Annotated[str | None, typer.Option(help="The kubeconfig's context to use.")] = None,
+    context: Annotated[
+        str | None, typer.Option(callback=not_empty, help="The kubeconfig's context to use.")
+    ] = None,
     namespace: Annotated[
-        str | None, typer.Option("--namespace", "-n", help="Look after this namespace only.")
+        str | None,
+        typer.Option("--namespace", "-n", callback=namespace_name, help="Look after this namespace only."),
     ] = None,
     leader_elect: Annotated[
         bool, typer.Option(help="Act only while holding the Lease dlr-controller; several may then stand by.")
@@ -59,8 +65,9 @@ def controller(
     lease_namespace: Annotated[
         str | None,
         typer.Option(
+            callback=namespace_name,
             help="Where that Lease is. Default: the namespace of the kubeconfig's context or of the Pod, or, "
-            "where the account may not keep it there, the account's own."
+            "where the account may not keep it there, the account's own.",
         ),
     ] = None,
     identity: Annotated[
@@ -72,11 +79,16 @@ def controller(
     ] = None,
     listen_address: Annotated[
         str,
-        typer.Option(help="Where the three ports below listen; :: is every address, those of IPv4 too."),
+        typer.Option(
+            callback=not_empty,
+            help="Where the three ports below listen; :: is every address, those of IPv4 too.",
+        ),
     ] = "::",
-    metrics_port: Annotated[int, typer.Option(help="Prometheus metrics; 0 is any free port.")] = 8080,
-    health_port: Annotated[int, typer.Option(help="/healthz and /readyz; 0 is any free port.")] = 8081,
-    grpc_health_port: Annotated[int, typer.Option(help="grpc.health.v1; 0 is any free port.")] = 8082,
+    metrics_port: Annotated[int, typer.Option(**PORT, help="Prometheus metrics; 0 is any free port.")] = 8080,
+    health_port: Annotated[
+        int, typer.Option(**PORT, help="/healthz and /readyz; 0 is any free port.")
+    ] = 8081,
+    grpc_health_port: Annotated[int, typer.Option(**PORT, help="grpc.health.v1; 0 is any free port.")] = 8082,
     cordon: Annotated[
         CordonMode,
         typer.Option(help="Cordon nodes found faulty, or only report what would be done."),

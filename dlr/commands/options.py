@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from typing import Annotated
 
 import typer
@@ -23,17 +25,76 @@ def complete_job_name(context: typer.Context, incomplete: str) -> list[str]:
     return [name for job in jobs if (name := job["metadata"]["name"]).startswith(incomplete)]
 
 
+def not_empty(value: str | None) -> str | None:
+    """For `callback`: an empty text is a variable of a script that was not set, and never what is meant."""
+    if value == "":
+        raise typer.BadParameter("it is empty.")
+    return value
+
+
+def none_empty(values: list[str] | None) -> list[str] | None:
+    for value in values or ():
+        not_empty(value)
+    return values
+
+
+def number(value: float | None) -> float | None:
+    """For `callback`: one that can be reckoned with."""
+    if value is not None and not math.isfinite(value):
+        raise typer.BadParameter(f"{value} is no number to wait or reckon with.")
+    return value
+
+
+def namespace_name(value: str | None) -> str | None:
+    if value is not None:
+        from deploy import check_namespace
+
+        try:
+            check_namespace(value)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from error
+    return value
+
+
+def object_name(value: str | None) -> str | None:
+    """Of what a cluster keeps under a name, as a job."""
+    if value is not None and not (len(value) <= NAME_LENGTH_MAX and OBJECT_NAME.fullmatch(value)):
+        hint = "; a namespace goes after -n" if "/" in value else ""
+        raise typer.BadParameter(
+            f"{value!r} is no name in Kubernetes: it needs 1 to {NAME_LENGTH_MAX} of a-z, 0-9, - and ., "
+            f"with a letter or digit at both ends{hint}."
+        )
+    return value
+
+
+def object_names(values: list[str]) -> list[str]:
+    for value in values:
+        object_name(value)
+    return values
+
+
+OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+NAME_LENGTH_MAX = 253
+
 Kubeconfig = Annotated[
     str | None,
     typer.Option(
         "--kubeconfig",
+        callback=not_empty,
         help="The kubeconfig to use instead of $KUBECONFIG, the Pod's own account, ~/.kube/config, "
         "or the embedded cluster's.",
     ),
 ]
-Context = Annotated[str | None, typer.Option("--context", help="The kubeconfig's context to use.")]
+Context = Annotated[
+    str | None, typer.Option("--context", callback=not_empty, help="The kubeconfig's context to use.")
+]
 Namespace = Annotated[
-    str | None, typer.Option("--namespace", "-n", help="The namespace, instead of the context's.")
+    str | None,
+    typer.Option(
+        "--namespace", "-n", callback=namespace_name, help="The namespace, instead of the context's."
+    ),
 ]
 Output = Annotated[Format, typer.Option("--output", "-o", help="What to print.")]
-JobName = Annotated[str, typer.Argument(help="The job's name.", autocompletion=complete_job_name)]
+JobName = Annotated[
+    str, typer.Argument(callback=object_name, help="The job's name.", autocompletion=complete_job_name)
+]

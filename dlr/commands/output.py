@@ -3,6 +3,8 @@
 On a terminal tables fit its width and have colours. Anywhere else they are plain columns of full width, one
 line an entry, so that grep and awk work on them. What a cluster's objects say is shown as text, never
 obeyed: neither as rich's markup nor as a terminal's control sequences.
+
+rich takes as long to import as a short command needs for all the rest, so it is imported where it draws.
 """
 
 from __future__ import annotations
@@ -12,11 +14,13 @@ import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from unicodedata import east_asian_width
 
-from rich.console import Console, RenderableType
-from rich.table import Table
-from rich.text import Text
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+    from rich.text import Text
 
 UNLIMITED_WIDTH = 10_000
 COLUMN_GAP = 2
@@ -48,6 +52,8 @@ class Format(StrEnum):
 
 def console() -> Console:
     """Made anew each time: tests and pipes put another file in place of stdout."""
+    from rich.console import Console
+
     if sys.stdout.isatty():
         return Console(highlight=False)
     return Console(highlight=False, width=UNLIMITED_WIDTH, force_terminal=False)
@@ -63,12 +69,32 @@ def show(renderable: RenderableType) -> None:
     print("\n".join(line.rstrip() for line in capture.get().splitlines()))
 
 
+def show_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """A table on stdout, with nothing beside it."""
+    if sys.stdout.isatty():
+        show(table(headers, rows))
+        return
+    lines = [headers, *([_words(value) for value in row] for row in rows)]
+    widths = [max(map(_cells, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        padded = (text + " " * (width - _cells(text)) for text, width in zip(line, widths, strict=True))
+        print((" " * COLUMN_GAP).join(padded).rstrip())
+
+
+def _cells(text: str) -> int:
+    """How wide it is on a terminal."""
+    return len(text) if text.isascii() else sum(1 + (east_asian_width(each) in "WF") for each in text)
+
+
 def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2))
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[object]], width: int | None = None) -> Table:
     """Columns; the last is folded, or cut where a line a row is to stay within a width."""
+    from rich.table import Table
+    from rich.text import Text
+
     shown = Table(box=None, pad_edge=False, header_style="bold")
     for header in headers[:-1]:
         shown.add_column(header, no_wrap=True)
@@ -89,8 +115,14 @@ def _cut_last(headers: Sequence[str], rows: Sequence[Sequence[Text]], width: int
 
 
 def cell(value: object) -> Text:
-    text = "-" if value is None or value == "" else plain(str(value))
+    from rich.text import Text
+
+    text = _words(value)
     return Text(text, style=STYLES.get(text, ""))
+
+
+def _words(value: object) -> str:
+    return "-" if value is None or value == "" else plain(str(value))
 
 
 def plain(text: str) -> str:

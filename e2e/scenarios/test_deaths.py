@@ -102,7 +102,7 @@ def assert_told(mortals: Mortals, death: Death, life: Life, counted: dict[str, i
     )
     formed = mortals.condition("WorldFormed")
     assert (formed["status"], formed["reason"]) == ("True", "Formed")
-    assert re.search(r"training processes of worker \d failed", formed["message"])
+    assert re.search(r"-worker-\d+ rank \d+: ", formed["message"])
     return mortals.lives()[-1]
 
 

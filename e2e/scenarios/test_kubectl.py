@@ -61,7 +61,7 @@ def test_a_job_seen_and_steered_with_kubectl(
     )
 
     table = kubectl("get", "ej,ew")
-    for shown in ("digits", "digits-worker-0", "digits-worker-1", "RANK", "POD", "NODE", "PHASE", "STEP"):
+    for shown in ("digits", "digits-worker-0", "digits-worker-1", "RANK", "NODE", "PHASE", "STEP"):
         assert shown in table, table
     described = kubectl("describe", "ej", "digits")
     for shown in ("Rendezvous", "Members", "Conditions", "Events"):

@@ -35,7 +35,7 @@ def test_a_standby_worker_steps_in_at_once_and_is_refilled_again_and_again(
     assert first == 1, "who stands by makes no round of its own"
     (stands_by,) = {0, 1, 2}.difference(mortals.world()["members"])
     wait_for_standby(mortals, {stands_by})
-    shown = cluster.kubectl("get", "ew", "-n", observation.namespace).stdout
+    shown = cluster.kubectl("get", "ew", "-o", "wide", "-n", observation.namespace).stdout
     print(shown)
     assert "STANDBY" in shown and shown.count("true") == 1
 

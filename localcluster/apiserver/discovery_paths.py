@@ -41,6 +41,9 @@ class DiscoveryPaths:
             return _json(VERSION)
         if any(path == health or path.startswith(f"{health}/") for health in _HEALTH):
             return web.Response(text="ok")
+        if path == "/openapi/v2":
+            # Empty: kubectl looks here for what v3 does not have, and then says that there is no such kind.
+            return web.Response(content_type="application/com.github.proto-openapi.spec.v2.v1.0+protobuf")
         if path in ("/api", "/apis"):
             return self._root(request, path)
         document = self._document(path.strip("/").split("/"), request)

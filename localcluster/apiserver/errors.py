@@ -64,7 +64,8 @@ def not_found(resource_type: ResourceType, name: str) -> ApiError:
 
 
 def no_such_path() -> ApiError:
-    return ApiError(404, "NotFound", "the server could not find the requested resource")
+    # Its details are what client-go makes of the plain text of a real server; kubectl debug panics without.
+    return ApiError(404, "NotFound", "the server could not find the requested resource", {"causes": []})
 
 
 def method_not_allowed(

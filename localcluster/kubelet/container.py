@@ -266,7 +266,10 @@ def detect_isolation(scratch: Path) -> Isolation:
             "mounts": [{"source": str(source), "target": str(target), "readOnly": True}],
         }
         shim = subprocess.Popen(
-            shim_command("localcluster.kubelet.shim", "probe"), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            shim_command("localcluster.kubelet.shim", "probe"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C in a terminal is for us; the shim ends with its input
         )
         assert shim.stdin and shim.stdout
         shim.stdin.write(orjson.dumps(described) + b"\n")

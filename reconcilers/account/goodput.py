@@ -8,10 +8,20 @@ from datetime import datetime
 from crds.elasticjob import ElasticJob, Goodput, JobState
 from crds.elasticworker import ElasticWorker
 from crds.progress import RoundProgress
+from reconcilers.account.comparable import with_comparable_steps
 from reconcilers.account.rounds import told_rounds
 
 _DIGITS = 6
 """Of seconds, so that sums stay readable."""
+_NO_STEPS = {
+    "first_step": None,
+    "last_step": None,
+    "steps_redone": 0,
+    "steps_timed": 0,
+    "stepping_seconds": 0.0,
+    "round": 0,
+    "latest": None,
+}
 
 
 def begun(job: ElasticJob, now: datetime) -> Goodput:
@@ -25,7 +35,8 @@ def goodput_now(job: ElasticJob, workers: Sequence[ElasticWorker], now: datetime
     if known is not None and job.status.phase is not None and job.status.phase.finished:
         return known
     goodput = known or begun(job, now)
-    return with_ratio(with_rounds(goodput, told_rounds(workers, since=goodput.round)), job, now)
+    told = told_rounds(with_comparable_steps(job, workers), since=goodput.round)
+    return with_ratio(with_rounds(goodput, told), job, now)
 
 
 def seconds_by_state(goodput: Goodput, until: datetime) -> dict[JobState, float]:
@@ -50,8 +61,17 @@ def reassigned(goodput: Goodput, state: JobState, until: datetime) -> Goodput:
 
 
 def with_rounds(goodput: Goodput, told: Sequence[RoundProgress]) -> Goodput:
-    """With all that was told of the last counted round and of later ones."""
+    """With all that was told of the last round in the account and of later ones.
+
+    The steps that agents counted for a script are forgotten when it tells the first itself, and none are
+    taken afterwards: the numbers do not compare.
+    """
     for figures in told:
+        latest = goodput.latest
+        if latest is not None and figures.counted and not latest.counted:
+            continue
+        if latest is not None and latest.counted and not figures.counted:
+            goodput = goodput.model_copy(update=_NO_STEPS)
         if figures.round > goodput.round:
             goodput = _with_new_round(goodput, figures)
         elif figures.round == goodput.round and goodput.latest is not None:

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from crds.elasticjob import ElasticJobStatus, Episode, Goodput, JobState, Rendezvous
+from controller.wording import shortened
+from crds.elasticjob import MAX_EPISODE_REASON, ElasticJobStatus, Episode, Goodput, JobState, Rendezvous
 from reconcilers.account.goodput import begun, goodput_now, in_state, reassigned, with_ratio, with_rounds
 from reconcilers.account.job_history import episode_of, with_episode
 from reconcilers.account.rounds import first_step_at
@@ -59,7 +60,7 @@ def balanced(moment: Moment) -> Account | None:
     goodput = with_rounds(goodput, moment.told)
     for transition in found[1:]:
         goodput = in_state(goodput, transition.state, transition.at)
-    history = _with_episodes(history, found, moment)
+    history = _with_blame(_with_episodes(history, found, moment), moment)
     finished = moment.status.phase is not None and moment.status.phase.finished
     if finished:
         goodput = in_state(goodput, goodput.state, moment.now)
@@ -99,6 +100,20 @@ def _with_episodes(
         reason = _reason(transition.state, world, moment)
         history = with_episode(history, episode_of(transition.state, at, world, reason))
     return history
+
+
+def _with_blame(history: tuple[Episode, ...], moment: Moment) -> tuple[Episode, ...]:
+    """Who takes the blame for a round over from another takes it in the history too."""
+    before, now = moment.job.status.last_failure, moment.status.last_failure
+    if before is None or now is None or before == now or before.round is None or before.round != now.round:
+        return history
+    old, new = (shortened(in_one_line(failure), MAX_EPISODE_REASON) for failure in (before, now))
+    told = [n for n, e in enumerate(history) if e.reason == old and e.round >= before.round]
+    if not told:
+        return history
+    newest = told[-1]  # the episodes of earlier rounds may have the same text
+    renamed = history[newest].model_copy(update={"reason": new})
+    return (*history[:newest], renamed, *history[newest + 1 :])
 
 
 def _reason(state: JobState, world: Rendezvous, moment: Moment) -> str:

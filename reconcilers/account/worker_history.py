@@ -43,14 +43,16 @@ def _as_observed(life: Life, worker: ElasticWorker, status: ElasticWorkerStatus,
     if status.phase is WorkerPhase.RUNNING and life.running_at is None:
         return life.model_copy(update=known | {"running_at": now})
     life = life.model_copy(update=known)
-    if status.phase is WorkerPhase.SUCCEEDED:
-        return life.model_copy(update={"ended_at": now, "exit_class": ExitClass.SUCCEEDED})
-    if status.phase is WorkerPhase.FAILED:
-        return _ended(life, status.last_exit, now)
     same_life = worker.status.observed_incarnation == status.observed_incarnation
     if same_life and worker.status.pod_uid is not None and status.pod_uid is None:
         return life.model_copy(update={"ended_at": now, "reason": RELEASED})
-    return life
+    if status.phase is WorkerPhase.SUCCEEDED:
+        return life.model_copy(update={"ended_at": now, "exit_class": ExitClass.SUCCEEDED})
+    if status.phase is not WorkerPhase.FAILED:
+        return life
+    if status.last_exit is None or status.last_exit.incarnation != life.incarnation:
+        return life.model_copy(update={"ended_at": now, "reason": RELEASED})  # its end counts no more
+    return _ended(life, status.last_exit, now)
 
 
 def _ended(life: Life, end: WorkerExit | None, now: datetime) -> Life:

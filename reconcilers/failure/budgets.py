@@ -24,6 +24,11 @@ ALIKE_LIMIT = 3
 CONSEQUENCES_LIMIT = 10
 MAX_HOLD_SECONDS = 30.0
 LASTING_SECONDS = 60.0
+"""After a world that lasted so long, the next waits for nothing."""
+LASTING_UNTIL_KILLED_SECONDS = 5.0
+"""The same, where training was killed from outside: the program is well, and waiting would cure nothing.
+After a shorter one the next waits all the same, since kills spend no budget: whatever kills each start would
+otherwise make rounds without a pause and without an end."""
 FIRST_WORD_SECONDS = 1.0
 """So long the world waits for who was first, when all that is known only follows from it."""
 REPEATABLE = frozenset({ExitClass.USER_ERROR, ExitClass.HANG})
@@ -91,11 +96,13 @@ def held(
     """The budget after a failure at `now`, with how long the next world waits.
 
     Not at all after a world that lasted: waiting is for failures that follow each other quickly, and a script
-    that tells no steps has no new ground to show.
+    that tells no steps has no new ground to show. Kills after such worlds are not added up either.
     """
-    wait = hold_seconds(budget, heartbeat_timeout_seconds)
-    if lasted_seconds >= LASTING_SECONDS and not budget.consequences:
-        wait = 0.0
+    lasting_seconds = LASTING_UNTIL_KILLED_SECONDS if _was_killed(budget) else LASTING_SECONDS
+    lasted = lasted_seconds >= lasting_seconds and not budget.consequences
+    if lasted and _was_killed(budget):
+        budget = budget.model_copy(update={"alike": 1})
+    wait = 0.0 if lasted else hold_seconds(budget, heartbeat_timeout_seconds)
     until = now + timedelta(seconds=wait) if wait else None
     return budget.model_copy(update={"held_until": until})
 
@@ -108,7 +115,7 @@ def hold_seconds(budget: FailureBudget, heartbeat_timeout_seconds: float) -> flo
     """
     following = budget.consequences
     if not following:
-        return _doubling(failures(budget) - 1)
+        return _doubling((budget.alike if _was_killed(budget) else failures(budget)) - 1)
     if following == 1:
         return FIRST_WORD_SECONDS
     return max(_doubling(following), heartbeat_timeout_seconds / 4 if following > 2 else 0.0)
@@ -118,6 +125,9 @@ def why_held(budget: FailureBudget) -> str:
     """For the world's reason."""
     if budget.consequences:
         return "for word of who failed first"
+    if _was_killed(budget):
+        soon = f"each time within {LASTING_UNTIL_KILLED_SECONDS:.0f} s"
+        return f"since training was killed from outside {_times(budget.alike)} in a row, {soon}"
     return f"since training failed {failures(budget)} times without getting further"
 
 
@@ -148,6 +158,12 @@ def overdrawn(budget: FailureBudget | None, allowed: int, who: str) -> Overdrawn
             text = f"{who} failed {_times(count)} by {exit_class} without getting further"
             return Overdrawn("RestartLimitExceeded", f"{text}, with restartCount {allowed}")
     return None
+
+
+def _was_killed(budget: FailureBudget) -> bool:
+    """Whether the last failure was a kill from outside, which is not the program's doing."""
+    signature = budget.signature.removeprefix(f"{SPEND_NOTHING}: ")
+    return not budget.consequences and signature.startswith(f"{ExitClass.KILLED}: ")
 
 
 def _ground(budget: FailureBudget, reached: int | None) -> FailureBudget:

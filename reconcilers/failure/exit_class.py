@@ -52,6 +52,9 @@ CONTAINER_REASONS = {
 }
 """State terminated.reason; ContainerStatusUnknown is what a kubelet finds of containers after a reboot."""
 
+PROGRAMS_REASONS = frozenset({"Error", "OOMKilled"})
+"""With another reason, the message is the container runtime's own."""
+
 HARDWARE_EXIT_CODES = frozenset({14, 201, 202})
 """Training code exits so to say that the device is at fault; DLRover's convention."""
 
@@ -123,6 +126,8 @@ class PodEnd:
     reason: str
     exit_code: int | None = None
     message: str = ""
+    log: str = ""
+    """The end of its container's log, as the kubelet gives it, or its own termination message."""
 
 
 def classify_pod(pod: Mapping[str, Any], node: Mapping[str, Any] | None = None) -> PodEnd:
@@ -212,6 +217,8 @@ def _classify_container(end: Mapping[str, Any]) -> PodEnd:
     exit_class = CONTAINER_REASONS.get(reason) or _of_exit_code(code)
     if exit_class is None:
         exit_class = ExitClass.HARDWARE_ERROR if names_device_fault(message) else ExitClass.USER_ERROR
+    if reason in PROGRAMS_REASONS:
+        return PodEnd(exit_class, reason, code, log=message)
     return PodEnd(exit_class, reason, code, message)
 
 

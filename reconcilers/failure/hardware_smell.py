@@ -55,13 +55,18 @@ def suspected_at(
     one, whether it broke the world or was told later; and once a round, since `known` is then after the
     round's beginning.
     """
-    training = [worker for worker in workers if worker.spec.type == names.WORKER]
-    ends = [w.status.last_exit for w in training if w.status.last_exit is not None]
+    failed = [w for w in workers if w.spec.type == names.WORKER and _has_failed(w)]
+    ends = [w.status.last_exit for w in failed if w.status.last_exit is not None]
     times = [end.time for end in ends if _end_smells(end)]
     accounted = known is not None and published.formed_at is not None and known >= published.formed_at
-    if not accounted and any(_failed_in(worker, published) for worker in training):
+    if not accounted and any(_failed_in(worker, published) for worker in failed):
         times.append(now)
     return max([*times, *([known] if known else [])], default=None)
+
+
+def _has_failed(worker: ElasticWorker) -> bool:
+    report = worker.status.agent
+    return worker.status.last_exit is not None or (report is not None and report.failure is not None)
 
 
 def _end_smells(end: WorkerExit) -> bool:

@@ -1,27 +1,51 @@
 """Worlds that broke because training processes failed in place: who was first, and of what class.
 
 One death makes many: the others' collectives break, and each agent tells what it saw, in any order, some of
-them late. So a failure that is no mere consequence of a peer's comes first; of these a device's fault, then
-one that is no hang; of hangs, the rank that is behind the others, and one that was not waiting for them; then
-the earliest. Whoever tells late can take the blame over, until there is a newer failure.
+them late. How likely each was first is its `Guilt`. Whoever tells late can take the blame over, until there
+is a newer failure.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from enum import IntEnum
 
 from controller.wording import first_line
 from crds import names
 from crds.elasticjob import MAX_FAILURE, FailureAction, FailureRule, JobFailure
-from crds.elasticworker import AgentFailure, ElasticWorker, ExitClass, FailureCause
+from crds.elasticworker import AgentFailure, AgentState, ElasticWorker, ExitClass, FailureCause
+from crds.protocol import DOES_NOT_HANG, FINISHED_EARLY, NO_STACK_OFFERED, early_finish_text
+from crds.ranges import as_ranges
 from reconcilers.failure.exit_class import classify_process
 from reconcilers.failure.rules import action_for, of_process
 from reconcilers.pod.worker_status import current_report
 from reconcilers.world.rendezvous import Break
 
 MAX_LINE = 300
+NEVER_ANSWERED = "never answered"
+"""In the first line about a worker that did not say where its processes hang."""
+
+
+class Guilt(IntEnum):
+    """How likely a failure was the first of its round: that of the lowest comes before all others."""
+
+    DEVICE = 0
+    """A device's driver told of it: what processes say of the same moment follows from that."""
+    OWN = 1
+    """An error, a crash, a kill: it needs nobody else for its explanation."""
+    HANGS = 2
+    """It hangs, and waits for nobody."""
+    FINISHED_EARLY = 3
+    """It ended well while others, who wait for it or lose it, still trained."""
+    SILENT = 4
+    """It does not say where it hangs."""
+    WAITS = 5
+    """It hangs because it waits for others."""
+    FOLLOWS = 6
+    """Its text tells of a peer's death."""
 
 
 @dataclass(frozen=True)
@@ -30,21 +54,20 @@ class Incident:
 
     exit_class: ExitClass
     failure: JobFailure
+    guilt: Guilt
     told: AgentFailure | None = None
     """In its agent's words, if they are still there."""
     action: FailureAction | None = None
     """Of the rule that matched."""
-    in_collective: bool = False
-    """Of a hang: it was waiting for others."""
-    of_device: bool = False
-    """A device's driver told of it: what processes say of the same moment follows from that."""
+    company: int = 1
+    """Of one that waits for others: how many wait at the same place."""
     instead_of: JobFailure | None = None
     """Which one was blamed before."""
 
     @property
     def follows(self) -> bool:
         """Whether it is only known to follow from a peer's."""
-        return self.exit_class is ExitClass.UNKNOWN
+        return self.guilt is Guilt.FOLLOWS
 
     def answered(self, rules: Sequence[FailureRule]) -> Incident:
         """With what the first rule that matches says to it."""
@@ -56,26 +79,51 @@ def incident_of(
     workers: Sequence[ElasticWorker],
     round_: int,
     rules: Sequence[FailureRule] = (),
+    members: Sequence[int] = (),
 ) -> Incident | None:
     """The one to blame for the end of this round's world; None if no process failed in it.
 
-    Where a member was lost with its Pod, that of the others is a consequence.
+    Args:
+        members: the round's, in rank order: who finished early is then known by rank.
     """
     if not any(b.report is not None for b in breaks):
         return None
-    first = min(_suspects(workers, round_), key=_order, default=None)
-    if first is None or (first.follows and any(_is_loss(b) for b in breaks)):
+    return first_of(workers, round_, rules, members, lost=any(_is_loss(b) for b in breaks))
+
+
+def first_of(
+    workers: Sequence[ElasticWorker],
+    round_: int,
+    rules: Sequence[FailureRule],
+    members: Sequence[int],
+    *,
+    lost: bool,
+    unheard: Sequence[Incident] = (),
+) -> Incident | None:
+    """The most likely first of all who failed in this round, as far as they told.
+
+    Args:
+        lost: a member's Pod is gone: whoever lost, left or waited for a peer did so because of that.
+        unheard: members that told nothing.
+    """
+    first = min([*_suspects(workers, round_, members), *unheard], key=_order, default=None)
+    if first is None or (lost and first.guilt >= Guilt.FINISHED_EARLY):
         return None
     return first.answered(rules)
 
 
 def late_incident(
-    blamed: JobFailure | None, workers: Sequence[ElasticWorker], rules: Sequence[FailureRule] = ()
+    blamed: JobFailure | None,
+    workers: Sequence[ElasticWorker],
+    rules: Sequence[FailureRule] = (),
+    members: Sequence[int] = (),
 ) -> Incident | None:
     """Who was rather to blame than the one who is blamed by now; None if nobody."""
     if blamed is None or blamed.round is None:
         return None
-    suspects = _suspects(workers, blamed.round)
+    suspects = _suspects(workers, blamed.round, members)
+    if _never_answered(blamed) and any(s.failure.worker == blamed.worker for s in suspects):
+        return replace(min(suspects, key=_order).answered(rules), instead_of=blamed)
     known = next((s for s in suspects if _same(s.failure, blamed)), _as_known(blamed))
     first = min([known, *(s for s in suspects if not _same(s.failure, blamed))], key=_order)
     if first is known:
@@ -120,12 +168,43 @@ def culprit_of(blamed: JobFailure | None, workers: Collection[ElasticWorker]) ->
 
 def incident_in(worker: ElasticWorker, round_: int, rules: Sequence[FailureRule]) -> Incident | None:
     """What this worker, in the Pod that it has, says of its failure in this round."""
-    return next((found.answered(rules) for found in _suspects([worker], round_)), None)
+    return next((found.answered(rules) for found in _suspects([worker], round_, ())), None)
 
 
-def _suspects(workers: Sequence[ElasticWorker], round_: int) -> list[Incident]:
-    found = ((worker.metadata.name, _failure_in(worker, round_)) for worker in workers)
-    return [_incident(name, failure) for name, failure in found if failure is not None]
+def ranks_of(workers: Sequence[ElasticWorker], members: Sequence[int]) -> dict[int, range]:
+    """The global ranks of each member's processes, by index."""
+    agents = {w.spec.index: w.status.agent for w in workers if w.spec.type == names.WORKER}
+    sizes = {index: agent.local_world_size for index, agent in agents.items() if agent is not None}
+    ranks, first = {}, 0
+    for index in members:
+        ranks[index] = range(first, first + sizes.get(index, 1))
+        first = ranks[index].stop
+    return ranks
+
+
+def step_in(worker: ElasticWorker, round_: int) -> int | None:
+    """The highest step that the worker told of this round."""
+    report = worker.status.agent
+    told = report.rounds if report is not None else ()
+    return next((figures.last_step for figures in told if figures.round == round_), None)
+
+
+def _suspects(workers: Sequence[ElasticWorker], round_: int, members: Sequence[int]) -> list[Incident]:
+    told = ((worker.metadata.name, _failure_in(worker, round_)) for worker in workers)
+    failed = [(name, failure) for name, failure in told if failure is not None and not is_well(failure)]
+    found = [_incident(name, failure) for name, failure in failed]
+    if not found:
+        return []
+    early = [worker for worker in workers if _has_finished(worker, round_)]
+    ranks = ranks_of(workers, members) if early else {}
+    found += [_early(worker, round_, ranks.get(worker.spec.index)) for worker in early]
+    waiting = Counter(_place(s.told) for s in found if s.guilt is Guilt.WAITS)
+    return [replace(s, company=waiting[_place(s.told)]) if s.guilt is Guilt.WAITS else s for s in found]
+
+
+def is_well(failure: AgentFailure) -> bool:
+    """Whether it is no failure, but the answer of one that was asked where it hangs, and does not."""
+    return failure.cause is FailureCause.HANG and failure.message.startswith(DOES_NOT_HANG)
 
 
 def _failure_in(worker: ElasticWorker, round_: int) -> AgentFailure | None:
@@ -135,10 +214,16 @@ def _failure_in(worker: ElasticWorker, round_: int) -> AgentFailure | None:
     return report.failure if report.failure is not None and report.failure.round == round_ else None
 
 
+def _has_finished(worker: ElasticWorker, round_: int) -> bool:
+    report = worker.status.agent
+    if worker.spec.type != names.WORKER or report is None or not current_report(worker):
+        return False
+    return report.state is AgentState.SUCCEEDED and report.observed_round == round_
+
+
 def _incident(worker: str, failure: AgentFailure) -> Incident:
     exit_class = classify_process(failure)
     text = failure.message or _end_of(failure.log_tail) or f"exit code {failure.exit_code}"
-    stack = next((s for s in failure.stacks if s.rank == failure.rank), None)
     return Incident(
         exit_class=exit_class,
         failure=JobFailure(
@@ -151,10 +236,54 @@ def _incident(worker: str, failure: AgentFailure) -> Incident:
             step=failure.step,
             time=failure.time,
         ),
+        guilt=_guilt(exit_class, failure),
         told=failure,
-        in_collective=stack is not None and stack.in_collective,
-        of_device=failure.cause is FailureCause.DEVICE,
     )
+
+
+def _early(worker: ElasticWorker, round_: int, ranks: range | None) -> Incident:
+    """Of a worker all of whose processes ended well."""
+    report = worker.status.agent
+    assert report is not None
+    step = step_in(worker, round_)
+    who = worker.metadata.name
+    if ranks:
+        who = f"{'rank' if len(ranks) == 1 else 'ranks'} {as_ranges(ranks)}"
+    return Incident(
+        exit_class=ExitClass.USER_ERROR,
+        failure=JobFailure(
+            worker=worker.metadata.name,
+            rank=ranks.start if ranks else None,
+            exit_class=ExitClass.USER_ERROR.value,
+            exit_code=0,
+            message=early_finish_text(who, step),
+            round=round_,
+            step=step,
+            time=report.since,
+        ),
+        guilt=Guilt.FINISHED_EARLY,
+    )
+
+
+def _guilt(exit_class: ExitClass, failure: AgentFailure) -> Guilt:
+    if failure.cause is FailureCause.DEVICE:
+        return Guilt.DEVICE
+    if exit_class is ExitClass.UNKNOWN:
+        return Guilt.FOLLOWS
+    if exit_class is not ExitClass.HANG:
+        return Guilt.FINISHED_EARLY if failure.exit_code == 0 else Guilt.OWN
+    stack = next((s for s in failure.stacks if s.rank == failure.rank), None)
+    if stack is None:
+        return Guilt.HANGS
+    if stack.frames.startswith(NO_STACK_OFFERED):
+        return Guilt.SILENT
+    return Guilt.WAITS if stack.in_collective else Guilt.HANGS
+
+
+def _place(failure: AgentFailure | None) -> str:
+    """Where the blamed process is, in full."""
+    stacks = failure.stacks if failure is not None else ()
+    return next((s.frames for s in stacks if failure is not None and s.rank == failure.rank), "")
 
 
 def _end_of(log: str) -> str:
@@ -168,21 +297,31 @@ def _end_of(log: str) -> str:
 def _as_known(blamed: JobFailure) -> Incident:
     """Of a failure whose report has gone with its Pod."""
     exit_class = ExitClass(blamed.exit_class)
-    return Incident(exit_class, blamed, of_device=exit_class is ExitClass.HARDWARE_ERROR)
+    guilt = {
+        ExitClass.HARDWARE_ERROR: Guilt.DEVICE,
+        ExitClass.HANG: Guilt.SILENT if _never_answered(blamed) else Guilt.HANGS,
+        ExitClass.UNKNOWN: Guilt.FOLLOWS,
+    }.get(exit_class, Guilt.OWN)
+    early = guilt is Guilt.OWN and FINISHED_EARLY in first_line(blamed.message)
+    return Incident(exit_class, blamed, Guilt.FINISHED_EARLY if early else guilt)
 
 
-def _order(incident: Incident) -> tuple[bool, bool, bool, int, bool, datetime]:
-    hangs = incident.exit_class is ExitClass.HANG
+def _order(incident: Incident) -> tuple[Guilt, int, int, datetime]:
+    """Of equals, the one that is behind the others; of those who wait, the one in the smallest company."""
     step = incident.failure.step
-    behind = -1 if step is None or not hangs else step
-    waits = hangs and incident.in_collective
-    return incident.follows, not incident.of_device, hangs, behind, waits, incident.failure.time
+    compares = incident.guilt in (Guilt.HANGS, Guilt.FINISHED_EARLY, Guilt.SILENT, Guilt.WAITS)
+    behind = -1 if step is None or not compares else step
+    return incident.guilt, behind, incident.company, incident.failure.time
 
 
 def _same(one: JobFailure, other: JobFailure) -> bool:
     """A process may fail a moment before the driver tells why: then its worker tells of another class."""
     who = (other.worker, other.rank, other.round, other.exit_class)
     return (one.worker, one.rank, one.round, one.exit_class) == who
+
+
+def _never_answered(blamed: JobFailure) -> bool:
+    return blamed.exit_class == ExitClass.HANG and NEVER_ANSWERED in first_line(blamed.message)
 
 
 def _is_loss(found: Break) -> bool:

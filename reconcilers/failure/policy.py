@@ -7,14 +7,32 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from crds import names
-from crds.elasticjob import ElasticJob, FailureAction, FailureBudget, JobFailure, Rendezvous
+from crds.elasticjob import (
+    ElasticJob,
+    ElasticJobStatus,
+    FailureAction,
+    FailureBudget,
+    FailureRule,
+    JobFailure,
+    Rendezvous,
+)
 from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
 from reconcilers.failure import budgets
 from reconcilers.failure.budgets import Overdrawn
 from reconcilers.failure.ground import reached, reached_before
+from reconcilers.failure.hangs import (
+    ANSWER_SECONDS,
+    Inquiry,
+    inquiry_of,
+    is_open,
+    silent_members,
+    was_counted,
+    with_silent,
+)
 from reconcilers.failure.incidents import (
     Incident,
     culprit_of,
+    first_of,
     in_one_line,
     incident_in,
     incident_of,
@@ -68,9 +86,21 @@ class Assessment:
     """By uid, who gets a new Pod now."""
     waits_for_renewal: bool = False
     """No world is formed before the worker that failed has its new Pod."""
+    inquiry: Inquiry | None = None
+    """A hang that is not judged yet: until it is, no world is formed, and the job does not end by it."""
+
+    @property
+    def hang_since(self) -> datetime | None:
+        return self.inquiry.since if self.inquiry is not None else None
+
+    def seconds_to_judgement(self, now: datetime) -> float | None:
+        return (self.inquiry.until - now).total_seconds() if self.inquiry is not None else None
 
     def hold(self, now: datetime) -> tuple[datetime | None, str]:
         """Until when no world is formed, and why: `the next world waits …`."""
+        if self.inquiry is not None:
+            why = f"up to {ANSWER_SECONDS:.0f} s for all ranks to say where they hang"
+            return self.inquiry.until, why
         if self.waits_for_renewal:
             return now + timedelta(seconds=RENEWAL_SECONDS), "for the worker that failed to get a new Pod"
         until = self.budget.held_until if self.budget else None
@@ -84,19 +114,16 @@ def assess(
     workers: Workers,
     spare: Mapping[str, Overdrawn],
     breaks: Sequence[Break],
-    round_: int,
     now: datetime,
 ) -> Assessment:
     """What the failures that are known now come to.
 
     Args:
         spare: who may fail for good, by `spare_workers`.
-        breaks: why the published world, of this round, is given up now.
+        breaks: why the published world is given up now.
     """
     rules, status = rules_of(job), job.status
-    incident = incident_of(breaks, workers, round_, rules) or late_incident(
-        status.last_failure, workers, rules
-    )
+    inquiry, incident = _who_was_first(status, workers, rules, breaks, now)
     restarts, budget = with_incident(status.restarts, incident), status.failure_budget
     failure = incident.failure if incident else last_failure(job, workers)
     if incident is not None:
@@ -114,7 +141,31 @@ def assess(
         ending=_ending(job, workers, spare, incident, budget, failure),
         renewals=renewals,
         waits_for_renewal=bool(pending or renewals),
+        inquiry=inquiry,
     )
+
+
+def _who_was_first(
+    status: ElasticJobStatus,
+    workers: Workers,
+    rules: Sequence[FailureRule],
+    breaks: Sequence[Break],
+    now: datetime,
+) -> tuple[Inquiry | None, Incident | None]:
+    """The hang that is not judged yet, if there is one, and the incident that is judged now."""
+    published, blamed = status.rendezvous or Rendezvous(), status.last_failure
+    members = published.members
+    inquiry = inquiry_of(status, breaks, workers, now)
+    if inquiry is None:
+        now_told = incident_of(breaks, workers, published.round, rules, members)
+        return None, now_told or late_incident(blamed, workers, rules, members)
+    if is_open(inquiry, published, workers, now):
+        return inquiry, None
+    if was_counted(status):  # who saw the break before the hang was told was not asked
+        return None, late_incident(blamed, workers, rules, members)
+    silent = silent_members(inquiry, published, workers) if now >= inquiry.until else []
+    first = first_of(workers, published.round, rules, members, lost=inquiry.lost, unheard=silent)
+    return None, with_silent(first, silent)
 
 
 def spare_workers(job: ElasticJob, workers: Workers) -> dict[str, Overdrawn]:
@@ -133,7 +184,9 @@ def spare_workers(job: ElasticJob, workers: Workers) -> dict[str, Overdrawn]:
 
 def given_up(workers: Workers, spare: Mapping[str, Overdrawn]) -> dict[str, str]:
     """By uid, whose Pod has ended and is not started again, and why: there are enough others."""
-    failed = [w for w in workers if w.metadata.uid in spare and w.status.phase is WorkerPhase.FAILED]
+    failed = [
+        w for w in workers.exceptional if w.metadata.uid in spare and w.status.phase is WorkerPhase.FAILED
+    ]
     lead = "not started again, since there are enough others"
     return {w.metadata.uid: f"{lead}: {_told(spare[w.metadata.uid], _of(w)).message}" for w in failed}
 
@@ -202,7 +255,7 @@ def _ending(
     budget: FailureBudget | None,
     failure: JobFailure | None,
 ) -> Ending | None:
-    for worker in workers:
+    for worker in workers.exceptional:
         end = worker.status.last_exit
         over = worker.status.phase is WorkerPhase.FAILED
         if over and end is not None and end.action is FailureAction.FAIL_JOB:
@@ -212,7 +265,7 @@ def _ending(
     excess = budgets.overdrawn(budget, _allowed(job, names.WORKER), "training")
     if excess is not None:
         return _told(excess, failure)
-    for worker in workers:
+    for worker in workers.exceptional:
         excess = _overdrawn(job, worker)
         if excess is not None and worker.metadata.uid not in spare:
             return _told(excess, _of(worker))

@@ -14,7 +14,7 @@ from crds.elasticjob import ElasticJob, Rendezvous, RendezvousPhase
 from crds.elasticworker import ElasticWorker
 from crds.model import Condition, ConditionStatus
 from crds.protocol import PROTOCOL
-from reconcilers.conditions import with_condition
+from reconcilers.conditions import condition_of, with_condition
 from reconcilers.pod.worker_status import ENDED, current_report
 
 AGENTS_CURRENT = "AgentsCurrent"
@@ -31,8 +31,9 @@ BROUGHT = (
 
 def is_older(worker: ElasticWorker) -> bool:
     report = worker.status.agent
-    lives = worker.status.phase not in ENDED and current_report(worker)
-    return worker.spec.type == names.WORKER and lives and report is not None and report.protocol < PROTOCOL
+    if report is None or report.protocol >= PROTOCOL or worker.spec.type != names.WORKER:
+        return False
+    return worker.status.phase not in ENDED and current_report(worker)
 
 
 def with_older_agents(
@@ -52,7 +53,7 @@ def renewals(job: ElasticJob, workers: Sequence[ElasticWorker], world: Rendezvou
 
     Once each: who has such an agent in a Pod that was made since they were first seen gets no other.
     """
-    known = next((c for c in job.status.conditions if c.type == AGENTS_CURRENT), None)
+    known = condition_of(job.status.conditions, AGENTS_CURRENT)
     if known is None or known.status is ConditionStatus.TRUE or not job.spec.agent.inject:
         return frozenset()
     training = {*world.members} if world.phase is RendezvousPhase.FORMED else set()

@@ -17,13 +17,14 @@ from reconcilers.conditions import with_condition
 from reconcilers.failure.incidents import Incident, in_one_line
 from reconcilers.failure.policy import Assessment
 from reconcilers.job import status as job_status
+from reconcilers.job.steps_known import NO_STEPS, STEPS_KNOWN
 from reconcilers.job.workers import Workers
 from reconcilers.nodecheck.job_checks import NODES_CHECKED, QUIET, Finding, interrupted, named
 from reconcilers.scale.plan import intent_of
 from reconcilers.scale.rolling import Freshness
 from reconcilers.scale.scaled import phase_while_scaling, with_scaled
 from reconcilers.scale.uptake import Uptake, in_words
-from reconcilers.world.rendezvous import Decision, dissolve
+from reconcilers.world.rendezvous import Decision, at_the_end, blaming, dissolve
 from reconcilers.world.slots import Migration
 
 
@@ -127,7 +128,7 @@ def failed(job: ElasticJob, workers: Workers, failures: Assessment, now: datetim
     ending = failures.ending
     assert ending is not None
     outcome = finished(
-        job,
+        _with_blame(job, failures.incident),
         workers,
         JobPhase.FAILED,
         ending.reason,
@@ -138,6 +139,15 @@ def failed(job: ElasticJob, workers: Workers, failures: Assessment, now: datetim
         last_failure=ending.failure or failures.last_failure,
     )
     return replace(outcome, events=(*_of_culprit(failures.incident), *outcome.events))
+
+
+def _with_blame(job: ElasticJob, incident: Incident | None) -> ElasticJob:
+    """The job, whose broken world says who was first."""
+    world = job.status.rendezvous
+    if incident is None or world is None:
+        return job
+    blamed = blaming(Decision(world), incident.failure.round, in_one_line(incident.failure)).rendezvous
+    return job.with_status(rendezvous=blamed)
 
 
 def finished(
@@ -151,7 +161,8 @@ def finished(
 ) -> Outcome:
     conditions = job_status.final_conditions(job.status.conditions, phase, reason, message, now)
     conditions, found = _with_finding(job, conditions, interrupted(conditions), now)
-    update = {"last_failure": job_status.last_failure(job, workers)} | more
+    world = at_the_end(job.status.rendezvous) if job.status.rendezvous else None
+    update = {"last_failure": job_status.last_failure(job, workers), "rendezvous": world} | more
     status = _status(
         job,
         workers,
@@ -166,9 +177,13 @@ def finished(
     return Outcome(status, (end, *found))
 
 
-def unchanged(job: ElasticJob, workers: Workers) -> Outcome:
-    """Of a job that has finished: its counts follow its Pods."""
-    return Outcome(_status(job, workers))
+def over(job: ElasticJob, workers: Workers, now: datetime) -> Outcome:
+    """Of a job that has finished: its counts follow its Pods, and an earlier dlr may have left it a world."""
+    phase = job.status.phase
+    assert phase is not None
+    return Outcome(
+        _status(job, workers, conditions=job_status.without_world(job.status.conditions, phase, now))
+    )
 
 
 def _status(job: ElasticJob, workers: Workers, standing: int = 0, **update: Any) -> ElasticJobStatus:
@@ -186,15 +201,25 @@ def _status(job: ElasticJob, workers: Workers, standing: int = 0, **update: Any)
 
 
 def of_world(
-    published: Rendezvous, decision: Decision, incident: Incident | None, workers: Workers
+    published: Rendezvous,
+    decision: Decision,
+    incident: Incident | None,
+    workers: Workers,
+    *,
+    was_counted: bool,
 ) -> Iterator[Event]:
-    """That the world broke, changed or formed."""
+    """That the world broke, changed or formed.
+
+    Args:
+        was_counted: a failure of the published round was blamed before, so its break has been told.
+    """
     new = decision.rendezvous
     yield from _of_culprit(incident)
-    if decision.broken:
+    was_asked = published.hang_since is not None and not was_counted
+    if new.hang_since is None and (decision.broken or was_asked):
         why = incident_line(incident) or new.reason
         yield Event("Warning", "WorldBroken", f"round {published.round}: {why}")
-    elif decision.breaks:
+    elif decision.breaks and not decision.broken:
         yield Event("Normal", "WorldChanged", f"round {published.round}: {new.reason}")
     if new.phase is RendezvousPhase.FORMED and new.round != published.round:
         yield Event(
@@ -208,7 +233,7 @@ def of_world(
 
 def _stepped_in(workers: Workers, members: Collection[int]) -> str:
     """Who stood by until now, in words."""
-    stood_by = {w.spec.index for w in workers.training if w.status.standby}.intersection(members)
+    stood_by = {w.spec.index for w in workers.exceptional if w.status.standby}.intersection(members)
     return f"; stood by before: {named(stood_by)}" if stood_by else ""
 
 
@@ -251,10 +276,14 @@ def _of_workers(job: ElasticJob, conditions: Sequence[Condition]) -> Iterator[Ev
     for condition in conditions:
         if before.get(condition.type) == (condition.status, condition.message):
             continue
-        if condition.type == job_status.WORKERS_SCHEDULED and condition.message:
+        if condition.type in (job_status.WORKERS_SCHEDULED, job_status.WORKERS_STARTED) and condition.message:
             yield Event("Warning", condition.reason, condition.message)
+        if condition.type == job_status.RUNNING and condition.message:
+            yield Event("Normal", job_status.NO_REPLICAS, condition.message)
         if condition.type == job_status.WORKERS_GIVEN_UP and condition.message:
             yield Event("Warning", "WorkersGivenUp", condition.message)
+        if condition.type == STEPS_KNOWN and condition.reason == NO_STEPS:
+            yield Event("Warning", NO_STEPS, condition.message)
         if condition.type == job_status.MASTER_IGNORED:
             yield Event("Normal", job_status.MASTER_IGNORED, condition.message)
 

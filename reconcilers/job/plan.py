@@ -17,21 +17,24 @@ from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODECHECKS, Object
 from crds.elasticjob import ElasticJob, JobPhase, Rendezvous
 from crds.model import validated
 from crds.nodecheck import NodeCheck
+from reconcilers.account.comparable import with_comparable_steps
 from reconcilers.account.ledger import with_account
 from reconcilers.account.state import Moment, failed_at
 from reconcilers.acts import Act, Event, create
 from reconcilers.conditions import observed_at
 from reconcilers.failure.budgets import Overdrawn
+from reconcilers.failure.hangs import was_counted
 from reconcilers.failure.hardware_smell import suspected_at
 from reconcilers.failure.memory import MemoryRoom
 from reconcilers.failure.policy import Assessment, Renewal, assess, given_up, spare_workers
-from reconcilers.job import older_agents, outcome
+from reconcilers.job import edits, older_agents, outcome, refusal
 from reconcilers.job.acts import created, deleted, relaunched, told_standby
 from reconcilers.job.outcome import Outcome, Training
 from reconcilers.job.relaunch import RESUMED, plan_relaunches, suspended_pods
 from reconcilers.job.run_policy import seconds_to_deadline, seconds_to_expiry
 from reconcilers.job.seen import Seen
-from reconcilers.job.status import has_succeeded, training_types
+from reconcilers.job.status import has_succeeded
+from reconcilers.job.steps_known import seconds_to_notice
 from reconcilers.job.workers import Workers, plan_workers, slot_of
 from reconcilers.nodecheck.job_checks import CheckState, Standing, finding_of, standing_of
 from reconcilers.nodecheck.job_world import Course, plan_world, waiting_since_the_check
@@ -40,7 +43,7 @@ from reconcilers.scale.rolling import Freshness, Roll, freshness, plan_roll
 from reconcilers.scale.uptake import take_up, with_moves_done, with_sources
 from reconcilers.status_patch import merge_patch
 from reconcilers.world.participants import bounds_of, participants_of
-from reconcilers.world.slots import present_slots
+from reconcilers.world.slots import present_slots, training_types
 from reconcilers.world.standby import standing_by, told_otherwise
 
 MIN_CREATES = 100
@@ -84,6 +87,11 @@ class _Look:
     def published(self) -> Rendezvous:
         return self.seen.published
 
+    @property
+    def is_held(self) -> bool:
+        """The API server refuses the Pods of a job that has not begun: it makes no worker."""
+        return refusal.is_refused(self.job) and not self.seen.has_begun
+
     @cached_property
     def leaving(self) -> frozenset[str]:
         """Uids of workers whose Pods a suspension still has to end."""
@@ -95,7 +103,8 @@ class _Look:
 
     @cached_property
     def suspected_at(self) -> datetime | None:
-        return suspected_at(self.job.status.suspected_at, self.workers, self.published, self.now)
+        workers = self.workers.exceptional
+        return suspected_at(self.job.status.suspected_at, workers, self.published, self.now)
 
     @cached_property
     def standing(self) -> Standing:
@@ -117,6 +126,7 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
     phase = seen.job.status.phase
     if phase is not None and phase.finished:
         return _of_a_finished_job(seen, now)
+    seen, told = _with_news(seen, now)
     slots = plan_workers(seen.job, seen.workers, seen.published)
     workers = seen.workers.without({worker.metadata.uid for worker in slots.surplus})
     fresh = freshness(seen.job, workers, seen.pods)
@@ -128,19 +138,30 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
     else:
         plan = _ended(look) or _train(look)
     most = max(MIN_CREATES, (len(seen.workers) + len(slots.missing)) // CREATE_LOOKS)
-    missing = slots.missing[:most]
+    missing = () if look.is_held else slots.missing[:most]
     surplus = (deleted(ELASTICWORKERS, worker.metadata) for worker in slots.surplus)
-    more = 0.0 if len(missing) < len(slots.missing) else None
+    more = 0.0 if 0 < len(missing) < len(slots.missing) else None
     return replace(
         plan,
-        events=(*outcome.of_scale(uptake), *plan.events),
+        events=(*told, *outcome.of_scale(uptake), *plan.events),
         acts=(*created(seen.job, missing), *surplus, *plan.acts),
         look_again_seconds=_soonest(
             plan.look_again_seconds,
             more,
             UNKNOWN_POD_RETRY_SECONDS if fresh.unknown else None,
+            refusal.RETRY_SECONDS if look.is_held else None,
         ),
     )
+
+
+def _with_news(seen: Seen, now: datetime) -> tuple[Seen, tuple[Event, ...]]:
+    """With what was said of the job's Pods, if they were tried, and of edits that they do not have, and with
+    steps that compare; and the Events that tell of it."""
+    tried = refusal.with_trial(seen.job, seen.trial, seen.has_begun, now)
+    job = edits.with_edits(tried, seen.outdated_pods, len(seen.pods), now)
+    comparable = with_comparable_steps(job, seen.workers)
+    workers = seen.workers if comparable is seen.workers else Workers(comparable)
+    return replace(seen, job=job, workers=workers), (*refusal.told(seen.job, job), *edits.told(seen.job, job))
 
 
 def _of_a_finished_job(seen: Seen, now: datetime) -> Plan:
@@ -149,7 +170,7 @@ def _of_a_finished_job(seen: Seen, now: datetime) -> Plan:
     if remaining is not None and remaining <= 0:
         return Plan(acts=(deleted(ELASTICJOBS, seen.job.metadata),))
     look = _Look(seen, seen.job, seen.workers, Freshness(), False, now)
-    return _plan(look, outcome.unchanged(seen.job, seen.workers), look_again=(remaining,))
+    return _plan(look, outcome.over(seen.job, seen.workers, now), look_again=(remaining,))
 
 
 def _ended(look: _Look) -> Plan | None:
@@ -162,6 +183,9 @@ def _ended(look: _Look) -> Plan | None:
     if job.status.phase is not JobPhase.SUSPENDED and has_succeeded(workers, look.published):
         end = JobPhase.SUCCEEDED, "TrainingSucceeded", "all workers finished"
         return _plan(look, outcome.finished(job, workers, *end, now))
+    remaining = refusal.seconds_to_failure(job, now) if look.is_held else None
+    if remaining is not None and remaining <= 0:
+        return _plan(look, outcome.finished(job, workers, JobPhase.FAILED, *refusal.ending(job), now))
     remaining = seconds_to_deadline(job, now)
     if remaining is not None and remaining <= 0:
         limit = job.spec.run_policy.active_deadline_seconds
@@ -178,17 +202,24 @@ def _train(look: _Look) -> Plan:
     if roll.sources:
         look = replace(look, job=with_sources(look.job, roll.sources, look.seen.vacant))
     broken_at = failed_at(course.decision, published.round, workers, now)
-    failures = assess(look.job, workers, look.spare, course.decision.breaks, published.round, now)
+    failures = assess(look.job, workers, look.spare, course.decision.breaks, now)
     if failures.ending is not None:
         return _plan(look, replace(outcome.failed(look.job, workers, failures, now), broken_at=broken_at))
-    course = course.held(published, *failures.hold(now), now)
+    course = course.blaming(failures.incident)
+    course = course.held(published, *failures.hold(now), now).asking(failures.hang_since)
     check = None
     if course.check and look.seen.check_refused:
         course = course.without_check()
     elif course.check:
         check = create(NODECHECKS, look.seen.checks.next_for(look.job, course.check))
     relaunches, retry_seconds = _relaunches(look, course.decision.rendezvous, roll, failures.renewals)
-    waits = course.decision.look_again_seconds, retry_seconds, seconds_to_deadline(look.job, now)
+    waits = (
+        course.decision.look_again_seconds,
+        retry_seconds,
+        seconds_to_deadline(look.job, now),
+        failures.seconds_to_judgement(now),
+        seconds_to_notice(look.job, workers, now),
+    )
     plan = _go_on(look, course, failures, broken_at, waits)
     if look.leaving:
         return replace(plan, check=check, first=tuple(relaunches))
@@ -202,8 +233,8 @@ def _world(look: _Look) -> tuple[Course, Roll]:
         published = waiting_since_the_check(published, look.now)
     bounds, roll = bounds_of(job), Roll()
     people = participants_of(job, workers.without(look.leaving), look.seen.ages)
-    if active is None:
-        stopped = {w.spec.index for w in workers if w.metadata.uid in look.given_up}
+    if active is None and not refusal.is_refused(job):  # whose next Pods could not be made
+        stopped = {w.spec.index for w in workers.exceptional if w.metadata.uid in look.given_up}
         roll = plan_roll(job, workers, people, published, bounds, look.fresh, look.standing.slow | stopped)
     return plan_world(published, roll.marked(people), bounds, look.standing, active, look.now), roll
 
@@ -218,12 +249,14 @@ def _relaunches(
     """
     job = look.job
     present = {(type_, index) for type_ in training_types(job) for index in present_slots(job, type_)}
-    wanted = [w for w in look.workers if slot_of(w) in present and w.metadata.uid not in look.given_up]
     renewed = {worker.metadata.uid: rolling.REASON for worker in roll.relaunches}
     renewed |= dict.fromkeys(look.leaving, RESUMED)
     renewed |= dict.fromkeys(older_agents.renewals(job, look.workers, world), older_agents.RENEWED)
     renewed |= {uid: renewal.reason for uid, renewal in failed.items()}
     avoiding = {uid for uid, renewal in failed.items() if renewal.avoids_node}
+    concerned = look.workers if renewed or look.standing.faulty else look.workers.exceptional
+    there = (worker for worker in concerned if slot_of(worker) in present)
+    wanted = [worker for worker in there if worker.metadata.uid not in look.given_up]
     plan = plan_relaunches(wanted, world, look.now, look.standing, renewed, avoiding)
     short = {uid for uid, renewal in failed.items() if renewal.out_of_memory}
     room = MemoryRoom(job, look.workers, look.seen.nodes)
@@ -257,7 +290,8 @@ def _go_on(
         standing_by=standing_by(job, workers, world),
     )
     found = outcome.progress(job, workers, training, look.now)
-    told = outcome.of_world(look.published, course.decision, failures.incident, workers)
+    counted = was_counted(look.job.status)
+    told = outcome.of_world(look.published, course.decision, failures.incident, workers, was_counted=counted)
     events = (*told, *outcome.of_moves(moved), *found.events)
     acts = [deleted(NODECHECKS, old.metadata) for old in checks.outdated]
     found = replace(found, events=events, broken_at=broken_at)
@@ -275,7 +309,9 @@ def _plan(
     status = observed_at(found.status, look.job.metadata.generation)
     moment = Moment(look.job, status, look.workers, look.now, found.checking, found.broken_at)
     status = with_account(moment, raw, look.seen.account_age_seconds)
-    told = [told_standby(w, found.standing_by) for w in told_otherwise(look.workers, found.standing_by)]
+    standing = found.standing_by
+    concerned = look.workers if standing else look.workers.exceptional
+    told = [told_standby(worker, standing) for worker in told_otherwise(concerned, standing)]
     return Plan(
         status_patch=merge_patch(raw, validated(status)),
         events=found.events,

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 
 from crds import names
 from crds.elasticjob import CleanPodPolicy, ElasticJob, JobPhase
-from reconcilers.pod.builder import DEFAULT_GRACE_SECONDS
+from reconcilers.pod.builder import grace_seconds
 
 LEAVE_MARGIN_SECONDS = 5.0
 
@@ -43,13 +42,9 @@ def seconds_to_cleaning(job: ElasticJob, type_: str, *, pod_ended: bool, now: da
     if pod_ended or serves_training:
         return 0.0
     template = job.spec.replica_specs[type_].template if type_ in job.spec.replica_specs else {"spec": {}}
-    return seconds_to_leave(grace_seconds(template), job.status.completion_time or now, now)
+    return seconds_to_leave(grace_seconds(template["spec"]), job.status.completion_time or now, now)
 
 
 def seconds_to_leave(grace_seconds: float, completed: datetime, now: datetime) -> float:
     """Until an agent should have left by itself, whose work was completed then."""
     return max(grace_seconds + LEAVE_MARGIN_SECONDS - (now - completed).total_seconds(), 0.0)
-
-
-def grace_seconds(template: dict[str, Any]) -> float:
-    return float(template["spec"].get("terminationGracePeriodSeconds", DEFAULT_GRACE_SECONDS))

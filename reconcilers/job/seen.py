@@ -11,17 +11,24 @@ from controller.client import Client
 from controller.reconciler import Request
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODES, PODS
 from controller.slices import Slices
+from controller.store import Memory
 from crds import names
 from crds.elasticjob import ElasticJob, Rendezvous
 from crds.elasticworker import ElasticWorker
 from reconcilers.clock import Clock
+from reconcilers.job import refusal
 from reconcilers.job.workers import Workers
 from reconcilers.nodecheck.job_checks import JobChecks, JobChecksView
 from reconcilers.observations import Observations
+from reconcilers.pod.builder import pod_name
+from reconcilers.pod.options import PodOptions
+from reconcilers.pod.resources import template_digest
+from reconcilers.pod.trial import PodTrial, Trial
 from reconcilers.scale.job_plans import JobPlans
 from reconcilers.scale.uptake import Plans, Vacant
 from reconcilers.worker import BY_JOB, owner_uids
 from reconcilers.world.participants import Ages, checkpoint_of, is_waiting
+from reconcilers.world.slots import training_types
 
 Object = dict[str, Any]
 
@@ -38,10 +45,14 @@ class Seen:
     checks: JobChecks = field(default_factory=JobChecks)
     pods: Mapping[str, str | None] = field(default_factory=dict)
     """The Pods that the cache shows, by name, with the digest of the resources that they were built with."""
+    outdated_pods: int = 0
+    """How many of these were made of an earlier template of the job."""
     nodes: Sequence[Object] = ()
     ages: Ages = field(default_factory=Ages)
     account_age_seconds: float = 0.0
     """How long ago the job's account was written."""
+    trial: Trial | None = None
+    """What the API server said to the job's Pods, if it was asked in this look."""
     check_refused: str = ""
     """Why the API server does not take the NodeCheck that this look wants."""
 
@@ -49,17 +60,30 @@ class Seen:
     def published(self) -> Rendezvous:
         return self.job.status.rendezvous or Rendezvous()
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether it has workers, or has had a world."""
+        return has_begun(self.job, self.workers)
+
+
+def has_begun(job: ElasticJob, workers: Workers) -> bool:
+    """Whether it has workers, or has had a world."""
+    return bool(workers or (job.status.rendezvous or Rendezvous()).round)
+
 
 class JobView:
     """Reads what is there. All ages are by our own clock, from when we first saw a thing."""
 
-    def __init__(self, client: Client, cache: Cache, clock: Clock) -> None:
+    def __init__(self, client: Client, cache: Cache, clock: Clock, pods: PodOptions) -> None:
         self._jobs = cache.store(ELASTICJOBS)
         self._workers = cache.store(ELASTICWORKERS)
         self._pods = cache.store(PODS)
         self._nodes = cache.store(NODES)
         self._plans = JobPlans(client, cache)
         self._checks = JobChecksView(client, cache)
+        self._clock = clock
+        self._trial = PodTrial(client, cache, clock.monotonic, pods.agent)
+        self._tried_at: Memory[float] = self._jobs.memory()
         self._parse_job = cache.models(ELASTICJOBS, ElasticJob)
         self._parse_worker = cache.models(ELASTICWORKERS, ElasticWorker)
         self._joined = Observations(self._workers, clock.monotonic)
@@ -83,11 +107,24 @@ class JobView:
             plans=plans,
             vacant=self._plans.vacant(job),
             checks=checks,
-            pods=self._digests(workers),
+            pods=await self._digests(workers),
+            outdated_pods=await self._outdated_pods(job, workers),
             nodes=self._nodes.list(),
             ages=await self._ages(workers, checks),
             account_age_seconds=self._account_age_seconds(job),
+            trial=await self._try_pods(job, raw, workers),
         )
+
+    async def _try_pods(self, job: ElasticJob, raw: Object, workers: Workers) -> Trial | None:
+        """What another leader tried counts from when we first saw it."""
+        uid, tried_at = job.metadata.uid, self._tried_at.get(job.metadata.uid)
+        asked_seconds_ago = None if tried_at is None else self._clock.monotonic() - tried_at
+        trial = None
+        if refusal.is_due(job, asked_seconds_ago, has_begun(job, workers)):
+            trial = await self._trial.of(job, raw)
+        if trial is not None or tried_at is None:
+            self._tried_at.put(uid, self._clock.monotonic())  # after the answer, which may take long
+        return trial
 
     async def _workers_of(self, job: ElasticJob) -> list[ElasticWorker]:
         found = self._workers.by_index(BY_JOB, f"{job.metadata.namespace}/{job.metadata.name}")
@@ -98,10 +135,27 @@ class JobView:
             await slices.pause()
         return workers
 
-    def _digests(self, workers: Workers) -> dict[str, str | None]:
-        wanted = ((w.metadata.namespace, w.status.pod_name) for w in workers if w.status.pod_name)
-        pods = {name: self._pods.get(namespace, name) for namespace, name in wanted}
-        return {name: built_with(pod) for name, pod in pods.items() if pod is not None}
+    async def _digests(self, workers: Workers) -> dict[str, str | None]:
+        digests, slices = {}, Slices()
+        for worker in workers:
+            name = worker.status.pod_name
+            pod = self._pods.get(worker.metadata.namespace, name) if name else None
+            if name and pod is not None:
+                digests[name] = built_with(pod)
+            await slices.pause()
+        return digests
+
+    async def _outdated_pods(self, job: ElasticJob, workers: Workers) -> int:
+        """None in a job that nobody has edited, and none of those from before Pods told of their template."""
+        if job.metadata.generation <= 1:
+            return 0
+        wanted = {type_: template_digest(job, type_) for type_ in training_types(job)}
+        outdated, slices = 0, Slices()
+        for worker in workers:
+            pod = self._pods.get(worker.metadata.namespace, pod_name(worker))
+            outdated += pod is not None and _made_of_another(pod, wanted.get(worker.spec.type))
+            await slices.pause()
+        return outdated
 
     async def _ages(self, workers: Workers, checks: JobChecks) -> Ages:
         checking = checks.active.metadata.name if checks.active else None
@@ -118,6 +172,16 @@ class JobView:
         known = job.status.goodput
         version = (known.since, known.steps_timed, known.ratio) if known is not None else None
         return self._accounted.age_seconds(job.metadata.uid, version)
+
+
+def _made_of_another(pod: Object, template: str | None) -> bool:
+    """Whether it lives, and was made of another template."""
+    made_of = (pod["metadata"].get("annotations") or {}).get(names.ANNOTATION_TEMPLATE)
+    is_over = (
+        pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+        or "deletionTimestamp" in pod["metadata"]
+    )
+    return made_of is not None and made_of != template and not is_over
 
 
 def built_with(pod: Object) -> str | None:

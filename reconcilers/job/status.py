@@ -17,33 +17,36 @@ from crds.elasticjob import (
 )
 from crds.elasticworker import ElasticWorker, WorkerExit, WorkerPhase
 from crds.model import Condition, ConditionStatus
-from reconcilers.conditions import with_condition
+from reconcilers.conditions import condition_of, is_true, with_condition
 from reconcilers.job.launcher_flags import with_launcher_flags
 from reconcilers.job.older_agents import with_older_agents
-from reconcilers.pod.worker_status import REPLACED, finished, stuck_by
+from reconcilers.job.steps_known import with_steps_known
+from reconcilers.job.workers import Workers
+from reconcilers.pod.worker_status import REPLACED, finished, hindered_by, stuck_by
+from reconcilers.world.rendezvous import lasting
+from reconcilers.world.slots import training_types
 
 RUNNING, SUCCEEDED, FAILED, SUSPENDED = "Running", "Succeeded", "Failed", "Suspended"
 WORLD_FORMED = "WorldFormed"
 WORKERS_SCHEDULED = "WorkersScheduled"
+WORKERS_STARTED = "WorkersStarted"
 WORKERS_GIVEN_UP = "WorkersGivenUp"
 MASTER_IGNORED = "MasterReplicaIgnored"
+NO_REPLICAS = "NoReplicas"
+NO_REPLICAS_MESSAGE = "replicas is 0, so the job has no Pods: it trains when spec.replicaSpecs says more"
 MAX_WHY = 128
 """Characters of the world's reason in a condition; the world itself has all of it."""
 
 
-def training_types(job: ElasticJob) -> list[str]:
-    """The replica types that get workers: all but DLRover's masters."""
-    return [type_ for type_ in job.spec.replica_specs if type_ not in names.MASTER_TYPES]
+_NO_WAIT = {WORKERS_SCHEDULED: "Scheduled", WORKERS_STARTED: "Started"}
 
 
-def replica_statuses(
-    job: ElasticJob, workers: Sequence[ElasticWorker], standby: int = 0
-) -> dict[str, ReplicaStatus]:
+def replica_statuses(job: ElasticJob, workers: Workers, standby: int = 0) -> dict[str, ReplicaStatus]:
     """`standby` of the training workers stand by."""
     statuses = {}
     for type_ in training_types(job):
         idle = standby if type_ == names.WORKER else 0
-        phases = [w.status.phase for w in workers if w.spec.type == type_]
+        phases = [w.status.phase for w in workers.of_type.get(type_, ())]
         statuses[type_] = ReplicaStatus(
             desired=job.spec.replica_specs[type_].replicas,
             pending=sum(phase in (None, WorkerPhase.PENDING) for phase in phases),
@@ -55,18 +58,18 @@ def replica_statuses(
     return statuses
 
 
-def worker_pods(job: ElasticJob, workers: Sequence[ElasticWorker]) -> int:
+def worker_pods(job: ElasticJob, workers: Workers) -> int:
     """What the scale subresource compares with `replicas`: those beyond it are there to stand by."""
-    count, spec = sum(w.spec.type == names.WORKER for w in workers), job.spec.replica_specs.get(names.WORKER)
+    count, spec = len(workers.training), job.spec.replica_specs.get(names.WORKER)
     return count if spec is None else max(min(count, spec.replicas), count - spec.standby)
 
 
-def has_succeeded(workers: Sequence[ElasticWorker], rendezvous: Rendezvous) -> bool:
+def has_succeeded(workers: Workers, rendezvous: Rendezvous) -> bool:
     """Whether training is over: all of the world's members are done, or, without a world, all workers.
 
     Workers of other types than `worker` (parameter servers, evaluators) serve training and end with it.
     """
-    training = [w for w in workers if w.spec.type == names.WORKER] or list(workers)
+    training = workers.training or workers
     if rendezvous.phase is RendezvousPhase.FORMED:
         members = set(rendezvous.members)
         training = [w for w in training if w.spec.index in members]
@@ -75,13 +78,13 @@ def has_succeeded(workers: Sequence[ElasticWorker], rendezvous: Rendezvous) -> b
     return bool(training) and all(finished(w, rendezvous.round) for w in training)
 
 
-def phase_of(job: ElasticJob, workers: Sequence[ElasticWorker], rendezvous: Rendezvous) -> JobPhase:
+def phase_of(job: ElasticJob, workers: Workers, rendezvous: Rendezvous) -> JobPhase:
     """The phase of a job that has neither finished nor been suspended."""
     if rendezvous.phase is RendezvousPhase.FORMED:
         return JobPhase.RUNNING
     if rendezvous.phase is RendezvousPhase.REFORMING or rendezvous.round:
         return JobPhase.RESTARTING
-    training = [w for w in workers if w.spec.type == names.WORKER] or list(workers)
+    training = workers.training or workers
     wanted = sum(job.spec.replica_specs[t].replicas for t in {w.spec.type for w in training})
     started = [w for w in training if w.status.phase in (WorkerPhase.RUNNING, WorkerPhase.SUCCEEDED)]
     return JobPhase.RUNNING if training and len(started) >= wanted else JobPhase.PENDING
@@ -89,7 +92,7 @@ def phase_of(job: ElasticJob, workers: Sequence[ElasticWorker], rendezvous: Rend
 
 def progress_conditions(
     job: ElasticJob,
-    workers: Sequence[ElasticWorker],
+    workers: Workers,
     phase: JobPhase,
     rendezvous: Rendezvous,
     now: datetime,
@@ -97,7 +100,8 @@ def progress_conditions(
     """The conditions that follow what is going on; the final ones are set by `succeeded` and `failed`."""
     conditions = list(job.status.conditions)
     running = phase is JobPhase.RUNNING
-    conditions = with_condition(conditions, RUNNING, _status(running), phase.value, "", now)
+    reason, why_not = (phase.value, "") if _wants_pods(job) else (NO_REPLICAS, NO_REPLICAS_MESSAGE)
+    conditions = with_condition(conditions, RUNNING, _status(running), reason, why_not, now)
     formed = rendezvous.phase is RendezvousPhase.FORMED
     why = shortened(rendezvous.reason, MAX_WHY)
     conditions = with_condition(conditions, WORLD_FORMED, _status(formed), rendezvous.phase.value, why, now)
@@ -111,8 +115,13 @@ def progress_conditions(
             conditions, MASTER_IGNORED, ConditionStatus.TRUE, "NoMaster", message, now
         )
     conditions = with_launcher_flags(conditions, job, now)
-    conditions = with_older_agents(conditions, job, workers, now)
-    return _with_scheduling(conditions, workers, now)
+    conditions = with_older_agents(conditions, job, workers.exceptional, now)
+    conditions = with_steps_known(conditions, job, workers, now)
+    return _with_waits(conditions, workers.exceptional, now)
+
+
+def _wants_pods(job: ElasticJob) -> bool:
+    return any(spec.replicas or spec.standby for spec in job.spec.replica_specs.values())
 
 
 def with_given_up(conditions: Sequence[Condition], why: Iterable[str], now: datetime) -> list[Condition]:
@@ -125,18 +134,36 @@ def with_given_up(conditions: Sequence[Condition], why: Iterable[str], now: date
     return list(conditions)
 
 
-def _with_scheduling(
+def _with_waits(
     conditions: list[Condition], workers: Sequence[ElasticWorker], now: datetime
 ) -> list[Condition]:
-    stuck = [(worker, found) for worker in workers if (found := stuck_by(worker)) is not None]
-    if stuck:
-        worker, condition = stuck[0]
-        message = f"{len(stuck)} Pods cannot be scheduled; {worker.metadata.name}: {condition.message}"
-        return with_condition(
-            conditions, WORKERS_SCHEDULED, ConditionStatus.FALSE, condition.reason, message, now
+    """What Pods wait for that have no node, or do not start on theirs."""
+    pending = [worker for worker in workers if worker.status.phase is WorkerPhase.PENDING]
+    stuck = [(worker.metadata.name, found) for worker in pending if (found := stuck_by(worker))]
+    late = [(worker.metadata.name, found) for worker in pending if (found := hindered_by(worker))]
+    conditions = _with_wait(conditions, WORKERS_SCHEDULED, "cannot be scheduled", stuck, now)
+    return _with_wait(conditions, WORKERS_STARTED, "cannot start", late, now)
+
+
+def _with_wait(
+    conditions: list[Condition],
+    type_: str,
+    what: str,
+    waiting: Sequence[tuple[str, Condition]],
+    now: datetime,
+) -> list[Condition]:
+    """`waiting`: the workers, each with why it waits. The condition is not there before one was."""
+    known = condition_of(conditions, type_)
+    if waiting:
+        is_new = known is None or known.status is not ConditionStatus.FALSE
+        since = now if known is None or is_new else known.last_transition_time
+        name, why = waiting[0]
+        message = (
+            f"{len(waiting)} Pods {what}, waiting since {since:%Y-%m-%dT%H:%M:%SZ}; {name}: {why.message}"
         )
-    if any(c.type == WORKERS_SCHEDULED for c in conditions):
-        return with_condition(conditions, WORKERS_SCHEDULED, ConditionStatus.TRUE, "Scheduled", "", now)
+        return with_condition(conditions, type_, ConditionStatus.FALSE, why.reason, message, now)
+    if known is not None:
+        return with_condition(conditions, type_, ConditionStatus.TRUE, _NO_WAIT[type_], "", now)
     return conditions
 
 
@@ -144,15 +171,28 @@ def final_conditions(
     conditions: Sequence[Condition], phase: JobPhase, reason: str, message: str, now: datetime
 ) -> list[Condition]:
     """The end of the job: one of Succeeded and Failed becomes True."""
-    result = with_condition(conditions, RUNNING, ConditionStatus.FALSE, phase.value, "", now)
+    result = [
+        c.model_copy(update={"message": lasting(c.message)}) if c.type == WORLD_FORMED else c
+        for c in conditions
+    ]
+    result = without_world(result, phase, now)
+    result = with_condition(result, RUNNING, ConditionStatus.FALSE, phase.value, "", now)
     type_ = SUCCEEDED if phase is JobPhase.SUCCEEDED else FAILED
     return with_condition(result, type_, ConditionStatus.TRUE, reason, message, now)
 
 
-def last_failure(job: ElasticJob, workers: Sequence[ElasticWorker]) -> JobFailure | None:
+def without_world(conditions: Sequence[Condition], phase: JobPhase, now: datetime) -> list[Condition]:
+    """The conditions of a job that has ended in this phase: nobody trains in its last world any more."""
+    if not is_true(conditions, WORLD_FORMED):
+        return list(conditions)
+    message = "the job has ended"
+    return with_condition(conditions, WORLD_FORMED, ConditionStatus.FALSE, phase.value, message, now)
+
+
+def last_failure(job: ElasticJob, workers: Workers) -> JobFailure | None:
     """The newest end of a Pod, unless the job already shows a newer failure."""
     newest = job.status.last_failure
-    for worker in workers:
+    for worker in workers.exceptional:
         end = worker.status.last_exit
         told = end is not None and end.reason != REPLACED  # what was first is told as a failure in place
         if end is not None and told and (newest is None or end.time > newest.time):

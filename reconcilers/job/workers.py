@@ -9,10 +9,10 @@ from typing import Any, overload
 
 from crds import names
 from crds.elasticjob import ElasticJob, Rendezvous, RendezvousPhase
-from crds.elasticworker import ElasticWorker
-from reconcilers.job.status import training_types
+from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
+from crds.protocol import PROTOCOL
 from reconcilers.pod.builder import labels, owner_reference
-from reconcilers.world.slots import Slot, present_slots
+from reconcilers.world.slots import Slot, present_slots, training_types
 
 
 class Workers(Sequence[ElasticWorker]):
@@ -50,8 +50,28 @@ class Workers(Sequence[ElasticWorker]):
     def by_slot(self) -> Mapping[Slot, ElasticWorker]:
         return {slot_of(worker): worker for worker in self._all}
 
+    @cached_property
+    def exceptional(self) -> Sequence[ElasticWorker]:
+        """All but those that simply run: policies about failures, waits and old agents need no others."""
+        return tuple(worker for worker in self._all if not simply_runs(worker))
+
     def without(self, uids: Collection[str]) -> Workers:
         return Workers(w for w in self._all if w.metadata.uid not in uids) if uids else self
+
+
+def simply_runs(worker: ElasticWorker) -> bool:
+    """Its Pod and its agent run, nothing ever failed, and nothing else is to be said of it."""
+    status, report = worker.status, worker.status.agent
+    return (
+        status.phase is WorkerPhase.RUNNING
+        and status.last_exit is None
+        and status.failure_budget is None
+        and not status.standby
+        and report is not None
+        and report.failure is None
+        and report.protocol >= PROTOCOL
+        and report.state is not AgentState.SUCCEEDED
+    )
 
 
 def slot_of(worker: ElasticWorker) -> Slot:
@@ -71,7 +91,7 @@ def plan_workers(job: ElasticJob, workers: Workers, published: Rendezvous) -> Wo
     missing = () if job.spec.suspend else tuple(slot for slot in wanted if slot not in workers.by_slot)
     members = published.members if published.phase is RendezvousPhase.FORMED else ()
     keep = {*wanted, *((names.WORKER, index) for index in members)}
-    return WorkerPlan(missing, tuple(worker for worker in workers if slot_of(worker) not in keep))
+    return WorkerPlan(missing, tuple(worker for slot, worker in workers.by_slot.items() if slot not in keep))
 
 
 def new_worker(job: ElasticJob, type_: str, index: int) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionStatus
 from crds.nodecheck import NodeCheck, NodeCheckPhase, NodeCheckStatus, NodeVerdict
+from reconcilers.conditions import condition_of
 from reconcilers.nodecheck.finished import LONG_AGO, FinishedCheck, FinishedChecks, has_fresh_pass, newest_on
 from reconcilers.nodecheck.status import WORST_FIRST, summary_of
 from reconcilers.pod.builder import owner_reference
@@ -356,7 +357,7 @@ def _finding(job: ElasticJob, state: CheckState) -> Finding | None:
 def _outcome(done: FinishedCheck) -> Finding:
     name, status = done.check.metadata.name, done.check.status
     if status.phase is NodeCheckPhase.FAILED:
-        failed = next((c for c in status.conditions if c.type == "Failed"), None)
+        failed = condition_of(status.conditions, "Failed")
         why = f": {failed.reason}: {failed.message}" if failed else ""
         message = f"node check {name} could not be carried out, and training goes on{why}"
         return Finding(ConditionStatus.UNKNOWN, "CheckFailed", message)

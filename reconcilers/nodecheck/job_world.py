@@ -12,12 +12,15 @@ from datetime import datetime
 
 from crds.elasticjob import Rendezvous, RendezvousPhase
 from crds.nodecheck import NodeCheck
+from reconcilers.failure.incidents import Incident, in_one_line
 from reconcilers.nodecheck.job_checks import Standing, named
 from reconcilers.world.moving import settle
 from reconcilers.world.rendezvous import (
     Bounds,
     Decision,
     Participant,
+    asking,
+    blaming,
     decide,
     form,
     given_up,
@@ -47,6 +50,19 @@ class Course:
         """No new world before `until`."""
         later = self.otherwise and held(published, self.otherwise, until, why, now)
         return replace(self, decision=held(published, self.decision, until, why, now), otherwise=later)
+
+    def blaming(self, incident: Incident | None) -> Course:
+        """Its world says who was first."""
+        if incident is None:
+            return self
+        broken, why = incident.failure.round, in_one_line(incident.failure)
+        otherwise = self.otherwise and blaming(self.otherwise, broken, why)
+        return replace(self, decision=blaming(self.decision, broken, why), otherwise=otherwise)
+
+    def asking(self, hang_since: datetime | None) -> Course:
+        """The members are asked since then where they hang; None if they are not."""
+        otherwise = self.otherwise and asking(self.otherwise, hang_since)
+        return replace(self, decision=asking(self.decision, hang_since), otherwise=otherwise)
 
 
 def plan_world(

@@ -22,7 +22,7 @@ from controller.cache import Cache
 from controller.resources import ELASTICJOBS, NODECHECKS, NODES
 from crds import names
 from crds.elasticjob import ElasticJob, FailureRule, JobPhase
-from crds.elasticworker import ElasticWorker
+from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.nodecheck import Accelerator, NodeCheck
 from reconcilers.failure.rules import rules_of
 from reconcilers.job import run_policy
@@ -34,13 +34,14 @@ from reconcilers.pod.builder import (
     containers,
     fixed_variables,
     from_field,
+    grace_seconds,
     heartbeat_seconds,
     plain,
     pod_of,
 )
 from reconcilers.pod.gang import PodGroup, pod_group_of
 from reconcilers.pod.ownership import owner_uids
-from reconcilers.pod.resources import limits_of, resources_digest, resources_of
+from reconcilers.pod.resources import limits_of, resources_digest, resources_of, template_digest
 from reconcilers.world.minimum import minimum_workers
 from reconcilers.world.slots import slot_count
 
@@ -48,6 +49,7 @@ CHECK_COMMAND = ["dlr", "check-worker"]
 CHECK_HEARTBEAT_TIMEOUT_SECONDS = 30.0
 CHECK_GRACE_SECONDS = 5
 ANY_TAINT = {"operator": "Exists"}
+_ENDS = {JobPhase.SUCCEEDED: WorkerPhase.SUCCEEDED, JobPhase.FAILED: WorkerPhase.FAILED}
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,11 @@ class Assignment(ABC):
     @abstractmethod
     def released(self) -> bool:
         """Whether the worker may go: it gets no new Pod, and to lose the one it has is no failure."""
+
+    @property
+    def ended(self) -> WorkerPhase | None:
+        """How the job that it is there for has ended, if it has."""
+        return None
 
     @property
     @abstractmethod
@@ -105,6 +112,11 @@ class JobAssignment(Assignment):
         return self.job.spec.suspend or (
             phase is not None and (phase.finished or phase is JobPhase.SUSPENDED)
         )
+
+    @property
+    def ended(self) -> WorkerPhase | None:
+        phase = self.job.status.phase
+        return None if phase is None else _ENDS.get(phase)
 
     @property
     def heartbeat_timeout_seconds(self) -> float:
@@ -163,7 +175,7 @@ class CheckAssignment(Assignment):
         template, completed = self.check.spec.template, self.check.status.completion_time
         if pod_ended or completed is None:
             return None
-        grace = CHECK_GRACE_SECONDS if template is None else run_policy.grace_seconds(template)
+        grace = CHECK_GRACE_SECONDS if template is None else grace_seconds(template["spec"])
         return run_policy.seconds_to_leave(grace, completed, now)
 
 
@@ -203,7 +215,9 @@ def build_job_pod(job: ElasticJob, worker: ElasticWorker) -> Object:
     if resources:
         template["spec"]["containers"][0]["resources"] = resources
     pod = pod_of(worker, template, _environment(job, worker, template["spec"]))
-    pod["metadata"]["annotations"][names.ANNOTATION_RESOURCES] = resources_digest(resources)
+    annotations = pod["metadata"]["annotations"]
+    annotations[names.ANNOTATION_RESOURCES] = resources_digest(resources)
+    annotations[names.ANNOTATION_TEMPLATE] = template_digest(job, worker.spec.type)
     group = pod_group_of(job) if worker.spec.type == names.WORKER else None
     if group is not None:
         group.enlist(pod, worker.metadata.name)

@@ -108,7 +108,6 @@ class Environment:
 
 def fixed_variables(owner: Variables, worker: ElasticWorker, spec: Object, beat_seconds: float) -> Variables:
     """What the agent goes by; `owner` names the job or the check."""
-    grace_seconds = spec.get("terminationGracePeriodSeconds", DEFAULT_GRACE_SECONDS)
     return {
         **owner,
         names.ENV_NAMESPACE: from_field("metadata.namespace"),
@@ -119,8 +118,14 @@ def fixed_variables(owner: Variables, worker: ElasticWorker, spec: Object, beat_
         names.ENV_POD_IP: from_field("status.podIP"),
         names.ENV_NODE_NAME: from_field("spec.nodeName"),
         names.ENV_HEARTBEAT_SECONDS: plain(f"{beat_seconds:g}"),
-        names.ENV_GRACE_SECONDS: plain(str(grace_seconds)),
+        names.ENV_GRACE_SECONDS: plain(str(grace_seconds(spec))),
     }
+
+
+def grace_seconds(spec: Object) -> int:
+    """What a Pod has between SIGTERM and SIGKILL."""
+    seconds: int | None = spec.get("terminationGracePeriodSeconds")
+    return DEFAULT_GRACE_SECONDS if seconds is None else seconds
 
 
 def plain(text: str) -> Object:
@@ -143,6 +148,8 @@ def pod_of(worker: ElasticWorker, template: Object, environment: Environment) ->
         only_on(spec, worker.spec.node_name)
     for container in containers(spec):
         container["env"] = _merged(container.get("env") or [], environment)
+        # What ends before its agent can say why says so in the last lines of its log.
+        container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
     return {
         "apiVersion": "v1",
         "kind": "Pod",

@@ -48,9 +48,19 @@ def resources_digest(resources: Object) -> str:
     return hashlib.sha256(json.dumps(amounts, sort_keys=True).encode()).hexdigest()[:16]
 
 
+def template_digest(job: ElasticJob, type_: str) -> str:
+    """Of the template and variables of a type's Pods, but for resources, which have their own."""
+    template = job.spec.replica_specs[type_].template
+    first, *others = template["spec"]["containers"]
+    first = {key: value for key, value in first.items() if key != "resources"}
+    said = template | {"spec": template["spec"] | {"containers": [first, *others]}}
+    text = json.dumps([said, job.spec.envs, job.spec.agent.inject], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
 def mapping(found: Any) -> Object:
-    """The API server has not seen to it yet that it is one."""
-    return found if isinstance(found, dict) else {}
+    """A part of a template that may be null."""
+    return found or {}
 
 
 def _layer(resources: ResourceRequirements | None) -> dict[str, Object]:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from controller.wording import last_line, shortened
 from crds.elasticjob import FailureRule
 from crds.elasticworker import (
     AgentFailure,
@@ -30,7 +31,7 @@ from crds.elasticworker import (
 )
 from crds.model import Condition, ConditionStatus
 from reconcilers.account.worker_history import with_lives
-from reconcilers.conditions import with_condition
+from reconcilers.conditions import condition_of, with_condition
 from reconcilers.failure import budgets
 from reconcilers.failure.exit_class import (
     FREE,
@@ -44,6 +45,7 @@ from reconcilers.failure.exit_class import (
 )
 from reconcilers.failure.ground import highest_told
 from reconcilers.failure.rules import action_for, of_pod
+from reconcilers.pod.start import NOTHING, STARTED, Hindrance, hindrance_of
 
 QUICK_EXIT_SECONDS = 60.0
 ENDED = (WorkerPhase.FAILED, WorkerPhase.SUCCEEDED)
@@ -51,6 +53,7 @@ MAX_MESSAGE = 2_048
 MAX_REASON = 256
 SCHEDULED = "Scheduled"
 """Condition of an ElasticWorker: whether its Pod has a node."""
+WITHOUT_POD = "ended with its job, without a Pod"
 REPLACED = "Replaced"
 """Reason of the end of an incarnation whose Pod lived when it was replaced, for a failure in place."""
 
@@ -68,10 +71,14 @@ class Observation:
     """Set when the Pod's node is gone or not ready: why."""
     node: Mapping[str, Any] | None = None
     """Where the Pod is, or was."""
+    warning: Hindrance | None = None
+    """Of its Events, if it is late to start."""
     rules: Sequence[FailureRule] = ()
     """The job's failurePolicy."""
     released: bool = False
     """The job is suspended or finished, or the check is, so that a missing Pod is no failure."""
+    owner_ended: WorkerPhase | None = None
+    """How the job has ended, if it has: with it ends who has no Pod."""
 
 
 def observe(worker: ElasticWorker, seen: Observation, now: datetime) -> ElasticWorkerStatus:
@@ -162,7 +169,7 @@ def _replaced(worker: ElasticWorker, now: datetime) -> WorkerExit | None:
         exit_class=classify_process(report.failure),
         reason=REPLACED,
         exit_code=report.failure.exit_code,
-        **_words(report.failure, ""),
+        **_words(report.failure),
         node_name=status.node_name or "",
         pod_uid=report.pod_uid,
         time=now,
@@ -187,9 +194,10 @@ def _without_pod(
     if seen.released:
         if status.phase in ENDED:
             return status
-        return status.model_copy(
-            update={"phase": WorkerPhase.PENDING, "pod_name": None, "pod_uid": None, "node_name": None}
-        )
+        without_pod = {"pod_name": None, "pod_uid": None, "node_name": None}
+        if seen.owner_ended is not None:
+            return _with_its_owner(status, seen.owner_ended, WITHOUT_POD).model_copy(update=without_pod)
+        return status.model_copy(update={"phase": WorkerPhase.PENDING} | without_pod)
     gone = status.pod_uid or seen.gone_pod_uid
     if gone is None:
         return status
@@ -217,6 +225,8 @@ def _with_pod(
     )
     if phase == "Succeeded":
         return status.model_copy(update={"phase": WorkerPhase.SUCCEEDED, "message": "completed"})
+    if seen.owner_ended is not None and "deletionTimestamp" not in pod["metadata"]:
+        return _in_an_ended_job(status, pod, seen)
     if seen.released:
         return status
     if phase == "Failed" or pod["metadata"].get("deletionTimestamp"):
@@ -226,16 +236,42 @@ def _with_pod(
     if seen.heartbeat_lost_seconds is not None:
         end = heartbeat_lost(pod["metadata"]["name"], seen.heartbeat_lost_seconds)
         return _ended(worker, status, end, pod, seen, now)
-    return _alive(status, pod, running=phase == "Running", now=now)
+    return _alive(status, pod, seen.warning, running=phase == "Running", now=now)
+
+
+def _in_an_ended_job(
+    status: ElasticWorkerStatus, pod: dict[str, Any], seen: Observation
+) -> ElasticWorkerStatus:
+    """Its phase follows its Pod to the end; but that counts nothing any more."""
+    if pod.get("status", {}).get("phase") == "Failed":
+        end = classify_pod(pod, seen.node)
+        why = end.message or f"exit code {end.exit_code}"
+        return _with_its_owner(status, WorkerPhase.FAILED, f"ended with its job: {why}")
+    if seen.node_lost:
+        return _with_its_owner(status, WorkerPhase.FAILED, seen.node_lost)
+    return status
+
+
+def _with_its_owner(status: ElasticWorkerStatus, phase: WorkerPhase, message: str) -> ElasticWorkerStatus:
+    """Ended without an end of its own; who had ended before says so as before. Nothing is waited for."""
+    if status.phase in ENDED:
+        return status
+    return status.model_copy(update={"phase": phase, "message": message[:MAX_MESSAGE], "conditions": []})
 
 
 def _alive(
-    status: ElasticWorkerStatus, pod: dict[str, Any], *, running: bool, now: datetime
+    status: ElasticWorkerStatus,
+    pod: dict[str, Any],
+    warning: Hindrance | None,
+    *,
+    running: bool,
+    now: datetime,
 ) -> ElasticWorkerStatus:
     scheduled = next(
         (c for c in pod.get("status", {}).get("conditions", ()) if c.get("type") == "PodScheduled"), None
     )
     conditions = status.conditions
+    known = condition_of(conditions, STARTED)
     if scheduled is not None:
         is_true = scheduled.get("status") == "True"
         conditions = with_condition(
@@ -246,25 +282,29 @@ def _alive(
             "" if is_true else scheduled.get("message", ""),
             now,
         )
+    hindrance = None if running else hindrance_of(pod, known) or warning or _as_before(known)
+    if hindrance is not None and hindrance != NOTHING:
+        conditions = with_condition(conditions, STARTED, ConditionStatus.FALSE, *hindrance, now)
+    else:
+        conditions = [condition for condition in conditions if condition is not known]
     return status.model_copy(
         update={
             "phase": WorkerPhase.RUNNING if running else WorkerPhase.PENDING,
-            "message": "" if running else _why_pending(pod, scheduled),
+            "message": "" if running else _why_pending(scheduled, hindrance),
             "conditions": conditions,
         }
     )
 
 
-def _why_pending(pod: dict[str, Any], scheduled: dict[str, Any] | None) -> str:
+def _as_before(known: Condition | None) -> Hindrance | None:
+    """What an Event said holds until they are read again, or the Pod starts."""
+    return None if known is None else Hindrance(known.reason, known.message)
+
+
+def _why_pending(scheduled: dict[str, Any] | None, hindrance: Hindrance | None) -> str:
     if scheduled is not None and scheduled.get("status") != "True":
         return str(scheduled.get("message", ""))[:MAX_MESSAGE]
-    status = pod.get("status", {})
-    for container in (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())):
-        waiting = container.get("state", {}).get("waiting")
-        if waiting and waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
-            text = f"{container['name']}: {waiting['reason']}: {waiting.get('message', '')}"
-            return text.rstrip(": ")[:MAX_MESSAGE]
-    return ""
+    return hindrance.message[:MAX_MESSAGE] if hindrance is not None else ""
 
 
 def _ended(
@@ -275,9 +315,9 @@ def _ended(
     seen: Observation,
     now: datetime,
 ) -> ElasticWorkerStatus:
-    failure = _last_word(worker)
-    words = _words(None if end.exit_class in FREE and end.message else failure, end.message)
-    text = words["message"] or f"exit code {end.exit_code}"
+    failure = None if end.exit_class in FREE and end.message else _last_word(worker)
+    words = _words(failure, end.message, end.log)
+    text = words["message"] or _told_by_its_log(end)
     action = action_for(seen.rules, of_pod(pod, f"{text}\n{words['log_tail']}"))
     last_exit = WorkerExit(
         incarnation=worker.spec.incarnation,
@@ -326,10 +366,17 @@ def _last_word(worker: ElasticWorker) -> AgentFailure | None:
     return report.failure if report.failure.round >= report.observed_round else None
 
 
-def _words(failure: AgentFailure | None, message: str) -> dict[str, Any]:
+def _told_by_its_log(end: PodEnd) -> str:
+    """Of a process that left by itself, with the last line that it wrote, which mostly says why."""
+    text, line = f"exit code {end.exit_code}", last_line(end.log)
+    left = line and end.exit_class is ExitClass.USER_ERROR
+    return shortened(f"{text}: {line}", MAX_MESSAGE) if left else text
+
+
+def _words(failure: AgentFailure | None, message: str = "", log: str = "") -> dict[str, Any]:
     """What there is to say of an end: the training process's own words before the Pod's."""
     if failure is None:
-        return {"rank": None, "message": message[:MAX_MESSAGE], "log_tail": ""}
+        return {"rank": None, "message": message[:MAX_MESSAGE], "log_tail": log[-MAX_MESSAGE:]}
     said = (failure.message or message)[:MAX_MESSAGE]
     return {"rank": failure.rank, "message": said, "log_tail": failure.log_tail[-MAX_MESSAGE:]}
 
@@ -362,6 +409,13 @@ def stuck_by(worker: ElasticWorker) -> Condition | None:
         return None
     unscheduled = (c for c in worker.status.conditions if c.type == SCHEDULED)
     return next((c for c in unscheduled if c.status is ConditionStatus.FALSE), None)
+
+
+def hindered_by(worker: ElasticWorker) -> Condition | None:
+    """Why its Pod, which has a node, does not start."""
+    if worker.status.phase is not WorkerPhase.PENDING:
+        return None
+    return condition_of(worker.status.conditions, STARTED)
 
 
 def finished(worker: ElasticWorker, round_: int) -> bool:

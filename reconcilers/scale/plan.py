@@ -16,11 +16,10 @@ from crds.elasticjob import ElasticJob, JobPhase
 from crds.elasticworker import ElasticWorker
 from crds.model import ResourceRequirements
 from crds.scaleplan import PodMeta, ScalePlan
-from reconcilers.job.status import training_types
 from reconcilers.pod.builder import pod_name
 from reconcilers.scale.plan_resources import Amounts, requirements, too_large, too_much_in_all
 from reconcilers.world.minimum import stated_minimum
-from reconcilers.world.slots import wanted_slots
+from reconcilers.world.slots import training_types, wanted_slots
 
 LABEL_SCALE_TYPE = "scale-type"
 """DLRover's: `manual` or `auto`."""

@@ -9,10 +9,9 @@ from typing import Any
 
 from crds.elasticjob import ElasticJob
 from crds.model import ResourceRequirements
-from reconcilers.job.status import training_types
 from reconcilers.pod.quantities import format_bytes, parse
 from reconcilers.pod.resources import KINDS, mapping, resources_of
-from reconcilers.world.slots import slot_count
+from reconcilers.world.slots import slot_count, training_types
 
 Node = Mapping[str, Any]
 Quantities = Mapping[str, str | int]
@@ -86,7 +85,7 @@ def too_much_in_all(
     merged = {**job.status.resources}
     for type_, asked in resources.items():
         merged[type_] = laid_over(merged.get(type_), asked)
-    changed = job.model_copy(update={"status": job.status.model_copy(update={"resources": merged})})
+    changed = job.with_status(resources=merged)
     total: dict[str, Fraction] = {}
     for type_ in training_types(job):
         spec = job.spec.replica_specs[type_]

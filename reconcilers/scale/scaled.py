@@ -12,13 +12,12 @@ from crds import names
 from crds.elasticjob import ElasticJob, JobPhase, Rendezvous, RendezvousPhase
 from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.model import Condition, ConditionStatus
-from reconcilers.conditions import with_condition
-from reconcilers.job.status import training_types
+from reconcilers.conditions import is_false, with_condition
 from reconcilers.job.workers import slot_of
 from reconcilers.pod.worker_status import current_report
 from reconcilers.scale.rolling import Freshness, is_complete
 from reconcilers.world.participants import bounds_of
-from reconcilers.world.slots import Slot, migrations_of, present_slots, wanted_slots
+from reconcilers.world.slots import Slot, migrations_of, present_slots, training_types, wanted_slots
 
 SCALED = "Scaled"
 NAMED = 3
@@ -48,8 +47,7 @@ def with_scaled(
         now: for the transition time.
         anew: whether something was asked just now.
     """
-    known = next((c for c in conditions if c.type == SCALED), None)
-    under_way = known is not None and known.status is ConditionStatus.FALSE
+    under_way = is_false(conditions, SCALED)
     moving = bool(job.status.migrations or fresh.outdated)
     if not (anew or under_way or moving):
         return list(conditions)
@@ -65,7 +63,7 @@ def with_scaled(
 
 
 def phase_while_scaling(phase: JobPhase, conditions: Sequence[Condition]) -> JobPhase:
-    under_way = any(c.type == SCALED and c.status is ConditionStatus.FALSE for c in conditions)
+    under_way = is_false(conditions, SCALED)
     return JobPhase.SCALING if phase is JobPhase.RUNNING and under_way else phase
 
 

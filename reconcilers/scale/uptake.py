@@ -15,13 +15,20 @@ from crds import names
 from crds.elasticjob import ElasticJob, Rendezvous, RendezvousPhase, Scaling
 from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.scaleplan import ScalePlan, ScalePlanPhase
-from reconcilers.job.status import training_types
 from reconcilers.nodecheck.finished import LONG_AGO
 from reconcilers.pod.worker_status import current_report
 from reconcilers.scale.plan import Intent, intent_of
 from reconcilers.scale.plan_resources import laid_over
 from reconcilers.scale.rolling import Freshness
-from reconcilers.world.slots import Migration, Slots, migrations_of, slot_count, slots_of, with_slots
+from reconcilers.world.slots import (
+    Migration,
+    Slots,
+    migrations_of,
+    slot_count,
+    slots_of,
+    training_types,
+    with_slots,
+)
 
 Vacant = Mapping[str, frozenset[int]]
 """By type, retired slots of which nothing is left."""
@@ -106,8 +113,7 @@ def take_up(
     scaling = _scaling(job, plans.named, managed_fields, now)
     before = _count_before(job)
     changed = before is not None and scaling is not None and before != scaling.replicas
-    update = {"scale_plan": plan.metadata.name if plan is not None else None, "scaling": scaling}
-    after = after.model_copy(update={"status": after.status.model_copy(update=update)})
+    after = after.with_status(scale_plan=plan.metadata.name if plan is not None else None, scaling=scaling)
     return Uptake(after, due, before if changed else None)
 
 
@@ -137,11 +143,14 @@ def with_moves_done(
     job: ElasticJob, workers: Sequence[ElasticWorker], rendezvous: Rendezvous
 ) -> tuple[ElasticJob, list[Migration]]:
     """The job after the moves that this world completes, and those; without one, a running target does."""
+    moves = migrations_of(job)
+    if not moves:
+        return job, []
     by_slot = {(w.spec.type, w.spec.index): w for w in workers}
     members = set(rendezvous.members) if rendezvous.phase is RendezvousPhase.FORMED else set()
     done: list[Migration] = []
     changed: dict[str, Slots] = {}
-    for move in migrations_of(job):
+    for move in moves:
         source, target = by_slot.get((move.type, move.source)), by_slot.get((move.type, move.target))
         if target is None:
             continue
@@ -184,9 +193,7 @@ def _with_plan(job: ElasticJob, plan: ScalePlan, fresh: Freshness, vacant: Vacan
     resources = dict(job.status.resources)
     for type_, asked in intent.resources.items():
         resources[type_] = laid_over(resources.get(type_), asked)
-    update = {"resources": resources, "scale_plan_uid": plan.metadata.uid}
-    changed = job.model_copy(update={"status": job.status.model_copy(update=update)})
-    return with_slots(changed, slots)
+    return with_slots(job.with_status(resources=resources, scale_plan_uid=plan.metadata.uid), slots)
 
 
 def _adjusted(job: ElasticJob, type_: str, vacant: frozenset[int]) -> Slots:

@@ -58,19 +58,17 @@ def _of_launcher(worker: ReplicaSpec, envs: Mapping[str, Any]) -> int | None:
 
 
 def command_words(container: Mapping[str, Any]) -> Iterator[str]:
-    """Command and arguments. The API server has not seen to it yet that they are lists of strings."""
+    """Command and arguments."""
     for key in ("command", "args"):
-        found = container.get(key)
-        yield from (word for word in (found if isinstance(found, list) else ()) if isinstance(word, str))
+        yield from container.get(key) or ()
 
 
 def known_variables(worker: ReplicaSpec, envs: Mapping[str, Any], container: Mapping[str, Any]) -> Variables:
     """What is known of the container's environment: ours, the job's, its own, the later ones first."""
     replicas = str(worker.replicas)
     known = {"NODE_NUM": replicas, "WORKER_NUM": replicas}
-    own = container.get("env")
-    entries = [entry for entry in (own if isinstance(own, list) else ()) if isinstance(entry, dict)]
-    for name, value in (*envs.items(), *((str(entry.get("name")), entry) for entry in entries)):
+    own = ((entry["name"], entry) for entry in container.get("env") or ())
+    for name, value in (*envs.items(), *own):
         plain = value.get("value") if isinstance(value, dict) else value
         if plain is None:
             known.pop(name, None)  # it comes from elsewhere (valueFrom): not known here

@@ -9,14 +9,15 @@ stable and rank 0 is always the lowest slot. A round, once published as Formed, 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from controller.wording import shortened
 from crds.elasticjob import Rendezvous, RendezvousPhase
-from crds.elasticworker import AgentReport, AgentState
+from crds.elasticworker import AgentReport, AgentState, FailureCause
 from crds.protocol import PROTOCOL
+from reconcilers.failure.exit_class import KILL_EXIT_CODES
 
 NAMED_BREAKS = 3
 """The others are counted: a rack that is lost must not fill the status."""
@@ -158,6 +159,11 @@ def dissolve(published: Rendezvous, reason: str) -> Rendezvous:
     )
 
 
+def at_the_end(published: Rendezvous) -> Rendezvous:
+    """The last world of a job that has ended: it waits for nothing, and nobody is asked where it hangs."""
+    return published.model_copy(update={"hang_since": None, "reason": lasting(published.reason)})
+
+
 def held(
     published: Rendezvous, decision: Decision, until: datetime | None, why: str, now: datetime
 ) -> Decision:
@@ -166,9 +172,31 @@ def held(
     if wait <= 0 or not _replaces_a_broken_world(published, decision):
         return decision
     kept = without_new_world(published, decision, now)
-    reason = f"{_lasting(kept.rendezvous.reason)}; the next world waits {why}".removeprefix("; ")
+    reason = f"{lasting(kept.rendezvous.reason)}; the next world waits {why}".removeprefix("; ")
     world = kept.rendezvous.model_copy(update={"reason": reason})
     return replace(kept, rendezvous=world, look_again_seconds=wait)
+
+
+def blaming(decision: Decision, broken: int | None, why: str) -> Decision:
+    """The decision, whose world says who was first when the one of round `broken`, just before it, broke.
+
+    What it says of itself is who told first, and of a hang those who wait tell first as often as not.
+    """
+    world = decision.rendezvous
+    before = world.round - 1 if world.phase is RendezvousPhase.FORMED else world.round
+    if broken is None or broken != before or not world.reason:
+        return decision
+    moment = world.reason.removeprefix(lasting(world.reason))
+    reason = shortened(why, MAX_BREAKS) + moment
+    return replace(decision, rendezvous=world.model_copy(update={"reason": reason}))
+
+
+def asking(decision: Decision, hang_since: datetime | None) -> Decision:
+    """The decision, whose world asks its members since then where they hang; None if it does not."""
+    world = decision.rendezvous
+    if world.phase is not RendezvousPhase.REFORMING or world.hang_since == hang_since:
+        return decision
+    return replace(decision, rendezvous=world.model_copy(update={"hang_since": hang_since}))
 
 
 def without_new_world(published: Rendezvous, decision: Decision, now: datetime) -> Decision:
@@ -247,12 +275,22 @@ def _failure_of(index: int, incarnation: int, round_: int, member: Participant) 
     if report is None or report.observed_round < round_:
         return None  # has not acted on this round yet
     if report.state is AgentState.FAILED:
-        return Break(index, f"training processes of worker {index} failed", report)
+        return Break(index, _how_it_failed(index, report), report)
     if report.state is AgentState.STOPPED:
         return Break(index, f"worker {index} stopped")
     if report.state is AgentState.READY:
         return Break(index, f"worker {index} left the world")
     return None
+
+
+def _how_it_failed(index: int, report: AgentReport) -> str:
+    """Not yet whose fault that is: of a hang, those who wait tell first as often as not."""
+    failure = report.failure
+    if failure is not None and failure.cause is FailureCause.HANG:
+        return f"worker {index} reports a hang"
+    if failure is not None and failure.cause is None and failure.exit_code in KILL_EXIT_CODES:
+        return f"training processes of worker {index} were killed from outside"
+    return f"training processes of worker {index} failed"
 
 
 def _judge_formed(
@@ -269,7 +307,8 @@ def _judge_formed(
         if len(breaks) > NAMED_BREAKS:
             reason += f"; and {len(breaks) - NAMED_BREAKS} more"
         if bounds.floor(len(joinable)) and (
-            len(joinable) >= bounds.desired or _nobody_is_lost(published, breaks, joinable)
+            len(joinable) >= bounds.desired
+            or _nobody_is_lost(published, {b.index for b in breaks if b.departed}, joinable)
         ):
             keep = set(published.members)
             world = form(
@@ -288,10 +327,11 @@ def _leaves_dead_peers(breaks: Sequence[Break]) -> bool:
     return any(not (b.trains_on or b.stops_in_good_order) for b in breaks)
 
 
-def _nobody_is_lost(published: Rendezvous, breaks: Sequence[Break], joinable: Sequence[Participant]) -> bool:
+def _nobody_is_lost(
+    published: Rendezvous, departed: Collection[int], joinable: Sequence[Participant]
+) -> bool:
     """Whether all the members who are to stay are there: then there is nobody to wait for."""
-    staying = set(published.members) - {b.index for b in breaks if b.departed}
-    return staying <= {p.index for p in joinable}
+    return set(published.members).difference(departed) <= {p.index for p in joinable}
 
 
 def _with_fewer(
@@ -327,8 +367,10 @@ def _judge_reforming(
     published: Rendezvous, ranked: Sequence[Participant], bounds: Bounds, now: datetime
 ) -> Decision:
     joinable = [p for p in ranked if p.joinable]
-    reason = _lasting(published.reason)
-    if len(joinable) >= bounds.desired and bounds.floor(len(joinable)):
+    reason = lasting(published.reason)
+    leaving = {p.index for p in ranked if p.leaving}
+    complete = len(joinable) >= bounds.desired or _nobody_is_lost(published, leaving, joinable)
+    if complete and bounds.floor(len(joinable)):
         return Decision(form(published, joinable, bounds, reason, now, keep=set(published.members)))
     since = published.reforming_since or now
     wait = bounds.shrink_after_seconds - (now - since).total_seconds()
@@ -359,14 +401,14 @@ def _judge_forming(
 
 def _told(waiting: Rendezvous, joinable: Sequence[Participant], bounds: Bounds) -> Rendezvous:
     """The same, whose reason says what it waits for, if that is more workers than there are."""
-    reason = _lasting(waiting.reason)
+    reason = lasting(waiting.reason)
     if joinable and not bounds.floor(len(joinable)):
         few = f"{len(joinable)} of at least {bounds.least} workers are ready"
         reason = f"{reason}; {few}" if reason else few
     return waiting if reason == waiting.reason else waiting.model_copy(update={"reason": reason})
 
 
-def _lasting(reason: str) -> str:
+def lasting(reason: str) -> str:
     """Without what it says of the moment."""
     return _TOO_FEW.sub("", _HELD.sub("", reason))
 

@@ -144,6 +144,11 @@ def wanted_slots(job: ElasticJob, type_: str) -> tuple[int, ...]:
     return slots_of(job, type_).wanted(_slot_count(job, type_))
 
 
+def training_types(job: ElasticJob) -> list[str]:
+    """The replica types that get workers: all but DLRover's masters."""
+    return [type_ for type_ in job.spec.replica_specs if type_ not in names.MASTER_TYPES]
+
+
 def present_slots(job: ElasticJob, type_: str) -> tuple[int, ...]:
     """The wanted, and those that are to take the place of one."""
     return slots_of(job, type_).present(_slot_count(job, type_))
@@ -156,11 +161,10 @@ def with_slots(job: ElasticJob, changed: Mapping[str, Slots]) -> ElasticJob:
         t: Moves(sources=list(slots.moves), targets=list(slots.moves.values()))
         for t, slots in changed.items()
     }
-    update = {
-        "retired": {t: indices for t, indices in retired.items() if indices},
-        "migrations": {t: found for t, found in moves.items() if found.sources},
-    }
-    return job.model_copy(update={"status": job.status.model_copy(update=update)})
+    return job.with_status(
+        retired={t: indices for t, indices in retired.items() if indices},
+        migrations={t: found for t, found in moves.items() if found.sources},
+    )
 
 
 def slot_count(spec: ReplicaSpec, replicas: int | None = None) -> int:

@@ -109,8 +109,9 @@ class FakeCluster:
         )
         return round_
 
-    def reform(self) -> None:
-        self.publish(rendezvous={**self.job["status"]["rendezvous"], "phase": "Reforming"})
+    def reform(self, **world: Any) -> None:
+        """Give the world up; `world` has what else is told of it."""
+        self.publish(rendezvous={**self.job["status"]["rendezvous"], "phase": "Reforming", **world})
 
     @property
     def round(self) -> int:

@@ -10,6 +10,7 @@ from agent.monitor.dump import (
     format_frames,
     innermost_place,
     is_complete,
+    line_of_the_script,
     main_thread,
     waits_for_others,
     with_source,
@@ -134,3 +135,16 @@ def test_described_are_whole_lines_that_fit() -> None:
     assert MAX_FRAMES - 110 < len(text) <= MAX_FRAMES
     assert text.splitlines()[-1].endswith(" in f")
     assert len(format_frames([Frame("/app/train.py", 1, "f", "x" * 5_000)])) == MAX_FRAMES
+
+
+def test_line_of_the_script_lies_below_those_of_packages_and_the_standard_library() -> None:
+    packages = "/usr/lib/python3.11/site-packages"
+    mine = Frame("/app/train.py", 31, "load", "for batch in loader:")
+    frames = [
+        Frame("/usr/lib/python3.11/selectors.py", 415, "select"),
+        Frame(f"{packages}/torch/utils/data/dataloader.py", 1275, "_try_get_data"),
+        mine,
+        Frame("/app/train.py", 60, "main"),
+    ]
+    assert line_of_the_script(frames) == str(mine)
+    assert line_of_the_script(frames[:2]) == ""

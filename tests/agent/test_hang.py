@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ from agent.monitor.progress import ProgressFiles, RankProgress
 from agent.monitor.stacks import StackFiles
 from agent.rendezvous.world import Member
 from agent.report.failure import RankStack
+from crds.protocol import NO_STACK_OFFERED
 
 LIMIT = 60.0
 ALWAYS = StepReporting(as_first=True, as_other=True)
@@ -135,6 +138,16 @@ def test_in_a_world_that_broke_half_the_limit_is_enough_to_be_suspected() -> Non
     assert not watch.may_hang(LIMIT, 139)
 
 
+def test_who_is_asked_where_it_hangs_says_so_unless_it_makes_steps() -> None:
+    never_told = watched((110, [RankProgress()]), reporting=StepReporting())
+    assert never_told.may_hang(LIMIT, 110, asked=True)
+    before_its_first_step = begin(ALWAYS, first=False, now=100.0)
+    assert not before_its_first_step.may_hang(LIMIT, 131)
+    assert before_its_first_step.may_hang(LIMIT, 131, asked=True), "the others had made theirs"
+    training = watched((110, [told(110)]), (120, [told(120)]))
+    assert not training.may_hang(LIMIT, 121, asked=True)
+
+
 @given(st.lists(st.floats(0.01, 9.9), min_size=1, max_size=50), st.floats(10, 1_000))
 def test_who_tells_a_step_before_every_look_never_hangs(gaps: list[float], limit: float) -> None:
     watch, now = begin(ALWAYS, first=False, now=0.0), 0.0
@@ -170,11 +183,18 @@ def test_signs_of_life_are_never_in_the_future_nor_taken_back(
         watch = after
 
 
-def stack(rank: int, step: int | None, *, in_collective: bool) -> RankStack:
+def stack(rank: int, step: int | None, *, in_collective: bool = False) -> RankStack:
     return RankStack(rank, step, in_collective, "")
 
 
-def test_blamed_is_first_who_is_behind_then_who_does_not_wait_for_others() -> None:
+def test_who_waits_for_others_is_never_first_nor_who_does_not_say_before_who_does() -> None:
+    waits, mute = stack(0, 40, in_collective=True), replace(stack(1, 41), frames=NO_STACK_OFFERED)
+    hangs = stack(2, 41)
+    for told in permutations([waits, mute, hangs]):
+        assert order_by_suspicion(told) == [hangs, mute, waits]
+
+
+def test_blamed_is_who_does_not_wait_for_others_and_then_who_is_behind() -> None:
     waiting = [stack(0, 41, in_collective=True), stack(1, 41, in_collective=True)]
     assert order_by_suspicion([*waiting, stack(2, 41, in_collective=False)])[0].rank == 2
     assert order_by_suspicion([*waiting, stack(2, 40, in_collective=True)])[0].rank == 2

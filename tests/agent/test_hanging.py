@@ -68,6 +68,39 @@ def test_hang_is_told_with_the_rank_that_is_behind_and_its_stack_and_training_st
     assert agent.wait(10) == 0
 
 
+TELLS_NOTHING = """
+import os, time, torch
+rank = int(os.environ["RANK"])
+weight = torch.nn.Parameter(torch.ones(1))
+weight.grad = torch.ones(1)
+optimizer = torch.optim.SGD([weight], lr=0.01)
+def wait_for_the_other():
+    time.sleep(1000)
+for step in range(1, 6):
+    if step == 4 and rank == 1:
+        wait_for_the_other()
+    optimizer.step()
+    time.sleep(0.02)
+time.sleep(1000)
+"""
+
+
+def test_a_script_that_tells_nothing_is_judged_by_the_steps_of_its_optimizer(
+    cluster: FakeCluster, agents: Agents
+) -> None:
+    cluster.set_policy(hangTimeoutSeconds=2)
+    agents.start(0, "--nproc-per-node=2", agents.script(TELLS_NOTHING), warm=True)
+    cluster.wait_state({0: "Ready"}, 0)
+    cluster.form([0])
+    cluster.wait_state({0: "Failed"}, 1)
+    failure = failure_of(cluster, 0)
+    assert (failure["cause"], failure["rank"], failure["step"]) == ("Hang", 1, 3)
+    assert "script.py:8 in wait_for_the_other: time.sleep(1000)" in failure["message"].splitlines()[0]
+    assert [(stack["rank"], stack["step"]) for stack in failure["stacks"]] == [(1, 3), (0, 5)]
+    (round_,) = cluster.agent(0)["rounds"]
+    assert (round_["firstStep"], round_["lastStep"], round_["counted"]) == (1, 5, True)
+
+
 def test_who_is_busy_or_starts_slowly_or_never_tells_a_step_does_not_hang(
     cluster: FakeCluster, agents: Agents
 ) -> None:
@@ -119,6 +152,85 @@ def test_stacks_are_told_too_by_who_is_stopped_because_another_found_the_hang(
     failure = failure_of(cluster, 0)
     assert (failure["cause"], failure["round"]) == ("Hang", 1)
     assert "Failed" not in [report["state"] for _, report in cluster.reports]
+
+
+def ask_where_it_hangs(cluster: FakeCluster, agents: Agents, script: str, tmp_path: Path) -> None:
+    """Of a script that says when it has begun; until its agent has answered."""
+    agents.start(0, script)
+    cluster.wait_state({0: "Ready"}, 0)
+    cluster.form([0])
+    cluster.wait(lambda: (tmp_path / "work/begun").exists(), "the process to begin")
+    cluster.reform(brokenRound=1, hangSince="2026-01-01T12:00:00Z")
+    cluster.wait(lambda: "failure" in cluster.agent(0), "the agent to answer")
+
+
+def test_who_is_asked_where_it_hangs_says_so_though_it_never_told_a_step(
+    cluster: FakeCluster, agents: Agents, tmp_path: Path
+) -> None:
+    script = agents.script(
+        "import os, time, dlr\n"
+        "with dlr.busy(0.1): pass\n"
+        "open(os.environ['OUT'] + '/begun', 'w').close()\n"
+        "time.sleep(1000)\n"
+    )
+    ask_where_it_hangs(cluster, agents, script, tmp_path)
+    assert cluster.agent(0)["state"] == "Running", "its end would move its peers before they have answered"
+    cluster.reform(hangSince=None)
+    cluster.wait_state({0: "Ready"}, 1, 30)
+    failure = failure_of(cluster, 0)
+    assert (failure["cause"], failure["round"], failure["rank"]) == ("Hang", 1, 0)
+    assert "rank 0, before its first step, is at " in failure["message"]
+    assert "in <module>: time.sleep(1000)" in failure["message"]
+
+
+def test_who_is_asked_where_it_hangs_says_so_though_it_is_well(
+    cluster: FakeCluster, agents: Agents, tmp_path: Path
+) -> None:
+    script = agents.script(
+        "import os, time, dlr\n"
+        "dlr.report_step(3)\n"
+        "with dlr.busy(1000):\n"
+        "    open(os.environ['OUT'] + '/begun', 'w').close()\n"
+        "    time.sleep(1000)\n"
+    )
+    ask_where_it_hangs(cluster, agents, script, tmp_path)
+    failure = failure_of(cluster, 0)
+    assert (failure["round"], failure["rank"], failure["step"]) == (1, 0, 3)
+    assert failure["message"].startswith("does not hang: its last sign of life is ")
+    assert " s old: rank 0, after step 3, " in failure["message"]
+    assert "time.sleep(1000)" in failure["stacks"][0]["frames"]
+    assert cluster.agent(0)["state"] == "Running", "its end would move its peers before they have answered"
+    cluster.reform(hangSince=None)
+    cluster.wait_state({0: "Ready"}, 1, 30)
+
+
+LEAVES = """
+import os, sys, time, dlr
+rank, file = int(os.environ["RANK"]), os.environ["OUT"] + "/pid"
+dlr.report_step(7 + rank)
+if rank == 1:
+    with open(file + ".new", "w") as out: out.write(str(os.getpid()))
+    os.rename(file + ".new", file)
+    sys.exit(0)
+def lives():
+    try: return open(f"/proc/{open(file).read()}/stat").read().rpartition(")")[2].split()[0] != "Z"
+    except ProcessLookupError: return False
+    except FileNotFoundError: return not os.path.exists(file)
+while lives(): time.sleep(0.005)
+raise RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:7")
+"""
+
+
+def test_rank_that_finished_early_is_told_instead_of_its_neighbour_that_lost_it(
+    cluster: FakeCluster, agents: Agents
+) -> None:
+    agents.start(0, "--nproc-per-node=2", agents.script(LEAVES))
+    cluster.wait_state({0: "Ready"}, 0)
+    cluster.form([0])
+    cluster.wait_state({0: "Failed"}, 1, 30)
+    failure = failure_of(cluster, 0)
+    assert failure["message"].startswith("rank 1 finished early, at step 8; the others cannot go on")
+    assert (failure["rank"], failure["exitCode"]) == (1, 0)
 
 
 ENDS_SLOWLY = """

@@ -141,6 +141,25 @@ def test_kill_for_memory_is_told_as_such(left: Round) -> None:
     assert left.describe([other]).cause is None
 
 
+def test_signal_that_dlr_did_not_send_is_told_as_such(left: Round) -> None:
+    (failed,) = left.last({0: -9})[1]
+    assert left.describe([failed]).message == (
+        "the process was killed by SIGKILL from outside (dlr did not send it)"
+    )
+    (failed,) = left.last({1: -11})[1]
+    assert "from outside" not in left.describe([failed]).message, "that is its own crash"
+
+
+def test_process_that_ended_well_before_the_others_is_told_with_its_step(left: Round) -> None:
+    left.stderr(1, "the data is at its end\n")
+    early = left.post_mortem.describe_early_finish({0: 1, 1: 0}, {0: 4, 1: 5, 2: 6}, 3, 1)
+    assert early is not None
+    assert early.message.startswith("rank 5 finished early, at step 41; the others cannot go on\n")
+    assert (early.rank, early.exit_code, early.round, early.log_tail) == (5, 0, 3, "the data is at its end\n")
+    assert not early.is_consequence
+    assert left.post_mortem.describe_early_finish({0: 1}, {0: 4}, 3, 1) is None
+
+
 def test_a_reason_is_told_after_a_consequence_and_not_the_other_way_round(left: Round) -> None:
     left.stderr(0, PEERS)
     left.stderr(1, OWN)

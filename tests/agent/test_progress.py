@@ -17,6 +17,7 @@ import pytest
 from agent.monitor.progress import (
     ENV_PROGRESS_FILE,
     ENV_RUNTIME_METRICS,
+    FIRST_COUNT_SECONDS,
     ProgressFiles,
     ProgressMonitor,
     RankProgress,
@@ -24,7 +25,7 @@ from agent.monitor.progress import (
 )
 from agent.monitor.stepping import Figures, RoundProgress, StepReport
 from agent.report.reporter import Report
-from crds.protocol import AgentState
+from crds.protocol import PROGRESS_FORMAT, AgentState
 
 ROOT = Path(__file__).parents[2]
 
@@ -248,8 +249,14 @@ def stretch(round_progress: RoundProgress) -> tuple[int, int, int]:
 def tell(env: dict[str, str], step: int, at: float, first: StepReport | None = None) -> None:
     """As the SDK does, at a time of our choice."""
     told = first or StepReport(0.0, 0)
-    record = struct.pack("qdqdqdqd", step, at, 0, 0.0, 0, 0.0, told.step, told.at)
-    Path(env[ENV_PROGRESS_FILE]).write_bytes(record)
+    words = (step, at, 0, 0.0, 0, 0.0, told.step, told.at, 0, 0.0, 0, 0.0)
+    Path(env[ENV_PROGRESS_FILE]).write_bytes(struct.pack(PROGRESS_FORMAT, *words))
+
+
+def count(env: dict[str, str], step: int, at: float, first: StepReport) -> None:
+    """As the hook of a process does whose script tells nothing."""
+    words = (0, 0.0, 0, 0.0, 0, 0.0, 0, 0.0, step, at, first.step, first.at)
+    Path(env[ENV_PROGRESS_FILE]).write_bytes(struct.pack(PROGRESS_FORMAT, *words))
 
 
 def test_what_was_trained_is_told_by_round(files: ProgressFiles) -> None:
@@ -295,3 +302,53 @@ def test_rounds_that_an_earlier_agent_of_the_pod_told_stay(files: ProgressFiles)
     (env,) = files.renew(1)
     report_step(env, 3)
     assert [r.round for r in monitor.figures().rounds] == [2, 3, 4, 5, 6, 7, 8, 9]
+
+
+def test_what_was_counted_says_how_far_a_script_is_that_tells_nothing(files: ProgressFiles) -> None:
+    monitor = ProgressMonitor(files, FakeReporter())  # type: ignore[arg-type]
+    (env,) = files.renew(1)
+    now = time.monotonic()
+    count(env, 6, now, first=StepReport(now - 10, 1))
+    figures = monitor.figures()
+    assert figures.rounds == (RoundProgress(1, 1, 6, pytest.approx(10), counted=True),)
+    assert figures.progress and figures.progress.seconds_per_step == pytest.approx(2)
+    rank = files.read_rank(0)
+    assert (rank.step, rank.last_report_at, rank.reports_steps) == (6, pytest.approx(now), True)
+
+
+def test_a_first_count_waits_for_what_the_script_may_tell_in_a_moment(files: ProgressFiles) -> None:
+    (env,) = files.renew(1)
+    now = time.monotonic()
+    count(env, 1, now, first=StepReport(now, 1))
+    assert files.read() == Snapshot({})
+    assert files.read_rank(0) == RankProgress()
+    long_ago = now - FIRST_COUNT_SECONDS
+    count(env, 1, long_ago, first=StepReport(long_ago, 1))
+    assert files.read().newest == StepReport(pytest.approx(long_ago), 1)
+
+
+def test_once_a_script_tells_its_steps_nothing_counts_that_was_counted(files: ProgressFiles) -> None:
+    reporter = FakeReporter()
+    monitor = ProgressMonitor(files, reporter)  # type: ignore[arg-type]
+    first, second = files.renew(2)
+    now = time.monotonic()
+    count(second, 6, now - 5, first=StepReport(now - 10, 1))
+    assert [r.counted for r in monitor.figures().rounds] == [True]
+    tell(first, 1_006, now, first=StepReport(now - 1, 1_005))
+    figures = monitor.figures()
+    assert figures.progress and figures.progress.step == 1_006
+    assert figures.rounds == (RoundProgress(1, 1_005, 1_006, pytest.approx(1)),)
+    assert files.read_rank(1) == RankProgress(), "its number compares with no other"
+
+    first, second = files.renew(2)
+    count(second, 6, now, first=StepReport(now - 10, 1))
+    assert files.read() == Snapshot({})
+
+
+def test_a_slot_whose_script_told_its_steps_before_waits_for_them(files: ProgressFiles) -> None:
+    known = ProgressFiles(told=True)
+    (env,) = known.renew(1)
+    now = time.monotonic()
+    count(env, 6, now, first=StepReport(now - 10, 1))
+    assert known.read() == Snapshot({})
+    known.remove()

@@ -432,6 +432,8 @@ def test_agent_forks_round_after_round_and_leaves_nothing_behind(
         cluster.wait_state({0: "Failed"}, round_)
         assert cluster.agent(0)["failure"]["signal"] == "SIGKILL"
     (parent,) = children(agent.pid)
+    shown = Path(f"/proc/{agent.pid}/cmdline").read_text()
+    assert "script.py" in shown and PADDING not in shown
     agent.terminate()
     assert agent.wait(20) == 143
     assert not Path(f"/proc/{parent}").exists()

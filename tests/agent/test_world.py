@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -69,6 +71,14 @@ def test_acting_settles(world: World, observed: int, state: AgentState, phase: s
         assert next_action(world, ME, world.round, AgentState.READY, phase) == WAIT
     elif action.verb is Verb.EXIT:
         assert next_action(world, ME, observed, AgentState.STOPPED, phase) == WAIT
+
+
+def test_world_that_hangs_asks_its_members_where_they_are() -> None:
+    asked = Rendezvous(round=1, phase=RendezvousPhase.REFORMING, hang_since=datetime.now(UTC))
+    for world in (asked, asked.model_copy(update={"hang_since": None})):
+        read = World.parse(world.to_wire())
+        assert read is not None
+        assert read.hangs is (world is asked)
 
 
 @given(worlds, rounds, states, alive_phases)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import subprocess
 import sys
@@ -14,7 +15,9 @@ import yaml
 from typer.testing import CliRunner
 
 import deploy
-from dlr.commands.application import application
+from dlr.commands.application import Commands, application
+from dlr.commands.job.commands import JobCommands
+from dlr.commands.lazy import LazyGroup
 from tests.cli.scripted import kubeconfig_for
 
 Dlr = Callable[..., Any]
@@ -177,7 +180,7 @@ def test_images_as_registries_name_them_are_taken(dlr: Dlr, image: str) -> None:
 
 
 def test_what_only_installing_needs_is_not_imported_at_the_start() -> None:
-    program = "import sys, dlr.commands.application; print(*sys.modules)"
+    program = "import sys, dlr.commands.application, dlr.commands.install.command; print(*sys.modules)"
     loaded = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
     ).stdout.split()
@@ -220,8 +223,13 @@ def test_up_on_a_port_in_use_is_one_sentence(dlr: Dlr, tmp_path: Path) -> None:
     )
 
 
-def test_down_of_no_cluster_is_fine(dlr: Dlr, tmp_path: Path) -> None:
-    assert dlr("down", "--home", str(tmp_path / "none")).exit_code == 0
+def test_down_of_no_cluster_is_fine_unless_one_is_named(
+    dlr: Dlr, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DLR_HOME", str(tmp_path / "none"))
+    assert dlr("down").exit_code == 0
+    done = dlr("down", "--home", str(tmp_path / "none"))
+    assert (done.exit_code, done.err) == (1, f"dlr: There is no embedded cluster in {tmp_path}/none.\n")
 
 
 def test_controller_on_a_port_in_use_is_one_sentence(dlr: Dlr, tmp_path: Path) -> None:
@@ -268,3 +276,38 @@ def test_importing_dlr_in_a_training_script_is_light() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
     )
     assert not {"typer", "rich", "kubernetes", "pykube", "yaml", "torch"} & set(loaded.stdout.split())
+
+
+@pytest.mark.parametrize("group", [Commands, JobCommands])
+def test_lists_of_commands_have_their_own_first_lines(group: type[LazyGroup]) -> None:
+    for name, command in group.lazy.items():
+        first_line = command.load(name).help.strip().splitlines()[0]
+        assert command.summary == first_line, name
+
+
+def test_a_command_imports_no_other() -> None:
+    program = "import sys; from dlr.commands.application import application as a; a(['job', '--help'], standalone_mode=False); print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    heavy = {"yaml", "ssl", "dlr.commands.cluster", "dlr.commands.job.status", "crds.elasticjob"}
+    assert not heavy & set(done.stderr.split())
+
+
+def test_version(dlr: Dlr) -> None:
+    assert re.fullmatch(r"dlr \d+\.\d+\.\d+\S*\n", dlr("--version").out)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("--help > /dev/full", "dlr: No space left on device.\n"),
+        ("manifests > /dev/full", "dlr: No space left on device.\n"),
+        ("--help | true", ""),
+        ("manifests | head -1", ""),
+    ],
+)
+def test_output_that_nobody_takes_is_no_traceback(line: str, says: str) -> None:
+    command = f"{sys.executable} -m dlr.cli {line}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, timeout=60)
+    assert done.stderr == says

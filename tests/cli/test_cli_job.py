@@ -11,6 +11,7 @@ import yaml
 
 from dlr.commands import following
 from dlr.commands.job import logs
+from dlr.commands.job.report import phase_since
 from tests.cli.scripted import (
     GROUP_PATH,
     Answer,
@@ -428,3 +429,17 @@ class TestFailures:
     def test_server_that_speaks_no_kubernetes(self, server: ScriptedServer, dlr: Dlr) -> None:
         server.answers[f"GET {JOBS}"] = Answer(200, "<html>hello</html>")
         assert "is not a Kubernetes object" in dlr("job", "list").err
+
+
+@pytest.mark.parametrize("phase", ["Restarting", "Pending"])
+def test_a_job_that_waits_does_so_since_it_does_not_run(phase: str) -> None:
+    stopped = {
+        "type": "Running",
+        "status": "False",
+        "reason": phase,
+        "lastTransitionTime": "2026-01-03T00:00:00Z",
+    }
+    waiting = job(phase=phase, conditions=[stopped])
+    assert phase_since(waiting) == "2026-01-03T00:00:00Z"
+    stopped["reason"] = "Suspended"
+    assert phase_since(waiting) == waiting["metadata"]["creationTimestamp"]

@@ -64,6 +64,17 @@ def test_each_worker_has_a_line_with_its_last_failure(troubled: screen.Snapshot)
     assert entry(lines, "2 ").endswith("1 (NodeLost 1)  NodeLost, 2m59s ago: the node is gone")
 
 
+def test_on_80_columns_the_reason_of_a_failure_is_there(troubled: screen.Snapshot) -> None:
+    lines = drawn(troubled, width=80)
+    assert max(map(len, lines)) <= 80
+    assert entry(lines, "RANK").split() == ["POD", "STATE", "STEP", "RESTARTS", "LAST", "FAILURE"]
+    first = next(number for number, line in enumerate(lines) if line.startswith("2  "))
+    told = [*lines[first].split(), *lines[first + 1].split()]
+    assert " ".join(told) == "2 digits-worker-2-2 Running 401 1 NodeLost, 2m59s ago: the node is gone"
+    low = drawn(troubled, width=80, height=26)
+    assert "NodeLost, 2m59s ago: the node…" in next(line for line in low if line.startswith("2  "))
+
+
 def test_worker_that_died_of_a_peer_s_failure_says_no_more_than_that(troubled: screen.Snapshot) -> None:
     text = "RuntimeError: [gloo/transport/tcp/pair.cc:537] Connection closed by peer [127.0.0.7]:51633."
     troubled.workers[0]["status"]["agent"]["failure"] = RAISED | {"rank": 0, "message": text}

@@ -16,7 +16,7 @@ from dlr.commands.job.timeline import life as lives
 from dlr.commands.job.timeline.blame import Failure
 from dlr.commands.job.timeline.episodes import Span, members_of
 from dlr.commands.job.timeline.life import Life, NoHistory, Start, life_of, training_share
-from reconcilers.failure.incidents import Incident
+from reconcilers.failure.incidents import Guilt, Incident
 from reconcilers.job.outcome import incident_line
 from tests.cli.scripted import event, job, worker
 from tests.cli.troubled import (
@@ -112,6 +112,21 @@ def test_failures_that_only_the_worlds_reasons_remember_are_shown() -> None:
     )
 
 
+@pytest.mark.parametrize("ended", [59, 62, 85])
+def test_deleted_pod_is_one_failure_though_the_next_world_names_its_worker_too(ended: float) -> None:
+    history = [
+        episode("Training", 12, 1, "0-1"),
+        episode("Recovering", 60, 1, "0-1", "worker 1 left the world: its Pod was deleted"),
+        episode("Recovering", 75, 2, "0-1", "worker 1 left the world: its Pod was deleted"),
+        episode("Training", 86, 2, "0-1"),
+    ]
+    lives = [life(1, "n", 0, 5, endedAt=at(ended), exitClass="Killed"), life(2, "n", 63, 70)]
+    drawn = life_of(
+        troubled_job(lastFailure=None, history=history), [worker(1, history=lives)], [], None, NOW
+    )
+    assert [(each.at, each.what) for each in drawn.lanes[0].failures] == [(ended, "Killed")]
+
+
 GLOO = "RuntimeError: [gloo/transport/tcp/pair.cc:537] Connection closed by peer [127.0.0.7]:51633."
 
 
@@ -163,7 +178,7 @@ def test_event_is_read_as_the_controller_writes_it() -> None:
         worker="digits-worker-0", rank=0, exit_class="OOM", message="MemoryError: (all)\nof it", time=NOW
     )
     for action, late in ((None, ""), (FailureAction.REPLACE, " was first, and not digits-worker-1")):
-        line = incident_line(Incident(ExitClass.OOM, failure, action))
+        line = incident_line(Incident(ExitClass.OOM, failure, Guilt.OWN, action=action))
         told = failures([broken(60, f"round 1: {line}{late}")])[0]
         assert [(each.what, each.text) for each in told] == [("OOM", "MemoryError: (all)")]
 
@@ -186,7 +201,7 @@ def test_combined_event_is_of_the_last_that_it_tells() -> None:
 
 def test_event_that_only_heard_of_consequences_blames_nobody() -> None:
     failure = JobFailure(worker="digits-worker-0", rank=0, exit_class="Unknown", message=GLOO, time=NOW)
-    line = incident_line(Incident(ExitClass.UNKNOWN, failure))
+    line = incident_line(Incident(ExitClass.UNKNOWN, failure, Guilt.FOLLOWS))
     _, named, _ = failures([broken(60, f"round 1: {line}")])
     assert [failure.what for failure in named] == ["failed"]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -9,9 +11,12 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from dlr.commands.job.timeline.drawing import SVG, draw_png, draw_svg, ticks, title
-from dlr.commands.job.timeline.life import Life, life_of
+from dlr.commands.job.timeline.drawing import PHONE, SVG, draw_png, draw_svg, ticks
+from dlr.commands.job.timeline.labels import Side, sides
+from dlr.commands.job.timeline.life import Life, life_of, title
 from dlr.commands.job.timeline.page import page
 from tests.cli.scripted import GROUP_PATH, ScriptedServer, job, listing, worker
 from tests.cli.troubled import NOW, life, troubled_job, troubled_workers
@@ -38,7 +43,7 @@ def test_svg_names_states_rounds_workers_and_goodput(troubled: Life) -> None:
     assert {"job", "worker-0 (node-0)", "worker-2 (node-3)", "round 1", "round 3"} <= set(shown)
     assert {"Training", "Recovering", "failure", "new Pod", "goodput 81.0%"} <= set(shown)
     tips = texts_of(svg, "title")
-    assert "UserError, digits-worker-1, at 1m: ValueError: a <bad> batch" in tips
+    assert "UserError, digits-worker-1, at 1m (00:01:00 UTC): ValueError: a <bad> batch" in tips
     assert "Training for 2m28s, 2m32s to 5m: Pod 2 on node-3, round 3" in tips
     assert "round 2, workers 0-2" in tips
     assert draw_svg(troubled) == svg
@@ -56,12 +61,63 @@ def test_png_is_a_picture(troubled: Life) -> None:
 
 
 def test_page_shows_the_picture_and_the_same_in_tables(troubled: Life) -> None:
-    written = page(troubled, draw_svg(troubled))
+    written = page(troubled, draw_svg(troubled), draw_svg(troubled, PHONE))
     assert "<svg" in written
     assert "<td>ValueError: a &lt;bad&gt; batch</td>" in written
     assert "<td>worker 2 was lost: its node node-2 is gone</td>" in written
     for outside in ('src="http', "<script", "@import"):
         assert outside not in written
+
+
+def test_a_narrow_window_has_a_drawing_of_its_own_and_no_id_is_there_twice(troubled: Life) -> None:
+    narrow = draw_svg(troubled, PHONE)
+    assert float(ElementTree.fromstring(narrow).get("viewBox", "").split()[2]) <= 390  # as wide as a phone
+    assert "worker-0" in texts_of(narrow, "text")
+    written = page(troubled, draw_svg(troubled), narrow)
+    assert 'name="viewport"' in written
+    clips = re.findall(r'<clipPath id="([^"]+)"', written)
+    assert len(clips) == len(set(clips))
+
+
+def test_drawing_and_page_have_colours_for_the_dark(troubled: Life) -> None:
+    svg = draw_svg(troubled)
+    assert "prefers-color-scheme: dark" in svg
+    for colour in ("fill: #ffffff", "stroke: #000000"):  # by which the style finds what it changes
+        assert f'style="{colour}' in svg
+    assert page(troubled, svg, svg).count("prefers-color-scheme: dark") == 3
+
+
+def test_scale_has_the_wall_clock_too(troubled: Life) -> None:
+    assert {"1m", "00:01:00", "UTC"} <= set(texts_of(draw_svg(troubled), "text"))
+
+
+WHOLE = 1_000.0
+
+
+@given(
+    marks=st.lists(st.tuples(st.floats(0, WHOLE), st.sampled_from([0.0, 30.0, 200.0])), max_size=12).map(
+        sorted
+    ),
+    around=st.floats(0.5, 20),
+)
+def test_no_label_lies_under_a_cross_or_another_label(
+    marks: list[tuple[float, float]], around: float
+) -> None:
+    places, widths = [at for at, _ in marks], [width for _, width in marks]
+    found = sides(places, widths, around=around, begin=0.0, end=WHOLE)
+    labels = [
+        (at + around, at + around + width) if side is Side.RIGHT else (at - around - width, at - around)
+        for at, width, side in zip(places, widths, found, strict=True)
+        if side is not None
+    ]
+    assert all(0 <= begin < end <= WHOLE for begin, end in labels)
+    taken = sorted([*labels, *((at, at) for at in places)])
+    assert all(before[1] <= after[0] for before, after in pairwise(taken))
+
+
+def test_a_lonely_cross_has_its_label_at_the_right_and_at_the_end_at_the_left() -> None:
+    assert sides([10.0, 95.0], [20.0, 20.0], around=1, begin=0, end=100) == [Side.RIGHT, Side.LEFT]
+    assert sides([10.0, 15.0], [20.0, 20.0], around=1, begin=0, end=100) == [None, Side.RIGHT]
 
 
 def test_title_says_what_is_not_shown() -> None:
@@ -113,11 +169,26 @@ class TestCommand:
         server.answers |= {JOB: [job(), troubled_job()], WORKERS: listing(), EVENTS: listing()}
         odd = dlr("job", "timeline", "digits", "-o", "x.pdf")
         assert (odd.exit_code, odd.err) == (
-            1,
+            2,
             "dlr: x.pdf: a timeline is a file that ends with .svg, .png, .html.\n",
         )
         assert server.requests == []
         early = dlr("job", "timeline", "digits", "-o", str(tmp_path / "x.svg"))
         assert early.exit_code == 1 and "'digits' has no history yet" in early.err
         nowhere = dlr("job", "timeline", "digits", "-o", str(tmp_path / "none" / "x.svg"))
-        assert nowhere.exit_code == 1 and "x.svg cannot be written: No such file or directory." in nowhere.err
+        assert nowhere.exit_code == 2 and "x.svg cannot be written: there is no folder " in nowhere.err
+        (tmp_path / "folder.svg").mkdir()
+        taken = dlr("job", "timeline", "digits", "-o", str(tmp_path / "folder.svg"))
+        assert taken.exit_code == 1 and "folder.svg cannot be written: Is a directory." in taken.err
+
+    def test_text_goes_to_the_terminal_and_needs_no_matplotlib(
+        self, server: ScriptedServer, dlr: Dlr, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        server.answers |= {JOB: troubled_job(), WORKERS: listing(*troubled_workers()), EVENTS: listing()}
+        monkeypatch.setitem(sys.modules, "matplotlib", None)
+        monkeypatch.setenv("COLUMNS", "60")
+        shown = dlr("job", "timeline", "digits", "--text")
+        assert (shown.exit_code, shown.err) == (0, "")
+        assert "\nworker-1  " in shown.out
+        both = dlr("job", "timeline", "digits", "--text", "-o", "x.svg")
+        assert (both.exit_code, both.err) == (2, "dlr: --text writes no file; drop it, or --output.\n")

@@ -179,7 +179,7 @@ class TestKubernetesAio:
 
 
 class TestPykube:
-    """pykube-ng, which the CLI uses."""
+    """pykube-ng, which the e2e tests use."""
 
     @pytest.fixture
     def client(self, kubeconfig: str) -> Any:

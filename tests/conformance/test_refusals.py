@@ -10,7 +10,7 @@ from .conftest import Maker
 from .kubectl import Kubectl
 from .objects import configmap, widget
 from .rawapi import APPLY_PATCH, Api
-from .resources import CONFIGMAPS, WIDGETS, Resource
+from .resources import CONFIGMAPS, PODS, WIDGETS, Resource
 
 JSON = dict[str, Any]
 
@@ -40,3 +40,20 @@ async def test_protobuf_of_kinds_that_nobody_sends(api: Api, namespace: str) -> 
 async def test_kubectl_apply_server_side(kubectl: Kubectl, namespace: str) -> None:
     said = await kubectl.refused("apply", "--server-side", "-f", "-", stdin=widget(namespace, "w"))
     assert "no server-side apply" in said
+
+
+async def test_kubectl_says_that_there_is_no_such_kind(kubectl: Kubectl, namespace: str) -> None:
+    misspelt = widget(namespace, "w") | {"kind": "Widgett"}
+    said = await kubectl.refused("apply", "-f", "-", stdin=misspelt)
+    assert 'no matches for kind "Widgett"' in said
+
+
+async def test_kubectl_debug_says_that_there_are_no_ephemeral_containers(
+    kubectl: Kubectl, make: Maker, api: Api
+) -> None:
+    pod = {"containers": [{"name": "main", "image": "x", "command": ["sleep", "1"]}]}
+    metadata = {"name": "p", "namespace": make.namespace}
+    body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod}
+    (await api.create(PODS, body)).expect(201)
+    said = await kubectl.refused("debug", "p", "--image=x", "-n", make.namespace)
+    assert "ephemeral containers are disabled for this cluster" in said

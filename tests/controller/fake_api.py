@@ -171,9 +171,9 @@ class FakeApi:
         self.watches += 1
         with suppress(ConnectionError):
             while not self.closing:
+                changed = self.changed
                 await self.running.wait()
                 await self.watching.wait()
-                changed = self.changed
                 if at < self.oldest:
                     await _send(response, {"type": "ERROR", "object": _status(410, "Expired", "too old")})
                     return response

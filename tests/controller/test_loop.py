@@ -1,5 +1,6 @@
 import asyncio
 import logging
+import time
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -9,6 +10,7 @@ from controller.loop import ReconcileLoop, ReconcileTimeout, make_queue
 from controller.metrics import QueueMetrics, ReconcileMetrics
 from controller.namespaces import TerminatingNamespaces
 from controller.reconciler import Reconciler, Reporter, Request, Result, TerminalError
+from controller.slices import SLICE_SECONDS
 from crds.model import StatusBeyondLimits
 from tests.controller import virtual_time
 from tests.controller.virtual_time import now
@@ -186,6 +188,33 @@ def test_reconcile_that_cancels_itself_does_not_end_the_worker():
     reconciler = Scripted(asyncio.CancelledError())
     read = play(reconciler)
     assert results(read) == {"error": 1, "success": 1}
+
+
+class Busy(Reconciler):
+    """Computes, and waits for nothing. Counts how often others had a turn before each look."""
+
+    def __init__(self):
+        self.turns = 0
+        self.turns_before = []
+
+    async def reconcile(self, request):
+        self.turns_before.append(self.turns)
+        asyncio.get_running_loop().call_soon(self._others)
+        until = time.perf_counter() + SLICE_SECONDS
+        while time.perf_counter() < until:
+            pass
+        return Result()
+
+    def _others(self):
+        self.turns += 1
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_looks_that_wait_for_nothing_give_others_a_turn_between_any_two_slices(workers):
+    busy = Busy()
+    play(busy, workers=workers, requests=[Request("ns", f"job-{number}") for number in range(20)])
+    assert len(busy.turns_before) == 20
+    assert len(set(busy.turns_before)) == 20
 
 
 def test_requests_are_worked_on_side_by_side_by_as_many_workers():

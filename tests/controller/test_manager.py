@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import aiohttp
 import pytest
@@ -14,6 +14,7 @@ from controller.errors import Unavailable
 from controller.loop_thread import LoopThread
 from controller.manager import Manager, ManagerOptions
 from controller.reconciler import Reconciler, Request, Result
+from controller.reflector import Watching
 from controller.resources import ELASTICJOBS, NODES, PODS
 from controller.servers import Listen
 from tests.controller.fake_api import client_of, fake_api
@@ -94,6 +95,10 @@ async def running(manager):
             await asyncio.wait([task])
 
 
+def is_watching(cache):
+    return all(isinstance(informer._state, Watching) for informer in cache._informers.values())
+
+
 async def eventually(condition):
     async with asyncio.timeout(5):
         while not condition():  # noqa: ASYNC110 - what is waited for has no event to wait on
@@ -139,6 +144,19 @@ async def test_the_second_manager_acts_when_the_first_stops():
                 assert not (first_reconciler if standby is first else second_reconciler).requests
             if leader is first:
                 await second_reconciler.until_called_for("a")
+
+
+async def test_a_standby_whose_watches_hang_acts_on_what_is_there_when_it_takes_over():
+    async with fake_api() as api, client_of(api) as one, client_of(api) as two, AsyncExitStack() as standby:
+        first, _ = make_manager(one)
+        second, reconciler = make_manager(two)
+        async with running(first):
+            await eventually(lambda: first.is_leader)
+            await standby.enter_async_context(running(second))
+            await eventually(lambda: second.cache.synced and is_watching(second.cache))
+            api.hold_watches()
+            api.put(JOBS_PATH, job("a"))
+        await reconciler.until_called_for("a")
 
 
 async def test_a_leader_cut_off_from_the_server_ends_with_a_clear_error():

@@ -69,7 +69,7 @@ def test_whatever_a_master_says_no_reconciler_reads_it(type_: str, master: Any) 
     manifest["spec"]["replicaSpecs"][type_] = master
     found = ElasticJob.model_validate(manifest).spec.replica_specs[type_]
     assert found.replicas == 0
-    assert found.template["spec"]["containers"] == [{}]
+    assert found.template["spec"]["containers"] == [{"name": "ignored", "image": "none"}]
 
 
 def test_a_job_of_a_thousand_workers_stays_small() -> None:

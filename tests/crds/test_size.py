@@ -38,6 +38,10 @@ CONDITIONS = (
     ("Scaled", "False", "Scaling"),
     ("NodesChecked", "Unknown", "Checking"),
     ("Reconciled", "True", "Reconciled"),
+    ("StepsKnown", "True", "Counted"),
+    ("PodsAccepted", "False", "PodInvalid"),
+    ("WorkersStarted", "False", "ImagePullBackOff"),
+    ("TemplateApplied", "False", "WaitsForNextPods"),
 )
 CLASSES = (
     "UserError",
@@ -108,7 +112,11 @@ def busy(world: Rendezvous, *, full: bool, **more: Any) -> ElasticJobStatus:
 
     real = {
         "WorldFormed": world.reason[:128],
-        "WorkersScheduled": "64 Pods cannot be scheduled; llm-pretraining-405b-worker-9312: 0/10400 nodes are "
+        "WorkersStarted": "64 Pods cannot start, waiting since 2026-11-22T08:00:00Z; llm-pretraining-405b-worker-9312: "
+        "main: ErrImagePull: registry.example.com/llm/train:2026-11-22: not found",
+        "TemplateApplied": "9312 of 10000 Pods were made before the template was changed: each goes on as it is, and "
+        "the worker's next Pod has the change. Suspend and resume the job to have it in all now",
+        "WorkersScheduled": "64 Pods cannot be scheduled, waiting since 2026-11-22T08:00:00Z; llm-pretraining-405b-worker-9312: 0/10400 nodes are "
         "available: 64 Insufficient nvidia.com/gpu, 10336 node(s) didn't match Pod's node affinity/selector",
         "WorkersGivenUp": "not started again, since there are enough others: llm-pretraining-405b-worker-17 "
         "failed 4 times by HardwareError without getting further, with restartCount 3",
@@ -224,14 +232,14 @@ def aged(members: list[int], relaunches: int) -> list[int]:
     return [counts[index] for index in members]
 
 
-def test_ten_thousand_workers_in_the_middle_of_their_worst_day_have_less_than_10_kb() -> None:
+def test_ten_thousand_workers_in_the_middle_of_their_worst_day_have_less_than_11_kb() -> None:
     """2,000 relaunches in a month; today a rack and 40 others were lost, 100 retired, and 100 are to move."""
     retired = some(100)
     lost = {*range(5_000, 5_064), *some(40), *retired}
     members = [index for index in range(WORKERS + 100) if index not in lost]
     moves = {"worker": {"sources": some(100), "targets": list(range(WORKERS + 100, WORKERS + 200))}}
     there = world(members, aged(members, 2_000), full=False)
-    assert size(busy(there, full=False, retired={"worker": retired}, migrations=moves)) < 10_000
+    assert size(busy(there, full=False, retired={"worker": retired}, migrations=moves)) < 11 * 1_024
 
 
 def test_a_steady_job_of_ten_thousand_workers_is_as_large_as_one_of_ten() -> None:
@@ -273,7 +281,9 @@ def test_what_was_written_with_wider_limits_is_read_and_cut() -> None:
         "conditions": [condition("NodesChecked", "True", "Fresh", "x" * 4_096)],
         "lastFailure": {"worker": "w", "exitClass": "OOM", "message": "x" * 8_192, "time": TIME},
     }
-    job = {"metadata": {"name": "old"}, "spec": {"replicaSpecs": {"worker": {"template": {}}}}, "status": old}
+    template = {"spec": {"containers": [{"name": "main", "image": "x"}]}}
+    specs = {"worker": {"template": template}}
+    job = {"metadata": {"name": "old"}, "spec": {"replicaSpecs": specs}, "status": old}
     status = ElasticJob.model_validate(job).status
     assert [episode.round for episode in status.history] == list(range(50))[-MAX_EPISODES:]
     assert validated(status)["lastFailure"]["message"].endswith("…")

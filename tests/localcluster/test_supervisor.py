@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,7 +18,8 @@ from typing import Any
 import pytest
 
 from localcluster.client.api import CONFIG_MAPS, Access, ApiClient
-from localcluster.paths import Home
+from localcluster.paths import Home, write_private
+from localcluster.supervision import silence
 from localcluster.supervisor import Addon, ClusterError, down, up
 from tests.localcluster.running import living, observing, read, shell, until_living, until_none_living
 
@@ -189,3 +192,24 @@ def test_the_port_stays_the_same_across_restarts(home: Home) -> None:
     down(home)
     start(home)
     assert Access.from_kubeconfig(home.kubeconfig).port == port
+
+
+def test_a_file_that_cannot_be_written_leaves_no_scratch_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_private(tmp_path / "kubeconfig", b"content")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("free", "says"), [(0, "no space is left on the disk of "), (10**9, "see the log")])
+def test_a_process_that_ends_without_a_word_may_have_had_no_room_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, says: str
+) -> None:
+    usage = shutil.disk_usage(tmp_path)._replace(free=free)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    assert silence(Home(tmp_path), "see the log").startswith(says)

@@ -134,14 +134,6 @@ class Api:
     def list(self, resource: Resource) -> list[JSON]:
         return [obj for _, obj in sorted(self.objects.get(resource, {}).items(), key=lambda item: item[0][1])]
 
-    def as_of(self, resource: Resource, position: int) -> dict[Key, JSON]:
-        """The objects as they were after so many lines of the watch."""
-        found: dict[Key, JSON] = {}
-        for entry in self.log.get(resource, ())[:position]:
-            key = _key(entry.obj)
-            found.pop(key, None) if entry.deleted else found.update({key: entry.obj})
-        return found
-
     def now(self) -> str:
         return (NOW + timedelta(seconds=self.seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
 

@@ -150,9 +150,9 @@ class Hollow:
 
         return await self.until(f"{name} {phase}", check)
 
-    async def train(self, name: str, replicas: int = 2) -> None:
+    async def train(self, name: str, replicas: int = 2, **spec: Any) -> None:
         """Submit, and let everyone reach Running in round 1."""
-        await self.submit(name, replicas)
+        await self.submit(name, replicas, **spec)
         for index in range(replicas):
             await self.run_agent(f"{name}-worker-{index}")
         await self.formed(name, 1)

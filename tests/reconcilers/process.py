@@ -46,8 +46,6 @@ class Lag:
 
     versions: int = 0
     of: tuple[Resource, ...] = ()
-    begins_late: bool = False
-    """Also the first list is of objects so old."""
     seed: int | None = None
     """For each look another lag, `versions` at most; and another order of work."""
 
@@ -188,18 +186,14 @@ class LaggingCache(Cache):
         self._positions: dict[Resource, int] = {}
 
     def begin(self) -> None:
-        """List everything, as it is or was."""
+        """List everything: who takes the lead does, a standby too (`Manager._catch_up`)."""
         for resource, informer in self._informers.items():
             log = self._api.log.get(resource, [])
-            behind = self._lag.behind(resource) if self._lag.begins_late else 0
-            position = max(len(log) - behind, 0)
-            current = self._api.objects.get(resource, {})
-            objects = current if position == len(log) else self._api.as_of(resource, position)
+            objects = self._api.objects.get(resource, {})
             items = tuple(obj for obj in objects.values() if informer._is_watched(obj))
             for change in informer.store.replace_stepwise(items):
                 informer._tell_handlers(change)
-            version = log[position - 1].obj["metadata"]["resourceVersion"] if position else "0"
-            self._move(informer, position, version)
+            self._move(informer, len(log), log[-1].obj["metadata"]["resourceVersion"] if log else "0")
 
     def deliver(self) -> None:
         """What the watches have told by now."""
@@ -259,6 +253,9 @@ class Client:
             path, _, value = term.partition("=")
             found = [o for o in found if str(_field(o, path)).lower() == value]
         return {"metadata": {"resourceVersion": str(self._api.version)}, "items": found}
+
+    async def try_create(self, resource: Resource, obj: JSON) -> None:
+        """A dry run, which nobody refuses."""
 
     async def create(self, resource: Resource, obj: JSON) -> JSON:
         metadata = obj["metadata"]

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from controller.client import Client
 from controller.errors import Invalid, NotFound
 from controller.manager import Manager
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, EVENTS, LEASES, PODS
@@ -147,8 +148,13 @@ def only_jobs(manager: Manager) -> None:
     add_jobs(manager, Clock())
 
 
-async def test_refused_pod_is_told_on_the_job(hollow: Hollow) -> None:
-    broken = {"spec": {"containers": [{"name": "main", "image": "x", "env": [{"name": "A", "value": 5}]}]}}
+async def test_a_pod_that_is_refused_though_its_trial_was_not_is_told_on_the_job(
+    hollow: Hollow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unheard(self: Client, resource: Any, obj: dict[str, Any]) -> None: ...
+
+    monkeypatch.setattr(Client, "try_create", unheard)
+    broken = {"spec": {"containers": [{"name": "Main_1", "image": "x"}]}}
     await hollow.submit("refused", replicas=1, worker={"template": broken})
 
     async def told() -> bool:

@@ -162,7 +162,7 @@ async def test_check_s_pod_that_ended_is_told_and_not_replaced(lab: Lab) -> None
 
 
 async def test_refused_pod_is_told_in_the_worker_s_condition_and_on_the_check(lab: Lab) -> None:
-    broken = {"spec": {"containers": [{"name": "main", "image": "x", "env": [{"name": "A", "value": 5}]}]}}
+    broken = {"spec": {"containers": [{"name": "main", "image": "x", "imagePullPolicy": "Maybe"}]}}
     await lab.check("refused", template=broken)
 
     async def told() -> dict[str, Any] | None:

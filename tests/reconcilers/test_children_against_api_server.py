@@ -123,12 +123,12 @@ async def test_namespace_that_is_deleted_and_made_again_takes_a_job_at_once(holl
 
 async def test_a_worker_costs_four_writes_until_it_is_ready_and_none_after(server: ApiServer) -> None:
     """ElasticWorker, Lease, Pod and one status; what the job's own status costs is shared by all its workers."""
-    workers = 10
+    workers, no_pod_is_late = 10, Clock(monotonic=lambda: 0.0)
 
     def without_companions(manager: Manager) -> None:
         add_indexes(manager.cache)
         add_jobs(manager, Clock())
-        add_workers(manager, Clock(), PodOptions())
+        add_workers(manager, no_pod_is_late, PodOptions())
 
     async with connected(server) as hollow, controllers(server, register=without_companions) as manager:
         await hollow.submit("warm", replicas=1)  # makes the account and its binding

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from crds import names
 from crds.scaleplan import ScalePlanPhase
+from reconcilers.job.refusal import REFUSED
 from reconcilers.nodecheck.scope import FailedReason
 from reconcilers.reconciled import RECONCILED
 
@@ -21,14 +22,17 @@ COMPUTED = {
     ("companions.py", "f'{kind}Refused'"): {"PodGroupRefused", "PodDisruptionBudgetRefused"},
     ("acts.py", "event.reason"): set(),  # passes on what plans say
     ("outcome.py", "reason"): {"TrainingSucceeded", "DeadlineExceeded", "<Overdrawn>"},
+    ("refusal.py", "new.reason"): {answer.value for answer in REFUSED},
     ("outcome.py", "finding.reason"): {
         *("AllHealthy", "FaultyNodes", "FaultyLinks", "Stragglers", "Inconclusive", "CheckFailed"),
         *("Checking", "CheckRefused", "CheckGone", "CheckInterrupted"),
     },
     ("outcome.py", "condition.reason"): {
         *("Unschedulable", "PodRefused", "GangUnavailable", "PodGroupTaken", "WaitingForPodGroup"),
-        "WaitingForDeletion",
+        *("WaitingForDeletion", "ImagePullBackOff", "CreateContainerConfigError", "FailedMount"),
     },
+    ("outcome.py", "job_status.NO_REPLICAS"): {"NoReplicas"},
+    ("outcome.py", "NO_STEPS"): {"NoSteps"},
     ("outcome.py", "job_status.MASTER_IGNORED"): {"MasterReplicaIgnored"},
     ("reconciler.py", "refusal.reason"): {reason.value for reason in FailedReason},
     ("reconciler.py", "statement.event_reason"): {
@@ -42,7 +46,7 @@ COMPUTED = {
 """By module and expression, what it may come to; `<Name>`: the first argument of all calls of that name."""
 
 CONDITIONS_OF = {
-    "type_": {"Succeeded", "Failed", "Healthy", "Running"},
+    "type_": {"Succeeded", "Failed", "Healthy", "Running", "WorkersScheduled", "WorkersStarted"},
     "phase.value": {"Succeeded", "Superseded", "Failed"},
 }
 

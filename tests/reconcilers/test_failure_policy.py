@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -12,16 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.correlation import Correlator, Occurrence, Subject
-from crds.elasticjob import ElasticJob, FailureBudget, Rendezvous, RendezvousPhase
-from crds.elasticworker import AgentState, ElasticWorker, WorkerExit, WorkerPhase
-from reconcilers.failure.policy import Assessment, assess, spare_workers
-from reconcilers.job import outcome as job_outcome
-from reconcilers.job.workers import Workers
-from reconcilers.world.participants import Ages, bounds_of, participants_of
+from crds.elasticjob import Rendezvous
+from crds.elasticworker import AgentState, WorkerPhase
 from reconcilers.world.rendezvous import Decision, decide, held
-from tests.reconcilers.build import NOW, bounds, failure, job, later, participant, report, worker
+from tests.reconcilers.build import NOW, bounds, failure, later, participant, worker
+from tests.reconcilers.failure_life import FORMED, REFORMING, Life
 
-FORMED, REFORMING = RendezvousPhase.FORMED, RendezvousPhase.REFORMING
 GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer"
 MEMORY = {
     "spec": {"containers": [{"name": "main", "image": "x", "resources": {"limits": {"memory": "1Gi"}}}]}
@@ -30,93 +25,6 @@ MEMORY = {
 
 def rule(action: str, **matchers: Any) -> dict[str, Any]:
     return {"rules": [{"action": action} | (matchers or {"onMessagePattern": "bad"})]}
-
-
-@dataclass
-class Life:
-    """A job of workers that train, fail, and are told so."""
-
-    job: ElasticJob
-    workers: list[ElasticWorker]
-    now: datetime = NOW
-    events: list[tuple[str, str, str]] = field(default_factory=list)
-    ended: str = ""
-
-    @classmethod
-    def of(cls, replicas: int = 2, **spec: Any) -> Life:
-        life = cls(job(replicas=replicas, **spec), [worker(i) for i in range(replicas)])
-        for index in range(replicas):
-            life.say(index, AgentState.READY, 0)
-        life.look()
-        return life
-
-    @property
-    def world(self) -> Rendezvous:
-        return self.job.status.rendezvous or Rendezvous()
-
-    @property
-    def budget(self) -> FailureBudget:
-        assert self.job.status.failure_budget is not None
-        return self.job.status.failure_budget
-
-    def say(self, index: int, state: AgentState, round_: int, **more: Any) -> None:
-        said = report(index, state, round_, **more)
-        status = self.workers[index].status.model_copy(update={"agent": said})
-        self.workers[index] = self.workers[index].model_copy(update={"status": status})
-
-    def train(self) -> None:
-        """Everyone acts on the world."""
-        for index in self.world.members:
-            old = self.workers[index].status.agent
-            self.say(index, AgentState.RUNNING, self.world.round, failure=old.failure if old else None)
-
-    def fail(self, index: int = 0, state: AgentState = AgentState.FAILED, **more: Any) -> Assessment:
-        round_ = self.world.round
-        told = failure(index, round=round_, seconds=(self.now - NOW).total_seconds(), **more)
-        self.say(index, state, round_, failure=told)
-        return self.look()
-
-    def lose(self, index: int, exit_class: str = "NodeLost") -> Assessment:
-        """Its Pod ends."""
-        self.now += timedelta(seconds=1)
-        end = WorkerExit(
-            incarnation=1, exit_class=exit_class, reason=exit_class, message="gone", time=self.now
-        )
-        lost = self.workers[index].status.model_copy(update={"phase": WorkerPhase.FAILED, "last_exit": end})
-        self.workers[index] = self.workers[index].model_copy(update={"status": lost})
-        return self.look()
-
-    def look(self, after_seconds: float = 0.01) -> Assessment:
-        """What the reconciler does, with its write."""
-        self.now += timedelta(seconds=after_seconds)
-        people = participants_of(self.job, self.workers, Ages())
-        decision = decide(self.world, people, bounds_of(self.job), self.now)
-        workers, world = Workers(self.workers), self.world
-        spare = spare_workers(self.job, workers)
-        found = assess(self.job, workers, spare, decision.breaks, world.round, self.now)
-        if found.ending is None:
-            decision = held(self.world, decision, *found.hold(self.now), self.now)
-            self.events += job_outcome.of_world(self.world, decision, found.incident, workers)
-            world = decision.rendezvous
-        else:
-            ended = job_outcome.failed(self.job, workers, found, self.now)
-            self.ended = next(c.message for c in ended.status.conditions if c.type == "Failed")
-            self.events += ended.events
-        written = {
-            "rendezvous": world,
-            "restarts": found.restarts,
-            "failure_budget": found.budget,
-            "last_failure": found.last_failure,
-        }
-        self.job = self.job.model_copy(update={"status": self.job.status.model_copy(update=written)})
-        return found
-
-    def recover(self) -> None:
-        """Time passes until the next world, in which all train."""
-        until = self.job.status.failure_budget and self.job.status.failure_budget.held_until
-        self.look(max((until - self.now).total_seconds(), 0) + 0.1 if until else 0.1)
-        assert self.world.phase is FORMED
-        self.train()
 
 
 # --- in place ---------------------------------------------------------------------------------------

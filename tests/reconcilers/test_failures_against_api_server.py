@@ -20,14 +20,6 @@ LIMITED = {
 }
 
 
-async def train(hollow: Hollow, name: str, replicas: int = 2, **spec: Any) -> None:
-    await hollow.submit(name, replicas, **spec)
-    for index in range(replicas):
-        await hollow.run_agent(f"{name}-worker-{index}")
-    await hollow.formed(name, 1)
-    await run(hollow, name, 1, replicas)
-
-
 async def run(hollow: Hollow, name: str, round_: int, replicas: int = 2) -> None:
     for index in range(replicas):
         await hollow.say(f"{name}-worker-{index}", {"state": "Running", "observedRound": round_})
@@ -61,7 +53,7 @@ async def events(hollow: Hollow, name: str) -> list[dict[str, Any]]:
 
 
 async def test_error_that_comes_for_ever_fails_the_job_in_seconds_and_names_the_rank(hollow: Hollow) -> None:
-    await train(hollow, "ever")
+    await hollow.train("ever")
     for round_ in (1, 2, 3):
         await fail(hollow, "ever", 1, round_, message=f"ValueError: bad {round_}\nTraceback …")
         if round_ < 3:
@@ -81,7 +73,7 @@ async def test_error_that_comes_for_ever_fails_the_job_in_seconds_and_names_the_
 
 
 async def test_the_second_failure_waits_and_the_world_says_so(hollow: Hollow) -> None:
-    await train(hollow, "patient")
+    await hollow.train("patient")
     await fail(hollow, "patient", 0, 1)
     await hollow.formed("patient", 2)
     await run(hollow, "patient", 2)
@@ -99,7 +91,7 @@ async def test_the_second_failure_waits_and_the_world_says_so(hollow: Hollow) ->
 
 
 async def test_who_failed_first_takes_the_blame_from_who_told_first(hollow: Hollow) -> None:
-    await train(hollow, "blame")
+    await hollow.train("blame")
     await fail(hollow, "blame", 0, 1, message=GLOO)
     await blamed(hollow, "blame", "blame-worker-0")
     await fail(hollow, "blame", 1, 1, state="Ready")
@@ -113,7 +105,7 @@ async def test_process_without_memory_gets_a_pod_with_more_and_is_counted_once(h
     await hollow.client.create(NODES, node)
     allocatable = {"status": {"allocatable": {"memory": "64Gi"}}}
     await hollow.client.patch(NODES, "big", allocatable, subresource="status")
-    await train(hollow, "hungry", worker={"template": LIMITED})
+    await hollow.train("hungry", worker={"template": LIMITED})
     await fail(hollow, "hungry", 1, 1, exitCode=-9, cause="OOM", message="the process was killed by SIGKILL")
     await hollow.run_agent("hungry-worker-1", incarnation=2, failure=None)
     world = await hollow.formed("hungry", 2)
@@ -128,7 +120,7 @@ async def test_process_without_memory_gets_a_pod_with_more_and_is_counted_once(h
 
 async def test_rule_replaces_the_pod_off_its_node(hollow: Hollow) -> None:
     policy = {"rules": [{"action": "Replace", "onExitCodes": {"operator": "In", "values": [77]}}]}
-    await train(hollow, "moved", failurePolicy=policy)
+    await hollow.train("moved", failurePolicy=policy)
     await fail(hollow, "moved", 0, 1, exitCode=77)
     await hollow.run_agent("moved-worker-0", incarnation=2, failure=None)
     assert (await hollow.formed("moved", 2))["incarnations"] == [2, 1]
@@ -150,7 +142,10 @@ async def test_rule_fails_the_job_by_how_a_container_ended(hollow: Hollow) -> No
     status = await hollow.phase("final", "Failed")
     failed = next(c for c in status["conditions"] if c["type"] == "Failed")
     assert failed["reason"] == "FailurePolicy"
-    assert failed["message"] == "a rule of failurePolicy fails the job: final-worker-0: loss is NaN"
+    assert (
+        failed["message"]
+        == "a rule of failurePolicy fails the job: final-worker-0: exit code 42: loss is NaN"
+    )
 
 
 async def test_node_that_dies_before_its_agent_is_heard_a_second_time_is_lost_in_time(hollow: Hollow) -> None:
@@ -178,7 +173,7 @@ async def test_node_that_dies_before_its_agent_is_heard_a_second_time_is_lost_in
 
 async def test_storm_of_one_failure_makes_few_events(hollow: Hollow) -> None:
     policy = {"rules": [{"action": "Ignore", "onMessagePattern": "bad"}]}
-    await train(hollow, "storm", failurePolicy=policy)
+    await hollow.train("storm", failurePolicy=policy)
     for round_ in range(1, 41):
         step = {"step": round_, "time": datetime.now(UTC).isoformat()}  # new ground: no waits
         await hollow.say("storm-worker-0", {"progress": step})

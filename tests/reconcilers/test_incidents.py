@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crds.elasticworker import AgentState, ElasticWorker, ExitClass
-from reconcilers.failure.incidents import in_one_line, incident_of, late_incident, uncounted, with_incident
+from reconcilers.failure.incidents import (
+    in_one_line,
+    incident_of,
+    late_incident,
+    ranks_of,
+    uncounted,
+    with_incident,
+)
 from reconcilers.world.rendezvous import Break
 from tests.reconcilers.build import failing, report, worker
 
@@ -93,6 +100,14 @@ def test_what_is_told_names_rank_round_step_and_error() -> None:
     failure = incident.failure
     assert (failure.rank, failure.round, failure.step, failure.exit_class) == (2, 1, 41, "UserError")
     assert in_one_line(failure) == "digits-worker-2 rank 2: ValueError: bad"
+
+
+def test_ranks_are_counted_by_the_workers_and_not_by_other_replicas_of_the_same_index() -> None:
+    four, one = (report(0, AgentState.RUNNING, 1, local_world_size=size).to_wire() for size in (4, 1))
+    first, second, evaluator = worker(0, agent=four), worker(1, agent=four), worker(0, agent=one)
+    spec = evaluator.spec.model_copy(update={"type": "evaluator"})
+    evaluator = evaluator.model_copy(update={"spec": spec})
+    assert ranks_of([first, second, evaluator], [0, 1]) == {0: range(4), 1: range(4, 8)}
 
 
 # --- late word --------------------------------------------------------------------------------------

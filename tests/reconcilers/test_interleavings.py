@@ -5,7 +5,7 @@ server in memory. Each phase is played undisturbed once; that says how it has to
 
 * a kill after each of its writes, and after each pair of its writes;
 * a write of the old leader that arrives when the new one has acted already;
-* watches that lag, each kind of object by itself, and a standby whose caches were behind when it took over;
+* watches that lag, all together and each kind of object by itself;
 * all of that at once, drawn by hypothesis, with the order of work.
 
 What there is in the end, the worlds that were formed, incarnations, restarts and budgets, and the Events must be those
@@ -95,8 +95,6 @@ class Interleaving:
     """So many versions the caches lag while there is something else to do."""
     of: str | None = None
     """The kind that lags; None: all."""
-    begins_late: bool = False
-    """Already the first list is so old: a standby's."""
     seed: int | None = None
     """Draws each lag, and the order of work."""
 
@@ -107,66 +105,33 @@ class Interleaving:
         return f"Interleaving({', '.join(told)})"
 
 
-# What is known to go wrong, and why. Strict: whoever mends it takes the line away.
-#
-# All but the last are of a standby that takes over while its watch is behind, which takes a watch that hangs: a Lease
-# that was not given back runs out later than any watch tells. Each puts itself right, at the price that it names.
-OLD_WORKER = (
-    "a world is formed of a worker that is no longer so, and broken when that is known: one more round"
-)
-OLD_VERDICT = "a world is formed before the verdict on a member's node is known: one more round"
-OLD_PODS = "a worker that left for its new Pod joins once more, as its Pod is not known: two more rounds"
-OLD_JOB = "a Pod is built with what its job wanted before, and rolled once more: one more Pod"
-OLD_SUSPENSION = "Pods that the suspension deletes are counted as killed where it is not known yet"
-OLD_RESUMPTION = "Pods of a job that was resumed are deleted, and made again, where that is not known yet"
 TOLD_AFTER = "an Event is told after the write that it tells of: killed in between, nobody tells it"
-
-STALE = {
-    ("Pod failure", "ElasticWorker"): OLD_WORKER,
-    ("out of memory", "ElasticWorker"): OLD_WORKER,
-    ("roll", "ElasticWorker"): OLD_WORKER,
-    ("grow", "ElasticWorker"): OLD_WORKER,
-    ("node loss", "ElasticWorker"): OLD_WORKER,
-    ("check", "NodeCheck"): OLD_VERDICT,
-    ("roll", "Pod"): OLD_PODS,
-    ("roll", "ElasticJob"): OLD_JOB,
-    ("suspend", "ElasticJob"): OLD_SUSPENSION,
-    ("resume", "ElasticJob"): OLD_RESUMPTION,
-}
-"""By phase and the kind that a standby's cache was behind in."""
 
 
 FOUND = {
     "counted twice: a stale phase, written without a resourceVersion, takes an end back": Interleaving(
-        "Pod failure", start=1, behind=3, begins_late=True
+        "Pod failure", start=1, behind=3
     ),
     "a worker that is looked at before the cache has its job is looked at by nobody again": Interleaving(
-        "create", start=3, behind=1, of="ElasticJob", begins_late=True
+        "create", start=3, behind=1, of="ElasticJob"
     ),
     "a worker deletes Pods of later incarnations than the one that it knows": Interleaving(
-        "check", start=12, behind=3, of="ElasticWorker", begins_late=True
+        "check", start=12, behind=3, of="ElasticWorker"
     ),
     "a job gives up its world once more for a check that has finished": Interleaving(
-        "check", start=3, behind=3, of="NodeCheck", begins_late=True
+        "check", start=3, behind=3, of="NodeCheck"
     ),
     "a Pod that is gone is taken for its namesake, which has not ended": Interleaving(
-        "resume", behind=3, of="Pod", begins_late=True
+        "resume", behind=3, of="Pod"
     ),
     "a member that runs is called Pending by an old state of its Pod, and relaunched": Interleaving(
-        "roll", behind=3, of="Pod", begins_late=True
+        "roll", behind=3, of="Pod"
     ),
-    OLD_WORKER: Interleaving("Pod failure", start=3, behind=3, of="ElasticWorker", begins_late=True),
-    OLD_JOB: Interleaving("roll", start=9, behind=3, of="ElasticJob", begins_late=True),
 }
-"""One of each; those that are mended stay here."""
-KNOWN = frozenset(STALE.values())
+"""One of each."""
 
 
-def _found() -> list[Any]:
-    return [_expected_to_fail(way, why=why if why in KNOWN else None) for why, way in FOUND.items()]
-
-
-def _cells() -> list[Any]:
+def _cells() -> list[tuple[str, str]]:
     """The phases, with the kinds of objects that matter in them."""
     kinds = ("ElasticJob", "ElasticWorker", "Pod")
     cells = [(phase, of) for phase in PHASES for of in kinds]
@@ -177,12 +142,7 @@ def _cells() -> list[Any]:
         ("grow", "ScalePlan"),
         ("check", "NodeCheck"),
     ]
-    return [_expected_to_fail(*cell, why=STALE.get(cell)) for cell in cells]
-
-
-def _expected_to_fail(*values: Any, why: str | None) -> Any:
-    marks = () if why is None else pytest.mark.xfail(strict=True, raises=AssertionError, reason=why)
-    return pytest.param(*values, marks=marks)
+    return cells
 
 
 each_phase = pytest.mark.parametrize("phase", PHASES)
@@ -195,7 +155,7 @@ def life() -> dict[str, Chapter]:
 
 def run_of(way: Interleaving) -> Run:
     chapter = life()[way.phase]
-    lag = Lag(way.behind, (WATCHED[way.of],) if way.of else (), way.begins_late, way.seed)
+    lag = Lag(way.behind, (WATCHED[way.of],) if way.of else (), way.seed)
     late = chapter.moments[way.start] if way.late else None
     api = late.before.copy() if late else chapter.after(way.start)
     write = late.write if late else None
@@ -372,34 +332,33 @@ def test_these_are_more_than_two_thousand() -> None:
 
 
 @each_phase
-@pytest.mark.parametrize("of", [None, "ElasticWorker"])
-def test_watch_that_lags(phase: str, of: str | None) -> None:
+def test_watches_that_lag(phase: str) -> None:
     """Own writes are known at once (`Informer.note_write`), and all else some versions late."""
     play_all(
-        Interleaving(phase, start, behind=behind, of=of)
+        Interleaving(phase, start, behind=behind)
         for start in starts(phase)[::STRIDE]
         for behind in ((1, 2, 3, 5) if BY_HAND else (1 + start % 3,))
     )
 
 
 @pytest.mark.parametrize(("phase", "of"), _cells())
-def test_standby_whose_cache_was_behind_when_it_took_over(phase: str, of: str) -> None:
-    """Of one kind of object; it hears of the rest when it has nothing more to do."""
+def test_watch_of_one_kind_that_lags(phase: str, of: str) -> None:
+    """It tells the rest when there is nothing more to do."""
     play_all(
-        Interleaving(phase, start, behind=behind, of=of, begins_late=True)
+        Interleaving(phase, start, behind=behind, of=of)
         for start in starts(phase)[::STRIDE]
         for behind in ((1, 2, 3, 5) if BY_HAND else (3,))
     )
 
 
-@pytest.mark.parametrize("way", _found())
+@pytest.mark.parametrize("way", FOUND.values(), ids=FOUND.keys())
 def test_what_has_gone_wrong_once(way: Interleaving) -> None:
     assert play(way) == []
 
 
-def test_job_whose_suspension_a_standby_saw_late_trains_on_when_it_is_resumed() -> None:
+def test_job_whose_suspension_is_seen_late_trains_on_when_it_is_resumed() -> None:
     """Its agents left for the suspension, with exit code 0: that is no success."""
-    run = run_of(Interleaving("suspend", start=1, behind=3, of="ElasticJob", begins_late=True))
+    run = run_of(Interleaving("suspend", start=1, behind=3, of="ElasticJob"))
     asyncio.run(run.settle())
     edit(run.api, {"suspend": False})
     asyncio.run(Run(run.api).settle())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from reconcilers.elasticjob import ElasticJobReconciler
 from reconcilers.job.plan import Plan, plan_job
 from reconcilers.job.seen import Seen
 from reconcilers.job.workers import Workers
+from reconcilers.pod.trial import Answer, Trial
 from tests.counting import calls, cpu_seconds
 from tests.reconcilers.build import NOW, job, later, report, worker
 
@@ -85,6 +87,19 @@ def test_the_same_view_comes_to_the_same_plan_and_is_left_as_it_was() -> None:
 def test_nothing_is_planned_for_a_job_that_is_as_it_should_be() -> None:
     plan = plan_job(settled(seen(map(trains, range(4)))), later(1))
     assert plan == Plan(look_again_seconds=plan.look_again_seconds)
+
+
+def failed(index: int, message: str) -> ElasticWorker:
+    told = {"sequence": 1, "round": 1, "rank": index, "exitCode": 1, "message": message, "time": NOW}
+    return trains(index, agent=report(index, AgentState.FAILED, 1).to_wire() | {"failure": told})
+
+
+def test_the_world_says_who_was_first_and_not_who_told_first() -> None:
+    known = settled(seen(map(trains, range(3)))).job
+    peer = "RuntimeError: [gloo/transport/tcp/pair.cc:544] Connection closed by peer [127.0.0.2]:4711"
+    crew = [failed(0, peer), failed(1, "ValueError: bad"), trains(2)]
+    world = plan_job(seen(crew, known), later(5)).status_patch["rendezvous"]
+    assert world["reason"].startswith("digits-worker-1 rank 1: ValueError: bad")
 
 
 def test_each_act_carries_the_events_that_tell_of_it() -> None:
@@ -194,3 +209,18 @@ def test_a_look_grows_with_the_number_of_workers_and_no_faster(situation: Any) -
     assert calls(lambda: plan_job(many, later(1))) < 1.3 * growth * calls(lambda: plan_job(few, later(1)))
     taken = cpu_seconds(lambda: plan_job(many, later(1)))
     assert taken < 6 * growth * cpu_seconds(lambda: plan_job(few, later(1)))
+
+
+@pytest.mark.parametrize("answer", [Answer.INVALID, Answer.FORBIDDEN])
+def test_pods_that_wait_for_new_resources_are_told_and_not_rolled_while_new_ones_are_refused(
+    answer: Answer,
+) -> None:
+    outdated = {f"digits-worker-{index}-1": "of another" for index in (0, 1)}
+    found = replace(seen([trains(0), trains(1)]), pods=outdated)
+    rolled = plan_job(found, NOW).status_patch
+    refused = plan_job(replace(found, trial=Trial(answer, "no")), NOW)
+    scaled = next(c for c in refused.status_patch["conditions"] if c["type"] == "Scaled")
+    assert scaled["status"] == "False" and scaled["message"] == "yet to get new resources: worker 0, worker 1"
+    assert not refused.acts and refused.status_patch.get("rendezvous") is None
+    assert not refused.status_patch.get("migrations")
+    assert rolled.get("rendezvous") or rolled.get("migrations"), "it would be rolled otherwise"

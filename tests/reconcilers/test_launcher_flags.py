@@ -16,6 +16,7 @@ from reconcilers.job.launcher_flags import (
     ignored_flags,
     launcher_arguments,
 )
+from reconcilers.job.workers import Workers
 from tests.reconcilers.build import NOW, job, later
 
 CHECK = "--network-check: set the job's spec.nodeCheck.enabled: true"
@@ -65,9 +66,6 @@ def bash(text: str) -> dict[str, Any]:
         (bash("dlrover-run --nnodes=1:4 --accelerator=nvidia.com/gpu --numa-affinity train.py"), []),
         (bash("dlrover-run --node-unit=1 --precheck=0 train.py"), []),
         (bash("dlrover-run --auto-config train.py"), [CHECK.replace("network-check", "auto-config")]),
-        # what the API server has not checked yet
-        ({"command": "dlrover-run --network-check"}, []),
-        ({"command": [1, None, {"a": 1}]}, []),
         ({}, []),
     ],
 )
@@ -91,7 +89,7 @@ def test_automatic_configuration_checks_nodes_from_four_on() -> None:
 
 
 def conditions(found: ElasticJob, seconds: float = 0) -> list[Any]:
-    return job_status.progress_conditions(found, [], JobPhase.PENDING, Rendezvous(), later(seconds))
+    return job_status.progress_conditions(found, Workers([]), JobPhase.PENDING, Rendezvous(), later(seconds))
 
 
 def test_the_condition_is_there_before_a_pod_is_and_goes_with_the_flags() -> None:

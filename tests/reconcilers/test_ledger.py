@@ -166,6 +166,30 @@ def test_recovery_has_the_culprit_as_its_reason(training: Life) -> None:
     assert training.job.status.history[-1].reason == "worker 0 was lost"
 
 
+def test_who_takes_the_blame_over_is_the_reason_in_the_history_too(training: Life) -> None:
+    told = {"worker": "digits-worker-1", "exitClass": "Unknown", "message": "lost", "round": 1}
+    lost = JobFailure.model_validate(told | {"time": later(20)})
+    first = JobFailure.model_validate(told | {"worker": "digits-worker-0", "time": later(20)})
+    training.look(5, reforming(1), broken_at=later(20), failure=lost)
+    training.look(1, formed(2), failure=first)
+    assert in_one_line(lost) not in [episode.reason for episode in training.job.status.history]
+    assert in_one_line(first) in [episode.reason for episode in training.job.status.history]
+
+
+def test_who_takes_the_blame_over_leaves_the_history_of_earlier_rounds_as_it_was(training: Life) -> None:
+    told = {"worker": "digits-worker-1", "exitClass": "Unknown", "message": "lost"}
+    for round_ in (1, 2):  # with the same text
+        lost = JobFailure.model_validate(told | {"round": round_, "time": later(20 * round_)})
+        training.look(5, reforming(round_), broken_at=later(20 * round_), failure=lost)
+        training.look(5, formed(round_ + 1))
+        training.told(figures(round_ + 1, 1, 1), at=20 * round_ + 10)
+        training.look(5)
+    first = JobFailure.model_validate(told | {"worker": "digits-worker-0", "round": 2, "time": later(40)})
+    training.look(1, failure=first)
+    broken = [e for e in training.job.status.history if e.reason in (in_one_line(lost), in_one_line(first))]
+    assert [(e.round, e.reason) for e in broken] == [(1, in_one_line(lost)), (2, in_one_line(first))]
+
+
 def test_nothing_is_written_while_nothing_changes(training: Life) -> None:
     writes = training.writes
     training.told(figures(1, 1, 500, 499.0), at=514)

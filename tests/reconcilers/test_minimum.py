@@ -77,11 +77,6 @@ def with_container(replicas: int = 4, container: Any = None, **spec: Any) -> Ela
         # bounds
         ({"args": ["--nnodes=0:4"]}, 1),
         ({"args": ["--nnodes=9:16"]}, 4),
-        # what the API server has not checked yet
-        ({"command": "torchrun --nnodes=1:4"}, 4),
-        ({"command": None, "args": [1, None, {"a": "--nnodes=1:4"}]}, 4),
-        ({"env": [{"name": "PET_NNODES", "value": 5}, {"value": "1:4"}, "PET_NNODES", None]}, 4),
-        ({"env": "PET_NNODES=1:4"}, 4),
     ],
 )
 def test_command_lines(container: dict[str, Any], minimum: int) -> None:

@@ -155,6 +155,12 @@ def test_no_world_has_both_or_is_smaller_for_a_move(
     assert ranks == [index for index in world.members if index in ranks], "the others keep their order"
 
 
+def test_a_world_that_waits_is_formed_when_whoever_takes_a_members_place_is_there() -> None:
+    waiting = Rendezvous(round=3, phase=RendezvousPhase.REFORMING, members=[4], reforming_since=NOW)
+    people = [participant(3), participant(4), participant(8, replaces=4)]
+    assert decided(waiting, people, bounds(6, 1, unit=2)).rendezvous.members == [3, 8]
+
+
 @given(moves())
 @settings(max_examples=300, deadline=None)
 def test_a_move_costs_one_round(situation: tuple[Rendezvous, list[Participant], Bounds]) -> None:

@@ -17,7 +17,7 @@ TEMPLATE: dict[str, Any] = {
         "terminationGracePeriodSeconds": 77,
         "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1}]}},
         "volumes": [{"name": "data", "emptyDir": {}}],
-        "initContainers": [{"name": "fetch", "command": ["true"]}],
+        "initContainers": [{"name": "fetch", "image": "x", "command": ["true"]}],
         "containers": [
             {
                 "name": "main",
@@ -26,7 +26,7 @@ TEMPLATE: dict[str, Any] = {
                 "env": [{"name": "MINE", "value": "1"}, {"name": "NODE_RANK", "value": "9"}],
                 "resources": {"limits": {"nvidia.com/gpu": 8}},
             },
-            {"name": "sidecar"},
+            {"name": "sidecar", "image": "x"},
         ],
     },
 }

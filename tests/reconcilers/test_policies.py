@@ -100,7 +100,7 @@ def test_suspended_job_makes_no_workers() -> None:
 
 
 def test_job_is_running_with_a_world_restarting_without_and_pending_before() -> None:
-    two, workers = job(replicas=2), [worker(0), worker(1, WorkerPhase.PENDING)]
+    two, workers = job(replicas=2), Workers([worker(0), worker(1, WorkerPhase.PENDING)])
     assert job_status.phase_of(two, workers, Rendezvous()) is JobPhase.PENDING
     assert job_status.phase_of(two, workers, Rendezvous(round=1, phase=FORMED)) is JobPhase.RUNNING
     broken = Rendezvous(round=1, phase=RendezvousPhase.REFORMING)
@@ -109,16 +109,16 @@ def test_job_is_running_with_a_world_restarting_without_and_pending_before() -> 
 
 def test_job_of_plain_pods_runs_when_all_do_and_succeeds_when_all_have() -> None:
     two = job(replicas=2)
-    assert job_status.phase_of(two, [worker(0), worker(1)], Rendezvous()) is JobPhase.RUNNING
+    assert job_status.phase_of(two, Workers([worker(0), worker(1)]), Rendezvous()) is JobPhase.RUNNING
     done = [worker(i, WorkerPhase.SUCCEEDED) for i in (0, 1)]
-    assert job_status.has_succeeded(done, Rendezvous())
-    assert not job_status.has_succeeded([done[0], worker(1)], Rendezvous())
-    assert not job_status.has_succeeded([], Rendezvous())
+    assert job_status.has_succeeded(Workers(done), Rendezvous())
+    assert not job_status.has_succeeded(Workers([done[0], worker(1)]), Rendezvous())
+    assert not job_status.has_succeeded(Workers([]), Rendezvous())
 
 
 def test_a_waiting_newcomer_does_not_keep_a_finished_world_from_succeeding() -> None:
     world = Rendezvous(round=1, phase=FORMED, members=[0], incarnations=[1])
-    assert job_status.has_succeeded([worker(0, WorkerPhase.SUCCEEDED), worker(1)], world)
+    assert job_status.has_succeeded(Workers([worker(0, WorkerPhase.SUCCEEDED), worker(1)]), world)
 
 
 def test_unschedulable_workers_show_in_a_condition_until_they_are_placed() -> None:
@@ -136,11 +136,11 @@ def test_unschedulable_workers_show_in_a_condition_until_they_are_placed() -> No
         ],
     )
     one = job(replicas=1)
-    conditions = job_status.progress_conditions(one, [stuck], JobPhase.PENDING, Rendezvous(), NOW)
+    conditions = job_status.progress_conditions(one, Workers([stuck]), JobPhase.PENDING, Rendezvous(), NOW)
     found = next(c for c in conditions if c.type == "WorkersScheduled")
     assert found.status == "False" and "no cpu" in found.message
     placed = one.model_copy(update={"status": one.status.model_copy(update={"conditions": conditions})})
-    after = job_status.progress_conditions(placed, [worker(0)], JobPhase.RUNNING, Rendezvous(), NOW)
+    after = job_status.progress_conditions(placed, Workers([worker(0)]), JobPhase.RUNNING, Rendezvous(), NOW)
     assert is_true(after, "WorkersScheduled")
 
 
@@ -158,15 +158,15 @@ def test_master_replicas_are_ignored_and_said_so() -> None:
         }
     )
     conditions = job_status.progress_conditions(
-        with_master.model_copy(update={"spec": spec}), [], JobPhase.PENDING, Rendezvous(), NOW
+        with_master.model_copy(update={"spec": spec}), Workers([]), JobPhase.PENDING, Rendezvous(), NOW
     )
     assert is_true(conditions, "MasterReplicaIgnored")
 
 
 def test_condition_keeps_its_transition_time_while_its_status_stays() -> None:
-    conditions = job_status.progress_conditions(job(), [], JobPhase.PENDING, Rendezvous(), NOW)
+    conditions = job_status.progress_conditions(job(), Workers([]), JobPhase.PENDING, Rendezvous(), NOW)
     moved = job().model_copy(update={"status": job().status.model_copy(update={"conditions": conditions})})
-    again = job_status.progress_conditions(moved, [], JobPhase.PENDING, Rendezvous(), later(9))
+    again = job_status.progress_conditions(moved, Workers([]), JobPhase.PENDING, Rendezvous(), later(9))
     assert all(c.last_transition_time == NOW for c in again)
 
 

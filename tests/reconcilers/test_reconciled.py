@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 import pytest
+from pydantic import ValidationError
 
 from controller.cache import Cache
 from controller.client import Client
@@ -20,7 +21,7 @@ from controller.resources import ELASTICJOBS, ELASTICWORKERS, EVENTS, Resource
 from reconcilers.clock import Clock
 from reconcilers.companions import CompanionReconciler
 from reconcilers.elasticjob import ElasticJobReconciler
-from reconcilers.reconciled import RECONCILED, ReconciledCondition
+from reconcilers.reconciled import RECONCILED, ReconciledCondition, sentence
 from reconcilers.setup import add_companions, add_indexes, add_jobs
 from tests.reconcilers import build
 from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers
@@ -174,6 +175,13 @@ async def test_the_event_is_told_though_the_condition_is_refused(stage: Server, 
 
 
 # --- the whole way, against the API server ---------------------------------------------------------------
+
+
+def test_an_object_that_is_older_than_its_crd_says_which_field_is_wrong() -> None:
+    with pytest.raises(ValidationError) as old:
+        build.job(template={"spec": {"containers": [{"name": "main", "image": "x", "env": ["A=1"]}]}})
+    wrong = "spec.replicaSpecs.worker.template: spec.containers[0].env[0]: must be of type object"
+    assert sentence(old.value) == f"{wrong}; it is tried again, and goes on when that is set right"
 
 
 @asynccontextmanager

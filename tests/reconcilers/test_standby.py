@@ -15,6 +15,7 @@ from crds.elasticjob import Rendezvous, RendezvousPhase
 from crds.elasticworker import AgentState
 from reconcilers.companions import budget_of
 from reconcilers.job.status import replica_statuses, worker_pods
+from reconcilers.job.workers import Workers
 from reconcilers.world.rendezvous import Bounds, Participant, decide
 from reconcilers.world.slots import present_slots, slot_count
 from reconcilers.world.standby import standing_by, told_otherwise
@@ -154,18 +155,15 @@ def test_there_are_as_many_slots_as_replicas_and_standby(
 
 def test_who_stands_by_is_counted_and_told_as_such() -> None:
     wanting = job(replicas=2, worker={"standby": 2})
-    crew = [
-        *(at(i, "a", state=AgentState.RUNNING, observed_round=1) for i in (0, 1)),
-        at(2, "b", observed_round=1),
-        worker(3),
-    ]
+    running = (at(i, "a", state=AgentState.RUNNING, observed_round=1) for i in (0, 1))
+    crew = Workers([*running, at(2, "b", observed_round=1), worker(3)])
     standing = standing_by(wanting, crew, world_of(0, 1))
     assert standing == {2}, "the other is not ready yet"
     assert [w.spec.index for w in told_otherwise(crew, standing)] == [2]
     counts = replica_statuses(wanting, crew, len(standing))["worker"]
     assert (counts.desired, counts.active, counts.standby) == (2, 3, 1)
     assert worker_pods(wanting, crew) == 2
-    assert worker_pods(wanting, crew[:1]) == 1
+    assert worker_pods(wanting, Workers(crew[:1])) == 1
 
 
 def test_a_newcomer_of_a_job_without_standby_does_not_stand_by() -> None:

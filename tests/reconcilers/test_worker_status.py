@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from crds.elasticjob import FailureAction, FailureRule
 from crds.elasticworker import AgentState, ElasticWorker, ExitClass, WorkerPhase
 from reconcilers.pod.worker_status import Observation, current_report, finished, observe
@@ -45,6 +47,36 @@ def test_failed_pod_is_classified_counted_and_kept() -> None:
     assert status.phase is WorkerPhase.FAILED
     assert (status.restarts, status.restart_count) == ({"UserError": 1}, 1)
     assert status.last_exit.exit_class is ExitClass.USER_ERROR and status.last_exit.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        (
+            "bash: line 1: dlrover-run: command not found\n",
+            "exit code 127: bash: line 1: dlrover-run: command not found",
+        ),
+        (
+            "no such file: x\n\n 40%|####      | 4/10 [00:01<00:02,  2.5it/s]\n",
+            "exit code 127: no such file: x",
+        ),
+        ("", "exit code 127"),
+    ],
+)
+def test_what_ends_beside_an_agent_says_why_in_its_last_line(log: str, said: str) -> None:
+    ended = terminated(127)
+    ended["state"]["terminated"]["message"] = log
+    status = after(worker(), pod=pod(phase="Failed", containerStatuses=[ended]))
+    end = status.last_exit
+    assert (end.exit_class, end.message, end.log_tail) == (ExitClass.USER_ERROR, said, log)
+    assert status.message == said
+
+
+def test_the_log_of_what_was_killed_does_not_say_why() -> None:
+    ended = terminated(137)
+    ended["state"]["terminated"]["message"] = "step 7 loss 0.3"
+    end = after(worker(), pod=pod(phase="Failed", containerStatuses=[ended])).last_exit
+    assert (end.message, end.log_tail) == ("exit code 137", "step 7 loss 0.3")
 
 
 def told(
@@ -268,3 +300,47 @@ def test_worker_has_finished_when_its_pod_or_its_processes_of_this_round_ended_w
     assert finished(worker(agent=agent()), 3)
     assert not finished(worker(agent=agent()), 4)
     assert not finished(worker(agent=agent(state=AgentState.RUNNING)), 3)
+
+
+# --- the job has ended ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pod_status", [{}, {"reason": "Evicted", "message": "The node was low on memory"}])
+def test_a_pod_that_fails_after_its_job_has_ended_is_failed_and_counts_nothing(
+    pod_status: dict[str, Any],
+) -> None:
+    before = worker(0)
+    seen = Observation(pod=pod(0, "Failed", **pod_status), released=True, owner_ended=WorkerPhase.FAILED)
+    status = observe(before, seen, NOW)
+    assert status.phase is WorkerPhase.FAILED and status.message
+    assert (status.last_exit, status.restarts, status.failure_budget) == (None, {}, None)
+    assert status.history[-1].ended_at == NOW and status.history[-1].exit_class is None
+
+
+@pytest.mark.parametrize("ended", [WorkerPhase.SUCCEEDED, WorkerPhase.FAILED])
+@pytest.mark.parametrize("phase", [None, WorkerPhase.PENDING, WorkerPhase.RUNNING])
+def test_who_has_no_pod_when_its_job_has_ended_ends_with_it(
+    ended: WorkerPhase, phase: WorkerPhase | None
+) -> None:
+    seen = Observation(pod=None, released=True, owner_ended=ended)
+    status = observe(worker(0, phase), seen, NOW)
+    assert (status.phase, status.pod_uid) == (ended, None)
+    again = observe(worker(0, phase).model_copy(update={"status": status}), seen, later(9))
+    assert again == status
+
+
+def test_what_runs_on_after_its_job_has_ended_is_running_until_its_pod_is_not() -> None:
+    seen = Observation(pod=pod(0), released=True, owner_ended=WorkerPhase.FAILED)
+    assert observe(worker(0), seen, NOW).phase is WorkerPhase.RUNNING
+    leaves = Observation(pod=pod(0, deleted=True), released=True, owner_ended=WorkerPhase.SUCCEEDED)
+    assert observe(worker(0), leaves, NOW).phase is WorkerPhase.RUNNING
+    lost = Observation(
+        pod=pod(0), node_lost="node-0 is not ready", released=True, owner_ended=WorkerPhase.FAILED
+    )
+    assert observe(worker(0), lost, NOW).phase is WorkerPhase.FAILED
+
+
+def test_a_suspended_jobs_pod_that_fails_is_no_end() -> None:
+    assert (
+        observe(worker(0), Observation(pod=pod(0, "Failed"), released=True), NOW).phase is WorkerPhase.RUNNING
+    )

@@ -7,7 +7,7 @@ import typer
 import deploy
 from dlr.commands.install.options import ControllerNamespace, JobsNamespace, documents_for
 from dlr.commands.options import Context, Kubeconfig, Output
-from dlr.commands.output import Format, print_json, show, table
+from dlr.commands.output import Format, print_json, show_table
 
 
 def doctor(
@@ -17,7 +17,7 @@ def doctor(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Look whether a cluster has what dlr needs, before installing and after; 1 if there is a problem."""
+    """Look whether a cluster has what dlr needs, before and after installing; 1 if it lacks any."""
     documents = documents_for(namespace, jobs_namespace=jobs_namespace)
     from dlr.commands.api import Api
     from dlr.commands.connection import connect
@@ -29,5 +29,5 @@ def doctor(
     if output is Format.JSON:
         print_json([{"level": line.level, "topic": line.topic, "text": line.text} for line in lines])
     else:
-        show(table(("", "TOPIC", "FOUND"), [(line.level, line.topic, line.text) for line in lines]))
+        show_table(("", "TOPIC", "FOUND"), [(line.level, line.topic, line.text) for line in lines])
     raise typer.Exit(int(any(line.level is Level.PROBLEM for line in lines)))

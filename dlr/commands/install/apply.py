@@ -70,7 +70,7 @@ def apply(api: Api, manifest: JSON, *, dry_run: bool = False) -> Outcome:
         if not patch:
             return Outcome.UNCHANGED
         try:
-            patched = scoped.patch(kind, name, patch, dry_run=dry_run)
+            patched = scoped.patch(kind, name, patch=patch, dry_run=dry_run)
         except ApiFailure as refusal:
             if refusal.status in (_NOT_FOUND, _CONFLICT):
                 continue

@@ -83,7 +83,7 @@ def uninstall(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Take dlr out of a cluster; refused while jobs run. CRDs and jobs stay, unless you ask otherwise."""
+    """Take dlr out of a cluster; refused while jobs run. CRDs and jobs stay, unless asked for."""
     documents = documents_for(
         namespace, jobs_namespace=jobs_namespace, network_policy=True, priority_class=True
     )

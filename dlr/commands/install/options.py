@@ -9,6 +9,7 @@ import typer
 import deploy
 from dlr.commands.errors import UsageError
 from dlr.commands.install.images import NONE_NAMED, Images
+from dlr.commands.options import number
 
 ControllerNamespace = Annotated[str, typer.Option("--namespace", "-n", help="Where the controller runs.")]
 JobsNamespace = Annotated[
@@ -34,7 +35,9 @@ NetworkPolicy = Annotated[
 PriorityClass = Annotated[
     bool, typer.Option("--priority-class", help="With a PriorityClass above that of training.")
 ]
-Timeout = Annotated[float, typer.Option("--timeout", help="How many seconds to wait at most.", min=0)]
+Timeout = Annotated[
+    float, typer.Option("--timeout", callback=number, help="How many seconds to wait at most.", min=0)
+]
 
 
 def documents_for(

@@ -2,26 +2,51 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import typer
 
-from dlr.commands.job.delete import delete
-from dlr.commands.job.events import events
-from dlr.commands.job.listing import list_jobs
-from dlr.commands.job.logs import logs
-from dlr.commands.job.scale import scale
-from dlr.commands.job.status import status
-from dlr.commands.job.submit import submit
-from dlr.commands.job.suspension import resume, suspend
-from dlr.commands.job.timeline.command import timeline
+from dlr.commands.lazy import HELP_NAMES, Lazy, LazyGroup
 
-jobs = typer.Typer(help="Submit, look at, change and delete training jobs.", no_args_is_help=True)
-jobs.command()(submit)
-jobs.command("list")(list_jobs)
-jobs.command()(status)
-jobs.command()(logs)
-jobs.command()(events)
-jobs.command()(timeline)
-jobs.command()(scale)
-jobs.command()(suspend)
-jobs.command()(resume)
-jobs.command()(delete)
+
+class JobCommands(LazyGroup):
+    lazy: ClassVar = {
+        "submit": Lazy("dlr.commands.job.submit", "submit", "Create the ElasticJobs of a file."),
+        "list": Lazy("dlr.commands.job.listing", "list_jobs", "List ElasticJobs."),
+        "status": Lazy(
+            "dlr.commands.job.status",
+            "status",
+            "Show a job on one screen: phase, world, progress, goodput, workers, last Events.",
+        ),
+        "logs": Lazy("dlr.commands.job.logs", "logs", "Print what a job's workers print."),
+        "events": Lazy(
+            "dlr.commands.job.events",
+            "events",
+            "Show the Events of a job, its workers and its Pods, oldest first.",
+        ),
+        "timeline": Lazy(
+            "dlr.commands.job.timeline.command",
+            "timeline",
+            "Draw a job's life: what its workers did when, rounds, failures, and what its time came to.",
+        ),
+        "scale": Lazy("dlr.commands.job.scale", "scale", "Ask for another count of workers."),
+        "suspend": Lazy(
+            "dlr.commands.job.suspension",
+            "suspend",
+            "Stop a job's training, with the time to save, and delete its Pods; its state stays.",
+        ),
+        "resume": Lazy("dlr.commands.job.suspension", "resume", "Let a suspended job train again."),
+        "delete": Lazy("dlr.commands.job.delete", "delete", "Delete ElasticJobs with everything they made."),
+    }
+
+
+jobs = typer.Typer(
+    cls=JobCommands,
+    help="Submit, look at, change and delete training jobs.",
+    context_settings=HELP_NAMES,
+    add_completion=False,
+)
+
+
+@jobs.callback()
+def _no_options() -> None: ...

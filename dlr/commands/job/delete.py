@@ -12,7 +12,7 @@ from dlr.commands.api import ELASTICJOBS, PODS, Api, ApiFailure
 from dlr.commands.connection import connect
 from dlr.commands.errors import CommandError
 from dlr.commands.job.lookup import get_job
-from dlr.commands.options import Context, Kubeconfig, Namespace, complete_job_name
+from dlr.commands.options import Context, Kubeconfig, Namespace, complete_job_name, number, object_names
 
 POLL_SECONDS = 0.5
 
@@ -20,10 +20,17 @@ POLL_SECONDS = 0.5
 def delete(
     job_names: Annotated[
         list[str],
-        typer.Argument(metavar="NAME...", help="The jobs' names.", autocompletion=complete_job_name),
+        typer.Argument(
+            metavar="NAME...",
+            callback=object_names,
+            help="The jobs' names.",
+            autocompletion=complete_job_name,
+        ),
     ],
     wait: Annotated[bool, typer.Option(help="Wait until the jobs and their Pods are gone.")] = True,
-    timeout_seconds: Annotated[float, typer.Option("--timeout", help="How many seconds to wait.")] = 120.0,
+    timeout_seconds: Annotated[
+        float, typer.Option("--timeout", min=0, callback=number, help="How many seconds to wait.")
+    ] = 120.0,
     namespace: Namespace = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,

@@ -9,7 +9,7 @@ from dlr.commands.connection import connect
 from dlr.commands.job import report
 from dlr.commands.job.lookup import get_job
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace, Output
-from dlr.commands.output import Format, print_json, show, table, utc_now
+from dlr.commands.output import Format, print_json, show_table, utc_now
 
 
 def events(
@@ -27,7 +27,7 @@ def events(
         print_json(found)
     elif found:
         now = utc_now()
-        show(table(report.EVENT_COLUMNS, [report.event_row(event, now) for event in found]))
+        show_table(report.EVENT_COLUMNS, [report.event_row(event, now) for event in found])
     else:
         print(
             f"There are no Events of ElasticJob {name!r} (clusters forget them after an hour).",

@@ -12,7 +12,7 @@ from dlr.commands.connection import connect
 from dlr.commands.job import report
 from dlr.commands.job.lookup import require_namespace
 from dlr.commands.options import Context, Kubeconfig, Namespace, Output
-from dlr.commands.output import Format, print_json, show, table, utc_now
+from dlr.commands.output import Format, print_json, show_table, utc_now
 
 
 def list_jobs(
@@ -42,4 +42,4 @@ def list_jobs(
     if all_namespaces:
         headers = ("NAMESPACE", *headers)
         rows = [(job["metadata"]["namespace"], *row) for job, row in zip(found, rows, strict=True)]
-    show(table(headers, rows))
+    show_table(headers, rows)

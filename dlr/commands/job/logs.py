@@ -24,23 +24,24 @@ from dlr.commands.job import report
 from dlr.commands.job.failed_log import print_failed_log
 from dlr.commands.job.lookup import NoSuchJob, get_job, list_workers
 from dlr.commands.job.pod_log import Wanted
-from dlr.commands.options import Context, JobName, Kubeconfig, Namespace
+from dlr.commands.options import Context, JobName, Kubeconfig, Namespace, not_empty
 from dlr.commands.output import parse_time
 
 JSON = dict[str, Any]
 
 MOST_STREAMS = 32
 RETRY_SECONDS = 1.0
+LAST_LINE_SECONDS = 0.5
 
 
 def logs(
     name: JobName,
-    rank: Annotated[int | None, typer.Option(help="Only the worker with this node rank.")] = None,
+    rank: Annotated[int | None, typer.Option(min=0, help="Only the worker with this node rank.")] = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on until the job ends, from Pod to Pod.")
     ] = False,
     container: Annotated[
-        str | None, typer.Option("--container", "-c", help="Not the training container.")
+        str | None, typer.Option("--container", "-c", callback=not_empty, help="Not the training container.")
     ] = None,
     tail_lines: Annotated[
         int | None, typer.Option("--tail", min=0, help="Only so many last lines a Pod.")
@@ -131,8 +132,12 @@ def _follow_all(
     ]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
+    try:
+        for thread in threads:
+            thread.join()
+    except KeyboardInterrupt:
+        _Printer.lock.acquire(timeout=LAST_LINE_SECONDS)  # none of them writes while the interpreter ends
+        raise
     if failures:
         raise failures[0]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from controller.wording import first_line
 from crds import names
-from crds.elasticjob import JobPhase
+from crds.protocol import JobPhase
 from crds.ranges import from_text
 from dlr.commands.output import age, parse_time
 
@@ -37,10 +37,12 @@ def is_finished(job: JSON) -> bool:
 
 
 def phase_since(job: JSON) -> str:
-    """When the job entered its phase: its condition tells, where there is one."""
+    """When the job entered its phase: by its condition; or, of one that waits, since when it does not run."""
     status = job.get("status", {})
     for condition in status.get("conditions") or []:
-        if condition.get("type") == status.get("phase") and condition.get("status") == "True":
+        is_phase = condition.get("type") == status.get("phase") and condition.get("status") == "True"
+        waits = condition.get("type") == "Running" and condition.get("status") == "False"
+        if is_phase or (waits and condition.get("reason") == status.get("phase")):
             return str(condition["lastTransitionTime"])
     return str(job["metadata"]["creationTimestamp"])
 

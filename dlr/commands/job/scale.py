@@ -32,7 +32,7 @@ def scale(
         print(f"{said} wants {replicas} workers already")
         return
     try:
-        api.patch(ELASTICJOBS, f"{name}/scale", {"spec": {"replicas": replicas}})
+        api.patch(ELASTICJOBS, name, "scale", patch={"spec": {"replicas": replicas}})
     except ApiFailure as failure:
         reasons = "; ".join(str(cause) for cause in failure.causes) or str(failure)
         raise CommandError(f"The job {name!r} cannot have {replicas} workers: {reasons}.") from failure

@@ -47,7 +47,7 @@ def render(snapshot: Snapshot, now: datetime, console: Console) -> RenderableTyp
     """All of it, or on a terminal as much as there is room for."""
     head = _head(snapshot, now, with_bars=console.is_terminal)
     notes = [cell(note) for note in workers.notes(snapshot.workers)]
-    shown, event_count = snapshot.workers, MOST_EVENTS
+    shown, event_count, taken = snapshot.workers, MOST_EVENTS, 0
     if console.is_terminal:
         taken = len(console.render_lines(Group(head, *notes))) + LINES_AROUND_TABLES
         most_workers, event_count = room(
@@ -59,8 +59,20 @@ def render(snapshot: Snapshot, now: datetime, console: Console) -> RenderableTyp
     parts: list[RenderableType] = [head]
     width = console.width if console.is_terminal else None
     if rows := workers.rows(snapshot.job, shown, now):
-        parts += [Text(""), table(workers.COLUMNS, rows, width), *more, *notes]
+        parts += [Text(""), _workers(rows, console, taken + event_count), *more, *notes]
     return Group(*parts, *_events(snapshot, event_count, now, width))
+
+
+def _workers(rows: Sequence[workers.Row], console: Console, other_lines: int) -> Table:
+    """On a terminal, failures are told in full where all of it still fits, and else in a line a worker."""
+    if not console.is_terminal:
+        return table(workers.COLUMNS, rows)
+    columns: Sequence[str] = workers.COLUMNS
+    if console.width <= workers.NARROW_WIDTH:
+        columns, rows = workers.NARROW_COLUMNS, [workers.narrow(row) for row in rows]
+    whole = table(columns, rows)
+    fits = len(console.render_lines(whole)) + other_lines <= console.height
+    return whole if fits else table(columns, rows, console.width)
 
 
 def room(lines: int, worker_count: int, event_count: int) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from dlr.commands.connection import connect
 from dlr.commands.errors import CommandError
 from dlr.commands.job.file import STDIN, JobFile, read_jobs
 from dlr.commands.job.lookup import require_namespace
-from dlr.commands.options import Context, Kubeconfig, Namespace, Output
+from dlr.commands.options import Context, Kubeconfig, Namespace, Output, none_empty
 from dlr.commands.output import Format, print_json
 
 JSON = dict[str, Any]
@@ -24,7 +24,12 @@ STRICT_DECODING = re.compile(r'(unknown|duplicate) field "([^"]+)"')
 def submit(
     files: Annotated[
         list[str],
-        typer.Option("--file", "-f", help=f"A YAML file with ElasticJobs; {STDIN} is standard input."),
+        typer.Option(
+            "--file",
+            "-f",
+            callback=none_empty,
+            help=f"A YAML file with ElasticJobs; {STDIN} is standard input.",
+        ),
     ],
     namespace: Namespace = None,
     output: Output = Format.TABLE,

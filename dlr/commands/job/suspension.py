@@ -29,5 +29,5 @@ def _set_suspend(api: Api, name: str, value: bool, done: str, already: str) -> s
     said = f"elasticjob {api.namespace}/{name}"
     if bool(job["spec"].get("suspend")) is value:
         return f"{said} is {already}"
-    api.patch(ELASTICJOBS, name, {"spec": {"suspend": value}})
+    api.patch(ELASTICJOBS, name, patch={"spec": {"suspend": value}})
     return f"{said} {done}"

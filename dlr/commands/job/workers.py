@@ -15,6 +15,9 @@ JSON = dict[str, Any]
 Row = tuple[object, ...]
 
 COLUMNS = ("RANK", "POD", "NODE", "STATE", "STEP", "S/STEP", "RESTARTS", "LAST FAILURE")
+NARROW_COLUMNS = ("RANK", "POD", "STATE", "STEP", "RESTARTS", "LAST FAILURE")
+NARROW_WIDTH = 120
+"""On a terminal that is no wider, the last column has the room of those that can be done without."""
 MOST_NOTES = 5
 AT_EASE = ("Running", "Succeeded", "Standby")
 """States in which a worker needs nobody's attention."""
@@ -23,6 +26,13 @@ AT_EASE = ("Running", "Succeeded", "Standby")
 def rows(job: JSON, workers: Sequence[JSON], now: datetime) -> list[Row]:
     rank_of = ranks(job)
     return [_row(worker, rank_of, now) for worker in sort_workers(workers)]
+
+
+def narrow(row: Row) -> Row:
+    """The same for a narrow terminal; of the restarts only how many."""
+    told = dict(zip(COLUMNS, row, strict=True))
+    told["RESTARTS"] = str(told["RESTARTS"]).partition(" ")[0]
+    return tuple(told[column] for column in NARROW_COLUMNS)
 
 
 def most_telling(job: JSON, workers: Sequence[JSON], most: int) -> list[JSON]:

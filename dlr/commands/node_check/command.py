@@ -14,7 +14,16 @@ from dlr.commands.node_check import remote
 from dlr.commands.node_check.local import check_this_machine
 from dlr.commands.node_check.outcome import EXIT_CODES, CouldNotTell
 from dlr.commands.node_check.request import Target, Wishes, node_check
-from dlr.commands.options import Context, Kubeconfig, Namespace, Output, complete_job_name
+from dlr.commands.options import (
+    Context,
+    Kubeconfig,
+    Namespace,
+    Output,
+    complete_job_name,
+    none_empty,
+    number,
+    object_name,
+)
 from dlr.commands.output import Format
 from healthcheck.local import Health
 
@@ -36,6 +45,7 @@ def command(
     job: Annotated[
         str | None,
         typer.Option(
+            callback=object_name,
             help="The nodes of this job, in its own Pods; its training stops meanwhile.",
             autocompletion=complete_job_name,
             rich_help_panel=WHAT,
@@ -70,6 +80,7 @@ def command(
         typer.Option(
             "--timeout",
             metavar="SECONDS",
+            min=1,
             help="A node that takes longer for a step of the check is faulty. Default: 300.",
             rich_help_panel=HOW,
         ),
@@ -78,6 +89,7 @@ def command(
         float | None,
         typer.Option(
             metavar="TIMES",
+            callback=number,
             help="A node so many times slower than the median is slow. Default: 1.5.",
             rich_help_panel=HOW,
         ),
@@ -86,13 +98,17 @@ def command(
         list[str] | None,
         typer.Option(
             metavar="LABEL",
+            callback=none_empty,
             help="A node label that names a rack or switch, to see faults that lie together there; "
             "several, the smallest first.",
             rich_help_panel=HOW,
         ),
     ] = None,
     name: Annotated[
-        str | None, typer.Option(help="The NodeCheck's name; default: a new one.", rich_help_panel=HOW)
+        str | None,
+        typer.Option(
+            callback=object_name, help="The NodeCheck's name; default: a new one.", rich_help_panel=HOW
+        ),
     ] = None,
     namespace: Namespace = None,
     output: Output = Format.TABLE,

@@ -91,16 +91,19 @@ def failures_of(
         [culprit.failure for culprit in culprits.values() if culprit.worker == name],
         [*_of_its_pods(worker, clock)],
         [*_of_its_own_words(worker, culprits, clock)],
-        [*_of_worlds(worker, culprits, episodes)],
     )
     kept: list[Failure] = []
     for account in accounts:
-        kept += [failure for failure in account if not _is_known(failure, kept)]
+        kept += [failure for failure in account if not _is_known(failure, failure.at, kept)]
+    of_worlds = _of_worlds(worker, culprits, episodes, clock)
+    kept += [failure for failure, recovered in of_worlds if not _is_known(failure, recovered, kept)]
     return sorted(kept, key=lambda failure: failure.at)
 
 
-def _is_known(failure: Failure, kept: Sequence[Failure]) -> bool:
-    return any(abs(failure.at - other.at) <= SAME_MOMENT.total_seconds() for other in kept)
+def _is_known(failure: Failure, recovered: float, kept: Sequence[Failure]) -> bool:
+    """Whether another account has it. A Pod with time to stop ends while its job recovers already."""
+    leeway = SAME_MOMENT.total_seconds()
+    return any(failure.at - leeway <= other.at <= recovered + leeway for other in kept)
 
 
 def _of_its_pods(worker: JSON, clock: Clock) -> Iterator[Failure]:
@@ -118,19 +121,29 @@ def _of_its_own_words(worker: JSON, culprits: Mapping[int, Culprit], clock: Cloc
 
 
 def _of_worlds(
-    worker: JSON, culprits: Mapping[int, Culprit], episodes: Sequence[Episode]
-) -> Iterator[Failure]:
-    """Rounds of which no culprit is known, that ended with a reason that names this worker."""
-    trained = 0
-    for episode in episodes:
-        if episode.span.state == JobState.TRAINING:
-            trained = episode.round
+    worker: JSON, culprits: Mapping[int, Culprit], episodes: Sequence[Episode], clock: Clock
+) -> Iterator[tuple[Failure, float]]:
+    """Rounds of which no culprit is known, that ended with a reason that names this worker.
+
+    Each with the time at which training went on. A world that is formed meanwhile begins an episode of its
+    own, with the same reason: that is no other failure.
+    """
+    trained, recovers = 0, False
+    for number, episode in enumerate(episodes):
+        if episode.span.state != JobState.RECOVERING:
+            recovers = False
+            if episode.span.state == JobState.TRAINING:
+                trained = episode.round
+            continue
         named = NAMED_WORKER.search(episode.reason)
-        is_end = episode.span.state == JobState.RECOVERING and trained not in culprits
         if (
-            is_end
+            not recovers
+            and trained not in culprits
             and named
             and int(named[1]) == worker["spec"]["index"]
             and worker["spec"]["type"] == names.WORKER
         ):
-            yield Failure(episode.span.begin, "failed", first_line(episode.reason))
+            later = (each.span.begin for each in episodes[number:] if each.span.state == JobState.TRAINING)
+            failure = Failure(episode.span.begin, "failed", first_line(episode.reason))
+            yield failure, next(later, clock.end)
+        recovers = True

@@ -1,7 +1,9 @@
-"""`dlr job timeline`: fetch, draw, write a file."""
+"""`dlr job timeline`: fetch, draw, and write a file or to the terminal."""
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
@@ -10,13 +12,17 @@ import typer
 
 from dlr.commands.api import EVENTS, Api
 from dlr.commands.connection import connect
-from dlr.commands.errors import CommandError
+from dlr.commands.errors import CommandError, UsageError
 from dlr.commands.job import report
 from dlr.commands.job.goodput import account_of
 from dlr.commands.job.lookup import get_job, list_workers
 from dlr.commands.job.timeline.life import Life, NoHistory, life_of
+from dlr.commands.job.timeline.text import text_of
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace
 from dlr.commands.output import utc_now
+
+PIPE_COLUMNS = 120
+ENDINGS = (".svg", ".png", ".html")
 
 
 def timeline(
@@ -30,41 +36,62 @@ def timeline(
             show_default="NAME.svg",
         ),
     ] = Path(),
+    text: Annotated[bool, typer.Option("--text", help="Draw it in the terminal, and write no file.")] = False,
     namespace: Namespace = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
     """Draw a job's life: what its workers did when, rounds, failures, and what its time came to."""
     path = output if output != Path() else Path(f"{name}.svg")
-    draw = _drawer(path)
-    api = Api(connect(kubeconfig, context, namespace))
-    job, workers, now = get_job(api, name), list_workers(api, name), utc_now()
-    events = report.job_events(api.find(EVENTS), job)
-    account = account_of(job, workers, now)
+    if text and output != Path():
+        raise UsageError("--text writes no file; drop it, or --output.")
+    draw = _as_text if text else _checked_drawer(path)
+    life = _life(Api(connect(kubeconfig, context, namespace)), name)
+    drawn = draw(life)
+    if text:
+        sys.stdout.write(drawn.decode())
+        return
     try:
-        life = life_of(job, workers, events, account.ratio if account else None, now)
-    except NoHistory:
-        raise CommandError(
-            f"ElasticJob {name!r} has no history yet; its controller has to see it first."
-        ) from None
-    try:
-        path.write_bytes(draw(life))
+        path.write_bytes(drawn)
     except OSError as error:
         raise CommandError(f"{path} cannot be written: {error.strerror}.") from error
     print(path)
 
 
+def _as_text(life: Life) -> bytes:
+    width = shutil.get_terminal_size((PIPE_COLUMNS, 0)).columns
+    return ("\n".join(text_of(life, width)) + "\n").encode()
+
+
+def _checked_drawer(path: Path) -> Callable[[Life], bytes]:
+    """What draws it, if such a file can be drawn and written there."""
+    if path.suffix.lower() not in ENDINGS:
+        raise UsageError(f"{path}: a timeline is a file that ends with {', '.join(ENDINGS)}.")
+    if not path.parent.is_dir():
+        raise UsageError(f"{path} cannot be written: there is no folder {path.parent}.")
+    return _drawer(path)
+
+
+def _life(api: Api, name: str) -> Life:
+    job, workers, now = get_job(api, name), list_workers(api, name), utc_now()
+    events = report.job_events(api.find(EVENTS), job)
+    account = account_of(job, workers, now)
+    try:
+        return life_of(job, workers, events, account.ratio if account else None, now)
+    except NoHistory:
+        raise CommandError(
+            f"ElasticJob {name!r} has no history yet; its controller has to see it first."
+        ) from None
+
+
 def _drawer(path: Path) -> Callable[[Life], bytes]:
     """By the file's ending. What draws is imported before the cluster is asked: it may not be installed."""
-    from dlr.commands.job.timeline.drawing import draw_png, draw_svg
+    from dlr.commands.job.timeline.drawing import PHONE, draw_png, draw_svg
     from dlr.commands.job.timeline.page import page
 
     drawers: dict[str, Callable[[Life], bytes]] = {
         ".svg": lambda life: draw_svg(life).encode(),
         ".png": draw_png,
-        ".html": lambda life: page(life, draw_svg(life)).encode(),
+        ".html": lambda life: page(life, draw_svg(life), draw_svg(life, PHONE)).encode(),
     }
-    drawer = drawers.get(path.suffix.lower())
-    if drawer is None:
-        raise CommandError(f"{path}: a timeline is a file that ends with {', '.join(drawers)}.")
-    return drawer
+    return drawers[path.suffix.lower()]

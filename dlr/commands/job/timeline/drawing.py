@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import math
+import textwrap
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -23,20 +24,35 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, PercentFormatter
 from crds.elasticjob import JobState
 from dlr.commands.job.states import COLORS, color
 from dlr.commands.job.timeline.episodes import Span
-from dlr.commands.job.timeline.life import Lane, Life
+from dlr.commands.job.timeline.labels import Side, sides
+from dlr.commands.job.timeline.life import Lane, Life, clock_of, title
+from dlr.commands.job.timeline.verdict import verdict
 from dlr.commands.output import duration, plain
 
 SVG = "http://www.w3.org/2000/svg"
-WIDTH_INCHES = 12.0
 LANE_INCHES = 0.34
 STRIP_INCHES = 0.42
 SHARE_INCHES = 1.3
-MARGIN_INCHES = {"top": 0.75, "bottom": 0.72, "left": 1.95, "right": 0.35}
+RIGHT_INCHES = 0.35
+SCALE_INCHES = 0.42
+"""For the two lines of the scale, below all."""
+ROUNDS_INCHES = 0.28
+LINE_INCHES = 0.19
+"""Of the title, the verdict and the legend."""
+TITLE_SHARE = 0.72
+"""Of a line's characters: the title's are larger."""
+POINTS_PER_INCH = 72
 GAP_INCHES = 0.12
 BAR_HEIGHT = 0.72
+SHARE_LABEL = "time spent\ntraining, so far"
 LABEL_SHARE = 0.044
 """Labels closer than this share of the width would lie on each other: the later ones are left out."""
 MOST_LABEL = 24
+LABEL_POINTS = 7.5
+CHARACTER_POINTS = 4.6
+"""How wide a character of a label is, about."""
+CROSS_POINTS = 7.0
+"""From the middle of a cross to where its label begins."""
 SEEN_POINTS = 0.6
 """So wide is even what lasted seconds of a week; and it lies above the training around it."""
 FAILURE_COLOR = "#a30000"
@@ -44,6 +60,38 @@ FOLLOWER_COLOR = "#555555"
 STEPS_SECONDS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200)
 DAY_SECONDS = 86_400
 MOST_TICKS = 12
+STYLE = """
+@media (prefers-color-scheme: dark) {
+  svg text { fill: #e6e6e6 !important; }
+  svg [style*="fill: #ffffff"] { fill: #16181b !important; }
+  svg [style*="stroke: #000000"] { stroke: #e6e6e6 !important; }
+  svg use[style*="stroke: #000000"] { fill: #e6e6e6; }
+  svg [style*="fill: #444444"] { fill: #8c8c8c !important; stroke: #8c8c8c !important; }
+}
+"""
+"""matplotlib writes colours into each element, so what is to be other in the dark is found by them."""
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """What a picture is made for."""
+
+    width_inches: float
+    left_inches: float
+    """For the names of workers."""
+    characters: int
+    """Of a line of the title."""
+    most_ticks: int
+    legend_columns: int
+    with_nodes: bool = True
+
+    @property
+    def bars_inches(self) -> float:
+        return self.width_inches - self.left_inches - RIGHT_INCHES
+
+
+DESK = Sheet(12.0, 1.95, characters=120, most_ticks=MOST_TICKS, legend_columns=8)
+PHONE = Sheet(5.0, 0.95, characters=64, most_ticks=4, legend_columns=3, with_nodes=False)
 
 
 @dataclass
@@ -59,8 +107,8 @@ class _Canvas:
         self.tooltips[name] = plain(text)
 
 
-def draw_svg(life: Life) -> str:
-    canvas, data = _drawn(life, "svg")
+def draw_svg(life: Life, sheet: Sheet = DESK) -> str:
+    canvas, data = _drawn(life, "svg", sheet)
     ElementTree.register_namespace("", SVG)
     ElementTree.register_namespace("xlink", "http://www.w3.org/1999/xlink")
     root = ElementTree.fromstring(data)
@@ -72,21 +120,24 @@ def draw_svg(life: Life) -> str:
             title = ElementTree.Element(f"{{{SVG}}}title")
             title.text = text
             group.insert(0, title)
+    style = ElementTree.Element(f"{{{SVG}}}style")
+    style.text = STYLE
+    root.insert(0, style)
     return ElementTree.tostring(root, encoding="unicode")
 
 
 def draw_png(life: Life) -> bytes:
-    return _drawn(life, "png")[1]
+    return _drawn(life, "png", DESK)[1]
 
 
-def _drawn(life: Life, format_: str) -> tuple[_Canvas, bytes]:
+def _drawn(life: Life, format_: str, sheet: Sheet) -> tuple[_Canvas, bytes]:
     style = matplotlib.rc_context(
         {
             "font.size": 9,
             "font.family": ["sans-serif"],
             "font.sans-serif": ["DejaVu Sans", "sans-serif"],
             "svg.fonttype": "none",
-            "svg.hashsalt": "dlr",
+            "svg.hashsalt": f"dlr {sheet.width_inches}",  # two pictures of a page have ids of their own
             "text.parse_math": False,
             "axes.spines.top": False,
             "axes.spines.right": False,
@@ -94,65 +145,55 @@ def _drawn(life: Life, format_: str) -> tuple[_Canvas, bytes]:
     )
     with style, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")  # a box stands for it
-        canvas = _draw(life)
+        canvas = _draw(life, sheet)
         file = io.BytesIO()
         metadata = {"Date": None} if format_ == "svg" else None
         canvas.figure.savefig(file, format=format_, dpi=130, metadata=metadata)
     return canvas, file.getvalue()
 
 
-def _draw(life: Life) -> _Canvas:
+def _draw(life: Life, sheet: Sheet) -> _Canvas:
     lanes = max(1, len(life.lanes))
-    inner = STRIP_INCHES + lanes * LANE_INCHES + SHARE_INCHES + 2 * GAP_INCHES
-    height = inner + MARGIN_INCHES["top"] + MARGIN_INCHES["bottom"]
-    canvas = _Canvas(Figure(figsize=(WIDTH_INCHES, height)))
-    left = MARGIN_INCHES["left"] / WIDTH_INCHES
-    width = 1 - left - MARGIN_INCHES["right"] / WIDTH_INCHES
+    heading = textwrap.wrap(title(life), round(TITLE_SHARE * sheet.characters))
+    said = textwrap.wrap(verdict(life), sheet.characters)
+    handles = _legend(life)
+    legend_rows = math.ceil(len(handles) / sheet.legend_columns)
+    top = (len(heading) + len(said) + 0.5) * LINE_INCHES + ROUNDS_INCHES
+    bottom = SCALE_INCHES + (legend_rows + 0.7) * LINE_INCHES
+    height = top + STRIP_INCHES + lanes * LANE_INCHES + SHARE_INCHES + 2 * GAP_INCHES + bottom
+    canvas = _Canvas(Figure(figsize=(sheet.width_inches, height)))
 
     def axes(bottom_inches: float, height_inches: float) -> Axes:
-        box = (left, bottom_inches / height, width, height_inches / height)
-        made = canvas.figure.add_axes(box)
+        left, width = sheet.left_inches / sheet.width_inches, sheet.bars_inches / sheet.width_inches
+        made = canvas.figure.add_axes((left, bottom_inches / height, width, height_inches / height))
         made.set_xlim(life.known_since, life.seconds)
         return made
 
-    bottom = MARGIN_INCHES["bottom"]
     share = axes(bottom, SHARE_INCHES)
     bottom += SHARE_INCHES + GAP_INCHES
     bars = axes(bottom, lanes * LANE_INCHES)
     bottom += lanes * LANE_INCHES + GAP_INCHES
     strip = axes(bottom, STRIP_INCHES)
-    _draw_job(canvas, strip, life)
-    _draw_lanes(canvas, bars, life)
-    _draw_share(share, life)
-    canvas.figure.text(0.01, 1 - 0.24 / height, title(life), fontsize=12, fontweight="bold", va="center")
-    handles = _legend(life)
+    _draw_job(canvas, strip, life, sheet)
+    _draw_lanes(canvas, bars, life, sheet)
+    _draw_share(share, life, sheet)
+    for number, line in enumerate([*heading, *said]):
+        weight, size = ("bold", 11) if number < len(heading) else ("normal", 9)
+        up = 1 - (number + 0.8) * LINE_INCHES / height
+        canvas.figure.text(0.1 / sheet.width_inches, up, line, fontsize=size, fontweight=weight, va="center")
     canvas.figure.legend(
         handles=handles,
         loc="lower center",
-        ncols=len(handles),
+        ncols=min(len(handles), sheet.legend_columns),
         frameon=False,
         handlelength=1.2,
         columnspacing=1.4,
+        fontsize=8.5,
     )
     return canvas
 
 
-def title(life: Life) -> str:
-    parts = [
-        life.name,
-        life.phase,
-        f"{duration(life.seconds)} since {life.submitted:%Y-%m-%d %H:%M:%S} UTC",
-    ]
-    if life.goodput is not None:
-        parts.append(f"goodput {life.goodput:.1%}")
-    if life.lanes_left_out:
-        parts.append(f"{life.lanes_left_out} more workers")
-    if life.known_since > 0:
-        parts.append(f"the first {duration(life.known_since)} are forgotten")
-    return plain(" · ".join(parts))
-
-
-def _draw_job(canvas: _Canvas, axes: Axes, life: Life) -> None:
+def _draw_job(canvas: _Canvas, axes: Axes, life: Life, sheet: Sheet) -> None:
     """The states of the job as a whole, and where its rounds begin."""
     _bars(canvas, axes, 0, life.states)
     axes.set_ylim(-0.5, 0.5)
@@ -162,32 +203,36 @@ def _draw_job(canvas: _Canvas, axes: Axes, life: Life) -> None:
     width = life.seconds - life.known_since
     labelled = float("-inf")
     for each in life.rounds:
-        if each.at - labelled < LABEL_SHARE * width:
+        if each.at - labelled < LABEL_SHARE * DESK.bars_inches / sheet.bars_inches * width:
             continue
         labelled = each.at
         text = axes.annotate(
-            f"round {each.number}", (each.at, 0.5), xytext=(0, 3), textcoords="offset points", fontsize=7.5
+            f"round {each.number}",
+            (each.at, 0.5),
+            xytext=(0, 3),
+            textcoords="offset points",
+            fontsize=LABEL_POINTS,
         )
         reason = f": {each.reason}" if each.reason else ""
         canvas.says(text, f"round {each.number}, workers {each.members}{reason}")
 
 
-def _draw_lanes(canvas: _Canvas, axes: Axes, life: Life) -> None:
+def _draw_lanes(canvas: _Canvas, axes: Axes, life: Life, sheet: Sheet) -> None:
     for each in life.rounds:
         axes.axvline(each.at, color="#999999", linewidth=0.6, linestyle=":", zorder=0)
     for row, lane in enumerate(life.lanes):
         _bars(canvas, axes, row, lane.spans)
         _draw_starts(canvas, axes, row, lane)
-        _draw_failures(canvas, axes, row, lane, life)
+        _draw_failures(canvas, axes, row, lane, life, sheet)
     axes.set_ylim(max(1, len(life.lanes)) - 0.5, -0.5)
-    axes.set_yticks(range(len(life.lanes)), [_lane_label(lane) for lane in life.lanes])
+    axes.set_yticks(range(len(life.lanes)), [_lane_label(lane, sheet) for lane in life.lanes])
     _quiet(axes)
     axes.tick_params(labelbottom=False)
 
 
-def _lane_label(lane: Lane) -> str:
-    """The worker without its job's name, and its node."""
-    label = f"{lane.title} ({lane.node})" if lane.node else lane.title
+def _lane_label(lane: Lane, sheet: Sheet) -> str:
+    """The worker without its job's name, and its node where there is room for it."""
+    label = f"{lane.title} ({lane.node})" if lane.node and sheet.with_nodes else lane.title
     return plain(label if len(label) <= MOST_LABEL else f"{label[: MOST_LABEL - 1]}…")
 
 
@@ -224,12 +269,18 @@ def _draw_starts(canvas: _Canvas, axes: Axes, row: int, lane: Lane) -> None:
         canvas.says(mark, f"Pod {start.incarnation} of {lane.worker}, at {duration(start.at)}")
 
 
-def _draw_failures(canvas: _Canvas, axes: Axes, row: int, lane: Lane, life: Life) -> None:
-    width = life.seconds - life.known_since
-    labelled = float("-inf")
-    for failure in lane.failures:
-        if failure.at < life.known_since:
-            continue
+def _draw_failures(canvas: _Canvas, axes: Axes, row: int, lane: Lane, life: Life, sheet: Sheet) -> None:
+    shown = [failure for failure in lane.failures if failure.at >= life.known_since]
+    labels = ["" if failure.follows else plain(failure.what)[:MOST_LABEL] for failure in shown]
+    second_points = sheet.bars_inches * POINTS_PER_INCH / (life.seconds - life.known_since)
+    places = sides(
+        [failure.at for failure in shown],
+        [len(label) * CHARACTER_POINTS / second_points for label in labels],
+        around=CROSS_POINTS / second_points,
+        begin=life.known_since,
+        end=life.seconds,
+    )
+    for failure, label, side in zip(shown, labels, places, strict=True):
         (mark,) = axes.plot(
             failure.at,
             row,
@@ -242,25 +293,24 @@ def _draw_failures(canvas: _Canvas, axes: Axes, row: int, lane: Lane, life: Life
             clip_on=False,
         )
         said = f": {failure.text}" if failure.text else ""
-        canvas.says(mark, f"{failure.what}, {lane.worker}, at {duration(failure.at)}{said}")
-        if not failure.follows and failure.at - labelled >= 2 * LABEL_SHARE * width:
-            labelled = failure.at
-            at_the_edge = life.seconds - failure.at < 2 * LABEL_SHARE * width
+        when = f"{duration(failure.at)} ({clock_of(life, failure.at)} UTC)"
+        canvas.says(mark, f"{failure.what}, {lane.worker}, at {when}{said}")
+        if side is not None:
             axes.annotate(
-                plain(failure.what)[:MOST_LABEL],
+                label,
                 (failure.at, row),
-                xytext=(-7 if at_the_edge else 7, 0),
+                xytext=(CROSS_POINTS if side is Side.RIGHT else -CROSS_POINTS, 0),
                 textcoords="offset points",
-                ha="right" if at_the_edge else "left",
+                ha="left" if side is Side.RIGHT else "right",
                 va="center",
-                fontsize=7.5,
+                fontsize=LABEL_POINTS,
                 color="black",
                 zorder=3,
                 bbox={"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none", "alpha": 0.75},
             )
 
 
-def _draw_share(axes: Axes, life: Life) -> None:
+def _draw_share(axes: Axes, life: Life, sheet: Sheet) -> None:
     times = [time for time, _ in life.training_share]
     shares = [share for _, share in life.training_share]
     training = color(JobState.TRAINING)
@@ -279,16 +329,39 @@ def _draw_share(axes: Axes, life: Life) -> None:
     axes.set_ylim(0, 1.08)
     axes.yaxis.set_major_locator(FixedLocator([0, 0.5, 1]))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-    axes.set_ylabel("time spent\ntraining, so far", rotation=0, ha="right", va="center", labelpad=8)
+    if sheet.with_nodes:
+        axes.set_ylabel(SHARE_LABEL, rotation=0, ha="right", va="center", labelpad=8)
+    else:  # there is no room beside it
+        axes.annotate(
+            SHARE_LABEL,
+            (1, 0),
+            xytext=(-4, 4),
+            xycoords="axes fraction",
+            textcoords="offset points",
+            ha="right",
+            fontsize=LABEL_POINTS,
+        )
     axes.grid(axis="y", color="#e4e4e4", linewidth=0.6)
     axes.set_axisbelow(True)
-    axes.xaxis.set_major_locator(FixedLocator(ticks(life.known_since, life.seconds)))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda seconds, _: duration(seconds)))
+    axes.xaxis.set_major_locator(FixedLocator(ticks(life.known_since, life.seconds, sheet.most_ticks)))
+    axes.xaxis.set_major_formatter(
+        FuncFormatter(lambda seconds, _: f"{duration(seconds)}\n{clock_of(life, seconds)}")
+    )
+    axes.annotate(
+        "UTC",
+        (0, 0),
+        xytext=(-32, -3 - 2 * LABEL_POINTS * 1.2),
+        xycoords="axes fraction",
+        textcoords="offset points",
+        ha="right",
+        va="center",
+        fontsize=LABEL_POINTS,
+    )
 
 
-def ticks(begin: float, end: float) -> list[float]:
-    """At round numbers of seconds, minutes, hours or days; a dozen at most."""
-    wanted = (end - begin) / MOST_TICKS
+def ticks(begin: float, end: float, most: int = MOST_TICKS) -> list[float]:
+    """At round numbers of seconds, minutes, hours or days; about so many at most."""
+    wanted = (end - begin) / most
     step = next((each for each in STEPS_SECONDS if each >= wanted), None)
     if step is None:
         step = DAY_SECONDS * math.ceil(wanted / DAY_SECONDS)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from crds import names
@@ -18,12 +18,13 @@ from dlr.commands.job.report import phase, sort_workers
 from dlr.commands.job.states import UP, WAITING
 from dlr.commands.job.timeline.blame import Culprit, Failure, culprits_of, failures_of
 from dlr.commands.job.timeline.episodes import Clock, Episode, Span, episodes_of
-from dlr.commands.output import parse_time
+from dlr.commands.output import duration, parse_time, plain
 
 JSON = dict[str, Any]
 
 MOST_LANES = 64
 CURVE_POINTS = 240
+FINE_SECONDS, DAY_SECONDS = 7_200, 86_400
 TOGETHER = (JobState.RECOVERING.value, JobState.FORMING.value, JobState.CHECKING.value)
 """States of a job that are those of all its workers that are up."""
 
@@ -80,6 +81,29 @@ class Life:
     training_share: tuple[tuple[float, float], ...]
     """(time, share of the time until then that the job was training)"""
     goodput: float | None
+
+
+def title(life: Life) -> str:
+    parts = [
+        life.name,
+        life.phase,
+        f"{duration(life.seconds)} since {life.submitted:%Y-%m-%d %H:%M:%S} UTC",
+    ]
+    if life.goodput is not None:
+        parts.append(f"goodput {life.goodput:.1%}")
+    if life.lanes_left_out:
+        parts.append(f"{life.lanes_left_out} more workers")
+    if life.known_since > 0:
+        parts.append(f"the first {duration(life.known_since)} are forgotten")
+    return plain(" · ".join(parts))
+
+
+def clock_of(life: Life, at: float) -> str:
+    """The wall clock at so many seconds, in UTC, as finely as the job's length asks for."""
+    moment = life.submitted.astimezone(UTC) + timedelta(seconds=at)
+    if life.seconds < FINE_SECONDS:
+        return f"{moment:%H:%M:%S}"
+    return f"{moment:%H:%M}" if life.seconds < DAY_SECONDS else f"{moment:%d %b %H:%M}"
 
 
 class NoHistory(ValueError):

@@ -1,0 +1,136 @@
+"""Carries out one command: `run` goes to the agent, everything else to the typer application.
+
+Some commands run in images of their own, which need not have the command line's packages: `dlr run` and
+`dlr check-worker` beside torch, `dlr controller` and `dlr bundle` beside the Kubernetes client. So these are
+taken out before anything else is imported.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import select
+import sys
+from collections.abc import Sequence
+
+from crds.names import POD_COMMANDS
+from dlr.commands import interrupts
+from dlr.commands.errors import CommandError
+
+CANNOT_LOAD = 69
+"""The exit code when a package is missing or broken (EX_UNAVAILABLE): 1 is a verdict of `dlr node-check`."""
+CRASHED = 70
+"""The exit code of a defect of dlr's own (EX_SOFTWARE); Python's would be 1."""
+LIMITED = 74
+"""The exit code when a disk is full, or a path is not what it should be (EX_IOERR)."""
+EXTRAS = {"matplotlib": "timeline"}
+"""The extra that brings a package; for all others it is `cli`."""
+SYSTEM_LIMITS = frozenset(
+    {
+        *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE),
+        *(errno.ENOMEM, errno.EIO, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EFBIG),
+    }
+)
+"""Errors that are a machine's state or a person's wrong path, and no defect of dlr's."""
+
+
+class PythonTooOld(CommandError):
+    exit_code = CANNOT_LOAD
+
+
+def call_as_program() -> None:
+    """Carry out this process' own command, and exit with its code."""
+    interrupts.begin_program()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal of another alphabet than UTF-8
+    try:
+        call(sys.argv[1:])
+    finally:
+        interrupts.ignore_from_now_on()
+
+
+def call(words: Sequence[str]) -> None:
+    """Carry out a command, and exit with its code; what goes wrong is one sentence on stderr."""
+    try:
+        code = _dispatch(list(words))
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        code = interrupts.EXIT_INTERRUPTED
+    except Exception as error:
+        enough = isinstance(error, BrokenPipeError) and _nobody_reads()
+        code = 1 if enough else _failed(error)
+    _drop_unwritten_output()
+    sys.exit(code)
+
+
+def _failed(error: Exception) -> int:
+    """Say what went wrong; the exit code."""
+    code, sentence = _told(error)
+    if interrupts.was_interrupted() and code != interrupts.EXIT_INTERRUPTED:
+        return interrupts.EXIT_INTERRUPTED  # a library has made another error of it
+    if sentence is None:
+        sys.excepthook(*sys.exc_info())
+    else:
+        print(f"dlr: {sentence}", file=sys.stderr)
+    return code
+
+
+def _told(error: Exception) -> tuple[int, str | None]:
+    """The exit code and a sentence; no sentence for a defect of ours."""
+    if isinstance(error, CommandError):
+        return error.exit_code, str(error)
+    if isinstance(error, ModuleNotFoundError):
+        return CANNOT_LOAD, _what_to_install(error)
+    if isinstance(error, ImportError):
+        return CANNOT_LOAD, f"a package that this command needs cannot be loaded: {error}"
+    if isinstance(error, OSError) and error.errno in SYSTEM_LIMITS:
+        where = f"{error.filename}: " if error.filename else ""
+        return LIMITED, f"{where}{error.strerror}."
+    return CRASHED, None
+
+
+def _nobody_reads() -> bool:
+    """Whether the pipe that broke is stdout's: who read it has seen enough."""
+    stdout = select.poll()
+    stdout.register(1, 0)
+    return any(event & select.POLLERR for _, event in stdout.poll(0))
+
+
+def _drop_unwritten_output() -> None:
+    """What stdout still holds cannot be written; the interpreter would try it again, with a traceback."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _dispatch(words: list[str]) -> int:
+    if words and words[0] in POD_COMMANDS:
+        interrupts.default_from_now_on()
+        from agent.main import run_command
+
+        return run_command(words)
+    if sys.version_info < (3, 11):  # noqa: UP036 - the SDK and the agent run on 3.10 too
+        python = f"{sys.version_info[0]}.{sys.version_info[1]}"
+        raise PythonTooOld(
+            f"this command needs Python 3.11 or newer, and this is {python}; `dlr run` works here"
+        )
+    from dlr.commands.application import run
+
+    return run(words, _own_name())
+
+
+def _own_name() -> str:
+    """As the person has called it."""
+    return "kubectl dlr" if os.path.basename(sys.argv[0]).startswith("kubectl-dlr") else "dlr"  # noqa: PTH119
+
+
+def _what_to_install(error: ModuleNotFoundError) -> str:
+    package = (error.name or "").partition(".")[0]
+    how = (
+        "pip install torch"
+        if package == "torch"
+        else f"install dlr with its extra, as in: pip install '.[{EXTRAS.get(package, 'cli')}]'"
+    )
+    return f"this command needs the package {package}, which is not installed here; {how}"

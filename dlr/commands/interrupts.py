@@ -1,0 +1,73 @@
+"""Ctrl-C in the three parts of a command's life: while it is loaded, while it works, and while it ends.
+
+While it is loaded there is nothing to clean up, and the signal ends the process at once (`dlr.cli`). While
+it works, it is a KeyboardInterrupt, so that what a command has begun is ended. When it has ended, the
+interpreter still removes temporary folders, and a second Ctrl-C is ignored.
+"""
+
+from __future__ import annotations
+
+import _thread
+import signal
+import sys
+import threading
+import time
+from types import FrameType
+
+EXIT_INTERRUPTED = 130
+"""What shells make of SIGINT: 128 and its number."""
+
+FINALIZER_SECONDS = 0.02
+
+_is_program = False
+_was_interrupted = False
+
+
+def begin_program() -> None:
+    """This process is the command's alone, so its signals are ours to handle; but for one that is to be
+    ignored, as a shell without a terminal has it for what runs in the background."""
+    global _is_program
+    _is_program = signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+
+
+def raise_from_now_on() -> None:
+    """What the command needs is loaded, and it begins to work."""
+    if _is_program:
+        sys.unraisablehook = _interrupt_again
+        signal.signal(signal.SIGINT, _interrupt)
+
+
+def default_from_now_on() -> None:
+    """Whoever works from here on handles signals in its own way."""
+    if _is_program:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def ignore_from_now_on() -> None:
+    if _is_program:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def was_interrupted() -> bool:
+    """Whether Ctrl-C was pressed, also where a library has made another exception of it."""
+    return _was_interrupted
+
+
+def _interrupt(_signum: int, _frame: FrameType | None) -> None:
+    global _was_interrupted
+    _was_interrupted = True
+    raise KeyboardInterrupt
+
+
+def _interrupt_soon() -> None:
+    """When the finalizer has returned. As a signal: the main thread may wait for something by then."""
+    time.sleep(FINALIZER_SECONDS)
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+
+def _interrupt_again(unraisable: sys.UnraisableHookArgs) -> None:
+    """An interrupt that met a finalizer, which cannot raise, comes again; other exceptions are shown."""
+    if isinstance(unraisable.exc_value, KeyboardInterrupt):
+        _thread.start_new_thread(_interrupt_soon, ())
+    else:
+        sys.__unraisablehook__(unraisable)

@@ -1,0 +1,41 @@
+"""A job's life in a sentence, for who reads nothing else. Pure."""
+
+from __future__ import annotations
+
+from crds.elasticjob import JobState
+from dlr.commands.job.report import FINISHED
+from dlr.commands.job.timeline.blame import Failure
+from dlr.commands.job.timeline.life import Lane, Life
+from dlr.commands.output import duration, plain
+
+LOST = (JobState.RECOVERING.value, JobState.DOWN.value)
+"""States in which a job is because of a failure."""
+MOST_CHARACTERS = 160
+"""Of what the last failure said."""
+
+
+def verdict(life: Life) -> str:
+    """How it stands, what failures cost, and which was the last."""
+    failed = sorted(
+        ((failure, lane) for lane in life.lanes for failure in lane.failures if not failure.follows),
+        key=lambda pair: pair[0].at,
+    )
+    if life.phase in FINISHED:
+        head = f"{life.phase} after {duration(life.seconds)}"
+    else:
+        now = life.states[-1]
+        head = f"{life.phase}: {now.state} for {duration(now.seconds)}"
+    if not failed:
+        return f"{head}, without a failure."
+    lost = sum(span.seconds for span in life.states if span.state in LOST)
+    many = "1 failure" if len(failed) == 1 else f"{len(failed)} failures"
+    return f"{head}; {many} cost {duration(lost)}. {_told(*failed[-1], len(failed))}"
+
+
+def _told(failure: Failure, lane: Lane, count: int) -> str:
+    which = "It was" if count == 1 else "The last was"
+    said = plain(failure.text).rstrip(".")
+    if len(said) > MOST_CHARACTERS:
+        said = f"{said[: MOST_CHARACTERS - 1]}…"
+    ending = f": {said}." if said else "."
+    return f"{which} {failure.what} of {lane.title}, after {duration(failure.at)}{ending}"

@@ -1,0 +1,68 @@
+"""Groups of commands that are imported when they are called.
+
+`dlr --help` shows thirteen commands and needs none of them, and `dlr job list` needs one.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
+
+from dlr.commands import interrupts
+
+
+@dataclass(frozen=True)
+class Lazy:
+    """A command that is not imported yet."""
+
+    module: str
+    function: str
+    """Of that module; or a group, which is a `typer.Typer`."""
+    summary: str
+    """The first line of its help, for the group's list."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """For `typer.Typer.command`."""
+
+    def load(self, name: str) -> Any:
+        found: Callable[..., Any] | typer.Typer
+        found = getattr(importlib.import_module(self.module), self.function)
+        if not isinstance(found, typer.Typer):
+            alone = typer.Typer(add_completion=False, context_settings=HELP_NAMES)
+            alone.command(name, **self.settings)(found)
+            found = alone
+        return get_command(found)
+
+
+HELP_NAMES = {"help_option_names": ["-h", "--help"]}
+
+
+class LazyGroup(TyperGroup):
+    """A group whose subclass names its commands. A list of them has their summaries; a call imports one."""
+
+    lazy: ClassVar[Mapping[str, Lazy]]
+
+    def __init__(self, **attributes: Any) -> None:
+        attributes["commands"] = {
+            name: TyperCommand(name, help=command.summary) for name, command in self.lazy.items()
+        }
+        super().__init__(**attributes)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Without a command, the help."""
+        return super().parse_args(ctx, args or ["--help"])
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """As TyperGroup's, and the command is there; both a call and the shell's completion come here."""
+        name, command, rest = super().resolve_command(ctx, args)
+        if name is None or command is None:
+            return name, command, rest
+        loaded = self.lazy[name].load(name)
+        if not isinstance(loaded, TyperGroup):
+            interrupts.raise_from_now_on()
+        return name, loaded, rest

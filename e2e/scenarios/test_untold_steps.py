@@ -1,0 +1,105 @@
+"""Scripts that call nothing of dlr's: their steps are counted, and hangs and goodput go by the count."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+
+import pytest
+
+from e2e import jobs
+from e2e.bare_venv import BareVenv
+from e2e.cluster import Capability, Cluster
+from e2e.observation import Observation
+from e2e.strangers import SCRIPTS, STEPS, Stranger
+
+NODES = 2
+POLICY = {**jobs.QUICK_REPORTS, "hangTimeoutSeconds": 10}
+TOLERANCE = 0.02
+EPOCHS = "60"
+
+pytestmark = [
+    pytest.mark.needs(Capability.STORAGE),
+    pytest.mark.needs(Capability.NODE_PROCESSES),
+    pytest.mark.slow,
+]
+
+SAMPLES_LINE = "in read_slowly: time.sleep(0.1)"
+
+OF_SCRIPTS = pytest.mark.parametrize(
+    ("script", "packages"),
+    [
+        ("ddp", []),
+        ("fsdp2", ["numpy"]),
+        ("with_accelerate", ["accelerate"]),
+        ("with_lightning", ["lightning"]),
+        ("with_transformers", ["transformers", "accelerate"]),
+    ],
+)
+
+
+def submitted(job: Stranger, folder: Path, script: str, packages: list[str]) -> None:
+    """Two workers of one rank each, where its framework is installed."""
+    try:
+        image = BareVenv(folder / "venv", extras=packages)
+    except PackageNotFoundError as missing:
+        pytest.skip(f"{missing.name} is not installed")
+    command = ["torchrun", str(SCRIPTS / f"{script}.py"), EPOCHS, "--snapshot", str(job.snapshot)]
+    job.submit(command, workers=2, variables={"PATH": image.path}, elasticPolicy=POLICY)
+
+
+@OF_SCRIPTS
+def test_steps_and_goodput_are_those_of_its_own_log(
+    cluster: Cluster, observation: Observation, tmp_path: Path, script: str, packages: list[str]
+) -> None:
+    job = Stranger(cluster, observation, script.replace("_", "-"))
+    submitted(job, tmp_path, script, packages)
+    job.wait_for_told_step(STEPS)
+    job.wait_for_checkpoint()
+    job.finish()
+    status = observation.job(job.name)["status"]
+    assert status["goodput"]["lastStep"] == max(line["step"] for line in job.lines(0) if "step" in line)
+    assert status["goodput"]["latest"]["counted"] is True
+    (known,) = [c for c in status["conditions"] if c["type"] == "StepsKnown"]
+    assert (known["status"], known["reason"]) == ("True", "Counted")
+    told, own = job.told_goodput(), job.own_goodput()
+    print(f"{script}: goodput {told:.4f} by its status, {own:.4f} by its own log")
+    assert told == pytest.approx(own, rel=TOLERANCE)
+
+
+@OF_SCRIPTS
+def test_a_rank_whose_storage_does_not_answer_is_blamed(
+    cluster: Cluster, observation: Observation, tmp_path: Path, script: str, packages: list[str]
+) -> None:
+    job = Stranger(cluster, observation, f"{script.replace('_', '-')}-hangs")
+    submitted(job, tmp_path, script, packages)
+    failure = job.hang(rank=1)
+    print(f"{script}: {failure['message']}")
+    assert "rank 1, after step " in failure["message"].splitlines()[0]
+    assert SAMPLES_LINE in failure["message"].splitlines()[0]
+    job.finish()
+    assert observation.job(job.name)["status"]["restarts"] == {"Hang": 1}
+
+
+def test_a_script_without_steps_is_said_to_be_one(
+    cluster: Cluster, observation: Observation, tmp_path: Path
+) -> None:
+    image = BareVenv(tmp_path / "venv")
+    job = Stranger(cluster, observation, "stepless")
+    script = job.folder / "sleeps.py"
+    script.write_text("import os, time\nwhile not os.path.exists(os.environ['HURRY']): time.sleep(0.1)\n")
+    job.submit(["torchrun", str(script)], workers=2, variables={"PATH": image.path}, elasticPolicy=POLICY)
+
+    def noticed() -> str | None:
+        conditions = observation.job(job.name).get("status", {}).get("conditions", [])
+        known = next((c for c in conditions if c["type"] == "StepsKnown"), None)
+        return known["message"] if known and known["reason"] == "NoSteps" else None
+
+    message = observation.wait_for("the notice that there are no steps", noticed, 90)
+    assert message.startswith("no step in 0.5 min of training: hangs are not found")
+    observation.wait_for(
+        "its Event",
+        lambda: any(event["reason"] == "NoSteps" for event in observation.events(of=job.name)),
+        10,
+    )
+    job.finish()

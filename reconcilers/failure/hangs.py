@@ -1,0 +1,157 @@
+"""When a hang is judged: not before all members of its world have said where their processes are.
+
+The first agent that loses patience says only what its own processes do, and mostly they wait for others. So
+the world is given up with `hangSince`, which asks all its members for their stacks; neither the next world
+nor the end of the job comes before they have answered, or ANSWER_SECONDS are over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from controller.wording import first_line, shortened
+from crds import names
+from crds.elasticjob import MAX_FAILURE, ElasticJobStatus, JobFailure, Rendezvous, RendezvousPhase
+from crds.elasticworker import AgentReport, AgentState, ElasticWorker, ExitClass, FailureCause, WorkerPhase
+from reconcilers.failure.incidents import (
+    NEVER_ANSWERED,
+    Guilt,
+    Incident,
+    first_of,
+    in_one_line,
+    is_well,
+    ranks_of,
+    step_in,
+)
+from reconcilers.pod.worker_status import current_report
+from reconcilers.world.rendezvous import Break
+
+ANSWER_SECONDS = 10.0
+"""A process takes 3 s at most to write its stacks; the rest is for watches and writes of a busy cluster."""
+NAMED = 3
+"""Of those who did not answer; the others are counted."""
+
+
+@dataclass(frozen=True)
+class Inquiry:
+    """Into a hang that is not judged yet."""
+
+    since: datetime
+    unheard: tuple[ElasticWorker, ...]
+    """Members that have not answered, though their Pods are there."""
+    lost: bool
+    """A member's Pod is gone."""
+
+    @property
+    def until(self) -> datetime:
+        return self.since + timedelta(seconds=ANSWER_SECONDS)
+
+
+def inquiry_of(
+    status: ElasticJobStatus, breaks: Sequence[Break], workers: Sequence[ElasticWorker], now: datetime
+) -> Inquiry | None:
+    """None if no hang is to be judged."""
+    published, blamed = status.rendezvous or Rendezvous(), status.last_failure
+    follows = blamed is not None and blamed.exit_class == ExitClass.UNKNOWN
+    if published.phase is RendezvousPhase.REFORMING and published.hang_since is not None:
+        return _inquiry(published, workers, published.hang_since)
+    if any(_hangs(found.report, published.round) for found in breaks):
+        return _inquiry(published, workers, now)
+    if published.phase is RendezvousPhase.REFORMING and follows and was_counted(status):
+        late = _inquiry(published, workers, now)  # a hang may be what the others' failures follow from
+        hangs = any(_hangs(worker.status.agent, published.round) for worker in workers)
+        return late if hangs and not late.lost else None
+    return None
+
+
+def was_counted(status: ElasticJobStatus) -> bool:
+    """Whether a failure of the published round is blamed already."""
+    published, blamed = status.rendezvous, status.last_failure
+    return published is not None and blamed is not None and blamed.round == published.round
+
+
+def is_open(inquiry: Inquiry, published: Rendezvous, workers: Sequence[ElasticWorker], now: datetime) -> bool:
+    """Whether there is still something to wait for: nothing, once somebody failed by itself."""
+    if not inquiry.unheard or now >= inquiry.until:
+        return False
+    heard = first_of(workers, published.round, (), published.members, lost=False)
+    return heard is None or heard.guilt >= Guilt.HANGS
+
+
+def silent_members(
+    inquiry: Inquiry, published: Rendezvous, workers: Sequence[ElasticWorker]
+) -> list[Incident]:
+    """Those who did not answer in time, as suspects."""
+    if not inquiry.unheard:
+        return []
+    heard = first_of(workers, published.round, (), published.members, lost=False)
+    ranks = ranks_of(workers, published.members)
+    others = f"; of the others, {in_one_line(heard.failure)}" if heard is not None else ""
+    nor = f", nor did {len(inquiry.unheard) - 1} more" if len(inquiry.unheard) > 1 else ""
+    found = []
+    for worker in inquiry.unheard:
+        own, step = ranks[worker.spec.index], step_in(worker, published.round)
+        after = "before its first step" if step is None else f"after step {step}"
+        silence = f"its agent said nothing for {ANSWER_SECONDS:.0f} s{nor}"
+        text = f"{NEVER_ANSWERED} where it hangs, {after}: {silence}"
+        failure = JobFailure(
+            worker=worker.metadata.name,
+            rank=own.start if len(own) == 1 else None,
+            exit_class=ExitClass.HANG.value,
+            message=first_line(f"{text}{others}"),
+            round=published.round,
+            step=step,
+            time=inquiry.since,
+        )
+        found.append(Incident(ExitClass.HANG, failure, Guilt.SILENT))
+    return found
+
+
+def with_silent(incident: Incident | None, silent: Sequence[Incident]) -> Incident | None:
+    """The incident, whose message tells behind its first line of those who did not answer."""
+    silent_names = [each.failure.worker for each in silent]
+    if incident is None or not silent or incident.failure.worker in silent_names:
+        return incident
+    more = f" and {len(silent_names) - NAMED} more" if len(silent_names) > NAMED else ""
+    first, _, rest = incident.failure.message.partition("\n")
+    message = f"{first}\n{', '.join(silent_names[:NAMED])}{more} {NEVER_ANSWERED} where it hangs.\n{rest}"
+    return replace(
+        incident, failure=incident.failure.model_copy(update={"message": shortened(message, MAX_FAILURE)})
+    )
+
+
+def _inquiry(published: Rendezvous, workers: Sequence[ElasticWorker], since: datetime) -> Inquiry:
+    by_index = {worker.spec.index: worker for worker in workers if worker.spec.type == names.WORKER}
+    unheard, lost = [], False
+    for index, incarnation in zip(published.members, published.incarnations, strict=True):
+        worker = by_index.get(index)
+        if worker is None or _is_lost(worker, incarnation):
+            lost = True
+        elif not _has_answered(worker, published.round):
+            unheard.append(worker)
+    return Inquiry(since, tuple(unheard), lost)
+
+
+def _hangs(report: AgentReport | None, round_: int) -> bool:
+    failure = report.failure if report is not None else None
+    if failure is None or failure.round != round_ or is_well(failure):
+        return False
+    return failure.cause is FailureCause.HANG
+
+
+def _is_lost(worker: ElasticWorker, incarnation: int) -> bool:
+    return worker.spec.incarnation != incarnation or worker.status.phase is WorkerPhase.FAILED
+
+
+def _has_answered(worker: ElasticWorker, round_: int) -> bool:
+    """Whether it told a failure of this round, or has left the round with nothing to tell."""
+    report = worker.status.agent
+    if worker.status.phase is WorkerPhase.SUCCEEDED:
+        return True
+    if report is None or not current_report(worker):
+        return False
+    told = report.failure is not None and report.failure.round == round_
+    left = report.observed_round == round_ and report.state is not AgentState.RUNNING
+    return told or left or report.observed_round > round_

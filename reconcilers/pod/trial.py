@@ -1,0 +1,196 @@
+"""Whether the API server would take a job's Pods: one of each type is tried by a dry run, before any is made.
+
+A dry run goes through admission and validation like the real request, and stores nothing
+(https://kubernetes.io/docs/reference/using-api/api-concepts/#dry-run). The Pod that is tried is the type's
+first, with all that dlr adds to it, but for its PodGroup: a scheduler's webhook may turn Pods away until the
+group is admitted, which says nothing of the template.
+
+Some answers say nothing of the template either, so the job goes on as if it had not been tried, and the
+workers tell what becomes of their Pods: a quota that is used up gets room when others end, a webhook may
+refuse dry runs as such, and rights that our own account lacks are nothing that a job should fail for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from controller.cache import Cache
+from controller.client import Client
+from controller.errors import AlreadyExists, ApiError, Forbidden, Invalid, NamespaceTerminating, Unavailable
+from controller.resources import PODS
+from controller.wording import shortened
+from crds.elasticjob import ElasticJob, SchedulingPolicy
+from crds.elasticworker import ElasticWorker
+from reconcilers.job.workers import new_worker
+from reconcilers.parallel import in_parallel
+from reconcilers.pod.access import WorkerAccess
+from reconcilers.pod.assignment import JobAssignment
+from reconcilers.pod.builder import Object, service_account
+from reconcilers.pod.injection import inject_agent
+from reconcilers.pod.options import AgentSource
+from reconcilers.pod.quantities import parse
+from reconcilers.pod.resources import KINDS, mapping
+from reconcilers.world.slots import training_types
+
+MAX_WHY = 320
+"""Characters of the API server's reason: with what we say around it, it has to fit into a condition."""
+
+_DENIED = ("denied the request", "denied request")
+"""What webhooks and ValidatingAdmissionPolicies say, with any code: 400 if a webhook gives none, of a policy
+422 by default (https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/)."""
+_CONTAINER_FIELD = re.compile(r"spec\.(initContainers|containers)\[(\d+)\](?:\.env\[(\d+)\])?")
+
+
+class Answer(StrEnum):
+    """What the trial came to; the worst first, for a job of several types."""
+
+    INVALID = "PodInvalid"
+    FORBIDDEN = "PodForbidden"
+    NONE = "NoAnswer"
+    UNSUPPORTED = "DryRunUnsupported"
+    ACCEPTED = "Accepted"
+
+
+@dataclass(frozen=True)
+class Trial:
+    answer: Answer
+    message: str = ""
+
+
+class PodTrial:
+    def __init__(
+        self, client: Client, cache: Cache, monotonic: Callable[[], float], agent: AgentSource | None
+    ) -> None:
+        self._client = client
+        self._access = WorkerAccess(client, cache, monotonic)
+        self._agent = agent
+
+    async def of(self, job: ElasticJob, raw: Object) -> Trial:
+        """The worst answer of all replica types.
+
+        Raises:
+            NamespaceTerminating: nothing can be made there any more.
+        """
+        found: dict[str, Trial] = {}
+
+        async def try_type(type_: str) -> None:
+            found[type_] = await self._of_type(job, raw, type_)
+
+        await in_parallel([try_type(type_) for type_ in training_types(job)])
+        ranks = {answer: rank for rank, answer in enumerate(Answer)}
+        return min(found.values(), key=lambda trial: ranks[trial.answer], default=Trial(Answer.ACCEPTED))
+
+    async def _of_type(self, job: ElasticJob, raw: Object, type_: str) -> Trial:
+        pod = self._pod(job, raw, type_)
+        try:
+            await self._try(pod)
+        except AlreadyExists:  # which is asked last
+            return Trial(Answer.ACCEPTED)
+        except NamespaceTerminating:
+            raise
+        except (ApiError, Unavailable) as error:
+            return trial_of(error, job, type_, pod)
+        return Trial(Answer.ACCEPTED)
+
+    def _pod(self, job: ElasticJob, raw: Object, type_: str) -> Object:
+        """Of the type's first slot."""
+        alone = job.spec.model_copy(update={"scheduling_policy": SchedulingPolicy()})
+        job = job.model_copy(update={"spec": alone})
+        worker = new_worker(job, type_, 0)
+        worker["metadata"]["uid"] = "trial"
+        assignment = JobAssignment(ElasticWorker.model_validate(worker), raw, job)
+        pod = assignment.build_pod()
+        if self._agent is not None and assignment.wants_agent:
+            inject_agent(pod, self._agent)
+        return pod
+
+    async def _try(self, pod: Object) -> None:
+        """Once more with the account that the Pod runs as: in a new namespace that is missing."""
+        try:
+            await self._client.try_create(PODS, pod)
+        except Forbidden:
+            namespace, account = pod["metadata"]["namespace"], service_account(pod["spec"])
+            await self._access.ensure(namespace, account, missed=True)
+            await self._client.try_create(PODS, pod)
+
+
+def trial_of(error: ApiError | Unavailable, job: ElasticJob, type_: str, pod: Object) -> Trial:
+    """What an error says of the template. Pure.
+
+    Args:
+        pod: the one that was tried.
+    """
+    why = shortened(" ".join(str(error).split()), MAX_WHY)
+    if isinstance(error, Forbidden) and "exceeded quota" in why:
+        return Trial(Answer.ACCEPTED)
+    if isinstance(error, ApiError) and any(word in str(error) for word in _DENIED):
+        return Trial(Answer.FORBIDDEN, f"the API server refuses the Pods of type {type_}: {why}")
+    if isinstance(error, Invalid) and "dry run" in why and error.status == 400:
+        # https://github.com/kubernetes/apiserver/blob/master/pkg/admission/plugin/webhook/errors/statuserror.go
+        return Trial(Answer.UNSUPPORTED, f"the API server cannot try the Pods of type {type_}: {why}")
+    if isinstance(error, Invalid):
+        fields = _bad_quantity(job, type_) or "; ".join(_faults(error, job, type_, pod)) or why
+        message = f"the API server refuses the Pods of type {type_}: {shortened(fields, MAX_WHY)}"
+        return Trial(Answer.INVALID, message)
+    if isinstance(error, Forbidden) and "cannot create resource" not in why:
+        return Trial(Answer.FORBIDDEN, f"the API server refuses the Pods of type {type_}: {why}")
+    return Trial(Answer.NONE, f"the API server could not try the Pods of type {type_}: {why}")
+
+
+def _faults(error: Invalid, job: ElasticJob, type_: str, pod: Object) -> list[str]:
+    """Each field that is wrong, by its path in the job, and what is wrong with it."""
+    causes = error.details.get("causes") or ()
+    return [
+        f"{users_path(str(cause['field']), job, type_, pod)}: {cause.get('message', '')}"
+        for cause in causes
+        if cause.get("field")
+    ]
+
+
+def _bad_quantity(job: ElasticJob, type_: str) -> str:
+    """The first amount that is none: the API server does not say where, or shows a regular expression."""
+    spec = job.spec.replica_specs[type_].template["spec"]
+    for part in ("containers", "initContainers"):
+        for place, container in enumerate(spec.get(part) or ()):
+            for kind in KINDS:
+                for name, amount in mapping(mapping(container.get("resources")).get(kind)).items():
+                    if not _is_quantity(amount):
+                        path = (
+                            f"spec.replicaSpecs.{type_}.template.spec.{part}[{place}].resources.{kind}.{name}"
+                        )
+                        return f"{path}: {amount!r} is no quantity, such as 500m or 2Gi"
+    return ""
+
+
+def _is_quantity(amount: object) -> bool:
+    try:
+        parse(str(amount))
+    except ValueError:
+        return False
+    return True
+
+
+def users_path(field: str, job: ElasticJob, type_: str, pod: Object) -> str:
+    """A field of the Pod as a field of the job: our container and our variables come before the user's."""
+    path = f"spec.replicaSpecs.{type_}.template."
+    found = _CONTAINER_FIELD.match(field)
+    if found is None:
+        return path + field
+    part, place, variable = found.group(1), int(found.group(2)), found.group(3)
+    own = job.spec.replica_specs[type_].template["spec"].get(part) or ()
+    place -= len(pod["spec"].get(part) or ()) - len(own)
+    ours = f"the Pod's {field}, which dlr adds"
+    if not 0 <= place < len(own):
+        return ours
+    path, rest = f"{path}spec.{part}[{place}]", field[found.end() :]
+    if variable is None:
+        return path + rest
+    variables = pod["spec"][part][int(found.group(2))]["env"]
+    name = variables[int(variable)]["name"] if int(variable) < len(variables) else None
+    names = [entry["name"] for entry in own[place].get("env") or ()]
+    if name in names:
+        return f"{path}.env[{names.index(name)}]{rest}"
+    return f"spec.envs.{name}{rest}" if name in job.spec.envs else ours

@@ -1,0 +1,219 @@
+"""Steps are counted as training makes them, whatever its optimizers are."""
+
+from __future__ import annotations
+
+import struct
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from agent.warm.step_counter import counting_hook
+from crds.protocol import COUNTED, FIRST_COUNTED, PROGRESS_FORMAT
+from tests.agent.test_warm_start import ENV, run_warm, warm  # noqa: F401 (a fixture)
+
+Step = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Record:
+    memory: bytearray
+
+    @property
+    def counted(self) -> tuple[int, int]:
+        """The first and the newest."""
+        words = struct.unpack(PROGRESS_FORMAT, self.memory)
+        return words[FIRST_COUNTED], words[COUNTED]
+
+
+@contextmanager
+def counting() -> Iterator[Record]:
+    record = Record(bytearray(struct.calcsize(PROGRESS_FORMAT)))
+    handle = register_optimizer_step_post_hook(counting_hook(memoryview(record.memory)))
+    try:
+        yield record
+    finally:
+        handle.remove()
+
+
+def weights() -> list[torch.nn.Parameter]:
+    parameter = torch.nn.Parameter(torch.ones(2))
+    parameter.grad = torch.ones(2)
+    return [parameter]
+
+
+def sgd() -> torch.optim.Optimizer:
+    return torch.optim.SGD(weights(), lr=0.01)
+
+
+def test_each_step_of_an_optimizer_is_one_step() -> None:
+    with counting() as record:
+        optimizer = sgd()
+        for _ in range(3):
+            optimizer.step()
+        assert record.counted == (1, 3)
+
+
+@pytest.mark.parametrize("critic_steps", [1, 5])
+def test_generator_and_discriminator_make_one_step_together(critic_steps: int) -> None:
+    """Of a Wasserstein GAN, whose critic makes several steps for one of the generator's, the critic counts."""
+    with counting() as record:
+        critic, generator = sgd(), sgd()
+        for _ in range(3):
+            for _ in range(critic_steps):
+                critic.step()
+            generator.step()
+        assert record.counted == (1, 3 * critic_steps)
+
+
+def test_an_optimizer_within_another_counts_once() -> None:
+    class Outer(torch.optim.SGD):
+        def __init__(self, inner: torch.optim.Optimizer) -> None:
+            super().__init__(weights(), lr=0.01)
+            self.inner = inner
+
+        def step(self, closure: object = None) -> None:  # type: ignore[override]
+            self.inner.step()
+
+    with counting() as record:
+        optimizer = Outer(sgd())
+        for _ in range(3):
+            optimizer.step()
+        assert record.counted == (1, 3)
+
+
+def test_gradients_that_are_accumulated_make_one_step_and_one_that_the_scaler_skips_makes_none() -> None:
+    with counting() as record:
+        parameters = weights()
+        optimizer = torch.optim.SGD(parameters, lr=0.01)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+        for scale in (1.0, float("inf"), 1.0):
+            optimizer.zero_grad()
+            for _ in range(4):
+                scaler.scale((parameters[0] * scale).sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        assert record.counted == (1, 2)
+
+
+def test_the_count_goes_on_with_an_optimizer_that_takes_the_place_of_another() -> None:
+    with counting() as record:
+        for _ in range(2):
+            optimizer = sgd()
+            for _ in range(3):
+                optimizer.step()
+        assert record.counted[1] in (5, 6), "the first step of the second may belong to the last of the first"
+
+
+def test_the_number_goes_on_from_a_checkpoint_where_the_optimizer_keeps_it() -> None:
+    before = torch.optim.AdamW(weights(), lr=0.01)
+    for _ in range(40):
+        before.step()
+    with counting() as record:
+        after = torch.optim.AdamW(weights(), lr=0.01)
+        after.load_state_dict(before.state_dict())
+        after.step()
+        after.step()
+        assert record.counted == (41, 42)
+
+
+def test_the_step_by_which_dcp_makes_the_state_of_an_optimizer_is_none() -> None:
+    layer = torch.nn.Linear(2, 2)
+    before = torch.optim.Adam(layer.parameters(), lr=0.01)
+    for _ in range(40):
+        layer(torch.ones(1, 2)).sum().backward()
+        before.step()
+    saved = get_optimizer_state_dict(layer, before)
+    with counting() as record:
+        after = torch.optim.Adam(layer.parameters(), lr=0.01)
+        get_optimizer_state_dict(layer, after)  # as one that dcp.load fills
+        assert record.counted == (0, 0)
+        set_optimizer_state_dict(layer, after, saved)
+        layer(torch.ones(1, 2)).sum().backward()
+        after.step()
+        assert record.counted == (41, 41)
+
+
+def test_a_state_of_another_kind_counts_from_one() -> None:
+    with counting() as record:
+        optimizer = sgd()
+        optimizer.state[optimizer.param_groups[0]["params"][0]]["step"] = torch.ones(3)
+        optimizer.step()
+        optimizer.state = {"anything": None}  # type: ignore[assignment]
+        optimizer.step()
+        assert record.counted == (1, 2)
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=60))
+def test_never_more_steps_than_were_made_nor_fewer_than_any_optimizer_made(order: list[int]) -> None:
+    record = bytearray(struct.calcsize(PROGRESS_FORMAT))
+    hook, optimizers = counting_hook(memoryview(record)), [sgd() for _ in range(4)]
+    before = 0
+    for made, number in enumerate(order, start=1):
+        hook(optimizers[number], (), {})
+        count = struct.unpack(PROGRESS_FORMAT, record)[COUNTED]
+        assert max(order[:made].count(each) for each in range(4)) <= count <= made
+        assert before <= count <= before + 1
+        before = count
+
+
+def test_an_older_agents_record_is_refused() -> None:
+    with pytest.raises(ValueError, match="64 bytes"):
+        counting_hook(memoryview(bytearray(64)))
+
+
+def test_is_cheap_enough_for_every_step() -> None:
+    hook, optimizer = counting_hook(memoryview(bytearray(96))), sgd()
+
+    def seconds(calls: int) -> float:
+        started_at = time.perf_counter()
+        for _ in range(calls):
+            hook(optimizer, (), {})
+        return time.perf_counter() - started_at
+
+    assert (
+        min(seconds(10_000) for _ in range(5)) / 10_000 < 5e-6
+    )  # for busy machines; see benchmarks/step_hook.py
+
+
+SCRIPT = """
+import os
+import torch
+parameter = torch.nn.Parameter(torch.ones(2))
+parameter.grad = torch.ones(2)
+optimizer = torch.optim.SGD([parameter], lr=0.01)
+for _ in range(3):
+    optimizer.step()
+if os.fork() == 0:
+    for _ in range(5):
+        optimizer.step()
+    os._exit(0)
+os.wait()
+compiled = torch.compile(optimizer.step, backend="eager")
+compiled()
+"""
+
+
+@pytest.mark.parametrize(("switch", "expected"), [({}, (1, 4)), ({"DLR_COUNT_STEPS": "0"}, (0, 0))])
+def test_a_forked_script_is_counted_its_compiled_steps_too_and_its_children_are_not(
+    warm: object,  # noqa: F811
+    tmp_path: Path,
+    switch: dict[str, str],
+    expected: tuple[int, int],
+) -> None:
+    script, file = tmp_path / "train.py", tmp_path / "step"
+    script.write_text(SCRIPT)
+    file.write_bytes(bytes(struct.calcsize(PROGRESS_FORMAT)))
+    env = {**ENV, "DLR_PROGRESS_FILE": str(file), **switch}
+    ended = run_warm(warm, [sys.executable, "-u", str(script)], tmp_path, env)  # type: ignore[arg-type]
+    assert ended.code == 0, ended.stderr
+    assert Record(bytearray(file.read_bytes())).counted == expected

@@ -1,0 +1,67 @@
+"""How a command ends that something outside of it ends."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+
+import pytest
+
+from dlr.commands import dispatch, interrupts
+from dlr.commands.errors import CommandError
+from dlr.commands.node_check.remote import Interrupted
+
+IGNORES_INTERRUPTS = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+from dlr.cli import main
+sys.argv = ["dlr", "--version"]
+try:
+    main()
+except SystemExit:
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    print("still ignored")
+"""
+
+
+def ended_by(error: Exception, monkeypatch: pytest.MonkeyPatch) -> int:
+    def fail(words: list[str]) -> int:
+        raise error
+
+    monkeypatch.setattr(dispatch, "_dispatch", fail)
+    with pytest.raises(SystemExit) as end:
+        dispatch.call(["job", "list"])
+    assert isinstance(end.value.code, int)
+    return end.value.code
+
+
+def test_a_pipe_that_breaks_elsewhere_is_no_reader_who_has_seen_enough(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ended_by(BrokenPipeError(errno.EPIPE, "Broken pipe"), monkeypatch) == dispatch.CRASHED
+    assert "BrokenPipeError" in capsys.readouterr().err
+
+
+def test_a_full_disk_is_no_verdict_of_a_node_check(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ended_by(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/x"), monkeypatch) == dispatch.LIMITED
+    assert capsys.readouterr().err == "dlr: /x: No space left on device.\n"
+
+
+def test_a_shell_that_has_interrupts_ignored_is_obeyed() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", IGNORES_INTERRUPTS], capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.endswith("still ignored\n"), done.stderr
+
+
+def test_what_a_command_says_to_an_interrupt_is_printed_and_what_else_comes_of_it_is_not(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(interrupts, "_was_interrupted", True)
+    assert ended_by(Interrupted("the check goes on: see it with kubectl"), monkeypatch) == 130
+    assert ended_by(CommandError("the connection was closed"), monkeypatch) == 130
+    assert capsys.readouterr().err == "dlr: the check goes on: see it with kubectl\n"

@@ -1,0 +1,168 @@
+"""Ctrl-C at any moment of a command: it ends, and there is neither a traceback nor anything left."""
+
+from __future__ import annotations
+
+import ast
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dlr.commands import interrupts
+from localcluster import supervisor
+from localcluster.kubelet.container import detect_isolation
+from tests.cli.scripted import kubeconfig_for
+
+Dlr = Callable[..., Any]
+
+PROGRAM = """
+import os, signal, sys
+
+class InterruptAt:
+    '''Has this process interrupted when so many modules have been looked for.'''
+    left = int(sys.argv.pop(1))
+    def find_spec(self, name, path=None, target=None):
+        self.left -= 1
+        if not self.left:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, InterruptAt())
+from dlr.cli import main
+main()
+"""
+"""As the installed command, with an interrupt in the middle of an import."""
+
+
+@pytest.fixture(autouse=True)
+def not_in_the_background() -> Iterator[None]:
+    """A shell without a terminal has what runs in its background ignore interrupts, and all that this starts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def ended(code: int) -> bool:
+    return code in (-signal.SIGINT, 130)
+
+
+@pytest.mark.parametrize("import_number", [8, 40, 150, 260, 330])
+@pytest.mark.parametrize("line", ["--help", "job list"])
+def test_an_interrupted_import_is_no_traceback(import_number: int, line: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", PROGRAM, str(import_number), *line.split()]
+    done = subprocess.run(
+        command,
+        env={"HOME": str(tmp_path), "TMPDIR": str(tmp_path), "PYTHONPATH": str(Path.cwd())},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert "Traceback" not in done.stderr
+    assert ended(done.returncode) or done.returncode in (0, 1)  # it was over before
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("was_up", "ended"), [(False, ["down"]), (True, [])])
+def test_an_interrupted_up_ends_what_it_began_and_no_more(
+    dlr: Dlr, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, was_up: bool, ended: list[str]
+) -> None:
+    calls: list[str] = []
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(supervisor, "is_up", lambda _: was_up)
+    monkeypatch.setattr(supervisor, "up", interrupted)
+    monkeypatch.setattr(supervisor, "down", lambda _: calls.append("down"))
+    done = dlr("up", "--home", str(tmp_path / "home"))
+    assert (done.exit_code, done.out, done.err, calls) == (130, "", "", ended)
+
+
+def test_an_interrupt_that_a_library_has_swallowed_is_one(
+    dlr: Dlr, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(interrupts, "was_interrupted", lambda: True)
+    done = dlr("job", "list", "--kubeconfig", str(tmp_path / "none"))
+    assert (done.exit_code, done.err) == (130, "")
+
+
+FINALIZED = """
+import os, signal, time
+from dlr.commands import interrupts
+
+class Finalized:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+
+interrupts.begin_program()
+interrupts.raise_from_now_on()
+try:
+    Finalized()
+    time.sleep(60)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_an_interrupt_that_meets_a_finalizer_is_neither_lost_nor_shown() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FINALIZED], capture_output=True, text=True, check=False, timeout=50
+    )
+    assert (done.stdout, done.stderr) == ("interrupted\n", "")
+
+
+def test_a_terminal_s_interrupt_is_not_for_the_probe_of_what_this_host_can_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups: list[int] = []
+
+    class Watched(subprocess.Popen[bytes]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            groups.append(os.getpgid(self.pid))
+
+    monkeypatch.setattr(subprocess, "Popen", Watched)
+    detect_isolation(tmp_path)
+    assert groups and os.getpgid(0) not in groups
+
+
+def test_an_interrupted_request_leaves_no_file(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        config = tmp_path / "config"
+        config.write_text(yaml.safe_dump(kubeconfig_for(f"http://127.0.0.1:{silent.getsockname()[1]}")))
+        temporary = tmp_path / "tmp"
+        temporary.mkdir()
+        with subprocess.Popen(
+            [sys.executable, "-m", "dlr.cli", "job", "list", "--kubeconfig", str(config)],
+            env={"HOME": str(tmp_path), "TMPDIR": str(temporary), "PYTHONPATH": str(Path.cwd())},
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as child:
+            connection, _ = silent.accept()
+            with connection:
+                connection.recv(1)  # the request is there, and the command waits for its answer
+                child.send_signal(signal.SIGINT)
+                _, said = child.communicate(timeout=60)
+        assert (child.returncode, said) == (130, "")
+        assert list(temporary.iterdir()) == []
+
+
+def test_the_installed_commands_handle_the_signal_before_they_import_anything() -> None:
+    """An entry point's script, as pip writes it, imports `re` before anything of ours runs."""
+    folder = Path(__file__).parents[2]
+    scripts = runpy.run_path(str(folder / "setup.py"))["SCRIPTS"]
+    for script in scripts:
+        first, *_, last = ast.parse((folder / script).read_text()).body
+        assert ast.unparse(first) == "import _signal"
+        assert ast.unparse(last) == "main()"
+    assert {Path(script).name for script in scripts} == {"dlr", "kubectl-dlr"}
+    assert "scripts" not in tomllib.loads((folder / "pyproject.toml").read_text())["project"]

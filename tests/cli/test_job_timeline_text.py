@@ -1,0 +1,84 @@
+"""The timeline in a terminal, and the verdict on a job's life."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dlr.commands.job.timeline.life import Life, clock_of, life_of
+from dlr.commands.job.timeline.text import text_of
+from dlr.commands.job.timeline.verdict import verdict
+from tests.cli.scripted import worker
+from tests.cli.troubled import NOW, at, episode, life, troubled_job, troubled_workers
+
+JSON = dict[str, Any]
+
+
+@pytest.fixture
+def troubled() -> Life:
+    return life_of(troubled_job(), troubled_workers(), [], 0.81, NOW)
+
+
+def test_drawing_for_a_terminal(troubled: Life) -> None:
+    assert text_of(troubled, 60) == [
+        "default/digits · Running · 5m since 2026-01-01 00:00:00 UTC · goodput 81.0%",
+        "Running: Training for 2m28s; 2 failures cost 44s. "
+        "The last was NodeLost of worker-2, after 2m1s: the node is gone.",
+        "",
+        "job       ··████████▒▒████████▒▒▒▒▒▒████████████████████████",
+        "worker-0  ·-████████▒▒████████▒▒▒▒▒▒████████████████████████",
+        "worker-1  ·-████████X▒████████▒▒▒▒▒▒████████████████████████",
+        "worker-2  ··████████▒▒████████X····▒████████████████████████",
+        "          0s                                              5m",
+        "          00:00:00                              00:05:00 UTC",
+        "",
+        "█ Training  ▒ Recovering  · Pending  - Waiting  X failure",
+        "",
+        "00:01:00      1m  worker-1  UserError: ValueError: a <bad> batch",
+        "00:02:01    2m1s  worker-2  NodeLost: the node is gone",
+    ]
+
+
+@pytest.mark.parametrize("width", [0, 10, 39, 80, 5_000])
+def test_lines_are_as_long_as_each_other_and_fit(troubled: Life, width: int) -> None:
+    bars = text_of(troubled, width)[3:7]
+    assert len({len(bar) for bar in bars}) == 1
+    assert len(bars[0]) <= max(30, min(width, 170))
+
+
+def test_what_lasted_a_moment_of_a_long_life_is_seen() -> None:
+    history = [
+        episode("Training", 0, 1, "0"),
+        episode("Recovering", 100, 1, "0"),
+        episode("Training", 101, 2, "0"),
+    ]
+    drawn = life_of(troubled_job(history=history), [], [], None, NOW)
+    assert text_of(drawn, 60)[3].count("▒") == 1
+
+
+def test_texts_of_the_cluster_do_not_steer_the_terminal() -> None:
+    ended = [life(1, "n", 0, 5, endedAt=at(9), exitClass="Killed", reason="\x1b[2J gone")]
+    drawn = life_of(troubled_job(lastFailure=None), [worker(0, history=ended)], [], None, NOW)
+    assert all(line.isprintable() for line in text_of(drawn, 60))
+
+
+def test_verdict_on_a_life_without_failures() -> None:
+    history = [episode("Pending", 0), episode("Training", 10, 1, "0")]
+    calm = troubled_job(history=history, lastFailure=None)
+    assert verdict(life_of(calm, [], [], None, NOW)) == "Running: Training for 4m50s, without a failure."
+
+
+def test_verdict_on_a_job_that_has_ended() -> None:
+    ended = troubled_job(phase="Failed", completionTime=at(130))
+    assert verdict(life_of(ended, troubled_workers()[:2], [], None, NOW)) == (
+        "Failed after 2m10s; 1 failure cost 22s. It was UserError of worker-1, after 1m: ValueError: a <bad> batch."
+    )
+
+
+@pytest.mark.parametrize(
+    ("until", "shown"), [(300, "00:01:00"), (10_000, "00:01"), (200_000, "01 Jan 00:01")]
+)
+def test_clock_is_as_fine_as_the_life_is_short(until: float, shown: str) -> None:
+    ended = troubled_job(phase="Succeeded", completionTime=at(until))
+    assert clock_of(life_of(ended, [], [], None, NOW), 60) == shown

@@ -1,0 +1,111 @@
+"""A job whose training processes and Pods fail, driven as the reconciler drives it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from crds.elasticjob import ElasticJob, FailureBudget, Rendezvous, RendezvousPhase
+from crds.elasticworker import AgentState, ElasticWorker, WorkerExit, WorkerPhase
+from reconcilers.failure.hangs import was_counted
+from reconcilers.failure.policy import Assessment, assess, spare_workers
+from reconcilers.job import outcome as job_outcome
+from reconcilers.job.workers import Workers
+from reconcilers.world.participants import Ages, bounds_of, participants_of
+from reconcilers.world.rendezvous import asking, decide, held
+from tests.reconcilers.build import NOW, failure, job, report, worker
+
+FORMED, REFORMING = RendezvousPhase.FORMED, RendezvousPhase.REFORMING
+
+
+@dataclass
+class Life:
+    """A job of workers that train, fail, and are told so."""
+
+    job: ElasticJob
+    workers: list[ElasticWorker]
+    now: datetime = NOW
+    events: list[tuple[str, str, str]] = field(default_factory=list)
+    ended: str = ""
+
+    @classmethod
+    def of(cls, replicas: int = 2, **spec: Any) -> Life:
+        life = cls(job(replicas=replicas, **spec), [worker(i) for i in range(replicas)])
+        for index in range(replicas):
+            life.say(index, AgentState.READY, 0)
+        life.look()
+        return life
+
+    @property
+    def world(self) -> Rendezvous:
+        return self.job.status.rendezvous or Rendezvous()
+
+    @property
+    def budget(self) -> FailureBudget:
+        assert self.job.status.failure_budget is not None
+        return self.job.status.failure_budget
+
+    def say(self, index: int, state: AgentState, round_: int, **more: Any) -> None:
+        said = report(index, state, round_, **more)
+        status = self.workers[index].status.model_copy(update={"agent": said})
+        self.workers[index] = self.workers[index].model_copy(update={"status": status})
+
+    def train(self) -> None:
+        """Everyone acts on the world."""
+        for index in self.world.members:
+            old = self.workers[index].status.agent
+            self.say(index, AgentState.RUNNING, self.world.round, failure=old.failure if old else None)
+
+    def fail(self, index: int = 0, state: AgentState = AgentState.FAILED, **more: Any) -> Assessment:
+        round_ = self.world.round
+        told = failure(index, round=round_, seconds=(self.now - NOW).total_seconds(), **more)
+        self.say(index, state, round_, failure=told)
+        return self.look()
+
+    def lose(self, index: int, exit_class: str = "NodeLost") -> Assessment:
+        """Its Pod ends."""
+        self.now += timedelta(seconds=1)
+        end = WorkerExit(
+            incarnation=1, exit_class=exit_class, reason=exit_class, message="gone", time=self.now
+        )
+        lost = self.workers[index].status.model_copy(update={"phase": WorkerPhase.FAILED, "last_exit": end})
+        self.workers[index] = self.workers[index].model_copy(update={"status": lost})
+        return self.look()
+
+    def look(self, after_seconds: float = 0.01) -> Assessment:
+        """What the reconciler does, with its write."""
+        self.now += timedelta(seconds=after_seconds)
+        people = participants_of(self.job, self.workers, Ages())
+        decision = decide(self.world, people, bounds_of(self.job), self.now)
+        workers, world = Workers(self.workers), self.world
+        spare = spare_workers(self.job, workers)
+        found = assess(self.job, workers, spare, decision.breaks, self.now)
+        if found.ending is None:
+            decision = asking(held(self.world, decision, *found.hold(self.now), self.now), found.hang_since)
+            counted = was_counted(self.job.status)
+            self.events += job_outcome.of_world(
+                self.world, decision, found.incident, workers, was_counted=counted
+            )
+            world = decision.rendezvous
+        else:
+            ended = job_outcome.failed(self.job, workers, found, self.now)
+            self.ended = next(c.message for c in ended.status.conditions if c.type == "Failed")
+            self.events += ended.events
+            assert ended.status.rendezvous is not None
+            world = ended.status.rendezvous
+        written = {
+            "rendezvous": world,
+            "restarts": found.restarts,
+            "failure_budget": found.budget,
+            "last_failure": found.last_failure,
+        }
+        self.job = self.job.model_copy(update={"status": self.job.status.model_copy(update=written)})
+        return found
+
+    def recover(self) -> None:
+        """Time passes until the next world, in which all train."""
+        until = self.job.status.failure_budget and self.job.status.failure_budget.held_until
+        self.look(max((until - self.now).total_seconds(), 0) + 0.1 if until else 0.1)
+        assert self.world.phase is FORMED
+        self.train()

@@ -1,0 +1,222 @@
+"""Why a Pod does not start: what its status says, and how often its Events are read."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.cache import Cache
+from controller.client import Client
+from controller.errors import Forbidden
+from controller.resources import ELASTICJOBS, PODS
+from crds.elasticworker import ElasticWorkerStatus, WorkerPhase
+from reconcilers.pod.start import (
+    AGAIN_SECONDS,
+    ASK_AFTER_SECONDS,
+    LATE_SECONDS,
+    NOTHING,
+    STARTED,
+    Asked,
+    Hindrance,
+    LatePods,
+    next_reading,
+    warning_of,
+)
+from reconcilers.pod.worker_status import Observation, observe
+from tests.reconcilers.build import later, pod, worker
+
+JSON = dict[str, Any]
+
+
+def waits(reason: str, message: str = "") -> JSON:
+    state = {"waiting": {"reason": reason, "message": message}}
+    return pod(0, "Pending", containerStatuses=[{"name": "main", "state": state}])
+
+
+def after(*seen: Observation) -> ElasticWorkerStatus:
+    """The status of a worker when all of this has been observed."""
+    found = worker(0, WorkerPhase.PENDING)
+    for second, observation in enumerate(seen):
+        found = found.model_copy(update={"status": observe(found, observation, later(second))})
+    return found.status
+
+
+def started(status: ElasticWorkerStatus) -> Hindrance | None:
+    known = next((c for c in status.conditions if c.type == STARTED), None)
+    return None if known is None else Hindrance(known.reason, known.message)
+
+
+def test_an_image_that_is_tried_again_and_again_says_the_same_all_the_time() -> None:
+    failed = Observation(pod=waits("ErrImagePull", "registry/x: not found"))
+    backs_off = Observation(pod=waits("ImagePullBackOff", 'Back-off pulling image "x"'))
+    once = after(failed)
+    assert started(once) == ("ImagePullBackOff", "main: ErrImagePull: registry/x: not found")
+    assert after(failed, backs_off, failed, backs_off).conditions == once.conditions
+
+
+def test_what_an_event_said_holds_until_the_pod_starts() -> None:
+    creating, runs = Observation(pod=waits("ContainerCreating")), Observation(pod=pod(0, "Running"))
+    warned = Observation(pod=waits("ContainerCreating"), warning=Hindrance("FailedMount", "no secret"))
+    assert started(after(creating)) is None
+    told = after(creating, warned, creating)
+    assert started(told) == ("FailedMount", "no secret") and told.message == "no secret"
+    running = after(warned, runs)
+    assert started(running) is None and running.message == ""
+
+
+def test_what_is_over_by_a_later_reading_of_the_events_is_not_told_any_more() -> None:
+    creating = Observation(pod=waits("ContainerCreating"))
+    warned = Observation(pod=waits("ContainerCreating"), warning=Hindrance("FailedMount", "no secret"))
+    read = Observation(pod=waits("ContainerCreating"), warning=NOTHING)
+    over = after(warned, creating, read)
+    assert started(over) is None and over.message == ""
+    assert started(after(Observation(pod=waits("ErrImagePull")), read, creating)) is None
+    assert started(after(Observation(pod=waits("ErrImagePull")), creating)) is not None
+
+
+def event(type_: str, reason: str, message: str, second: int, reporter: str = "kubelet") -> JSON:
+    when = f"2026-01-01T12:00:{second:02}Z"
+    found = {"type": type_, "reason": reason, "message": message, "lastTimestamp": when}
+    return found | {"source": {"component": reporter}}
+
+
+UNPLACED = event("Warning", "FailedScheduling", "no node", 1, "default-scheduler")
+NO_VOLUME = event("Warning", "FailedMount", "no secret", 2)
+ATTACHED = event("Warning", "FailedAttachVolume", "elsewhere", 2, "attachdetach-controller")
+NO_SANDBOX = event("Warning", "FailedCreatePodSandBox", "no address", 2)
+CHANGED = event("Normal", "SandboxChanged", "made again", 3)
+PULLING = event("Normal", "Pulling", "image", 4)
+NEWER = {"type": "Warning", "reason": "FailedMount", "reportingComponent": "kubelet", "source": {}} | {
+    "eventTime": "2026-01-01T12:00:09.000000Z"
+}
+
+
+@pytest.mark.parametrize(
+    ("events", "wanted"),
+    [
+        ([], NOTHING),
+        ([UNPLACED], NOTHING),
+        ([UNPLACED, PULLING], NOTHING),
+        ([UNPLACED, NO_VOLUME], ("FailedMount", "no secret")),
+        ([NO_VOLUME, event("Warning", "Late", "x", 9, "someone")], ("FailedMount", "no secret")),
+        ([NO_VOLUME, PULLING], NOTHING),
+        ([ATTACHED], ("FailedAttachVolume", "elsewhere")),
+        ([CHANGED, NO_SANDBOX], ("FailedCreatePodSandBox", "no address")),
+        ([PULLING, NEWER], ("FailedMount", "")),
+    ],
+)
+def test_the_last_word_of_who_works_on_the_pod_counts_if_it_is_a_warning(
+    events: list[JSON], wanted: Hindrance
+) -> None:
+    assert warning_of(events) == wanted == warning_of(events[::-1])
+
+
+class Server:
+    """Has one Event of each Pod, and counts who asks."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.seconds = 0.0
+        self.refuses = False
+        self.cache = Cache(cast(Client, self))
+        self.owner = {
+            "metadata": {"name": "digits", "namespace": "default", "uid": "job", "resourceVersion": "1"}
+        }
+        self.cache.store(ELASTICJOBS).apply(self.owner)
+        self.late = LatePods(cast(Client, self), self.cache, lambda: self.seconds)
+
+    async def list(self, resource: Any, namespace: str, *, field_selector: str) -> JSON:
+        self.asked += 1
+        if self.refuses:
+            raise Forbidden(403, "Forbidden", "no list")
+        events = [
+            event("Normal", "Pulling", "another's", 8),
+            event("Warning", "FailedMount", "old", 0),
+            event("Warning", "FailedMount", "new", 9),
+        ]
+        return {"items": events}
+
+    def pods(self, number: int) -> list[JSON]:
+        made = [placed(index) for index in range(number)]
+        for each in made:
+            self.cache.store(PODS).apply(each)
+        return made
+
+
+def placed(index: int, **metadata: Any) -> JSON:
+    found = pod(index, "Pending")
+    named = {"namespace": "default", "resourceVersion": "1"}
+    return found | {"metadata": found["metadata"] | named | metadata, "spec": {"nodeName": "node-0"}}
+
+
+async def test_the_newest_warning_of_a_late_pod_is_read() -> None:
+    server = Server()
+    (late,) = server.pods(1)
+    assert await server.late.hindrance_of(late, server.owner) == (None, LATE_SECONDS)
+    server.seconds = LATE_SECONDS
+    assert await server.late.hindrance_of(late, server.owner) == (("FailedMount", "new"), AGAIN_SECONDS)
+
+
+async def test_ten_thousand_late_pods_of_a_job_ask_once_in_a_while() -> None:
+    server = Server()
+    pods = server.pods(10_000)
+    for second in (0.0, LATE_SECONDS, LATE_SECONDS + 1):
+        server.seconds = second
+        for each in pods:
+            await server.late.hindrance_of(each, server.owner)
+    assert server.asked == 1
+    server.seconds += ASK_AFTER_SECONDS[0]
+    await server.late.hindrance_of(pods[0], server.owner)
+    assert server.asked == 1, "another has its turn"
+    await server.late.hindrance_of(pods[1], server.owner)
+    assert server.asked == 2
+
+
+async def test_pods_that_stay_late_are_asked_about_ever_more_rarely() -> None:
+    server = Server()
+    pods = server.pods(3)
+    asked_at = []
+    for second in range(1_000):
+        server.seconds, before = float(second), server.asked
+        for each in pods:
+            await server.late.hindrance_of(each, server.owner)
+        asked_at += [second] * (server.asked - before)
+    assert asked_at == [10, 20, 80, 380, 680, 980]
+
+
+@given(st.lists(st.tuples(st.floats(0, 1_000), st.sampled_from("ab")), min_size=1, max_size=30))
+def test_readings_are_never_nearer_than_the_first_interval_and_begin_anew(
+    looks: list[tuple[float, str]],
+) -> None:
+    now, last = 0.0, None
+    for wait, uid in looks:
+        now += wait
+        reading = next_reading(last, uid, now)
+        if last is not None and reading is not None:
+            assert now - last.at >= ASK_AFTER_SECONDS[0]
+        if last is None or now - last.at >= 2 * ASK_AFTER_SECONDS[-1]:
+            assert reading == Asked(now, uid)
+        last = reading or last
+
+
+async def test_who_may_not_read_events_goes_on_without() -> None:
+    server = Server()
+    server.refuses = True
+    (late,) = server.pods(1)
+    await server.late.hindrance_of(late, server.owner)
+    server.seconds = LATE_SECONDS
+    assert await server.late.hindrance_of(late, server.owner) == (None, AGAIN_SECONDS)
+
+
+async def test_a_pod_that_says_why_itself_or_is_to_go_is_not_asked_about() -> None:
+    server = Server()
+    leaving = placed(0, deletionTimestamp="2026-01-01T12:00:00Z")
+    for each in (
+        waits("ErrImagePull") | {"spec": {"nodeName": "a"}},
+        pod(1, "Pending") | {"spec": {}},
+        leaving,
+    ):
+        assert await server.late.hindrance_of(each, server.owner) == (None, None)

@@ -1,0 +1,128 @@
+"""Whether steps are known, and which of them compare."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from crds.elasticjob import ElasticJob, Goodput, JobState
+from crds.elasticworker import AgentFailure, AgentState, ElasticWorker, FailureCause, RankStack, StepProgress
+from crds.model import Condition, ConditionStatus
+from crds.progress import RoundProgress
+from reconcilers.account.comparable import with_comparable_steps
+from reconcilers.account.goodput import effective_seconds, goodput_now, with_rounds
+from reconcilers.job.steps_known import STEPS_KNOWN, seconds_to_notice, with_steps_known
+from tests.reconcilers.build import NOW, job, later, report, worker
+from tests.reconcilers.test_goodput import BEGINNING, submitted
+
+TOLD = RoundProgress(round=1, first_step=1_001, last_step=1_010, stepping_seconds=9.0)
+COUNTED = RoundProgress(round=1, first_step=1, last_step=10, stepping_seconds=9.0, counted=True)
+
+
+def member(index: int, *rounds: RoundProgress, **more: Any) -> ElasticWorker:
+    return worker(index, agent=report(index, AgentState.RUNNING, 1, rounds=list(rounds), **more).to_wire())
+
+
+def training(trained_seconds: float = 0.0, hang_timeout_seconds: int = 100, **status: Any) -> ElasticJob:
+    """It has trained for so long, in two worlds."""
+    goodput = Goodput(
+        state=JobState.TRAINING,
+        since=later(-trained_seconds / 2),
+        seconds={"Pending": 1_000.0, "Training": trained_seconds / 2},
+    )
+    policy = {"hangTimeoutSeconds": hang_timeout_seconds}
+    return job(elasticPolicy=policy, status={"goodput": goodput.to_wire(), **status})
+
+
+def said(conditions: list[Condition]) -> tuple[ConditionStatus, str] | None:
+    return next(((c.status, c.reason) for c in conditions if c.type == STEPS_KNOWN), None)
+
+
+def test_a_script_that_tells_no_step_in_three_limits_of_training_is_said_to_be_one() -> None:
+    workers = [member(0), member(1)]
+    assert said(with_steps_known([], training(299), workers, NOW)) is None
+    assert seconds_to_notice(training(299), workers, NOW) == pytest.approx(1)
+    (condition,) = with_steps_known([], training(301), workers, NOW)
+    assert (condition.status, condition.reason) == (ConditionStatus.FALSE, "NoSteps")
+    assert condition.message.startswith("no step in 5 min of training: hangs are not found")
+    noticed = training(301, conditions=[condition.to_wire()])
+    assert seconds_to_notice(noticed, workers, NOW) is None, "once"
+    assert said(with_steps_known([condition], noticed, workers, NOW)) == (ConditionStatus.FALSE, "NoSteps")
+
+
+def test_what_is_not_training_is_not_waited_for() -> None:
+    waiting = job(status={"goodput": Goodput(state=JobState.PENDING, since=later(-10_000)).to_wire()})
+    assert seconds_to_notice(waiting, [member(0)], NOW) is None
+    assert with_steps_known([], waiting, [member(0)], NOW) == []
+    assert with_steps_known([], job(), [], NOW) == []
+
+
+def test_the_first_step_takes_the_notice_back_and_says_whose_word_it_is() -> None:
+    late = training(400)
+    notice = with_steps_known([], late, [member(0)], NOW)
+    counted = with_steps_known(notice, late, [member(0, COUNTED)], NOW)
+    assert said(counted) == (ConditionStatus.TRUE, "Counted")
+    told = with_steps_known(counted, late, [member(0, TOLD), member(1, COUNTED)], NOW)
+    assert said(told) == (ConditionStatus.TRUE, "Told")
+    assert seconds_to_notice(late, [member(0, COUNTED)], NOW) is None
+
+
+def test_a_start_that_counts_from_one_again_is_said_to_cost_goodput() -> None:
+    first = with_rounds(BEGINNING, [COUNTED])
+    numbered = COUNTED.model_copy(update={"round": 2, "first_step": 9, "last_step": 20})
+    anew = COUNTED.model_copy(update={"round": 2})
+    for goodput, expected in (
+        (first, False),
+        (with_rounds(first, [numbered]), False),
+        (with_rounds(first, [anew]), True),
+    ):
+        known = job(status={"goodput": goodput.to_wire()})
+        (condition,) = with_steps_known([], known, [member(0, COUNTED)], NOW)
+        assert condition.message.startswith("steps count from 1 since the last start") == expected
+
+
+def test_counts_say_nothing_beside_those_who_tell() -> None:
+    """Rank 0 tells its steps, as many scripts do, and the others are counted: they do not lag behind."""
+    failure = AgentFailure(
+        sequence=1,
+        round=1,
+        cause=FailureCause.HANG,
+        step=10,
+        stacks=[RankStack(rank=1, step=10, frames="a.py:1 in f: g()")],
+        time=NOW,
+    )
+    told, counted = member(0, TOLD), member(1, COUNTED, failure=failure)
+    saver = member(2, COUNTED, progress=StepProgress(step=10, time=NOW, checkpoint_step=1_005))
+    first, second, third = with_comparable_steps(job(), [told, counted, saver])
+    assert first is told
+    assert third.status.agent is not None
+    assert third.status.agent.progress == StepProgress(step=1_005, time=NOW, checkpoint_step=1_005)
+    said = second.status.agent
+    assert said is not None and said.failure is not None
+    assert (said.progress, said.rounds, said.failure.step) == (None, [], None)
+    assert [(stack.step, stack.frames) for stack in said.failure.stacks] == [(None, "a.py:1 in f: g()")]
+
+
+def test_what_is_told_or_counted_everywhere_stays_as_it_is() -> None:
+    for rounds in ((TOLD, TOLD), (COUNTED, COUNTED), (COUNTED, None), (TOLD, None)):
+        workers = [member(index, *filter(None, [figures])) for index, figures in enumerate(rounds)]
+        assert with_comparable_steps(job(), workers) is workers
+
+
+def test_counts_stay_out_while_the_one_who_tells_has_a_new_pod() -> None:
+    goodput = with_rounds(BEGINNING, [TOLD])
+    known = job(status={"goodput": goodput.to_wire()})
+    others = [member(0), member(1, COUNTED.model_copy(update={"round": 2}))]
+    assert [w.status.agent.rounds for w in with_comparable_steps(known, others) if w.status.agent] == [[], []]
+    assert goodput_now(known, others, NOW).last_step == 1_010
+
+
+def test_goodput_forgets_what_was_counted_when_the_script_tells_its_first_step() -> None:
+    before = goodput_now(submitted(100), [member(1, COUNTED)], NOW)
+    assert (before.first_step, before.last_step, effective_seconds(before)) == (1, 10, pytest.approx(10))
+    after = with_rounds(before, [TOLD])
+    assert (after.first_step, after.last_step, after.steps_redone) == (1_001, 1_010, 0)
+    assert effective_seconds(after) == pytest.approx(10)
+    later_counts = COUNTED.model_copy(update={"round": 2})
+    assert with_rounds(after, [later_counts]) == after

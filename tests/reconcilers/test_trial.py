@@ -1,0 +1,289 @@
+"""What is said of Pods that the API server refuses, and that no template makes dlr itself stumble."""
+
+from __future__ import annotations
+
+import copy
+from datetime import timedelta
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from controller.cache import Cache
+from controller.client import Client
+from controller.errors import ApiError, Forbidden, Invalid, Unavailable
+from controller.resources import ELASTICJOBS
+from crds.elasticjob import ElasticJob
+from crds.model import ConditionStatus
+from crds.template import fault_of
+from reconcilers.clock import Clock
+from reconcilers.job import refusal
+from reconcilers.job.plan import Plan, plan_job
+from reconcilers.job.seen import JobView, Seen
+from reconcilers.job.workers import Workers
+from reconcilers.pod.assignment import build_job_pod
+from reconcilers.pod.injection import inject_agent
+from reconcilers.pod.options import AgentSource, PodOptions
+from reconcilers.pod.trial import MAX_WHY, Answer, PodTrial, Trial, trial_of, users_path
+from tests.reconcilers.build import NOW, job, later, worker
+from tests.reconcilers.check_stage import merged
+
+JSON = dict[str, Any]
+TEMPLATE: JSON = {
+    "metadata": {"labels": {"a": "b"}, "annotations": {"c": "d"}, "finalizers": []},
+    "spec": {
+        "initContainers": [{"name": "first", "image": "x", "env": [{"name": "A", "value": "1"}]}],
+        "containers": [
+            {
+                "name": "main",
+                "image": "x",
+                "command": ["torchrun"],
+                "args": ["train.py"],
+                "env": [{"name": "A", "value": "1"}, {"name": "B", "valueFrom": {}}],
+                "resources": {"limits": {"cpu": "1"}, "requests": {"cpu": 0.5}},
+                "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+                "securityContext": {"runAsUser": 1},
+            }
+        ],
+        "volumes": [{"name": "data"}],
+        "tolerations": [{"operator": "Exists"}],
+        "nodeSelector": {"gpu": "a"},
+        "affinity": {
+            "nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {
+                    "nodeSelectorTerms": [{"matchExpressions": [], "matchFields": []}]
+                },
+                "preferredDuringSchedulingIgnoredDuringExecution": [],
+            }
+        },
+        "serviceAccountName": "mine",
+        "terminationGracePeriodSeconds": 5,
+    },
+}
+
+
+def invalid(*fields: str) -> Invalid:
+    causes = [{"field": field, "message": "Invalid value: wrong"} for field in fields]
+    return Invalid(422, "Invalid", "Pod is invalid", {"causes": causes})
+
+
+def tried(of: ElasticJob) -> JSON:
+    pod = build_job_pod(of, worker())
+    inject_agent(pod, AgentSource())
+    return pod
+
+
+# --- fields ---------------------------------------------------------------------------------------------------
+
+
+def test_a_field_is_named_as_it_is_in_the_job_though_ours_come_before_it() -> None:
+    of = job(template=TEMPLATE, envs={"MINE": "x"})
+    pod, path = tried(of), "spec.replicaSpecs.worker.template.spec."
+    names = [entry["name"] for entry in pod["spec"]["containers"][0]["env"]]
+
+    def of_user(field: str) -> str:
+        return users_path(field, of, "worker", pod)
+
+    assert of_user("spec.initContainers[1].image") == path + "initContainers[0].image"
+    assert of_user("spec.initContainers[0].image") == "the Pod's spec.initContainers[0].image, which dlr adds"
+    assert of_user("spec.volumes[0].name") == path + "volumes[0].name"
+    assert of_user("metadata.labels") == "spec.replicaSpecs.worker.template.metadata.labels"
+    place = names.index("B")
+    assert of_user(f"spec.containers[0].env[{place}].valueFrom") == path + "containers[0].env[1].valueFrom"
+    place = names.index("MINE")
+    assert of_user(f"spec.containers[0].env[{place}].value") == "spec.envs.MINE.value"
+    assert "which dlr adds" in of_user("spec.containers[0].env[0].value")
+
+
+@given(st.from_regex(r"spec\.(initContainers|containers)\[\d{1,2}\](\.env\[\d{1,2}\])?\.\w*", fullmatch=True))
+def test_no_field_that_an_api_server_names_is_too_odd(field: str) -> None:
+    of = job(template=TEMPLATE)
+    assert trial_of(invalid(field), of, "worker", tried(of)).answer is Answer.INVALID
+
+
+@pytest.mark.parametrize(
+    ("error", "answer"),
+    [
+        (invalid("spec.containers[0].name"), Answer.INVALID),
+        (
+            Invalid(400, "BadRequest", "Pod cannot be handled as a Pod: json: cannot unmarshal"),
+            Answer.INVALID,
+        ),
+        (Invalid(400, "BadRequest", 'webhook "w" does not support dry run'), Answer.UNSUPPORTED),
+        (Invalid(400, "BadRequest", 'admission webhook "w" denied the request: no'), Answer.FORBIDDEN),
+        (
+            Invalid(
+                422, "Invalid", "pods \"x\" is forbidden: ValidatingAdmissionPolicy 'p' denied request: no"
+            ),
+            Answer.FORBIDDEN,
+        ),
+        (ApiError(409, "Conflict", 'admission webhook "w" denied the request: no'), Answer.FORBIDDEN),
+        (Forbidden(403, "Forbidden", 'violates PodSecurity "restricted:latest"'), Answer.FORBIDDEN),
+        (Forbidden(403, "Forbidden", "exceeded quota: team"), Answer.ACCEPTED),
+        (Forbidden(403, "Forbidden", 'User "u" cannot create resource "pods"'), Answer.NONE),
+        (ApiError(405, "MethodNotAllowed", "no"), Answer.NONE),
+        (Unavailable("failed calling webhook", status=500), Answer.NONE),
+    ],
+)
+def test_what_each_error_says_of_a_template(error: ApiError | Unavailable, answer: Answer) -> None:
+    trial = trial_of(error, job(), "worker", tried(job()))
+    assert trial.answer is answer
+    assert len(trial.message) < MAX_WHY + 80
+
+
+# --- no template makes dlr itself stumble -----------------------------------------------------------------------
+
+
+def paths(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    keys = value.keys() if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    return [at] * bool(at) + [path for key in keys for path in paths(value[key], (*at, key))]
+
+
+ODD = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-1, 9)
+    | st.floats(0, 1)
+    | st.sampled_from(["", "x", "name", "lots"]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["name", "env", "x"]), inner),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=300)
+@given(st.sampled_from(paths(TEMPLATE)), ODD)
+def test_a_template_is_refused_for_its_shape_or_makes_a_pod(path: tuple[Any, ...], odd: Any) -> None:
+    template = copy.deepcopy(TEMPLATE)
+    place: Any = template
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = odd
+    if fault_of(template) is not None:
+        with pytest.raises(ValidationError, match=r"spec\.replicaSpecs\.worker\.template"):
+            job(template=template)
+        return
+    of = job(template=template)
+    avoiding = worker(excludedNodes=["a"], faultyNodes=["b"])
+    build_job_pod(of, avoiding)
+    trial_of(invalid("spec.containers[0].env[0].name"), of, "worker", tried(of))
+    plan_job(seen(of), NOW)
+    plan_job(seen(of, workers=(worker(),)), NOW)
+
+
+# --- the job ----------------------------------------------------------------------------------------------------
+
+RAW = {"name": "digits", "namespace": "default", "resourceVersion": "1"}
+REFUSED = Trial(Answer.INVALID, "the API server refuses the Pods of type worker: spec: no")
+
+
+def seen(of: ElasticJob, trial: Trial | None = None, workers: Any = ()) -> Seen:
+    return Seen(
+        of, {"metadata": {"name": "digits"}, "status": of.status.to_wire()}, Workers(workers), trial=trial
+    )
+
+
+def after(of: ElasticJob, plan: Plan) -> ElasticJob:
+    """The job when the plan is carried out."""
+    status = merged({"status": of.status.to_wire()}, {"status": plan.status_patch})["status"]
+    return ElasticJob.model_validate({**of.to_wire(), "status": status})
+
+
+def edited(of: ElasticJob) -> ElasticJob:
+    generation = of.metadata.generation + 1
+    return of.model_copy(update={"metadata": of.metadata.model_copy(update={"generation": generation})})
+
+
+def first_look(trial: Trial) -> tuple[ElasticJob, Plan]:
+    plan = plan_job(seen(job(), trial), NOW)
+    return after(job(), plan), plan
+
+
+def test_a_refused_job_makes_nothing_says_so_once_and_fails_when_its_time_is_over() -> None:
+    of, plan = first_look(REFUSED)
+    assert not plan.acts and [event.reason for event in plan.events] == ["PodInvalid"]
+    assert plan.look_again_seconds == refusal.RETRY_SECONDS
+    assert not refusal.is_due(of, 1e9, False), "the template has not changed"
+    again = plan_job(seen(of), later(refusal.FAIL_AFTER_SECONDS - 1))
+    assert not again.acts and not again.events
+    end = plan_job(seen(of), later(refusal.FAIL_AFTER_SECONDS))
+    assert end.status_patch["phase"] == "Failed" and end.events[0].message.endswith("spec: no")
+
+
+def test_the_time_to_set_it_right_begins_anew_with_each_try() -> None:
+    of, _ = first_look(REFUSED)
+    of = edited(of)
+    assert refusal.is_due(of, None, False)
+    now = later(refusal.FAIL_AFTER_SECONDS - 1)
+    again = after(of, plan_job(seen(of, REFUSED), now))
+    assert refusal.seconds_to_failure(again, now) == refusal.FAIL_AFTER_SECONDS
+
+
+def test_a_suspended_job_does_not_fail_for_its_template() -> None:
+    of, _ = first_look(REFUSED)
+    held = of.model_copy(update={"spec": of.spec.model_copy(update={"suspend": True})})
+    assert plan_job(seen(held), later(1e6)).status_patch["phase"] == "Suspended"
+
+
+def test_what_a_policy_forbids_is_asked_again_now_and_then_and_no_answer_takes_nothing_back() -> None:
+    of, _ = first_look(Trial(Answer.FORBIDDEN, "no"))
+    assert refusal.is_due(of, None, False), "another leader does not know when it was asked"
+    assert not refusal.is_due(of, refusal.RETRY_SECONDS - 1, False)
+    assert refusal.is_due(of, refusal.RETRY_SECONDS, False)
+    assert refusal.is_refused(refusal.with_trial(of, Trial(Answer.NONE, "away"), False, NOW))
+    plan = plan_job(seen(of, Trial(Answer.ACCEPTED)), later(20))
+    assert len(plan.acts) == 2 and not refusal.is_refused(after(of, plan))
+
+
+def test_a_job_that_has_begun_is_not_asked_about_but_rarely_until_it_is_edited() -> None:
+    of = {answer: first_look(Trial(answer, "no"))[0] for answer in Answer}
+    for answer, known in of.items():
+        assert not refusal.is_due(known, None, True) and not refusal.is_due(
+            known, refusal.BEGUN_RETRY_SECONDS - 1, True
+        )
+        rarely = refusal.is_due(known, refusal.BEGUN_RETRY_SECONDS, True)
+        assert rarely == (answer is Answer.FORBIDDEN)
+        assert refusal.is_due(edited(known), 0.0, True)
+
+
+async def test_the_time_until_the_next_trial_counts_from_the_answer() -> None:
+    seconds, cache = [0.0], Cache(cast(Client, None))
+    clock = Clock(monotonic=lambda: seconds[0])
+    view = JobView(cast(Client, None), cache, clock, PodOptions())
+    of, _ = first_look(Trial(Answer.FORBIDDEN, "no"))
+    cache.store(ELASTICJOBS).apply(of.to_wire() | {"metadata": {**RAW, "uid": of.metadata.uid}})
+
+    class Hangs:
+        async def of(self, job: ElasticJob, raw: JSON) -> Trial:
+            seconds[0] += 10 * refusal.RETRY_SECONDS
+            return Trial(Answer.NONE)
+
+    view._trial = cast(PodTrial, Hangs())
+    assert await view._try_pods(of, {}, Workers(())) is not None
+    assert await view._try_pods(of, {}, Workers(())) is None
+    seconds[0] += refusal.RETRY_SECONDS
+    assert await view._try_pods(of, {}, Workers(())) is not None
+
+
+@pytest.mark.parametrize("answer", [Answer.UNSUPPORTED, Answer.NONE, Answer.ACCEPTED])
+def test_who_is_not_refused_starts(answer: Answer) -> None:
+    of, plan = first_look(Trial(answer, "why"))
+    assert len(plan.acts) == 2
+    status = next(c.status for c in of.status.conditions if c.type == refusal.PODS_ACCEPTED)
+    assert (status is ConditionStatus.TRUE) == (answer is Answer.ACCEPTED)
+
+
+@given(st.sampled_from(Answer), st.sampled_from(Answer), st.booleans(), st.floats(0, 1e5), st.booleans())
+def test_a_job_that_has_begun_never_fails_for_its_template(
+    first: Answer, second: Answer, edited: bool, seconds: float, trains: bool
+) -> None:
+    workers = [worker(index) for index in range(2)] if trains else ()
+    of = after(job(), plan_job(seen(job(), Trial(first, "a"), workers), NOW))
+    generation = of.metadata.generation + edited
+    of = of.model_copy(update={"metadata": of.metadata.model_copy(update={"generation": generation})})
+    plan = plan_job(seen(of, Trial(second, "b"), workers), NOW + timedelta(seconds=seconds))
+    failed = plan.status_patch.get("phase") == "Failed"
+    assert not (failed and trains)
+    if failed:
+        assert refusal.is_refused(after(of, plan)) and seconds >= refusal.FAIL_AFTER_SECONDS

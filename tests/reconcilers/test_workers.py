@@ -1,0 +1,64 @@
+"""Which workers a job's policies have to look at."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crds.elasticjob import Rendezvous, RendezvousPhase
+from crds.elasticworker import AgentState, ElasticWorker, ExitClass, WorkerPhase
+from reconcilers.failure.hardware_smell import suspected_at
+from reconcilers.job.older_agents import is_older
+from reconcilers.job.relaunch import plan_relaunches
+from reconcilers.job.workers import Workers
+from reconcilers.pod.worker_status import stuck_by
+from reconcilers.world.standby import told_otherwise
+from tests.reconcilers.build import NOW, report, worker
+
+WORLD = Rendezvous(phase=RendezvousPhase.FORMED, round=3, formed_at=NOW)
+
+
+FAILURE = {"sequence": 1, "rank": 0, "round": 3, "exitCode": 1, "message": "Xid 79", "time": NOW}
+EXIT = {"exitClass": ExitClass.HARDWARE_ERROR, "incarnation": 1, "time": NOW, "message": "Xid 79"}
+WAITS = {"type": "Scheduled", "status": "False", "reason": "NoRoom", "lastTransitionTime": NOW}
+PECULIARITIES: tuple[dict[str, Any], ...] = (
+    {"phase": None},
+    {"phase": WorkerPhase.FAILED},
+    {"phase": WorkerPhase.SUCCEEDED},
+    {"phase": WorkerPhase.PENDING, "conditions": [WAITS]},
+    {"agent": {}},
+    {"agent": {"failure": FAILURE}},
+    {"agent": {"protocol": 1}},
+    {"agent": {"state": AgentState.SUCCEEDED}},
+    {"lastExit": EXIT},
+    {"failureBudget": {"alike": 1}},
+    {"standby": True},
+)
+
+
+@st.composite
+def workers(draw: st.DrawFn) -> list[ElasticWorker]:
+    """Each with one or two things about it, or with none."""
+    found = []
+    for index in range(draw(st.integers(0, 4))):
+        agent, status = report(index, AgentState.RUNNING).to_wire(), dict[str, Any]()
+        for peculiarity in draw(st.lists(st.sampled_from(PECULIARITIES), max_size=2)):
+            agent |= peculiarity.get("agent", {})
+            status |= {key: value for key, value in peculiarity.items() if key != "agent"}
+        phase = status.pop("phase", WorkerPhase.RUNNING)
+        found.append(worker(index, phase, agent=agent, **status))
+    return found
+
+
+@given(workers())
+def test_policies_about_failures_waits_and_old_agents_need_the_exceptional_workers_alone(
+    found: list[ElasticWorker],
+) -> None:
+    some = Workers(found).exceptional
+    assert suspected_at(None, found, WORLD, NOW) == suspected_at(None, some, WORLD, NOW)
+    assert plan_relaunches(found, WORLD, NOW) == plan_relaunches(some, WORLD, NOW)
+    assert told_otherwise(found, ()) == told_otherwise(some, ())
+    for policy in (is_older, stuck_by, lambda w: w.status.last_exit, lambda w: w.status.failure_budget):
+        assert [w for w in found if policy(w)] == [w for w in some if policy(w)]
