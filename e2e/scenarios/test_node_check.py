@@ -16,6 +16,8 @@ from e2e.observation import Observation
 
 TIMEOUT_SECONDS = 120
 FINISHED_SECONDS = 240
+SLOW_RATIO = 3.0
+"""`Slowed` leaves its node a fourteenth."""
 CONDITION_SECONDS = 60
 
 
@@ -77,7 +79,8 @@ def test_a_slow_node_is_named_a_straggler_and_stays_in_service(
     namespace = observation.namespace
     nodes = ["node-0", "node-1", "node-2"]
     with Slowed(NodeProbes(namespace, "node-1", "gemm")) as fault:
-        cluster.apply(checks.node_check({"nodes": nodes, "timeoutSeconds": TIMEOUT_SECONDS}), namespace)
+        spec = {"nodes": nodes, "timeoutSeconds": TIMEOUT_SECONDS, "stragglerRatio": SLOW_RATIO}
+        cluster.apply(checks.node_check(spec), namespace)
         check = checks.wait_until_finished(observation, within_seconds=FINISHED_SECONDS)
     print(checks.duration(check))
     assert len(fault.slowed) == 1
