@@ -253,12 +253,13 @@ async def test_a_status_that_is_refused_is_terminal_and_told(
     async with troubled(server, monkeypatch, "refused", look) as (hollow, looks):
         said = await reconciled(hollow, "refused", "False")
         assert said["reason"] == "InvalidStatus" and "Dancing" in said["message"]
+
+        async def looked(times: int) -> bool:
+            return len(looks) >= times
+
+        await hollow.until("a look at what its own write woke it for", lambda: looked(2))
         await hollow.client.patch(ELASTICJOBS, "refused", {"metadata": {"labels": {"a": "b"}}}, NAMESPACE)
-
-        async def looked_again() -> bool:
-            return len(looks) >= 3
-
-        await hollow.until("another look: its own write, and the user's, woke it", looked_again)
+        await hollow.until("a look at what the user wrote", lambda: looked(3))
         version = (await hollow.job("refused"))["metadata"]["resourceVersion"]
         with pytest.raises(Invalid):
             await look(hollow.client)
