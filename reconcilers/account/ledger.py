@@ -80,7 +80,7 @@ def _with_first_steps(
     earlier = history[-2].state
     if earlier not in NOT_YET_TRAINING:
         return goodput, history
-    at = min(first_step_at(published.round, moment.workers) or moment.now, moment.now)
+    at = min(first_step_at(published.round, moment.workers.telling_steps) or moment.now, moment.now)
     goodput = reassigned(goodput, earlier, at)
     began = history[-1].model_copy(
         update={"since": goodput.since, "reason": _reason(JobState.TRAINING, published, moment)}

@@ -26,6 +26,7 @@ from reconcilers.account.job_history import in_short
 from reconcilers.account.ledger import REFRESH_SECONDS, balanced, with_account
 from reconcilers.account.state import Moment, failed_at
 from reconcilers.failure.incidents import in_one_line
+from reconcilers.job.workers import Workers
 from reconcilers.status_patch import merge_patch
 from reconcilers.world.rendezvous import Break, Decision
 from tests.reconcilers.build import NOW, job, later, report, worker
@@ -61,7 +62,7 @@ class Life:
             "last_failure": failure or known.last_failure,
         }
         status = known.model_copy(update=update)
-        moment = Moment(self.job, status, self.workers, later(self.seconds), checking, broken_at)
+        moment = Moment(self.job, status, Workers(self.workers), later(self.seconds), checking, broken_at)
         account = balanced(moment)
         if account is not None:
             self.writes += 1
@@ -430,7 +431,9 @@ def test_a_thousand_members_in_a_row_are_a_short_text() -> None:
 
 def written(life: Life, age_seconds: float, **status: Any) -> dict[str, Any]:
     stored = life.job.status.to_wire()
-    moment = Moment(life.job, life.job.status.model_copy(update=status), life.workers, later(life.seconds))
+    moment = Moment(
+        life.job, life.job.status.model_copy(update=status), Workers(life.workers), later(life.seconds)
+    )
     return merge_patch(stored, with_account(moment, stored, age_seconds).to_wire())
 
 
