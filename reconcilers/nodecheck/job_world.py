@@ -244,4 +244,5 @@ def _decide(
 
 
 def _without(participants: Sequence[Participant], out: frozenset[int]) -> list[Participant]:
-    return [p for p in participants if p.index not in out] if out else list(participants)
+    """They stay where they are, so that nobody waits for a replacement of one that was a member."""
+    return [replace(p, leaving="its node is slow") if p.index in out else p for p in participants]
