@@ -98,7 +98,8 @@ def _with_episodes(
             continue  # it is in the history
         at = transition.at if number else moment.now
         reason = _reason(transition.state, world, moment)
-        history = with_episode(history, episode_of(transition.state, at, world, reason))
+        episode = episode_of(transition.state, at, world, reason)
+        history = with_episode(history, episode, len(moment.workers))
     return history
 
 

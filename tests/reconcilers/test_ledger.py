@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from crds.elasticjob import (
     MAX_EPISODE_MEMBERS,
     MAX_EPISODES,
+    MAX_EPISODES_OF_MANY,
     ElasticJob,
     ElasticJobStatus,
+    Episode,
     JobFailure,
     JobPhase,
     JobState,
@@ -22,7 +24,7 @@ from crds.elasticjob import (
 from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
 from crds.progress import RoundProgress
 from reconcilers.account.goodput import goodput_now, seconds_by_state
-from reconcilers.account.job_history import in_short
+from reconcilers.account.job_history import episode_of, in_short, with_episode
 from reconcilers.account.ledger import REFRESH_SECONDS, balanced, with_account
 from reconcilers.account.state import Moment, failed_at
 from reconcilers.failure.incidents import in_one_line
@@ -423,6 +425,14 @@ def test_members_are_told_as_ranges_as_far_as_there_is_room(indices: set[int]) -
         first, _, last = part.partition("-")
         named |= set(range(int(first), int(last or first) + 1))
     assert named == indices if not text.endswith("…") else named < indices
+
+
+@pytest.mark.parametrize(("workers", "kept"), [(1_000, MAX_EPISODES), (1_001, MAX_EPISODES_OF_MANY)])
+def test_the_history_of_a_job_that_many_watch_is_shorter(workers: int, kept: int) -> None:
+    history: tuple[Episode, ...] = ()
+    for round_ in range(20):
+        history = with_episode(history, episode_of(JobState.TRAINING, NOW, formed(round_), ""), workers)
+    assert [episode.round for episode in history] == list(range(20))[-kept:]
 
 
 def test_a_thousand_members_in_a_row_are_a_short_text() -> None:
