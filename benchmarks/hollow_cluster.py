@@ -92,7 +92,11 @@ class Cluster:
         """Writes and CPU seconds of the controller.
 
         All writes but the renewals of its own Lease, which are PUTs, as nothing else is.
+
+        Raises:
+            ChildProcessError: it has ended, and with which last words.
         """
+        self.check_alive()
         writes = cpu = 0.0
         for family in text_string_to_metric_families(await self.metrics()):
             for sample in family.samples:

@@ -373,7 +373,7 @@ async def heartbeats(fleet: Fleet) -> None:
     with fleet.measured("take-over"):
         await controller.start_watching()
         controller.start()
-        await fleet.is_quiet()
+        await fleet.is_training()
     with fleet.measured("a minute of heartbeats"):
         await asyncio.sleep(60.0)
     with fleet.measured("a scrape meanwhile"):

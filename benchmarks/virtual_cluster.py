@@ -36,6 +36,8 @@ from reconcilers.setup import WATCHED_BY_LABEL, add_all
 
 LATENCY_SECONDS = 0.005
 """From a request to its answer."""
+GARBAGE_SECONDS = 1.0
+"""From the creation of an object whose owner has gone already until garbage collection takes it."""
 CHUNK_BYTES = 2 * 2**20
 """The most that a watch hands over at once, as aiohttp does with the client's buffer."""
 PAST_EVENTS = 20_000
@@ -103,7 +105,8 @@ class ApiServer:
         """Conflicts, and other refusals of what the controller wrote."""
         self._texts: defaultdict[Collection, dict[str, bytes]] = defaultdict(dict)
         self._watches: defaultdict[Collection, list[_Watch]] = defaultdict(list)
-        self._children: defaultdict[str, set[tuple[Resource, str]]] = defaultdict(set)
+        self._children: dict[str, set[tuple[Resource, str]]] = {}
+        """Of each object that there is, by its uid."""
         self._past: defaultdict[Collection, deque[tuple[int, bytes]]] = defaultdict(
             lambda: deque(maxlen=PAST_EVENTS)
         )
@@ -127,8 +130,14 @@ class ApiServer:
         if resource.namespaced:
             metadata.setdefault("namespace", NAMESPACE)
         made = {"apiVersion": resource.api_version, "kind": resource.kind, **obj, "metadata": metadata}
+        self._children[metadata["uid"]] = set()
         for owner in metadata.get("ownerReferences", ()):
-            self._children[owner["uid"]].add((resource, metadata["name"]))
+            if owner["uid"] in self._children:
+                self._children[owner["uid"]].add((resource, metadata["name"]))
+            else:
+                running_loop().call_later(
+                    GARBAGE_SECONDS, self._remove_orphan, resource, metadata["name"], metadata["uid"]
+                )
         return self._put(resource, made, obj, manager, "", is_new=True)
 
     def patch(
@@ -161,8 +170,15 @@ class ApiServer:
         self._version += 1
         obj["metadata"]["resourceVersion"] = str(self._version)
         self._tell(resource, obj, "DELETED")
-        for child, child_name in sorted(self._children.pop(obj["metadata"]["uid"], ()), key=lambda c: c[1]):
+        for child, child_name in sorted(self._children.pop(obj["metadata"]["uid"]), key=lambda c: c[1]):
             self.remove(child, child_name)
+
+    def _remove_orphan(self, resource: Resource, name: str, uid: str) -> None:
+        """What was made for an owner that had gone, as a write that was under way meanwhile does."""
+        with running_loop().outside():
+            obj = self.get(resource, name)
+            if obj is not None and obj["metadata"]["uid"] == uid:
+                self.remove(resource, name)
 
     def _put(
         self,

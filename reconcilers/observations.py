@@ -19,9 +19,13 @@ class Observations:
         self._monotonic = monotonic
         self._seen: Memory[tuple[Hashable, float]] = store.memory()
 
-    def age_seconds(self, uid: str, value: Hashable) -> float:
-        """How long the object has had this very value; 0.0 when it is new, or the object not there."""
-        now = self._monotonic()
+    def age_seconds(self, uid: str, value: Hashable, now: float | None = None) -> float:
+        """How long the object has had this very value; 0.0 when it is new, or the object not there.
+
+        Args:
+            now: on the same clock, of who asks for many objects.
+        """
+        now = self._monotonic() if now is None else now
         known = self._seen.get(uid)
         if known is None or known[0] != value:
             known = self._seen.put(uid, (value, now))

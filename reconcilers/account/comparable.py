@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import AgentReport, ElasticWorker
+from reconcilers.job.workers import Workers
 
 
 def tells_steps(job: ElasticJob, workers: Iterable[ElasticWorker]) -> bool:
@@ -20,16 +21,17 @@ def counts_steps(report: AgentReport | None) -> bool:
     return report is not None and bool(report.rounds) and report.rounds[-1].counted is True
 
 
-def with_comparable_steps(job: ElasticJob, workers: Sequence[ElasticWorker]) -> Sequence[ElasticWorker]:
+def with_comparable_steps(job: ElasticJob, workers: Workers) -> Workers:
     """The workers, without the counts of those beside whom others tell their steps.
 
     A script that tells its steps on rank 0 alone goes by numbers of its own: beside them, whoever was counted
     might seem to lag behind.
     """
-    counted = {worker.metadata.uid for worker in workers if counts_steps(worker.status.agent)}
-    if not counted or not tells_steps(job, workers):
+    telling = workers.telling_steps
+    counted = {worker.metadata.uid for worker in telling if counts_steps(worker.status.agent)}
+    if not counted or not tells_steps(job, telling):
         return workers
-    return [_without_steps(w) if w.metadata.uid in counted else w for w in workers]
+    return Workers(_without_steps(w) if w.metadata.uid in counted else w for w in workers)
 
 
 def _tells(report: AgentReport | None) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from crds.elasticjob import ElasticJob, Goodput, JobState
@@ -10,6 +10,7 @@ from crds.elasticworker import ElasticWorker
 from crds.progress import RoundProgress
 from reconcilers.account.comparable import with_comparable_steps
 from reconcilers.account.rounds import told_rounds
+from reconcilers.job.workers import Workers
 
 _DIGITS = 6
 """Of seconds, so that sums stay readable."""
@@ -29,13 +30,14 @@ def begun(job: ElasticJob, now: datetime) -> Goodput:
     return Goodput(state=JobState.PENDING, since=job.metadata.creation_timestamp or now)
 
 
-def goodput_now(job: ElasticJob, workers: Sequence[ElasticWorker], now: datetime) -> Goodput:
+def goodput_now(job: ElasticJob, workers: Iterable[ElasticWorker], now: datetime) -> Goodput:
     """The account with all that the job's workers have told since it was written, and the ratio as of now."""
     known = job.status.goodput
     if known is not None and job.status.phase is not None and job.status.phase.finished:
         return known
     goodput = known or begun(job, now)
-    told = told_rounds(with_comparable_steps(job, workers), since=goodput.round)
+    telling = with_comparable_steps(job, Workers(workers)).telling_steps
+    told = told_rounds(telling, since=goodput.round)
     return with_ratio(with_rounds(goodput, told), job, now)
 
 

@@ -7,9 +7,11 @@ from datetime import datetime
 
 from controller.wording import shortened
 from crds.elasticjob import (
+    MANY_WORKERS,
     MAX_EPISODE_MEMBERS,
     MAX_EPISODE_REASON,
     MAX_EPISODES,
+    MAX_EPISODES_OF_MANY,
     Episode,
     JobState,
     Rendezvous,
@@ -18,14 +20,19 @@ from crds.elasticjob import (
 from crds.ranges import as_ranges
 
 
-def with_episode(history: Sequence[Episode], episode: Episode) -> tuple[Episode, ...]:
-    """With the new stretch at the end, unless it is the same as the last; when full, the oldest goes."""
+def with_episode(history: Sequence[Episode], episode: Episode, workers: int) -> tuple[Episode, ...]:
+    """With the new stretch at the end, unless it is the same as the last; when full, the oldest goes.
+
+    Args:
+        workers: how many the job has.
+    """
     last = history[-1] if history else None
     if last is not None and _what(last) == _what(episode):
         return tuple(history)
     if last is not None and last.since > episode.since:
         episode = episode.model_copy(update={"since": last.since})
-    return (*history, episode)[-MAX_EPISODES:]
+    most = MAX_EPISODES if workers <= MANY_WORKERS else MAX_EPISODES_OF_MANY
+    return (*history, episode)[-most:]
 
 
 def episode_of(state: JobState, since: datetime, world: Rendezvous, reason: str) -> Episode:

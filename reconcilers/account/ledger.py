@@ -80,7 +80,7 @@ def _with_first_steps(
     earlier = history[-2].state
     if earlier not in NOT_YET_TRAINING:
         return goodput, history
-    at = min(first_step_at(published.round, moment.workers) or moment.now, moment.now)
+    at = min(first_step_at(published.round, moment.workers.telling_steps) or moment.now, moment.now)
     goodput = reassigned(goodput, earlier, at)
     began = history[-1].model_copy(
         update={"since": goodput.since, "reason": _reason(JobState.TRAINING, published, moment)}
@@ -98,7 +98,8 @@ def _with_episodes(
             continue  # it is in the history
         at = transition.at if number else moment.now
         reason = _reason(transition.state, world, moment)
-        history = with_episode(history, episode_of(transition.state, at, world, reason))
+        episode = episode_of(transition.state, at, world, reason)
+        history = with_episode(history, episode, len(moment.workers))
     return history
 
 

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from controller.cache import Cache
 from controller.resources import ELASTICJOBS, ELASTICWORKERS
 from crds.elasticjob import ElasticJob, Goodput, JobPhase, JobState, Rendezvous, RendezvousPhase
-from crds.elasticworker import AgentReport, ElasticWorker, ExitClass
+from crds.elasticworker import ElasticWorker, ExitClass
 from reconcilers.account.goodput import goodput_now, seconds_by_state
 from reconcilers.clock import Clock
 from reconcilers.managed_by import is_managed_here
@@ -171,7 +171,7 @@ def worker_samples(job: ElasticJob, worker: ElasticWorker) -> Iterator[Sample]:
     key = (*_key(job), worker.metadata.name)
     for class_, count in worker.status.restarts.items():
         yield Sample(WORKER_RESTARTS, (*key, class_), count)
-    report = _report(worker)
+    report = current_report(worker)
     if report is None:
         return
     told: dict[Definition, float | None] = {}
@@ -189,8 +189,3 @@ def worker_samples(job: ElasticJob, worker: ElasticWorker) -> Iterator[Sample]:
 
 def _key(job: ElasticJob) -> Labels:
     return job.metadata.namespace or "", job.metadata.name
-
-
-def _report(worker: ElasticWorker) -> AgentReport | None:
-    """None if it is of an earlier Pod."""
-    return worker.status.agent if current_report(worker) else None

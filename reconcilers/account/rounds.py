@@ -56,13 +56,13 @@ def all_run(world: Rendezvous, workers: Sequence[ElasticWorker]) -> bool:
     running = {
         worker.spec.index
         for worker in workers
-        if worker.spec.type == names.WORKER and current_report(worker) and _runs(worker, world.round)
+        if worker.spec.type == names.WORKER and _runs(worker, world.round)
     }
     return running >= set(world.members)
 
 
 def _runs(worker: ElasticWorker, round_: int) -> bool:
-    report = worker.status.agent
+    report = current_report(worker)
     return (
         report is not None
         and report.observed_round == round_

@@ -21,6 +21,7 @@ from crds.elasticjob import (
 from crds.elasticworker import ElasticWorker, ExitClass, FailureCause, WorkerPhase
 from crds.progress import RoundProgress
 from reconcilers.account.rounds import all_run, first_step_at, last_step_at, told_rounds
+from reconcilers.job.workers import Workers
 from reconcilers.pod.worker_status import stuck_by
 from reconcilers.world.participants import bounds_of
 from reconcilers.world.rendezvous import Break, Decision
@@ -38,7 +39,7 @@ class Moment:
     job: ElasticJob
     status: ElasticJobStatus
     """As it is to be."""
-    workers: Sequence[ElasticWorker]
+    workers: Workers
     now: datetime
     checking: bool = False
     """A check of its nodes goes on."""
@@ -49,7 +50,7 @@ class Moment:
     def told(self) -> list[RoundProgress]:
         """What was told of the round that is counted last, and of later ones."""
         goodput = self.job.status.goodput
-        return told_rounds(self.workers, since=goodput.round if goodput else 0)
+        return told_rounds(self.workers.telling_steps, since=goodput.round if goodput else 0)
 
     @property
     def published(self) -> Rendezvous:
@@ -75,7 +76,10 @@ def transitions(before: Goodput, history: Sequence[Episode], moment: Moment) -> 
             found.append(Transition(state, min(max(at, found[-1].at), moment.now)))
 
     if before.state in NOT_YET_TRAINING and _has_told_steps(moment):
-        becomes(JobState.TRAINING, first_step_at(moment.published.round, moment.workers) or moment.now)
+        becomes(
+            JobState.TRAINING,
+            first_step_at(moment.published.round, moment.workers.telling_steps) or moment.now,
+        )
     if moment.broken_at is not None:
         becomes(JobState.RECOVERING, moment.broken_at)
     if moment.status.phase is None or not moment.status.phase.finished:

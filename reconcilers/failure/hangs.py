@@ -147,10 +147,10 @@ def _is_lost(worker: ElasticWorker, incarnation: int) -> bool:
 
 def _has_answered(worker: ElasticWorker, round_: int) -> bool:
     """Whether it told a failure of this round, or has left the round with nothing to tell."""
-    report = worker.status.agent
     if worker.status.phase is WorkerPhase.SUCCEEDED:
         return True
-    if report is None or not current_report(worker):
+    report = current_report(worker)
+    if report is None:
         return False
     told = report.failure is not None and report.failure.round == round_
     left = report.observed_round == round_ and report.state is not AgentState.RUNNING

@@ -74,8 +74,8 @@ def _end_smells(end: WorkerExit) -> bool:
 
 
 def _failed_in(worker: ElasticWorker, published: Rendezvous) -> bool:
-    report = worker.status.agent
-    if published.phase is RendezvousPhase.FORMING or report is None or not current_report(worker):
+    report = current_report(worker)
+    if published.phase is RendezvousPhase.FORMING or report is None:
         return False
     failure = report.failure
     return failure is not None and failure.round == published.round and _failure_smells(failure)

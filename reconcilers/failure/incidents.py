@@ -208,15 +208,15 @@ def is_well(failure: AgentFailure) -> bool:
 
 
 def _failure_in(worker: ElasticWorker, round_: int) -> AgentFailure | None:
-    report = worker.status.agent
-    if worker.spec.type != names.WORKER or report is None or not current_report(worker):
+    report = current_report(worker)
+    if worker.spec.type != names.WORKER or report is None:
         return None
     return report.failure if report.failure is not None and report.failure.round == round_ else None
 
 
 def _has_finished(worker: ElasticWorker, round_: int) -> bool:
-    report = worker.status.agent
-    if worker.spec.type != names.WORKER or report is None or not current_report(worker):
+    report = current_report(worker)
+    if worker.spec.type != names.WORKER or report is None:
         return False
     return report.state is AgentState.SUCCEEDED and report.observed_round == round_
 

@@ -28,8 +28,8 @@ def with_edits(job: ElasticJob, outdated: int, pods: int, now: datetime) -> Elas
     conditions = job.status.conditions
     if outdated:
         message = (
-            f"{outdated} of {pods} Pods were made before the template was changed: each goes on as it is, "
-            "and the worker's next Pod has the change. Suspend and resume the job to have it in all now"
+            f"{outdated} of {pods} Pods were made before the template was changed: the next Pod of each "
+            "worker has the change. Suspend and resume the job to have it in all now"
         )
         changed = with_condition(conditions, TEMPLATE_APPLIED, ConditionStatus.FALSE, WAITS, message, now)
     elif condition_of(conditions, TEMPLATE_APPLIED) is not None:

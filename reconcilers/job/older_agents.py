@@ -30,10 +30,10 @@ BROUGHT = (
 
 
 def is_older(worker: ElasticWorker) -> bool:
-    report = worker.status.agent
+    report = current_report(worker)
     if report is None or report.protocol >= PROTOCOL or worker.spec.type != names.WORKER:
         return False
-    return worker.status.phase not in ENDED and current_report(worker)
+    return worker.status.phase not in ENDED
 
 
 def with_older_agents(

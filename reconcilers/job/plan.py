@@ -159,8 +159,7 @@ def _with_news(seen: Seen, now: datetime) -> tuple[Seen, tuple[Event, ...]]:
     steps that compare; and the Events that tell of it."""
     tried = refusal.with_trial(seen.job, seen.trial, seen.has_begun, now)
     job = edits.with_edits(tried, seen.outdated_pods, len(seen.pods), now)
-    comparable = with_comparable_steps(job, seen.workers)
-    workers = seen.workers if comparable is seen.workers else Workers(comparable)
+    workers = with_comparable_steps(job, seen.workers)
     return replace(seen, job=job, workers=workers), (*refusal.told(seen.job, job), *edits.told(seen.job, job))
 
 
@@ -218,7 +217,7 @@ def _train(look: _Look) -> Plan:
         retry_seconds,
         seconds_to_deadline(look.job, now),
         failures.seconds_to_judgement(now),
-        seconds_to_notice(look.job, workers, now),
+        seconds_to_notice(look.job, workers.telling_steps, now),
     )
     plan = _go_on(look, course, failures, broken_at, waits)
     if look.leaving:
@@ -248,13 +247,15 @@ def _relaunches(
         the acts, and the seconds until more are due.
     """
     job = look.job
-    present = {(type_, index) for type_ in training_types(job) for index in present_slots(job, type_)}
     renewed = {worker.metadata.uid: rolling.REASON for worker in roll.relaunches}
     renewed |= dict.fromkeys(look.leaving, RESUMED)
     renewed |= dict.fromkeys(older_agents.renewals(job, look.workers, world), older_agents.RENEWED)
     renewed |= {uid: renewal.reason for uid, renewal in failed.items()}
     avoiding = {uid for uid, renewal in failed.items() if renewal.avoids_node}
     concerned = look.workers if renewed or look.standing.faulty else look.workers.exceptional
+    if not concerned:
+        return [], None
+    present = {(type_, index) for type_ in training_types(job) for index in present_slots(job, type_)}
     there = (worker for worker in concerned if slot_of(worker) in present)
     wanted = [worker for worker in there if worker.metadata.uid not in look.given_up]
     plan = plan_relaunches(wanted, world, look.now, look.standing, renewed, avoiding)

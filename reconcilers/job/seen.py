@@ -24,6 +24,7 @@ from reconcilers.pod.builder import pod_name
 from reconcilers.pod.options import PodOptions
 from reconcilers.pod.resources import template_digest
 from reconcilers.pod.trial import PodTrial, Trial
+from reconcilers.pod.worker_status import current_report
 from reconcilers.scale.job_plans import JobPlans
 from reconcilers.scale.uptake import Plans, Vacant
 from reconcilers.worker import BY_JOB, owner_uids
@@ -44,7 +45,8 @@ class Seen:
     """Retired slots of which nothing is left."""
     checks: JobChecks = field(default_factory=JobChecks)
     pods: Mapping[str, str | None] = field(default_factory=dict)
-    """The Pods that the cache shows, by name, with the digest of the resources that they were built with."""
+    """The Pods of the workers' present incarnations that the cache shows, by name, with the digest of the
+    resources that they were built with."""
     outdated_pods: int = 0
     """How many of these were made of an earlier template of the job."""
     nodes: Sequence[Object] = ()
@@ -100,6 +102,7 @@ class JobView:
         if job.status.phase is not None and job.status.phase.finished:
             return Seen(job, raw, workers)
         plans, checks = await self._plans.read(job), await self._checks.of(job, workers)
+        pods, outdated = await self._pods_of(job, workers)
         return Seen(
             job=job,
             raw=raw,
@@ -107,8 +110,8 @@ class JobView:
             plans=plans,
             vacant=self._plans.vacant(job),
             checks=checks,
-            pods=await self._digests(workers),
-            outdated_pods=await self._outdated_pods(job, workers),
+            pods=pods,
+            outdated_pods=outdated,
             nodes=self._nodes.list(),
             ages=await self._ages(workers, checks),
             account_age_seconds=self._account_age_seconds(job),
@@ -135,36 +138,31 @@ class JobView:
             await slices.pause()
         return workers
 
-    async def _digests(self, workers: Workers) -> dict[str, str | None]:
-        digests, slices = {}, Slices()
-        for worker in workers:
-            name = worker.status.pod_name
-            pod = self._pods.get(worker.metadata.namespace, name) if name else None
-            if name and pod is not None:
-                digests[name] = built_with(pod)
-            await slices.pause()
-        return digests
+    async def _pods_of(self, job: ElasticJob, workers: Workers) -> tuple[dict[str, str | None], int]:
+        """`Seen.pods` and `Seen.outdated_pods`.
 
-    async def _outdated_pods(self, job: ElasticJob, workers: Workers) -> int:
-        """None in a job that nobody has edited, and none of those from before Pods told of their template."""
-        if job.metadata.generation <= 1:
-            return 0
+        No Pod is outdated of a job that nobody has edited, nor any from before Pods told of their template.
+        """
         wanted = {type_: template_digest(job, type_) for type_ in training_types(job)}
-        outdated, slices = 0, Slices()
+        is_edited, digests, outdated, slices = job.metadata.generation > 1, {}, 0, Slices()
         for worker in workers:
-            pod = self._pods.get(worker.metadata.namespace, pod_name(worker))
-            outdated += pod is not None and _made_of_another(pod, wanted.get(worker.spec.type))
+            name = pod_name(worker)
+            pod = self._pods.get(worker.metadata.namespace, name)
+            if pod is not None:
+                digests[name] = built_with(pod)
+                outdated += is_edited and _made_of_another(pod, wanted.get(worker.spec.type))
             await slices.pause()
-        return outdated
+        return digests, outdated
 
     async def _ages(self, workers: Workers, checks: JobChecks) -> Ages:
-        checking = checks.active.metadata.name if checks.active else None
+        checking, now = checks.active.metadata.name if checks.active else None, self._clock.monotonic()
         joined, checkpoint, slices = {}, {}, Slices()
         for worker in workers:
-            uid, step = worker.metadata.uid, checkpoint_of(worker)
-            joined[uid] = self._joined.age_seconds(uid, (is_waiting(worker), checking))
+            uid, report = worker.metadata.uid, current_report(worker)
+            joined[uid] = self._joined.age_seconds(uid, (is_waiting(report), checking), now)
+            step = checkpoint_of(report)
             if step is not None:
-                checkpoint[uid] = self._saved.age_seconds(uid, step)
+                checkpoint[uid] = self._saved.age_seconds(uid, step, now)
             await slices.pause()
         return Ages(joined, checkpoint)
 

@@ -69,13 +69,14 @@ def has_succeeded(workers: Workers, rendezvous: Rendezvous) -> bool:
 
     Workers of other types than `worker` (parameter servers, evaluators) serve training and end with it.
     """
-    training = workers.training or workers
+    training: Iterable[ElasticWorker] = workers.training or workers
     if rendezvous.phase is RendezvousPhase.FORMED:
         members = set(rendezvous.members)
-        training = [w for w in training if w.spec.index in members]
+        training = (w for w in training if w.spec.index in members)
     elif rendezvous.phase is RendezvousPhase.REFORMING:
         return False
-    return bool(training) and all(finished(w, rendezvous.round) for w in training)
+    ends = (finished(w, rendezvous.round) for w in training)
+    return next(ends, False) and all(ends)
 
 
 def phase_of(job: ElasticJob, workers: Workers, rendezvous: Rendezvous) -> JobPhase:
@@ -116,7 +117,7 @@ def progress_conditions(
         )
     conditions = with_launcher_flags(conditions, job, now)
     conditions = with_older_agents(conditions, job, workers.exceptional, now)
-    conditions = with_steps_known(conditions, job, workers, now)
+    conditions = with_steps_known(conditions, job, workers.telling_steps, now)
     return _with_waits(conditions, workers.exceptional, now)
 
 

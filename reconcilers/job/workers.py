@@ -55,6 +55,12 @@ class Workers(Sequence[ElasticWorker]):
         """All but those that simply run: policies about failures, waits and old agents need no others."""
         return tuple(worker for worker in self._all if not simply_runs(worker))
 
+    @cached_property
+    def telling_steps(self) -> Sequence[ElasticWorker]:
+        """Those whose agents have told of a round's steps: what is known of steps, others do not change."""
+        reports = ((worker, worker.status.agent) for worker in self._all)
+        return tuple(worker for worker, report in reports if report is not None and report.rounds)
+
     def without(self, uids: Collection[str]) -> Workers:
         return Workers(w for w in self._all if w.metadata.uid not in uids) if uids else self
 

@@ -225,6 +225,8 @@ def left_out(
     published: Rendezvous, participants: Sequence[Participant], bounds: Bounds, slow: Collection[int]
 ) -> frozenset[int]:
     """Those of the slow who could join and are not needed: the others make an allowed world without them."""
+    if not slow:
+        return frozenset()
     others = sum(p.joinable for p in participants if p.index not in slow)
     if not bounds.floor(others):
         return frozenset()
@@ -242,4 +244,5 @@ def _decide(
 
 
 def _without(participants: Sequence[Participant], out: frozenset[int]) -> list[Participant]:
-    return [p for p in participants if p.index not in out]
+    """They stay where they are, so that nobody waits for a replacement of one that was a member."""
+    return [replace(p, leaving="its node is slow") if p.index in out else p for p in participants]

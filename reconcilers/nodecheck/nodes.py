@@ -67,7 +67,7 @@ class CheckedNode:
             self.report is not None
             and self.report.state is not AgentState.STOPPED
             and self.worker is not None
-            and current_report(self.worker)
+            and current_report(self.worker) is not None
             and self.worker.status.phase not in (WorkerPhase.SUCCEEDED, WorkerPhase.FAILED)
         )
 

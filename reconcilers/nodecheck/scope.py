@@ -113,8 +113,8 @@ def wanted_workers(spec: NodeCheckSpec, workers: Iterable[ElasticWorker]) -> tup
 
 def is_idle(worker: ElasticWorker, world: Rendezvous) -> bool:
     """Whether its agent is there, and has nothing to run."""
-    report = worker.status.agent
-    if report is None or not current_report(worker) or report.state not in IDLE:
+    report = current_report(worker)
+    if report is None or report.state not in IDLE:
         return False
     members = zip(world.members, world.incarnations, strict=False)
     in_world = (worker.spec.index, worker.spec.incarnation) in members

@@ -22,6 +22,7 @@ from controller.wording import last_line, shortened
 from crds.elasticjob import FailureRule
 from crds.elasticworker import (
     AgentFailure,
+    AgentReport,
     AgentState,
     ElasticWorker,
     ElasticWorkerStatus,
@@ -331,7 +332,7 @@ def _ended(
         in_good_order=(end.exit_class is not ExitClass.NODE_LOST and _stops_in_good_order(pod)) or None,
         time=now,
     )
-    reached = highest_told(worker.status.agent if current_report(worker) else None)
+    reached = highest_told(current_report(worker))
     spent = budgets.after(
         status.failure_budget,
         budgets.Failed(end.exit_class, text, reached, action),
@@ -360,8 +361,8 @@ def _stops_in_good_order(pod: dict[str, Any] | None) -> bool:
 
 def _last_word(worker: ElasticWorker) -> AgentFailure | None:
     """The failure of the round that the agent acted on last; an earlier one has been told before."""
-    report = worker.status.agent
-    if report is None or report.failure is None or not current_report(worker):
+    report = current_report(worker)
+    if report is None or report.failure is None:
         return None
     return report.failure if report.failure.round >= report.observed_round else None
 
@@ -392,15 +393,12 @@ def _was_quick(pod: dict[str, Any] | None, now: datetime) -> bool:
     return lived.total_seconds() < QUICK_EXIT_SECONDS
 
 
-def current_report(worker: ElasticWorker) -> bool:
-    """Whether `status.agent` was written by the agent of this incarnation's Pod; otherwise it is stale."""
-    report, status = worker.status.agent, worker.status
-    return (
-        report is not None
-        and report.incarnation == worker.spec.incarnation
-        and status.observed_incarnation == worker.spec.incarnation
-        and report.pod_uid == status.pod_uid
-    )
+def current_report(worker: ElasticWorker) -> AgentReport | None:
+    """`status.agent`, if the agent of this incarnation's Pod wrote it; otherwise it is stale."""
+    report, status, incarnation = worker.status.agent, worker.status, worker.spec.incarnation
+    if report is None or not report.incarnation == status.observed_incarnation == incarnation:
+        return None
+    return report if report.pod_uid == status.pod_uid else None
 
 
 def stuck_by(worker: ElasticWorker) -> Condition | None:
@@ -422,10 +420,5 @@ def finished(worker: ElasticWorker, round_: int) -> bool:
     """Whether this worker's part is done: its Pod ended well, or its processes of this round did."""
     if worker.status.phase is WorkerPhase.SUCCEEDED:
         return True
-    report = worker.status.agent
-    return (
-        current_report(worker)
-        and report is not None
-        and report.state is AgentState.SUCCEEDED
-        and report.observed_round == round_
-    )
+    report = current_report(worker)
+    return report is not None and report.state is AgentState.SUCCEEDED and report.observed_round == round_

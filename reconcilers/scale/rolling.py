@@ -138,7 +138,7 @@ def _loses_nothing(worker: ElasticWorker, published: Rendezvous, members: Collec
         return False
     if published.phase is RendezvousPhase.FORMED:
         return worker.spec.index not in members
-    return published.phase is RendezvousPhase.FORMING and current_report(worker)
+    return published.phase is RendezvousPhase.FORMING and current_report(worker) is not None
 
 
 def _in_world(worker: ElasticWorker, published: Rendezvous) -> bool:

@@ -91,7 +91,7 @@ def _too_few(
 def _has_world(workers: Sequence[ElasticWorker], rendezvous: Rendezvous) -> bool:
     """Plain training without agents has none."""
     return rendezvous.phase is not RendezvousPhase.FORMING or any(
-        current_report(worker) for worker in workers if worker.spec.type == names.WORKER
+        current_report(worker) is not None for worker in workers if worker.spec.type == names.WORKER
     )
 
 

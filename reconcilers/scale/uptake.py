@@ -228,7 +228,8 @@ def _scaling(
 
 def _stands_by(job: ElasticJob, worker: ElasticWorker, members: Collection[int]) -> bool:
     """Whether it could train, and the world is complete: another who stood by is in the place it came for."""
-    return current_report(worker) and len(members) >= job.spec.replica_specs[worker.spec.type].replicas
+    is_complete = len(members) >= job.spec.replica_specs[worker.spec.type].replicas
+    return is_complete and current_report(worker) is not None
 
 
 def _runs(worker: ElasticWorker) -> bool:
@@ -240,7 +241,8 @@ def _is_in_worlds(rendezvous: Rendezvous, source: ElasticWorker | None, target: 
     if target.spec.type != names.WORKER:
         return False
     formed_once = rendezvous.phase is not RendezvousPhase.FORMING
-    return formed_once or current_report(target) or (source is not None and current_report(source))
+    pair = (worker for worker in (source, target) if worker is not None)
+    return formed_once or any(current_report(worker) is not None for worker in pair)
 
 
 def _wrote_count(fields: Mapping[str, Any]) -> bool:

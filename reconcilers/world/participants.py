@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from crds import names
 from crds.elasticjob import ElasticJob, RendezvousPhase
-from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
+from crds.elasticworker import AgentReport, AgentState, ElasticWorker, WorkerPhase
 from reconcilers.pod.worker_status import current_report
 from reconcilers.world.minimum import minimum_workers
 from reconcilers.world.rendezvous import Bounds, Participant
@@ -59,20 +59,16 @@ def participants_of(job: ElasticJob, workers: Sequence[ElasticWorker], ages: Age
     ]
 
 
-def is_waiting(worker: ElasticWorker) -> Hashable:
-    """A value that changes whenever the worker's agent begins, or ceases, to wait for a world."""
-    report = worker.status.agent
-    if report is None or not current_report(worker):
+def is_waiting(report: AgentReport | None) -> Hashable:
+    """A value that changes whenever an agent begins, or ceases, to wait for a world."""
+    if report is None:
         return None
     return (report.pod_uid, report.state in (AgentState.READY, AgentState.FAILED))
 
 
-def checkpoint_of(worker: ElasticWorker) -> int | None:
-    """The step of the last checkpoint that the worker's agent told of."""
-    report = worker.status.agent
-    if report is None or report.progress is None or not current_report(worker):
-        return None
-    return report.progress.checkpoint_step
+def checkpoint_of(report: AgentReport | None) -> int | None:
+    """The step of the last checkpoint that an agent told of."""
+    return None if report is None or report.progress is None else report.progress.checkpoint_step
 
 
 def _participant(worker: ElasticWorker, ages: Ages, *, replaces: int | None, leaving: str) -> Participant:
@@ -87,7 +83,7 @@ def _participant(worker: ElasticWorker, ages: Ages, *, replaces: int | None, lea
         succeeded=succeeded,
         gone_because=_first_line(status.message) if failed else "",
         stops_in_good_order=failed and bool(status.last_exit and status.last_exit.in_good_order),
-        report=status.agent if current_report(worker) else None,
+        report=current_report(worker),
         seconds_since_joined=ages.joined.get(worker.metadata.uid, 0.0),
         seconds_since_checkpoint=ages.checkpoint.get(worker.metadata.uid),
         replaces=replaces,

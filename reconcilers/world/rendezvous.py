@@ -27,9 +27,12 @@ _TOO_FEW = re.compile(r"(^|; )\d+ of at least \d+ workers are ready$")
 _HELD = re.compile(r"; the next world waits [^;]*$")
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Participant:
-    """One worker slot that is wanted, or is to take the place of one, as the last reads show it."""
+    """One worker slot that is wanted, or is to take the place of one, as the last reads show it.
+
+    Never changed; not frozen, since a look makes one a worker, which would take three times as long.
+    """
 
     index: int
     incarnation: int
@@ -319,7 +322,7 @@ def _judge_formed(
         return Decision(_told(waiting, joinable, bounds), breaks, bounds.shrink_after_seconds)
     if len(published.members) > bounds.desired and bounds.floor(len(joinable)):
         return _with_fewer(published, joinable, bounds, now)
-    return _judge_growth(published, ranked, bounds, now)
+    return _judge_growth(published, ranked, joinable, bounds, now)
 
 
 def _leaves_dead_peers(breaks: Sequence[Break]) -> bool:
@@ -346,21 +349,27 @@ def _with_fewer(
 
 
 def _judge_growth(
-    published: Rendezvous, ranked: Sequence[Participant], bounds: Bounds, now: datetime
+    published: Rendezvous,
+    ranked: Sequence[Participant],
+    joinable: Sequence[Participant],
+    bounds: Bounds,
+    now: datetime,
 ) -> Decision:
-    """Ready newcomers join a healthy world in whole units, batched by the last call."""
+    """Ready newcomers join a healthy world in whole units, batched by the last call.
+
+    A member that stops before it has begun is not joinable.
+    """
     members = set(published.members)
-    joining = [p for p in ranked if p.joinable]  # a member that stops before it has begun is not
-    newcomers = [p for p in joining if p.index not in members]
-    size = bounds.floor(len(joining))
+    newcomers = [p for p in joinable if p.index not in members]
+    size = bounds.floor(len(joinable))
     if size <= len(members):
         return Decision(published)
-    wait = 0.0 if len(joining) >= bounds.desired else last_call(newcomers, bounds)
+    wait = 0.0 if len(joinable) >= bounds.desired else last_call(newcomers, bounds)
     wait = max(wait, checkpoint_wait(published, ranked, newcomers, bounds))
     if wait > 0:
         return Decision(published, look_again_seconds=wait)
     reason = f"the world grows from {len(members)} to {size} workers"
-    return Decision(form(published, joining, bounds, reason, now, keep=members))
+    return Decision(form(published, joinable, bounds, reason, now, keep=members))
 
 
 def _judge_reforming(

@@ -29,6 +29,5 @@ def told_otherwise(workers: Sequence[ElasticWorker], standing: Collection[int]) 
 
 
 def _is_idle(worker: ElasticWorker) -> bool:
-    report = worker.status.agent
-    runs = worker.status.phase is WorkerPhase.RUNNING and current_report(worker)
-    return runs and report is not None and report.state in _IDLE
+    report = current_report(worker)
+    return worker.status.phase is WorkerPhase.RUNNING and report is not None and report.state in _IDLE

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from crds.elasticjob import (
     MAX_EPISODE_MEMBERS,
     MAX_EPISODES,
+    MAX_EPISODES_OF_MANY,
     ElasticJob,
     ElasticJobStatus,
+    Episode,
     JobFailure,
     JobPhase,
     JobState,
@@ -22,10 +24,11 @@ from crds.elasticjob import (
 from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
 from crds.progress import RoundProgress
 from reconcilers.account.goodput import goodput_now, seconds_by_state
-from reconcilers.account.job_history import in_short
+from reconcilers.account.job_history import episode_of, in_short, with_episode
 from reconcilers.account.ledger import REFRESH_SECONDS, balanced, with_account
 from reconcilers.account.state import Moment, failed_at
 from reconcilers.failure.incidents import in_one_line
+from reconcilers.job.workers import Workers
 from reconcilers.status_patch import merge_patch
 from reconcilers.world.rendezvous import Break, Decision
 from tests.reconcilers.build import NOW, job, later, report, worker
@@ -61,7 +64,7 @@ class Life:
             "last_failure": failure or known.last_failure,
         }
         status = known.model_copy(update=update)
-        moment = Moment(self.job, status, self.workers, later(self.seconds), checking, broken_at)
+        moment = Moment(self.job, status, Workers(self.workers), later(self.seconds), checking, broken_at)
         account = balanced(moment)
         if account is not None:
             self.writes += 1
@@ -424,13 +427,23 @@ def test_members_are_told_as_ranges_as_far_as_there_is_room(indices: set[int]) -
     assert named == indices if not text.endswith("…") else named < indices
 
 
+@pytest.mark.parametrize(("workers", "kept"), [(1_000, MAX_EPISODES), (1_001, MAX_EPISODES_OF_MANY)])
+def test_the_history_of_a_job_that_many_watch_is_shorter(workers: int, kept: int) -> None:
+    history: tuple[Episode, ...] = ()
+    for round_ in range(20):
+        history = with_episode(history, episode_of(JobState.TRAINING, NOW, formed(round_), ""), workers)
+    assert [episode.round for episode in history] == list(range(20))[-kept:]
+
+
 def test_a_thousand_members_in_a_row_are_a_short_text() -> None:
     assert in_short(range(1_000)) == "0-999"
 
 
 def written(life: Life, age_seconds: float, **status: Any) -> dict[str, Any]:
     stored = life.job.status.to_wire()
-    moment = Moment(life.job, life.job.status.model_copy(update=status), life.workers, later(life.seconds))
+    moment = Moment(
+        life.job, life.job.status.model_copy(update=status), Workers(life.workers), later(life.seconds)
+    )
     return merge_patch(stored, with_account(moment, stored, age_seconds).to_wire())
 
 

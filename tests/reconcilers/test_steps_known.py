@@ -13,6 +13,7 @@ from crds.progress import RoundProgress
 from reconcilers.account.comparable import with_comparable_steps
 from reconcilers.account.goodput import effective_seconds, goodput_now, with_rounds
 from reconcilers.job.steps_known import STEPS_KNOWN, seconds_to_notice, with_steps_known
+from reconcilers.job.workers import Workers
 from tests.reconcilers.build import NOW, job, later, report, worker
 from tests.reconcilers.test_goodput import BEGINNING, submitted
 
@@ -94,7 +95,7 @@ def test_counts_say_nothing_beside_those_who_tell() -> None:
     )
     told, counted = member(0, TOLD), member(1, COUNTED, failure=failure)
     saver = member(2, COUNTED, progress=StepProgress(step=10, time=NOW, checkpoint_step=1_005))
-    first, second, third = with_comparable_steps(job(), [told, counted, saver])
+    first, second, third = with_comparable_steps(job(), Workers([told, counted, saver]))
     assert first is told
     assert third.status.agent is not None
     assert third.status.agent.progress == StepProgress(step=1_005, time=NOW, checkpoint_step=1_005)
@@ -106,14 +107,14 @@ def test_counts_say_nothing_beside_those_who_tell() -> None:
 
 def test_what_is_told_or_counted_everywhere_stays_as_it_is() -> None:
     for rounds in ((TOLD, TOLD), (COUNTED, COUNTED), (COUNTED, None), (TOLD, None)):
-        workers = [member(index, *filter(None, [figures])) for index, figures in enumerate(rounds)]
+        workers = Workers(member(index, *filter(None, [figures])) for index, figures in enumerate(rounds))
         assert with_comparable_steps(job(), workers) is workers
 
 
 def test_counts_stay_out_while_the_one_who_tells_has_a_new_pod() -> None:
     goodput = with_rounds(BEGINNING, [TOLD])
     known = job(status={"goodput": goodput.to_wire()})
-    others = [member(0), member(1, COUNTED.model_copy(update={"round": 2}))]
+    others = Workers([member(0), member(1, COUNTED.model_copy(update={"round": 2}))])
     assert [w.status.agent.rounds for w in with_comparable_steps(known, others) if w.status.agent] == [[], []]
     assert goodput_now(known, others, NOW).last_step == 1_010
 

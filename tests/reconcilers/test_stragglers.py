@@ -71,6 +71,13 @@ def test_a_straggler_comes_back_for_a_member_that_is_lost() -> None:
     assert formed.decision.rendezvous.members == [0, 2]
 
 
+def test_nobody_waits_for_the_replacement_of_a_member_that_is_left_out() -> None:
+    """It is there, and would be in the next world if its node were not slow."""
+    broken = world(0, 1, phase=REFORMING)
+    chosen = decide_without_stragglers(broken, ready(0, 1), bounds(6, 1), {0}, NOW)
+    assert chosen.decision.rendezvous.members == [1] and chosen.left_out == {0}
+
+
 SLOW = st.frozensets(st.integers(0, 7))
 
 
