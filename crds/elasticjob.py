@@ -552,7 +552,7 @@ class Goodput(Model):
     last_step: Annotated[int, Field(ge=0)] | None = None
     """The highest: what lies between is kept."""
     steps_redone: Annotated[int, Field(ge=0)] = 0
-    """Trained again after restarts."""
+    """Steps that a round trained though an earlier one had trained them."""
     steps_timed: Annotated[int, Field(ge=0)] = 0
     """Steps between the first and the last of each round."""
     stepping_seconds: Annotated[float, Field(ge=0)] = 0.0

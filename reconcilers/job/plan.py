@@ -18,7 +18,7 @@ from crds.elasticjob import ElasticJob, JobPhase, Rendezvous
 from crds.model import validated
 from crds.nodecheck import NodeCheck
 from reconcilers.account.comparable import with_comparable_steps
-from reconcilers.account.ledger import with_account
+from reconcilers.account.ledger import seconds_to_refresh, with_account
 from reconcilers.account.state import Moment, failed_at
 from reconcilers.acts import Act, Event, create
 from reconcilers.conditions import observed_at
@@ -219,6 +219,7 @@ def _train(look: _Look) -> Plan:
         seconds_to_deadline(look.job, now),
         failures.seconds_to_judgement(now),
         seconds_to_notice(look.job, workers, now),
+        seconds_to_refresh(look.job, now, look.seen.account_age_seconds),
     )
     plan = _go_on(look, course, failures, broken_at, waits)
     if look.leaving:

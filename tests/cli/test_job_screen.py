@@ -166,7 +166,7 @@ def test_goodput_is_reckoned_up_to_now_with_what_workers_have_told_since(trouble
     # 401 steps are kept, (95 + 105) s / (190 + 200) each, of 300 s; 10 of round 3 were trained before.
     assert account.ratio == pytest.approx(401 * 200 / 390 / 300)
     assert entry(drawn(troubled, terminal=False), "Goodput") == (
-        "68.5% of the time since submission, 27 steps trained again"
+        "68.5% of the time since submission; 27 of 428 trained steps are repeats"
     )
 
 
