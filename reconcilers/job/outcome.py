@@ -27,6 +27,11 @@ from reconcilers.scale.uptake import Uptake, in_words
 from reconcilers.world.rendezvous import Decision, at_the_end, blaming, dissolve
 from reconcilers.world.slots import Migration
 
+TOO_LATE = (
+    "the job had {phase} before this edit, which therefore has no effect, unless it was of cleanPodPolicy or "
+    "ttlSecondsAfterFinished. To train again, delete the job and create it anew"
+)
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -178,12 +183,17 @@ def finished(
 
 
 def over(job: ElasticJob, workers: Workers, now: datetime) -> Outcome:
-    """Of a job that has finished: its counts follow its Pods, and an earlier dlr may have left it a world."""
-    phase = job.status.phase
+    """Of a job that has finished: its counts follow its Pods, and an earlier dlr may have left it a world.
+
+    The write of the end knew the generation of its time: a later one is an edit that came too late.
+    """
+    phase, known = job.status.phase, job.status.observed_generation
     assert phase is not None
-    return Outcome(
-        _status(job, workers, conditions=job_status.without_world(job.status.conditions, phase, now))
-    )
+    status = _status(job, workers, conditions=job_status.without_world(job.status.conditions, phase, now))
+    if known is None or known >= job.metadata.generation:
+        return Outcome(status)
+    message = TOO_LATE.format(phase=phase.value.lower())
+    return Outcome(status, (Event("Warning", "EditWithoutEffect", message),))
 
 
 def _status(job: ElasticJob, workers: Workers, standing: int = 0, **update: Any) -> ElasticJobStatus:
