@@ -287,6 +287,8 @@ NO_STACK_OFFERED = "no Python stack, which takes a call of dlr.report_step"
 """How the frames of a hanging process begin that does not say where it is."""
 DOES_NOT_HANG = "does not hang"
 """How the message begins of an agent that is asked where it hangs, and whose processes are well."""
+ASKED = "It says so because another rank reported a hang."
+"""A line of that message: one of FOLLOWS_FROM_A_PEER, so that nobody takes it for a failure of its own."""
 
 
 def early_finish_text(who: str, step: int | None) -> str:
