@@ -207,8 +207,10 @@ def _train(look: _Look) -> Plan:
     failures = assess(look.job, workers, look.spare, course.decision.breaks, now)
     if failures.ending is not None:
         return _plan(look, replace(outcome.failed(look.job, workers, failures, now), broken_at=broken_at))
-    course = course.blaming(failures.incident)
     course = course.held(published, *failures.hold(now), now).asking(failures.hang_since)
+    course = course.blaming(
+        failures.incident
+    )  # a world that is held says of itself what the published one says
     check = None
     if course.check and look.seen.check_refused:
         course = course.without_check()
