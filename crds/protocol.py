@@ -182,6 +182,7 @@ class RoundStatus(TypedDict):
     lastStep: int
     steppingSeconds: float
     counted: bool | None
+    nonFiniteStep: int | None
 
 
 class UsageStatus(TypedDict):
@@ -345,8 +346,10 @@ STEP, STEP_AT = 0, 1
 """Positions in it: the newest step, and when it was told."""
 CHECKPOINT, CHECKPOINT_AT = 2, 3
 """The step of the last checkpoint, and when it was told."""
+NON_FINITE = 4
+"""One more than the first step of which the loss was told to be NaN or infinite; 0 if there is none."""
 BUSY_UNTIL = 5
-"""Until then no step is to be expected. The word before it is unused."""
+"""Until then no step is to be expected."""
 FIRST_STEP, FIRST_STEP_AT = 6, 7
 """The first step, and when it was told."""
 COUNTED, COUNTED_AT = 8, 9

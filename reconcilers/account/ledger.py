@@ -22,6 +22,7 @@ from crds.elasticjob import (
     Goodput,
     JobState,
     Rendezvous,
+    RendezvousPhase,
 )
 from reconcilers.account.goodput import begun, goodput_now, in_state, reassigned, with_ratio, with_rounds
 from reconcilers.account.job_history import episode_of, with_episode
@@ -143,12 +144,21 @@ def _with_episodes(
 
 
 def _with_blame(history: tuple[Episode, ...], moment: Moment) -> tuple[Episode, ...]:
-    """Who takes the blame for a round over from another takes it in the history too."""
+    """Who takes the blame for a round over from another takes it in the history too.
+
+    So does who is found to blame for a round that was given up before, such as one that hung.
+    """
     before, now = moment.job.status.last_failure, moment.status.last_failure
-    if before is None or now is None or before == now or before.round is None or before.round != now.round:
+    if now is None or now.round is None or before == now:
         return history
-    old, new = (shortened(in_one_line(failure), MAX_EPISODE_REASON) for failure in (before, now))
-    told = [n for n, e in enumerate(history) if e.reason == old and e.round >= before.round]
+    if before is not None and before.round == now.round:
+        said = in_one_line(before)
+    elif moment.published.phase is RendezvousPhase.REFORMING and moment.published.round == now.round:
+        said = moment.published.reason
+    else:
+        return history
+    old, new = (shortened(text, MAX_EPISODE_REASON) for text in (said, in_one_line(now)))
+    told = [n for n, e in enumerate(history) if e.reason == old and e.round >= now.round]
     if not told:
         return history
     newest = told[-1]  # the episodes of earlier rounds may have the same text

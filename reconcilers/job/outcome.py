@@ -17,6 +17,7 @@ from reconcilers.conditions import with_condition
 from reconcilers.failure.incidents import Incident, in_one_line
 from reconcilers.failure.policy import Assessment
 from reconcilers.job import status as job_status
+from reconcilers.job.loss import events_of_loss, with_loss
 from reconcilers.job.steps_known import NO_STEPS, STEPS_KNOWN
 from reconcilers.job.workers import Workers
 from reconcilers.nodecheck.job_checks import NODES_CHECKED, QUIET, Finding, interrupted, named
@@ -164,7 +165,9 @@ def finished(
     now: datetime,
     **more: Any,
 ) -> Outcome:
-    conditions = job_status.final_conditions(job.status.conditions, phase, reason, message, now)
+    conditions = with_loss(job.status.conditions, job, workers, now)
+    told = events_of_loss(job.status.conditions, conditions)
+    conditions = job_status.final_conditions(conditions, phase, reason, message, now)
     conditions, found = _with_finding(job, conditions, interrupted(conditions), now)
     world = at_the_end(job.status.rendezvous) if job.status.rendezvous else None
     update = {"last_failure": job_status.last_failure(job, workers), "rendezvous": world} | more
@@ -179,7 +182,7 @@ def finished(
         **update,
     )
     end = Event("Normal" if phase is JobPhase.SUCCEEDED else "Warning", reason, message)
-    return Outcome(status, (end, *found))
+    return Outcome(status, (*told, end, *found))
 
 
 def over(job: ElasticJob, workers: Workers, now: datetime) -> Outcome:
@@ -282,6 +285,7 @@ def of_moves(done: Sequence[Migration]) -> Iterator[Event]:
 
 
 def _of_workers(job: ElasticJob, conditions: Sequence[Condition]) -> Iterator[Event]:
+    yield from events_of_loss(job.status.conditions, conditions)
     before = {c.type: (c.status, c.message) for c in job.status.conditions}
     for condition in conditions:
         if before.get(condition.type) == (condition.status, condition.message):

@@ -19,6 +19,7 @@ from crds.elasticworker import ElasticWorker, WorkerExit, WorkerPhase
 from crds.model import Condition, ConditionStatus
 from reconcilers.conditions import condition_of, is_true, with_condition
 from reconcilers.job.launcher_flags import with_launcher_flags
+from reconcilers.job.loss import with_loss
 from reconcilers.job.older_agents import with_older_agents
 from reconcilers.job.steps_known import with_steps_known
 from reconcilers.job.workers import Workers
@@ -116,7 +117,7 @@ def progress_conditions(
         )
     conditions = with_launcher_flags(conditions, job, now)
     conditions = with_older_agents(conditions, job, workers.exceptional, now)
-    conditions = with_steps_known(conditions, job, workers, now)
+    conditions = with_loss(with_steps_known(conditions, job, workers, now), job, workers, now)
     return _with_waits(conditions, workers.exceptional, now)
 
 
