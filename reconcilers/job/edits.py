@@ -29,7 +29,8 @@ def with_edits(job: ElasticJob, outdated: int, pods: int, now: datetime) -> Elas
     if outdated:
         message = (
             f"{outdated} of {pods} Pods were made before the template was changed: each goes on as it is, "
-            "and the worker's next Pod has the change. Suspend and resume the job to have it in all now"
+            "and the worker's next Pod has the change. To apply it to all Pods now, suspend and resume the "
+            "job"
         )
         changed = with_condition(conditions, TEMPLATE_APPLIED, ConditionStatus.FALSE, WAITS, message, now)
     elif condition_of(conditions, TEMPLATE_APPLIED) is not None:

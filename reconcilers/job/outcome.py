@@ -88,7 +88,7 @@ def progress(job: ElasticJob, workers: Workers, training: Training, now: datetim
     conditions = job_status.with_given_up(conditions, training.given_up.values(), now)
     events = [*_of_workers(job, conditions)]
     if job.status.phase is JobPhase.SUSPENDED:
-        events.append(Event("Normal", "Resumed", "the job is to run again: its Pods are made"))
+        events.append(Event("Normal", "Resumed", "the job is resumed: its Pods are being created"))
     conditions, found = _with_finding(job, conditions, training.finding, now)
     status = _status(
         job,
@@ -114,7 +114,7 @@ def suspended(job: ElasticJob, workers: Workers, now: datetime) -> Outcome:
     world = dissolve(job.status.rendezvous or Rendezvous(), "the job is suspended")
     events = []
     if job.status.phase is not phase:
-        events.append(Event("Normal", "Suspended", "the job is suspended: its Pods are deleted"))
+        events.append(Event("Normal", "Suspended", "the job is suspended: its Pods are being deleted"))
     conditions = job_status.progress_conditions(job, workers, phase, world, now)
     conditions, found = _with_finding(job, conditions, interrupted(conditions), now)
     status = _status(

@@ -235,7 +235,9 @@ def test_pods_that_wait_for_new_resources_are_told_and_not_rolled_while_new_ones
     rolled = plan_job(found, NOW).status_patch
     refused = plan_job(replace(found, trial=Trial(answer, "no")), NOW)
     scaled = next(c for c in refused.status_patch["conditions"] if c["type"] == "Scaled")
-    assert scaled["status"] == "False" and scaled["message"] == "yet to get new resources: worker 0, worker 1"
+    assert (
+        scaled["status"] == "False" and scaled["message"] == "still to get new resources: worker 0, worker 1"
+    )
     assert not refused.acts and refused.status_patch.get("rendezvous") is None
     assert not refused.status_patch.get("migrations")
     assert rolled.get("rendezvous") or rolled.get("migrations"), "it would be rolled otherwise"

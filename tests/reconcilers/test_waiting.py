@@ -33,7 +33,7 @@ def said(type_: str, status: str, reason: str, message: str = "") -> Condition:
 
 
 NOT_SCHEDULED = said("WorkersScheduled", "False", "Unschedulable", "2 Pods cannot be scheduled")
-NOT_STARTED = said("WorkersStarted", "False", "ImagePullBackOff", "1 Pods cannot start")
+NOT_STARTED = said("WorkersStarted", "False", "ImagePullBackOff", "1 Pod cannot start")
 NO_REPLICAS = said("Running", "False", "NoReplicas", "replicas is 0, so the job has no Pods")
 OVER = said("Failed", "True", "RestartLimitExceeded", "4 failures\nand a stack")
 
@@ -50,7 +50,7 @@ OVER = said("Failed", "True", "RestartLimitExceeded", "4 failures\nand a stack")
             JobPhase.RESTARTING,
             [NOT_SCHEDULED, NOT_STARTED],
             WAITS,
-            Why("ImagePullBackOff", "1 Pods cannot start"),
+            Why("ImagePullBackOff", "1 Pod cannot start"),
         ),
         (JobPhase.PENDING, [NO_REPLICAS], WAITS, Why("NoReplicas", "replicas is 0, so the job has no Pods")),
         (JobPhase.FAILED, [OVER, NOT_SCHEDULED], WAITS, Why("RestartLimitExceeded", "4 failures")),
