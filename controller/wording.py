@@ -10,14 +10,17 @@ def shortened(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
+_RANK_PREFIX = re.compile(r"^(?:\[rank\d+\]: ?)+")
 _PROGRESS_BAR = re.compile(r"\d%\||\|\s*\d+/\d+\s|\[\d+:\d+(?::\d+)?<")
 """As tqdm, rich and pip draw them."""
 
 
 def last_line(text: str) -> str:
-    """The last that is neither blank nor a progress bar; "" if there is none."""
+    """The last that is neither blank nor a progress bar, without the rank that torch puts before it; "" if
+    there is none."""
     drawn = (line.rstrip("\r").rpartition("\r")[2].strip() for line in reversed(text.splitlines()))
-    return next((line for line in drawn if line and not _PROGRESS_BAR.search(line)), "")
+    said = (_RANK_PREFIX.sub("", line) for line in drawn)
+    return next((line for line in said if line and not _PROGRESS_BAR.search(line)), "")
 
 
 def first_line(text: str | None) -> str:

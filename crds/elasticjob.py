@@ -45,6 +45,7 @@ REPLICA_TYPES = (*TRAINING_TYPES, *MASTER_TYPES)
 MAX_INCARNATION = 99_999
 
 # All agents of a job watch its status, so its texts are short; docs/architecture.md says where there is more.
+MAX_MESSAGE = 256
 MAX_WORLD_REASON = 384
 MAX_FAILURE = 512
 MAX_SIGNATURE = 128
@@ -543,6 +544,15 @@ class JobState(StrEnum):
     """Too few workers for a world, and nobody on the way."""
 
 
+class Departed(Model):
+    """Workers that the job has let go, since nobody wants their slots."""
+
+    restarts: Annotated[dict[str, int], Field(max_length=16)] = Field(default_factory=dict)
+    """Of these: their Pods that had ended and were replaced, by exit class."""
+    leaving: Annotated[dict[str, Indices], Field(max_length=6)] = Field(default_factory=dict)
+    """By type, the slots whose workers are counted already, and are still on their way out."""
+
+
 class Goodput(Model):
     """Where the job's time went, and what its steps came to. Exact at `since` of the state."""
 
@@ -555,7 +565,7 @@ class Goodput(Model):
     last_step: Annotated[int, Field(ge=0)] | None = None
     """The highest: what lies between is kept."""
     steps_redone: Annotated[int, Field(ge=0)] = 0
-    """Trained again after restarts."""
+    """Steps that a round trained though an earlier one had trained them."""
     steps_timed: Annotated[int, Field(ge=0)] = 0
     """Steps between the first and the last of each round."""
     stepping_seconds: Annotated[float, Field(ge=0)] = 0.0
@@ -585,6 +595,10 @@ class ElasticJobStatus(Model):
 
     observed_generation: int | None = None
     phase: JobPhase | None = None
+    reason: Annotated[str, Field(max_length=128)] = ""
+    """In one word, why the job does not train: the reason of the condition that says so."""
+    message: Annotated[str, cut(MAX_MESSAGE), Field(max_length=MAX_MESSAGE)] = ""
+    """The same in a sentence; what the world waits for, where no condition says why."""
     conditions: Conditions = Field(default_factory=list)
     replica_statuses: Annotated[dict[str, ReplicaStatus], Field(max_length=6)] = Field(default_factory=dict)
     rendezvous: Rendezvous | None = None
@@ -612,6 +626,8 @@ class ElasticJobStatus(Model):
     """Selects the worker Pods, for the scale subresource."""
     restarts: Annotated[dict[str, int], Field(max_length=16)] = Field(default_factory=dict)
     """Worlds that broke because training processes failed in place, by exit class."""
+    departed: Departed | None = None
+    """What workers that are gone would have told of themselves."""
     start_time: datetime | None = None
     completion_time: datetime | None = None
     last_failure: JobFailure | None = None

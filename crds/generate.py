@@ -118,8 +118,9 @@ DEFINITIONS = (
             Column("Round", ".status.rendezvous.round", "integer"),
             Column("World", ".status.rendezvous.worldSize", "integer", priority=1),
             Column("Goodput", ".status.goodput.ratio", "number", priority=1),
-            Column("Reason", ".status.rendezvous.reason", priority=1),
+            Column("Message", ".status.message", priority=1),
             _AGE,
+            Column("Reason", ".status.reason"),
         ),
         scale={
             "specReplicasPath": ".spec.replicaSpecs.worker.replicas",

@@ -182,6 +182,7 @@ class RoundStatus(TypedDict):
     lastStep: int
     steppingSeconds: float
     counted: bool | None
+    nonFiniteStep: int | None
 
 
 class UsageStatus(TypedDict):
@@ -287,6 +288,8 @@ NO_STACK_OFFERED = "no Python stack, which takes a call of dlr.report_step"
 """How the frames of a hanging process begin that does not say where it is."""
 DOES_NOT_HANG = "does not hang"
 """How the message begins of an agent that is asked where it hangs, and whose processes are well."""
+ASKED = "It says so because another rank reported a hang."
+"""A line of that message: one of FOLLOWS_FROM_A_PEER, so that nobody takes it for a failure of its own."""
 
 
 def early_finish_text(who: str, step: int | None) -> str:
@@ -343,8 +346,10 @@ STEP, STEP_AT = 0, 1
 """Positions in it: the newest step, and when it was told."""
 CHECKPOINT, CHECKPOINT_AT = 2, 3
 """The step of the last checkpoint, and when it was told."""
+NON_FINITE = 4
+"""One more than the first step of which the loss was told to be NaN or infinite; 0 if there is none."""
 BUSY_UNTIL = 5
-"""Until then no step is to be expected. The word before it is unused."""
+"""Until then no step is to be expected."""
 FIRST_STEP, FIRST_STEP_AT = 6, 7
 """The first step, and when it was told."""
 COUNTED, COUNTED_AT = 8, 9

@@ -2,9 +2,10 @@
 
 The agent names a file in `DLR_PROGRESS_FILE`, one for each training process, and reads it now and then.
 In it are four pairs of an int64 and a float64, in native byte order: the newest step, the last checkpoint's
-step, 0, and the first step, each with the CLOCK_MONOTONIC of its telling; with the 0, until when no step is
-to be expected. No call, no lock, no thread: cheap enough for every step. An older agent's file is shorter.
-Outside of dlr there is no such file, and nothing happens.
+step, one more than the first step with a loss of NaN or infinity, and the first step, each with the
+CLOCK_MONOTONIC of its telling; but with the third, until when no step is to be expected. No call, no lock, no
+thread: cheap enough for every step. An older agent's file is shorter. Outside of dlr there is no such file,
+and nothing happens.
 
 With the first call a process also becomes able to show where it is: on the signal `DLR_STACKS_SIGNAL`, the
 interpreter writes the stacks of all its Python threads into `DLR_STACKS_FILE`, even while it hangs in C code.
@@ -12,6 +13,7 @@ interpreter writes the stacks of all its Python threads into `DLR_STACKS_FILE`, 
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import time
@@ -36,8 +38,13 @@ _busy_until: list[float] = []
 """Of the `busy` blocks that have begun and not ended, in any thread."""
 
 
-def report_step(step: int) -> None:
-    """Tell the agent that training is at `step`. Call it in every step, on every rank."""
+def report_step(step: int, loss: float | None = None) -> None:
+    """Tell the agent that training is at `step`. Call it in every step, on every rank.
+
+    Args:
+        loss: of this step, where the script has the number anyway: the first one that is NaN or infinite is
+            told on the job. Of a tensor on a GPU the number is waited for.
+    """
     slot = _slot
     if slot is None:
         slot = _open()
@@ -47,6 +54,8 @@ def report_step(step: int) -> None:
         times[1] = time.monotonic()
         if not _has_stepped:
             _first_step(steps, times)
+        if loss is not None and not math.isfinite(loss) and len(steps) >= 6 and not steps[4]:
+            steps[4] = step + 1
 
 
 def checkpoint_saved(step: int) -> None:

@@ -92,14 +92,17 @@ def sentence(error: Exception) -> str:
     """What went wrong in a look, and what comes next."""
     text = shortened(" ".join(str(error).split()), ERROR_LIMIT)
     if isinstance(error, InvalidStatus):
-        return f"the API server refuses the status that was computed: {text}; the next try is when it changes"
+        return (
+            f"the API server refuses the status that was computed: {text}; "
+            "the controller tries again when the object changes"
+        )
     if isinstance(error, TerminalError | StatusBeyondLimits):
-        return f"{text}; the next try is when it changes"
+        return f"{text}; the controller tries again when the object changes"
     if isinstance(error, ReconcileTimeout):
-        return f"the look {text}; it is tried again"
+        return f"the controller's look at it {text}; it tries again"
     if isinstance(error, ValidationError):
-        return f"{_fault(error)}; it is tried again, and goes on when that is set right"
-    return f"unforeseen {type(error).__name__}: {text}; it is tried again, and the controller's log says more"
+        return f"{_fault(error)}; the controller tries again, and goes on once that is corrected"
+    return f"unexpected {type(error).__name__}: {text}; the controller tries again, and its log says more"
 
 
 def _fault(error: ValidationError) -> str:

@@ -13,7 +13,7 @@ from agent.monitor import dump, hang, stacks
 from agent.monitor.progress import ProgressFiles
 from agent.monitor.stacks import Capture, StackFiles
 from agent.report.failure import TEXT_BYTES, Failure, RankStack, clip, read_tail
-from crds.protocol import DOES_NOT_HANG, MAX_STACKS, FailureCause
+from crds.protocol import ASKED, DOES_NOT_HANG, MAX_STACKS, FailureCause
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +87,8 @@ class HangGuard:
             hangs: False if they are well, and only the job asks: others hang.
 
         Returns:
-            The failure; None if no process lives any more, because then nothing hangs.
+            The failure; None if no process lives any more, because then nothing hangs. Of processes that are
+            well it has no cause and reads as a peer's, also for a controller that knows no such answer.
         """
         stalled_seconds = self._liveness.stalled_seconds(time.monotonic())
         limit_seconds = self._liveness.limit_seconds(timeout_seconds) or timeout_seconds
@@ -106,6 +107,8 @@ class HangGuard:
             f"{finding}: {_whereabouts(blamed, found[blamed.rank])}",
             *blamed.frames.splitlines(),
         ]
+        if not hangs:
+            lines.append(ASKED)
         if any(capture.text for capture in captures.values()):
             files = f"{self._stack_files.folder}/*/stacks.txt"
             lines.append(f"The stacks of all threads are in {files} of this Pod.")
@@ -119,7 +122,7 @@ class HangGuard:
             message=clip("\n".join(lines), TEXT_BYTES),
             log_tail=clip(read_tail(Path(stderr), TEXT_BYTES), TEXT_BYTES, head=0) if stderr else "",
             time=datetime.now(timezone.utc),
-            cause=FailureCause.HANG,
+            cause=FailureCause.HANG if hangs else None,
             step=blamed.step,
             stacks=tuple(suspects[:MAX_STACKS]),
         )

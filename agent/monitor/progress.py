@@ -31,6 +31,7 @@ from crds.protocol import (
     FIRST_COUNTED_AT,
     FIRST_STEP,
     FIRST_STEP_AT,
+    NON_FINITE,
     PROGRESS_FORMAT,
     STEP,
     STEP_AT,
@@ -115,6 +116,9 @@ class ProgressFiles:
             steps=told or counted or {rank: (checkpoint, checkpoint) for rank, checkpoint in saved.items()},
             checkpoint_step=max((checkpoint.step for checkpoint in saved.values()), default=None),
             counted=bool(counted),
+            non_finite_step=min(
+                (r.non_finite_step for r in records.values() if r.non_finite_step is not None), default=None
+            ),
         )
 
     def read_rank(self, local_rank: int) -> RankProgress:
@@ -165,6 +169,8 @@ class Snapshot:
     """The highest step of a checkpoint."""
     counted: bool = False
     """The steps were counted: the script reports none."""
+    non_finite_step: int | None = None
+    """The first step whose loss a process reported to be NaN or infinite."""
 
     @property
     def newest(self) -> StepReport | None:
@@ -181,6 +187,7 @@ class _Record:
     first: StepReport | None = None
     counted: tuple[StepReport, StepReport] | None = None
     """The first and the newest step that were counted."""
+    non_finite_step: int | None = None
 
 
 def _read_record(path: Path) -> _Record:
@@ -196,6 +203,7 @@ def _read_record(path: Path) -> _Record:
         _counted(
             _told(words[FIRST_COUNTED], words[FIRST_COUNTED_AT]), _told(words[COUNTED], words[COUNTED_AT])
         ),
+        words[NON_FINITE] - 1 if words[NON_FINITE] > 0 else None,
     )
 
 
@@ -279,6 +287,7 @@ class ProgressMonitor(threading.Thread):
         start = self._start
         for rank, (first, newest) in snapshot.steps.items():
             start.stepping.observe(rank, first, newest)
+        start.stepping.non_finite_step = snapshot.non_finite_step
         if snapshot.newest is None:
             return
         before = self._figures.progress

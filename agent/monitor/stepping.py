@@ -57,6 +57,8 @@ class RoundProgress:
     stepping_seconds: float
     counted: bool = False
     """The steps were counted; the script reports none."""
+    non_finite_step: int | None = None
+    """The first step whose loss a process reported to be NaN or infinite."""
 
     def to_status(self) -> RoundStatus:
         return {
@@ -65,6 +67,7 @@ class RoundProgress:
             "lastStep": self.last_step,
             "steppingSeconds": round(self.stepping_seconds, 6),
             "counted": self.counted or None,
+            "nonFiniteStep": self.non_finite_step,
         }
 
     @classmethod
@@ -75,6 +78,7 @@ class RoundProgress:
             last_step=int(status["lastStep"]),
             stepping_seconds=float(status.get("steppingSeconds") or 0.0),
             counted=bool(status.get("counted")),
+            non_finite_step=status.get("nonFiniteStep"),
         )
 
 
@@ -97,6 +101,8 @@ class Stepping:
 
     def __init__(self, *, counted: bool = False) -> None:
         self.counted = counted
+        self.non_finite_step: int | None = None
+        """The lowest step whose loss a process reported to be NaN or infinite."""
         self._first: dict[int, StepReport] = {}
         self._highest: dict[int, StepReport] = {}
         self._recent: deque[StepReport] = deque()
@@ -121,7 +127,10 @@ class Stepping:
             return None
         rank = max(self._highest, key=lambda rank: (self._highest[rank].step, -rank))
         first, last = self._first[rank], self._highest[rank]
-        return RoundProgress(round_, first.step, last.step, last.at - first.at, self.counted)
+        seconds = last.at - first.at
+        return RoundProgress(
+            round_, first.step, last.step, seconds, self.counted, non_finite_step=self.non_finite_step
+        )
 
     def seconds_per_step(self) -> float | None:
         """Return the mean of the last `LATELY_SECONDS`, or None before the second step."""

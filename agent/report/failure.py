@@ -32,7 +32,8 @@ _SEARCH_BYTES = 64 * 1024
 TRACEBACK = "Traceback (most recent call last):"
 _FATAL = re.compile(r"^Fatal Python error: .*$", re.MULTILINE)
 _CURRENT_THREAD = re.compile(r"^Current thread .*\n(?:^  File .*\n?)+", re.MULTILINE)
-_RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
+_RANK_PREFIX = re.compile(r"^(?:\[rank\d+\]: ?)+", re.MULTILINE)
+"""torch's excepthook puts it before each line, as often as `init_process_group` was called."""
 
 _CHILD_WAS_KILLED = re.compile(r"killed by signal: Killed|died with <Signals\.SIGKILL")
 """The words of torch's DataLoader and of `subprocess` for it."""

@@ -86,7 +86,7 @@ class Api:
             self._transport = Transport(connection.cluster, connection.user)
         except UnknownLogin as error:
             raise CommandError(
-                f"{connection.source} asks for a login that dlr cannot do: {error}."
+                f"{connection.source} uses a login that dlr does not support: {error}."
             ) from error
         except OSError as error:
             raise CommandError(
@@ -94,7 +94,8 @@ class Api:
             ) from error
         except ValueError as error:
             raise CommandError(
-                f"{connection.source} names the server {connection.server!r}, which is no address: {error}."
+                f"{connection.source} names the server {connection.server!r}, "
+                f"which is not a valid address: {error}."
             ) from error
 
     def get(self, kind: Kind, name: str) -> JSON:

@@ -15,7 +15,7 @@ class Commands(LazyGroup):
         "up": Lazy(
             "dlr.commands.cluster",
             "up",
-            "Start a Kubernetes for this machine, or bring back the one that was: no Docker, no root.",
+            "Start a local Kubernetes on this machine, or bring the earlier one back: no Docker, no root.",
         ),
         "down": Lazy(
             "dlr.commands.cluster",
@@ -46,7 +46,7 @@ class Commands(LazyGroup):
         "doctor": Lazy(
             "dlr.commands.doctor.command",
             "doctor",
-            "Look whether a cluster has what dlr needs, before and after installing; 1 if it lacks any.",
+            "Check whether a cluster has what dlr needs, before and after installing; exit code 1 if not.",
         ),
         "controller": Lazy(
             "dlr.commands.controller",

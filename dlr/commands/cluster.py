@@ -42,7 +42,9 @@ def _quantity(text: str) -> str:
     except (ValueError, ArithmeticError):
         value = None
     if value is None or not value.is_finite() or value <= 0:
-        raise typer.BadParameter(f"{text!r} is no amount as Kubernetes writes them, like 4, 500m or 16Gi.")
+        raise typer.BadParameter(
+            f"{text!r} is not a quantity as Kubernetes writes them, such as 4, 500m or 16Gi."
+        )
     return text
 
 
@@ -66,7 +68,7 @@ def up(
     ] = DEFAULT_PORT,
     home: HomeFolder = None,
 ) -> None:
-    """Start a Kubernetes for this machine, or bring back the one that was: no Docker, no root."""
+    """Start a local Kubernetes on this machine, or bring the earlier one back: no Docker, no root."""
     from localcluster import supervisor
 
     place = _home(home)

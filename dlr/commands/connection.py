@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from dlr.commands.errors import CommandError
+from dlr.commands.errors import CommandError, UsageError
 from localcluster.paths import Home
 
 JSON = dict[str, Any]
@@ -174,7 +174,8 @@ def _resolve(source: Source, merged: JSON, context_name: str | None, namespace: 
         raise CommandError(f"{source} has no current-context; choose one with --context (it has: {known}).")
     context = merged["contexts"].get(chosen)
     if context is None:
-        raise CommandError(f"{source} has no context {chosen!r} (it has: {known}).")
+        wrong = UsageError if context_name else CommandError
+        raise wrong(f"{source} has no context {chosen!r} (it has: {known}).")
     cluster = merged["clusters"].get(context.get("cluster"))
     if not cluster or not cluster.get("server"):
         raise CommandError(

@@ -73,7 +73,7 @@ def controller(
     identity: Annotated[
         str | None,
         typer.Option(
-            help="Under which it holds that Lease, if no two processes ever run under it at once, such as "
+            help="The name under which it holds that Lease, if no two processes ever have it at once, as "
             "the Pod's name and uid: started anew after a crash, it leads again at once."
         ),
     ] = None,
@@ -100,14 +100,14 @@ def controller(
         ),
     ] = DEFAULT_LIMIT_PERCENT,
     check_image: Annotated[
-        str, typer.Option(help="Of the Pods that check nodes for NodeChecks without a template.")
+        str, typer.Option(help="The image of Pods that check nodes, for NodeChecks without a template.")
     ] = DEFAULT_CHECK_IMAGE,
     inject_agent: Annotated[
         bool,
         typer.Option(help="Bring the agent into Pods; without it, training images have to have dlr."),
     ] = True,
     agent_image: Annotated[
-        str, typer.Option(help="Of the init container that brings the agent.")
+        str, typer.Option(help="The image of the init container that brings the agent.")
     ] = DEFAULT_AGENT_IMAGE,
     agent_path: Annotated[
         str, typer.Option(help="Where in that image the agent lies, as `dlr bundle` wrote it.")
@@ -115,7 +115,7 @@ def controller(
     agent_mount_path: Annotated[
         str, typer.Option(help="Where training containers see it.")
     ] = DEFAULT_MOUNT_PATH,
-    log_level: Annotated[LogLevel, typer.Option(help="The least to log.")] = LogLevel.INFO,
+    log_level: Annotated[LogLevel, typer.Option(help="The lowest level that is logged.")] = LogLevel.INFO,
 ) -> None:
     """Run the controller: the reconcilers of ElasticJobs, their workers, and the nodes' cordons."""
     from controller.manager import ManagerOptions

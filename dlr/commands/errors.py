@@ -13,3 +13,9 @@ class UsageError(CommandError):
     """An option or argument that cannot be meant; nothing has been done."""
 
     exit_code = 2
+
+
+class Interrupted(CommandError):
+    """Ctrl-C, while something goes on in the cluster: what goes on, and how to see or end it."""
+
+    exit_code = 130

@@ -41,7 +41,7 @@ def none_empty(values: list[str] | None) -> list[str] | None:
 def number(value: float | None) -> float | None:
     """For `callback`: one that can be reckoned with."""
     if value is not None and not math.isfinite(value):
-        raise typer.BadParameter(f"{value} is no number to wait or reckon with.")
+        raise typer.BadParameter(f"{value} is not a finite number.")
     return value
 
 
@@ -61,8 +61,8 @@ def object_name(value: str | None) -> str | None:
     if value is not None and not (len(value) <= NAME_LENGTH_MAX and OBJECT_NAME.fullmatch(value)):
         hint = "; a namespace goes after -n" if "/" in value else ""
         raise typer.BadParameter(
-            f"{value!r} is no name in Kubernetes: it needs 1 to {NAME_LENGTH_MAX} of a-z, 0-9, - and ., "
-            f"with a letter or digit at both ends{hint}."
+            f"{value!r} is not a valid name in Kubernetes: it needs 1 to {NAME_LENGTH_MAX} "
+            f"of a-z, 0-9, - and ., with a letter or digit at both ends{hint}."
         )
     return value
 

@@ -69,10 +69,10 @@ def show(renderable: RenderableType) -> None:
     print("\n".join(line.rstrip() for line in capture.get().splitlines()))
 
 
-def show_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A table on stdout, with nothing beside it."""
+def show_table(headers: Sequence[str], rows: Sequence[Sequence[object]], *, one_line: bool = False) -> None:
+    """A table on stdout, with nothing beside it; on a terminal, each row in one line if that is asked for."""
     if sys.stdout.isatty():
-        show(table(headers, rows))
+        show(table(headers, rows, console().width if one_line else None))
         return
     lines = [headers, *([_words(value) for value in row] for row in rows)]
     widths = [max(map(_cells, column)) for column in zip(*lines, strict=True)]

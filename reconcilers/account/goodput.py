@@ -109,21 +109,26 @@ def _spent(goodput: Goodput, state: JobState, seconds: float) -> Goodput:
 
 def _with_new_round(goodput: Goodput, figures: RoundProgress) -> Goodput:
     before = goodput.last_step
-    redone = 0 if before is None else max(before + 1 - figures.first_step, 0)
+    redone = 0 if before is None else max(min(before, figures.last_step) + 1 - figures.first_step, 0)
     return _counted(goodput, figures, steps_redone=goodput.steps_redone + redone)
 
 
 def _put_right(goodput: Goodput, counted: RoundProgress, figures: RoundProgress) -> Goodput:
-    """Later figures of the round that was counted last. Its first step was known from the beginning."""
+    """Later figures of the round that was counted last. Its first step was known from the beginning.
+
+    As long as it is below the highest step, what it trained since is trained again.
+    """
     if figures.last_step <= counted.last_step:
         return goodput
+    highest = goodput.last_step if goodput.last_step is not None else counted.last_step
+    redone = max(min(highest, figures.last_step) - counted.last_step, 0)
     without = goodput.model_copy(
         update={
             "steps_timed": goodput.steps_timed - (counted.last_step - counted.first_step),
             "stepping_seconds": goodput.stepping_seconds - counted.stepping_seconds,
         }
     )
-    return _counted(without, figures, steps_redone=goodput.steps_redone)
+    return _counted(without, figures, steps_redone=goodput.steps_redone + redone)
 
 
 def _counted(goodput: Goodput, figures: RoundProgress, steps_redone: int) -> Goodput:

@@ -1,17 +1,29 @@
 """A job's account of its time and steps: `status.goodput` and `status.history` (docs/goodput.md).
 
 It is written when state, round or members change, and at the job's end. In between it is brought up to date
-with what is written anyway, at most once a minute: what agents tell stays in their reports.
+with what is written anyway, at most once a minute: what agents tell stays in their reports. For itself it is
+written where `kubectl get` shows a ratio that is wrong by a point: all agents watch the job, so that is
+asked ever more seldom, each time when the job is a quarter older.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from controller.wording import shortened
-from crds.elasticjob import MAX_EPISODE_REASON, ElasticJobStatus, Episode, Goodput, JobState, Rendezvous
+from crds.elasticjob import (
+    MAX_EPISODE_REASON,
+    ElasticJob,
+    ElasticJobStatus,
+    Episode,
+    Goodput,
+    JobState,
+    Rendezvous,
+    RendezvousPhase,
+)
 from reconcilers.account.goodput import begun, goodput_now, in_state, reassigned, with_ratio, with_rounds
 from reconcilers.account.job_history import episode_of, with_episode
 from reconcilers.account.rounds import first_step_at
@@ -20,6 +32,12 @@ from reconcilers.failure.incidents import in_one_line
 from reconcilers.status_patch import merge_patch
 
 REFRESH_SECONDS = 60.0
+"""The account is not brought up to date sooner, unless something in it changes."""
+REFRESH_SHARE = 0.2
+"""Of the job's age: the written ratio is looked at when it is older than that. In this time the ratio can
+move by no more than as much."""
+POINT = 0.01
+"""A ratio that has moved by less is not written for itself."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +50,8 @@ def with_account(moment: Moment, stored: dict[str, Any], age_seconds: float) -> 
     """The status that is to be, with the account in it.
 
     Args:
-        stored: the status as it is: where nothing else is to be written, the account is left as it was.
+        stored: the status as it is: where nothing else is to be written, the account is left as it was, until
+            its ratio is too old.
         age_seconds: how long ago the account was written.
     """
     status, known = moment.status, moment.job.status
@@ -42,9 +61,31 @@ def with_account(moment: Moment, stored: dict[str, Any], age_seconds: float) -> 
         return status.model_copy(update=update)
     if known.goodput is None or known.completion_time is not None or age_seconds < REFRESH_SECONDS:
         return status
-    if not merge_patch(stored, status.to_wire()):
+    is_written_anyway = bool(merge_patch(stored, status.to_wire()))
+    if not is_written_anyway and age_seconds < refresh_seconds(moment.job, moment.now):
         return status
-    return status.model_copy(update={"goodput": goodput_now(moment.job, moment.workers, moment.now)})
+    goodput = goodput_now(moment.job, moment.workers, moment.now)
+    if not is_written_anyway and not _has_moved(known.goodput, goodput):
+        return status
+    return status.model_copy(update={"goodput": goodput})
+
+
+def refresh_seconds(job: ElasticJob, now: datetime) -> float:
+    """How old the written ratio may get before it is compared with the present one."""
+    submitted = job.metadata.creation_timestamp or now
+    return max(REFRESH_SECONDS, REFRESH_SHARE * (now - submitted).total_seconds())
+
+
+def seconds_to_refresh(job: ElasticJob, now: datetime, age_seconds: float) -> float:
+    """Until the written ratio is to be looked at (again)."""
+    limit = refresh_seconds(job, now)
+    return limit - age_seconds if age_seconds < limit else limit
+
+
+def _has_moved(written: Goodput, present: Goodput) -> bool:
+    if written.ratio is None or present.ratio is None:
+        return written.ratio is not present.ratio
+    return abs(written.ratio - present.ratio) >= POINT
 
 
 def balanced(moment: Moment) -> Account | None:
@@ -104,12 +145,21 @@ def _with_episodes(
 
 
 def _with_blame(history: tuple[Episode, ...], moment: Moment) -> tuple[Episode, ...]:
-    """Who takes the blame for a round over from another takes it in the history too."""
+    """Who takes the blame for a round over from another takes it in the history too.
+
+    So does who is found to blame for a round that was given up before, such as one that hung.
+    """
     before, now = moment.job.status.last_failure, moment.status.last_failure
-    if before is None or now is None or before == now or before.round is None or before.round != now.round:
+    if now is None or now.round is None or before == now:
         return history
-    old, new = (shortened(in_one_line(failure), MAX_EPISODE_REASON) for failure in (before, now))
-    told = [n for n, e in enumerate(history) if e.reason == old and e.round >= before.round]
+    if before is not None and before.round == now.round:
+        said = in_one_line(before)
+    elif moment.published.phase is RendezvousPhase.REFORMING and moment.published.round == now.round:
+        said = moment.published.reason
+    else:
+        return history
+    old, new = (shortened(text, MAX_EPISODE_REASON) for text in (said, in_one_line(now)))
+    told = [n for n, e in enumerate(history) if e.reason == old and e.round >= now.round]
     if not told:
         return history
     newest = told[-1]  # the episodes of earlier rounds may have the same text

@@ -227,7 +227,7 @@ def _accusation(mark: Mark, options: CordonOptions, *, dry: bool) -> Statement:
 def _acquittal(node: NodeState, options: CordonOptions) -> Statement:
     false, verdict = ConditionStatus.FALSE, node.verdict
     if verdict is None or not verdict.healthy:
-        message = "what accused this node has been deleted before it was cordoned"
+        message = "the object that accused this node was deleted before the node was cordoned"
         return Statement(false, "VerdictGone", message, "Normal", "VerdictGone")
     said = _said(verdict)
     if options.mode is CordonMode.REPORT:

@@ -124,11 +124,11 @@ def hold_seconds(budget: FailureBudget, heartbeat_timeout_seconds: float) -> flo
 def why_held(budget: FailureBudget) -> str:
     """For the world's reason."""
     if budget.consequences:
-        return "for word of who failed first"
+        return "to learn who failed first"
     if _was_killed(budget):
         soon = f"each time within {LASTING_UNTIL_KILLED_SECONDS:.0f} s"
-        return f"since training was killed from outside {_times(budget.alike)} in a row, {soon}"
-    return f"since training failed {failures(budget)} times without getting further"
+        return f"because training was killed from outside {_times(budget.alike)} in a row, {soon}"
+    return f"because training failed {failures(budget)} times without getting further"
 
 
 def failures(budget: FailureBudget) -> int:

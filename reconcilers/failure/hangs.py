@@ -60,7 +60,9 @@ def inquiry_of(
     if any(_hangs(found.report, published.round) for found in breaks):
         return _inquiry(published, workers, now)
     if published.phase is RendezvousPhase.REFORMING and follows and was_counted(status):
-        late = _inquiry(published, workers, now)  # a hang may be what the others' failures follow from
+        # A hang may be what the others' failures follow from. Whoever saw the break says then what it knows,
+        # and is not asked once more: nobody has longer than ANSWER_SECONDS from the break on.
+        late = _inquiry(published, workers, published.reforming_since or now)
         hangs = any(_hangs(worker.status.agent, published.round) for worker in workers)
         return late if hangs and not late.lost else None
     return None

@@ -204,7 +204,7 @@ def _suspects(workers: Sequence[ElasticWorker], round_: int, members: Sequence[i
 
 def is_well(failure: AgentFailure) -> bool:
     """Whether it is no failure, but the answer of one that was asked where it hangs, and does not."""
-    return failure.cause is FailureCause.HANG and failure.message.startswith(DOES_NOT_HANG)
+    return failure.exit_code is None and failure.message.startswith(DOES_NOT_HANG)
 
 
 def _failure_in(worker: ElasticWorker, round_: int) -> AgentFailure | None:

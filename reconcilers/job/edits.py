@@ -29,7 +29,7 @@ def with_edits(job: ElasticJob, outdated: int, pods: int, now: datetime) -> Elas
     if outdated:
         message = (
             f"{outdated} of {pods} Pods were made before the template was changed: the next Pod of each "
-            "worker has the change. Suspend and resume the job to have it in all now"
+            "worker has the change. To apply it to all Pods now, suspend and resume the job"
         )
         changed = with_condition(conditions, TEMPLATE_APPLIED, ConditionStatus.FALSE, WAITS, message, now)
     elif condition_of(conditions, TEMPLATE_APPLIED) is not None:

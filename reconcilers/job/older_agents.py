@@ -18,7 +18,7 @@ from reconcilers.conditions import condition_of, with_condition
 from reconcilers.pod.worker_status import ENDED, current_report
 
 AGENTS_CURRENT = "AgentsCurrent"
-RENEWED = "its agent, of an earlier dlr, cannot read the next world"
+RENEWED = "its agent is of an earlier dlr and cannot read the next world"
 TRAIN_ON = (
     "workers have agents of an earlier dlr: they train on, and get new Pods when their world ends; "
     "suspend and resume the job to have that now"

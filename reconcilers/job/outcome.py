@@ -17,6 +17,7 @@ from reconcilers.conditions import with_condition
 from reconcilers.failure.incidents import Incident, in_one_line
 from reconcilers.failure.policy import Assessment
 from reconcilers.job import status as job_status
+from reconcilers.job.loss import events_of_loss, with_loss
 from reconcilers.job.steps_known import NO_STEPS, STEPS_KNOWN
 from reconcilers.job.workers import Workers
 from reconcilers.nodecheck.job_checks import NODES_CHECKED, QUIET, Finding, interrupted, named
@@ -26,6 +27,11 @@ from reconcilers.scale.scaled import phase_while_scaling, with_scaled
 from reconcilers.scale.uptake import Uptake, in_words
 from reconcilers.world.rendezvous import Decision, at_the_end, blaming, dissolve
 from reconcilers.world.slots import Migration
+
+TOO_LATE = (
+    "the job had {phase} before this edit, which therefore has no effect, unless it was of cleanPodPolicy or "
+    "ttlSecondsAfterFinished. To train again, delete the job and create it anew"
+)
 
 
 @dataclass(frozen=True)
@@ -82,7 +88,7 @@ def progress(job: ElasticJob, workers: Workers, training: Training, now: datetim
     conditions = job_status.with_given_up(conditions, training.given_up.values(), now)
     events = [*_of_workers(job, conditions)]
     if job.status.phase is JobPhase.SUSPENDED:
-        events.append(Event("Normal", "Resumed", "the job is to run again: its Pods are made"))
+        events.append(Event("Normal", "Resumed", "the job is resumed: its Pods are being created"))
     conditions, found = _with_finding(job, conditions, training.finding, now)
     status = _status(
         job,
@@ -108,7 +114,7 @@ def suspended(job: ElasticJob, workers: Workers, now: datetime) -> Outcome:
     world = dissolve(job.status.rendezvous or Rendezvous(), "the job is suspended")
     events = []
     if job.status.phase is not phase:
-        events.append(Event("Normal", "Suspended", "the job is suspended: its Pods are deleted"))
+        events.append(Event("Normal", "Suspended", "the job is suspended: its Pods are being deleted"))
     conditions = job_status.progress_conditions(job, workers, phase, world, now)
     conditions, found = _with_finding(job, conditions, interrupted(conditions), now)
     status = _status(
@@ -159,7 +165,9 @@ def finished(
     now: datetime,
     **more: Any,
 ) -> Outcome:
-    conditions = job_status.final_conditions(job.status.conditions, phase, reason, message, now)
+    conditions = with_loss(job.status.conditions, job, workers, now)
+    told = events_of_loss(job.status.conditions, conditions)
+    conditions = job_status.final_conditions(conditions, phase, reason, message, now)
     conditions, found = _with_finding(job, conditions, interrupted(conditions), now)
     world = at_the_end(job.status.rendezvous) if job.status.rendezvous else None
     update = {"last_failure": job_status.last_failure(job, workers), "rendezvous": world} | more
@@ -174,16 +182,21 @@ def finished(
         **update,
     )
     end = Event("Normal" if phase is JobPhase.SUCCEEDED else "Warning", reason, message)
-    return Outcome(status, (end, *found))
+    return Outcome(status, (*told, end, *found))
 
 
 def over(job: ElasticJob, workers: Workers, now: datetime) -> Outcome:
-    """Of a job that has finished: its counts follow its Pods, and an earlier dlr may have left it a world."""
-    phase = job.status.phase
+    """Of a job that has finished: its counts follow its Pods, and an earlier dlr may have left it a world.
+
+    The write of the end knew the generation of its time: a later one is an edit that came too late.
+    """
+    phase, known = job.status.phase, job.status.observed_generation
     assert phase is not None
-    return Outcome(
-        _status(job, workers, conditions=job_status.without_world(job.status.conditions, phase, now))
-    )
+    status = _status(job, workers, conditions=job_status.without_world(job.status.conditions, phase, now))
+    if known is None or known >= job.metadata.generation:
+        return Outcome(status)
+    message = TOO_LATE.format(phase=phase.value.lower())
+    return Outcome(status, (Event("Warning", "EditWithoutEffect", message),))
 
 
 def _status(job: ElasticJob, workers: Workers, standing: int = 0, **update: Any) -> ElasticJobStatus:
@@ -272,6 +285,7 @@ def of_moves(done: Sequence[Migration]) -> Iterator[Event]:
 
 
 def _of_workers(job: ElasticJob, conditions: Sequence[Condition]) -> Iterator[Event]:
+    yield from events_of_loss(job.status.conditions, conditions)
     before = {c.type: (c.status, c.message) for c in job.status.conditions}
     for condition in conditions:
         if before.get(condition.type) == (condition.status, condition.message):

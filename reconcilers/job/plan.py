@@ -18,7 +18,7 @@ from crds.elasticjob import ElasticJob, JobPhase, Rendezvous
 from crds.model import validated
 from crds.nodecheck import NodeCheck
 from reconcilers.account.comparable import with_comparable_steps
-from reconcilers.account.ledger import with_account
+from reconcilers.account.ledger import seconds_to_refresh, with_account
 from reconcilers.account.state import Moment, failed_at
 from reconcilers.acts import Act, Event, create
 from reconcilers.conditions import observed_at
@@ -29,12 +29,14 @@ from reconcilers.failure.memory import MemoryRoom
 from reconcilers.failure.policy import Assessment, Renewal, assess, given_up, spare_workers
 from reconcilers.job import edits, older_agents, outcome, refusal
 from reconcilers.job.acts import created, deleted, relaunched, told_standby
+from reconcilers.job.departed import with_departed
 from reconcilers.job.outcome import Outcome, Training
 from reconcilers.job.relaunch import RESUMED, plan_relaunches, suspended_pods
 from reconcilers.job.run_policy import seconds_to_deadline, seconds_to_expiry
 from reconcilers.job.seen import Seen
 from reconcilers.job.status import has_succeeded
 from reconcilers.job.steps_known import seconds_to_notice
+from reconcilers.job.waiting import why_not_training
 from reconcilers.job.workers import Workers, plan_workers, slot_of
 from reconcilers.nodecheck.job_checks import CheckState, Standing, finding_of, standing_of
 from reconcilers.nodecheck.job_world import Course, plan_world, waiting_since_the_check
@@ -132,7 +134,7 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
     fresh = freshness(seen.job, workers, seen.pods)
     managed_fields = seen.raw["metadata"].get("managedFields") or ()
     uptake = take_up(seen.job, seen.plans, fresh, managed_fields, now, seen.vacant)
-    look = _Look(seen, uptake.job, workers, fresh, uptake.anew, now)
+    look = _Look(seen, with_departed(uptake.job, slots.surplus), workers, fresh, uptake.anew, now)
     if seen.job.spec.suspend:
         plan = _plan(look, outcome.suspended(look.job, workers, now))
     else:
@@ -204,8 +206,10 @@ def _train(look: _Look) -> Plan:
     failures = assess(look.job, workers, look.spare, course.decision.breaks, now)
     if failures.ending is not None:
         return _plan(look, replace(outcome.failed(look.job, workers, failures, now), broken_at=broken_at))
-    course = course.blaming(failures.incident)
     course = course.held(published, *failures.hold(now), now).asking(failures.hang_since)
+    course = course.blaming(
+        failures.incident
+    )  # a world that is held says of itself what the published one says
     check = None
     if course.check and look.seen.check_refused:
         course = course.without_check()
@@ -218,6 +222,7 @@ def _train(look: _Look) -> Plan:
         seconds_to_deadline(look.job, now),
         failures.seconds_to_judgement(now),
         seconds_to_notice(look.job, workers.telling_steps, now),
+        seconds_to_refresh(look.job, now, look.seen.account_age_seconds),
     )
     plan = _go_on(look, course, failures, broken_at, waits)
     if look.leaving:
@@ -308,6 +313,8 @@ def _plan(
     """With the account of the job's time in its status."""
     raw = look.seen.raw.get("status", {})
     status = observed_at(found.status, look.job.metadata.generation)
+    why = why_not_training(status.phase, status.conditions, status.rendezvous)
+    status = status.model_copy(update={"reason": why.reason, "message": why.message})
     moment = Moment(look.job, status, look.workers, look.now, found.checking, found.broken_at)
     status = with_account(moment, raw, look.seen.account_age_seconds)
     standing = found.standing_by

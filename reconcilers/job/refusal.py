@@ -30,8 +30,8 @@ BEGUN_RETRY_SECONDS = 300.0
 REFUSED = (Answer.INVALID, Answer.FORBIDDEN)
 AGAIN = (Answer.FORBIDDEN, Answer.NONE)
 
-HURRY = f". Set that right within {FAIL_AFTER_SECONDS:g} s, or the job fails"
-NO_HURRY = ". The Pods that there are go on, and no new one can be made"
+HURRY = f". Correct that within {FAIL_AFTER_SECONDS:g} s, or the job fails"
+NO_HURRY = ". The Pods that exist go on, but no new one can be created"
 
 _STATUS = {
     Answer.ACCEPTED: ConditionStatus.TRUE,

@@ -19,6 +19,7 @@ from crds.elasticworker import ElasticWorker, WorkerExit, WorkerPhase
 from crds.model import Condition, ConditionStatus
 from reconcilers.conditions import condition_of, is_true, with_condition
 from reconcilers.job.launcher_flags import with_launcher_flags
+from reconcilers.job.loss import with_loss
 from reconcilers.job.older_agents import with_older_agents
 from reconcilers.job.steps_known import with_steps_known
 from reconcilers.job.workers import Workers
@@ -33,7 +34,7 @@ WORKERS_STARTED = "WorkersStarted"
 WORKERS_GIVEN_UP = "WorkersGivenUp"
 MASTER_IGNORED = "MasterReplicaIgnored"
 NO_REPLICAS = "NoReplicas"
-NO_REPLICAS_MESSAGE = "replicas is 0, so the job has no Pods: it trains when spec.replicaSpecs says more"
+NO_REPLICAS_MESSAGE = "replicas is 0, so the job has no Pods: raise replicas in spec.replicaSpecs to start it"
 MAX_WHY = 128
 """Characters of the world's reason in a condition; the world itself has all of it."""
 
@@ -118,6 +119,7 @@ def progress_conditions(
     conditions = with_launcher_flags(conditions, job, now)
     conditions = with_older_agents(conditions, job, workers.exceptional, now)
     conditions = with_steps_known(conditions, job, workers.telling_steps, now)
+    conditions = with_loss(conditions, job, workers, now)
     return _with_waits(conditions, workers.exceptional, now)
 
 
@@ -159,9 +161,8 @@ def _with_wait(
         is_new = known is None or known.status is not ConditionStatus.FALSE
         since = now if known is None or is_new else known.last_transition_time
         name, why = waiting[0]
-        message = (
-            f"{len(waiting)} Pods {what}, waiting since {since:%Y-%m-%dT%H:%M:%SZ}; {name}: {why.message}"
-        )
+        pods = "1 Pod" if len(waiting) == 1 else f"{len(waiting)} Pods"
+        message = f"{pods} {what}, waiting since {since:%Y-%m-%dT%H:%M:%SZ}; {name}: {why.message}"
         return with_condition(conditions, type_, ConditionStatus.FALSE, why.reason, message, now)
     if known is not None:
         return with_condition(conditions, type_, ConditionStatus.TRUE, _NO_WAIT[type_], "", now)

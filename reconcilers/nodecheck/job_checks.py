@@ -340,7 +340,7 @@ def _finding(job: ElasticJob, state: CheckState) -> Finding | None:
         message = f"node check {state.active.metadata.name} tests {tests(state.active)}"
         return Finding(unknown, CHECKING, message)
     if state.refused:
-        return Finding(unknown, REFUSED, f"no node check can be made, and training goes on: {state.refused}")
+        return Finding(unknown, REFUSED, f"no node check can be created; training goes on: {state.refused}")
     if state.finished:
         return _outcome(max(state.finished, key=lambda done: done.ended))
     if any(c.type == NODES_CHECKED and c.reason == CHECKING for c in job.status.conditions):
@@ -351,7 +351,7 @@ def _finding(job: ElasticJob, state: CheckState) -> Finding | None:
         return Finding(
             unknown, NOT_YET, f"a node check of {named(state.unchecked)} comes before the next world"
         )
-    return Finding(ConditionStatus.TRUE, FRESH, "all nodes passed a check within nodeCheck.freshSeconds")
+    return Finding(ConditionStatus.TRUE, FRESH, "all nodes have passed a check within nodeCheck.freshSeconds")
 
 
 def _outcome(done: FinishedCheck) -> Finding:
@@ -359,7 +359,7 @@ def _outcome(done: FinishedCheck) -> Finding:
     if status.phase is NodeCheckPhase.FAILED:
         failed = condition_of(status.conditions, "Failed")
         why = f": {failed.reason}: {failed.message}" if failed else ""
-        message = f"node check {name} could not be carried out, and training goes on{why}"
+        message = f"node check {name} could not be carried out; training goes on{why}"
         return Finding(ConditionStatus.UNKNOWN, "CheckFailed", message)
     summary = summary_of(done.verdicts, status.node_results, status.faulty_links, status.faulty_domains)
     sentences = [f"node check {name}: {summary.message}"]

@@ -128,7 +128,7 @@ def with_untested_accelerators(status: NodeCheckStatus, message: str, now: datet
 
 def started(status: NodeCheckStatus, now: datetime) -> NodeCheckStatus:
     """The local tests begin."""
-    message = "the nodes make their local tests"
+    message = "the nodes run their local tests"
     conditions = with_condition(status.conditions, RUNNING, ConditionStatus.TRUE, "LocalTests", message, now)
     return status.model_copy(update={"phase": NodeCheckPhase.RUNNING, "conditions": conditions, "round": 0})
 

@@ -174,13 +174,20 @@ class GangGate:
         except NotFound as error:
             if not_served(error):
                 return UNAVAILABLE, group.unavailable
-            return WAITING, f"the PodGroup {group.name} is yet to be made"
+            return WAITING, f"the PodGroup {group.name} has not been created yet"
         if is_leftover(found, group.wanted):
-            return WAITING, f"the PodGroup {group.name} of an earlier job of this name is yet to be replaced"
+            return (
+                WAITING,
+                f"the PodGroup {group.name} of an earlier job of this name has not been replaced yet",
+            )
         if not belongs_to(found, group.owner_uid):
-            return TAKEN, f"the PodGroup {group.name} is not this job's: delete it, or name the job otherwise"
+            return (
+                TAKEN,
+                f"the PodGroup {group.name} belongs to somebody else: "
+                "delete it, or give the job another name",
+            )
         if found["spec"].get("minMember") != group.min_member:
-            return WAITING, f"the PodGroup {group.name} is yet to have minMember {group.min_member}"
+            return WAITING, f"the PodGroup {group.name} does not have its minMember yet: {group.min_member}"
         return None
 
 

@@ -122,7 +122,10 @@ def refusal(
         return found
     intent = intent_of(plan, job)
     if not intent.types:
-        return Refusal("NothingAsked", "spec: neither counts, nor resources, nor Pods are asked for")
+        return Refusal(
+            "NothingAsked",
+            "spec: the plan asks for nothing, neither for counts, nor for resources, nor for Pods",
+        )
     for type_, replicas in intent.replicas.items():
         found = _bad_count(job, type_, replicas, _path_of_count(plan, type_))
         if found is not None:

@@ -28,7 +28,7 @@ class Amounts:
 
     @classmethod
     def parse(cls, asked: Quantities, path: str) -> Amounts:
-        """Raises ValueError with the field's name if one is no amount."""
+        """Raises ValueError with the field's name if one is not a quantity."""
         parsed = {}
         for name, quantity in asked.items():
             try:

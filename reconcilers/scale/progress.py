@@ -80,7 +80,7 @@ def _begin(seen: Situation, job: ElasticJob, now: datetime) -> Step:
     if plan.status.phase is None or edited:
         return _on(plan, ScalePlanPhase.CREATED, "Accepted", "it can be carried out", now)
     if not named:
-        message = f"the job {job.metadata.name} has yet to take it up"
+        message = f"the job {job.metadata.name} has not begun with it yet"
         return _on(plan, ScalePlanPhase.PENDING, "WaitingForJob", message, now)
     counts = dict(intent_of(plan, job).replicas)
     decided = {"replicas": counts, "job_generation": job.metadata.generation}
@@ -96,7 +96,7 @@ def _scale(plan: ScalePlan, job: ElasticJob, now: datetime) -> Step:
     differing = {t: n for t, n in plan.status.replicas.items() if t not in specs or specs[t].replicas != n}
     taken = job.status.scale_plan_uid == plan.metadata.uid
     if not differing:
-        message = _progress(job) if taken else f"the job {job.metadata.name} has yet to take it over"
+        message = _progress(job) if taken else f"the job {job.metadata.name} has not taken it over yet"
         return _on(plan, ScalePlanPhase.SCALING, "Scaling", message, now)
     if not taken and job.metadata.generation == plan.status.job_generation:
         return Step(counts=differing)

@@ -104,12 +104,12 @@ def _moves(job: ElasticJob) -> list[str]:
 def _yet_to_go(job: ElasticJob, workers: Sequence[ElasticWorker]) -> list[str]:
     present = {(type_, index) for type_ in training_types(job) for index in present_slots(job, type_)}
     gone = {slot_of(w) for w in workers} - present
-    return [f"yet to go: {_named(gone)}"] if gone else []
+    return [f"still to go: {_named(gone)}"] if gone else []
 
 
 def _outdated(fresh: Freshness, *, unknown_too: bool) -> list[str]:
     waiting = fresh.outdated | (fresh.unknown if unknown_too else frozenset())
-    return [f"yet to get new resources: {_named(waiting)}"] if waiting else []
+    return [f"still to get new resources: {_named(waiting)}"] if waiting else []
 
 
 def _named(slots: Collection[Slot]) -> str:

@@ -83,6 +83,19 @@ def test_without_a_record_the_traceback_on_stderr_serves(tmp_path: Path) -> None
     assert failure.log_tail.endswith("process group was not destroyed\n")
 
 
+def test_the_rank_before_a_line_is_left_out_however_often_it_is_there(tmp_path: Path) -> None:
+    """torch's excepthook is set once more by each `init_process_group`."""
+    stderr = tmp_path / "stderr.log"
+    stderr.write_text(
+        "[rank1]: [rank1]: Traceback (most recent call last):\n"
+        '[rank1]: [rank1]:   File "train.py", line 3, in <module>\n'
+        "[rank1]: [rank1]: RuntimeError: out of luck\n"
+    )
+    assert report(1, stderr=stderr).message.splitlines()[0] == "RuntimeError: out of luck"
+    stderr.write_text("[rank1]: [rank1]: no such file\n")
+    assert report(2, stderr=stderr).message == "the process exited with code 2: no such file"
+
+
 def test_signal_has_a_name() -> None:
     failure = report(-11)
     assert (failure.signal, failure.message) == ("SIGSEGV", "the process was killed by SIGSEGV")

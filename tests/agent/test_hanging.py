@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from crds.protocol import ASKED
 from tests.agent.conftest import Agents
 from tests.agent.fake_cluster import FakeCluster
 
@@ -198,6 +199,7 @@ def test_who_is_asked_where_it_hangs_says_so_though_it_is_well(
     assert (failure["round"], failure["rank"], failure["step"]) == (1, 0, 3)
     assert failure["message"].startswith("does not hang: its last sign of life is ")
     assert " s old: rank 0, after step 3, " in failure["message"]
+    assert failure.get("cause") is None and ASKED in failure["message"], "no hang, to whoever reads it"
     assert "time.sleep(1000)" in failure["stacks"][0]["frames"]
     assert cluster.agent(0)["state"] == "Running", "its end would move its peers before they have answered"
     cluster.reform(hangSince=None)

@@ -293,6 +293,20 @@ def test_the_last_steps_of_processes_that_have_ended_are_told_with_their_failure
     assert [stretch(r) for r in reporter.figures().rounds] == [(1, 3, 4)]
 
 
+def test_first_step_of_any_process_whose_loss_is_no_number_is_told_with_its_round(
+    files: ProgressFiles,
+) -> None:
+    script = "from dlr import report_step; report_step({0}, 1.0); report_step({0} + 1, float('nan'))"
+    for env, step in zip(files.renew(2), (7, 4), strict=True):
+        run_script(env, script.format(step))
+    monitor = ProgressMonitor(files, FakeReporter())
+    (told,) = monitor.figures().rounds
+    assert (told.last_step, told.non_finite_step) == (8, 5)
+    assert RoundProgress.from_status(told.to_status()).non_finite_step == 5
+    files.renew(2)
+    assert monitor.figures().rounds == (told,), "it is told of that round for good"
+
+
 def test_rounds_that_an_earlier_agent_of_the_pod_told_stay(files: ProgressFiles) -> None:
     earlier = tuple(RoundProgress(number, 1, 2, 1.0) for number in range(1, 9))
     reporter = FakeReporter(rounds=earlier)

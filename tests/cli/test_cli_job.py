@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from dlr.commands import following
-from dlr.commands.job import logs
+from dlr.commands.job import delete, logs
 from dlr.commands.job.report import phase_since
 from tests.cli.scripted import (
     GROUP_PATH,
@@ -91,7 +91,7 @@ class TestSubmit:
         file = job_file(tmp_path, namespace="team-a")
         assert dlr("job", "submit", "-f", file, "-o", "json").json["metadata"]["namespace"] == "team-a"
         contradicted = dlr("job", "submit", "-f", file, "-n", "team-b")
-        assert contradicted.exit_code == 1
+        assert contradicted.exit_code == 2
         assert "job.yaml:5: the job says namespace 'team-a' and --namespace says 'team-b'" in contradicted.err
 
     def test_every_refused_field_has_its_path_and_line(
@@ -100,11 +100,17 @@ class TestSubmit:
         causes = [
             {"field": "spec.replicaSpecs.worker.replicas", "message": "Invalid value: -1: too small"},
             {"field": "spec.replicaSpecs.worker.template", "message": "Required value"},
+            {
+                "field": "<nil>",
+                "message": 'Invalid value: "null": some validation rules were not checked because the object '
+                "was invalid; correct the existing errors to complete validation",
+            },
         ]
         server.answers[f"POST {JOBS}"] = refusal(
             422, "Invalid", "is invalid: …", name="digits", causes=causes
         )
         done = dlr("job", "submit", "-f", job_file(tmp_path))
+        assert "some validation rules" not in done.err, "it is no fault of the job's"
         assert done.exit_code == 1
         assert "job.yaml:8: spec.replicaSpecs.worker.replicas: Invalid value: -1: too small" in done.err
         assert "job.yaml:7: spec.replicaSpecs.worker.template: Required value" in done.err
@@ -140,9 +146,14 @@ class TestList:
             job(phase="Restarting", replicaStatuses=counts, rendezvous=WORLD), job("new")
         )
         head, first, second = dlr("job", "list").out.splitlines()
-        assert head.split() == ["NAME", "PHASE", "WORKERS", "ROUND", "WORLD", "AGE"]
-        assert first.split()[:-1] == ["digits", "Restarting", "2/3,", "1", "failed", "3", "2", "formed"]
-        assert second.split()[:-1] == ["new", "Unobserved", "2", "-", "-"]
+        assert head.split() == ["NAME", "PHASE", "WORKERS", "ROUND", "WORLD", "AGE", "WHY"]
+        assert first.split()[:-2] == ["digits", "Restarting", "2/3,", "1", "failed", "3", "2", "formed"]
+        assert second.split()[:-2] == ["new", "Unobserved", "2", "-", "-"]
+
+    def test_says_why_a_job_does_not_train(self, server: ScriptedServer, dlr: Dlr) -> None:
+        why = "2 Pods cannot be scheduled, waiting since noon; digits-worker-0: 0/3 nodes are available"
+        server.answers[f"GET {JOBS}"] = listing(job(phase="Pending", reason="Unschedulable", message=why))
+        assert dlr("job", "list").out.splitlines()[1].endswith(f"  Unschedulable: {why}")
 
     def test_pages_are_followed(self, server: ScriptedServer, dlr: Dlr) -> None:
         first = listing(job("a")) | {"metadata": {"continue": "more"}}
@@ -338,10 +349,27 @@ class TestDelete:
         }
         done = dlr("job", "delete", "digits")
         assert (done.exit_code, done.out) == (0, "elasticjob default/digits deleted\n")
+        assert done.err == (
+            "elasticjob default/digits is being deleted; waiting for pod/digits-worker-0-1, elasticjob/digits\n"
+        )
         selectors = {
             request.query.get("labelSelector") for request in server.requests if request.path == PODS
         }
         assert selectors == {"elastic.iml.github.io/job-name=digits"}
+
+    def test_ctrl_c_says_that_the_deletion_goes_on(
+        self, server: ScriptedServer, dlr: Dlr, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        script_job(server)
+        server.answers |= {f"DELETE {JOBS}/digits": {}, f"GET {PODS}": listing(pod("digits-worker-0-1"))}
+
+        def interrupt(_seconds: float) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(delete.time, "sleep", interrupt)
+        done = dlr("job", "delete", "digits")
+        assert done.exit_code == 130
+        assert done.err.endswith("dlr: The cluster goes on deleting default/digits without you.\n")
 
     def test_says_what_does_not_go_away(self, server: ScriptedServer, dlr: Dlr) -> None:
         script_job(server)

@@ -10,8 +10,7 @@ import sys
 import pytest
 
 from dlr.commands import dispatch, interrupts
-from dlr.commands.errors import CommandError
-from dlr.commands.node_check.remote import Interrupted
+from dlr.commands.errors import CommandError, Interrupted
 
 IGNORES_INTERRUPTS = """
 import signal, sys

@@ -100,7 +100,7 @@ def test_admission_that_is_off_or_lacks_our_policies() -> None:
         ({"dns_pods": []}, "warn: Found no DNS"),
         ({"resolves": True, "dns_pods": []}, "ok: Names of the cluster are resolved"),
         ({"resolves": False}, "warn: Names of the cluster are not resolved"),
-        ({"dns_pods": None, "refused": {"dns_pods": "no"}}, "warn: Could not be looked at: no"),
+        ({"dns_pods": None, "refused": {"dns_pods": "no"}}, "warn: Could not be checked: no"),
     ],
 )
 def test_dns(change: JSON, says: str) -> None:

@@ -515,4 +515,4 @@ def test_doctor_finds_what_is_missing(server: Server, dlr: Dlr, tmp_path: Path) 
     lines = dlr("doctor", "-o", "json", "--kubeconfig", str(nobody)).json
     rights = next(line for line in lines if line["topic"] == "rights")
     assert rights["text"].startswith("You may not get customresourcedefinitions.apiextensions.k8s.io")
-    assert any(line["text"].startswith("Could not be looked at: ") for line in lines)
+    assert any(line["text"].startswith("Could not be checked: ") for line in lines)

@@ -31,7 +31,7 @@ def test_an_admin_of_one_namespace_is_warned_of_what_he_cannot_see(
 ) -> None:
     Installer(OneNamespace(), "team-a", dry_run=False).refuse_others(replace_crds=False)
     assert capsys.readouterr().err.splitlines() == [
-        f"dlr: warning: whether another {what} looks after namespace team-a could not be looked at: "
+        f"dlr: warning: whether another {what} looks after namespace team-a could not be checked: "
         "You may not list deployments."
         for what in ("controller of dlr", "operator of DLRover's")
     ]

@@ -104,7 +104,7 @@ def test_no_failure_and_no_worker_any_more_are_said(server: ScriptedServer, dlr:
 
 def test_a_rank_cannot_be_chosen_too(server: ScriptedServer, dlr: Dlr) -> None:
     done = dlr("job", "logs", "digits", "--failed", "--rank", "1")
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert "--failed finds the rank and the Pod itself" in done.err
 
 

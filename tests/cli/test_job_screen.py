@@ -50,7 +50,7 @@ def test_says_phase_world_progress_goodput_restarts_and_the_culprit(troubled: sc
     assert entry(lines, "World").startswith("round 3 Formed, 2m30s ago, 3 workers, 3 processes")
     assert entry(lines, "Progress") == "40%, step 401 of 1000, 0.42 s a step, about 4m11s left"
     assert entry(lines, "Time").startswith("Training 4m6s (82%), Recovering 42s (14%), Pending 10s")
-    assert entry(lines, "Restarts") == "in place: UserError 1; new Pods: NodeLost 1"
+    assert entry(lines, "Failures") == "of processes: UserError 1; of Pods: NodeLost 1"
     assert entry(lines, "Last failure") == (
         "digits-worker-1 rank 1, UserError, exit code 1, step 118, round 1, 4m ago: ValueError: a <bad> batch"
     )
@@ -79,6 +79,33 @@ def test_worker_that_died_of_a_peer_s_failure_says_no_more_than_that(troubled: s
     text = "RuntimeError: [gloo/transport/tcp/pair.cc:537] Connection closed by peer [127.0.0.7]:51633."
     troubled.workers[0]["status"]["agent"]["failure"] = RAISED | {"rank": 0, "message": text}
     assert entry(drawn(troubled, terminal=False), "0 ").endswith("  after a peer, 4m ago")
+
+
+def test_pods_of_workers_that_are_gone_are_counted_too(troubled: screen.Snapshot) -> None:
+    troubled.job["status"]["departed"] = {"restarts": {"NodeLost": 2, "OOM": 1}}
+    told = entry(drawn(troubled, terminal=False), "Failures")
+    assert told.endswith("; of Pods: NodeLost 3, OOM 1")
+
+
+def test_ended_job_has_no_world_any_more(troubled: screen.Snapshot) -> None:
+    troubled.job["status"] |= {"phase": "Succeeded", "completionTime": at(290)}
+    assert entry(drawn(troubled, terminal=False), "World") == (
+        "none any more; the last was round 3, 3 workers, 3 processes"
+    )
+    never = screen.Snapshot(job(phase="Failed", completionTime=at(10)), [], [])
+    assert entry(drawn(never, terminal=False), "World") == "there never was one"
+
+
+def test_who_hangs_beside_the_culprit_has_waited(troubled: screen.Snapshot) -> None:
+    hung = RAISED | {
+        "cause": "Hang",
+        "exitCode": None,
+        "message": "no step for 10 s: rank 0 is in all_reduce",
+    }
+    troubled.workers[0]["status"]["agent"]["failure"] = hung | {"rank": 0}
+    assert entry(drawn(troubled, terminal=False), "0 ").endswith("  waited for a peer, 4m ago")
+    troubled.job["status"]["lastFailure"]["worker"] = "digits-worker-0"
+    assert "Hang, 4m ago: no step for 10 s" in entry(drawn(troubled, terminal=False), "0 ")
 
 
 def test_events_on_a_terminal_name_only_others_than_the_job() -> None:
@@ -166,7 +193,7 @@ def test_goodput_is_reckoned_up_to_now_with_what_workers_have_told_since(trouble
     # 401 steps are kept, (95 + 105) s / (190 + 200) each, of 300 s; 10 of round 3 were trained before.
     assert account.ratio == pytest.approx(401 * 200 / 390 / 300)
     assert entry(drawn(troubled, terminal=False), "Goodput") == (
-        "68.5% of the time since submission, 27 steps trained again"
+        "68.5% of the time since submission; 27 of 428 trained steps are repeats"
     )
 
 

@@ -69,6 +69,63 @@ def test_verdict_on_a_life_without_failures() -> None:
     assert verdict(life_of(calm, [], [], None, NOW)) == "Running: Training for 4m50s, without a failure."
 
 
+def hung(index: int, *, waits: bool) -> JSON:
+    stack = {"rank": index, "inCollective": waits, "frames": "train.py:1 in main"}
+    said = {
+        "sequence": 1,
+        "round": 1,
+        "rank": index,
+        "localRank": 0,
+        "message": f"no step for 10 s: rank {index} is somewhere",
+        "logTail": "",
+        "time": at(60),
+        "cause": "Hang",
+        "stacks": [stack],
+    }
+    agent = {"incarnation": 1, "failure": said}
+    return worker(index, agent=agent, history=[life(1, f"node-{index}", 0, 5)])
+
+
+@pytest.mark.parametrize("judged", [True, False], ids=["last failure", "older, whose Events are gone"])
+def test_who_waited_for_the_one_that_hung_does_not_look_like_it(judged: bool) -> None:
+    last = {"worker": "digits-worker-1", "rank": 1, "exitClass": "Hang", "message": "in a lock"}
+    job = troubled_job(lastFailure=last | {"round": 1, "time": at(60)} if judged else None)
+    drawn = life_of(job, [hung(0, waits=True), hung(1, waits=False)], [], None, NOW)
+    lines = text_of(drawn, 60)
+    assert lines[-2:] == [
+        f"00:01:00      1m  worker-1  Hang: {'in a lock' if judged else 'no step for 10 s: rank 1 is somewhere'}",
+        "00:01:00      1m  worker-0  waited for a peer",
+    ]
+    assert "1 failure cost" in lines[1] and "Hang of worker-1" in lines[1]
+
+
+def test_verdict_says_why_a_job_does_not_train() -> None:
+    waits = troubled_job(
+        history=[episode("Pending", 0)],
+        lastFailure=None,
+        phase="Pending",
+        reason="Unschedulable",
+        message="2 Pods cannot be scheduled",
+    )
+    assert verdict(life_of(waits, [], [], None, NOW)) == (
+        "Pending for 5m: Unschedulable: 2 Pods cannot be scheduled. Nothing has failed."
+    )
+
+
+def test_verdict_on_a_job_that_never_had_a_pod() -> None:
+    refused = troubled_job(
+        history=[episode("Pending", 0)],
+        lastFailure=None,
+        phase="Failed",
+        completionTime=at(120),
+        reason="PodInvalid",
+        message="no Pod could be made within 120 s",
+    )
+    assert verdict(life_of(refused, [], [], None, NOW)) == (
+        "Failed after 2m: PodInvalid: no Pod could be made within 120 s. Nothing has failed."
+    )
+
+
 def test_verdict_on_a_job_that_has_ended() -> None:
     ended = troubled_job(phase="Failed", completionTime=at(130))
     assert verdict(life_of(ended, troubled_workers()[:2], [], None, NOW)) == (

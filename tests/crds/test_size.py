@@ -119,12 +119,12 @@ def busy(world: Rendezvous, *, full: bool, **more: Any) -> ElasticJobStatus:
         "WorkersStarted": "64 Pods cannot start, waiting since 2026-11-22T08:00:00Z; llm-pretraining-405b-worker-9312: "
         "main: ErrImagePull: registry.example.com/llm/train:2026-11-22: not found",
         "TemplateApplied": "9312 of 10000 Pods were made before the template was changed: the next Pod of each worker "
-        "has the change. Suspend and resume the job to have it in all now",
+        "has the change. To apply it to all Pods now, suspend and resume the job",
         "WorkersScheduled": "64 Pods cannot be scheduled, waiting since 2026-11-22T08:00:00Z; llm-pretraining-405b-worker-9312: 0/10400 nodes are "
         "available: 64 Insufficient nvidia.com/gpu, 10336 node(s) didn't match Pod's node affinity/selector",
         "WorkersGivenUp": "not started again, since there are enough others: llm-pretraining-405b-worker-17 "
         "failed 4 times by HardwareError without getting further, with restartCount 3",
-        "Scaled": "the world has 9700 of 10000 workers; yet to get new resources: worker 17, worker 18, worker 19 "
+        "Scaled": "the world has 9700 of 10000 workers; still to get new resources: worker 17, worker 18, worker 19 "
         "and 812 more",
         "NodesChecked": "node check llm-pretraining-405b-check-7 tests workers 17, 18, 19 and 300 more",
     }

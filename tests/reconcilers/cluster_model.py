@@ -20,6 +20,15 @@ JSON = dict[str, Any]
 
 
 @dataclass(frozen=True)
+class Hang:
+    """All of a round stand still: they wait for one of them, and another one loses patience first."""
+
+    round: int
+    culprit: int
+    first: int
+
+
+@dataclass(frozen=True)
 class Script:
     """What goes wrong, and when training ends. Each is told by what the API says, so that it happens once."""
 
@@ -27,6 +36,7 @@ class Script:
     """By index, the number (`sequence`) of the failure in place that it comes to while it trains."""
     pod_failures: dict[tuple[int, int], JSON] = field(default_factory=dict)
     """By index and incarnation, how its first container ends once it trains."""
+    hang: Hang | None = None
     ill: frozenset[str] = frozenset()
     """Nodes that fail their local tests."""
     done: bool = False
@@ -167,6 +177,11 @@ def _agent(api: Api, pod: JSON, script: Script) -> None:
     match action.verb:
         case Verb.START:
             _say(api, worker, pod, "Running", action.round or 0)
+        case Verb.STAND_BY if job.world is not None and job.world.hangs and state is AgentState.RUNNING:
+            if (report.get("failure") or {}).get(
+                "round"
+            ) != round_:  # else its processes stay until it is judged
+                _tell_where_it_hangs(api, worker, pod, script, "Running", round_)
         case Verb.STAND_BY:
             _say(api, worker, pod, "Ready", action.round or 0)
         case Verb.EXIT:
@@ -188,6 +203,10 @@ def _train(api: Api, worker: JSON, pod: JSON, script: Script) -> None:
             ("Succeeded", world.round),
         ):
             return
+    if script.hang is not None and script.hang.round == world.round:
+        if index == script.hang.first:
+            _tell_where_it_hangs(api, worker, pod, script, "Failed", world.round)
+        return
     sequence = script.process_failures.get(index, 0)
     ending = script.pod_failures.get((index, worker["spec"]["incarnation"]))
     if sequence > ((report.get("failure") or {}).get("sequence") or 0):
@@ -198,6 +217,23 @@ def _train(api: Api, worker: JSON, pod: JSON, script: Script) -> None:
         _end_pod(api, pod, ending)
     elif script.done:
         _say(api, worker, pod, "Succeeded", world.round)
+
+
+def _tell_where_it_hangs(api: Api, worker: JSON, pod: JSON, script: Script, state: str, round_: int) -> None:
+    index, last = worker["spec"]["index"], worker["status"]["agent"].get("failure") or {}
+    waits = script.hang is None or index != script.hang.culprit
+    place = "in all_reduce" if waits else "in read_cache"
+    failure = {
+        "sequence": last.get("sequence", 0) + 1,
+        "round": round_,
+        "rank": index,
+        "exitCode": None,
+        "cause": "Hang",
+        "message": f"no step for 11 s: rank {index} is {place}",
+        "stacks": [{"rank": index, "inCollective": waits, "frames": place}],
+        "time": api.now(),
+    }
+    _say(api, worker, pod, state, round_, failure=failure)
 
 
 def _end_pod(api: Api, pod: JSON, terminated: JSON) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from controller.errors import ApiError
 from controller.resources import ELASTICJOBS, NODECHECKS, SCALEPLANS
 from tests.reconcilers.api import NAMESPACE, Api, Write
-from tests.reconcilers.cluster_model import Script, act, add_nodes, lose_node, renew_leases
+from tests.reconcilers.cluster_model import Hang, Script, act, add_nodes, lose_node, renew_leases
 from tests.reconcilers.process import Killed, Lag, Process
 
 JSON = dict[str, Any]
@@ -193,6 +193,7 @@ LIFE = (
     Phase("check", check_job, Script(ill=frozenset({"node-2"}))),
     Phase("suspend", lambda api: edit(api, {"suspend": True})),
     Phase("resume", lambda api: edit(api, {"suspend": False})),
+    Phase("hang", lambda api: None, Script(hang=Hang(round=15, culprit=2, first=0))),
     Phase("finish", lambda api: None, Script(done=True)),
     Phase("delete and make again", again),
     Phase("delete", lambda api: api.delete(ELASTICJOBS, JOB)),

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from crds.elasticjob import JobPhase
 from crds.elasticworker import AgentState, ExitClass
 from crds.model import ConditionStatus
-from crds.protocol import DOES_NOT_HANG, NO_STACK_OFFERED
+from crds.protocol import ASKED, DOES_NOT_HANG, NO_STACK_OFFERED
 from reconcilers.conditions import with_condition
+from reconcilers.failure import incidents
 from reconcilers.failure.hangs import ANSWER_SECONDS
 from reconcilers.failure.policy import Assessment
 from reconcilers.job.status import WORLD_FORMED, final_conditions
@@ -164,14 +165,30 @@ def test_rank_that_does_not_say_where_it_is_comes_before_those_that_wait_and_aft
     assert blamed(life).worker == "digits-worker-3"
 
 
-def test_rank_that_answers_that_it_does_not_hang_is_neither_waited_for_nor_blamed() -> None:
+WELL = {"cause": None, "message": f"{DOES_NOT_HANG}: its last sign of life is 0 s old\n{ASKED}"}
+
+
+@pytest.mark.parametrize("says", [WELL, WELL | {"cause": "Hang"}], ids=["now", "an older agent"])
+def test_rank_that_answers_that_it_does_not_hang_is_neither_waited_for_nor_blamed(
+    says: dict[str, Any],
+) -> None:
     life = training()
     for rank in (0, 1, 2):
         answer(life, rank, **hang(rank, waits=True))
-    well = hang(3, waits=False, step=10) | {"message": f"{DOES_NOT_HANG}: its last sign of life is 0 s old"}
-    answer(life, 3, **well)
+    answer(life, 3, **hang(3, waits=False, step=10) | says)
     assert life.world.round == 2
     assert (blamed(life).worker, blamed(life).message) == ("digits-worker-0", hang(0, waits=True)["message"])
+
+
+def test_a_controller_that_knows_no_such_answer_takes_it_for_a_peer_s(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(incidents, "is_well", lambda told: False)
+    life = training()
+    answer(life, 3, **hang(3, waits=False, step=10) | WELL)
+    for rank in (0, 1, 2):
+        answer(life, rank, **hang(rank, waits=True))
+    assert blamed(life).worker != "digits-worker-3"
 
 
 def test_of_those_who_all_wait_the_one_in_another_collective_is_blamed() -> None:
@@ -230,6 +247,20 @@ def test_break_that_was_told_is_not_told_again_when_a_late_hang_is_judged() -> N
     first = f"round 1: digits-worker-1 rank 1: {hang(1, waits=False)['message']} (Hang) was first"
     assert [line.partition(", and not ")[0] for line in told_of_a_broken_world(life)] == [told, first]
     assert life.world.round == 2
+
+
+@pytest.mark.parametrize(("late_by", "waits"), [(2.0, ANSWER_SECONDS - 2.0), (ANSWER_SECONDS + 1, 0.0)])
+def test_a_late_hang_is_waited_for_from_the_break_on(late_by: float, waits: float) -> None:
+    """Who saw the break said then what it knew, and is not asked again."""
+    life = training(elasticPolicy={"shrinkAfterSeconds": 600})
+    answer(life, 0, exit_code=1, message=GLOO)
+    broken_at = life.world.reforming_since
+    assert broken_at is not None and life.world.hang_since is None
+    life.say(1, AgentState.READY, 1, failure=failure(1, **hang(1, waits=False)))
+    found = life.look(late_by)
+    left = found.inquiry.until - broken_at if found.inquiry else None
+    assert (left.total_seconds() - late_by if left else 0.0) == pytest.approx(waits)
+    assert blamed(life).worker == ("digits-worker-0" if waits else "digits-worker-1")
 
 
 def test_who_was_stopped_before_a_late_hang_was_told_is_not_blamed_for_its_silence() -> None:
@@ -334,7 +365,7 @@ def test_kills_right_after_the_start_wait_longer_each_time_and_say_why() -> None
         life.recover()
     assert waits == [0, 1, 2, 4]
     assert reason.startswith("training processes of worker 1 were killed from outside; the next world waits ")
-    assert reason.endswith("since training was killed from outside 4 times in a row, each time within 5 s")
+    assert reason.endswith("because training was killed from outside 4 times in a row, each time within 5 s")
     life.look(6)
     life.fail(1, **KILLED)
     assert life.world.phase is FORMED, "that one had trained for a while"

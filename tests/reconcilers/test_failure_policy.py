@@ -51,7 +51,8 @@ def test_second_failure_without_new_ground_waits_and_says_why() -> None:
         life.fail(0, message=f"Error{life.world.round}: x {'y' * life.world.round}")
     assert life.world.phase is REFORMING and life.world.round == 2
     assert (
-        "waits until 12:00:01 UTC since training failed 2 times without getting further" in life.world.reason
+        "waits until 12:00:01 UTC because training failed 2 times without getting further"
+        in life.world.reason
     )
     life.look(0.5)
     assert life.world.phase is REFORMING

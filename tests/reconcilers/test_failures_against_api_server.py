@@ -87,7 +87,7 @@ async def test_the_second_failure_waits_and_the_world_says_so(hollow: Hollow) ->
 
     await hollow.until("round 3", formed)
     held = [reason for reason in reasons if "the next world waits until" in reason]
-    assert held and "since training failed 2 times without getting further" in held[0]
+    assert held and "because training failed 2 times without getting further" in held[0]
 
 
 async def test_who_failed_first_takes_the_blame_from_who_told_first(hollow: Hollow) -> None:

@@ -65,7 +65,9 @@ async def test_new_minimum_is_asked_for_at_once(server: Server, gate: GangGate) 
     server.group = group(2).wanted
     assert await gate.obstacle(group(2)) is None
     obstacle = await gate.obstacle(group(4))
-    assert obstacle is not None and obstacle.message == "the PodGroup digits is yet to have minMember 4"
+    assert (
+        obstacle is not None and obstacle.message == "the PodGroup digits does not have its minMember yet: 4"
+    )
 
 
 async def test_long_absence_is_told_and_asked_for_less_often(server: Server, gate: GangGate) -> None:

@@ -240,10 +240,24 @@ def test_undisturbed_life_goes_as_it_should() -> None:
         "check": ("Running", 14, "Formed"),
         "suspend": ("Suspended", 14, "Forming"),
         "resume": ("Running", 15, "Formed"),
-        "finish": ("Succeeded", 15, "Formed"),
+        "hang": ("Running", 16, "Formed"),
+        "finish": ("Succeeded", 16, "Formed"),
         "delete and make again": ("Running", 1, "Formed"),
         "delete": (None, None, None),
     }
+
+
+def test_after_a_hang_the_world_and_the_history_name_who_was_first_and_not_who_told_first() -> None:
+    """Also where the next world waits, which begins from what the last one said of itself."""
+    end = life()["hang"].end
+    status = end.get(ELASTICJOBS, "j")["status"]
+    told = "j-worker-2 rank 2: no step for 11 s: rank 2 is in read_cache"
+    assert status["rendezvous"]["reason"] == told
+    recovering = [e["reason"] for e in status["history"] if e["state"] == "Recovering" and e["round"] >= 15]
+    assert recovering == [told, told]
+    assert [event.message for event in end.events if event.reason == "WorldBroken"] == [
+        f"round 15: {told} (Hang)"
+    ]
 
 
 @each_phase

@@ -102,6 +102,21 @@ def test_the_world_says_who_was_first_and_not_who_told_first() -> None:
     assert world["reason"].startswith("digits-worker-1 rank 1: ValueError: bad")
 
 
+def ended_job(observed: int | None, generation: int) -> ElasticJob:
+    of = job(status={"phase": "Succeeded", "completionTime": NOW, "observedGeneration": observed})
+    return of.model_copy(update={"metadata": of.metadata.model_copy(update={"generation": generation})})
+
+
+def test_an_edit_of_an_ended_job_is_told_to_have_no_effect_and_once() -> None:
+    plan = plan_job(seen([], ended_job(2, 3)), later(9))
+    (event,) = plan.events
+    assert (event.type, event.reason) == ("Warning", "EditWithoutEffect")
+    assert event.message.startswith("the job had succeeded before this edit, which therefore has no effect")
+    assert plan.status_patch["observedGeneration"] == 3, "so that nobody tells it again"
+    assert plan_job(seen([], ended_job(3, 3)), later(9)).events == ()
+    assert plan_job(seen([], ended_job(None, 3)), later(9)).events == (), "an earlier dlr did not say"
+
+
 def test_each_act_carries_the_events_that_tell_of_it() -> None:
     plan = plan_job(without_pods(1), later(1))
     (act,) = plan.acts
@@ -220,7 +235,9 @@ def test_pods_that_wait_for_new_resources_are_told_and_not_rolled_while_new_ones
     rolled = plan_job(found, NOW).status_patch
     refused = plan_job(replace(found, trial=Trial(answer, "no")), NOW)
     scaled = next(c for c in refused.status_patch["conditions"] if c["type"] == "Scaled")
-    assert scaled["status"] == "False" and scaled["message"] == "yet to get new resources: worker 0, worker 1"
+    assert (
+        scaled["status"] == "False" and scaled["message"] == "still to get new resources: worker 0, worker 1"
+    )
     assert not refused.acts and refused.status_patch.get("rendezvous") is None
     assert not refused.status_patch.get("migrations")
     assert rolled.get("rendezvous") or rolled.get("migrations"), "it would be rolled otherwise"

@@ -25,7 +25,13 @@ from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
 from crds.progress import RoundProgress
 from reconcilers.account.goodput import goodput_now, seconds_by_state
 from reconcilers.account.job_history import episode_of, in_short, with_episode
-from reconcilers.account.ledger import REFRESH_SECONDS, balanced, with_account
+from reconcilers.account.ledger import (
+    REFRESH_SECONDS,
+    REFRESH_SHARE,
+    balanced,
+    refresh_seconds,
+    with_account,
+)
 from reconcilers.account.state import Moment, failed_at
 from reconcilers.failure.incidents import in_one_line
 from reconcilers.job.workers import Workers
@@ -452,7 +458,6 @@ def test_in_between_it_goes_with_other_writes_at_most_once_a_minute(training: Li
     training.seconds = 116.0
     assert written(training, 0) == {}
     assert written(training, 0, replicas=2).keys() == {"replicas"}
-    assert written(training, REFRESH_SECONDS) == {}, "no write of its own"
     patch = written(training, REFRESH_SECONDS, replicas=2)
     assert patch["goodput"]["lastStep"] == 101
     assert patch["goodput"]["ratio"] == pytest.approx(101 / 116, rel=1e-4)
@@ -461,3 +466,33 @@ def test_in_between_it_goes_with_other_writes_at_most_once_a_minute(training: Li
     stored = training.job.status.model_copy(update={"goodput": now})
     training.job = training.job.model_copy(update={"status": stored})
     assert written(training, 0, replicas=2).keys() == {"replicas"}
+
+
+def test_an_old_ratio_is_written_for_itself_where_it_has_moved(training: Life) -> None:
+    """`kubectl get` shows what is written: 0.017 beside 73 % in `dlr job status`."""
+    training.told(figures(1, 1, 986, 985.0), at=1_000)
+    training.seconds = 1_000.0
+    assert refresh_seconds(training.job, later(1_000)) == 200
+    assert written(training, 199) == {}
+    assert written(training, 200)["goodput"]["ratio"] == pytest.approx(0.986, abs=1e-3)
+
+
+def test_a_ratio_of_a_steady_job_is_not_written_again(training: Life) -> None:
+    training.told(figures(1, 1, 9_986, 9_985.0), at=10_000)
+    training.seconds = 10_000.0
+    now = goodput_now(training.job, training.workers, later(10_000))
+    stored = training.job.status.model_copy(update={"goodput": now})
+    training.job = training.job.model_copy(update={"status": stored})
+    training.told(figures(1, 1, 19_986, 19_985.0), at=20_000)
+    training.seconds = 20_000.0
+    assert written(training, 10_000) == {}, "0.9986 and 0.9993"
+
+
+@given(st.floats(0, 1), st.floats(60, 1e6), st.floats(0, 1))
+def test_a_written_ratio_is_never_far_from_the_present_one(ratio: float, age: float, share: float) -> None:
+    """Whatever the job does meanwhile: it trains all the time, or a share of it."""
+    waits = refresh_seconds(submitted(), later(age))
+    since = age - waits
+    if since > REFRESH_SECONDS:
+        present = (ratio * since + share * waits) / age
+        assert abs(present - ratio) <= REFRESH_SHARE + 1e-6

@@ -87,7 +87,7 @@ async def test_an_unforeseen_error_is_a_condition_and_an_event_until_a_look_ends
     said = stage.condition()
     assert (said["status"], said["reason"]) == ("False", "KeyError")
     assert said["message"] == (
-        "elasticjob: unforeseen KeyError: 'spec'; it is tried again, and the controller's log says more"
+        "elasticjob: unexpected KeyError: 'spec'; the controller tries again, and its log says more"
     )
     assert stage.events == [("ElasticJob", "digits", said["message"])]
     assert stage.patches[0]["metadata"] == {"resourceVersion": "1"}
@@ -115,13 +115,13 @@ async def test_the_same_kind_of_error_is_written_once_however_its_words_change(s
         (REFUSED, "refuses the status that was computed: status.retired: Too many"),
         (
             TerminalError("there is no such kind"),
-            "jobs: there is no such kind; the next try is when it changes",
+            "jobs: there is no such kind; the controller tries again when the object changes",
         ),
         (
             ReconcileTimeout("did not end within 120 s"),
-            "the look did not end within 120 s; it is tried again",
+            "the controller's look at it did not end within 120 s; it tries again",
         ),
-        (RuntimeError("many\n  lines" + "x" * 100_000), "unforeseen RuntimeError: many lines"),
+        (RuntimeError("many\n  lines" + "x" * 100_000), "unexpected RuntimeError: many lines"),
     ],
 )
 async def test_the_message_is_one_bounded_sentence(stage: Server, error: Exception, expected: str) -> None:
@@ -146,7 +146,7 @@ async def test_a_worker_says_so_itself_and_its_owner_has_the_event(stage: Server
     assert stage.condition(ELASTICWORKERS, name)["status"] == "False"
     ((kind, told, message),) = stage.events
     assert (kind, told) == ("ElasticJob", "digits") and message.startswith(
-        f"{name}: elasticworker: unforeseen"
+        f"{name}: elasticworker: unexpected"
     )
 
 
@@ -181,7 +181,7 @@ def test_an_object_that_is_older_than_its_crd_says_which_field_is_wrong() -> Non
     with pytest.raises(ValidationError) as old:
         build.job(template={"spec": {"containers": [{"name": "main", "image": "x", "env": ["A=1"]}]}})
     wrong = "spec.replicaSpecs.worker.template: spec.containers[0].env[0]: must be of type object"
-    assert sentence(old.value) == f"{wrong}; it is tried again, and goes on when that is set right"
+    assert sentence(old.value) == f"{wrong}; the controller tries again, and goes on once that is corrected"
 
 
 @asynccontextmanager

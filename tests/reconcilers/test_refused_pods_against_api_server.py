@@ -136,7 +136,7 @@ async def test_an_edit_that_is_refused_leaves_what_runs_alone(hollow: Hollow) ->
     assert message.endswith("The Pods that there are go on, and no new one can be made")
     assert await hollow.pods("edited") == ["edited-worker-0-1", "edited-worker-1-1"], "none is rolled"
     waits = await condition(hollow, "edited", "Scaled", "False")
-    assert waits["message"].startswith("yet to get new resources: ")
+    assert waits["message"].startswith("still to get new resources: ")
     assert (await hollow.status("edited"))["phase"] == "Scaling", "which it is until they have them"
 
 

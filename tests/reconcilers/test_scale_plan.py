@@ -155,7 +155,11 @@ MEMORY = "spec.replicaResourceSpecs[worker].resource[memory]"
             f"{MEMORY}: 'lots' is not a quantity such as 500m, 2 or 1.5Gi",
         ),
         (of_worker(resource={"memory": "-1Gi"}), "NotAQuantity", f"{MEMORY}: -1Gi is less than nothing"),
-        ({}, "NothingAsked", "spec: neither counts, nor resources, nor Pods are asked for"),
+        (
+            {},
+            "NothingAsked",
+            "spec: the plan asks for nothing, neither for counts, nor for resources, nor for Pods",
+        ),
     ],
 )
 def test_bad_plans_are_refused_with_the_field_and_the_reason(

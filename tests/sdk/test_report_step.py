@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import signal
@@ -43,6 +44,17 @@ def test_step_and_time_are_in_the_file(progress_file: Path) -> None:
     assert (zero, busy_until) == (0, 0.0)
 
 
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
+def test_first_loss_that_is_no_number_is_in_the_file(progress_file: Path, loss: float) -> None:
+    report_step(0, loss=2.5)
+    report_step(1)
+    assert numbers(progress_file)[4] == 0
+    report_step(2, loss)
+    report_step(3, math.nan)
+    report_step(4, 2.5)
+    assert numbers(progress_file)[4] == 3, "one more than the step"
+
+
 def test_checkpoint_is_behind_the_step_and_leaves_it_as_it_is(progress_file: Path) -> None:
     report_step(42)
     before_saving = progress_file.read_bytes()
@@ -61,7 +73,7 @@ def test_an_older_agent_still_learns_what_it_knows_of(progress_file: Path, size:
     report_step(42)
     checkpoint_saved(41)
     with busy(60):
-        report_step(43)
+        report_step(43, loss=math.nan)
     content = progress_file.read_bytes()
     assert len(content) == size
     assert struct.unpack_from("q", content)[0] == 43

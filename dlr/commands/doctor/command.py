@@ -17,7 +17,7 @@ def doctor(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Look whether a cluster has what dlr needs, before and after installing; 1 if it lacks any."""
+    """Check whether a cluster has what dlr needs, before and after installing; exit code 1 if not."""
     documents = documents_for(namespace, jobs_namespace=jobs_namespace)
     from dlr.commands.api import Api
     from dlr.commands.connection import connect

@@ -249,4 +249,4 @@ def _some(rights: Sequence[Right]) -> str:
 
 def _not_seen(facts: Facts, topic: str, fact: str) -> Line:
     why = facts.refused.get(fact, "the API server did not say why")
-    return Line(Level.WARN, topic, f"Could not be looked at: {why}")
+    return Line(Level.WARN, topic, f"Could not be checked: {why}")

@@ -35,7 +35,7 @@ def install(
         bool, typer.Option("--replace-crds", help="Put dlr's CRDs in the place of another operator's.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Have the API server try everything and store nothing.")
+        bool, typer.Option("--dry-run", help="Let the API server check everything and store nothing.")
     ] = False,
     wait: Annotated[bool, typer.Option(help="Wait until the controller is ready.")] = True,
     timeout_seconds: Timeout = 300.0,
@@ -77,7 +77,7 @@ def uninstall(
         typer.Option("--delete-crds", help="The CRDs too, and with them every ElasticJob that there is."),
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Have the API server try everything and delete nothing.")
+        bool, typer.Option("--dry-run", help="Let the API server check everything and delete nothing.")
     ] = False,
     timeout_seconds: Timeout = 120.0,
     kubeconfig: Kubeconfig = None,

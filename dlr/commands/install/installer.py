@@ -76,7 +76,7 @@ class Installer:
                 raise
             print(
                 f"dlr: warning: whether another {what} looks after namespace {self._jobs_namespace} "
-                f"could not be looked at: {failure}",
+                f"could not be checked: {failure}",
                 file=sys.stderr,
             )
             return self._api.find(DEPLOYMENTS, label_selector=label_selector)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import Annotated
 
@@ -10,11 +11,13 @@ import typer
 from crds import names
 from dlr.commands.api import ELASTICJOBS, PODS, Api, ApiFailure
 from dlr.commands.connection import connect
-from dlr.commands.errors import CommandError
+from dlr.commands.errors import CommandError, Interrupted
 from dlr.commands.job.lookup import get_job
 from dlr.commands.options import Context, Kubeconfig, Namespace, complete_job_name, number, object_names
 
 POLL_SECONDS = 0.5
+MOST_NAMED = 5
+"""Of what is left of a job."""
 
 
 def delete(
@@ -46,18 +49,34 @@ def delete(
     if not wait:
         return
     deadline = time.monotonic() + timeout_seconds
-    for name in job_names:
-        _wait_until_gone(api, name, deadline)
-        print(f"elasticjob {api.namespace}/{name} deleted")
+    for place, name in enumerate(job_names):
+        try:
+            _wait_until_gone(api, name, deadline)
+        except KeyboardInterrupt:
+            left = ", ".join(f"{api.namespace}/{each}" for each in job_names[place:])
+            raise Interrupted(f"The cluster goes on deleting {left} without you.") from None
+        print(f"elasticjob {api.namespace}/{name} deleted", flush=True)
 
 
 def _wait_until_gone(api: Api, name: str, deadline: float) -> None:
+    told = False
     while remains := _remains(api, name):
         if time.monotonic() > deadline:
             raise CommandError(
-                f"The job {name!r} is deleted, but not all of it is gone yet: {', '.join(remains)}."
+                f"The job {name!r} is deleted, but not all of it is gone yet: {_in_short(remains)}."
+            )
+        if not told:
+            told = True
+            print(
+                f"elasticjob {api.namespace}/{name} is being deleted; waiting for {_in_short(remains)}",
+                file=sys.stderr,
             )
         time.sleep(POLL_SECONDS)
+
+
+def _in_short(remains: list[str]) -> str:
+    more = len(remains) - MOST_NAMED
+    return ", ".join(remains if more <= 0 else [*remains[:MOST_NAMED], f"and {more} more"])
 
 
 def _remains(api: Api, name: str) -> list[str]:

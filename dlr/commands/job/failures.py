@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -22,6 +22,8 @@ JSON = dict[str, Any]
 
 FOLLOWED = "after a peer"
 """What is said instead of a class where a process died of another's death."""
+WAITED = "waited for a peer"
+"""What is said instead of a class where a process hung because another did."""
 SAME_MOMENT = timedelta(seconds=5)
 """Agent's and controller's accounts of one failure lie no further apart."""
 
@@ -47,9 +49,13 @@ def job_failure_line(failure: JSON, now: datetime) -> str:
     return ", ".join(parts) + (f": {said}" if said else "")
 
 
-def worker_failure(worker: JSON, now: datetime) -> str | None:
-    """How the worker's Pod or processes last failed, in a line; a loss of its own counts for more."""
-    told = worker_failures(worker)
+def worker_failure(worker: JSON, now: datetime, blamed: JSON | None = None) -> str | None:
+    """How the worker's Pod or processes last failed, in a line; a loss of its own counts for more.
+
+    Args:
+        blamed: `status.lastFailure` of the job: whoever else hung in its round waited.
+    """
+    told = [_judged(failure, worker, blamed or {}) for failure in worker_failures(worker)]
     if not told:
         return None
     judged, newest = told[0], told[-1]
@@ -68,6 +74,15 @@ class WorkerFailure:
     """Of a process that failed in place."""
     follows: bool = False
     """From a peer's, by what it said."""
+    waited: bool = False
+    """It hung, and all of its processes waited for other ranks."""
+
+
+def _judged(failure: WorkerFailure, worker: JSON, blamed: JSON) -> WorkerFailure:
+    is_peer = failure.round == blamed.get("round") and worker["metadata"]["name"] != blamed.get("worker")
+    if failure.what != ExitClass.HANG or failure.round is None or not is_peer:
+        return failure
+    return replace(failure, what=WAITED, follows=True)
 
 
 def worker_failures(worker: JSON) -> list[WorkerFailure]:
@@ -90,7 +105,9 @@ def _in_place(told: JSON) -> WorkerFailure:
         what = told.get("cause") or told.get("signal") or f"exit code {told.get('exitCode')}"
     follows = what == ExitClass.UNKNOWN
     shown = FOLLOWED if follows else what
-    return WorkerFailure(_time(told), shown, _said(told), told.get("round"), follows)
+    stacks = told.get("stacks") or ()
+    waited = what == ExitClass.HANG and bool(stacks) and all(stack.get("inCollective") for stack in stacks)
+    return WorkerFailure(_time(told), shown, _said(told), told.get("round"), follows, waited)
 
 
 def _time(failure: JSON) -> datetime:
@@ -101,14 +118,27 @@ def _said(failure: JSON) -> str:
     return first_line(failure.get("message")) or failure.get("reason") or ""
 
 
-def restarts_line(job: JSON, workers: Sequence[JSON]) -> str:
-    """How often processes were started again in place, and Pods replaced, by cause; empty if never."""
-    replaced: Counter[str] = Counter()
-    for worker in workers:
-        replaced.update((worker.get("status") or {}).get("restarts") or {})
-    in_place = by_cause((job.get("status") or {}).get("restarts"))
-    parts = [("in place: ", in_place), ("new Pods: ", by_cause(replaced))]
+def failures_line(job: JSON, workers: Sequence[JSON]) -> str:
+    """How often a world broke by its processes, and how many Pods ended, by cause; empty if never.
+
+    A failure of both is in both: of a process that gets a new Pod, and of a Pod that takes its world along.
+    """
+    broken, pods = broken_worlds(job), ended_pods(job, workers)
+    parts = [("of processes: ", by_cause(broken)), ("of Pods: ", by_cause(pods))]
     return "; ".join(title + counts for title, counts in parts if counts)
+
+
+def broken_worlds(job: JSON) -> Mapping[str, int]:
+    """By exit class, how often a process's failure ended a round."""
+    return (job.get("status") or {}).get("restarts") or {}
+
+
+def ended_pods(job: JSON, workers: Sequence[JSON]) -> Mapping[str, int]:
+    """By exit class, the Pods of all workers that there are and were."""
+    pods: Counter[str] = Counter(((job.get("status") or {}).get("departed") or {}).get("restarts") or {})
+    for worker in workers:
+        pods.update((worker.get("status") or {}).get("restarts") or {})
+    return pods
 
 
 def by_cause(restarts: Mapping[str, int] | None) -> str:

@@ -32,11 +32,14 @@ def account_of(job: JSON, workers: Sequence[JSON], now: datetime) -> Goodput | N
 
 
 def goodput_line(account: Goodput) -> str:
-    """The ratio, and what was trained twice; empty before there are steps to reckon with."""
-    if account.ratio is None:
+    """The ratio, and how much was trained more than once; empty before there are steps to reckon with."""
+    if account.ratio is None or account.first_step is None or account.last_step is None:
         return ""
-    redone = f", {account.steps_redone} steps trained again" if account.steps_redone else ""
-    return f"{account.ratio:.1%} of the time since submission{redone}"
+    line = f"{account.ratio:.1%} of the time since submission"
+    if not account.steps_redone:
+        return line
+    trained = account.last_step - account.first_step + 1 + account.steps_redone
+    return f"{line}; {account.steps_redone} of {trained} trained steps are repeats"
 
 
 def time_by_state(account: Goodput, job: JSON, now: datetime) -> dict[str, float]:

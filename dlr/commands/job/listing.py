@@ -42,4 +42,4 @@ def list_jobs(
     if all_namespaces:
         headers = ("NAMESPACE", *headers)
         rows = [(job["metadata"]["namespace"], *row) for job, row in zip(found, rows, strict=True)]
-    show_table(headers, rows)
+    show_table(headers, rows, one_line=True)

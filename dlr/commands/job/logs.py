@@ -19,7 +19,7 @@ import typer
 from crds import names
 from dlr.commands.api import ELASTICWORKERS, PODS, Api, ApiFailure, Unreachable
 from dlr.commands.connection import Connection, connect
-from dlr.commands.errors import CommandError
+from dlr.commands.errors import CommandError, UsageError
 from dlr.commands.job import report
 from dlr.commands.job.failed_log import print_failed_log
 from dlr.commands.job.lookup import NoSuchJob, get_job, list_workers
@@ -62,7 +62,7 @@ def logs(
     api = Api(connection)
     if failed:
         if rank is not None or follow or previous:
-            raise CommandError("--failed finds the rank and the Pod itself; drop --rank, -f and -p.")
+            raise UsageError("--failed finds the rank and the Pod itself; drop --rank, -f and -p.")
         print_failed_log(api, name, Wanted(container, tail_lines, previous=False))
         return
     job = get_job(api, name)
@@ -87,14 +87,14 @@ def choose_workers(job: JSON, workers: list[JSON], rank: int | None) -> list[JSO
         raise CommandError(f"ElasticJob {name!r} has no workers; `dlr job status {name}` says why.")
     if rank is None:
         if len(training) > MOST_STREAMS:
-            raise CommandError(f"ElasticJob {name!r} has {len(training)} workers; choose one with --rank.")
+            raise UsageError(f"ElasticJob {name!r} has {len(training)} workers; choose one with --rank.")
         return training
     # Before the first world the slot's index is what the rank will be.
     rank_of = report.ranks(job) or {worker["spec"]["index"]: worker["spec"]["index"] for worker in training}
     for worker in training:
         if rank_of.get(worker["spec"]["index"]) == rank:
             return [worker]
-    raise CommandError(f"ElasticJob {name!r} has no rank {rank}; its ranks are 0 to {len(rank_of) - 1}.")
+    raise UsageError(f"ElasticJob {name!r} has no rank {rank}; its ranks are 0 to {len(rank_of) - 1}.")
 
 
 def _print_log(api: Api, worker: JSON, wanted: Wanted, printer: _Printer) -> str | None:

@@ -14,12 +14,13 @@ from controller.wording import first_line
 from crds import names
 from crds.protocol import JobPhase
 from crds.ranges import from_text
+from dlr.commands.job.failures import broken_worlds, ended_pods
 from dlr.commands.output import age, parse_time
 
 JSON = dict[str, Any]
 Row = tuple[object, ...]
 
-LIST_COLUMNS = ("NAME", "PHASE", "WORKERS", "ROUND", "WORLD", "AGE")
+LIST_COLUMNS = ("NAME", "PHASE", "WORKERS", "ROUND", "WORLD", "AGE", "WHY")
 SHORT_EVENT_COLUMNS = ("LAST SEEN", "REASON", "MESSAGE")
 EVENT_COLUMNS = ("LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE")
 FINISHED = ("Succeeded", "Failed")
@@ -42,21 +43,29 @@ def phase_since(job: JSON) -> str:
     for condition in status.get("conditions") or []:
         is_phase = condition.get("type") == status.get("phase") and condition.get("status") == "True"
         waits = condition.get("type") == "Running" and condition.get("status") == "False"
-        if is_phase or (waits and condition.get("reason") == status.get("phase")):
+        if is_phase or (waits and condition.get("reason") in (status.get("phase"), "NoReplicas")):
             return str(condition["lastTransitionTime"])
     return str(job["metadata"]["creationTimestamp"])
 
 
 def list_row(job: JSON, now: datetime) -> Row:
     world = job.get("status", {}).get("rendezvous") or {}
+    stands = world.get("phase") and not is_finished(job)
     return (
         job["metadata"]["name"],
         phase(job),
         workers_line(job),
         world.get("round"),
-        f"{len(members_of(world))} {world['phase'].lower()}" if world.get("phase") else None,
+        f"{len(members_of(world))} {world['phase'].lower()}" if stands else None,
         age(job["metadata"]["creationTimestamp"], now),
+        why_line(job),
     )
+
+
+def why_line(job: JSON) -> str:
+    """Why the job does not train, as its controller says; empty where it does, or where the phase says it."""
+    status = job.get("status") or {}
+    return ": ".join(said for said in (status.get("reason"), status.get("message")) if said)
 
 
 def workers_line(job: JSON) -> str:
@@ -78,6 +87,8 @@ def phase_line(job: JSON, now: datetime) -> str:
     for condition in status.get("conditions") or []:
         if condition.get("type") == "Failed" == phase(job) and condition.get("reason"):
             line += f": {condition['reason']}: {first_line(condition.get('message'))}"
+    if status.get("reason") == "NoReplicas":  # other reasons have a condition, which has a line of its own
+        line += f": {status.get('message')}"
     return line
 
 
@@ -90,7 +101,10 @@ def remarks(job: JSON) -> list[tuple[str, str]]:
     ]
 
 
-def world_line(world: JSON, now: datetime) -> str:
+def world_line(job: JSON, now: datetime) -> str:
+    world = (job.get("status") or {}).get("rendezvous") or {}
+    if is_finished(job):
+        return _last_world_line(world)
     if not world.get("phase"):
         return "none yet"
     formed = world["phase"] == "Formed"
@@ -107,8 +121,16 @@ def world_line(world: JSON, now: datetime) -> str:
     return f"{line} ({world['reason']})" if world.get("reason") else line
 
 
+def _last_world_line(world: JSON) -> str:
+    """Of a job that has ended: nobody trains in it any more."""
+    if not world.get("round"):
+        return "there never was one"
+    workers, processes = len(members_of(world)), world.get("worldSize", 0)
+    return f"none any more; the last was round {world['round']}, {workers} workers, {processes} processes"
+
+
 def ranks(job: JSON) -> dict[int, int]:
-    """Worker index → node rank, for the members of the current world."""
+    """Worker index → node rank, for the members of the current world; of an ended job, of its last."""
     world = job.get("status", {}).get("rendezvous") or {}
     return {index: rank for rank, index in enumerate(members_of(world))}
 
@@ -196,9 +218,11 @@ def _at(text: str) -> float:
 def change_line(job: JSON, workers: Sequence[JSON]) -> str:
     """A watch's line where there is no terminal: equal as long as nothing worth a line has happened."""
     world = job.get("status", {}).get("rendezvous") or {}
-    restarts = sum((worker.get("status") or {}).get("restartCount") or 0 for worker in workers)
-    restarts += sum((job.get("status", {}).get("restarts") or {}).values())
-    return (
+    broken, pods = sum(broken_worlds(job).values()), sum(ended_pods(job, workers).values())
+    line = (
         f"{phase(job)}, workers {workers_line(job)}, "
-        f"round {world.get('round', 0)} {world.get('phase') or 'not formed'}, restarts {restarts}"
+        f"round {world.get('round', 0)} {world.get('phase') or 'not formed'}, "
+        f"failures of processes {broken}, of Pods {pods}"
     )
+    why = why_line(job)
+    return f"{line}: {why}" if why else line

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from crds.elasticjob import Goodput
 from dlr.commands.job import report, workers
-from dlr.commands.job.failures import job_failure_line, restarts_line
+from dlr.commands.job.failures import failures_line, job_failure_line
 from dlr.commands.job.goodput import account_of, goodput_line, time_by_state, time_line
 from dlr.commands.job.progress import Progress, progress_line, progress_of
 from dlr.commands.job.states import color
@@ -104,7 +104,7 @@ def _lines(snapshot: Snapshot, now: datetime, *, with_bars: bool) -> list[tuple[
         ("Job", cell(f"{metadata['namespace']}/{metadata['name']}, made {made} ago")),
         ("Phase", _phase(job, account, now)),
         ("Workers", cell(report.workers_line(job))),
-        ("World", cell(report.world_line(status.get("rendezvous") or {}, now))),
+        ("World", cell(report.world_line(job, now))),
     ]
     if progress := progress_of(job, snapshot.workers, account.last_step if account else None):
         lines.append(("Progress", _progress(progress, report.is_finished(job), with_bar=with_bars)))
@@ -113,8 +113,8 @@ def _lines(snapshot: Snapshot, now: datetime, *, with_bars: bool) -> list[tuple[
             lines.append(("Goodput", cell(line)))
         if seconds := time_by_state(account, job, now):
             lines.append(("Time", _time(seconds, with_bar=with_bars)))
-    if restarts := restarts_line(job, snapshot.workers):
-        lines.append(("Restarts", cell(restarts)))
+    if failures := failures_line(job, snapshot.workers):
+        lines.append(("Failures", cell(failures)))
     if failure := status.get("lastFailure"):
         lines.append(("Last failure", cell(job_failure_line(failure, now))))
         if report.phase(job) == "Failed":

@@ -10,7 +10,7 @@ import typer
 
 from dlr.commands.api import ELASTICJOBS, Api, ApiFailure, Cause
 from dlr.commands.connection import connect
-from dlr.commands.errors import CommandError
+from dlr.commands.errors import CommandError, UsageError
 from dlr.commands.job.file import STDIN, JobFile, read_jobs
 from dlr.commands.job.lookup import require_namespace
 from dlr.commands.options import Context, Kubeconfig, Namespace, Output, none_empty
@@ -18,6 +18,8 @@ from dlr.commands.output import Format, print_json
 
 JSON = dict[str, Any]
 
+NOT_ALL_CHECKED = "some validation rules were not checked"
+"""What an API server adds to its refusals of an object: it is no fault of the object's."""
 STRICT_DECODING = re.compile(r'(unknown|duplicate) field "([^"]+)"')
 
 
@@ -57,7 +59,7 @@ def submit(
 
 def _refuse_two_namespaces(job: JobFile, namespace: str | None) -> None:
     if job.namespace and namespace and job.namespace != namespace:
-        raise CommandError(
+        raise UsageError(
             f"{job.where('metadata.namespace')}: the job says namespace {job.namespace!r} and "
             f"--namespace says {namespace!r}; drop one of them."
         )
@@ -81,7 +83,8 @@ def _refusal(api: Api, job: JobFile, failure: ApiFailure) -> str:
             f"{job.where()}: there is an ElasticJob {job.name!r} in namespace {api.namespace!r} already; "
             "delete it first (dlr job delete), or change it with kubectl apply."
         )
-    causes = failure.causes or tuple(
+    faults = tuple(cause for cause in failure.causes if NOT_ALL_CHECKED not in cause.message)
+    causes = faults or tuple(
         Cause(path, f"{what} field") for what, path in STRICT_DECODING.findall(failure.sentence)
     )
     if not causes:

@@ -25,7 +25,8 @@ AT_EASE = ("Running", "Succeeded", "Standby")
 
 def rows(job: JSON, workers: Sequence[JSON], now: datetime) -> list[Row]:
     rank_of = ranks(job)
-    return [_row(worker, rank_of, now) for worker in sort_workers(workers)]
+    blamed = (job.get("status") or {}).get("lastFailure")
+    return [_row(worker, rank_of, blamed, now) for worker in sort_workers(workers)]
 
 
 def narrow(row: Row) -> Row:
@@ -58,7 +59,7 @@ def state_of(worker: JSON) -> str | None:
     return str(current_report(worker).get("state") or "Starting")
 
 
-def _row(worker: JSON, rank_of: dict[int, int], now: datetime) -> Row:
+def _row(worker: JSON, rank_of: dict[int, int], blamed: JSON | None, now: datetime) -> Row:
     spec, status = worker["spec"], worker.get("status") or {}
     progress = current_report(worker).get("progress") or {}
     speed = progress.get("secondsPerStep")
@@ -70,7 +71,7 @@ def _row(worker: JSON, rank_of: dict[int, int], now: datetime) -> Row:
         progress.get("step"),
         None if speed is None else significant(speed),
         _restarts(status),
-        worker_failure(worker, now),
+        worker_failure(worker, now, blamed),
     )
 
 

@@ -16,7 +16,7 @@ from rich.text import Text
 from crds import names
 from crds.nodecheck import NodeCheckPhase
 from dlr.commands.api import ELASTICWORKERS, NODECHECKS, Api, ApiFailure
-from dlr.commands.errors import CommandError
+from dlr.commands.errors import CommandError, Interrupted
 from dlr.commands.following import until_finished
 from dlr.commands.job.lookup import get_job, require_namespace
 from dlr.commands.node_check import view
@@ -29,12 +29,6 @@ JSON = dict[str, Any]
 
 LINES_BESIDE_ROWS = 7
 """Of a terminal: the head, with a phase of two lines, the headers, what is left out, and the cursor's."""
-
-
-class Interrupted(CommandError):
-    """Ctrl-C: whoever waited has gone, the check has not."""
-
-    exit_code = 130
 
 
 def create(api: Api, check: JSON) -> JSON:

@@ -116,7 +116,8 @@ def _of_its_pods(worker: JSON, clock: Clock) -> Iterator[Failure]:
 def _of_its_own_words(worker: JSON, culprits: Mapping[int, Culprit], clock: Clock) -> Iterator[Failure]:
     for told in worker_failures(worker):
         culprit = culprits.get(told.round) if told.round is not None else None
-        follows = told.follows or (culprit is not None and culprit.worker != worker["metadata"]["name"])
+        blameless = told.waited if culprit is None else culprit.worker != worker["metadata"]["name"]
+        follows = told.follows or blameless
         yield Failure(clock.at(told.time), told.what, told.said, follows)
 
 

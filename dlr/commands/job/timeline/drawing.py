@@ -384,7 +384,7 @@ def _legend(life: Life) -> list[Artist]:
     if not all(failure.follows for failure in failures):
         handles.append(_marker("X", FAILURE_COLOR, "failure"))
     if any(failure.follows for failure in failures):
-        handles.append(_marker("X", FOLLOWER_COLOR, "died of another's failure"))
+        handles.append(_marker("X", FOLLOWER_COLOR, "died of a peer's failure, or waited"))
     if any(lane.starts for lane in life.lanes):
         handles.append(_marker("^", "black", "new Pod"))
     return handles

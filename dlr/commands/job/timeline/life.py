@@ -14,7 +14,7 @@ from typing import Any
 from crds import names
 from crds.elasticjob import JobState
 from dlr.commands.job.failures import worker_failures
-from dlr.commands.job.report import phase, sort_workers
+from dlr.commands.job.report import phase, sort_workers, why_line
 from dlr.commands.job.states import UP, WAITING
 from dlr.commands.job.timeline.blame import Culprit, Failure, culprits_of, failures_of
 from dlr.commands.job.timeline.episodes import Clock, Episode, Span, episodes_of
@@ -69,6 +69,8 @@ class Life:
 
     name: str
     phase: str
+    why: str
+    """Why the job does not train, as its controller says; empty where it does."""
     submitted: datetime
     seconds: float
     """Until now, or to the job's end."""
@@ -128,6 +130,7 @@ def life_of(
     return Life(
         name=f"{job['metadata']['namespace']}/{job['metadata']['name']}",
         phase=phase(job),
+        why=why_line(job),
         submitted=submitted,
         seconds=clock.end,
         known_since=episodes[0].span.begin,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from crds.elasticjob import JobState
+from crds.elasticworker import ExitClass
+from dlr.commands.job.failures import FOLLOWED, WAITED
 from dlr.commands.job.states import UP, WAITING
 from dlr.commands.job.timeline.episodes import Span
 from dlr.commands.job.timeline.life import Lane, Life, clock_of, title
@@ -99,18 +101,25 @@ def _clocks(life: Life, cells: int) -> list[str]:
 def _legend(rows: Sequence[str]) -> str:
     seen = set("".join(rows))
     names = {sign: state for state, sign in SIGNS.items()}
-    names |= {FAILURE: "failure", FOLLOWER: "died of another's failure", NEW_POD: "new Pod"}
+    names |= {FAILURE: "failure", FOLLOWER: "died of a peer's failure, or waited for it", NEW_POD: "new Pod"}
     return "  ".join(f"{sign} {name}" for sign, name in names.items() if sign in seen)
 
 
 def _failures(life: Life) -> list[str]:
+    """What each said; of those that only followed, no more than that: the rest is the culprit's effect."""
     found = sorted(
-        (failure.at, lane.title, failure.what, plain(failure.text))
+        (failure.at, failure.follows, lane.title, failure.what, plain(failure.text))
         for lane in life.lanes
         for failure in lane.failures
     )
     lines = [
-        f"{clock_of(life, at)}  {duration(at):>6}  {who}  {what}" + (f": {said}" if said else "")
-        for at, who, what, said in found
+        f"{clock_of(life, at)}  {duration(at):>6}  {who}  {_words(what, said, follows)}"
+        for at, follows, who, what, said in found
     ]
     return ["", *lines] if lines else []
+
+
+def _words(what: str, said: str, follows: bool) -> str:
+    if follows:
+        return WAITED if what == ExitClass.HANG else FOLLOWED
+    return f"{what}: {said}" if said else what

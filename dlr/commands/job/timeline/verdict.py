@@ -11,7 +11,7 @@ from dlr.commands.output import duration, plain
 LOST = (JobState.RECOVERING.value, JobState.DOWN.value)
 """States in which a job is because of a failure."""
 MOST_CHARACTERS = 160
-"""Of what the last failure said."""
+"""Of what the last failure said, and of why the job does not train."""
 
 
 def verdict(life: Life) -> str:
@@ -24,9 +24,12 @@ def verdict(life: Life) -> str:
         head = f"{life.phase} after {duration(life.seconds)}"
     else:
         now = life.states[-1]
-        head = f"{life.phase}: {now.state} for {duration(now.seconds)}"
+        state = "" if now.state == life.phase else f": {now.state}"
+        head = f"{life.phase}{state} for {duration(now.seconds)}"
+    if life.why and (not failed or life.phase not in FINISHED):  # else the last failure says why it ended
+        head = f"{head}: {_cut(life.why)}"
     if not failed:
-        return f"{head}, without a failure."
+        return f"{head}. Nothing has failed." if life.why else f"{head}, without a failure."
     lost = sum(span.seconds for span in life.states if span.state in LOST)
     many = "1 failure" if len(failed) == 1 else f"{len(failed)} failures"
     return f"{head}; {many} cost {duration(lost)}. {_told(*failed[-1], len(failed))}"
@@ -34,8 +37,11 @@ def verdict(life: Life) -> str:
 
 def _told(failure: Failure, lane: Lane, count: int) -> str:
     which = "It was" if count == 1 else "The last was"
-    said = plain(failure.text).rstrip(".")
-    if len(said) > MOST_CHARACTERS:
-        said = f"{said[: MOST_CHARACTERS - 1]}…"
+    said = _cut(failure.text)
     ending = f": {said}." if said else "."
     return f"{which} {failure.what} of {lane.title}, after {duration(failure.at)}{ending}"
+
+
+def _cut(text: str) -> str:
+    said = plain(text).rstrip(".")
+    return said if len(said) <= MOST_CHARACTERS else f"{said[: MOST_CHARACTERS - 1]}…"

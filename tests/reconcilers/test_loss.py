@@ -1,0 +1,82 @@
+"""A loss of NaN is told: by a condition, and by an Event, once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from crds.elasticjob import ElasticJob, Rendezvous, RendezvousPhase
+from crds.elasticworker import AgentState, ElasticWorker
+from reconcilers.job.loss import LOSS_FINITE
+from reconcilers.job.plan import Plan, plan_job
+from reconcilers.job.seen import Seen
+from reconcilers.job.workers import Workers
+from reconcilers.predicates import _without_steps
+from tests.reconcilers.build import job, later, report, worker
+
+
+def trains(index: int, step: int | None = None, round_: int = 1, **said: Any) -> ElasticWorker:
+    told = {"round": round_, "firstStep": 1, "lastStep": 20, "nonFiniteStep": step}
+    said = {"state": AgentState.RUNNING, "observed_round": round_, "rounds": [told]} | said
+    return worker(index, agent=report(index, **said).to_wire())
+
+
+def of_world(round_: int = 1, **status: Any) -> ElasticJob:
+    world = Rendezvous(round=round_, phase=RendezvousPhase.FORMED, members=[0, 1], incarnations=[1, 1])
+    return job(status={"phase": "Running", "rendezvous": world.to_wire()} | status)
+
+
+def look(of: ElasticJob, *workers: ElasticWorker) -> tuple[Plan, ElasticJob]:
+    """The plan, and the job with the condition that it writes."""
+    raw = {"metadata": {"name": "digits"}, "status": of.status.to_wire()}
+    plan = plan_job(Seen(of, raw, Workers(workers)), later(1))
+    kept = plan.status_patch.get("conditions", raw["status"].get("conditions", []))
+    return plan, ElasticJob.model_validate({**of.to_wire(), "status": raw["status"] | {"conditions": kept}})
+
+
+def said(of: ElasticJob) -> tuple[str, str] | None:
+    found = next((c for c in of.status.conditions if c.type == LOSS_FINITE), None)
+    return found and (found.reason, found.message)
+
+
+def told(plan: Plan) -> list[str]:
+    return [event.message for event in plan.events if event.reason == "NonFinite"]
+
+
+def test_a_loss_that_is_a_number_is_not_worth_a_word() -> None:
+    plan, after = look(of_world(), trains(0), trains(1))
+    assert said(after) is None and told(plan) == []
+
+
+def test_the_first_step_is_told_with_its_rank_and_once() -> None:
+    plan, after = look(of_world(), trains(0, 9), trains(1, 8))
+    message = (
+        "the loss of digits-worker-1 rank 1 was NaN or infinite, first at step 8 of round 1; training goes on"
+    )
+    assert said(after) == ("NonFinite", message) and told(plan) == [message]
+    again, same = look(after, trains(0, 8), trains(1, 8))
+    assert said(same) == ("NonFinite", message) and told(again) == []
+    earlier, _ = look(after, trains(0, 7), trains(1, 8))
+    assert len(told(earlier)) == 1, "who was earlier, and told late"
+
+
+def test_a_later_round_whose_losses_are_numbers_takes_it_back() -> None:
+    _, after = look(of_world(), trains(0, 9), trains(1))
+    _, later_on = look(
+        of_world(2, conditions=after.to_wire()["status"]["conditions"]),
+        trains(0, round_=2),
+        trains(1, round_=2),
+    )
+    assert said(later_on) == ("Finite", "")
+
+
+def test_a_job_that_succeeds_with_it_still_says_so() -> None:
+    done = {"state": AgentState.SUCCEEDED}
+    plan, after = look(of_world(), trains(0, 20, **done), trains(1, **done))
+    assert plan.status_patch["phase"] == "Succeeded"
+    assert said(after) is not None and len(told(plan)) == 1
+    assert [event.reason for event in plan.events][-1] == "TrainingSucceeded"
+
+
+def test_it_wakes_the_job() -> None:
+    before, after = trains(0).to_wire(), trains(0, 9).to_wire()
+    assert _without_steps(before) != _without_steps(after)

@@ -1,0 +1,80 @@
+"""`status.reason` and `status.message`: why a job does not train."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from crds.elasticjob import JobPhase, Rendezvous, RendezvousPhase
+from crds.elasticworker import WorkerPhase
+from crds.model import Condition
+from reconcilers.job.plan import plan_job
+from reconcilers.job.seen import Seen
+from reconcilers.job.waiting import Why, why_not_training
+from reconcilers.job.workers import Workers
+from tests.reconcilers.build import NOW, job, later, worker
+
+NO_NODE = {
+    "type": "Scheduled",
+    "status": "False",
+    "reason": "Unschedulable",
+    "message": "0/3 nodes are available: 3 Insufficient cpu",
+    "lastTransitionTime": NOW,
+}
+FORMED = Rendezvous(
+    round=1, phase=RendezvousPhase.FORMED, members=[0], incarnations=[1], reason="all are ready"
+)
+WAITS = Rendezvous(reason="0 of 2 workers are ready")
+
+
+def said(type_: str, status: str, reason: str, message: str = "") -> Condition:
+    return Condition(type=type_, status=status, reason=reason, message=message, last_transition_time=NOW)
+
+
+NOT_SCHEDULED = said("WorkersScheduled", "False", "Unschedulable", "2 Pods cannot be scheduled")
+NOT_STARTED = said("WorkersStarted", "False", "ImagePullBackOff", "1 Pod cannot start")
+NO_REPLICAS = said("Running", "False", "NoReplicas", "replicas is 0, so the job has no Pods")
+OVER = said("Failed", "True", "RestartLimitExceeded", "4 failures\nand a stack")
+
+
+@pytest.mark.parametrize(
+    ("phase", "conditions", "world", "why"),
+    [
+        (None, [], None, Why()),
+        (JobPhase.RUNNING, [NOT_SCHEDULED], FORMED, Why()),
+        (JobPhase.SUSPENDED, [NOT_SCHEDULED], WAITS, Why()),
+        (JobPhase.PENDING, [], WAITS, Why("", WAITS.reason)),
+        (JobPhase.PENDING, [NOT_SCHEDULED], WAITS, Why("Unschedulable", "2 Pods cannot be scheduled")),
+        (
+            JobPhase.RESTARTING,
+            [NOT_SCHEDULED, NOT_STARTED],
+            WAITS,
+            Why("ImagePullBackOff", "1 Pod cannot start"),
+        ),
+        (JobPhase.PENDING, [NO_REPLICAS], WAITS, Why("NoReplicas", "replicas is 0, so the job has no Pods")),
+        (JobPhase.FAILED, [OVER, NOT_SCHEDULED], WAITS, Why("RestartLimitExceeded", "4 failures")),
+        (JobPhase.SUCCEEDED, [NOT_SCHEDULED], WAITS, Why()),
+    ],
+)
+def test_the_condition_that_says_why_comes_first(
+    phase: JobPhase | None, conditions: list[Condition], world: Rendezvous | None, why: Why
+) -> None:
+    assert why_not_training(phase, conditions, world) == why
+
+
+def written(of: Any, workers: Workers) -> dict[str, Any]:
+    raw = {"metadata": {"name": "digits"}, "status": of.status.to_wire()}
+    return plan_job(Seen(of, raw, workers), later(1)).status_patch
+
+
+def test_a_job_whose_pods_find_no_node_says_so_where_kubectl_get_shows_it() -> None:
+    waiting = [worker(index, WorkerPhase.PENDING, conditions=[NO_NODE]) for index in range(2)]
+    patch = written(job(replicas=2), Workers(waiting))
+    assert patch["phase"] == "Pending" and patch["reason"] == "Unschedulable"
+    assert patch["message"].endswith("digits-worker-0: 0/3 nodes are available: 3 Insufficient cpu")
+
+
+def test_a_job_of_no_replicas_says_so_where_kubectl_get_shows_it() -> None:
+    patch = written(job(replicas=0), Workers(()))
+    assert (patch["reason"], patch["message"][:13]) == ("NoReplicas", "replicas is 0")
