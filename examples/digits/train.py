@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional  # before there is a process group: see the end of `main`
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.distributed.elastic.multiprocessing.errors import record
@@ -200,8 +201,9 @@ def main() -> None:
         (args.checkpoint_dir / "result.json").write_text(json.dumps(result))
         print(f"test accuracy {accuracy:.2%} after {last_step} steps on {world} workers", flush=True)
     if dist.is_initialized():
-        # It would take the group down while it holds Python's lock, for which gloo's threads may wait: such a
-        # process never ends.
+        # A group that is still there when Python shuts down may keep the process from ending, or abort it, as
+        # its threads let go of tensors. DDP has the group; and torch.distributed.nn keeps it for ever, in
+        # defaults of its functions, if DDP or an optimizer is the first to import it, when there is a group.
         del replica
         dist.destroy_process_group()
 

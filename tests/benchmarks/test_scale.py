@@ -37,7 +37,8 @@ def test_a_steady_job_costs_no_write(capsys: pytest.CaptureFixture[str]) -> None
 
     virtual_time.run(scenario())
     figures = json.loads(capsys.readouterr().out)
-    assert (figures["steady/writes"], figures["steady/looks"]) == (0, 0)
+    assert figures["steady/writes"] == 0
+    assert figures["steady/looks"] <= 1, "is the goodput that kubectl shows still true? (REFRESH_SECONDS)"
 
 
 def test_the_exponent_of_a_square_is_two() -> None:

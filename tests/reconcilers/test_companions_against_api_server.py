@@ -318,7 +318,7 @@ async def test_pods_wait_for_the_podgroup_to_be_the_jobs_own(
     }
     await gangs.client.create(COSCHEDULING_PODGROUPS, foreign)
     await gangs.submit("taken", **COSCHEDULING)
-    assert "not this job's" in await gangs.until_unscheduled("taken", "PodGroupTaken")
+    assert "belongs to somebody else" in await gangs.until_unscheduled("taken", "PodGroupTaken")
     assert "not this job's" in await gangs.until_event("taken", "PodGroupRefused")
     assert await gangs.pods("taken") == []
     await gangs.client.delete(COSCHEDULING_PODGROUPS, "taken", NAMESPACE)
@@ -339,7 +339,7 @@ async def test_podgroup_that_does_not_come_is_told_on_the_job(
     with monkeypatch.context() as patch:
         patch.setattr("reconcilers.companions.CompanionReconciler._keep_group", nothing)
         await gangs.submit("late", **COSCHEDULING)
-        assert "yet to be made" in await gangs.until_unscheduled("late", "WaitingForPodGroup")
+        assert "has not been created yet" in await gangs.until_unscheduled("late", "WaitingForPodGroup")
         assert await gangs.pods("late") == []
     await gangs.edit("late", replicaSpecs={"worker": {"minReplicas": 1}})
     await gangs.until_pods("late", 2)
