@@ -1,7 +1,7 @@
 """One memory slot: a whole checkpoint of one rank, in a file in memory that its agent owns.
 
-The agent makes the file (memfd_create(2)) and touches its pages beforehand; a training process maps it, copies
-its tensors into it, and commits. The agents read it: to say what they hold, to send it to a peer.
+The agent makes the file (memfd_create(2)) and touches its pages beforehand; a training process maps it,
+copies its tensors into it, and commits. The agents read it: to say what they hold, to send it to a peer.
 
     0     control: eight int64 (`_Word`), the commit word among them
     4096  tensors, each at a multiple of 64 bytes
@@ -10,8 +10,8 @@ its tensors into it, and commits. The agents read it: to say what they hold, to 
 
 A slot is opened (its commit word is set to OPEN) before anything in it changes, and committed when all of it
 is there, in a single store of eight bytes. So whenever a writer is killed, the slot is either whole or says
-that it is not; every rank has two, and writes into the one that is not its newest. The sums follow the commit,
-since reading all once more takes as long again as the copy; who finds a slot WHOLE but not SUMMED adds them.
+that it is not; every rank has two, and writes into the one that is not its newest. The sums follow the
+commit, since reading all once more takes as long again as the copy; who finds a slot WHOLE but not SUMMED adds them.
 """
 
 from __future__ import annotations
@@ -223,6 +223,13 @@ class Slot:
             self._store_sums(header, self._sums(header))
             self._words[_Word.COMMIT] = Commit.SUMMED
 
+    def seal(self) -> None:
+        """Say that all is there that was copied into it from another slot, and `verify` found it whole.
+
+        Everything but the commit word was copied, which has been OPEN since `begin`.
+        """
+        self._words[_Word.COMMIT] = Commit.SUMMED
+
     def damaged(self) -> None:
         """Say that nobody is to use it."""
         self._words[_Word.COMMIT] = Commit.DAMAGED
@@ -304,6 +311,13 @@ class Slot:
             DamagedError: the header cannot be read.
         """
         return self.header().slot_bytes
+
+    def take_control(self, control: bytes) -> None:
+        """Copy another slot's control words, but for the commit word."""
+        words = memoryview(control).cast("q")
+        self._words[_Word.MAGIC] = words[_Word.MAGIC]
+        for word in range(_Word.STEP, len(_Word)):
+            self._words[word] = words[word]
 
     def bytes(self, start: int, stop: int) -> memoryview:
         """A view of a range of it, without a copy."""
