@@ -11,7 +11,8 @@ copies its tensors into it, and commits. The agents read it: to say what they ho
 A slot is opened (its commit word is set to OPEN) before anything in it changes, and committed when all of it
 is there, in a single store of eight bytes. So whenever a writer is killed, the slot is either whole or says
 that it is not; every rank has two, and writes into the one that is not its newest. The sums follow the
-commit, since reading all once more takes as long again as the copy; who finds a slot WHOLE but not SUMMED adds them.
+commit, since reading all once more takes as long again as the copy; who finds a slot WHOLE but not SUMMED
+adds them.
 """
 
 from __future__ import annotations
