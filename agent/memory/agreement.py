@@ -25,7 +25,7 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 
 from agent.memory.checkpoints import Agreed, CheckpointMemory
 from agent.memory.fetch import FetchError
-from agent.memory.resume import Checkpoint, Inventory, Plan, decide, without
+from agent.memory.resume import Checkpoint, Inventory, Plan, decide, peer_of, without
 from crds.ranges import as_ranges, from_text, to_text
 
 logger = logging.getLogger(__name__)
@@ -41,6 +41,7 @@ class Agreement:
         store: the agents' namespace of the round's.
         round_: the number of the round.
         agent: this agent's rank among the members.
+        members: how many there are.
         memory: of this agent; None if it has none.
         wait: blocks until the store has these keys.
         abandoned: set once nobody waits for this meeting any more.
@@ -51,6 +52,7 @@ class Agreement:
         store: Store,
         round_: int,
         agent: int,
+        members: int,
         memory: CheckpointMemory | None,
         wait: Callable[[Store, list[str]], None],
         abandoned: threading.Event,
@@ -58,6 +60,7 @@ class Agreement:
         self._store = store
         self._round = round_
         self._agent = agent
+        self._members = members
         self._memory = memory
         self._wait = wait
         self._abandoned = abandoned
@@ -66,9 +69,9 @@ class Agreement:
         """Tell the others that this agent is here, and what it holds."""
         self._store.set(f"here/{self._agent}", self._memory.inventory().encode() if self._memory else "")
 
-    def lead(self, members: int) -> None:
+    def lead(self) -> None:
         """Decide, as rank 0's agent, when all are here."""
-        store, inventories = self._store, self._inventories(members)
+        store, inventories = self._store, self._inventories()
         plan, attempt = decide(inventories), 0
         while plan.fetches and attempt < MAX_ATTEMPTS:
             for agent, ranks in plan.fetches.items():
@@ -98,10 +101,10 @@ class Agreement:
             attempt += 1
         self._agree(_checkpoint(announced), attempt, resharded=announced["shards"])
 
-    def _inventories(self, members: int) -> list[Inventory | None]:
+    def _inventories(self) -> list[Inventory | None]:
         if self._memory is None:
-            return [None] * members
-        said = self._store.multi_get([f"here/{agent}" for agent in range(members)])
+            return [None] * self._members
+        said = self._store.multi_get([f"here/{agent}" for agent in range(self._members)])
         return [Inventory.decode(text.decode()) for text in said]
 
     def _announce(self, attempt: int, plan: Plan) -> None:
@@ -126,7 +129,9 @@ class Agreement:
             self._wait(self._store, ["shards"])
             served = _inflated(self._store.get("shards"))
             shards = {address: frozenset(from_text(ranks)) for address, ranks in served.items()}
-        self._memory.agree(Agreed(self._round, checkpoint, shards, from_peer=attempts > 0))
+        peer = peer_of(self._agent, self._members)
+        address = None if peer is None else self._address_of(peer)
+        self._memory.agree(Agreed(self._round, checkpoint, shards, attempts > 0, address))
 
     def _fetch(self, attempt: int, checkpoint: Checkpoint) -> None:
         """Fetch what announcement `attempt` asks of this agent, and say what it could not get."""
@@ -135,14 +140,18 @@ class Agreement:
         self._wait(self._store, [key])
         missing = []
         for rank, holder in json.loads(self._store.get(key)).items():
-            inventory = Inventory.decode(self._store.get(f"here/{holder}").decode())
             try:
-                address = inventory.address if inventory else ""
+                address = self._address_of(holder) or ""
                 self._memory.fetch(checkpoint, int(rank), address, self._abandoned)
             except FetchError as error:
                 logger.warning("rank %s of step %d was not fetched: %s", rank, checkpoint.step, error)
                 missing.append(int(rank))
         self._store.set(f"fetched/{attempt}/{self._agent}", json.dumps(missing))
+
+    def _address_of(self, agent: int) -> str | None:
+        """Of an agent's slot server; None where it has none."""
+        inventory = Inventory.decode(self._store.get(f"here/{agent}").decode())
+        return inventory.address if inventory else None
 
     def _after_fetches(
         self, attempt: int, plan: Plan, inventories: Sequence[Inventory | None]

@@ -25,6 +25,7 @@ from agent.memory.pool import (
     oldest_first,
     slot_for_replica,
 )
+from agent.memory.replication import Replication
 from agent.memory.resume import Checkpoint, Inventory
 from agent.memory.server import SlotServer
 from agent.memory.slot import Mark
@@ -50,6 +51,8 @@ class Agreed:
     """In a world of another size: the ranks of the checkpoint, by the address of the slot server."""
     from_peer: bool = False
     """Whether any agent had to fetch a part of it from another."""
+    peer: str | None = None
+    """The slot server of who holds our replicas; None where nobody does."""
 
 
 class CheckpointMemory:
@@ -67,7 +70,6 @@ class CheckpointMemory:
         except OSError as error:
             raise InvalidEnvironmentError(f"{FIELD}: no memory for {count} slots: {error}") from error
         self._local_world_size = local_world_size
-        self.replicas = me.memory_replicas
         self._lock = threading.Lock()
         """Of what follows."""
         self._agreed = Agreed(0)
@@ -76,9 +78,12 @@ class CheckpointMemory:
         self._incoming: list[PooledSlot] = []
         """Those that a fetch writes into now."""
         self._resumed: ResumedStatus | None = None
-        self.replicated_step: int | None = None
+        self._replicated_step: int | None = None
         """The newest step that the peer holds for all local ranks."""
         self._server = SlotServer(self._pool, me.pod_ip, self._take_replica)
+        self._replication = Replication(self.own_marks, self.address, self._replicated)
+        if me.memory_replicas:
+            self._replication.start()
         self._pool.touch()
 
     @property
@@ -87,6 +92,7 @@ class CheckpointMemory:
         return self._server.address
 
     def close(self) -> None:
+        self._replication.stop()
         self._server.close()
         self._pool.close()
 
@@ -94,6 +100,7 @@ class CheckpointMemory:
 
     def inventory(self) -> Inventory:
         """What is here, now that no process runs."""
+        self._replication.follow(None)
         with self._lock:
             self._own = []
             self._pool.sum_up()
@@ -131,7 +138,7 @@ class CheckpointMemory:
             self._agreed = agreed
             self._pool.forget_after(checkpoint)
             self._resumed = None
-            self.replicated_step = None
+            self._replicated_step = None
             if checkpoint is not None:
                 tier = Tier.PEER if agreed.from_peer else Tier.MEMORY
                 self._resumed = {"round": agreed.round, "step": checkpoint.step, "tier": tier}
@@ -139,6 +146,7 @@ class CheckpointMemory:
             elif agreed.round > 1:
                 self._resumed = {"round": agreed.round, "step": None, "tier": Tier.STORAGE}
                 logger.info("round=%d: no checkpoint in memory is complete", agreed.round)
+        self._replication.follow(agreed.peer)
 
     def write_files(
         self, directory: Path, ranks: Sequence[int], failures_per_hour: float | None
@@ -194,9 +202,12 @@ class CheckpointMemory:
         marks = self.own_marks()
         return {
             "step": min(mark.step for mark in marks) if marks else None,
-            "replicatedStep": self.replicated_step,
+            "replicatedStep": self._replicated_step,
             "resumed": self._resumed,
         }
+
+    def _replicated(self, step: int) -> None:
+        self._replicated_step = step
 
     def _take_replica(self, mark: Mark, address: str) -> bool:
         """Fetch what a peer offers, and tell whether it is here."""

@@ -154,11 +154,12 @@ class Meeting:
             self._rank, announcements, self._address, server_port=self._server.port if self._server else None
         )
         agents = PrefixStore("dlr/agents", connect(bootstrap.master_addr, bootstrap.master_port))
-        agreement = Agreement(agents, world.round, self._rank, self._memory, self._wait, self._abandoned)
+        rank, size = self._rank, len(world.members)
+        agreement = Agreement(agents, world.round, rank, size, self._memory, self._wait, self._abandoned)
         agreement.say_here()
-        if self._rank == 0:
-            self._wait(agents, [f"here/{rank}" for rank in range(len(world.members))])
-            agreement.lead(len(world.members))
+        if rank == 0:
+            self._wait(agents, [f"here/{rank}" for rank in range(size)])
+            agreement.lead()
         else:
             agreement.follow()
         agents.set_timeout(timedelta(seconds=STORE_TIMEOUT_SECONDS))

@@ -6,6 +6,7 @@ It writes `ROUND.RANK` lines into OUT: what it resumes from, and its steps. On a
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import sys
 import time
@@ -14,6 +15,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+import dlr
+from agent.memory.fetch import fetch
 from agent.memory.slot import DamagedError, Mark, Part, Slot, lay_out
 
 HEADER = lay_out([Part("weights", "int64", (1024,), 8192)])
@@ -35,6 +38,11 @@ def main() -> None:
         assert own.mark == Mark(resume["round"], resume["step"], rank, size), own.mark
         step = int(own.tensor(HEADER.entries[0])[0])
         assert step == resume["step"]
+    elif resume["tier"] == "memory":
+        wanted = {int(r): at for r, at in resume["shards"].items()}
+        assert sorted(wanted) == list(range(resume["worldSize"]))
+        steps = {read(at, Mark(resume["round"], resume["step"], r, len(wanted))) for r, at in wanted.items()}
+        (step,) = steps
     print(f"resumed {step}", file=log)
     dist.init_process_group("gloo")
     slots = [Slot.open(path) for path in told["slots"]]
@@ -48,9 +56,21 @@ def main() -> None:
         slot.commit(Mark(told["round"], step, rank, size), HEADER)
         slot.sum_up()
         print(f"step {step}", file=log)
+        dlr.report_step(step)
         while (out / f"hold-{step}").exists():
             time.sleep(0.01)
         time.sleep(float(os.environ.get("STEP_SECONDS", "0.02")))
+
+
+def read(at: str, mark: Mark) -> int:
+    if at.startswith("tcp://"):
+        slot = Slot(mmap.mmap(-1, 1 << 20))
+        fetch(at.removeprefix("tcp://"), mark, slot)
+    else:
+        slot = Slot.open(at)
+        slot.verify()
+        assert slot.mark == mark
+    return int(slot.tensor(HEADER.entries[0])[0])
 
 
 if __name__ == "__main__":
