@@ -326,6 +326,12 @@ class PeerDeathTexts:
         return self._following.search(text) is not None and self._own.search(text) is None
 
 
+# --- Checkpoints in memory: what an agent tells each of its training processes -----------------------------
+
+ENV_CHECKPOINT_FILE = "DLR_CHECKPOINT_FILE"
+"""Names a JSON file (`CheckpointFile`), written anew for each start of the process."""
+
+
 # --- The progress record: what a training process tells its agent through a file --------------------------
 
 ENV_PROGRESS_FILE = "DLR_PROGRESS_FILE"
