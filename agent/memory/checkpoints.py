@@ -20,7 +20,6 @@ from agent.memory.pool import (
     SLOTS_PER_RANK,
     SMALLEST_BYTES,
     Pool,
-    PooledSlot,
     assign,
     oldest_first,
     slot_for_replica,
@@ -28,7 +27,7 @@ from agent.memory.pool import (
 from agent.memory.replication import Replication
 from agent.memory.resume import Checkpoint, Inventory
 from agent.memory.server import SlotServer
-from agent.memory.slot import Mark
+from agent.memory.slot import Mark, Slot
 from agent.monitor.oom import OomWatch
 from crds.protocol import ENV_CHECKPOINT_FILE, CheckpointFile, MemoryStatus, ResumedStatus, ResumeFile, Tier
 
@@ -73,9 +72,9 @@ class CheckpointMemory:
         self._lock = threading.Lock()
         """Of what follows."""
         self._agreed = Agreed(0)
-        self._own: list[list[PooledSlot]] = []
+        self._own: list[list[Slot]] = []
         """The slots of the processes that run, by local rank; none while none runs."""
-        self._incoming: list[PooledSlot] = []
+        self._incoming: list[Slot] = []
         """Those that a fetch writes into now."""
         self._resumed: ResumedStatus | None = None
         self._replicated_step: int | None = None
@@ -121,9 +120,9 @@ class CheckpointMemory:
             if self._pool.find(checkpoint, rank) is not None:
                 return
             free = [
-                pooled
-                for pooled in oldest_first(self._pool.slots)
-                if pooled not in self._incoming and not _is_of(pooled, checkpoint)
+                slot
+                for slot in oldest_first(self._pool.slots)
+                if slot not in self._incoming and not _is_of(slot, checkpoint)
             ]
             if not free:
                 raise FetchError("every slot here holds a part of that checkpoint already")
@@ -170,14 +169,14 @@ class CheckpointMemory:
                 self._pool.find(checkpoint, rank) if checkpoint is not None and not reshard else None
                 for rank in ranks
             ]
-            usable = [pooled for pooled in self._pool.slots if pooled not in self._incoming]
+            usable = [slot for slot in self._pool.slots if slot not in self._incoming]
             self._own = assign(usable, resumed)
             own = self._own
         environments = []
         for local_rank, (slots, slot) in enumerate(zip(own, resumed, strict=True)):
             content: CheckpointFile = {
                 "round": agreed.round,
-                "slots": [pooled.path for pooled in slots],
+                "slots": [each.path for each in slots],
                 "resume": self._resume(agreed, slot),
             }
             if failures_per_hour is not None:
@@ -192,8 +191,8 @@ class CheckpointMemory:
     def own_marks(self) -> list[Mark] | None:
         """The newest checkpoint in memory, of each local rank; None if one has none, or no process runs."""
         with self._lock:
-            own, summed = self._own, dict((id(pooled), mark) for pooled, mark in self._pool.held())
-        marks = [max((summed[id(p)] for p in slots if id(p) in summed), default=None) for slots in own]
+            own, held = self._own, dict(self._pool.held())
+        marks = [max((held[slot] for slot in slots if slot in held), default=None) for slots in own]
         found = [mark for mark in marks if mark is not None]
         return found if found and len(found) == len(marks) else None
 
@@ -214,7 +213,7 @@ class CheckpointMemory:
         with self._lock:
             if any(held == mark for _, held in self._pool.held()):
                 return True
-            taken = [*(pooled for slots in self._own for pooled in slots), *self._incoming]
+            taken = [*(slot for slots in self._own for slot in slots), *self._incoming]
             target = None
             if self._own:  # else the next round is being agreed upon
                 target = slot_for_replica((p for p in self._pool.slots if p not in taken), mark.rank)
@@ -231,7 +230,7 @@ class CheckpointMemory:
 
     def _fetch_into(
         self,
-        target: PooledSlot,
+        target: Slot,
         mark: Mark,
         address: str,
         agreed: Agreed,
@@ -249,19 +248,19 @@ class CheckpointMemory:
             return self._agreed is agreed and not abandoned.is_set()
 
         try:
-            fetch(address, mark, target.slot, goes_on=goes_on, share=share)
+            fetch(address, mark, target, goes_on=goes_on, share=share)
             with self._lock:
                 if not goes_on():
                     raise FetchError("it is not wanted any more")
-                target.slot.seal()
-                if target.slot.mark != mark:
-                    target.slot.begin()
+                target.seal()
+                if target.mark != mark:
+                    target.begin()
                     raise FetchError(f"{address} sent another checkpoint")
         finally:
             with self._lock:
                 self._incoming.remove(target)
 
-    def _resume(self, agreed: Agreed, slot: PooledSlot | None) -> ResumeFile:
+    def _resume(self, agreed: Agreed, slot: Slot | None) -> ResumeFile:
         checkpoint = agreed.checkpoint
         if checkpoint is None:
             return {"tier": Tier.STORAGE}
@@ -279,14 +278,14 @@ class CheckpointMemory:
 
     def _shards(self, checkpoint: Checkpoint, shards: Mapping[str, frozenset[int]]) -> dict[str, str]:
         found = {str(rank): f"tcp://{address}" for address, ranks in shards.items() for rank in ranks}
-        for pooled, mark in self._pool.held():
+        for slot, mark in self._pool.held():
             if Checkpoint(mark.round, mark.step, mark.world_size) == checkpoint:
-                found[str(mark.rank)] = pooled.path
+                found[str(mark.rank)] = slot.path
         return found
 
 
-def _is_of(pooled: PooledSlot, checkpoint: Checkpoint) -> bool:
-    mark = pooled.slot.mark
+def _is_of(slot: Slot, checkpoint: Checkpoint) -> bool:
+    mark = slot.mark
     return mark is not None and Checkpoint(mark.round, mark.step, mark.world_size) == checkpoint
 
 

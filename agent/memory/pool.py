@@ -13,7 +13,6 @@ import mmap
 import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from agent.memory.resume import Checkpoint
 from agent.memory.slot import Commit, DamagedError, Mark, Slot
@@ -33,19 +32,6 @@ _MADV_POPULATE_WRITE = 23
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-@dataclass(frozen=True)
-class PooledSlot:
-    """A slot, and its file."""
-
-    slot: Slot
-    descriptor: int
-
-    @property
-    def path(self) -> str:
-        """Where another process of this user in this container opens it."""
-        return f"/proc/{os.getpid()}/fd/{self.descriptor}"
-
-
 class Pool:
     """The slots of one agent, which may be used as soon as it is made.
 
@@ -59,14 +45,16 @@ class Pool:
 
     def __init__(self, total_bytes: int, count: int) -> None:
         size = total_bytes // count // mmap.PAGESIZE * mmap.PAGESIZE
-        self.slots: list[PooledSlot] = []
+        self.slots: list[Slot] = []
         self._maps: list[mmap.mmap] = []
+        self._descriptors: list[int] = []
         self._stop_event = threading.Event()
         for _ in range(count):
             descriptor = os.memfd_create("dlr-slot", os.MFD_CLOEXEC)
             os.ftruncate(descriptor, size)
             self._maps.append(mmap.mmap(descriptor, size))
-            self.slots.append(PooledSlot(Slot(self._maps[-1]), descriptor))
+            self._descriptors.append(descriptor)
+            self.slots.append(Slot(self._maps[-1], descriptor))
 
     def touch(self) -> None:
         """Begin to have the kernel give all pages, in the background: the first touch is what costs."""
@@ -75,38 +63,38 @@ class Pool:
     def close(self) -> None:
         """Give the memory back, as soon as no process has it mapped."""
         self._stop_event.set()
-        for pooled in self.slots:
-            os.close(pooled.descriptor)
+        for descriptor in self._descriptors:
+            os.close(descriptor)
 
-    def held(self) -> Iterator[tuple[PooledSlot, Mark]]:
+    def held(self) -> Iterator[tuple[Slot, Mark]]:
         """Each slot that holds a checkpoint with its sums."""
-        for pooled in self.slots:
-            mark = pooled.slot.mark
-            if mark is not None and pooled.slot.commit_word is Commit.SUMMED:
-                yield pooled, mark
+        for slot in self.slots:
+            mark = slot.mark
+            if mark is not None and slot.commit_word is Commit.SUMMED:
+                yield slot, mark
 
-    def find(self, checkpoint: Checkpoint, rank: int) -> PooledSlot | None:
+    def find(self, checkpoint: Checkpoint, rank: int) -> Slot | None:
         """The slot that holds this rank's part of that checkpoint."""
         wanted = Mark(checkpoint.round, checkpoint.step, rank, checkpoint.world_size)
-        return next((pooled for pooled, mark in self.held() if mark == wanted), None)
+        return next((slot for slot, mark in self.held() if mark == wanted), None)
 
     def sum_up(self) -> None:
         """Add the sums where a process was ended before it could. No process may run."""
-        for pooled in self.slots:
+        for slot in self.slots:
             try:
-                pooled.slot.sum_up()
+                slot.sum_up()
             except DamagedError as error:
                 logger.warning("a checkpoint in memory is not used: %s", error)
-                pooled.slot.damaged()
+                slot.damaged()
 
     def forget_after(self, checkpoint: Checkpoint | None) -> None:
         """Open every slot that is newer than what was agreed upon: it belongs to a history that has ended."""
-        for pooled in self.slots:
-            mark = pooled.slot.mark
+        for slot in self.slots:
+            mark = slot.mark
             if mark is not None and (
                 checkpoint is None or (mark.round, mark.step) > (checkpoint.round, checkpoint.step)
             ):
-                pooled.slot.begin()
+                slot.begin()
 
     def _touch(self) -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), TOUCH_NICENESS)  # of this thread alone
@@ -121,12 +109,12 @@ class Pool:
                     bytes(memoryview(memory)[start : start + length : mmap.PAGESIZE])  # an older kernel
 
 
-def oldest_first(pooled: Iterable[PooledSlot]) -> list[PooledSlot]:
+def oldest_first(slots: Iterable[Slot]) -> list[Slot]:
     """Those that hold nothing, and then by what they hold."""
-    return sorted(pooled, key=lambda each: _age(each.slot.mark))
+    return sorted(slots, key=lambda slot: _age(slot.mark))
 
 
-def assign(slots: Iterable[PooledSlot], resumed: Sequence[PooledSlot | None]) -> list[list[PooledSlot]]:
+def assign(slots: Iterable[Slot], resumed: Sequence[Slot | None]) -> list[list[Slot]]:
     """Give each local rank its two slots: first what it resumes from, then those that hold the oldest.
 
     Args:
@@ -143,7 +131,7 @@ def assign(slots: Iterable[PooledSlot], resumed: Sequence[PooledSlot | None]) ->
     return given
 
 
-def slot_for_replica(slots: Iterable[PooledSlot], rank: int) -> PooledSlot | None:
+def slot_for_replica(slots: Iterable[Slot], rank: int) -> Slot | None:
     """Where a replica of `rank` is to be written: into the oldest that is not the newest of its rank.
 
     Args:
@@ -152,15 +140,15 @@ def slot_for_replica(slots: Iterable[PooledSlot], rank: int) -> PooledSlot | Non
     newest: dict[int, Mark] = {}
     candidates = oldest_first(slots)
     for each in candidates:
-        if (mark := each.slot.mark) is not None:
+        if (mark := each.mark) is not None:
             newest[mark.rank] = max(mark, newest.get(mark.rank, mark))
     round_ = max((mark.round for mark in newest.values()), default=0)
     for each in candidates:
-        mark = each.slot.mark
+        mark = each.mark
         if mark is None or mark != newest[mark.rank]:
             return each
     # As many ranks as slots: those of worlds that have ended give way.
-    return next((each for each in candidates if (m := each.slot.mark) and m.round < round_), None)
+    return next((each for each in candidates if (m := each.mark) and m.round < round_), None)
 
 
 def _age(mark: Mark | None) -> tuple[int, int]:

@@ -13,10 +13,10 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
 import socket
 import threading
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from agent.memory.pool import Pool
@@ -83,11 +83,11 @@ class SlotServer:
             _send(connection, {"held": held})
             return
         wanted = (int(request["round"]), int(request["step"]), int(request["rank"]))
-        for pooled, mark in self._pool.held():
+        for slot, mark in self._pool.held():
             if (mark.round, mark.step, mark.rank) != wanted:
                 continue
             try:
-                used = pooled.slot.used_bytes()
+                used = slot.used_bytes()
             except DamagedError:
                 continue
             start, stop = int(request.get("start") or 0), int(request.get("stop") or used)
@@ -95,7 +95,7 @@ class SlotServer:
                 _send(connection, {"error": f"it has {used} bytes"})
                 return
             _send(connection, {"bytes": stop - start})
-            with os.fdopen(os.dup(pooled.descriptor), "rb") as file:  # sendfile(2), by offset
+            with Path(slot.path).open("rb") as file:  # for sendfile(2)
                 connection.sendfile(file, start, stop - start)
             return
         _send(connection, {"error": "it is not here"})

@@ -13,18 +13,23 @@ is there, in a single store of eight bytes. So whenever a writer is killed, the 
 that it is not; every rank has two, and writes into the one that is not its newest. The sums follow the
 commit, since reading all once more takes as long again as the copy; who finds a slot WHOLE but not SUMMED
 adds them.
+
+Who reads a slot for longer than a moment (to send it, to write it to storage) holds its lock meanwhile,
+shared; who writes into it holds it alone. It is flock(2)'s, so a process that dies gives it back.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import mmap
 import os
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from enum import IntEnum
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -110,9 +115,9 @@ class Header:
     @property
     def layout(self) -> str:
         """The same for states of the same names, types and shapes: 16 hexadecimal digits."""
-        return hashlib.sha256(self.encode()).hexdigest()[:16]
+        return hashlib.sha256(self.encoded).hexdigest()[:16]
 
-    @property
+    @cached_property
     def end(self) -> int:
         """Where the tensors end, in bytes: here the header begins."""
         return max((entry.offset + _padded(entry.nbytes) for entry in self.entries), default=CONTROL_BYTES)
@@ -120,9 +125,10 @@ class Header:
     @property
     def slot_bytes(self) -> int:
         """How large a slot must be for it."""
-        return self.end + _padded(len(self.encode())) + _padded(_WORD_BYTES * (len(self.entries) + 1))
+        return self.end + _padded(len(self.encoded)) + _padded(_WORD_BYTES * (len(self.entries) + 1))
 
-    def encode(self) -> bytes:
+    @cached_property
+    def encoded(self) -> bytes:
         return json.dumps([asdict(entry) for entry in self.entries], separators=(",", ":")).encode()
 
     @classmethod
@@ -171,25 +177,48 @@ class Slot:
 
     Args:
         memory: all of it, writable.
+        descriptor: of its file, to lock it; whoever opened it closes it.
     """
 
-    def __init__(self, memory: mmap.mmap) -> None:
+    def __init__(self, memory: mmap.mmap, descriptor: int = -1) -> None:
         self.size = len(memory)
         self._memory = memory
+        self._descriptor = descriptor
         self._words = memoryview(memory)[:CONTROL_BYTES].cast("q")
 
     @classmethod
     def open(cls, path: str) -> Slot:
-        """Map the slot in that file, such as /proc/1/fd/12.
+        """Map the slot in that file, such as /proc/1/fd/12. The file stays open as long as the process.
 
         Raises:
             OSError, ValueError: there is none.
         """
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            return cls(mmap.mmap(descriptor, 0))
-        finally:
+            return cls(mmap.mmap(descriptor, 0), descriptor)
+        except BaseException:
             os.close(descriptor)
+            raise
+
+    @property
+    def path(self) -> str:
+        """By which another process of this user opens it, as long as this one lives."""
+        return f"/proc/{os.getpid()}/fd/{self._descriptor}"
+
+    def lock(self, *, shared: bool) -> bool:
+        """Take the lock, if that needs no waiting. `unlock` gives it back.
+
+        Args:
+            shared: to read; else to write.
+        """
+        try:
+            fcntl.flock(self._descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def unlock(self) -> None:
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     # Writing.
 
@@ -203,7 +232,7 @@ class Slot:
         Raises:
             TooSmallError: header and sums do not fit.
         """
-        data, words = header.encode(), self._words
+        data, words = header.encoded, self._words
         if header.slot_bytes > self.size:
             raise TooSmallError(f"{header.slot_bytes:,} bytes do not fit into a slot of {self.size:,}")
         self._memory[header.end : header.end + len(data)] = data
@@ -289,21 +318,31 @@ class Slot:
         except (AttributeError, RuntimeError, TypeError, ValueError) as error:
             raise DamagedError(f"{entry.name} cannot be read: {error}") from error
 
-    def verify(self) -> Header:
-        """Compare all that is in it with its sums, which it has.
+    def data(self, entry: Entry) -> bytes:
+        """A copy of the bytes of one tensor."""
+        return self._memory[entry.offset : entry.offset + entry.nbytes]
+
+    def verify(self, only: Collection[Entry] | None = None) -> Header:
+        """Compare what is in it with its sums, which it has.
+
+        Args:
+            only: these tensors and the header; None for all.
 
         Raises:
             DamagedError: it names the first tensor that differs.
         """
         header = self.header()
-        start = self._sums_at(header)
-        count = len(header.entries) + 1
-        written = memoryview(self._memory)[start : start + _WORD_BYTES * count].cast("q")
-        for entry, sum_, expected in zip((*header.entries, None), self._sums(header), written, strict=True):
-            if sum_ != expected:
-                what = "its header" if entry is None else entry.name
-                raise DamagedError(f"{what} is not what was written: its sum is {sum_:#x}, not {expected:#x}")
+        written = self.sums(header)
+        for entry, expected in zip(header.entries, written, strict=False):
+            if only is None or entry in only:
+                self._compare(entry.name, self._sum(entry.offset, entry.nbytes), expected)
+        self._compare("its header", self._sum_of_header(header), written[-1])
         return header
+
+    @staticmethod
+    def _compare(what: str, sum_: int, expected: int) -> None:
+        if sum_ != expected:
+            raise DamagedError(f"{what} is not what was written: its sum is {sum_:#x}, not {expected:#x}")
 
     def used_bytes(self) -> int:
         """From the beginning to the end of the sums: what a copy of it needs.
@@ -320,14 +359,26 @@ class Slot:
         for word in range(_Word.STEP, len(_Word)):
             self._words[word] = words[word]
 
+    def whole(self) -> Tensor:
+        """A view of all of it, as bytes."""
+        return torch.frombuffer(self._memory, dtype=torch.uint8)
+
     def bytes(self, start: int, stop: int) -> memoryview:
         """A view of a range of it, without a copy."""
         return memoryview(self._memory)[start:stop]
 
+    def sums(self, header: Header) -> Sequence[int]:
+        """Those that were written down: of each tensor, and of the header with the control words."""
+        start = self._sums_at(header)
+        return memoryview(self._memory)[start : start + _WORD_BYTES * (len(header.entries) + 1)].cast("q")
+
     def _sums(self, header: Header) -> Sequence[int]:
         tensors = [self._sum(entry.offset, entry.nbytes) for entry in header.entries]
+        return [*tensors, self._sum_of_header(header)]
+
+    def _sum_of_header(self, header: Header) -> int:
         words = self._words[_Word.STEP :].tolist()[: len(_Word) - _Word.STEP]
-        return [*tensors, _wrapped(self._sum(header.end, words[-1]) + sum(words))]
+        return _wrapped(self._sum(header.end, words[-1]) + sum(words))
 
     def _sum(self, offset: int, nbytes: int) -> int:
         """Of the 64-bit words, modulo 2⁶⁴; what a tensor leaves of its last word is not its own."""
@@ -346,6 +397,11 @@ class Slot:
         start = self._sums_at(header)
         data = struct.pack(f"{len(sums)}q", *sums)
         self._memory[start : start + len(data)] = data
+
+
+def header_offset(control: bytes) -> int:
+    """Where the header begins, by the first `CONTROL_BYTES` of a slot."""
+    return int(struct.unpack_from("q", control, _WORD_BYTES * _Word.HEADER_OFFSET)[0])
 
 
 def _entry(**fields: object) -> Entry:
