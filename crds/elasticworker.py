@@ -74,6 +74,7 @@ class ExitClass(StrEnum):
     HARDWARE_ERROR = "HardwareError"
     CHECK_FAILED = "CheckFailed"
     HANG = "Hang"
+    DAMAGED_CHECKPOINT = "DamagedCheckpoint"
     UNKNOWN = "Unknown"
 
 

@@ -303,6 +303,9 @@ ITS_OWN_FAILURE = (
 )
 """A text with one of these tells of the process's own failure, whatever else it says."""
 
+DAMAGED_CHECKPOINT = "DamagedCheckpointError"
+"""The exception of a process whose checkpoint in memory is not what was written: the next start goes on from
+another one."""
 KILLED_BY = "the process was killed by"
 FROM_OUTSIDE = "from outside (dlr did not send it)"
 EXITED_WITH = "the process exited with code"
