@@ -177,7 +177,7 @@ class Slot:
 
     Args:
         memory: all of it, writable.
-        descriptor: of its file, to lock it; whoever opened it closes it.
+        descriptor: of its file, to lock it; `close` closes it.
     """
 
     def __init__(self, memory: mmap.mmap, descriptor: int = -1) -> None:
@@ -188,7 +188,7 @@ class Slot:
 
     @classmethod
     def open(cls, path: str) -> Slot:
-        """Map the slot in that file, such as /proc/1/fd/12. The file stays open as long as the process.
+        """Map the slot in that file, such as /proc/1/fd/12.
 
         Raises:
             OSError, ValueError: there is none.
@@ -219,6 +219,12 @@ class Slot:
 
     def unlock(self) -> None:
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Give back its file. The memory stays mapped as long as there are views of it."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
     # Writing.
 

@@ -149,7 +149,7 @@ class _Save:
             planner = SlotPlanner(lambda name: slot.tensor(entries[name]), self._leaves)
             results = self._writer.write_data(save_plan(mine, self._leaves, prefix), planner).wait()
         finally:
-            slot.unlock()
+            slot.close()  # with its lock
         names = sorted({result.storage_data.relative_path for result in results})
         files = [storage.describe(self.working / name) for name in names]
         storage.write_atomically(self.working / f"part-{request.rank}", pickle.dumps((results, files)))
