@@ -199,6 +199,14 @@ class Session:
         """As the job says it now."""
         return (self.watcher.view() or JobView()).hang_timeout_seconds
 
+    def failures_per_hour(self) -> float | None:
+        """Of the job so far, by its first hour at least; None where it does not say when it began."""
+        view = self.watcher.view() or JobView()
+        if view.started_at is None:
+            return None
+        hours = (datetime.now(timezone.utc) - view.started_at).total_seconds() / 3600
+        return view.failures / max(hours, 1.0)
+
     def api_silent_seconds(self) -> float:
         """How long the API server has not answered anything."""
         return self._api.silent_seconds()

@@ -185,6 +185,31 @@ class RoundStatus(TypedDict):
     nonFiniteStep: int | None
 
 
+class Tier(Word):
+    """Where a checkpoint is."""
+
+    MEMORY = "memory"
+    PEER = "peer"
+    """In memory too, but parts of it had to be fetched from other Pods. Processes are told `memory`."""
+    STORAGE = "storage"
+
+
+class ResumedStatus(TypedDict):
+    """`status.agent.memory.resumed`."""
+
+    round: int
+    step: int | None
+    tier: Tier
+
+
+class MemoryStatus(TypedDict):
+    """`status.agent.memory`."""
+
+    step: int | None
+    replicatedStep: int | None
+    resumed: ResumedStatus | None
+
+
 class UsageStatus(TypedDict):
     """`status.agent.usage`."""
 
@@ -244,6 +269,7 @@ class AgentStatus(TypedDict):
     progress: ProgressStatus | None
     rounds: list[RoundStatus]
     usage: UsageStatus | None
+    memory: MemoryStatus | None
     accelerators: AcceleratorsStatus | None
     check: CheckStatus | None
 
@@ -278,6 +304,9 @@ ITS_OWN_FAILURE = (
 )
 """A text with one of these tells of the process's own failure, whatever else it says."""
 
+DAMAGED_CHECKPOINT = "DamagedCheckpointError"
+"""The exception of a process whose checkpoint in memory is not what was written: the next start goes on from
+another one."""
 KILLED_BY = "the process was killed by"
 FROM_OUTSIDE = "from outside (dlr did not send it)"
 EXITED_WITH = "the process exited with code"
@@ -327,6 +356,37 @@ class PeerDeathTexts:
         silent = not message or message.startswith((KILLED_BY, EXITED_WITH))
         text = f"{message}\n{log_tail}" if silent else message
         return self._following.search(text) is not None and self._own.search(text) is None
+
+
+# --- Checkpoints in memory: what an agent tells each of its training processes -----------------------------
+
+ENV_CHECKPOINT_FILE = "DLR_CHECKPOINT_FILE"
+"""Names a JSON file (`CheckpointFile`), written anew for each start of the process."""
+
+
+class ResumeFile(TypedDict, total=False):
+    """`resume` in the file. Of tier storage it has `tier` alone."""
+
+    tier: Tier
+    round: int
+    step: int
+    worldSize: int
+    slot: str
+    """The file of this rank's slot, if the world has the size that it had."""
+    shards: dict[str, str]
+    """Where each rank of the world of another size is, by rank: a file, or tcp://host:port."""
+
+
+class CheckpointFile(TypedDict, total=False):
+    """What the file says."""
+
+    round: int
+    """Of the marks that the process writes."""
+    slots: list[str]
+    """The files of its two slots. Where it resumes from one of them, that is the first."""
+    resume: ResumeFile | None
+    failuresPerHour: float
+    """Of the job so far; absent where nothing is known."""
 
 
 # --- The progress record: what a training process tells its agent through a file --------------------------

@@ -74,8 +74,8 @@ class ProgressFiles:
 
     def __init__(self, *, told: bool = False) -> None:
         self.told = told
-        self._directory = Path(tempfile.mkdtemp(prefix="dlr_"))
-        self._metrics = self._directory / "runtime_metrics.json"
+        self.directory = Path(tempfile.mkdtemp(prefix="dlr_"))
+        self._metrics = self.directory / "runtime_metrics.json"
         self._steps: list[Path] = []
         self._since = time.time()
         self.generation = 0
@@ -94,7 +94,7 @@ class ProgressFiles:
             path.unlink(
                 missing_ok=True
             )  # a process that lingers goes on writing into a file that nobody reads
-        self._steps = [self._directory / f"step.{rank}" for rank in range(local_world_size)]
+        self._steps = [self.directory / f"step.{rank}" for rank in range(local_world_size)]
         for path in self._steps:
             path.write_bytes(bytes(_RECORD.size))
         self._since = time.time()
@@ -141,10 +141,10 @@ class ProgressFiles:
     @property
     def marker(self) -> str:
         """How a variable begins that this agent's training processes have, and no other process."""
-        return f"{ENV_PROGRESS_FILE}={self._directory}/"
+        return f"{ENV_PROGRESS_FILE}={self.directory}/"
 
     def remove(self) -> None:
-        shutil.rmtree(self._directory, ignore_errors=True)
+        shutil.rmtree(self.directory, ignore_errors=True)
 
     def _read_metrics(self) -> StepReport | None:
         path = Path(os.environ.get(ENV_RUNTIME_METRICS) or self._metrics)

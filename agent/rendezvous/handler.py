@@ -21,6 +21,7 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousTimeoutError,
 )
 
+from agent.memory.checkpoints import CheckpointMemory
 from agent.rendezvous.meeting import Meeting, MeetingTimeoutError, RoundStores, SupersededError
 from agent.rendezvous.world import ExitReason, Verb, World
 from agent.report.failure import Failure, failure_of_process
@@ -53,6 +54,8 @@ class DlrRendezvousHandler(RendezvousHandler):
 
     def __init__(self, run_id: str, session: Session, *, join_timeout_seconds: float) -> None:
         self.session = session
+        self.memory: CheckpointMemory | None = None
+        """The checkpoints that this agent keeps; stock torchrun's keeps none."""
         self._run_id = run_id
         self._join_timeout_seconds = join_timeout_seconds
         self._round_stores: RoundStores | None = None
@@ -122,7 +125,8 @@ class DlrRendezvousHandler(RendezvousHandler):
         session = self.session
         rank, size = world.members.index(session.member), len(world.members)
         logger.info("joining round=%d rank=%d of=%d", world.round, rank, size)
-        meeting = Meeting(world, rank, session.environment.pod_ip, self._join_timeout_seconds)
+        address, timeout_seconds = session.environment.pod_ip, self._join_timeout_seconds
+        meeting = Meeting(world, rank, address, timeout_seconds, self.memory)
         try:
             stores = meeting.hold(session.watcher.fileno(), lambda: session.is_newest(world))
         except MeetingTimeoutError as error:

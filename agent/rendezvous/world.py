@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -73,6 +74,9 @@ class JobView:
     active_check: str = ""
     """The NodeCheck that the job's idle workers are in."""
     hang_timeout_seconds: float = HANG_TIMEOUT_SECONDS
+    failures: int = 0
+    """Worlds that broke because training processes failed."""
+    started_at: datetime | None = None
 
     @classmethod
     def parse(cls, job: Mapping[str, Any]) -> JobView:
@@ -84,7 +88,16 @@ class JobView:
             World.parse(status.get("rendezvous") or {}),
             str(status.get("activeCheck") or ""),
             float(policy.get("hangTimeoutSeconds") or HANG_TIMEOUT_SECONDS),
+            sum(map(int, (status.get("restarts") or {}).values())),
+            _time(status.get("startTime")),
         )
+
+
+def _time(text: Any) -> datetime | None:
+    try:
+        return datetime.fromisoformat(str(text).replace("Z", "+00:00"))
+    except ValueError:
+        return None
 
 
 class Verb(Enum):

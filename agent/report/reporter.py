@@ -26,7 +26,7 @@ from agent.node_check.report import CheckReport
 from agent.report.failure import Failure
 from agent.report.refusal import final_refusal
 from agent.report.timestamps import rfc3339
-from crds.protocol import PROTOCOL, AcceleratorsStatus, AgentState
+from crds.protocol import PROTOCOL, AcceleratorsStatus, AgentState, MemoryStatus
 
 logger = logging.getLogger(__name__)
 
@@ -158,6 +158,7 @@ class Reporter(threading.Thread):
         self._pending.put(first)
         self._latest = first
         self._figures: Callable[[], Figures] | None = None
+        self._memory: Callable[[], MemoryStatus | None] = lambda: None
         self._progress_due_at: float | None = None
         self._last_written_at = float("-inf")
         self._checkpoint_reported_at = float("-inf")
@@ -177,6 +178,10 @@ class Reporter(threading.Thread):
         It may look at `latest`, and must not report anything.
         """
         self._figures = figures
+
+    def follow_memory(self, memory: Callable[[], MemoryStatus]) -> None:
+        """Have every report say what `memory` returns; it is no reason to write one."""
+        self._memory = memory
 
     def report(
         self, state: AgentState, observed_round: int | None = None, failure: Failure | None = None
@@ -296,7 +301,12 @@ class Reporter(threading.Thread):
         if report is None:
             return
         usage = self._usage()
-        status = {**self._facts, **report.to_status(), "usage": usage.to_status() if usage else None}
+        status = {
+            **self._facts,
+            **report.to_status(),
+            "usage": usage.to_status() if usage else None,
+            "memory": self._memory(),
+        }
         try:
             self._api.merge_patch(self._path, {"status": {"agent": status}})
         except ApiError as error:

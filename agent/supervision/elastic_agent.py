@@ -13,6 +13,7 @@ import select
 import signal
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 from torch.distributed import DistError
@@ -99,6 +100,7 @@ class DlrElasticAgent(LocalElasticAgent):
             lambda: self._session.reporter.latest.observed_round,
             self.progress_files,
             stack_files,
+            self._tell_checkpoints if spec.rdzv_handler.memory is not None else None,
         )
         super().__init__(
             spec,
@@ -108,6 +110,7 @@ class DlrElasticAgent(LocalElasticAgent):
             log_line_prefix_template=log_line_prefix_template,
         )
         self._session = spec.rdzv_handler.session
+        self._memory = spec.rdzv_handler.memory
         self._stop_grace_seconds = stop_grace_seconds
         self._failure_grace_seconds = min(failure_grace_seconds, stop_grace_seconds)
         self._exit_barrier_seconds = exit_barrier_seconds
@@ -251,6 +254,10 @@ class DlrElasticAgent(LocalElasticAgent):
         round_ = self._session.reporter.latest.observed_round
         self._hang_guard.begin(Started(round_, _global_ranks(worker_group)))
         return pids
+
+    def _tell_checkpoints(self, directory: Path, ranks: Sequence[int]) -> list[dict[str, str]]:
+        assert self._memory is not None
+        return self._memory.write_files(directory, ranks, self._session.failures_per_hour())
 
     def _await_warm_parent(self) -> None:
         """Wait until there is something to fork from, while the world is as it was.

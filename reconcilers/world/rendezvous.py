@@ -220,6 +220,7 @@ def given_up(published: Rendezvous, reason: str, now: datetime, *, broken: bool 
             "phase": RendezvousPhase.REFORMING,
             "reason": reason,
             "reforming_since": now,
+            "resume": None,
             "broken_round": published.round if broken else published.broken_round,
         }
     )
