@@ -1,0 +1,1 @@
+"""Checkpoints that cost a step, and leaving without loss."""
