@@ -35,8 +35,8 @@ from agent.rendezvous.world import (
 )
 from agent.report.failure import Failure
 from agent.report.heartbeat import Heartbeat
-from agent.report.reporter import Facts, Report, Reporter, is_of_this_pod, last_report
-from crds.protocol import AgentState, RendezvousPhase
+from agent.report.reporter import Departure, Facts, Report, Reporter, is_of_this_pod, last_report
+from crds.protocol import AgentState, RendezvousPhase, Tier
 
 logger = logging.getLogger(__name__)
 
@@ -182,6 +182,20 @@ class Session:
         newest, joined = (self.watcher.view() or JobView()).world, self._joined_world
         return newest is not None and joined is not None and newest.broken_round >= joined.round
 
+    def planned_tier(self, action: Action) -> Tier | None:
+        """Where the processes are to save their last step, if `action` ends the round by plan; None if not.
+
+        Memory serves only where no member's Pod goes.
+        """
+        newest, joined = (self.watcher.view() or JobView()).world, self._joined_world
+        if joined is None or self.peers_are_dead() or self.asks_where_it_hangs():
+            return None
+        if action.verb is Verb.EXIT:
+            return Tier.STORAGE if action.reason is ExitReason.JOB_SUSPENDED else None
+        if action.verb is Verb.WAIT:
+            return None
+        return Tier.MEMORY if newest is not None and newest.keeps(joined) else Tier.STORAGE
+
     def asks_where_it_hangs(self) -> bool:
         """Whether the round last joined is known to hang, and its members are asked where."""
         newest, joined = (self.watcher.view() or JobView()).world, self._joined_world
@@ -218,6 +232,11 @@ class Session:
     def stand_by(self, round_: int) -> None:
         """Report that nothing runs here any more, and that `round_` is known."""
         self.reporter.report(AgentState.READY, round_)
+
+    def note_departure(self, step: int) -> None:
+        """Have the next report say that the processes of the round last joined left after `step`, by vote."""
+        if self._joined_world is not None:
+            self.reporter.note_departure(Departure(self._joined_world.round, step))
 
     def _decide(self) -> tuple[Action, JobView]:
         view = self.watcher.take() or JobView()

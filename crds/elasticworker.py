@@ -36,6 +36,7 @@ from crds.protocol import (
     AcceleratorsStatus,
     AgentStatus,
     CheckStatus,
+    DepartureStatus,
     FailureStatus,
     PairProbeStatus,
     ProbeStatus,
@@ -224,6 +225,15 @@ class AgentCheck(Model):
     """The tests with others, one a round that it took part in."""
 
 
+@agreed(DepartureStatus)
+class Departure(Model):
+    """All training processes of a round left after the same step, by vote of their agents."""
+
+    round: Annotated[int, Field(ge=0)]
+    step: Annotated[int, Field(ge=0)]
+    """It is saved."""
+
+
 @agreed(AgentStatus)
 class AgentReport(Model):
     """`status.agent`, written by the agent alone; stale unless incarnation and podUid are current."""
@@ -250,6 +260,8 @@ class AgentReport(Model):
     usage: Usage | None = None
     accelerators: Accelerators | None = None
     check: AgentCheck | None = None
+    departure: Departure | None = None
+    """The last one of this agent's processes."""
 
 
 class WorkerExit(Model):

@@ -227,6 +227,13 @@ class CheckStatus(TypedDict):
     pairs: list[PairProbeStatus]
 
 
+class DepartureStatus(TypedDict):
+    """`status.agent.departure`."""
+
+    round: int
+    step: int
+
+
 class AgentStatus(TypedDict):
     """`status.agent`. What is None is absent in the object."""
 
@@ -245,6 +252,7 @@ class AgentStatus(TypedDict):
     usage: UsageStatus | None
     accelerators: AcceleratorsStatus | None
     check: CheckStatus | None
+    departure: DepartureStatus | None
 
 
 # --- Texts of failures that merely follow from a peer's death ---------------------------------------------
@@ -372,6 +380,9 @@ class Tier(IntEnum):
     STORAGE = 2
 
 
+EXIT_LEFT = 143
+"""With this code a process leaves by vote: as one that SIGTERM has ended."""
+
 GO_ON = 0
 
 
@@ -383,4 +394,3 @@ def hold_until(deadline: float) -> int:
 def leave_at(step: int, tier: Tier) -> int:
     """Go on to the first step that is `step` or a later one, save it in the tier, and leave."""
     return step << 2 | tier
-

@@ -63,6 +63,10 @@ class World:
         """Whether a later incarnation of `me` is a member."""
         return any(m.index == me.index and m.incarnation > me.incarnation for m in self.members)
 
+    def keeps(self, before: World) -> bool:
+        """Whether this world is formed, and has all members of the one before, in the same Pods."""
+        return self.phase is RendezvousPhase.FORMED and set(before.members) <= set(self.members)
+
 
 @dataclass(frozen=True)
 class JobView:

@@ -49,6 +49,8 @@ class Kind(IntEnum):
     """From the chair: all leave after `step`, which is kept in the tier."""
     OFF = 6
     """From the chair: nobody leaves by this vote."""
+    JOIN = 7
+    """To the chair, before all else: the agent of rank `number` is here."""
 
 
 class Message(NamedTuple):
@@ -88,6 +90,7 @@ class Chair:
         return self._deadline if self._answers is not None else None
 
     def join(self, rank: int) -> None:
+        """The agent of that rank can be reached."""
         self._present.add(rank)
 
     def lose(self, rank: int) -> Sent:
@@ -215,6 +218,9 @@ class Voter:
             self.close()
 
     def close(self) -> None:
-        """Take part in nothing more: the chair is lost, or this agent goes its own way. What was agreed stays."""
+        """Take part in nothing more: the chair is lost, or this agent goes its own way.
+
+        What was agreed stays.
+        """
         if self.stage is not Stage.AGREED:
             self.stage = Stage.CLOSED

@@ -77,7 +77,7 @@ def tier_to_leave(order: int, step: int) -> Tier | None:
 
 
 def leave() -> NoReturn:
-    """End this process, after `boundary` said so and the step was saved: the agent takes it for no failure."""
+    """End this process, after `boundary` said so and the step was saved. That is no failure."""
     raise SystemExit(EXIT_LEFT)
 
 
