@@ -7,7 +7,6 @@ once. A call of the store would block in C++.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import mmap
@@ -198,7 +197,8 @@ class Ballot:
 
     def _take(self, fd: int, *, all_live: bool) -> None:
         if self._chair is not None and fd == self._line.fileno():
-            self._accept()
+            for peer in self._accept():
+                self._take(peer, all_live=all_live)  # it has said who it is
             return
         try:
             data = self._peers[fd].recv(RECEIVE_BYTES)
@@ -211,14 +211,23 @@ class Ballot:
         except (OSError, BadFrameError):
             self._lose(fd)
 
-    def _accept(self) -> None:
-        with contextlib.suppress(BlockingIOError, OSError):
-            while True:
+    def _accept(self) -> list[int]:
+        """Take what connections there are; their descriptors."""
+        accepted: list[int] = []
+        while True:
+            try:
                 peer, _ = self._line.accept()
-                peer.setblocking(False)
-                peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                self._peers[peer.fileno()] = peer
-                self._epoll.register(peer.fileno(), select.EPOLLIN)
+            except (BlockingIOError, ConnectionAbortedError):
+                return accepted
+            except OSError as error:  # no more files may be opened: it would be woken for this again at once
+                logger.warning("no votes in this round: %s", error)
+                self._epoll.unregister(self._line.fileno())
+                return accepted
+            peer.setblocking(False)
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._peers[peer.fileno()] = peer
+            self._epoll.register(peer.fileno(), select.EPOLLIN)
+            accepted.append(peer.fileno())
 
     def _parse(self, fd: int, data: bytes) -> list[Message]:
         data = self._received.pop(fd, b"") + data

@@ -104,6 +104,7 @@ class Votes:
             return Outcome.OFF
         begun_at = time.monotonic()
         if tier is not None:
+            self.look(processes)  # who has just connected takes part
             with deferred():
                 ballot.ask(tier)
         while self.look(processes):

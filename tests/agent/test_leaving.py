@@ -150,7 +150,6 @@ def test_an_agent_that_never_answers_holds_the_others_for_a_while_only(
     cluster: FakeCluster, agents: Agents
 ) -> None:
     running = start(cluster, agents)
-    (process,) = training_processes(running[1].pid)
     os.kill(running[1].pid, signal.SIGSTOP)
     begun_at = time.monotonic()
     os.kill(running[0].pid, signal.SIGTERM)
