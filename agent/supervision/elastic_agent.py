@@ -49,7 +49,7 @@ from agent.supervision.stopping import stop_for_next_round, stop_when_judged
 from agent.torch_compat import LocalElasticAgent, processes_started_by, return_value_fds
 from agent.warm.starter import WarmStart
 from agent.warm.warm_parent import READY_SECONDS, ForkedProcess
-from crds.protocol import EXIT_LEFT, AgentState, Tier
+from crds.protocol import AgentState, Tier
 
 logger = logging.getLogger(__name__)
 
@@ -197,8 +197,8 @@ class DlrElasticAgent(LocalElasticAgent):
                     self._failures.report_device_fault(_global_ranks(group), session.reporter.latest.state)
                 return result
             begun_at = time.monotonic()
-            if (outcome := self._vote(processes, action)) is not Outcome.OFF:
-                return self._leave_round(group, processes, action, outcome)
+            if self._vote(processes, action) is not Outcome.OFF:
+                return self._leave_round(group, processes, action)
             if not broken:
                 continue
             self._votes.end()
@@ -224,22 +224,18 @@ class DlrElasticAgent(LocalElasticAgent):
         """Leave by vote for a planned change, or because another agent asks."""
         tier = self._session.planned_tier(action)
         called = self._votes.look(processes) and action.verb is Verb.WAIT
-        return self._votes.leave(processes, tier) if called or tier is not None else Outcome.OFF
+        if not called and tier is None:
+            return Outcome.OFF
+        outcome = self._votes.leave(processes, tier)
+        self._post_mortem.excuse(self._votes.have_left(processes))
+        return outcome
 
     def _leave_round(
-        self, group: WorkerGroup, processes: TrainingProcesses, action: Action, outcome: Outcome
+        self, group: WorkerGroup, processes: TrainingProcesses, action: Action
     ) -> RunResult | None:
-        """Go on after the processes have left. Return a result if training ended, well or badly, instead."""
-        codes = processes.exit_codes
-        if set(codes.values()) == {0}:
+        """Go on after the processes have left. Return a result only if training came to its end instead."""
+        if set(processes.exit_codes.values()) == {0}:
             return self._check_processes(group, processes, broken=False)
-        self._post_mortem.excuse([rank for rank, code in codes.items() if code == EXIT_LEFT])
-        failed = self._post_mortem.new_failures(processes) if outcome is Outcome.LEFT else []
-        if failed and action.verb is Verb.WAIT:
-            return self._stop_failed_processes(group, processes, failed)
-        if failed:
-            state = self._session.reporter.latest.state
-            self._failures.report_processes(_global_ranks(group), failed, state, processes)
         processes.kill()
         group.state = WorkerState.STOPPED
         self._processes = None

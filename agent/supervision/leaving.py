@@ -25,9 +25,9 @@ logger = logging.getLogger(__name__)
 class Outcome(Enum):
     """What a vote came to."""
 
-    OFF = "nobody leaves by it"
-    LEFT = "the processes here have left by themselves"
-    STOPPED = "the processes here had to be stopped in the old way, since they were late"
+    OFF = "nobody leaves by it, or a process here failed on its way"
+    LEFT = "the processes here have left"
+    STOPPED = "the processes here were late, and have been stopped in the old way"
 
 
 class Votes:
@@ -112,6 +112,8 @@ class Votes:
             if ballot.agreed is None:
                 if tier is not None and seconds >= self._stop_grace_seconds / 2:
                     break
+            elif not set(processes.exit_codes.values()) <= {0, EXIT_LEFT}:
+                break
             elif not alive:
                 self._note(processes)
                 return Outcome.LEFT
@@ -121,6 +123,12 @@ class Votes:
                 return Outcome.STOPPED
             self._wait(ballot, processes, begun_at)
         return Outcome.OFF
+
+    def have_left(self, processes: TrainingProcesses) -> list[int]:
+        """The local ranks of the processes that have left as it was agreed."""
+        if self._ballot is None or self._ballot.agreed is None:
+            return []
+        return [rank for rank, code in processes.exit_codes.items() if code == EXIT_LEFT]
 
     def _last_grace(self, ballot: Ballot, alive: Sequence[int], seconds: float) -> float | None:
         """What the processes still get, in the old way, once they are late; None if they are not.
@@ -153,10 +161,9 @@ class Votes:
         self._session.next_action()  # takes the news, of which `peers_are_dead` tells
 
     def _note(self, processes: TrainingProcesses) -> None:
-        """Have it reported, unless one failed on its way out."""
+        """Have it reported, unless training has just come to its end."""
         assert self._ballot is not None and self._ballot.agreed is not None
         step, tier = self._ballot.agreed
-        codes = processes.exit_codes
-        logger.info("the processes have left after step=%d tier=%s codes=%s", step, tier.name.lower(), codes)
-        if set(codes.values()) == {EXIT_LEFT}:
+        if self.have_left(processes):
+            logger.info("the processes have left after step %d, kept in %s", step, tier.name.lower())
             self._session.note_departure(step)

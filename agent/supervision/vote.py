@@ -186,16 +186,16 @@ class Voter:
         Args:
             can_take_part: all processes here live, and look at ORDER.
         """
-        if self.stage in (Stage.AGREED, Stage.CLOSED):
+        if self.stage is Stage.AGREED:
             return []
         if message.kind is Kind.HOLD:
-            if not can_take_part:
+            if not can_take_part or self.stage is Stage.CLOSED:
                 return [Message(Kind.CANNOT, message.number)]
             self.stage, self._number, self._deadline = Stage.HELD, message.number, now + HOLD_SECONDS
         elif message.kind is Kind.LEAVE:
             if self.stage is Stage.ANSWERED and message.number == self._number:
                 self.stage, self.agreed = Stage.AGREED, Agreed(message.step, Tier(message.tier))
-        elif message.kind is Kind.OFF:
+        elif message.kind is Kind.OFF and self.stage is not Stage.CLOSED:
             self.stage = Stage.NONE
         return []
 
