@@ -32,6 +32,7 @@ from agent.rendezvous.world import (
     Verb,
     World,
     next_action,
+    planned_tier,
 )
 from agent.report.failure import Failure
 from agent.report.heartbeat import Heartbeat
@@ -183,18 +184,11 @@ class Session:
         return newest is not None and joined is not None and newest.broken_round >= joined.round
 
     def planned_tier(self, action: Action) -> Tier | None:
-        """Where the processes are to save their last step, if `action` ends the round by plan; None if not.
-
-        Memory serves only where no member's Pod goes.
-        """
+        """Where the last step is to be kept, if `action` ends the round last joined by plan; None if not."""
         newest, joined = (self.watcher.view() or JobView()).world, self._joined_world
         if joined is None or self.peers_are_dead() or self.asks_where_it_hangs():
             return None
-        if action.verb is Verb.EXIT:
-            return Tier.STORAGE if action.reason is ExitReason.JOB_SUSPENDED else None
-        if action.verb is Verb.WAIT:
-            return None
-        return Tier.MEMORY if newest is not None and newest.keeps(joined) else Tier.STORAGE
+        return planned_tier(action, joined, newest)
 
     def asks_where_it_hangs(self) -> bool:
         """Whether the round last joined is known to hang, and its members are asked where."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
-from crds.protocol import HANG_TIMEOUT_SECONDS, AgentState, JobPhase, RendezvousPhase
+from crds.protocol import HANG_TIMEOUT_SECONDS, AgentState, JobPhase, RendezvousPhase, Tier
 from crds.ranges import from_text, incarnations_of
 
 
@@ -62,10 +62,6 @@ class World:
     def has_replaced(self, me: Member) -> bool:
         """Whether a later incarnation of `me` is a member."""
         return any(m.index == me.index and m.incarnation > me.incarnation for m in self.members)
-
-    def keeps(self, before: World) -> bool:
-        """Whether this world is formed, and has all members of the one before, in the same Pods."""
-        return self.phase is RendezvousPhase.FORMED and set(before.members) <= set(self.members)
 
 
 @dataclass(frozen=True)
@@ -161,3 +157,21 @@ def next_action(
     if news or (state is AgentState.RUNNING and world.phase is not RendezvousPhase.FORMED):
         return Action(Verb.STAND_BY, world.round)
     return WAIT
+
+
+def planned_tier(action: Action, joined: World, newest: World | None) -> Tier | None:
+    """Where the last step of a round is to be kept whose processes live and are to stop; None if it is not.
+
+    Memory serves only if the next world is known, and no member's Pod goes.
+
+    Args:
+        joined: the world that they run in.
+        newest: the newest world seen.
+    """
+    if action.verb is Verb.EXIT:
+        return Tier.STORAGE if action.reason is ExitReason.JOB_SUSPENDED else None
+    if action.verb is Verb.WAIT:
+        return None
+    if newest is None or newest.phase is not RendezvousPhase.FORMED:
+        return Tier.STORAGE
+    return Tier.MEMORY if set(joined.members) <= set(newest.members) else Tier.STORAGE

@@ -128,6 +128,8 @@ class Ballot:
         """By file descriptor: the connections, and the listener."""
         self._ranks: dict[int, int] = {}
         """Whose connection it is, at rank 0, by file descriptor."""
+        self._fds: dict[int, int] = {}
+        """The reverse."""
         self._received: dict[int, bytes] = {}
         self._epoll = select.epoll()
         self._epoll.register(line.fileno(), select.EPOLLIN)
@@ -240,8 +242,8 @@ class Ballot:
             self._to_voter(message, all_live=all_live)
         elif fd in self._ranks:
             self._outbox.extend(self._chair.receive(self._ranks[fd], message, time.monotonic()))
-        elif message.kind is Kind.JOIN and message.number not in (0, *self._ranks.values()):
-            self._ranks[fd] = message.number
+        elif message.kind is Kind.JOIN and message.number != 0 and message.number not in self._fds:
+            self._ranks[fd], self._fds[message.number] = message.number, fd
             self._chair.join(message.number)
         else:
             raise BadFrameError
@@ -254,6 +256,7 @@ class Ballot:
         if self._chair is None:
             self._voter.close()
         elif (rank := self._ranks.pop(fd, None)) is not None:
+            del self._fds[rank]
             self._outbox.extend(self._chair.lose(rank))
 
     # What goes out.
@@ -275,12 +278,11 @@ class Ballot:
 
     def _deliver(self, *, all_live: bool) -> None:
         """Deliver the chair's messages in their order, with those that follow from them."""
-        by_rank = {rank: fd for fd, rank in self._ranks.items()}
         while self._outbox:
             rank, message = self._outbox.popleft()
             if rank == 0:
                 self._to_voter(message, all_live=all_live)
-            elif (fd := by_rank.get(rank)) in self._peers and not self._send(self._peers[fd], message):
+            elif (fd := self._fds.get(rank)) is not None and not self._send(self._peers[fd], message):
                 self._lose(fd)
 
     @staticmethod
