@@ -36,6 +36,7 @@ from crds.protocol import (
     AcceleratorsStatus,
     AgentStatus,
     CheckStatus,
+    DepartureStatus,
     FailureStatus,
     MemoryStatus,
     PairProbeStatus,
@@ -249,6 +250,15 @@ class AgentCheck(Model):
     """The tests with others, one a round that it took part in."""
 
 
+@agreed(DepartureStatus)
+class Departure(Model):
+    """All training processes of a round left after the same step, by vote of their agents."""
+
+    round: Annotated[int, Field(ge=0)]
+    step: Annotated[int, Field(ge=0)]
+    """It is saved."""
+
+
 @agreed(AgentStatus)
 class AgentReport(Model):
     """`status.agent`, written by the agent alone; stale unless incarnation and podUid are current."""
@@ -276,6 +286,8 @@ class AgentReport(Model):
     memory: CheckpointMemory | None = None
     accelerators: Accelerators | None = None
     check: AgentCheck | None = None
+    departure: Departure | None = None
+    """The last one of this agent's processes."""
 
 
 class WorkerExit(Model):

@@ -10,7 +10,7 @@ The names of labels and of the variables in a worker's environment are in `crds.
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum
+from enum import Enum, IntEnum
 from typing import Any, TypedDict
 
 
@@ -253,6 +253,13 @@ class CheckStatus(TypedDict):
     pairs: list[PairProbeStatus]
 
 
+class DepartureStatus(TypedDict):
+    """`status.agent.departure`."""
+
+    round: int
+    step: int
+
+
 class AgentStatus(TypedDict):
     """`status.agent`. What is None is absent in the object."""
 
@@ -272,6 +279,7 @@ class AgentStatus(TypedDict):
     memory: MemoryStatus | None
     accelerators: AcceleratorsStatus | None
     check: CheckStatus | None
+    departure: DepartureStatus | None
 
 
 # --- Texts of failures that merely follow from a peer's death ---------------------------------------------
@@ -398,9 +406,10 @@ ENV_STACKS_FILE = "DLR_STACKS_FILE"
 ENV_STACKS_SIGNAL = "DLR_STACKS_SIGNAL"
 """On this signal the process writes the stacks of its threads into that file."""
 
-PROGRESS_FORMAT = "qdqdqdqdqdqd"
-"""For `struct`: pairs of an int64 and a float64, in native byte order. Times are of CLOCK_MONOTONIC, in
-seconds, and 0 as long as nothing was told. An older agent's file ends after two, four, six or eight words."""
+PROGRESS_FORMAT = "qdqdqdqdqdqdqqqq"
+"""For `struct`: pairs of an int64 and a float64, then four int64, in native byte order. Times are of
+CLOCK_MONOTONIC, in seconds, and 0 as long as nothing was told. An older agent's file ends after two, four,
+six, eight or twelve words."""
 
 STEP, STEP_AT = 0, 1
 """Positions in it: the newest step, and when it was told."""
@@ -416,3 +425,37 @@ COUNTED, COUNTED_AT = 8, 9
 FIRST_COUNTED, FIRST_COUNTED_AT = 10, 11
 """The newest and the first step that `agent.warm.step_counter` has counted, and when. A script that tells
 its steps has its word."""
+SPEAKS = 12
+"""1 once the process takes part in votes: it looks at ORDER after each step."""
+BOUNDARY = 13
+"""The step that the process has ended last, and -1 before the first. It is written before ORDER is read."""
+ORDER = 14
+"""What the agent wants at the end of a step (`hold_until`, `leave_at`); 0: go on."""
+MEMORY_STEP = 15
+"""The newest step that the process has committed to the agent's memory."""
+
+
+# --- Leaving by vote: what an agent says in ORDER, in one word that is written whole ----------------------
+
+
+class KeptIn(IntEnum):
+    """Where the step is kept after which all ranks leave."""
+
+    MEMORY = 1
+    STORAGE = 2
+
+
+EXIT_LEFT = 143
+"""With this code a process leaves by vote: as one that SIGTERM has ended."""
+
+GO_ON = 0
+
+
+def hold_until(deadline: float) -> int:
+    """Wait at the end of the step, until there is another order, or CLOCK_MONOTONIC is at `deadline`."""
+    return -max(int(deadline * 1_000), 1)
+
+
+def leave_at(step: int, tier: KeptIn) -> int:
+    """Go on to the first step that is `step` or a later one, save it in the tier, and leave."""
+    return step << 2 | tier

@@ -14,6 +14,7 @@ import struct
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -101,6 +102,11 @@ class ProgressFiles:
         self.generation += 1
         metrics = os.environ.get(ENV_RUNTIME_METRICS) or str(self._metrics)
         return [{ENV_PROGRESS_FILE: str(path), ENV_RUNTIME_METRICS: metrics} for path in self._steps]
+
+    @property
+    def records(self) -> Sequence[Path]:
+        """The progress records of the processes that were started last, by local rank."""
+        return self._steps
 
     def read(self) -> Snapshot:
         """Read what the processes have reported since they were started."""

@@ -10,8 +10,10 @@ import argparse
 import logging
 import os
 import sys
+from collections.abc import Callable
 from datetime import datetime, timezone
 
+from torch.distributed import Store  # type: ignore[attr-defined]
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous import (
     RendezvousClosedError,
@@ -60,6 +62,8 @@ class DlrRendezvousHandler(RendezvousHandler):
         self._join_timeout_seconds = join_timeout_seconds
         self._round_stores: RoundStores | None = None
         self._closed = False
+        self.on_meeting: Callable[[Store, int, int], None] = lambda _store, _rank, _size: None
+        """Called when all members of a round have met: the agents' store, the own rank, how many they are."""
 
     def get_backend(self) -> str:
         return BACKEND
@@ -133,6 +137,7 @@ class DlrRendezvousHandler(RendezvousHandler):
             session.stand_by(world.round)
             raise RendezvousTimeoutError(str(error)) from error
         self._round_stores = stores  # the last round's store ends here: all its processes have ended
+        self.on_meeting(stores.agents, rank, size)
         session.joined(world)
         return RendezvousInfo(stores.agents, rank, size, stores.bootstrap)
 

@@ -26,7 +26,7 @@ from agent.node_check.report import CheckReport
 from agent.report.failure import Failure
 from agent.report.refusal import final_refusal
 from agent.report.timestamps import rfc3339
-from crds.protocol import PROTOCOL, AcceleratorsStatus, AgentState, MemoryStatus
+from crds.protocol import PROTOCOL, AcceleratorsStatus, AgentState, DepartureStatus, MemoryStatus
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +35,17 @@ MAX_WAIT_SECONDS = 2.0
 CHECKPOINT_SECONDS = 10.0
 """A checkpoint is a reason to write once in so long a time. What is written meanwhile for other reasons tells
 of the newest one too."""
+
+
+@dataclass(frozen=True)
+class Departure:
+    """All processes of a round left after the same step, by vote."""
+
+    round: int
+    step: int
+
+    def to_status(self) -> DepartureStatus:
+        return {"round": self.round, "step": self.step}
 
 
 @dataclass(frozen=True)
@@ -48,6 +59,8 @@ class Report:
     progress: Progress | None = None
     rounds: tuple[RoundProgress, ...] = ()
     check: CheckReport | None = None
+    departure: Departure | None = None
+    """The last one of this agent."""
 
     @property
     def failures(self) -> int:
@@ -63,6 +76,7 @@ class Report:
             "progress": self.progress.to_status() if self.progress else None,
             "rounds": [round_.to_status() for round_ in self.rounds],
             "check": self.check.to_status() if self.check else None,
+            "departure": self.departure.to_status() if self.departure else None,
         }
 
 
@@ -200,6 +214,11 @@ class Reporter(threading.Thread):
                     failure=failure or last.failure,
                 )
             )
+
+    def note_departure(self, departure: Departure) -> None:
+        """Have the next report tell of it."""
+        with self._changed:
+            self._latest = replace(self._latest, departure=departure)
 
     def check(self, check: CheckReport) -> None:
         """Report what a NodeCheck found out here; the state stays as it was."""

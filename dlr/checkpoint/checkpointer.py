@@ -26,7 +26,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import dlr
 from agent.memory.slot import Commit, DamagedError, Mark, Slot, TooSmallError
-from dlr.checkpoint import storage
+from dlr.checkpoint import leaving, storage
 from dlr.checkpoint.choosing import choose
 from dlr.checkpoint.interval import Pace, find_board
 from dlr.checkpoint.memory import Writer
@@ -34,9 +34,6 @@ from dlr.checkpoint.persistence import Persistence
 from dlr.checkpoint.reading import OwnSlot, Resharded, Shard, SlotReader, Source, in_storage
 from dlr.checkpoint.state import capture, restore
 from dlr.checkpoint.surroundings import MemoryResume, logger, look_around
-
-LEFT = 143
-"""The exit code of a process that was asked to leave."""
 
 
 class DamagedCheckpointError(Exception):
@@ -85,6 +82,7 @@ class Checkpointer:
         self._hook = register_optimizer_step_pre_hook(lambda *_: self.wait())
         self._pid = os.getpid()
         atexit.register(self._at_exit)
+        leaving.take_part()
 
     def load(self) -> int:
         """Bring back the newest checkpoint, in place. Every rank calls it, before its first step.
@@ -133,7 +131,7 @@ class Checkpointer:
         dlr.report_step(step)
         to_memory = self._is_due(step)
         to_storage = self._is_due_in_storage(step)
-        leave_to = _leave_to(step)
+        leave_to = leaving.boundary(step)
         if leave_to is not None:
             self._leave(step, leave_to)
         began = time.monotonic()
@@ -199,7 +197,7 @@ class Checkpointer:
         self._storage.finish()
         self._save(step, tier == "storage" or self._memory is None)
         self.close()
-        raise SystemExit(LEFT)
+        leaving.leave()
 
     def _at_exit(self) -> None:
         """At the end of the script; a process that failed leaves the rest to its saver."""
@@ -261,8 +259,3 @@ def _resharded(resume: MemoryResume, rank: int) -> Resharded:
         for old_rank, where in sorted(resume.shards.items())
     }
     return Resharded(SlotReader(shards), rank, same_world=False)
-
-
-def _leave_to(step: int) -> Literal["memory", "storage"] | None:
-    """Where to save this step before leaving; None to go on."""
-    return None

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from controller.cache import Cache
 from controller.resources import ELASTICJOBS, ELASTICWORKERS
 from crds.elasticjob import ElasticJob, Goodput, JobPhase, JobState, Rendezvous, RendezvousPhase, Tier
-from crds.elasticworker import AgentReport, ElasticWorker, ExitClass
+from crds.elasticworker import ElasticWorker, ExitClass
 from reconcilers.account.goodput import goodput_now, seconds_by_state
 from reconcilers.clock import Clock
 from reconcilers.managed_by import is_managed_here
