@@ -17,7 +17,7 @@ from crds.protocol import (
     ORDER,
     PROGRESS_FORMAT,
     SPEAKS,
-    Tier,
+    KeptIn,
     hold_until,
     leave_at,
 )
@@ -57,8 +57,8 @@ def test_a_step_without_a_vote_tells_that_it_has_ended(record: Record) -> None:
     assert record[BOUNDARY] == 7
 
 
-@pytest.mark.parametrize("tier", Tier)
-def test_it_leaves_after_the_agreed_step_or_the_first_beyond(record: Record, tier: Tier) -> None:
+@pytest.mark.parametrize("tier", KeptIn)
+def test_it_leaves_after_the_agreed_step_or_the_first_beyond(record: Record, tier: KeptIn) -> None:
     record[ORDER] = leave_at(8, tier)
     assert leaving.boundary(7) is None
     assert leaving.boundary(8) == tier.name.lower()
@@ -68,7 +68,7 @@ def test_it_leaves_after_the_agreed_step_or_the_first_beyond(record: Record, tie
     assert ended.value.code == EXIT_LEFT
 
 
-@pytest.mark.parametrize(("order", "answer"), [(GO_ON, None), (leave_at(5, Tier.MEMORY), "memory")])
+@pytest.mark.parametrize(("order", "answer"), [(GO_ON, None), (leave_at(5, KeptIn.MEMORY), "memory")])
 def test_it_waits_while_it_is_held_without_burning_a_core(
     record: Record, order: int, answer: str | None
 ) -> None:
@@ -107,5 +107,5 @@ def test_outside_of_dlr_and_under_an_older_agent_nothing_happens(
 def test_the_words_are_those_of_the_protocol() -> None:
     assert (leaving._SPEAKS, leaving._BOUNDARY, leaving._ORDER) == (SPEAKS, BOUNDARY, ORDER)
     assert struct.calcsize(PROGRESS_FORMAT) == 8 * leaving._WORDS
-    assert {number: tier.upper() for number, tier in leaving._TIERS.items()} == {t: t.name for t in Tier}
+    assert {number: tier.upper() for number, tier in leaving._TIERS.items()} == {t: t.name for t in KeptIn}
     assert leaving.EXIT_LEFT == EXIT_LEFT
