@@ -110,7 +110,8 @@ class Votes:
         while self.look(processes):
             alive, seconds = processes.alive(), time.monotonic() - begun_at
             if ballot.agreed is None:
-                if tier is not None and seconds >= self._stop_grace_seconds / 2:
+                late = tier is not None and seconds >= self._stop_grace_seconds / 2
+                if late or self._session.peers_are_dead():
                     break
             elif not set(processes.exit_codes.values()) <= {0, EXIT_LEFT}:
                 break
