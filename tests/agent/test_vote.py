@@ -217,7 +217,7 @@ def test_all_leave_after_the_same_step_and_nobody_goes_beyond(
 ) -> None:
     for moment, rank, tier in asks:
         play.later(moment, lambda r=rank % play.agents, t=tier: play.ask(r, t))
-    play.run(play.now + 0.3 + 4 * play.delay_seconds)
+    play.run(play.now + 0.3 + 4 * play.delay_seconds + 2 * SETTLE_SECONDS)
     assert all(voter.stage is Stage.AGREED for voter in play.voters)
     play.run(play.now + 60 * play.step_seconds + LAST_STEP * play.step_seconds * (not play.lockstep))
     agreed = {voter.agreed for voter in play.voters}
