@@ -96,9 +96,13 @@ class Cluster:
         Raises:
             ChildProcessError: it has ended, and with which last words.
         """
-        self.check_alive()
+        try:
+            text = await self.metrics()
+        except aiohttp.ClientConnectionError:
+            await self._wait_for_end()
+            raise
         writes = cpu = 0.0
-        for family in text_string_to_metric_families(await self.metrics()):
+        for family in text_string_to_metric_families(text):
             for sample in family.samples:
                 if sample.name == "rest_client_requests_total":
                     writes += sample.value * (sample.labels["method"] in ("POST", "PATCH", "DELETE"))
@@ -111,6 +115,13 @@ class Cluster:
         if self._controller is not None and self._controller.poll() is not None:
             end = self.home.process_log("controller").read_text().splitlines()[-1:]
             raise ChildProcessError(f"the controller has ended: {''.join(end)}")
+
+    async def _wait_for_end(self) -> None:
+        """Of a controller whose servers have stopped; raises as `check_alive` does, if it comes."""
+        if self._controller is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                await asyncio.to_thread(self._controller.wait, START_TIMEOUT_SECONDS)
+        self.check_alive()
 
     def server_cpu_seconds(self) -> float:
         return 0.0 if self._server is None else _cpu_seconds(self._server.pid)

@@ -370,7 +370,7 @@ async def heartbeats(fleet: Fleet) -> None:
         await leases.wait_synced()
     listing.cancel()
     beating = asyncio.create_task(fleet.beats_for(PATIENCE_SECONDS))
-    with fleet.measured("take-over"):
+    with fleet.measured("worlds of agents that wait"):
         await controller.start_watching()
         controller.start()
         await fleet.is_training()
@@ -484,7 +484,8 @@ not measured to its end.
 * A *start* lasts from `kubectl apply` until all train. A *roll* gives all workers new resources, in
   {STEPS_OF_A_ROLL} node units, never with fewer workers than before. *OOM*: the Pods of {RACK} workers (a
   rack), of every hundredth, or of all are killed for memory at once; until all train again with more.
-* *Heartbeats* are those of {AT["heartbeats"][1]:,} workers, with a Lease each; the *check* is a NodeCheck in
+* *Heartbeats* are those of {AT["heartbeats"][1]:,} workers, with a Lease each, from when a controller has
+  formed the *worlds of agents that wait* for one; the *check* is a NodeCheck in
   Pods of its own, whose agents answer at once.
 
 {conditions()}

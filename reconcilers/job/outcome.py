@@ -149,12 +149,13 @@ def failed(job: ElasticJob, workers: Workers, failures: Assessment, now: datetim
 
 
 def _with_blame(job: ElasticJob, incident: Incident | None) -> ElasticJob:
-    """The job, whose broken world says who was first."""
+    """The job, whose broken world says who was first, and the condition that repeats it."""
     world = job.status.rendezvous
     if incident is None or world is None:
         return job
     blamed = blaming(Decision(world), incident.failure.round, in_one_line(incident.failure)).rendezvous
-    return job.with_status(rendezvous=blamed)
+    conditions = job_status.with_reason_of_world(job.status.conditions, blamed)
+    return job.with_status(rendezvous=blamed, conditions=conditions)
 
 
 def finished(

@@ -183,6 +183,17 @@ def final_conditions(
     return with_condition(result, type_, ConditionStatus.TRUE, reason, message, now)
 
 
+def with_reason_of_world(conditions: Sequence[Condition], world: Rendezvous) -> list[Condition]:
+    """The conditions, of which the one of the world says why there is none as the world itself does now."""
+    why = shortened(world.reason, MAX_WHY)
+    return [
+        c.model_copy(update={"message": why})
+        if c.type == WORLD_FORMED and c.status is ConditionStatus.FALSE
+        else c
+        for c in conditions
+    ]
+
+
 def without_world(conditions: Sequence[Condition], phase: JobPhase, now: datetime) -> list[Condition]:
     """The conditions of a job that has ended in this phase: nobody trains in its last world any more."""
     if not is_true(conditions, WORLD_FORMED):

@@ -52,8 +52,8 @@ class Course:
         return replace(self, decision=held(published, self.decision, until, why, now), otherwise=later)
 
     def blaming(self, incident: Incident | None) -> Course:
-        """Its world says who was first."""
-        if incident is None:
+        """Its world says who was first; not who is only known to follow."""
+        if incident is None or incident.follows:
             return self
         broken, why = incident.failure.round, in_one_line(incident.failure)
         otherwise = self.otherwise and blaming(self.otherwise, broken, why)

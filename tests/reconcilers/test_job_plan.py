@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -12,6 +13,7 @@ from controller.errors import Conflict, Forbidden
 from controller.reconciler import Request
 from crds.elasticjob import ElasticJob, Rendezvous, RendezvousPhase
 from crds.elasticworker import AgentState, ElasticWorker, ExitClass, WorkerExit, WorkerPhase
+from crds.protocol import early_finish_text
 from reconcilers.acts import Verb
 from reconcilers.clock import Clock
 from reconcilers.elasticjob import ElasticJobReconciler
@@ -115,6 +117,23 @@ def test_an_edit_of_an_ended_job_is_told_to_have_no_effect_and_once() -> None:
     assert plan.status_patch["observedGeneration"] == 3, "so that nobody tells it again"
     assert plan_job(seen([], ended_job(3, 3)), later(9)).events == ()
     assert plan_job(seen([], ended_job(None, 3)), later(9)).events == (), "an earlier dlr did not say"
+
+
+def test_who_only_followed_is_named_nowhere_when_the_job_has_ended() -> None:
+    """The world waits for word of who was first, and the job ends with it: not even its reason names another."""
+    known = settled(seen(map(trains, range(3)))).job
+    worker_spec = known.spec.replica_specs["worker"].model_copy(update={"restart_count": 0})
+    spec = known.spec.model_copy(update={"replica_specs": {"worker": worker_spec}})
+    known = known.model_copy(update={"spec": spec})
+    peer = "RuntimeError: [gloo/transport/tcp/pair.cc:544] Connection closed by peer [127.0.0.2]:4711"
+    first = plan_job(seen([trains(0), failed(1, peer), trains(2)], known), later(5))
+    waiting = merged(known.status.to_wire(), first.status_patch)
+    assert waiting["rendezvous"]["phase"] == "Reforming" and waiting["phase"] == "Restarting"
+    known = ElasticJob.model_validate({**known.to_wire(), "status": waiting})
+    crew = [failed(0, early_finish_text("rank 0", 11)), failed(1, peer), trains(2)]
+    ended = merged(waiting, plan_job(seen(crew, known), later(6)).status_patch)
+    assert ended["phase"] == "Failed" and ended["lastFailure"]["worker"] == "digits-worker-0"
+    assert "digits-worker-1" not in json.dumps(ended)
 
 
 def test_each_act_carries_the_events_that_tell_of_it() -> None:
