@@ -25,11 +25,11 @@ from typing import Any, Literal
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import dlr
-from agent.memory.slot import Commit, DamagedError, Mark, Slot, TooSmallError
+from agent.memory.slot import DamagedError, Mark, Slot, TooSmallError
 from dlr.checkpoint import storage
 from dlr.checkpoint.choosing import choose
 from dlr.checkpoint.interval import Pace, find_board
-from dlr.checkpoint.memory import OwnSlot, Source, Writer
+from dlr.checkpoint.memory import Source, Writer, verified
 from dlr.checkpoint.persistence import Persistence
 from dlr.checkpoint.state import capture, restore
 from dlr.checkpoint.surroundings import MemoryResume, logger, look_around
@@ -216,7 +216,7 @@ class Checkpointer:
         try:
             if resume.slot is not None:
                 mark = Mark(resume.round, resume.step, here.rank, here.world_size)
-                self._restore(_verified(Slot.open(resume.slot), mark))
+                self._restore(verified(Slot.open(resume.slot), mark))
             else:
                 from dlr.checkpoint.reading import in_slots  # takes a second to import
 
@@ -242,19 +242,6 @@ def _open_slots(paths: Sequence[str]) -> list[Slot]:
             )
             return []
     return slots
-
-
-def _verified(slot: Slot, mark: Mark) -> OwnSlot:
-    if slot.mark != mark:
-        raise DamagedError(f"the slot holds {slot.mark}, not {mark}")
-    try:
-        if slot.commit_word is Commit.WHOLE:  # its writer was killed before it had added the sums
-            slot.sum_up()
-        slot.verify()
-        return OwnSlot(slot)
-    except DamagedError:
-        slot.damaged()
-        raise
 
 
 def _leave_to(step: int) -> Literal["memory", "storage"] | None:

@@ -16,7 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from agent.memory.slot import Header, Mark, Part, Slot, TooSmallError, lay_out
+from agent.memory.slot import Commit, DamagedError, Header, Mark, Part, Slot, TooSmallError, lay_out
 from dlr.checkpoint.cuda import Copies, Pair
 from dlr.checkpoint.state import RNG, VALUES, Captured, capacity, local_tensor, part_of
 
@@ -213,3 +213,21 @@ class OwnSlot:
     def fill(self, targets: dict[str, Tensor]) -> None:
         for name, target in targets.items():
             local_tensor(target).copy_(self._slot.tensor(self._entries[name]))
+
+
+def verified(slot: Slot, mark: Mark) -> OwnSlot:
+    """Read a slot that is whole, and holds what it is to hold.
+
+    Raises:
+        DamagedError: it is not; where its sums say so, the slot says so from now on.
+    """
+    if slot.mark != mark:
+        raise DamagedError(f"the slot holds {slot.mark}, not {mark}")
+    try:
+        if slot.commit_word is Commit.WHOLE:  # its writer was killed before it had added the sums
+            slot.sum_up()
+        slot.verify()
+        return OwnSlot(slot)
+    except DamagedError:
+        slot.damaged()
+        raise
