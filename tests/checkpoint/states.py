@@ -63,9 +63,17 @@ def saved(made: dict[str, Any], mark: Mark) -> Slot:
     return slot
 
 
-def request(slot: Slot, mark: Mark, path: Path, keep: int | None = 2, job: str = "") -> Request:
+def request(slot: Slot | str, mark: Mark, path: Path, keep: int | None = 2, job: str = "") -> Request:
     return Request(
-        slot.path, mark.step, mark.round, mark.rank, mark.world_size, str(path), f"try{mark.round}", job, keep
+        slot if isinstance(slot, str) else slot.path,
+        mark.step,
+        mark.round,
+        mark.rank,
+        mark.world_size,
+        str(path),
+        f"try{mark.round}",
+        job,
+        keep,
     )
 
 

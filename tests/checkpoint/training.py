@@ -91,5 +91,3 @@ def main(arguments: list[str] | None = None) -> None:
         if rank == 0:
             torch.save(weights, args.final)
     checkpointer.close()
-    if dist.is_initialized():
-        dist.destroy_process_group()

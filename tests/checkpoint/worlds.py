@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import resource
 import socket
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,9 @@ from typing import Any
 
 from agent.memory.slot import Mark, Slot
 from tests.checkpoint import training
+
+LIMIT = "TEST_LARGEST_FILE"
+"""In the environment: the most bytes that a file may have, as if the storage were full then."""
 
 _forks = multiprocessing.get_context("forkserver")
 _forks.set_forkserver_preload(["tests.checkpoint.training", "dlr.checkpoint.reading"])
@@ -127,6 +131,8 @@ def _train(environ: dict[str, str], arguments: list[str], errors: Path) -> None:
     os.environ.update(environ)
     with errors.open("wb") as file:
         os.dup2(file.fileno(), 2)
+    if LIMIT in environ:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (int(environ[LIMIT]),) * 2)
     training.main(arguments)
 
 
