@@ -15,7 +15,7 @@ import dlr
 from agent.memory.slot import Mark, Slot, TooSmallError
 from dlr.checkpoint import storage
 from dlr.checkpoint.memory import Then, Writer, private_slot
-from dlr.checkpoint.saver import Request
+from dlr.checkpoint.request import Request
 from dlr.checkpoint.state import Captured
 from dlr.checkpoint.surroundings import Surroundings, logger
 
