@@ -71,7 +71,7 @@ class SlotServer:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 with connection.makefile("rb") as lines:
                     self._answer(connection, json.loads(lines.readline(MAX_LINE_BYTES) or b"{}"))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             logger.debug("a request for a slot was not answered: %s", error)
         finally:
             self._places.release()
