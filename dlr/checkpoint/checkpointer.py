@@ -25,13 +25,12 @@ from typing import Any, Literal
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import dlr
-from agent.memory.slot import Commit, DamagedError, Mark, Slot, TooSmallError
+from agent.memory.slot import DamagedError, Mark, Slot, TooSmallError
 from dlr.checkpoint import storage
 from dlr.checkpoint.choosing import choose
 from dlr.checkpoint.interval import Pace, find_board
-from dlr.checkpoint.memory import Writer
+from dlr.checkpoint.memory import Source, Writer, verified
 from dlr.checkpoint.persistence import Persistence
-from dlr.checkpoint.reading import OwnSlot, Resharded, Shard, SlotReader, Source, in_storage
 from dlr.checkpoint.state import capture, restore
 from dlr.checkpoint.surroundings import MemoryResume, logger, look_around
 
@@ -106,6 +105,8 @@ class Checkpointer:
             return 0
         same_world = manifest.world_size == self._here.world_size
         folder = storage.folder_of(self._path, manifest.step)
+        from dlr.checkpoint.reading import in_storage  # takes a second to import
+
         self._restore(in_storage(folder, self._here.rank, same_world))
         return manifest.step
 
@@ -215,9 +216,11 @@ class Checkpointer:
         try:
             if resume.slot is not None:
                 mark = Mark(resume.round, resume.step, here.rank, here.world_size)
-                self._restore(_verified(Slot.open(resume.slot), mark))
+                self._restore(verified(Slot.open(resume.slot), mark))
             else:
-                self._restore(_resharded(resume, here.rank))
+                from dlr.checkpoint.reading import in_slots  # takes a second to import
+
+                self._restore(in_slots(resume, here.rank))
         except (DamagedError, OSError) as error:
             raise DamagedCheckpointError(
                 f"the checkpoint of step {resume.step} in memory is not used: {error}; "
@@ -239,28 +242,6 @@ def _open_slots(paths: Sequence[str]) -> list[Slot]:
             )
             return []
     return slots
-
-
-def _verified(slot: Slot, mark: Mark) -> OwnSlot:
-    if slot.mark != mark:
-        raise DamagedError(f"the slot holds {slot.mark}, not {mark}")
-    try:
-        if slot.commit_word is Commit.WHOLE:  # its writer was killed before it had added the sums
-            slot.sum_up()
-        slot.verify()
-        return OwnSlot(slot)
-    except DamagedError:
-        slot.damaged()
-        raise
-
-
-def _resharded(resume: MemoryResume, rank: int) -> Resharded:
-    """What the slots of all ranks of another world hold."""
-    shards = {
-        old_rank: Shard(where, Mark(resume.round, resume.step, old_rank, resume.world_size))
-        for old_rank, where in sorted(resume.shards.items())
-    }
-    return Resharded(SlotReader(shards), rank, same_world=False)
 
 
 def _leave_to(step: int) -> Literal["memory", "storage"] | None:

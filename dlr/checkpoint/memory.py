@@ -1,4 +1,4 @@
-"""Saves into slots: this process's side of checkpoints in memory.
+"""This process's side of checkpoints in memory.
 
 A save opens the oldest slot that nobody reads, copies the state into it, and commits it; a thread then adds
 the sums. Where the state is on a GPU, the copies run on a stream of their own and the thread commits when
@@ -11,13 +11,14 @@ import mmap
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from agent.memory.slot import Header, Mark, Slot, TooSmallError, lay_out
+from agent.memory.slot import Commit, DamagedError, Header, Mark, Part, Slot, TooSmallError, lay_out
 from dlr.checkpoint.cuda import Copies, Pair
-from dlr.checkpoint.state import Captured, capacity, local_tensor, part_of
+from dlr.checkpoint.state import RNG, VALUES, Captured, capacity, local_tensor, part_of
 
 Then = Callable[[Slot, Callable[[], None]], None]
 """What is to follow a save: given the slot, which stays as it is until the second argument is called."""
@@ -175,3 +176,58 @@ class Writer:
         slot.sum_up()
         if then is not None:
             then(slot, lambda: self._reserved.discard(slot))
+
+
+class Source(Protocol):
+    """A whole checkpoint, as one rank sees it."""
+
+    parts: list[Part]
+    """Its tensors."""
+    values: bytes
+    rng: bytes | None
+
+    def fill(self, targets: dict[str, Tensor]) -> None:
+        """Copy tensors into those that are given, by name."""
+
+
+class OwnSlot:
+    """What this rank wrote itself.
+
+    Args:
+        slot: it was verified.
+
+    Raises:
+        DamagedError: it cannot be read.
+    """
+
+    def __init__(self, slot: Slot) -> None:
+        self._slot = slot
+        self._entries = {entry.name: entry for entry in slot.header().entries}
+        self.values = slot.data(self._entries.pop(VALUES))
+        self.rng: bytes | None = slot.data(self._entries.pop(RNG))
+        self.parts = [
+            Part(entry.name, entry.dtype, entry.shape, entry.nbytes, entry.global_shape, entry.global_offset)
+            for entry in self._entries.values()
+        ]
+
+    def fill(self, targets: dict[str, Tensor]) -> None:
+        for name, target in targets.items():
+            local_tensor(target).copy_(self._slot.tensor(self._entries[name]))
+
+
+def verified(slot: Slot, mark: Mark) -> OwnSlot:
+    """Read a slot that is whole, and holds what it is to hold.
+
+    Raises:
+        DamagedError: it is not; where its sums say so, the slot says so from now on.
+    """
+    if slot.mark != mark:
+        raise DamagedError(f"the slot holds {slot.mark}, not {mark}")
+    try:
+        if slot.commit_word is Commit.WHOLE:  # its writer was killed before it had added the sums
+            slot.sum_up()
+        slot.verify()
+        return OwnSlot(slot)
+    except DamagedError:
+        slot.damaged()
+        raise

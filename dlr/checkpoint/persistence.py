@@ -15,7 +15,7 @@ import dlr
 from agent.memory.slot import Mark, Slot, TooSmallError
 from dlr.checkpoint import storage
 from dlr.checkpoint.memory import Then, Writer, private_slot
-from dlr.checkpoint.saver import Request
+from dlr.checkpoint.request import Request
 from dlr.checkpoint.state import Captured
 from dlr.checkpoint.surroundings import Surroundings, logger
 
@@ -71,10 +71,10 @@ class Persistence:
 
     def then(self, mark: Mark) -> Then:
         """What is to follow a copy to memory: save that slot."""
-        done = threading.Event()
-        self._under_way = mark.step, done
 
         def begin(slot: Slot, release: Callable[[], None]) -> None:
+            done = threading.Event()
+            self._under_way = mark.step, done
             arguments = (self._request(mark, slot), release, done)
             threading.Thread(target=self._run, args=arguments, name="dlr-persist", daemon=True).start()
 
@@ -140,6 +140,7 @@ class Saver:
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
         self._starting = threading.Lock()
+        self._saving = threading.Lock()
 
     def start(self) -> None:
         """Start it, if it does not run."""
@@ -156,7 +157,8 @@ class Saver:
             None; or why the step is not there, in one clause.
         """
         try:
-            return self._save(request, has_read)
+            with self._saving:
+                return self._save(request, has_read)
         except (OSError, ValueError) as error:
             return f"the process that saves does not work: {error}"
 

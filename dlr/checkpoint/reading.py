@@ -1,4 +1,7 @@
-"""Where a checkpoint is read from: this rank's slot, slots of a world of another size, or storage."""
+"""What takes torch.distributed.checkpoint to read: storage, and slots of a world of another size.
+
+Importing it takes a second, so that nothing else here does.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import socket
 import warnings
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,48 +37,12 @@ from agent.memory.slot import (
 )
 from dlr.checkpoint.dcp import metadata
 from dlr.checkpoint.plan import holders, pieces_of
-from dlr.checkpoint.state import RNG, VALUES, local_tensor
+from dlr.checkpoint.state import RNG, VALUES
+from dlr.checkpoint.surroundings import MemoryResume
 
 TIMEOUT_SECONDS = 30.0
 """Of a connection to another Pod's agent, and of each answer's next byte."""
 _MAX_LINE_BYTES = 4096
-
-
-class Source(Protocol):
-    """A whole checkpoint, as one rank sees it."""
-
-    parts: list[Part]
-    """Its tensors."""
-    values: bytes
-    rng: bytes | None
-
-    def fill(self, targets: dict[str, Tensor]) -> None:
-        """Copy tensors into those that are given, by name."""
-
-
-class OwnSlot:
-    """What this rank wrote itself.
-
-    Args:
-        slot: it was verified.
-
-    Raises:
-        DamagedError: it cannot be read.
-    """
-
-    def __init__(self, slot: Slot) -> None:
-        self._slot = slot
-        self._entries = {entry.name: entry for entry in slot.header().entries}
-        self.values = slot.data(self._entries.pop(VALUES))
-        self.rng: bytes | None = slot.data(self._entries.pop(RNG))
-        self.parts = [
-            Part(entry.name, entry.dtype, entry.shape, entry.nbytes, entry.global_shape, entry.global_offset)
-            for entry in self._entries.values()
-        ]
-
-    def fill(self, targets: dict[str, Tensor]) -> None:
-        for name, target in targets.items():
-            local_tensor(target).copy_(self._slot.tensor(self._entries[name]))
 
 
 class Resharded:
@@ -255,3 +222,16 @@ class SlotReader(StorageReader):
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
         return False
+
+
+def in_slots(resume: MemoryResume, rank: int) -> Resharded:
+    """What the slots of all ranks of another world hold.
+
+    Raises:
+        OSError, DamagedError: one of them cannot be used.
+    """
+    shards = {
+        old_rank: Shard(where, Mark(resume.round, resume.step, old_rank, resume.world_size))
+        for old_rank, where in sorted(resume.shards.items())
+    }
+    return Resharded(SlotReader(shards), rank, same_world=False)

@@ -20,7 +20,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -28,10 +28,11 @@ import torch
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.planner import SavePlan
 
-from agent.memory.slot import DamagedError, Mark, Slot
+from agent.memory.slot import DamagedError, Slot
 from dlr.checkpoint import storage
 from dlr.checkpoint.dcp import SlotPlanner, metadata, save_plan
 from dlr.checkpoint.plan import Piece, divide, name_of_rank, pieces_of
+from dlr.checkpoint.request import Request
 from dlr.checkpoint.state import VALUES, TensorReference, flatten_values, load_values
 
 T = TypeVar("T")
@@ -45,29 +46,6 @@ _SLOWEST_LOOK_SECONDS = 0.5
 
 class SaveError(Exception):
     """A step does not reach the storage; one clause says why."""
-
-
-@dataclass(frozen=True)
-class Request:
-    """What is to be written."""
-
-    slot: str
-    """Its path."""
-    step: int
-    round: int
-    rank: int
-    world_size: int
-    path: str
-    attempt: str
-    job: str
-    keep: int | None
-
-    def encode(self) -> str:
-        return json.dumps(asdict(self))
-
-    @property
-    def mark(self) -> Mark:
-        return Mark(self.round, self.step, self.rank, self.world_size)
 
 
 def main(requests: IO[str] = sys.stdin, answers: IO[str] = sys.stdout) -> None:

@@ -1,6 +1,6 @@
-"""A small training that checkpoints: run as a script by tests, on as many ranks as they start.
+"""A small training that checkpoints, on as many ranks as tests start.
 
-    python training.py OUT PATH --steps N [--every N] [--persist N] [--model ddp|fsdp] …
+    OUT PATH --steps N [--every N] [--persist N] [--model ddp|fsdp] …
 
 Losses are summed over the global batch, whose samples follow from the step, so that they do not depend on the
 number of ranks but for the order of summation. Each rank appends a line of JSON a step to OUT.<rank>.
@@ -11,11 +11,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from dlr.checkpoint import Checkpointer
@@ -29,9 +31,6 @@ def build(kind: str, width: int) -> tuple[nn.Module, torch.optim.Optimizer]:
     if kind == "bn":
         model = nn.Sequential(nn.Linear(width, 7), nn.BatchNorm1d(7), nn.Linear(7, width))
     if kind == "fsdp":
-        from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import fully_shard
-
         mesh = init_device_mesh("cpu", (dist.get_world_size(),))
         for layer in (model[0], model[2]):  # type: ignore[index]
             fully_shard(layer, mesh=mesh)
@@ -49,7 +48,7 @@ def full(value: Tensor) -> Tensor:
     return value.full_tensor() if hasattr(value, "full_tensor") else value
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("out")
     parser.add_argument("path")
@@ -60,7 +59,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=5)
     parser.add_argument("--final")
     parser.add_argument("--die-after", type=int)
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     torch.set_num_threads(1)
     if args.model != "plain":
         dist.init_process_group("gloo")
@@ -71,7 +70,7 @@ def main() -> None:
     every = args.every if args.every == "auto" else int(args.every)
     checkpointer = Checkpointer(args.path, state, every=every, persist_every=args.persist)
     start = checkpointer.load()
-    with open(f"{args.out}.{rank}", "a") as out:
+    with Path(f"{args.out}.{rank}").open("a") as out:
         print(json.dumps({"start": start, "note": state["note"]}), file=out, flush=True)
         state["note"] = "trained"
         for step in range(start + 1, args.steps + 1):
@@ -92,9 +91,3 @@ def main() -> None:
         if rank == 0:
             torch.save(weights, args.final)
     checkpointer.close()
-    if dist.is_initialized():
-        dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
+import resource
 import socket
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from agent.memory.slot import Mark, Slot
+from tests.checkpoint import training
 
-SCRIPT = Path(__file__).with_name("training.py")
+LIMIT = "TEST_LARGEST_FILE"
+"""In the environment: the most bytes that a file may have, as if the storage were full then."""
+
+_forks = multiprocessing.get_context("forkserver")
+_forks.set_forkserver_preload(["tests.checkpoint.training", "dlr.checkpoint.reading"])
 
 
 class Slots:
@@ -93,7 +98,7 @@ def start(
     round: int = 1,
     resume: str | None = "newest",
     environ: Mapping[str, str] | None = None,
-) -> list[subprocess.Popen[bytes]]:
+) -> list[Any]:
     """Start the training script on as many ranks. Without `slots`, there is no agent."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -114,20 +119,29 @@ def start(
             told = resume_of(slots, world, rank) if resume == "newest" else {"tier": "storage"}
             file.write_text(json.dumps({"round": round, "slots": slots.paths(rank), "resume": told}))
             env["DLR_CHECKPOINT_FILE"] = str(file)
-        processes.append(
-            subprocess.Popen(
-                [sys.executable, str(SCRIPT), str(folder / "out"), str(folder / "path"), *arguments],
-                env=env,
-                stderr=(folder / f"err.{round}.{rank}").open("wb"),
-            )
-        )
+        arguments_of_rank = [str(folder / "out"), str(folder / "path"), *arguments]
+        process = _forks.Process(target=_train, args=(env, arguments_of_rank, folder / f"err.{round}.{rank}"))
+        process.start()
+        processes.append(process)
     return processes
+
+
+def _train(environ: dict[str, str], arguments: list[str], errors: Path) -> None:
+    os.environ.clear()
+    os.environ.update(environ)
+    with errors.open("wb") as file:
+        os.dup2(file.fileno(), 2)
+    if LIMIT in environ:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (int(environ[LIMIT]),) * 2)
+    training.main(arguments)
 
 
 def run(folder: Path, world: int, *arguments: str, **options: Any) -> None:
     """Start it, and wait for its end, which is a good one."""
     processes = start(folder, world, *arguments, **options)
-    codes = [process.wait(100) for process in processes]
+    for process in processes:
+        process.join(100)
+    codes = [process.exitcode for process in processes]
     round = options.get("round", 1)
     assert codes == [0] * world, [(folder / f"err.{round}.{rank}").read_text() for rank in range(world)]
 
