@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import select
 import socket
 import time
 from collections.abc import Callable, Mapping
@@ -12,6 +13,8 @@ from agent.memory.server import MAX_LINE_BYTES, TIMEOUT_SECONDS
 from agent.memory.slot import CONTROL_BYTES, DamagedError, Mark, Slot
 
 CHUNK_BYTES = 8 << 20
+LOOK_SECONDS = 1.0
+"""Between two looks whether an answer is still wanted."""
 
 
 class FetchError(Exception):
@@ -43,7 +46,8 @@ def fetch(
     request = {"round": mark.round, "step": mark.step, "rank": mark.rank, "start": None, "stop": None}
     try:
         with _connect(address) as connection:
-            answer, rest = _ask(connection, request)
+            _send(connection, request)
+            answer, rest = _answer(connection)
             if "bytes" not in answer:
                 raise FetchError(str(answer.get("error") or "it sent no slot"))
             size = int(answer["bytes"])
@@ -55,17 +59,33 @@ def fetch(
         raise FetchError(f"{address}: {error}") from error
 
 
-def offer(address: str, mark: Mark, own_address: str, patience_seconds: float) -> bool:
+def offer(
+    address: str,
+    mark: Mark,
+    own_address: str,
+    patience_seconds: float,
+    goes_on: Callable[[], bool] = lambda: True,
+) -> bool:
     """Offer a slot to a peer, and wait until it has fetched it; tell whether it holds it.
+
+    Args:
+        patience_seconds: for its answer.
+        goes_on: asked every second while the answer is waited for.
 
     Raises:
         FetchError: there was no answer.
     """
     request = {"offer": [mark.round, mark.step, mark.rank, mark.world_size], "from": own_address}
+    deadline = time.monotonic() + patience_seconds
     try:
         with _connect(address) as connection:
-            connection.settimeout(patience_seconds)
-            return bool(_ask(connection, request)[0].get("held"))
+            poll = select.poll()
+            poll.register(connection, select.POLLIN)
+            _send(connection, request)
+            while not poll.poll(LOOK_SECONDS * 1000):
+                if not goes_on() or time.monotonic() >= deadline:
+                    raise FetchError(f"{address} has not answered")
+            return bool(_answer(connection)[0].get("held"))
     except (OSError, ValueError) as error:
         raise FetchError(f"{address}: {error}") from error
 
@@ -77,13 +97,16 @@ def _connect(address: str) -> socket.socket:
     return connection
 
 
-def _ask(connection: socket.socket, request: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
+def _send(connection: socket.socket, request: Mapping[str, Any]) -> None:
+    connection.sendall(json.dumps(request).encode() + b"\n")
+
+
+def _answer(connection: socket.socket) -> tuple[dict[str, Any], bytes]:
     """Return the answer, and what came with it.
 
     Raises:
         OSError, ValueError: there was none.
     """
-    connection.sendall(json.dumps(request).encode() + b"\n")
     received = b""
     while b"\n" not in received:
         part = connection.recv(MAX_LINE_BYTES)

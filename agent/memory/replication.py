@@ -88,7 +88,7 @@ class Replication(threading.Thread):
 
     def _offer(self, peer: str, mark: Mark) -> bool:
         try:
-            return offer(peer, mark, self._own_address, PATIENCE_SECONDS)
+            return offer(peer, mark, self._own_address, PATIENCE_SECONDS, lambda: self._peer == peer)
         except FetchError as error:
             logger.debug("step %d of rank %d has no replica: %s", mark.step, mark.rank, error)
             return False

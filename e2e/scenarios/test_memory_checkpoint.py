@@ -42,7 +42,7 @@ class Training:
         }
         spec = {
             "restartPolicy": "Never",
-            "terminationGracePeriodSeconds": 4,
+            "terminationGracePeriodSeconds": 2,
             "containers": [container],
             "volumes": storage.volumes,
         }
@@ -100,16 +100,15 @@ def test_whatever_is_lost_training_goes_on_from_memory_and_ends_as_if_nothing_ha
     told = f"round 2 goes on from memory, step {resumed[0]}"
     training.wait("the Event", lambda: told in training.messages("TrainingResumed"))
 
-    for starts, index in ((3, 1), (4, 0)):  # rank 0's Pod is no exception
-        cluster.delete_pod(namespace, f"{NAME}-worker-{index}-1")
-        reached = training.reached()
-        resumed = training.wait_for_start(starts)
-        assert resumed[0] == resumed[1] >= reached - 1
-        assert training.resume() == {"step": resumed[0], "tier": "peer"}
+    cluster.delete_pod(namespace, f"{NAME}-worker-0-1")  # rank 0's is no exception
+    reached = training.reached()
+    resumed = training.wait_for_start(3)
+    assert resumed[0] == resumed[1] >= reached - 1
+    assert training.resume() == {"step": resumed[0], "tier": "peer"}
 
     (training.folder / "damage-1").touch()
     training.wait("the kill", lambda: not (training.folder / "damage-1").exists())
-    resumed = training.wait_for_start(5)
+    resumed = training.wait_for_start(4)
     assert resumed[0] == resumed[1] > 0
     training.wait("the Event", lambda: bool(training.messages("CheckpointDamaged")))
     budget = observation.job(NAME)["status"]["failureBudget"]

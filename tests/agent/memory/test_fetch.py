@@ -120,6 +120,14 @@ def test_an_offer_is_answered_when_it_is_held(peer: Peer) -> None:
     assert peer.offers[0] == (MARK, "10.0.0.1:1")
 
 
+def test_an_offer_that_is_not_wanted_any_more_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent.memory.fetch.LOOK_SECONDS", 0.01)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(FetchError, match="has not answered"):
+            offer(address, MARK, "10.0.0.1:1", 600, lambda: False)
+
+
 def test_nobody_is_there(target: Slot) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
