@@ -133,6 +133,7 @@ def restored(state: dict[str, Tensor], slots: list[Slot]) -> tuple[float, float]
 
 
 def measure(gigabytes: float, saves: int, with_dlrover: str | None) -> dict[str, Any]:
+    torch.set_num_threads(1)  # as torchrun and dlr have it where a node has several processes
     count = int(gigabytes * 1e9 / 4 / TENSORS)
     state = {f"layer.{number}.weight": torch.randn(count) for number in range(TENSORS)}
     slots = touched_slots(int(gigabytes * 1e9) + (1 << 20), 2)

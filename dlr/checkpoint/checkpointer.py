@@ -19,6 +19,7 @@ import os
 import sys
 import time
 from collections.abc import MutableMapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -212,7 +213,8 @@ class Checkpointer:
     def _load_from_memory(self, resume: MemoryResume) -> None:
         here = self._here
         if here.rank == 0:
-            storage.check_owner(self._path, here.job)
+            with suppress(OSError):  # storage that is away is no reason not to go on from memory
+                storage.check_owner(self._path, here.job)
         try:
             if resume.slot is not None:
                 mark = Mark(resume.round, resume.step, here.rank, here.world_size)

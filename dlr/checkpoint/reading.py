@@ -9,7 +9,6 @@ import json
 import mmap
 import os
 import socket
-import warnings
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner
-from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
@@ -56,7 +54,8 @@ class Resharded:
 
     def __init__(self, reader: StorageReader, rank: int, same_world: bool) -> None:
         self._reader = reader
-        described = reader.read_metadata().state_dict_metadata
+        self._metadata = reader.read_metadata()
+        described = self._metadata.state_dict_metadata
         self._tensors = {
             name: known for name, known in described.items() if isinstance(known, TensorStorageMetadata)
         }
@@ -70,10 +69,12 @@ class Resharded:
         ]
 
     def fill(self, targets: dict[str, Tensor]) -> None:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "torch.distributed is disabled")
-            planner = DefaultLoadPlanner(flatten_state_dict=False)
-            load(dict(targets), storage_reader=self._reader, planner=planner, no_dist=True)
+        """As torch.distributed.checkpoint.load does, but alone, and with errors as they are."""
+        planner, reader = DefaultLoadPlanner(flatten_state_dict=False), self._reader
+        planner.set_up_planner(dict(targets), self._metadata, is_coordinator=True)
+        reader.set_up_storage_reader(self._metadata, True)
+        plan = reader.prepare_local_plan(planner.create_local_plan())
+        reader.read_data(planner.finish_plan(plan), planner).wait()
 
     def _bytes(self, name: str) -> bytes:
         tensor = torch.empty(self._tensors[name].size, dtype=torch.uint8)

@@ -67,6 +67,8 @@ def main(requests: IO[str] = sys.stdin, answers: IO[str] = sys.stdout) -> None:
             persist(request, lambda: answer(read=True))
         except (OSError, DamagedError, SaveError) as error:
             answer(error=str(error))
+        except Exception as error:  # torch.save says RuntimeError where the storage is full
+            answer(error=f"{type(error).__name__}: {error}")
         else:
             answer(done=True)
 
@@ -105,6 +107,8 @@ class _Save:
         """Write this rank's part."""
         request = self.request
         self.working.mkdir(parents=True, exist_ok=True)
+        if request.rank == 0:
+            storage.clear(self.path, self.working)
         slot = Slot.open(request.slot)
         if not slot.lock(shared=True) or slot.mark != request.mark:
             raise SaveError("its slot was written into again")
@@ -150,7 +154,7 @@ class _Save:
         manifest = storage.Manifest(request.job, request.step, request.world_size, tuple(files))
         storage.publish(self.working, self.path, manifest)
         with suppress(OSError):  # the step is there; old ones go at the next save
-            storage.retire(self.path, request.keep, self.working)
+            storage.retire(self.path, request.keep)
 
     def _collect(self, name: str) -> list[bytes]:
         """Read a file of every rank, as soon as it is there."""

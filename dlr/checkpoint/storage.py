@@ -182,8 +182,19 @@ def publish(working: Path, path: Path, manifest: Manifest) -> None:
     _sync_folder(path)
 
 
-def retire(path: Path, keep: int | None, working: Path) -> None:
-    """Remove what was never completed, but for `working`, and checkpoints beyond the newest `keep`.
+def clear(path: Path, working: Path) -> None:
+    """Remove what was never completed, but for `working`: it may be what fills the storage.
+
+    Raises:
+        OSError: the path cannot be read.
+    """
+    for entry in list(path.iterdir()):
+        if entry.name.startswith(".step-") and entry != working:
+            shutil.rmtree(entry, ignore_errors=True)
+
+
+def retire(path: Path, keep: int | None) -> None:
+    """Remove checkpoints beyond the newest `keep`.
 
     Args:
         keep: None for all.
@@ -198,9 +209,6 @@ def retire(path: Path, keep: int | None, working: Path) -> None:
         except OSError:
             continue  # tried again at the next save
         shutil.rmtree(gone, ignore_errors=True)
-    for entry in list(path.iterdir()):
-        if entry.name.startswith(".step-") and entry != working:
-            shutil.rmtree(entry, ignore_errors=True)
 
 
 def check_owner(path: Path, job: str) -> None:

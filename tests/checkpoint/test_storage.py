@@ -1,0 +1,179 @@
+"""Storage and other Pods' slots: who may use a path, what fails in between, what is kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import threading
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+
+from agent.memory.slot import DamagedError, Mark, Slot
+from dlr.checkpoint import Checkpointer, storage
+from dlr.checkpoint.choosing import choose
+from dlr.checkpoint.persistence import Saver
+from dlr.checkpoint.reading import in_slots
+from dlr.checkpoint.saver import SaveError, persist
+from dlr.checkpoint.state import restore
+from dlr.checkpoint.storage import StorageError
+from dlr.checkpoint.surroundings import MemoryResume, Surroundings
+from tests.checkpoint.states import assert_whole, request, saved, state
+
+
+def save(path: Path, step: int, job: str = "", keep: int | None = 2, round: int = 1) -> None:
+    mark = Mark(round, step, 0, 1)
+    slot = saved(state(step), mark)
+    persist(request(slot, mark, path, keep, job), lambda: None)
+    slot.close()
+
+
+def here(job: str = "") -> Surroundings:
+    return Surroundings(0, 1, job, "a")
+
+
+def test_a_path_that_two_jobs_share_is_refused_with_both_names(tmp_path: Path) -> None:
+    assert choose(tmp_path, here("ns/one")) is None
+    with pytest.raises(
+        StorageError, match="has the checkpoints of job ns/one, and this is job ns/two: give each"
+    ):
+        choose(tmp_path, here("ns/two"))
+    assert choose(tmp_path, here("ns/one")) is None
+    assert choose(tmp_path, here()) is None
+
+
+def test_a_checkpoint_of_another_job_is_refused_where_nobody_has_claimed_the_path(tmp_path: Path) -> None:
+    save(tmp_path, 1, "ns/one")
+    with pytest.raises(StorageError, match="job ns/one"):
+        choose(tmp_path, here("ns/two"))
+
+
+def test_storage_that_is_away_fails_a_save_and_takes_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "mount" / "run"
+    (tmp_path / "mount").write_text("not there")
+    with pytest.raises(NotADirectoryError):
+        save(path, 1)
+    with pytest.raises(StorageError, match="cannot be listed"):
+        choose(path, here())
+    (tmp_path / "mount").unlink()
+    save(path, 2)
+    assert (manifest := choose(path, here())) is not None and manifest.step == 2
+
+
+def test_as_many_stay_as_are_to_be_kept_and_nothing_of_what_was_never_complete(tmp_path: Path) -> None:
+    (tmp_path / ".step-1.other").mkdir()
+    for step in (10, 9, 11, 12):
+        save(tmp_path, step, keep=2)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["step-11", "step-12"]
+    save(tmp_path, 12, keep=None, round=2)
+    assert storage.steps_in(tmp_path) == [12, 11]
+
+
+def test_a_rank_that_gives_up_is_not_waited_for(tmp_path: Path) -> None:
+    mark = Mark(1, 3, 0, 2)
+    working = storage.working_folder(tmp_path, 3, "try1")
+    working.mkdir()
+    (working / "gave-up-1").write_text("no room")
+    with pytest.raises(SaveError, match="rank 1 has not saved it: no room"):
+        persist(request(saved(state(3), mark), mark, tmp_path), lambda: None)
+    assert storage.steps_in(tmp_path) == []
+
+
+def test_torch_alone_reads_what_was_saved(tmp_path: Path) -> None:
+    save(tmp_path, 6)
+    fresh = state(0)
+    nested = {"model": fresh["model"].state_dict(), "step": 0}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dcp.load(nested, checkpoint_id=tmp_path / "step-6")
+    assert nested["step"] == 6
+    assert all((tensor == 6).all() for tensor in nested["model"].values())
+
+
+def test_a_saver_that_was_killed_is_started_again(tmp_path: Path) -> None:
+    saver, mark = Saver(), Mark(1, 4, 0, 1)
+    saver.start()
+    assert saver._process is not None
+    os.kill(saver._process.pid, signal.SIGKILL)
+    saver._process.wait()
+    read = threading.Event()
+    assert saver.save(request(saved(state(4), mark), mark, tmp_path), read.set) is None
+    assert read.is_set() and storage.steps_in(tmp_path) == [4]
+    saver.close()
+
+
+def test_a_state_that_cannot_be_saved_or_does_not_fit_ends_no_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    descriptor = os.memfd_create("small")
+    os.ftruncate(descriptor, 8192)
+    told = {"round": 1, "slots": [f"/proc/self/fd/{descriptor}"], "resume": {"tier": "storage"}}
+    (tmp_path / "file").write_text(json.dumps(told))
+    monkeypatch.setenv("DLR_CHECKPOINT_FILE", str(tmp_path / "file"))
+    made = state(1)
+    checkpointer = Checkpointer(tmp_path / "path", made, every=1, persist_every=None)
+    assert checkpointer.load() == 0
+    made["lambda"] = lambda: None
+    checkpointer.step(1)
+    assert "step 1 is not saved: " in caplog.text
+    del made["lambda"]
+    checkpointer.step(2)
+    checkpointer.step(3)
+    assert caplog.text.count("there are no more checkpoints in memory: the state needs") == 1
+    checkpointer.close()
+
+
+class Server:
+    """An agent's slot server, as agent/memory/server.py answers."""
+
+    def __init__(self, slots: list[Slot]) -> None:
+        self._slots = {slot.mark: slot for slot in slots}
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.address = f"tcp://127.0.0.1:{self._socket.getsockname()[1]}"
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            connection, _ = self._socket.accept()
+            with connection, connection.makefile("rb") as lines:
+                asked = json.loads(lines.readline())
+                slot = next(
+                    (
+                        slot
+                        for mark, slot in self._slots.items()
+                        if mark
+                        and [mark.round, mark.step, mark.rank]
+                        == [asked["round"], asked["step"], asked["rank"]]
+                    ),
+                    None,
+                )
+                if slot is None:
+                    connection.sendall(b'{"error": "it is not here"}\n')
+                    continue
+                data = slot.bytes(asked["start"] or 0, asked["stop"] or slot.used_bytes())
+                connection.sendall(json.dumps({"bytes": len(data)}).encode() + b"\n")
+                connection.sendall(data)
+
+
+def test_slots_of_another_world_are_read_from_other_pods_and_verified() -> None:
+    torch.manual_seed(1)
+    slots = [saved(state(9), Mark(2, 9, rank, 3)) for rank in range(3)]
+    server = Server(slots)
+    shards = {0: server.address, 1: slots[1].path, 2: server.address}
+    source = in_slots(MemoryResume(2, 9, 3, None, shards), 1)
+    loaded = state(0)
+    restore(loaded, source.values, source.rng, source.parts, source.fill)
+    assert_whole(loaded, 9)
+    with pytest.raises(OSError, match="it is not here"):
+        in_slots(MemoryResume(2, 8, 3, None, {0: server.address}), 0)
+
+    entry = max(slots[0].header().entries, key=lambda entry: entry.nbytes)
+    slots[0].bytes(entry.offset, entry.offset + 1)[0] ^= 4
+    source = in_slots(MemoryResume(2, 9, 3, None, {0: server.address}), 0)
+    with pytest.raises(DamagedError, match=f"{entry.name} is not what was written"):
+        restore(state(0), source.values, source.rng, source.parts, source.fill)
