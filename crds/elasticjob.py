@@ -88,7 +88,7 @@ class MemoryCheckpoint(Model):
     """Checkpoints in the memory of the agents, which outlive training processes (docs/checkpoints.md)."""
 
     size: Annotated[Quantity, Field(json_schema_extra={"pattern": QUANTITY_PATTERN})]
-    """Memory for all slots of a Pod: two for each process, and two more for each replica. The container's
+    """Memory for all slots of a Pod: three for each process, and two more for each replica. The container's
     memory counts it."""
     replicas: Annotated[int, Field(ge=0, le=1)] = 0
     """Copies of each checkpoint in the memory of other Pods, so that it outlives its own."""

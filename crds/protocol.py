@@ -391,7 +391,7 @@ class CheckpointFile(TypedDict, total=False):
     round: int
     """Of the marks that the process writes."""
     slots: list[str]
-    """The files of its two slots. Where it resumes from one of them, that is the first."""
+    """The files of its slots. Where it resumes from one of them, that is the first."""
     resume: ResumeFile | None
     failuresPerHour: float
     """Of the job so far; absent where nothing is known."""
@@ -431,8 +431,8 @@ BOUNDARY = 13
 """The step that the process has ended last, and -1 before the first. It is written before ORDER is read."""
 ORDER = 14
 """What the agent wants at the end of a step (`hold_until`, `leave_at`); 0: go on."""
-MEMORY_STEP = 15
-"""The newest step that the process has committed to the agent's memory."""
+KEEPS_IN = 15
+"""The safest place in which the process can keep the step after which it leaves: a `KeptIn`, or 0 for any."""
 
 
 # --- Leaving by vote: what an agent says in ORDER, in one word that is written whole ----------------------

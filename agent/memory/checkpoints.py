@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from agent.environment import Environment, InvalidEnvironmentError
-from agent.memory.fetch import FetchError, fetch
+from agent.memory.fetch import DamagedCopyError, FetchError, fetch, have_checked
 from agent.memory.pool import (
-    SLOTS_PER_RANK,
+    OWN_SLOTS,
+    REPLICA_SLOTS,
     SMALLEST_BYTES,
     Pool,
     assign,
@@ -62,7 +63,7 @@ class CheckpointMemory:
     """
 
     def __init__(self, me: Environment, local_world_size: int) -> None:
-        count = SLOTS_PER_RANK * local_world_size * (1 + me.memory_replicas)
+        count = local_world_size * (OWN_SLOTS + REPLICA_SLOTS * me.memory_replicas)
         _check_room(me, count)
         try:
             self._pool = Pool(me.memory_bytes, count)
@@ -128,7 +129,11 @@ class CheckpointMemory:
                 raise FetchError("every slot here holds a part of that checkpoint already")
             target = free[0]
             self._incoming.append(target)
-        self._fetch_into(target, mark, address, self._agreed, abandoned, share=1.0)
+        try:
+            self._fetch_into(target, mark, address, self._agreed, abandoned, share=1.0)
+        except DamagedCopyError:
+            have_checked(address, mark)
+            raise
 
     def agree(self, agreed: Agreed) -> None:
         """Take what the members have agreed upon; what is newer is of no use any more."""

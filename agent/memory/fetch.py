@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import select
 import socket
 import time
@@ -12,13 +13,21 @@ from typing import Any
 from agent.memory.server import MAX_LINE_BYTES, TIMEOUT_SECONDS
 from agent.memory.slot import CONTROL_BYTES, DamagedError, Mark, Slot
 
+logger = logging.getLogger(__name__)
+
 CHUNK_BYTES = 8 << 20
+CHECK_SECONDS = 60.0
+"""For a peer to compare a slot with its sums: some gigabytes a second."""
 LOOK_SECONDS = 1.0
 """Between two looks whether an answer is still wanted."""
 
 
 class FetchError(Exception):
-    """The peer does not have it, does not answer, or what came differs from what was summed up there."""
+    """The peer does not have it, or does not answer."""
+
+
+class DamagedCopyError(FetchError):
+    """What came differs from what was summed up there: on its way, or there (`have_checked`)."""
 
 
 def fetch(
@@ -40,7 +49,8 @@ def fetch(
         share: of the time that it may take; below 1 it pauses after each chunk, for the sake of training.
 
     Raises:
-        FetchError: it could not be had, or it is not what was summed up there.
+        FetchError: it could not be had.
+        DamagedCopyError: it is not what was summed up there.
     """
     slot.begin()
     request = {"round": mark.round, "step": mark.step, "rank": mark.rank, "start": None, "stop": None}
@@ -55,8 +65,24 @@ def fetch(
                 raise FetchError(f"{size:,} bytes do not fit into a slot of {slot.size:,}")
             _receive(connection, slot, size, rest, goes_on, share)
         slot.verify()
-    except (OSError, ValueError, TypeError, RuntimeError, DamagedError) as error:
+    except DamagedError as error:
+        raise DamagedCopyError(f"{address}: {error}") from error
+    except (OSError, ValueError, TypeError, RuntimeError) as error:
         raise FetchError(f"{address}: {error}") from error
+
+
+def have_checked(address: str, mark: Mark) -> None:
+    """Have a peer compare its slot with its sums, after a copy of it was damaged.
+
+    If the slot is damaged, the peer does not hold it any more. Else what was damaged is the copy.
+    """
+    try:
+        with _connect(address) as connection:
+            connection.settimeout(CHECK_SECONDS)
+            _send(connection, {"check": [mark.round, mark.step, mark.rank, mark.world_size]})
+            _answer(connection)
+    except (OSError, ValueError) as error:
+        logger.warning("%s was not told that a copy of its slot is damaged: %s", address, error)
 
 
 def offer(

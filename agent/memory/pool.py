@@ -1,6 +1,6 @@
 """The slots of one agent: all that it keeps in memory, for its own ranks and for those of a peer.
 
-Any slot may hold any rank's checkpoint. At each start of processes every local rank is given two of them to
+Any slot may hold any rank's checkpoint. At each start of processes every local rank is given three of them to
 write into; the others hold replicas. So a rank that moves to another agent finds there what was kept for it.
 The files are in memory alone (memfd_create(2)), and end with the agent and its processes.
 """
@@ -19,8 +19,10 @@ from agent.memory.slot import Commit, DamagedError, Mark, Slot
 
 logger = logging.getLogger(__name__)
 
-SLOTS_PER_RANK = 2
-"""Of a process, and of a held replica: a kill in the middle of writing must not cost the older one."""
+OWN_SLOTS = 3
+"""Of a process: the newest whole one, one to write into, and one that its saver may still read."""
+REPLICA_SLOTS = 2
+"""Of a held replica: a kill in the middle of writing must not cost the older one."""
 SMALLEST_BYTES = 64 << 10
 """Of a slot: its control words and a small header take some of it."""
 TOUCH_BYTES = 4 << 20
@@ -78,6 +80,22 @@ class Pool:
         wanted = Mark(checkpoint.round, checkpoint.step, rank, checkpoint.world_size)
         return next((slot for slot, mark in self.held() if mark == wanted), None)
 
+    def is_damaged(self, wanted: Mark) -> bool:
+        """Compare the slot of that mark with its sums. One that differs is used by nobody any more."""
+        for slot, mark in self.held():
+            if mark != wanted:
+                continue
+            try:
+                slot.verify()
+            except DamagedError as error:
+                if slot.mark == mark:  # else it was written into meanwhile
+                    logger.warning(
+                        "step %d of rank %d in memory is not used: %s", mark.step, mark.rank, error
+                    )
+                    slot.damaged()
+                    return True
+        return False
+
     def sum_up(self) -> None:
         """Add the sums where a process was ended before it could. No process may run."""
         for slot in self.slots:
@@ -115,7 +133,7 @@ def oldest_first(slots: Iterable[Slot]) -> list[Slot]:
 
 
 def assign(slots: Iterable[Slot], resumed: Sequence[Slot | None]) -> list[list[Slot]]:
-    """Give each local rank its two slots: first what it resumes from, then those that hold the oldest.
+    """Give each local rank its slots: first what it resumes from, then those that hold the oldest.
 
     Args:
         slots: all that there are.
@@ -125,7 +143,7 @@ def assign(slots: Iterable[Slot], resumed: Sequence[Slot | None]) -> list[list[S
     given = []
     for slot in resumed:
         own = [] if slot is None else [slot]
-        while len(own) < SLOTS_PER_RANK:
+        while len(own) < OWN_SLOTS:
             own.append(free.pop(0))
         given.append(own)
     return given

@@ -5,7 +5,7 @@ is offered what was committed, and fetches it at its own pace (`agent.memory.che
 ones may come; of these the newest is offered next. Training takes no part, and nothing of this is written to
 the cluster.
 
-A process overwrites a slot with its next but one checkpoint. So where a copy takes longer than two intervals,
+A process overwrites a slot with its next but one or two. So where a copy takes longer than two intervals,
 there are no replicas; `every="auto"` chooses intervals that are many times as long.
 """
 

@@ -5,6 +5,7 @@ knows the port; there is no other authentication, as with torch's stores in the 
 
     {"round": 7, "step": 120, "rank": 3, "start": null, "stop": null}      → {"bytes": n}, and the bytes
     {"offer": [7, 120, 3, 8], "from": "10.0.0.3:4711"}                     → {"held": true}, once fetched
+    {"check": [7, 120, 3, 8]}                      → {"damaged": true}, and then it is not here any more
     anything else, or what is not here                                     → {"error": "…"}
 """
 
@@ -82,6 +83,11 @@ class SlotServer:
             held = self._take_replica(Mark(round_, step, rank, world_size), str(request["from"]))
             _send(connection, {"held": held})
             return
+        if "check" in request:
+            round_, step, rank, world_size = map(int, request["check"])
+            damaged = self._pool.is_damaged(Mark(round_, step, rank, world_size))
+            _send(connection, {"damaged": damaged})
+            return
         wanted = (int(request["round"]), int(request["step"]), int(request["rank"]))
         for slot, mark in self._pool.held():
             if (mark.round, mark.step, mark.rank) != wanted:
@@ -89,6 +95,7 @@ class SlotServer:
             try:
                 used = slot.used_bytes()
             except DamagedError:
+                self._pool.is_damaged(mark)
                 continue
             start, stop = int(request.get("start") or 0), int(request.get("stop") or used)
             if not 0 <= start < stop <= used:

@@ -10,12 +10,14 @@ copies its tensors into it, and commits. The agents read it: to say what they ho
 
 A slot is opened (its commit word is set to OPEN) before anything in it changes, and committed when all of it
 is there, in a single store of eight bytes. So whenever a writer is killed, the slot is either whole or says
-that it is not; every rank has two, and writes into the one that is not its newest. The sums follow the
+that it is not; every rank has three, and never writes into its newest. The sums follow the
 commit, since reading all once more takes as long again as the copy; who finds a slot WHOLE but not SUMMED
 adds them.
 
-Who reads a slot for longer than a moment (to send it, to write it to storage) holds its lock meanwhile,
-shared; who writes into it holds it alone. It is flock(2)'s, so a process that dies gives it back.
+Nobody who reads a slot can keep its rank from writing into it, since all ranks have to save the same steps. A
+reader compares the sums, or looks at the mark again when it has read. A saver, which reads for long, holds
+the lock meanwhile, shared, and a writer prefers a slot that it can lock alone. It is flock(2)'s, so a process
+that dies gives it back.
 """
 
 from __future__ import annotations

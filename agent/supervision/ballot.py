@@ -21,7 +21,7 @@ from pathlib import Path
 from torch.distributed import DistError, Store  # type: ignore[attr-defined]
 
 from agent.supervision.vote import SETTLE_SECONDS, Agreed, Chair, Kind, Message, Stage, Voter
-from crds.protocol import BOUNDARY, GO_ON, ORDER, SPEAKS, KeptIn
+from crds.protocol import BOUNDARY, GO_ON, KEEPS_IN, ORDER, SPEAKS, KeptIn
 
 logger = logging.getLogger(__name__)
 
@@ -89,6 +89,10 @@ class ProcessWords:
     def ended(self) -> list[int]:
         """The step that each process has ended last; -1 before its first."""
         return [words[BOUNDARY] for words in self._words]
+
+    def keep_in(self) -> KeptIn:
+        """Where all of them can keep their last step."""
+        return KeptIn(max(KeptIn.MEMORY, *(words[KEEPS_IN] for words in self._words)))
 
     def set_order(self, order: int) -> None:
         if order != self._order:
@@ -182,7 +186,7 @@ class Ballot:
         if not all_live:
             self._to_chair(self._voter.lose_process())
         elif self._voter.stage is Stage.HELD and now >= self._read_at:
-            self._to_chair(self._voter.answer(self._words.ended()))
+            self._to_chair(self._voter.answer(self._words.ended(), self._words.keep_in()))
         self._deliver(all_live=all_live)
         self._words.set_order(self._voter.order)
 
@@ -302,7 +306,7 @@ def _unpack(frame: tuple[int, int, int, int]) -> Message:
     kind, number, step, tier = frame
     try:
         message = Message(Kind(kind), number, step, tier)
-        if message.kind in (Kind.ASK, Kind.LEAVE):
+        if message.kind in (Kind.ASK, Kind.ENDED, Kind.LEAVE):
             KeptIn(tier)
     except ValueError as error:
         raise BadFrameError from error

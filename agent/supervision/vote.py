@@ -42,7 +42,8 @@ class Kind(IntEnum):
     HOLD = 2
     """From the chair: vote `number` is open."""
     ENDED = 3
-    """To the chair: the processes here have ended `step`, and none can go beyond the next."""
+    """To the chair: the processes here have ended `step`, and none can go beyond the next. With the tier in
+    which all of them can keep a step."""
     CANNOT = 4
     """To the chair: the processes here cannot take part."""
     LEAVE = 5
@@ -106,6 +107,7 @@ class Chair:
         if message.kind is not Kind.ENDED:
             return self._call_off()
         self._answers[rank] = message.step
+        self._tier = max(self._tier, KeptIn(message.tier))
         if len(self._answers) < self._size:
             return []
         step = max(self._answers.values()) + 1
@@ -199,14 +201,15 @@ class Voter:
             self.stage = Stage.NONE
         return []
 
-    def answer(self, ended: Collection[int]) -> list[Message]:
+    def answer(self, ended: Collection[int], keep_in: KeptIn) -> list[Message]:
         """Answer with what the processes have ended.
 
         Args:
             ended: by BOUNDARY of each, read after all of them could see that they are held.
+            keep_in: where all of them can keep a step.
         """
         self.stage = Stage.ANSWERED
-        return [Message(Kind.ENDED, self._number, step=max(ended))]
+        return [Message(Kind.ENDED, self._number, max(ended), keep_in)]
 
     def lose_process(self) -> list[Message]:
         """A process here has ended, in a vote that was not decided as far as is known."""

@@ -15,11 +15,11 @@ docs/checkpoints.md tells what is kept where, and what is lost when.
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import sys
 import time
 from collections.abc import MutableMapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,6 +34,10 @@ from dlr.checkpoint.memory import Source, Writer, verified
 from dlr.checkpoint.persistence import Persistence
 from dlr.checkpoint.state import capture, restore
 from dlr.checkpoint.surroundings import MemoryResume, logger, look_around
+
+PREPARE_SECONDS = 5.0
+"""From the start of a job's process to that of its saver, whose imports take CPU for seconds: by then a
+restart is over, and whoever has to leave for storage finds it ready."""
 
 
 class DamagedCheckpointError(Exception):
@@ -79,10 +83,11 @@ class Checkpointer:
         self._pace = self._make_pace() if every == "auto" and slots else None
         self._trained_since: float | None = None
         self._saved = False
+        self._prepare_at = time.monotonic() + PREPARE_SECONDS if self._here.job else math.inf
         self._hook = register_optimizer_step_pre_hook(lambda *_: self.wait())
         self._pid = os.getpid()
         atexit.register(self._at_exit)
-        leaving.take_part()
+        leaving.take_part("memory" if slots else "storage")
 
     def load(self) -> int:
         """Bring back the newest checkpoint, in place. Every rank calls it, before its first step.
@@ -96,12 +101,12 @@ class Checkpointer:
             MismatchError: the checkpoint is of another model or optimizer.
         """
         resume = self._here.resume
-        if resume is not None:
+        manifest = choose(self._path, self._here, beyond=0 if resume is None else resume.step)
+        if manifest is None:
+            if resume is None:
+                return 0
             self._load_from_memory(resume)
             return resume.step
-        manifest = choose(self._path, self._here)
-        if manifest is None:
-            return 0
         same_world = manifest.world_size == self._here.world_size
         folder = storage.folder_of(self._path, manifest.step)
         from dlr.checkpoint.reading import in_storage  # takes a second to import
@@ -131,6 +136,9 @@ class Checkpointer:
         if self._pace is not None and self._trained_since is not None:
             self._pace.trained(began - self._trained_since, self._saved)
         dlr.report_step(step)
+        if began >= self._prepare_at:
+            self._storage.prepare()
+            self._prepare_at = math.inf
         to_memory = self._is_due(step)
         to_storage = self._is_due_in_storage(step)
         leave_to = leaving.boundary(step)
@@ -182,11 +190,12 @@ class Checkpointer:
             captured = capture(self.state)
             if self._memory is not None:
                 try:
-                    if self._memory.save(mark, captured, self._storage.then(mark) if to_storage else None):
-                        return True
+                    self._memory.save(mark, captured, self._storage.then(mark) if to_storage else None)
+                    return True
                 except (TooSmallError, RuntimeError) as error:
                     logger.warning("there are no more checkpoints in memory: %s", error)
                     self._memory = None
+                    leaving.take_part("storage")
             if to_storage:
                 self._storage.save(mark, captured)
                 return True
@@ -197,7 +206,7 @@ class Checkpointer:
     def _leave(self, step: int, tier: str) -> None:
         """Save this step, and end the process."""
         self._storage.finish()
-        self._save(step, tier == "storage" or self._memory is None)
+        self._save(step, tier == "storage")
         self.close()
         leaving.leave()
 
@@ -210,9 +219,6 @@ class Checkpointer:
 
     def _load_from_memory(self, resume: MemoryResume) -> None:
         here = self._here
-        if here.rank == 0:
-            with suppress(OSError):  # storage that is away is no reason not to go on from memory
-                storage.check_owner(self._path, here.job)
         try:
             if resume.slot is not None:
                 mark = Mark(resume.round, resume.step, here.rank, here.world_size)

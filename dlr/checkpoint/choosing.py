@@ -23,23 +23,33 @@ class Listing:
     """Of those whose manifest cannot be used: which, and why."""
     refusal: str | None = None
     """Why nothing of it is to be used."""
+    unreadable: str | None = None
+    """Why nothing of it can be read."""
 
 
-def choose(path: Path, here: Surroundings) -> Manifest | None:
+def choose(path: Path, here: Surroundings, beyond: int = 0) -> Manifest | None:
     """Agree on the newest checkpoint whose files are what was written. All ranks call it.
 
     Each rank reads its share of the files, so that together they read each once.
 
+    Args:
+        beyond: the step that memory has; 0 if it has none. What storage has up to it is left alone, and
+            storage that cannot be read is no error.
+
     Returns:
-        None if there is no checkpoint.
+        None if there is no checkpoint, or none that is newer.
 
     Raises:
         StorageError: the path cannot be read, is another job's, or has nothing but damaged checkpoints.
     """
     grouped = dist.is_available() and dist.is_initialized()
-    listing = _from_rank_0(list_path(path, here.job) if not grouped or here.rank == 0 else None, grouped)
-    if listing.refusal is not None:
-        raise StorageError(listing.refusal)
+    if beyond and not grouped and here.world_size > 1:
+        return None  # ranks that cannot agree might see different ones
+    found_here = list_path(path, here.job, beyond) if not grouped or here.rank == 0 else None
+    listing = _from_rank_0(found_here, grouped)
+    refusal = listing.refusal or (None if beyond else listing.unreadable)
+    if refusal is not None:
+        raise StorageError(refusal)
     damaged = list(listing.damaged)
     for manifest in listing.manifests:
         mine = manifest.files[here.rank :: here.world_size] if grouped else manifest.files
@@ -54,22 +64,22 @@ def choose(path: Path, here: Surroundings) -> Manifest | None:
                 logger.warning("a checkpoint in %s is damaged, and an older one is used: %s", path, reason)
             return manifest
         damaged.append(reasons[0])
-    if damaged:
+    if damaged and not beyond:
         raise StorageError(
             f"no checkpoint in {path} is whole ({damaged[0]}): move what is there away to begin at step 0"
         )
     return None
 
 
-def list_path(path: Path, job: str) -> Listing:
-    """Read the manifests of all checkpoints."""
+def list_path(path: Path, job: str, beyond: int) -> Listing:
+    """Read the manifests of all checkpoints whose steps are greater than `beyond`."""
     try:
         storage.check_owner(path, job)
-        steps = storage.steps_in(path)
+        steps = [step for step in storage.steps_in(path) if step > beyond]
     except StorageError as error:
         return Listing(refusal=str(error))
     except OSError as error:
-        return Listing(refusal=f"the checkpoints in {path} cannot be listed: {error}")
+        return Listing(unreadable=f"the checkpoints in {path} cannot be listed: {error}")
     manifests, damaged = [], []
     for step in steps:
         try:

@@ -7,7 +7,7 @@ All ranks have to save the same steps. Rank 0 measures and decides, at a few ste
 the others through the store of the process group's rendezvous. Intervals are powers of two, so that the steps
 of the larger are steps of the smaller; and one is at most twice the one before, or half of it. So a rank that
 could not be told, and keeps what it has, still has every other step in common with the others, and that step
-is in one of its two slots.
+is in one of its slots.
 """
 
 from __future__ import annotations

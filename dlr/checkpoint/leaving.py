@@ -34,15 +34,22 @@ EXIT_LEFT = 143
 LOOK_SECONDS = 0.001
 """Between two looks of a process that is held, for the milliseconds that a vote takes."""
 
-_SPEAKS, _BOUNDARY, _ORDER = 12, 13, 14
+_SPEAKS, _BOUNDARY, _ORDER, _KEEPS_IN = 12, 13, 14, 15
 _WORDS = 16
 _TIERS: dict[int, Tier] = {1: "memory", 2: "storage"}
 
 
-def take_part() -> None:
-    """Tell the agent that this process will call `boundary` after each step."""
+def take_part(keeps_in: Tier = "memory") -> None:
+    """Tell the agent that this process will call `boundary` after each step. It may be repeated.
+
+    Args:
+        keeps_in: "storage" if this process cannot save to memory; then no rank is told to.
+    """
     words = _words()
-    if words is not None and not words[_SPEAKS]:
+    if words is None:
+        return
+    words[_KEEPS_IN] = next(number for number, tier in _TIERS.items() if tier == keeps_in)
+    if not words[_SPEAKS]:
         words[_BOUNDARY] = -1
         words[_SPEAKS] = 1
 

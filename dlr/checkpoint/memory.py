@@ -1,6 +1,6 @@
 """This process's side of checkpoints in memory.
 
-A save opens the oldest slot that nobody reads, copies the state into it, and commits it; a thread then adds
+A save opens the oldest slot that no saver reads, copies the state into it, and commits it; a thread then adds
 the sums. Where the state is on a GPU, the copies run on a stream of their own and the thread commits when
 they are done; `wait` makes the training's stream wait for them before the optimizer changes the parameters.
 """
@@ -20,8 +20,9 @@ from agent.memory.slot import Commit, DamagedError, Header, Mark, Part, Slot, To
 from dlr.checkpoint.cuda import Copies, Pair
 from dlr.checkpoint.state import RNG, VALUES, Captured, capacity, local_tensor, part_of
 
-Then = Callable[[Slot, Callable[[], None]], None]
-"""What is to follow a save: given the slot, which stays as it is until the second argument is called."""
+Then = Callable[[Slot, "Future[None]", Callable[[], None]], None]
+"""What is to follow a save: given the slot, what is done when it has its sums, and what releases it; until
+that is called, the slot stays as it is."""
 
 
 class Layout:
@@ -66,7 +67,8 @@ class Writer:
     """Writes checkpoints into slots.
 
     Args:
-        slots: at least one; of two, one always holds a whole checkpoint.
+        slots: one, or three. Of three, one always holds a whole checkpoint, one may be read by the saver, and
+            one is there to write into.
     """
 
     def __init__(self, slots: Sequence[Slot]) -> None:
@@ -79,21 +81,16 @@ class Writer:
         self._reserved: set[Slot] = set()
         """Not to be written into, since they are to be read."""
 
-    def save(self, mark: Mark, captured: Captured, then: Then | None = None) -> Slot | None:
+    def save(self, mark: Mark, captured: Captured, then: Then | None = None) -> None:
         """Copy a state into a slot. It is committed when this returns, or soon after, if it is on a GPU.
 
         Args:
-            then: called in the background, when the slot has its sums.
-
-        Returns:
-            the slot; None if all that may be written are being read.
+            then: called before this returns. It has released one slot before it is passed on again.
 
         Raises:
             TooSmallError: the state does not fit into it.
         """
         slot = self._take()
-        if slot is None:
-            return None
         try:
             header, views = self._place(slot, captured)
             slot.begin()
@@ -103,10 +100,10 @@ class Writer:
             raise
         if not on_gpu:
             self._commit(slot, mark, header)
+        self._pending[slot] = self._background.submit(self._finish, slot, mark, header, on_gpu)
         if then is not None:
             self._reserved.add(slot)
-        self._pending[slot] = self._background.submit(self._finish, slot, mark, header, on_gpu, then)
-        return slot
+            then(slot, self._pending[slot], lambda: self._reserved.discard(slot))
 
     def wait(self) -> None:
         """From here on, what was saved may change."""
@@ -116,19 +113,23 @@ class Writer:
         """Wait until all that was saved is committed and has its sums."""
         self._background.shutdown()
 
-    def _take(self) -> Slot | None:
-        """Lock the oldest slot that nobody reads; it is never the newest, if there is more than one."""
+    def _take(self) -> Slot:
+        """Choose the oldest slot that no saver reads; it is never the newest, if there is more than one.
+
+        A saver of processes that have ended may read one for long. Where there is no other, it has to give
+        way, and finds out.
+        """
         self._copies.wait()
         marks = {slot: slot.mark for slot in self._slots}
         oldest_first = sorted(self._slots, key=lambda slot: (marks[slot] is not None, marks[slot] or ()))
-        for slot in oldest_first[: max(1, len(self._slots) - 1)]:
-            if slot in self._reserved:
-                continue
+        candidates = oldest_first[: max(1, len(self._slots) - 1)]
+        free = [slot for slot in candidates if slot not in self._reserved]
+        for slot in free:
             if (pending := self._pending.pop(slot, None)) is not None:
                 pending.result()
             if slot.lock(shared=False):
                 return slot
-        return None
+        return free[0]
 
     def _place(self, slot: Slot, captured: Captured) -> tuple[Header, list[Tensor]]:
         if self._layout is None or not self._layout.fits(captured):
@@ -169,13 +170,11 @@ class Writer:
         slot.commit(mark, header)
         slot.unlock()
 
-    def _finish(self, slot: Slot, mark: Mark, header: Header, on_gpu: bool, then: Then | None) -> None:
+    def _finish(self, slot: Slot, mark: Mark, header: Header, on_gpu: bool) -> None:
         if on_gpu:
             self._copies.finish()
             self._commit(slot, mark, header)
         slot.sum_up()
-        if then is not None:
-            then(slot, lambda: self._reserved.discard(slot))
 
 
 class Source(Protocol):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -19,7 +20,7 @@ from dlr.checkpoint.request import Request
 from dlr.checkpoint.state import Captured
 from dlr.checkpoint.surroundings import Surroundings, logger
 
-_START = "import sys; sys.path[:] = {path!r}; from dlr.checkpoint.saver import main; main()"
+_START = "import os, sys; os.nice(10); sys.path[:] = {path!r}; from dlr.checkpoint.saver import main; main()"
 
 
 class Persistence:
@@ -63,19 +64,18 @@ class Persistence:
         try:
             if self._private is None:
                 self._private = Writer([private_slot(captured)])
-            saved = self._private.save(mark, captured, self.then(mark))
+            self._private.save(mark, captured, self.then(mark))
         except TooSmallError:  # it grew
             self._private = Writer([private_slot(captured)])
-            saved = self._private.save(mark, captured, self.then(mark))
-        assert saved is not None  # `is_free`
+            self._private.save(mark, captured, self.then(mark))
 
     def then(self, mark: Mark) -> Then:
         """What is to follow a copy to memory: save that slot."""
 
-        def begin(slot: Slot, release: Callable[[], None]) -> None:
+        def begin(slot: Slot, summed: Future[None], release: Callable[[], None]) -> None:
             done = threading.Event()
             self._under_way = mark.step, done
-            arguments = (self._request(mark, slot), release, done)
+            arguments = (self._request(mark, slot), summed, release, done)
             threading.Thread(target=self._run, args=arguments, name="dlr-persist", daemon=True).start()
 
         return begin
@@ -111,9 +111,16 @@ class Persistence:
             self._keep,
         )
 
-    def _run(self, request: Request, release: Callable[[], None], done: threading.Event) -> None:
+    def _run(
+        self,
+        request: Request,
+        summed: Future[None],
+        release: Callable[[], None],
+        done: threading.Event,
+    ) -> None:
         try:
-            error = self._saver.save(request, release)
+            failed = summed.exception()
+            error = self._saver.save(request, release) if failed is None else str(failed)
             if error is None:
                 dlr.checkpoint_saved(request.step)
             else:

@@ -22,6 +22,7 @@ from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
+from agent.memory.fetch import have_checked
 from agent.memory.slot import (
     CONTROL_BYTES,
     Commit,
@@ -106,6 +107,7 @@ class Shard:
         self.where = where
         self.mark = mark
         self.is_here = not where.startswith("tcp://")
+        self._address = where.removeprefix("tcp://")
         self.slot = Slot.open(where) if self.is_here else self._remote()
         self._verified: set[str] = set()
         if self.slot.mark != mark:
@@ -135,7 +137,10 @@ class Shard:
         try:
             return self.slot.verify(only)
         except DamagedError:
-            self.slot.damaged()  # if it is in another Pod, only this copy of it
+            if self.is_here:
+                self.slot.damaged()
+            else:
+                have_checked(self._address, self.mark)
             raise
 
     def _remote(self) -> Slot:
@@ -154,7 +159,7 @@ class Shard:
 
     def _request(self, start: int, stop: int | None) -> bytes:
         """Bytes of the slot, from the agent that has it (agent/memory/server.py)."""
-        host, _, port = self.where.removeprefix("tcp://").rpartition(":")
+        host, _, port = self._address.rpartition(":")
         request = {"round": self.mark.round, "step": self.mark.step, "rank": self.mark.rank}
         with (
             socket.create_connection((host.strip("[]"), int(port)), TIMEOUT_SECONDS) as connection,

@@ -13,7 +13,6 @@ The savers of all ranks agree through files in the working folder, since the pro
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import signal
 import sys
@@ -37,7 +36,6 @@ from dlr.checkpoint.state import VALUES, TensorReference, flatten_values, load_v
 
 T = TypeVar("T")
 
-NICENESS = 10
 WAIT_SECONDS = 600.0
 """For the other ranks' savers, at most."""
 _LOOK_SECONDS = 0.02
@@ -52,8 +50,6 @@ def main(requests: IO[str] = sys.stdin, answers: IO[str] = sys.stdout) -> None:
     """Carry out requests until there are no more."""
     for number in (signal.SIGINT, signal.SIGTERM):  # meant for the training process, whose end ends this one
         signal.signal(number, signal.SIG_IGN)
-    with suppress(OSError):
-        os.nice(NICENESS)
     torch.set_num_threads(1)
 
     def answer(**fields: object) -> None:
@@ -130,6 +126,8 @@ class _Save:
             ].storage_data
             planner = SlotPlanner(lambda name: slot.tensor(entries[name]), self._leaves)
             results = self._writer.write_data(save_plan(mine, self._leaves, prefix), planner).wait()
+            if slot.mark != request.mark:
+                raise SaveError("its slot was written into again")
         finally:
             slot.close()  # with its lock
         names = sorted({result.storage_data.relative_path for result in results})

@@ -162,7 +162,9 @@ class Play:
 
     def read(self, rank: int) -> None:
         if self.voters[rank].stage is Stage.HELD and rank not in self.gone:
-            self.to_chair(rank, self.voters[rank].answer([p.ended for p in self.processes[rank]]))
+            self.to_chair(
+                rank, self.voters[rank].answer([p.ended for p in self.processes[rank]], KeptIn.MEMORY)
+            )
 
     def tell(self, rank: int) -> None:
         for process in self.processes[rank]:
@@ -296,10 +298,20 @@ def test_the_safer_tier_counts_until_the_vote_is_decided() -> None:
     chair.join(1)
     chair.receive(0, Message(Kind.ASK, tier=KeptIn.MEMORY), 0.0)
     chair.receive(1, Message(Kind.ASK, tier=KeptIn.STORAGE), 0.0)
-    chair.receive(0, Message(Kind.ENDED, 1, 6), 0.0)
-    decided = chair.receive(1, Message(Kind.ENDED, 1, 7), 0.0)
+    chair.receive(0, Message(Kind.ENDED, 1, 6, KeptIn.MEMORY), 0.0)
+    decided = chair.receive(1, Message(Kind.ENDED, 1, 7, KeptIn.MEMORY), 0.0)
     assert decided == [(rank, Message(Kind.LEAVE, 1, 8, KeptIn.STORAGE)) for rank in (0, 1)]
     assert chair.receive(1, Message(Kind.ASK, tier=KeptIn.STORAGE), 0.0) == []
+
+
+def test_where_one_rank_has_no_memory_all_leave_for_storage() -> None:
+    chair = Chair(2)
+    chair.join(0)
+    chair.join(1)
+    chair.receive(0, Message(Kind.ASK, tier=KeptIn.MEMORY), 0.0)
+    chair.receive(1, Message(Kind.ENDED, 1, 6, KeptIn.STORAGE), 0.0)
+    decided = chair.receive(0, Message(Kind.ENDED, 1, 6, KeptIn.MEMORY), 0.0)
+    assert decided == [(rank, Message(Kind.LEAVE, 1, 7, KeptIn.STORAGE)) for rank in (0, 1)]
 
 
 def test_a_process_that_has_ended_no_step_leaves_after_the_first() -> None:

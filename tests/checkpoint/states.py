@@ -57,10 +57,15 @@ def load(made: dict[str, Any], slot: Slot) -> None:
 def saved(made: dict[str, Any], mark: Mark) -> Slot:
     """A slot with that state and its sums."""
     slot = private_slot(capture(made))
-    writer = Writer([slot])
-    assert writer.save(mark, capture(made)) is slot
-    writer.close()
+    write(slot, made, mark)
     return slot
+
+
+def write(slot: Slot, made: dict[str, Any], mark: Mark) -> None:
+    """Save that state into a slot, with its sums."""
+    writer = Writer([slot])
+    writer.save(mark, capture(made))
+    writer.close()
 
 
 def request(slot: Slot | str, mark: Mark, path: Path, keep: int | None = 2, job: str = "") -> Request:

@@ -15,6 +15,7 @@ from crds.protocol import (
     ENV_PROGRESS_FILE,
     EXIT_LEFT,
     GO_ON,
+    KEEPS_IN,
     ORDER,
     PROGRESS_FORMAT,
     SPEAKS,
@@ -50,12 +51,12 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Record:
 
 def test_a_step_without_a_vote_tells_that_it_has_ended(record: Record) -> None:
     leaving.take_part()
-    assert (record[SPEAKS], record[BOUNDARY]) == (1, -1)
+    assert (record[SPEAKS], record[BOUNDARY], record[KEEPS_IN]) == (1, -1, KeptIn.MEMORY)
     assert leaving.boundary(0) is None
     assert leaving.boundary(7) is None
     assert record[BOUNDARY] == 7
-    leaving.take_part()
-    assert record[BOUNDARY] == 7
+    leaving.take_part("storage")
+    assert (record[BOUNDARY], record[KEEPS_IN]) == (7, KeptIn.STORAGE)
 
 
 @pytest.mark.parametrize("tier", KeptIn)
@@ -107,7 +108,8 @@ def test_outside_of_dlr_and_under_an_older_agent_nothing_happens(
 
 
 def test_the_words_are_those_of_the_protocol() -> None:
-    assert (leaving._SPEAKS, leaving._BOUNDARY, leaving._ORDER) == (SPEAKS, BOUNDARY, ORDER)
+    words = leaving._SPEAKS, leaving._BOUNDARY, leaving._ORDER, leaving._KEEPS_IN
+    assert words == (SPEAKS, BOUNDARY, ORDER, KEEPS_IN)
     assert struct.calcsize(PROGRESS_FORMAT) == 8 * leaving._WORDS
     assert {number: tier.upper() for number, tier in leaving._TIERS.items()} == {t: t.name for t in KeptIn}
     assert leaving.EXIT_LEFT == EXIT_LEFT

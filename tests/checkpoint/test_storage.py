@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import threading
 import warnings
 from pathlib import Path
@@ -14,7 +13,9 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 
-from agent.memory.slot import DamagedError, Mark, Slot
+from agent.memory.pool import Pool
+from agent.memory.server import SlotServer
+from agent.memory.slot import Commit, DamagedError, Mark
 from dlr.checkpoint import Checkpointer, storage
 from dlr.checkpoint.choosing import choose
 from dlr.checkpoint.persistence import Saver
@@ -23,7 +24,7 @@ from dlr.checkpoint.saver import SaveError, persist
 from dlr.checkpoint.state import restore
 from dlr.checkpoint.storage import StorageError
 from dlr.checkpoint.surroundings import MemoryResume, Surroundings
-from tests.checkpoint.states import assert_whole, request, saved, state
+from tests.checkpoint.states import assert_whole, request, saved, state, write
 
 
 def save(path: Path, step: int, job: str = "", keep: int | None = 2, round: int = 1) -> None:
@@ -35,6 +36,18 @@ def save(path: Path, step: int, job: str = "", keep: int | None = 2, round: int 
 
 def here(job: str = "") -> Surroundings:
     return Surroundings(0, 1, job, "a")
+
+
+def test_memory_gives_way_to_what_is_newer_in_storage_and_whole(tmp_path: Path) -> None:
+    save(tmp_path, 5)
+    save(tmp_path, 9)
+    assert (manifest := choose(tmp_path, here(), beyond=8)) is not None and manifest.step == 9
+    assert choose(tmp_path, here(), beyond=9) is None
+    (tmp_path / "step-9" / ".metadata").unlink()
+    assert choose(tmp_path, here(), beyond=8) is None, "step 5 is older than what memory has"
+    assert choose(tmp_path, Surroundings(0, 2, "", "a"), beyond=3) is None, "two ranks that cannot agree"
+    (tmp_path / "file").touch()
+    assert choose(tmp_path / "file", here(), beyond=8) is None, "storage that is away"
 
 
 def test_a_path_that_two_jobs_share_is_refused_with_both_names(tmp_path: Path) -> None:
@@ -128,52 +141,29 @@ def test_a_state_that_cannot_be_saved_or_does_not_fit_ends_no_training(
     checkpointer.close()
 
 
-class Server:
-    """An agent's slot server, as agent/memory/server.py answers."""
-
-    def __init__(self, slots: list[Slot]) -> None:
-        self._slots = {slot.mark: slot for slot in slots}
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self.address = f"tcp://127.0.0.1:{self._socket.getsockname()[1]}"
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def _serve(self) -> None:
-        while True:
-            connection, _ = self._socket.accept()
-            with connection, connection.makefile("rb") as lines:
-                asked = json.loads(lines.readline())
-                slot = next(
-                    (
-                        slot
-                        for mark, slot in self._slots.items()
-                        if mark
-                        and [mark.round, mark.step, mark.rank]
-                        == [asked["round"], asked["step"], asked["rank"]]
-                    ),
-                    None,
-                )
-                if slot is None:
-                    connection.sendall(b'{"error": "it is not here"}\n')
-                    continue
-                data = slot.bytes(asked["start"] or 0, asked["stop"] or slot.used_bytes())
-                connection.sendall(json.dumps({"bytes": len(data)}).encode() + b"\n")
-                connection.sendall(data)
-
-
 def test_slots_of_another_world_are_read_from_other_pods_and_verified() -> None:
     torch.manual_seed(1)
-    slots = [saved(state(9), Mark(2, 9, rank, 3)) for rank in range(3)]
-    server = Server(slots)
-    shards = {0: server.address, 1: slots[1].path, 2: server.address}
+    pool = Pool(3 << 18, 3)
+    for rank, slot in enumerate(pool.slots):
+        write(slot, state(9), Mark(2, 9, rank, 3))
+    server = SlotServer(pool, "127.0.0.1", lambda *_: False)
+    address = f"tcp://{server.address}"
+    shards = {0: address, 1: pool.slots[1].path, 2: address}
     source = in_slots(MemoryResume(2, 9, 3, None, shards), 1)
     loaded = state(0)
     restore(loaded, source.values, source.rng, source.parts, source.fill)
     assert_whole(loaded, 9)
     with pytest.raises(OSError, match="it is not here"):
-        in_slots(MemoryResume(2, 8, 3, None, {0: server.address}), 0)
+        in_slots(MemoryResume(2, 8, 3, None, {0: address}), 0)
 
-    entry = max(slots[0].header().entries, key=lambda entry: entry.nbytes)
-    slots[0].bytes(entry.offset, entry.offset + 1)[0] ^= 4
-    source = in_slots(MemoryResume(2, 9, 3, None, {0: server.address}), 0)
+    damaged = pool.slots[0]
+    entry = max(damaged.header().entries, key=lambda entry: entry.nbytes)
+    damaged.bytes(entry.offset, entry.offset + 1)[0] ^= 4
+    source = in_slots(MemoryResume(2, 9, 3, None, {0: address}), 0)
     with pytest.raises(DamagedError, match=f"{entry.name} is not what was written"):
         restore(state(0), source.values, source.rng, source.parts, source.fill)
+    assert damaged.commit_word is Commit.DAMAGED, "its owner knows, and names it no more"
+    with pytest.raises(OSError, match="it is not here"):
+        in_slots(MemoryResume(2, 9, 3, None, {0: address}), 0)
+    server.close()
+    pool.close()

@@ -57,7 +57,7 @@ def test_ranks_that_are_killed_go_on_bitwise_as_if_they_had_not_been(tmp_path: P
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     whole.mkdir(), parts.mkdir()
     run(whole, 2, "--steps", "6", "--model", "bn", "--final", str(whole / "final"))
-    slots = Slots(each=2)
+    slots = Slots()
     processes = start(parts, 2, "--steps", "6", "--model", "bn", "--die-after", "4", slots=slots)
     for process in processes:
         process.join(100)

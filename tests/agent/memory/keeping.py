@@ -50,7 +50,7 @@ def main() -> None:
     while not (out / "end").exists():
         dist.barrier()
         step += 1
-        slot, turn = slots[turn], 1 - turn
+        slot, turn = slots[turn], (turn + 1) % len(slots)
         slot.begin()
         slot.tensor(HEADER.entries[0]).copy_(torch.full((1024,), step))
         slot.commit(Mark(told["round"], step, rank, size), HEADER)

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from agent.memory.fetch import FetchError, fetch, offer
+from agent.memory.fetch import DamagedCopyError, FetchError, fetch, have_checked, offer
 from agent.memory.pool import Pool
 from agent.memory.server import SlotServer
-from agent.memory.slot import CONTROL_BYTES, Mark, Part, Slot, lay_out
+from agent.memory.slot import CONTROL_BYTES, Commit, Mark, Part, Slot, lay_out
 
 NBYTES = 20 << 20
 HEADER = lay_out([Part("weights", "uint8", (NBYTES,), NBYTES)])
@@ -59,8 +59,24 @@ def test_what_comes_is_what_was_there(peer: Peer, target: Slot) -> None:
 
 def test_a_flipped_bit_is_found(peer: Peer, target: Slot) -> None:
     peer.slot.bytes(CONTROL_BYTES + NBYTES - 1, CONTROL_BYTES + NBYTES)[0] ^= 4
-    with pytest.raises(FetchError, match="weights is not what was written"):
+    with pytest.raises(DamagedCopyError, match="weights is not what was written"):
         fetch(peer.server.address, MARK, target)
+    have_checked(peer.server.address, MARK)
+    assert peer.slot.commit_word is Commit.DAMAGED
+    with pytest.raises(FetchError, match="it is not here"):
+        fetch(peer.server.address, MARK, target)
+
+
+def test_a_slot_that_is_whole_stays_whatever_a_peer_says(peer: Peer, target: Slot) -> None:
+    have_checked(peer.server.address, MARK)
+    fetch(peer.server.address, MARK, target)
+
+
+def test_a_header_that_cannot_be_read_is_damage(peer: Peer, target: Slot) -> None:
+    peer.slot.bytes(HEADER.end, HEADER.end + 8)[:] = bytes(8)
+    with pytest.raises(FetchError, match="it is not here"):
+        fetch(peer.server.address, MARK, target)
+    assert peer.slot.commit_word is Commit.DAMAGED
 
 
 def test_what_is_overwritten_meanwhile_is_found(peer: Peer, target: Slot) -> None:

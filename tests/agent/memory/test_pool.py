@@ -85,8 +85,10 @@ def test_what_is_newer_than_what_was_agreed_upon_is_forgotten(pool: Pool) -> Non
 
 def test_a_rank_writes_beside_what_it_resumes_from_and_over_the_oldest() -> None:
     old, new, empty, replica = slots(mark(5), mark(6), None, mark(6, rank=2))
-    assert assign([old, new, empty, replica], [new]) == [[new, empty]]
-    assert assign([old, new, empty, replica], [None, None]) == [[empty, old], [new, replica]]
+    assert assign([old, new, empty, replica], [new]) == [[new, empty, old]]
+    other, another = slots(mark(7), mark(8))
+    pooled = [other, old, another, new, empty, replica]
+    assert assign(pooled, [None, None]) == [[empty, old, new], [replica, other, another]]
 
 
 def test_a_replica_never_takes_the_newest_of_its_rank() -> None:
