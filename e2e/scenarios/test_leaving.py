@@ -1,13 +1,15 @@
-"""Leaving by vote: a planned change costs no step, whatever it is."""
+"""Leaving by vote, with `Checkpointer` in examples/memory: a planned change costs no step, whatever it is."""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -18,27 +20,35 @@ from e2e.cluster import Capability, Cluster
 from e2e.observation import Observation
 
 NAME = "leaver"
-FIXTURE = Path(__file__).parents[1] / "fixtures" / "leaver.py"
+WITHOUT_SDK = Path(__file__).parents[1] / "fixtures" / "leaver.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "memory" / "train.py"
 
 pytestmark = pytest.mark.needs(Capability.STORAGE)
 
 
 class Leaver:
-    """A job of that script, and what it has written."""
+    """A job of the example, or of a script without the SDK, and what it has written."""
 
     def __init__(self, cluster: Cluster, observation: Observation) -> None:
         self.cluster, self.observation = cluster, observation
         self.folder = Path(cluster.storage(observation.namespace).path)
 
     def submit(self, *, workers: int = 3, votes: bool = True) -> None:
-        storage, script = self.cluster.storage(self.observation.namespace), self.folder / FIXTURE.name
-        shutil.copy(FIXTURE, script)
-        variables = {"LEAVER": str(self.folder), "VOTES": "yes" if votes else "no", "OMP_NUM_THREADS": "1"}
+        storage = self.cluster.storage(self.observation.namespace)
+        script = f"{self.cluster.examples}/memory/train.py"
+        if not votes:
+            script = str(shutil.copy(WITHOUT_SDK, self.folder))
+        variables = {
+            "OUT": str(self.folder),
+            "OMP_NUM_THREADS": "1",
+            "STEPS": "100000",
+            "STEP_SECONDS": "0.05",
+        }
         container = {
             "name": "main",
             "image": self.cluster.image,
             "imagePullPolicy": "IfNotPresent",
-            "command": ["dlr", "run", str(script)],
+            "command": ["dlr", "run", script],
             "env": [{"name": key, "value": value} for key, value in variables.items()],
             "resources": jobs.TRAINING_RESOURCES,
             "volumeMounts": storage.mounts,
@@ -46,13 +56,15 @@ class Leaver:
         pod = {"restartPolicy": "Never", "containers": [container], "volumes": storage.volumes}
         policy = {**elasticity.POLICY, "shrinkAfterSeconds": 60}  # a replacement is waited for
         manifest = jobs.job(NAME, {"spec": pod}, workers, elasticPolicy=policy)
+        worker = manifest["spec"]["replicaSpecs"]["worker"]
+        worker["memoryCheckpoint"] = {"size": "16Mi", "replicas": 1}
         self.cluster.apply(elasticity.bounded(manifest, 2, workers), self.observation.namespace)
 
     def steps(self) -> list[dict[str, Any]]:
         """What rank 0, whoever that was, wrote of each step."""
         file = self.folder / "steps.jsonl"
-        lines = file.read_text().splitlines() if file.exists() else []
-        return [step for step in map(json.loads, lines) if step["rank"] == 0]
+        lines = file.read_text().rpartition("\n")[0].splitlines() if file.exists() else []
+        return [json.loads(line) for line in lines]
 
     def train(self, workers: int, *, steps: int = 10) -> None:
         """Wait until so many workers have made so many steps more."""
@@ -67,14 +79,21 @@ class Leaver:
     def assert_no_step_was_lost(self) -> None:
         steps = self.steps()
         assert [step["step"] for step in steps] == list(range(1, len(steps) + 1)), "a step was made again"
-        command = [sys.executable, str(FIXTURE), "--alone", str(len(steps))]
-        undisturbed = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=60).stdout)
-        assert [step["loss"] for step in steps] == pytest.approx(undisturbed, rel=1e-3)
+        assert [step["loss"] for step in steps] == pytest.approx(self.undisturbed(len(steps)), rel=1e-3)
         job = self.observation.job(NAME)["status"]
         assert job.get("lastFailure", {}).get("exitClass") in (None, "Killed", "Preempted"), "a Pod, at most"
         assert not (job.get("failureBudget") or {}).get("spent"), job["failureBudget"]
         print(f"{len(steps)} steps, none made again, in these worlds:")
         print(*elasticity.worlds(self.observation, NAME), sep="\n")
+
+    def undisturbed(self, steps: int) -> list[float]:
+        """The losses of one plain process, without dlr."""
+        with TemporaryDirectory() as folder:
+            variables = {"OUT": folder, "STEPS": str(steps), "STEP_SECONDS": "0", "OMP_NUM_THREADS": "1"}
+            environ = {**os.environ, **variables}
+            subprocess.run([sys.executable, str(EXAMPLE)], env=environ, check=True, timeout=60)
+            lines = (Path(folder) / "steps.jsonl").read_text().splitlines()
+        return [json.loads(line)["loss"] for line in lines]
 
     def departures(self) -> dict[int, set[int]]:
         """The steps after which workers reported that they had left, by round."""

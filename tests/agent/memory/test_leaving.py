@@ -39,7 +39,7 @@ class Training:
 
     def train(self, workers: int, steps: int = 5) -> None:
         """Wait until a world of so many has made some steps more."""
-        before, deadline = len(self.steps()), time.monotonic() + 90
+        before, deadline = len(self.steps()), time.monotonic() + 180
         while [step["world"] for step in self.steps()[before:]].count(workers) < steps:
             assert time.monotonic() < deadline, "\n".join(self.agents.log(index) for index in self.running)
             time.sleep(0.05)
