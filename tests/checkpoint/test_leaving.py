@@ -88,7 +88,7 @@ def test_it_goes_on_when_its_agent_says_no_more(record: Record) -> None:
     record[ORDER] = hold_until(time.monotonic() + 0.2)
     begun_at = time.monotonic()
     assert leaving.boundary(5) is None
-    assert 0.1 < time.monotonic() - begun_at < 2
+    assert 0.1 < time.monotonic() - begun_at < 30
 
 
 def test_outside_of_dlr_and_under_an_older_agent_nothing_happens(

@@ -140,7 +140,7 @@ def run(folder: Path, world: int, *arguments: str, **options: Any) -> None:
     """Start it, and wait for its end, which is a good one."""
     processes = start(folder, world, *arguments, **options)
     for process in processes:
-        process.join(100)
+        process.join(300)
     codes = [process.exitcode for process in processes]
     round = options.get("round", 1)
     assert codes == [0] * world, [(folder / f"err.{round}.{rank}").read_text() for rank in range(world)]
