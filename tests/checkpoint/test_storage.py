@@ -15,16 +15,17 @@ import torch.distributed.checkpoint as dcp
 
 from agent.memory.pool import Pool
 from agent.memory.server import SlotServer
-from agent.memory.slot import Commit, DamagedError, Mark
+from agent.memory.slot import Commit, DamagedError, Mark, Slot
 from dlr.checkpoint import Checkpointer, storage
 from dlr.checkpoint.choosing import choose
+from dlr.checkpoint.memory import Writer, private_slot
 from dlr.checkpoint.persistence import Saver
 from dlr.checkpoint.reading import in_slots
 from dlr.checkpoint.saver import SaveError, persist
-from dlr.checkpoint.state import restore
+from dlr.checkpoint.state import capture, restore
 from dlr.checkpoint.storage import StorageError
 from dlr.checkpoint.surroundings import MemoryResume, Surroundings
-from tests.checkpoint.states import assert_whole, request, saved, state, write
+from tests.checkpoint.states import assert_whole, request, saved, set_step, state, write
 
 
 def save(path: Path, step: int, job: str = "", keep: int | None = 2, round: int = 1) -> None:
@@ -167,3 +168,18 @@ def test_slots_of_another_world_are_read_from_other_pods_and_verified() -> None:
         in_slots(MemoryResume(2, 9, 3, None, {0: address}), 0)
     server.close()
     pool.close()
+
+
+def test_no_save_to_memory_is_skipped_whatever_savers_read() -> None:
+    made = state(1)
+    slots = [private_slot(capture(made)) for _ in range(3)]
+    writer, read = Writer(slots), []
+    writer.save(Mark(1, 1, 0, 1), capture(made), lambda slot, summed, release: read.append(slot))
+    foreign = Slot.open(next(slot for slot in slots if slot not in read).path)
+    assert foreign.lock(shared=True), "a saver of processes that have ended"
+    for step in range(2, 9):
+        set_step(made, step)
+        writer.save(Mark(1, step, 0, 1), capture(made))
+        assert sorted(slot.mark.step for slot in slots if slot.mark) == sorted({1, step - 1, step})
+    writer.close()
+    assert read[0].mark == Mark(1, 1, 0, 1)
