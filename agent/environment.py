@@ -11,6 +11,8 @@ from crds.names import (
     ENV_HEARTBEAT_SECONDS,
     ENV_INCARNATION,
     ENV_JOB_NAME,
+    ENV_MEMORY_BYTES,
+    ENV_MEMORY_REPLICAS,
     ENV_NAMESPACE,
     ENV_NODE_NAME,
     ENV_POD_IP,
@@ -47,6 +49,9 @@ class Environment:
     node_name: str = ""
     heartbeat_seconds: float = 10.0
     termination_grace_seconds: float = 30.0
+    memory_bytes: int = 0
+    """For checkpoints in memory; 0 if the job asks for none."""
+    memory_replicas: int = 0
 
     @property
     def pod_name(self) -> str:
@@ -85,6 +90,8 @@ class Environment:
             termination_grace_seconds=_number(
                 ENV_GRACE_SECONDS, environ.get(ENV_GRACE_SECONDS) or cls.termination_grace_seconds
             ),
+            memory_bytes=int(_number(ENV_MEMORY_BYTES, environ.get(ENV_MEMORY_BYTES) or 0)),
+            memory_replicas=int(_number(ENV_MEMORY_REPLICAS, environ.get(ENV_MEMORY_REPLICAS) or 0)),
         )
 
 

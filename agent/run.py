@@ -24,6 +24,7 @@ from torch.distributed.run import config_from_args, get_args_parser
 from agent import signals, torch_compat
 from agent.environment import Environment, InvalidEnvironmentError
 from agent.logs import log_to_stderr
+from agent.memory.checkpoints import CheckpointMemory
 from agent.monitor import open_files
 from agent.monitor.oom import OomWatch
 from agent.monitor.progress import ProgressMonitor
@@ -92,6 +93,10 @@ def _main(argv: Sequence[str], warm_parent: WarmParent | None, cleanup: contextl
             warm_parent.close()
         handler = create_handler(_rendezvous_parameters(config, me))
         cleanup.callback(handler.shutdown)
+        if me.memory_bytes:
+            handler.memory = CheckpointMemory(me, config.nproc_per_node)
+            cleanup.callback(handler.memory.close)
+            handler.session.reporter.follow_memory(handler.memory.to_status)
         spec = worker_spec(config, entrypoint, entrypoint_args, handler)
         agent = _create_agent(config, spec, args, me, warm_start)
         cleanup.callback(agent.kill)

@@ -32,11 +32,12 @@ from agent.rendezvous.world import (
     Verb,
     World,
     next_action,
+    planned_tier,
 )
 from agent.report.failure import Failure
 from agent.report.heartbeat import Heartbeat
-from agent.report.reporter import Facts, Report, Reporter, is_of_this_pod, last_report
-from crds.protocol import AgentState, RendezvousPhase
+from agent.report.reporter import Departure, Facts, Report, Reporter, is_of_this_pod, last_report
+from crds.protocol import AgentState, KeptIn, RendezvousPhase
 
 logger = logging.getLogger(__name__)
 
@@ -182,6 +183,13 @@ class Session:
         newest, joined = (self.watcher.view() or JobView()).world, self._joined_world
         return newest is not None and joined is not None and newest.broken_round >= joined.round
 
+    def planned_tier(self, action: Action) -> KeptIn | None:
+        """Where the last step is to be kept, if `action` ends the round last joined by plan; None if not."""
+        newest, joined = (self.watcher.view() or JobView()).world, self._joined_world
+        if joined is None or self.peers_are_dead() or self.asks_where_it_hangs():
+            return None
+        return planned_tier(action, joined, newest)
+
     def asks_where_it_hangs(self) -> bool:
         """Whether the round last joined is known to hang, and its members are asked where."""
         newest, joined = (self.watcher.view() or JobView()).world, self._joined_world
@@ -198,6 +206,14 @@ class Session:
     def hang_timeout_seconds(self) -> float:
         """As the job says it now."""
         return (self.watcher.view() or JobView()).hang_timeout_seconds
+
+    def failures_per_hour(self) -> float | None:
+        """Of the job so far, by its first hour at least; None where it does not say when it began."""
+        view = self.watcher.view() or JobView()
+        if view.started_at is None:
+            return None
+        hours = (datetime.now(timezone.utc) - view.started_at).total_seconds() / 3600
+        return view.failures / max(hours, 1.0)
 
     def api_silent_seconds(self) -> float:
         """How long the API server has not answered anything."""
@@ -218,6 +234,11 @@ class Session:
     def stand_by(self, round_: int) -> None:
         """Report that nothing runs here any more, and that `round_` is known."""
         self.reporter.report(AgentState.READY, round_)
+
+    def note_departure(self, step: int) -> None:
+        """Have the next report say that the processes of the round last joined left after `step`, by vote."""
+        if self._joined_world is not None:
+            self.reporter.note_departure(Departure(self._joined_world.round, step))
 
     def _decide(self) -> tuple[Action, JobView]:
         view = self.watcher.take() or JobView()

@@ -19,11 +19,17 @@ _deferrals = 0
 _pending: int | None = None
 
 
+NOTICE = signal.SIGUSR1
+"""What Slurm and others send some time before the end. To the agent it means the same as SIGTERM, which a
+`preStop` hook can thus be ahead of. It is not passed on to the training processes."""
+
+
 def handle(names: str, handler: Any) -> None:
     """Set the handler of signals, as torch does when it starts processes; here from the first moment on.
 
     Args:
-        names: of the signals, with commas between them, as `--signals-to-handle` has them.
+        names: of the signals, with commas between them, as `--signals-to-handle` has them. NOTICE counts as
+            SIGTERM if it is not among them.
         handler: `raise_signal`, or one that `signal.signal` takes.
 
     Raises:
@@ -36,6 +42,8 @@ def handle(names: str, handler: Any) -> None:
         if signum is None:
             raise ValueError(f"--signals-to-handle: there is no signal {name!r}")
         signal.signal(signum, handler)
+    if NOTICE.name not in names:
+        signal.signal(NOTICE, handler)
 
 
 def take_back() -> None:
@@ -47,6 +55,8 @@ def take_back() -> None:
 def raise_signal(signum: int, _frame: object) -> None:
     """Raise SignalException, or have it wait for the end of what defers it."""
     global _pending
+    if signum == NOTICE and NOTICE.name not in _names:
+        signum = signal.SIGTERM
     if _deferrals:
         _pending = signum
     else:

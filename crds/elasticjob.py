@@ -35,6 +35,7 @@ from crds.progress import RoundProgress
 from crds.protocol import HANG_TIMEOUT_SECONDS
 from crds.protocol import JobPhase as JobPhase
 from crds.protocol import RendezvousPhase as RendezvousPhase
+from crds.protocol import Tier as Tier
 from crds.ranges import MAX_CHARACTERS, OTHERS, PATTERN, from_text, grouped, incarnations_of
 from crds.template import PodTemplate
 
@@ -59,6 +60,10 @@ MAX_EPISODE_REASON = 64
 INCARNATIONS_PATTERN = rf"{PATTERN}|^\{OTHERS}$"
 
 
+QUANTITY_PATTERN = r"^[0-9]+([.][0-9]+)?([eE][+]?[0-9]{1,2}|[kMGTPE]|[KMGTPE]i)?$"
+"""Of an amount of memory."""
+
+
 class DistributionStrategy(StrEnum):
     LOCAL = "Local"
     PARAMETER_SERVER = "ParameterServerStrategy"
@@ -77,6 +82,16 @@ class RestartPolicy(StrEnum):
     ON_FAILURE = "OnFailure"
     NEVER = "Never"
     EXIT_CODE = "ExitCode"
+
+
+class MemoryCheckpoint(Model):
+    """Checkpoints in the memory of the agents, which outlive training processes (docs/checkpoints.md)."""
+
+    size: Annotated[Quantity, Field(json_schema_extra={"pattern": QUANTITY_PATTERN})]
+    """Memory for all slots of a Pod: three for each process, and two more for each replica. The container's
+    memory counts it."""
+    replicas: Annotated[int, Field(ge=0, le=1)] = 0
+    """Copies of each checkpoint in the memory of other Pods, so that it outlives its own."""
 
 
 class ReplicaSpec(Model):
@@ -107,6 +122,8 @@ class ReplicaSpec(Model):
     """`replicas` may not be set above this."""
     standby: Annotated[int, Field(ge=0, le=1_000)] = 0
     """Of type worker: so many more Pods wait, ready, to step into the place of one that is lost."""
+    memory_checkpoint: MemoryCheckpoint | None = None
+    """Of type worker: keep the checkpoints of `dlr.checkpoint.Checkpointer` in memory, too."""
     template: PodTemplate
     """The Pod template, kept as it is: names, labels, owner, environment and service account are added."""
     restart_policy: RestartPolicy | None = None
@@ -347,6 +364,14 @@ class ElasticJobSpec(Model):
                 "replicaSpecs.worker alone may have standby",
             ),
             cel(
+                " && ".join(
+                    f"(!has(self.replicaSpecs.{type_}) || !has(self.replicaSpecs.{type_}.memoryCheckpoint))"
+                    for type_ in TRAINING_TYPES
+                    if type_ != WORKER
+                ),
+                "replicaSpecs.worker alone may have memoryCheckpoint",
+            ),
+            cel(
                 "has(self.managedBy) == has(oldSelf.managedBy) && "
                 "(!has(self.managedBy) || self.managedBy == oldSelf.managedBy)",
                 "managedBy cannot be changed; make another job",
@@ -381,6 +406,14 @@ class ElasticJobSpec(Model):
 IndexList = Annotated[
     list[Index], Field(max_length=10_000, json_schema_extra={"x-kubernetes-list-type": "atomic"})
 ]
+
+
+class Resume(Model):
+    """What a world has gone on from, as its rank 0's agent tells."""
+
+    step: Annotated[int, Field(ge=0)] | None = None
+    """Unset where it comes from storage, of which agents know nothing."""
+    tier: Tier
 
 
 class Rendezvous(Model):
@@ -420,6 +453,9 @@ class Rendezvous(Model):
     hang_since: datetime | None = None
     """Since when the members of a world that hangs are asked where their processes are; unset when that is
     judged."""
+    resume: Resume | None = None
+    """What the processes of this round have gone on from, where the job keeps checkpoints in memory; for
+    people."""
     broken_round: Annotated[int, Field(ge=0)] = 0
     """The newest round of which training processes died; 0 before the first. Whoever still runs it, or an
     older one, waits for the dead. A planned change and a Pod deleted in good order leave no dead."""

@@ -36,11 +36,15 @@ from crds.protocol import (
     AcceleratorsStatus,
     AgentStatus,
     CheckStatus,
+    DepartureStatus,
     FailureStatus,
+    MemoryStatus,
     PairProbeStatus,
     ProbeStatus,
     ProgressStatus,
     RankStackStatus,
+    ResumedStatus,
+    Tier,
     UsageStatus,
 )
 from crds.protocol import AgentState as AgentState
@@ -71,6 +75,7 @@ class ExitClass(StrEnum):
     HARDWARE_ERROR = "HardwareError"
     CHECK_FAILED = "CheckFailed"
     HANG = "Hang"
+    DAMAGED_CHECKPOINT = "DamagedCheckpoint"
     UNKNOWN = "Unknown"
 
 
@@ -171,6 +176,27 @@ class Usage(Model):
     """Of all its GPUs."""
 
 
+@agreed(ResumedStatus)
+class Resumed(Model):
+    """What the processes of a round have gone on from, as the round's agents agreed."""
+
+    round: Annotated[int, Field(ge=0)]
+    step: Annotated[int, Field(ge=0)] | None = None
+    """Unset where it comes from storage, of which agents know nothing."""
+    tier: Tier
+
+
+@agreed(MemoryStatus)
+class CheckpointMemory(Model):
+    """The worker's checkpoints in memory, where the job keeps any."""
+
+    step: Annotated[int, Field(ge=0)] | None = None
+    """The newest of its processes'."""
+    replicated_step: Annotated[int, Field(ge=0)] | None = None
+    """The newest that another Pod holds too."""
+    resumed: Resumed | None = None
+
+
 @agreed(AcceleratorsStatus)
 class Accelerators(Model):
     """What this worker computes on."""
@@ -224,6 +250,15 @@ class AgentCheck(Model):
     """The tests with others, one a round that it took part in."""
 
 
+@agreed(DepartureStatus)
+class Departure(Model):
+    """All training processes of a round left after the same step, by vote of their agents."""
+
+    round: Annotated[int, Field(ge=0)]
+    step: Annotated[int, Field(ge=0)]
+    """It is saved."""
+
+
 @agreed(AgentStatus)
 class AgentReport(Model):
     """`status.agent`, written by the agent alone; stale unless incarnation and podUid are current."""
@@ -248,8 +283,11 @@ class AgentReport(Model):
     ] = Field(default_factory=list)
     """The last rounds of this incarnation in which steps were told, the oldest first."""
     usage: Usage | None = None
+    memory: CheckpointMemory | None = None
     accelerators: Accelerators | None = None
     check: AgentCheck | None = None
+    departure: Departure | None = None
+    """The last one of this agent's processes."""
 
 
 class WorkerExit(Model):

@@ -10,7 +10,7 @@ The names of labels and of the variables in a worker's environment are in `crds.
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum
+from enum import Enum, IntEnum
 from typing import Any, TypedDict
 
 
@@ -185,6 +185,31 @@ class RoundStatus(TypedDict):
     nonFiniteStep: int | None
 
 
+class Tier(Word):
+    """Where a checkpoint is."""
+
+    MEMORY = "memory"
+    PEER = "peer"
+    """In memory too, but parts of it had to be fetched from other Pods. Processes are told `memory`."""
+    STORAGE = "storage"
+
+
+class ResumedStatus(TypedDict):
+    """`status.agent.memory.resumed`."""
+
+    round: int
+    step: int | None
+    tier: Tier
+
+
+class MemoryStatus(TypedDict):
+    """`status.agent.memory`."""
+
+    step: int | None
+    replicatedStep: int | None
+    resumed: ResumedStatus | None
+
+
 class UsageStatus(TypedDict):
     """`status.agent.usage`."""
 
@@ -228,6 +253,13 @@ class CheckStatus(TypedDict):
     pairs: list[PairProbeStatus]
 
 
+class DepartureStatus(TypedDict):
+    """`status.agent.departure`."""
+
+    round: int
+    step: int
+
+
 class AgentStatus(TypedDict):
     """`status.agent`. What is None is absent in the object."""
 
@@ -244,8 +276,10 @@ class AgentStatus(TypedDict):
     progress: ProgressStatus | None
     rounds: list[RoundStatus]
     usage: UsageStatus | None
+    memory: MemoryStatus | None
     accelerators: AcceleratorsStatus | None
     check: CheckStatus | None
+    departure: DepartureStatus | None
 
 
 # --- Texts of failures that merely follow from a peer's death ---------------------------------------------
@@ -278,6 +312,9 @@ ITS_OWN_FAILURE = (
 )
 """A text with one of these tells of the process's own failure, whatever else it says."""
 
+DAMAGED_CHECKPOINT = "DamagedCheckpointError"
+"""The exception of a process whose checkpoint in memory is not what was written: the next start goes on from
+another one."""
 KILLED_BY = "the process was killed by"
 FROM_OUTSIDE = "from outside (dlr did not send it)"
 EXITED_WITH = "the process exited with code"
@@ -329,6 +366,37 @@ class PeerDeathTexts:
         return self._following.search(text) is not None and self._own.search(text) is None
 
 
+# --- Checkpoints in memory: what an agent tells each of its training processes -----------------------------
+
+ENV_CHECKPOINT_FILE = "DLR_CHECKPOINT_FILE"
+"""Names a JSON file (`CheckpointFile`), written anew for each start of the process."""
+
+
+class ResumeFile(TypedDict, total=False):
+    """`resume` in the file. Of tier storage it has `tier` alone."""
+
+    tier: Tier
+    round: int
+    step: int
+    worldSize: int
+    slot: str
+    """The file of this rank's slot, if the world has the size that it had."""
+    shards: dict[str, str]
+    """Where each rank of the world of another size is, by rank: a file, or tcp://host:port."""
+
+
+class CheckpointFile(TypedDict, total=False):
+    """What the file says."""
+
+    round: int
+    """Of the marks that the process writes."""
+    slots: list[str]
+    """The files of its slots. Where it resumes from one of them, that is the first."""
+    resume: ResumeFile | None
+    failuresPerHour: float
+    """Of the job so far; absent where nothing is known."""
+
+
 # --- The progress record: what a training process tells its agent through a file --------------------------
 
 ENV_PROGRESS_FILE = "DLR_PROGRESS_FILE"
@@ -338,9 +406,10 @@ ENV_STACKS_FILE = "DLR_STACKS_FILE"
 ENV_STACKS_SIGNAL = "DLR_STACKS_SIGNAL"
 """On this signal the process writes the stacks of its threads into that file."""
 
-PROGRESS_FORMAT = "qdqdqdqdqdqd"
-"""For `struct`: pairs of an int64 and a float64, in native byte order. Times are of CLOCK_MONOTONIC, in
-seconds, and 0 as long as nothing was told. An older agent's file ends after two, four, six or eight words."""
+PROGRESS_FORMAT = "qdqdqdqdqdqdqqqq"
+"""For `struct`: pairs of an int64 and a float64, then four int64, in native byte order. Times are of
+CLOCK_MONOTONIC, in seconds, and 0 as long as nothing was told. An older agent's file ends after two, four,
+six, eight or twelve words."""
 
 STEP, STEP_AT = 0, 1
 """Positions in it: the newest step, and when it was told."""
@@ -356,3 +425,37 @@ COUNTED, COUNTED_AT = 8, 9
 FIRST_COUNTED, FIRST_COUNTED_AT = 10, 11
 """The newest and the first step that `agent.warm.step_counter` has counted, and when. A script that tells
 its steps has its word."""
+SPEAKS = 12
+"""1 once the process takes part in votes: it looks at ORDER after each step."""
+BOUNDARY = 13
+"""The step that the process has ended last, and -1 before the first. It is written before ORDER is read."""
+ORDER = 14
+"""What the agent wants at the end of a step (`hold_until`, `leave_at`); 0: go on."""
+KEEPS_IN = 15
+"""The safest place in which the process can keep the step after which it leaves: a `KeptIn`, or 0 for any."""
+
+
+# --- Leaving by vote: what an agent says in ORDER, in one word that is written whole ----------------------
+
+
+class KeptIn(IntEnum):
+    """Where the step is kept after which all ranks leave."""
+
+    MEMORY = 1
+    STORAGE = 2
+
+
+EXIT_LEFT = 143
+"""With this code a process leaves by vote: as one that SIGTERM has ended."""
+
+GO_ON = 0
+
+
+def hold_until(deadline: float) -> int:
+    """Wait at the end of the step, until there is another order, or CLOCK_MONOTONIC is at `deadline`."""
+    return -max(int(deadline * 1_000), 1)
+
+
+def leave_at(step: int, tier: KeptIn) -> int:
+    """Go on to the first step that is `step` or a later one, save it in the tier, and leave."""
+    return step << 2 | tier

@@ -3,9 +3,9 @@
 The agent names a file in `DLR_PROGRESS_FILE`, one for each training process, and reads it now and then.
 In it are four pairs of an int64 and a float64, in native byte order: the newest step, the last checkpoint's
 step, one more than the first step with a loss of NaN or infinity, and the first step, each with the
-CLOCK_MONOTONIC of its telling; but with the third, until when no step is to be expected. No call, no lock, no
-thread: cheap enough for every step. An older agent's file is shorter. Outside of dlr there is no such file,
-and nothing happens.
+CLOCK_MONOTONIC of its telling; but with the third, until when no step is to be expected. What comes behind
+them is written elsewhere (crds/protocol.py). No call, no lock, no thread: cheap enough for every step. An
+older agent's file is shorter. Outside of dlr there is no such file, and nothing happens.
 
 With the first call a process also becomes able to show where it is: on the signal `DLR_STACKS_SIGNAL`, the
 interpreter writes the stacks of all its Python threads into `DLR_STACKS_FILE`, even while it hangs in C code.
@@ -98,6 +98,11 @@ class busy:
     ) -> None:
         _busy_until.remove(self._until.pop())
         _tell_busy()
+
+
+def slot() -> Slot | Literal[False]:
+    """Return the agent's record, as int64 and as float64; False outside of dlr."""
+    return _open() if _slot is None else _slot
 
 
 def _tell_busy() -> None:

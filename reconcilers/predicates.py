@@ -144,12 +144,13 @@ def _speaker(worker: dict[str, Any] | None) -> str | None:
 
 
 def _without_steps(worker: dict[str, Any] | None) -> tuple[object, ...] | None:
-    """Of the agent's progress no more than its last checkpoint, in which rounds there was any, and where the
-    loss was no number any more."""
+    """Of the agent's progress no more than its last checkpoint, in which rounds there was any, where the loss
+    was no number any more, and what a round went on from."""
     report = (worker or {}).get("status", {}).get("agent") or {}
-    rest = {k: v for k, v in report.items() if k not in ("progress", "rounds", "usage")}
+    rest = {k: v for k, v in report.items() if k not in ("progress", "rounds", "usage", "memory")}
     rounds = [(told["round"], told.get("nonFiniteStep")) for told in report.get("rounds") or ()]
-    return _without_report(worker), rest, (report.get("progress") or {}).get("checkpointStep"), rounds
+    saved = (report.get("progress") or {}).get("checkpointStep")
+    return _without_report(worker), rest, saved, rounds, (report.get("memory") or {}).get("resumed")
 
 
 def _planned(plan: dict[str, Any] | None) -> tuple[object, ...] | None:

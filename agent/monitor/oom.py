@@ -43,16 +43,21 @@ class OomWatch:
         kills = self._count()
         return kills is not None and self._kills is not None and kills > self._kills
 
-    def limit_text(self) -> str:
-        """Return the memory limit in brackets, for a sentence; "" where there is none."""
+    def limit_bytes(self) -> int | None:
+        """Return the memory limit; None where there is none."""
         for name in ("memory.max", "memory.limit_in_bytes"):
             try:
                 limit = int(self._read(name))
             except ValueError:  # not there, or "max"
                 continue
             if limit < _NO_LIMIT:
-                return f" (limit {limit / 2**20:.0f} MiB)"
-        return ""
+                return limit
+        return None
+
+    def limit_text(self) -> str:
+        """Return the memory limit in brackets, for a sentence; "" where there is none."""
+        limit = self.limit_bytes()
+        return "" if limit is None else f" (limit {limit / 2**20:.0f} MiB)"
 
     def _count(self) -> int | None:
         """Return the number of kills, or None where the kernel does not count them."""

@@ -22,8 +22,8 @@ ENOUGH = 1 << 20
 
 FILES_PER_RANK = 2
 """Connections of a training process: its own, and with NCCL that of the heartbeat monitor (a clone of it)."""
-FILES_PER_AGENT = 2
-"""Connections of an agent: to the store of the agent's life, and to that of the round."""
+FILES_PER_AGENT = 3
+"""Connections of an agent: to the store of the agent's life, to that of the round, and for its votes."""
 OWN_FILES = 100
 """What an agent has open besides."""
 

@@ -14,6 +14,7 @@ import struct
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -74,8 +75,8 @@ class ProgressFiles:
 
     def __init__(self, *, told: bool = False) -> None:
         self.told = told
-        self._directory = Path(tempfile.mkdtemp(prefix="dlr_"))
-        self._metrics = self._directory / "runtime_metrics.json"
+        self.directory = Path(tempfile.mkdtemp(prefix="dlr_"))
+        self._metrics = self.directory / "runtime_metrics.json"
         self._steps: list[Path] = []
         self._since = time.time()
         self.generation = 0
@@ -94,13 +95,18 @@ class ProgressFiles:
             path.unlink(
                 missing_ok=True
             )  # a process that lingers goes on writing into a file that nobody reads
-        self._steps = [self._directory / f"step.{rank}" for rank in range(local_world_size)]
+        self._steps = [self.directory / f"step.{rank}" for rank in range(local_world_size)]
         for path in self._steps:
             path.write_bytes(bytes(_RECORD.size))
         self._since = time.time()
         self.generation += 1
         metrics = os.environ.get(ENV_RUNTIME_METRICS) or str(self._metrics)
         return [{ENV_PROGRESS_FILE: str(path), ENV_RUNTIME_METRICS: metrics} for path in self._steps]
+
+    @property
+    def records(self) -> Sequence[Path]:
+        """The progress records of the processes that were started last, by local rank."""
+        return self._steps
 
     def read(self) -> Snapshot:
         """Read what the processes have reported since they were started."""
@@ -141,10 +147,10 @@ class ProgressFiles:
     @property
     def marker(self) -> str:
         """How a variable begins that this agent's training processes have, and no other process."""
-        return f"{ENV_PROGRESS_FILE}={self._directory}/"
+        return f"{ENV_PROGRESS_FILE}={self.directory}/"
 
     def remove(self) -> None:
-        shutil.rmtree(self._directory, ignore_errors=True)
+        shutil.rmtree(self.directory, ignore_errors=True)
 
     def _read_metrics(self) -> StepReport | None:
         path = Path(os.environ.get(ENV_RUNTIME_METRICS) or self._metrics)

@@ -13,7 +13,7 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -64,16 +64,24 @@ class RoundLogsSpecs(LogsSpecs):
 
     Args:
         round_: tells the round that is being started.
+        checkpoints: tells processes of these global ranks what they resume from, by their environment; the
+            files for that are in the directory.
     """
 
     def __init__(
-        self, inner: LogsSpecs, round_: Callable[[], int], progress: ProgressFiles, stacks: StackFiles
+        self,
+        inner: LogsSpecs,
+        round_: Callable[[], int],
+        progress: ProgressFiles,
+        stacks: StackFiles,
+        checkpoints: Callable[[Path, Sequence[int]], list[dict[str, str]]] | None = None,
     ) -> None:
         super().__init__()
         self._inner = inner
         self._round = round_
         self._progress = progress
         self._stacks = stacks
+        self._checkpoints = checkpoints
         self._keeper: LogKeeper | None = None
         self.latest = LogsDest()
         """The files of the processes that were started last."""
@@ -90,6 +98,10 @@ class RoundLogsSpecs(LogsSpecs):
         stacks = self._stacks.renew(round_, self.latest.error_files)
         for rank, env in envs.items():
             env.update({**progress[rank], **stacks[rank]})
+        if self._checkpoints is not None:
+            ranks = [int(envs[rank]["RANK"]) for rank in range(len(envs))]
+            for rank, env in enumerate(self._checkpoints(self._progress.directory, ranks)):
+                envs[rank].update(env)
         self._keep()
         return self.latest
 

@@ -10,8 +10,10 @@ import argparse
 import logging
 import os
 import sys
+from collections.abc import Callable
 from datetime import datetime, timezone
 
+from torch.distributed import Store  # type: ignore[attr-defined]
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous import (
     RendezvousClosedError,
@@ -21,6 +23,7 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousTimeoutError,
 )
 
+from agent.memory.checkpoints import CheckpointMemory
 from agent.rendezvous.meeting import Meeting, MeetingTimeoutError, RoundStores, SupersededError
 from agent.rendezvous.world import ExitReason, Verb, World
 from agent.report.failure import Failure, failure_of_process
@@ -53,10 +56,14 @@ class DlrRendezvousHandler(RendezvousHandler):
 
     def __init__(self, run_id: str, session: Session, *, join_timeout_seconds: float) -> None:
         self.session = session
+        self.memory: CheckpointMemory | None = None
+        """The checkpoints that this agent keeps; stock torchrun's keeps none."""
         self._run_id = run_id
         self._join_timeout_seconds = join_timeout_seconds
         self._round_stores: RoundStores | None = None
         self._closed = False
+        self.on_meeting: Callable[[Store, int, int], None] = lambda _store, _rank, _size: None
+        """Called when all members of a round have met: the agents' store, the own rank, how many they are."""
 
     def get_backend(self) -> str:
         return BACKEND
@@ -122,13 +129,15 @@ class DlrRendezvousHandler(RendezvousHandler):
         session = self.session
         rank, size = world.members.index(session.member), len(world.members)
         logger.info("joining round=%d rank=%d of=%d", world.round, rank, size)
-        meeting = Meeting(world, rank, session.environment.pod_ip, self._join_timeout_seconds)
+        address, timeout_seconds = session.environment.pod_ip, self._join_timeout_seconds
+        meeting = Meeting(world, rank, address, timeout_seconds, self.memory)
         try:
             stores = meeting.hold(session.watcher.fileno(), lambda: session.is_newest(world))
         except MeetingTimeoutError as error:
             session.stand_by(world.round)
             raise RendezvousTimeoutError(str(error)) from error
         self._round_stores = stores  # the last round's store ends here: all its processes have ended
+        self.on_meeting(stores.agents, rank, size)
         session.joined(world)
         return RendezvousInfo(stores.agents, rank, size, stores.bootstrap)
 

@@ -20,6 +20,8 @@ from datetime import timedelta
 from torch.distributed import DistNetworkError, DistStoreError, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.rendezvous import RendezvousStoreInfo
 
+from agent.memory.agreement import Agreement
+from agent.memory.checkpoints import CheckpointMemory
 from agent.rendezvous.world import World
 
 logger = logging.getLogger(__name__)
@@ -60,19 +62,28 @@ class Meeting:
     Rank 0 opens a fresh store for the round, for agents and training processes, and announces it through its
     lifetime store, whose address the world names. Then all wait for all. So no process of a round is started
     before the last process of the rounds before it has ended on every member: what one saves on SIGTERM, all
-    can load.
+    can load. Here they also agree upon the checkpoint in memory that these go on from (`agent.memory`).
 
     Args:
         world: whose members meet.
         rank: this agent's among them.
         address: of this Pod.
         timeout_seconds: for all to come.
+        memory: of this agent; None if it keeps no checkpoints.
     """
 
-    def __init__(self, world: World, rank: int, address: str, timeout_seconds: float) -> None:
+    def __init__(
+        self,
+        world: World,
+        rank: int,
+        address: str,
+        timeout_seconds: float,
+        memory: CheckpointMemory | None = None,
+    ) -> None:
         self._world = world
         self._rank = rank
         self._address = address
+        self._memory = memory
         self._deadline = time.monotonic() + timeout_seconds
         self._abandoned = threading.Event()
         self._done_fd = os.eventfd(0, os.EFD_CLOEXEC)
@@ -143,12 +154,14 @@ class Meeting:
             self._rank, announcements, self._address, server_port=self._server.port if self._server else None
         )
         agents = PrefixStore("dlr/agents", connect(bootstrap.master_addr, bootstrap.master_port))
-        agents.set(f"here/{self._rank}", "")
-        if self._rank == 0:
-            self._wait(agents, [f"here/{rank}" for rank in range(len(world.members))])
-            agents.set("all", "")
+        rank, size = self._rank, len(world.members)
+        agreement = Agreement(agents, world.round, rank, size, self._memory, self._wait, self._abandoned)
+        agreement.say_here()
+        if rank == 0:
+            self._wait(agents, [f"here/{rank}" for rank in range(size)])
+            agreement.lead()
         else:
-            self._wait(agents, ["all"])
+            agreement.follow()
         agents.set_timeout(timedelta(seconds=STORE_TIMEOUT_SECONDS))
         return RoundStores(agents, bootstrap, self._server)
 

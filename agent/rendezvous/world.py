@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum
 from typing import Any, NamedTuple
 
-from crds.protocol import HANG_TIMEOUT_SECONDS, AgentState, JobPhase, RendezvousPhase
+from crds.protocol import HANG_TIMEOUT_SECONDS, AgentState, JobPhase, KeptIn, RendezvousPhase
 from crds.ranges import from_text, incarnations_of
 
 
@@ -73,6 +74,9 @@ class JobView:
     active_check: str = ""
     """The NodeCheck that the job's idle workers are in."""
     hang_timeout_seconds: float = HANG_TIMEOUT_SECONDS
+    failures: int = 0
+    """Worlds that broke because training processes failed."""
+    started_at: datetime | None = None
 
     @classmethod
     def parse(cls, job: Mapping[str, Any]) -> JobView:
@@ -84,7 +88,16 @@ class JobView:
             World.parse(status.get("rendezvous") or {}),
             str(status.get("activeCheck") or ""),
             float(policy.get("hangTimeoutSeconds") or HANG_TIMEOUT_SECONDS),
+            sum(map(int, (status.get("restarts") or {}).values())),
+            _time(status.get("startTime")),
         )
+
+
+def _time(text: Any) -> datetime | None:
+    try:
+        return datetime.fromisoformat(str(text).replace("Z", "+00:00"))
+    except ValueError:
+        return None
 
 
 class Verb(Enum):
@@ -157,3 +170,21 @@ def next_action(
     if news or (state is AgentState.RUNNING and world.phase is not RendezvousPhase.FORMED):
         return Action(Verb.STAND_BY, world.round)
     return WAIT
+
+
+def planned_tier(action: Action, joined: World, newest: World | None) -> KeptIn | None:
+    """Where the last step of a round is to be kept whose processes live and are to stop; None if it is not.
+
+    Memory serves only if the next world is known, and no member's Pod goes.
+
+    Args:
+        joined: the world that they run in.
+        newest: the newest world seen.
+    """
+    if action.verb is Verb.EXIT:
+        return KeptIn.STORAGE if action.reason is ExitReason.JOB_SUSPENDED else None
+    if action.verb is Verb.WAIT:
+        return None
+    if newest is None or newest.phase is not RendezvousPhase.FORMED:
+        return KeptIn.STORAGE
+    return KeptIn.MEMORY if set(joined.members) <= set(newest.members) else KeptIn.STORAGE

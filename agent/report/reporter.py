@@ -26,7 +26,7 @@ from agent.node_check.report import CheckReport
 from agent.report.failure import Failure
 from agent.report.refusal import final_refusal
 from agent.report.timestamps import rfc3339
-from crds.protocol import PROTOCOL, AcceleratorsStatus, AgentState
+from crds.protocol import PROTOCOL, AcceleratorsStatus, AgentState, DepartureStatus, MemoryStatus
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +35,17 @@ MAX_WAIT_SECONDS = 2.0
 CHECKPOINT_SECONDS = 10.0
 """A checkpoint is a reason to write once in so long a time. What is written meanwhile for other reasons tells
 of the newest one too."""
+
+
+@dataclass(frozen=True)
+class Departure:
+    """All processes of a round left after the same step, by vote."""
+
+    round: int
+    step: int
+
+    def to_status(self) -> DepartureStatus:
+        return {"round": self.round, "step": self.step}
 
 
 @dataclass(frozen=True)
@@ -48,6 +59,8 @@ class Report:
     progress: Progress | None = None
     rounds: tuple[RoundProgress, ...] = ()
     check: CheckReport | None = None
+    departure: Departure | None = None
+    """The last one of this agent."""
 
     @property
     def failures(self) -> int:
@@ -63,6 +76,7 @@ class Report:
             "progress": self.progress.to_status() if self.progress else None,
             "rounds": [round_.to_status() for round_ in self.rounds],
             "check": self.check.to_status() if self.check else None,
+            "departure": self.departure.to_status() if self.departure else None,
         }
 
 
@@ -158,6 +172,7 @@ class Reporter(threading.Thread):
         self._pending.put(first)
         self._latest = first
         self._figures: Callable[[], Figures] | None = None
+        self._memory: Callable[[], MemoryStatus | None] = lambda: None
         self._progress_due_at: float | None = None
         self._last_written_at = float("-inf")
         self._checkpoint_reported_at = float("-inf")
@@ -178,6 +193,10 @@ class Reporter(threading.Thread):
         """
         self._figures = figures
 
+    def follow_memory(self, memory: Callable[[], MemoryStatus]) -> None:
+        """Have every report say what `memory` returns; it is no reason to write one."""
+        self._memory = memory
+
     def report(
         self, state: AgentState, observed_round: int | None = None, failure: Failure | None = None
     ) -> None:
@@ -195,6 +214,11 @@ class Reporter(threading.Thread):
                     failure=failure or last.failure,
                 )
             )
+
+    def note_departure(self, departure: Departure) -> None:
+        """Have the next report tell of it."""
+        with self._changed:
+            self._latest = replace(self._latest, departure=departure)
 
     def check(self, check: CheckReport) -> None:
         """Report what a NodeCheck found out here; the state stays as it was."""
@@ -296,7 +320,12 @@ class Reporter(threading.Thread):
         if report is None:
             return
         usage = self._usage()
-        status = {**self._facts, **report.to_status(), "usage": usage.to_status() if usage else None}
+        status = {
+            **self._facts,
+            **report.to_status(),
+            "usage": usage.to_status() if usage else None,
+            "memory": self._memory(),
+        }
         try:
             self._api.merge_patch(self._path, {"status": {"agent": status}})
         except ApiError as error:

@@ -11,8 +11,10 @@ import errno
 import logging
 import select
 import signal
+import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 from torch.distributed import DistError
@@ -40,6 +42,7 @@ from agent.rendezvous.handler import DlrRendezvousHandler, JobEndedError
 from agent.rendezvous.world import Action, ExitReason, Verb
 from agent.report.failure import Failure
 from agent.supervision.failure_reporter import FailureReporter
+from agent.supervision.leaving import Outcome, Votes
 from agent.supervision.orphans import Orphans, become_subreaper
 from agent.supervision.post_mortem import PostMortem, process_failure
 from agent.supervision.processes import TrainingProcesses, abandon_start
@@ -47,7 +50,7 @@ from agent.supervision.stopping import stop_for_next_round, stop_when_judged
 from agent.torch_compat import LocalElasticAgent, processes_started_by, return_value_fds
 from agent.warm.starter import WarmStart
 from agent.warm.warm_parent import READY_SECONDS, ForkedProcess
-from crds.protocol import AgentState
+from crds.protocol import AgentState, KeptIn
 
 logger = logging.getLogger(__name__)
 
@@ -99,6 +102,7 @@ class DlrElasticAgent(LocalElasticAgent):
             lambda: self._session.reporter.latest.observed_round,
             self.progress_files,
             stack_files,
+            self._tell_checkpoints if spec.rdzv_handler.memory is not None else None,
         )
         super().__init__(
             spec,
@@ -108,6 +112,9 @@ class DlrElasticAgent(LocalElasticAgent):
             log_line_prefix_template=log_line_prefix_template,
         )
         self._session = spec.rdzv_handler.session
+        self._memory = spec.rdzv_handler.memory
+        self._votes = Votes(self._session, stop_grace_seconds, min(failure_grace_seconds, stop_grace_seconds))
+        spec.rdzv_handler.on_meeting = self._votes.meet
         self._stop_grace_seconds = stop_grace_seconds
         self._failure_grace_seconds = min(failure_grace_seconds, stop_grace_seconds)
         self._exit_barrier_seconds = exit_barrier_seconds
@@ -137,6 +144,7 @@ class DlrElasticAgent(LocalElasticAgent):
         group = self._worker_group
         while True:
             result = self._start_round(group) or self._supervise(group)
+            self._votes.end()
             if result is None:
                 continue  # the world moved on
             group.state = result.state
@@ -175,7 +183,7 @@ class DlrElasticAgent(LocalElasticAgent):
             return None
         while True:
             poll = select.poll()
-            ours = (session.watcher.fileno(), self._device_watch.fileno())
+            ours = (session.watcher.fileno(), self._device_watch.fileno(), *self._votes.fds())
             for fd in (*ours, *processes.exit_fds(), *return_value_fds(self._pcontext)):
                 poll.register(fd, select.POLLIN)
             poll.poll(LOOK_SECONDS * 1000)
@@ -191,24 +199,54 @@ class DlrElasticAgent(LocalElasticAgent):
                 if result.is_failed():  # the driver may tell why a moment later than the process
                     self._failures.report_device_fault(_global_ranks(group), session.reporter.latest.state)
                 return result
+            begun_at = time.monotonic()
+            if self._vote(processes, action) is not Outcome.OFF:
+                return self._leave_round(group, processes, action)
             if not broken:
                 continue
+            self._votes.end()
+            stop_grace_seconds = self._stop_grace_seconds - (time.monotonic() - begun_at)
             if (result := self._await_good_end(group, processes, action)) is not None:
                 return result
             self._failures.report_what_broke_the_world(
                 _global_ranks(group), processes, leaving=action.verb is Verb.EXIT
             )
             if action.verb is Verb.EXIT:
-                stop_for_next_round(session, processes, self._stop_grace_seconds, self._failure_grace_seconds)
+                stop_for_next_round(session, processes, stop_grace_seconds, self._failure_grace_seconds)
                 raise JobEndedError(action.reason or ExitReason.REPLACED)
             logger.info("stopping the processes: action=%s round=%s", action.verb.value, action.round)
             if session.asks_where_it_hangs():
                 stop_when_judged(session, processes, self._failure_grace_seconds)
             else:
-                stop_for_next_round(session, processes, self._stop_grace_seconds, self._failure_grace_seconds)
+                stop_for_next_round(session, processes, stop_grace_seconds, self._failure_grace_seconds)
             group.state = WorkerState.STOPPED
             self._processes = None
             return None
+
+    def _vote(self, processes: TrainingProcesses, action: Action) -> Outcome:
+        """Leave by vote for a planned change, or because another agent asks."""
+        tier = self._session.planned_tier(action)
+        called = self._votes.look(processes) and action.verb is Verb.WAIT
+        if not called and tier is None:
+            return Outcome.OFF
+        outcome = self._votes.leave(processes, tier)
+        self._post_mortem.excuse(self._votes.have_left(processes))
+        return outcome
+
+    def _leave_round(
+        self, group: WorkerGroup, processes: TrainingProcesses, action: Action
+    ) -> RunResult | None:
+        """Go on after the processes have left. Return a result only if training came to its end instead."""
+        if set(processes.exit_codes.values()) == {0}:
+            return self._check_processes(group, processes, broken=False)
+        processes.kill()
+        group.state = WorkerState.STOPPED
+        self._processes = None
+        if action.verb is Verb.EXIT:
+            raise JobEndedError(action.reason or ExitReason.REPLACED)
+        if action.verb is Verb.WAIT:
+            self._session.stand_by(self._session.reporter.latest.observed_round)
+        return None
 
     def _await_job_end(self) -> bool:
         """Wait after a success. True when the job has ended; False when a newer round wants this agent."""
@@ -242,6 +280,7 @@ class DlrElasticAgent(LocalElasticAgent):
             open_files.give_back(pids.values())
             assert self._pcontext is not None
             self._processes = TrainingProcesses(self._pcontext, self._orphans)
+            self._votes.begin(self.progress_files.records)
         except BaseException:
             abandon_start(self._pcontext, self._orphans)
             self._pcontext = self._processes = None
@@ -251,6 +290,10 @@ class DlrElasticAgent(LocalElasticAgent):
         round_ = self._session.reporter.latest.observed_round
         self._hang_guard.begin(Started(round_, _global_ranks(worker_group)))
         return pids
+
+    def _tell_checkpoints(self, directory: Path, ranks: Sequence[int]) -> list[dict[str, str]]:
+        assert self._memory is not None
+        return self._memory.write_files(directory, ranks, self._session.failures_per_hour())
 
     def _await_warm_parent(self) -> None:
         """Wait until there is something to fork from, while the world is as it was.
@@ -356,13 +399,18 @@ class DlrElasticAgent(LocalElasticAgent):
         """End the processes, as torch's `run` does at its end. The grace is the Pod's, not torch's 30 s."""
         processes = self._processes
         if processes is not None:
-            processes.stop(death_sig, self._stop_grace_seconds)
+            begun_at = time.monotonic()
+            with signals.deferred():  # a second signal is to end no process that saves
+                self._votes.leave(processes, KeptIn.STORAGE)
+            self._votes.end()
+            processes.stop(death_sig, self._stop_grace_seconds - (time.monotonic() - begun_at))
             processes.join(timeout_seconds=1.0)
         self._pcontext = None  # The processes have closed it.
         super()._shutdown()  # It ends torch's watchdog and health check.
 
     def kill(self) -> None:
         """Leave nothing behind. To be called at the very end, whatever happened before."""
+        self._votes.end()
         if self._processes is not None:
             self._processes.kill()
         self._orphans.kill()

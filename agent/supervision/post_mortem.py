@@ -64,6 +64,10 @@ class PostMortem:
         self._seen.clear()
         self._oom.reset()
 
+    def excuse(self, local_ranks: Collection[int]) -> None:
+        """Take the ends of these processes for no failures."""
+        self._seen.update(local_ranks)
+
     def new_failures(self, processes: TrainingProcesses) -> list[ProcessFailure]:
         """Return the failures of processes that have ended, without those that were described before."""
         processes.collect_exits()

@@ -35,6 +35,16 @@ BAD: dict[str, tuple[Callable[[Object], object], tuple[str, ...]]] = {
         lambda job: job["spec"]["replicaSpecs"].update(evaluator=worker(job) | {"standby": 1}),
         ("spec", "replicaSpecs.worker alone may have standby"),
     ),
+    "memory checkpoints of no size": (
+        lambda job: worker(job).update(memoryCheckpoint={"size": "much"}),
+        ("spec.replicaSpecs.worker.memoryCheckpoint.size",),
+    ),
+    "memory checkpoints of another type than worker": (
+        lambda job: job["spec"]["replicaSpecs"].update(
+            evaluator=worker(job) | {"memoryCheckpoint": {"size": "1Gi"}}
+        ),
+        ("spec", "replicaSpecs.worker alone may have memoryCheckpoint"),
+    ),
     "min above max": (
         lambda job: worker(job).update(minReplicas=3, maxReplicas=2),
         ("spec.replicaSpecs.worker", "minReplicas must not be greater than maxReplicas"),

@@ -30,6 +30,7 @@ from reconcilers.account.rounds import first_step_at
 from reconcilers.account.state import NOT_YET_TRAINING, Moment, Transition, transitions
 from reconcilers.failure.incidents import in_one_line
 from reconcilers.status_patch import merge_patch
+from reconcilers.world.resumption import FROM
 
 REFRESH_SECONDS = 60.0
 """The account is not brought up to date sooner, unless something in it changes."""
@@ -177,7 +178,9 @@ def _reason(state: JobState, world: Rendezvous, moment: Moment) -> str:
             first = next(
                 (figures.first_step for figures in moment.told if figures.round == world.round), None
             )
-            return "" if first is None else f"from step {first} on"
+            known = moment.world if moment.world.round == world.round else world
+            where = f", {FROM[known.resume.tier]}" if known.resume else ""
+            return "" if first is None else f"from step {first} on{where}"
         case JobState.RECOVERING:
             failure = moment.status.last_failure
             is_news = failure is not None and failure != moment.job.status.last_failure

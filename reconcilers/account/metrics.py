@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from controller.cache import Cache
 from controller.resources import ELASTICJOBS, ELASTICWORKERS
-from crds.elasticjob import ElasticJob, Goodput, JobPhase, JobState, Rendezvous, RendezvousPhase
+from crds.elasticjob import ElasticJob, Goodput, JobPhase, JobState, Rendezvous, RendezvousPhase, Tier
 from crds.elasticworker import ElasticWorker, ExitClass
 from reconcilers.account.goodput import goodput_now, seconds_by_state
 from reconcilers.clock import Clock
@@ -72,6 +72,9 @@ JOB_FAILURES = _define(
     "dlr_job_failures", (*JOB, "class"), "The same by class; a later finding may move one to another class"
 )
 JOB_ROUND = _define("dlr_job_round", JOB, "Worlds formed so far")
+JOB_RESUMED = _define(
+    "dlr_job_resumed", (*JOB, "tier"), "1 for where the world's checkpoint came from, 0 for other tiers"
+)
 JOB_WORLD_SIZE = _define("dlr_job_world_size", JOB, "Training processes in the world; 0 while there is none")
 JOB_WORLD_WORKERS = _define("dlr_job_world_workers", JOB, "Workers in the world; 0 while there is none")
 JOB_DESIRED_WORKERS = _define("dlr_job_desired_workers", (*JOB, "type"), "Workers that are wanted")
@@ -79,6 +82,12 @@ JOB_WORKERS = _define("dlr_job_workers", (*JOB, "type", "phase"), "Workers by th
 WORKER_STEP = _define("dlr_worker_step", WORKER, "Training step that the worker told last")
 WORKER_STEP_TIME = _define("dlr_worker_step_timestamp_seconds", WORKER, "When it told it, since the epoch")
 WORKER_STEP_SECONDS = _define("dlr_worker_step_duration_seconds", WORKER, "Time that a step takes, lately")
+WORKER_MEMORY_STEP = _define(
+    "dlr_worker_memory_checkpoint_step", WORKER, "Step of its newest checkpoint in memory"
+)
+WORKER_REPLICATED_STEP = _define(
+    "dlr_worker_replicated_checkpoint_step", WORKER, "Step of the newest that another Pod holds too"
+)
 WORKER_CPU = _define("dlr_worker_cpu_usage_cores", WORKER, "CPUs that the worker's Pod uses")
 WORKER_MEMORY = _define("dlr_worker_memory_usage_bytes", WORKER, "Memory of the worker's Pod, without cache")
 WORKER_GPU = _define("dlr_worker_gpu_utilization_ratio", WORKER, "Mean utilization of the worker's GPUs")
@@ -153,6 +162,9 @@ def job_samples(job: ElasticJob, workers: Sequence[ElasticWorker], now: datetime
 def _world_samples(key: Labels, world: Rendezvous) -> Iterator[Sample]:
     formed = world.phase is RendezvousPhase.FORMED
     yield Sample(JOB_ROUND, key, world.round)
+    if world.resume is not None:
+        for tier in Tier:
+            yield Sample(JOB_RESUMED, (*key, tier.value), tier is world.resume.tier)
     yield Sample(JOB_WORLD_SIZE, key, world.world_size if formed else 0)
     yield Sample(JOB_WORLD_WORKERS, key, len(world.members) if formed else 0)
 
@@ -179,6 +191,9 @@ def worker_samples(job: ElasticJob, worker: ElasticWorker) -> Iterator[Sample]:
         told[WORKER_STEP] = report.progress.step
         told[WORKER_STEP_TIME] = report.progress.time.timestamp()
         told[WORKER_STEP_SECONDS] = report.progress.seconds_per_step
+    if report.memory is not None:
+        told[WORKER_MEMORY_STEP] = report.memory.step
+        told[WORKER_REPLICATED_STEP] = report.memory.replicated_step
     if report.usage is not None:
         told[WORKER_CPU] = report.usage.cpu_cores
         told[WORKER_MEMORY] = report.usage.memory_bytes

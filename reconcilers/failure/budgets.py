@@ -33,6 +33,7 @@ FIRST_WORD_SECONDS = 1.0
 """So long the world waits for who was first, when all that is known only follows from it."""
 REPEATABLE = frozenset({ExitClass.USER_ERROR, ExitClass.HANG})
 """Classes of which the same error again means that it will always come."""
+KILLED = "training was killed from outside"
 SPEND_NOTHING = "Free"
 """Before the signature of a failure that a rule ignores."""
 
@@ -98,9 +99,9 @@ def held(
     Not at all after a world that lasted: waiting is for failures that follow each other quickly, and a script
     that tells no steps has no new ground to show. Kills after such worlds are not added up either.
     """
-    lasting_seconds = LASTING_UNTIL_KILLED_SECONDS if _was_killed(budget) else LASTING_SECONDS
+    lasting_seconds = LASTING_UNTIL_KILLED_SECONDS if _was_free(budget) else LASTING_SECONDS
     lasted = lasted_seconds >= lasting_seconds and not budget.consequences
-    if lasted and _was_killed(budget):
+    if lasted and _was_free(budget):
         budget = budget.model_copy(update={"alike": 1})
     wait = 0.0 if lasted else hold_seconds(budget, heartbeat_timeout_seconds)
     until = now + timedelta(seconds=wait) if wait else None
@@ -115,7 +116,7 @@ def hold_seconds(budget: FailureBudget, heartbeat_timeout_seconds: float) -> flo
     """
     following = budget.consequences
     if not following:
-        return _doubling((budget.alike if _was_killed(budget) else failures(budget)) - 1)
+        return _doubling((budget.alike if _was_free(budget) else failures(budget)) - 1)
     if following == 1:
         return FIRST_WORD_SECONDS
     return max(_doubling(following), heartbeat_timeout_seconds / 4 if following > 2 else 0.0)
@@ -125,9 +126,10 @@ def why_held(budget: FailureBudget) -> str:
     """For the world's reason."""
     if budget.consequences:
         return "to learn who failed first"
-    if _was_killed(budget):
+    if _was_free(budget):
+        why = "checkpoints in memory were damaged" if _is_of(budget, ExitClass.DAMAGED_CHECKPOINT) else KILLED
         soon = f"each time within {LASTING_UNTIL_KILLED_SECONDS:.0f} s"
-        return f"because training was killed from outside {_times(budget.alike)} in a row, {soon}"
+        return f"because {why} {_times(budget.alike)} in a row, {soon}"
     return f"because training failed {failures(budget)} times without getting further"
 
 
@@ -160,10 +162,15 @@ def overdrawn(budget: FailureBudget | None, allowed: int, who: str) -> Overdrawn
     return None
 
 
-def _was_killed(budget: FailureBudget) -> bool:
-    """Whether the last failure was a kill from outside, which is not the program's doing."""
+def _was_free(budget: FailureBudget) -> bool:
+    """Whether the last failure in place was not the program's doing: a kill from outside, a damaged
+    checkpoint."""
+    return any(_is_of(budget, class_) for class_ in (ExitClass.KILLED, ExitClass.DAMAGED_CHECKPOINT))
+
+
+def _is_of(budget: FailureBudget, exit_class: ExitClass) -> bool:
     signature = budget.signature.removeprefix(f"{SPEND_NOTHING}: ")
-    return not budget.consequences and signature.startswith(f"{ExitClass.KILLED}: ")
+    return not budget.consequences and signature.startswith(f"{exit_class}: ")
 
 
 def _ground(budget: FailureBudget, reached: int | None) -> FailureBudget:

@@ -17,6 +17,7 @@ import re2
 
 from crds import xids
 from crds.elasticworker import AgentFailure, ExitClass, FailureCause
+from crds.protocol import DAMAGED_CHECKPOINT
 from reconcilers.failure.consequences import follows_from_a_peer
 
 DISRUPTION_REASONS = {
@@ -111,10 +112,12 @@ FREE = frozenset(
         ExitClass.NODE_LOST,
         ExitClass.CHECK_FAILED,
         ExitClass.SUCCEEDED,
+        ExitClass.DAMAGED_CHECKPOINT,
     }
 )
 """Ends that are not the user's doing: they never spend `restartCount`."""
 
+_DAMAGED = re2.compile(rf"(?:[\w.]+\.)?{DAMAGED_CHECKPOINT}\b")
 _HARDWARE = re2.compile("|".join(HARDWARE_TEXTS))
 _XID_NUMBER = re2.compile(xids.NUMBER_PATTERN)
 _OWN_LIMIT = re2.compile("|".join(OWN_LIMIT_TEXTS))
@@ -181,6 +184,8 @@ def classify_process(failure: AgentFailure) -> ExitClass:
     by_code = _of_exit_code(failure.exit_code)
     if by_code is not None:
         return by_code
+    if _DAMAGED.match(failure.message):
+        return ExitClass.DAMAGED_CHECKPOINT
     if names_device_fault(f"{failure.message}\n{failure.log_tail}"):
         return ExitClass.HARDWARE_ERROR
     return ExitClass.UNKNOWN if follows_from_a_peer(failure) else ExitClass.USER_ERROR

@@ -10,6 +10,7 @@ from typing import Any
 from controller.events import EventType
 from crds import names
 from crds.elasticjob import ElasticJob, ElasticJobStatus, JobPhase, Rendezvous, RendezvousPhase
+from crds.elasticworker import ExitClass
 from crds.model import Condition
 from crds.nodecheck import NodeCheck
 from reconcilers.acts import Event
@@ -229,6 +230,8 @@ def of_world(
     """
     new = decision.rendezvous
     yield from _of_culprit(incident)
+    if decision.broken and incident is not None and incident.exit_class is ExitClass.DAMAGED_CHECKPOINT:
+        yield Event("Warning", "CheckpointDamaged", in_one_line(incident.failure))
     was_asked = published.hang_since is not None and not was_counted
     if new.hang_since is None and (decision.broken or was_asked):
         why = incident_line(incident) or new.reason

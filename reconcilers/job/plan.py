@@ -44,6 +44,7 @@ from reconcilers.scale import rolling
 from reconcilers.scale.rolling import Freshness, Roll, freshness, plan_roll
 from reconcilers.scale.uptake import take_up, with_moves_done, with_sources
 from reconcilers.status_patch import merge_patch
+from reconcilers.world import resumption
 from reconcilers.world.participants import bounds_of, participants_of
 from reconcilers.world.slots import present_slots, training_types
 from reconcilers.world.standby import standing_by, told_otherwise
@@ -278,7 +279,8 @@ def _go_on(
     waits: Collection[float | None],
 ) -> Plan:
     """The status of a job that goes on, and what becomes of its standby and its old checks."""
-    workers, checks, world = look.workers, look.seen.checks, course.decision.rendezvous
+    workers, checks = look.workers, look.seen.checks
+    world = resumption.with_resume(course.decision.rendezvous, workers)
     job, moved = with_moves_done(look.job, workers, world)
     state = CheckState(
         checks.finished, look.active_check, look.seen.check_refused, look.standing.unchecked, course.left_out
@@ -298,7 +300,8 @@ def _go_on(
     found = outcome.progress(job, workers, training, look.now)
     counted = was_counted(look.job.status)
     told = outcome.of_world(look.published, course.decision, failures.incident, workers, was_counted=counted)
-    events = (*told, *outcome.of_moves(moved), *found.events)
+    resumed = resumption.told(look.published, world)
+    events = (*told, *resumed, *outcome.of_moves(moved), *found.events)
     acts = [deleted(NODECHECKS, old.metadata) for old in checks.outdated]
     found = replace(found, events=events, broken_at=broken_at)
     return _plan(replace(look, job=job), found, acts, waits)

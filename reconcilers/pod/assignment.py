@@ -41,6 +41,7 @@ from reconcilers.pod.builder import (
 )
 from reconcilers.pod.gang import PodGroup, pod_group_of
 from reconcilers.pod.ownership import owner_uids
+from reconcilers.pod.quantities import whole
 from reconcilers.pod.resources import limits_of, resources_digest, resources_of, template_digest
 from reconcilers.world.minimum import minimum_workers
 from reconcilers.world.slots import slot_count
@@ -244,10 +245,20 @@ def _environment(job: ElasticJob, worker: ElasticWorker, spec: Object) -> Enviro
     if type_ == names.WORKER:
         defaults |= _torchrun_environment(job, index, spec)
     return Environment(
-        fixed=fixed_variables({names.ENV_JOB_NAME: plain(job.metadata.name)}, worker, spec, beat),
+        fixed=fixed_variables(_policy(job, type_), worker, spec, beat),
         of_owner={name: _job_variable(value) for name, value in job.spec.envs.items()},
         defaults=defaults,
     )
+
+
+def _policy(job: ElasticJob, type_: str) -> Variables:
+    """Whose the Pod is, and what its agent has to know of the job beforehand."""
+    variables = {names.ENV_JOB_NAME: plain(job.metadata.name)}
+    memory = job.spec.replica_specs[type_].memory_checkpoint
+    if memory is not None and type_ == names.WORKER:
+        variables[names.ENV_MEMORY_BYTES] = plain(str(whole(memory.size)))
+        variables[names.ENV_MEMORY_REPLICAS] = plain(str(memory.replicas))
+    return variables
 
 
 def _torchrun_environment(job: ElasticJob, index: str, spec: Object) -> Variables:

@@ -54,7 +54,9 @@ def template_digest(job: ElasticJob, type_: str) -> str:
     first, *others = template["spec"]["containers"]
     first = {key: value for key, value in first.items() if key != "resources"}
     said = template | {"spec": template["spec"] | {"containers": [first, *others]}}
-    text = json.dumps([said, job.spec.envs, job.spec.agent.inject], sort_keys=True)
+    memory = job.spec.replica_specs[type_].memory_checkpoint
+    more = [] if memory is None else [memory.to_wire()]
+    text = json.dumps([said, job.spec.envs, job.spec.agent.inject, *more], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -31,8 +31,8 @@ from reconcilers.pod.assignment import JobAssignment
 from reconcilers.pod.builder import Object, service_account
 from reconcilers.pod.injection import inject_agent
 from reconcilers.pod.options import AgentSource
-from reconcilers.pod.quantities import parse
-from reconcilers.pod.resources import KINDS, mapping
+from reconcilers.pod.quantities import parse, whole
+from reconcilers.pod.resources import KINDS, mapping, resources_of
 from reconcilers.world.slots import training_types
 
 MAX_WHY = 320
@@ -84,6 +84,8 @@ class PodTrial:
         return min(found.values(), key=lambda trial: ranks[trial.answer], default=Trial(Answer.ACCEPTED))
 
     async def _of_type(self, job: ElasticJob, raw: Object, type_: str) -> Trial:
+        if (fault := memory_checkpoint_fault(job, type_)) is not None:
+            return Trial(Answer.INVALID, fault)
         pod = self._pod(job, raw, type_)
         try:
             await self._try(pod)
@@ -163,6 +165,25 @@ def _bad_quantity(job: ElasticJob, type_: str) -> str:
                         )
                         return f"{path}: {amount!r} is no quantity, such as 500m or 2Gi"
     return ""
+
+
+def memory_checkpoint_fault(job: ElasticJob, type_: str) -> str | None:
+    """Why the slots of checkpoints in memory have no room in a Pod of this type; None if they have. Pure."""
+    asked = job.spec.replica_specs[type_].memory_checkpoint
+    if asked is None:
+        return None
+    path = f"spec.replicaSpecs.{type_}.memoryCheckpoint.size"
+    if whole(asked.size) < 1:
+        return f"{path}: {asked.size} is no amount of memory"
+    resources = resources_of(job, type_, None)
+    for kind in KINDS:
+        amount = mapping(resources.get(kind)).get("memory")
+        if amount is not None and _is_quantity(amount) and parse(asked.size) >= parse(amount):
+            return (
+                f"{path}: {asked.size} does not fit into the first container's resources.{kind}.memory of "
+                f"{amount}, which training needs too: raise that, or lower the size"
+            )
+    return None
 
 
 def _is_quantity(amount: object) -> bool:

@@ -103,7 +103,9 @@ class Break:
     trains_on: bool = False
     """It is in its world as it should be until the others go on without it."""
     stops_in_good_order: bool = False
-    """Its processes have the time to save, and so should its peers'."""
+    """Its processes have the time to save, or have saved and left by vote; and so should its peers'."""
+    took_part: bool = False
+    """It left by vote because another had to."""
 
 
 @dataclass(frozen=True)
@@ -220,6 +222,7 @@ def given_up(published: Rendezvous, reason: str, now: datetime, *, broken: bool 
             "phase": RendezvousPhase.REFORMING,
             "reason": reason,
             "reforming_since": now,
+            "resume": None,
             "broken_round": published.round if broken else published.broken_round,
         }
     )
@@ -279,11 +282,17 @@ def _failure_of(index: int, incarnation: int, round_: int, member: Participant) 
         return None  # has not acted on this round yet
     if report.state is AgentState.FAILED:
         return Break(index, _how_it_failed(index, report), report)
-    if report.state is AgentState.STOPPED:
-        return Break(index, f"worker {index} stopped")
-    if report.state is AgentState.READY:
-        return Break(index, f"worker {index} left the world")
-    return None
+    if report.state not in (AgentState.STOPPED, AgentState.READY):
+        return None
+    what = "stopped" if report.state is AgentState.STOPPED else "left the world"
+    if report.departure is None or report.departure.round != round_:
+        return Break(index, f"worker {index} {what}")
+    return Break(
+        index,
+        f"worker {index} {what} after step {report.departure.step}, as all did",
+        stops_in_good_order=True,
+        took_part=report.state is AgentState.READY,
+    )
 
 
 def _how_it_failed(index: int, report: AgentReport) -> str:
@@ -306,7 +315,8 @@ def _judge_formed(
         if is_ending(published, ranked) or (breaks and too_few):
             return Decision(published)  # who is to leave has to stay for now
     if breaks:
-        reason = shortened("; ".join(b.reason for b in breaks[:NAMED_BREAKS]), MAX_BREAKS)
+        named = sorted(breaks, key=lambda b: b.took_part)[:NAMED_BREAKS]
+        reason = shortened("; ".join(b.reason for b in named), MAX_BREAKS)
         if len(breaks) > NAMED_BREAKS:
             reason += f"; and {len(breaks) - NAMED_BREAKS} more"
         if bounds.floor(len(joinable)) and (

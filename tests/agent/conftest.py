@@ -30,11 +30,11 @@ class Agents:
 
     def __init__(self, cluster: FakeCluster, directory: Path) -> None:
         self._cluster = cluster
-        self._directory = directory
+        self.directory = directory
         self._running: list[subprocess.Popen[bytes]] = []
 
     def script(self, text: str) -> str:
-        path = self._directory / "script.py"
+        path = self.directory / "script.py"
         path.write_text(text)
         return str(path)
 
@@ -49,18 +49,18 @@ class Agents:
     ) -> subprocess.Popen[bytes]:
         """Cold unless asked for: most of these scripts import nothing, and a warm parent imports much."""
         cold = ["--no-warm-start"] if module == "agent.launch" and not warm else []
-        output = (self._directory / f"agent-{index}-{incarnation}.log").open("ab")
+        output = (self.directory / f"agent-{index}-{incarnation}.log").open("ab")
         process = subprocess.Popen(
             [sys.executable, "-m", module, *cold, *arguments],
             env={
                 "PATH": os.environ["PATH"],
-                "PYTHONPATH": os.pathsep.join([str(ROOT), str(self._directory)]),
+                "PYTHONPATH": os.pathsep.join([str(ROOT), str(self.directory)]),
                 "OMP_NUM_THREADS": "1",
-                "OUT": str(self._directory),
+                "OUT": str(self.directory),
                 **self._cluster.environ(index, incarnation),
                 **environ,
             },
-            cwd=self._directory,
+            cwd=self.directory,
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -74,7 +74,7 @@ class Agents:
         return self.start(index, module="agent.node_check", **self._cluster.check_environ(index))
 
     def log(self, index: int, incarnation: int = 1) -> str:
-        return (self._directory / f"agent-{index}-{incarnation}.log").read_text(errors="replace")
+        return (self.directory / f"agent-{index}-{incarnation}.log").read_text(errors="replace")
 
     def wait_log(self, index: int, text: str, *, times: int = 1, timeout_seconds: float = 30.0) -> None:
         deadline = time.monotonic() + timeout_seconds
@@ -84,7 +84,7 @@ class Agents:
 
     def wait_file(self, name: str, timeout_seconds: float = 10.0) -> None:
         deadline = time.monotonic() + timeout_seconds
-        while not (self._directory / name).exists():
+        while not (self.directory / name).exists():
             assert time.monotonic() < deadline, f"no file {name}"
             time.sleep(0.02)
 

@@ -48,7 +48,7 @@ def test_a_world_that_is_too_large_is_said_to_be(caplog: pytest.LogCaptureFixtur
         assert not caplog.records
         open_files.warn_if_too_few(ranks=80, agents=10)
     assert caplog.records[0].message.startswith(
-        "this container may open 256 files at a time, and rank 0 may need 280 to serve a world of 80 processes: "
+        "this container may open 256 files at a time, and rank 0 may need 290 to serve a world of 80 processes: "
     )
 
 

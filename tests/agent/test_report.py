@@ -19,7 +19,7 @@ from agent.monitor.usage import Usage
 from agent.report.failure import Failure
 from agent.report.reporter import Facts, PendingReports, Report, Reporter
 from crds.elasticworker import AgentReport
-from crds.protocol import AgentState
+from crds.protocol import AgentState, Tier
 from tests.agent.fake_cluster import FakeCluster
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
@@ -132,7 +132,7 @@ def test_what_is_written_is_what_the_crd_takes(
     read = AgentReport.model_validate(written)
     # Nothing is lost on the way, and nothing is unknown (it would be pruned).
     again = read.model_dump(mode="json", by_alias=True)
-    assert again.keys() - {"usage"} == written.keys()  # see below
+    assert again.keys() - {"usage", "memory"} == written.keys()  # see below
     assert (again["failure"] or {}).keys() == (written["failure"] or {}).keys()
     assert (again["progress"] or {}).keys() == (written["progress"] or {}).keys()
     assert (read.progress and read.progress.checkpoint_step) == (progress and progress.checkpoint_step)
@@ -142,6 +142,23 @@ def test_what_is_written_is_what_the_crd_takes(
     assert again["accelerators"] == written["accelerators"]
     assert read.observed_round == round_
     assert read.since == NOW
+
+
+def test_what_memory_holds_goes_along_and_is_what_the_crd_takes(api: FakeApi, reporter: Reporter) -> None:
+    reporter.follow_memory(
+        lambda: {
+            "step": 12,
+            "replicatedStep": 11,
+            "resumed": {"round": 3, "step": 7, "tier": Tier.PEER},
+        }
+    )
+    reporter.start()
+    reporter.report(AgentState.RUNNING, 3)
+    assert reporter.flush(5)
+    memory = AgentReport.model_validate(api.told[-1]).memory
+    assert memory is not None and memory.resumed is not None
+    assert (memory.step, memory.replicated_step) == (12, 11)
+    assert memory.resumed.to_wire() == {"round": 3, "step": 7, "tier": "peer"}
 
 
 def test_changes_are_told_at_once(api: FakeApi, reporter: Reporter) -> None:

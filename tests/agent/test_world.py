@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,11 +15,12 @@ from agent.rendezvous.world import (
     Verb,
     World,
     next_action,
+    planned_tier,
 )
 from crds.elasticjob import Rendezvous
-from crds.protocol import AgentState, RendezvousPhase
+from crds.protocol import AgentState, KeptIn, RendezvousPhase
 
-ME = Member(1, 2)
+ME, PEER = Member(1, 2), Member(2, 1)
 
 members = st.lists(
     st.builds(Member, st.integers(0, 3), st.integers(1, 3)), max_size=4, unique_by=lambda m: m.index
@@ -166,3 +168,24 @@ def test_nonsense_is_no_world() -> None:
     assert JobView.parse({}) == JobView()
     assert World.parse({"round": 1, "phase": "Dancing"}) is None
     assert World.parse({"round": 1, "phase": "Formed", "members": [1], "incarnations": []}) is None
+
+
+@pytest.mark.parametrize(
+    ("action", "newest", "tier"),
+    [
+        (Action(Verb.WAIT), formed(3, ME, PEER), None),
+        (Action(Verb.START, 4), formed(4, ME, PEER), KeptIn.MEMORY),
+        (Action(Verb.START, 4), formed(4, Member(0, 1), ME, PEER), KeptIn.MEMORY),
+        (Action(Verb.START, 4), formed(4, ME), KeptIn.STORAGE),
+        (Action(Verb.START, 4), formed(4, ME, Member(PEER.index, PEER.incarnation + 1)), KeptIn.STORAGE),
+        (Action(Verb.STAND_BY, 4), formed(4, PEER), KeptIn.STORAGE),
+        (Action(Verb.STAND_BY, 3), formed(3, ME, PEER, phase=RendezvousPhase.REFORMING), KeptIn.STORAGE),
+        (Action(Verb.EXIT, reason=ExitReason.JOB_SUSPENDED), formed(3, ME, PEER), KeptIn.STORAGE),
+        (Action(Verb.EXIT, reason=ExitReason.JOB_FAILED), formed(3, ME, PEER), None),
+        (Action(Verb.EXIT, reason=ExitReason.REPLACED), formed(3, ME, PEER), None),
+    ],
+)
+def test_memory_keeps_the_last_step_only_if_no_pod_goes(
+    action: Action, newest: World, tier: KeptIn | None
+) -> None:
+    assert planned_tier(action, formed(3, ME, PEER), newest) is tier

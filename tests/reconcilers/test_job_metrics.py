@@ -96,7 +96,7 @@ def test_job_is_told_as_its_status_says(scraped: Scraped) -> None:
     assert found["dlr_job_state"][("Training",)] == 1 and sum(found["dlr_job_state"].values()) == 1
     assert found["dlr_job_restarts_total"] == {(): 3}
     assert {k: v for k, v in found["dlr_job_failures"].items() if v} == {("UserError",): 2, ("Hang",): 1}
-    assert len(found["dlr_job_failures"]) == 9, "zeros too, so that the first failure is an increase"
+    assert len(found["dlr_job_failures"]) == 10, "zeros too, so that the first failure is an increase"
     assert found["dlr_job_round"] == {(): 3}
     assert (found["dlr_job_world_size"], found["dlr_job_world_workers"]) == ({(): 16}, {(): 2})
     assert found["dlr_job_desired_workers"] == {("worker",): 3}

@@ -74,6 +74,14 @@ def test_environment_speaks_torchruns_and_dlrovers_names_and_the_users_win() -> 
     assert variables["DLR_TERMINATION_GRACE_SECONDS"] == "77"
 
 
+def test_agents_are_told_how_much_memory_their_checkpoints_have() -> None:
+    asked = {"memoryCheckpoint": {"size": "1.5Gi", "replicas": 1}}
+    variables = environment(build_job_pod(job(template=TEMPLATE, worker=asked), worker()))
+    assert variables["DLR_MEMORY_CHECKPOINT_BYTES"] == str(3 << 29)
+    assert variables["DLR_MEMORY_CHECKPOINT_REPLICAS"] == "1"
+    assert "DLR_MEMORY_CHECKPOINT_BYTES" not in environment(build_job_pod(job(template=TEMPLATE), worker()))
+
+
 def test_every_container_gets_the_environment_and_the_jobs_variables() -> None:
     envs = {"PLAIN": "v", "SECRET": {"valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}, "MINE": "job"}
     pod = build_job_pod(job(template=TEMPLATE, envs=envs), worker())

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crds.elasticjob import Rendezvous, RendezvousPhase
-from crds.elasticworker import AgentState
+from crds.elasticworker import AgentState, Departure
 from reconcilers.world.rendezvous import Bounds, Participant, decide, dissolve, without_new_world
 from tests.reconcilers.build import NOW, bounds, later, participant, report
 
@@ -197,7 +197,9 @@ def situations(draw: st.DrawFn) -> tuple[list[Participant], Bounds]:
         incarnation = draw(st.integers(1, 3))
         spoken = None
         if state is not None:
-            spoken = report(index, state, draw(st.integers(0, 4)), incarnation=incarnation)
+            departure = draw(st.none() | st.builds(Departure, round=st.integers(0, 4), step=st.just(7)))
+            round_ = draw(st.integers(0, 4))
+            spoken = report(index, state, round_, incarnation=incarnation, departure=departure)
         alive = draw(st.booleans())
         people.append(
             Participant(
@@ -277,6 +279,23 @@ def test_a_planned_change_is_no_failure() -> None:
         deleted = replace(leaving, leaving="", alive=False, stops_in_good_order=in_good_order)
         decision = decide(formed(0, 1, 2), [*others, deleted], bounds(3), NOW)
         assert (decision.rendezvous.members, decision.rendezvous.broken_round) == ([0, 2, 3], broken_round)
+
+
+def test_a_world_that_all_left_by_vote_says_why_and_has_no_dead_peers() -> None:
+    departure = Departure(round=1, step=120)
+    left = [participant(i, AgentState.READY, 1) for i in (0, 1, 2)]
+    people = [replace(p, report=report(p.index, AgentState.READY, 1, departure=departure)) for p in left]
+    people.append(
+        replace(
+            participant(3, AgentState.STOPPED, 1),
+            report=report(3, AgentState.STOPPED, 1, departure=departure),
+        )
+    )
+    world = decide(formed(0, 1, 2, 3), people, bounds(4), NOW).rendezvous
+    assert (world.phase, world.broken_round) == (REFORMING, 0)
+    assert world.reason.startswith("worker 3 stopped after step 120, as all did; worker 0 left the world")
+    old = replace(people[0], report=report(0, AgentState.READY, 1, departure=Departure(round=0, step=9)))
+    assert decide(formed(0, 1), [old, *running(1)], bounds(2), NOW).rendezvous.broken_round == 1
 
 
 @given(situations(), published_worlds())

@@ -24,6 +24,7 @@ LIST_COLUMNS = ("NAME", "PHASE", "WORKERS", "ROUND", "WORLD", "AGE", "WHY")
 SHORT_EVENT_COLUMNS = ("LAST SEEN", "REASON", "MESSAGE")
 EVENT_COLUMNS = ("LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE")
 FINISHED = ("Succeeded", "Failed")
+RESUMED = {"memory": "from memory", "peer": "from a peer's copy", "storage": "from storage"}
 SHOWN_ELSEWHERE = frozenset({*(phase.value for phase in JobPhase), "WorldFormed"})
 """Conditions that the lines for phase and world speak for."""
 
@@ -118,6 +119,9 @@ def world_line(job: JSON, now: datetime) -> str:
             f"master {world.get('masterAddress')}:{world.get('masterPort')}"
         )
     line = ", ".join(parts)
+    if resume := world.get("resume"):
+        line += f", resumed {RESUMED[resume['tier']]}"
+        line += f" at step {resume['step']}" if "step" in resume else ""
     return f"{line} ({world['reason']})" if world.get("reason") else line
 
 

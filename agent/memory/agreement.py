@@ -1,0 +1,204 @@
+"""How the agents of a round agree upon a checkpoint, over the round's store. What to do, `resume` decides.
+
+    here/<agent>        what the agent holds (an Inventory); "" where it takes no part
+    all                 rank 0's first announcement
+    fetch/<n>/<agent>   what the agent has to fetch, as announcement n asks: {rank: agent}
+    fetched/<n>/<agent> the ranks that it could not get: a list
+    plan/<n>            announcement n, after the fetches of the one before
+    shards              in a world of another size, who serves what: by address, ranks (deflated)
+
+An announcement is a JSON object: the checkpoint, or null, and who has to fetch. Once nobody has to, it is
+final. `all` alone is what older agents know, so there is no fetch beside one.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import threading
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch.distributed import Store  # type: ignore[attr-defined]
+
+from agent.memory.checkpoints import Agreed, CheckpointMemory
+from agent.memory.fetch import FetchError
+from agent.memory.resume import Checkpoint, Inventory, Plan, decide, peer_of, without
+from crds.ranges import as_ranges, from_text, to_text
+
+logger = logging.getLogger(__name__)
+
+MAX_ATTEMPTS = 4
+"""To fetch what is missing; after that the checkpoint comes from storage."""
+
+
+class Agreement:
+    """One agent's part in it.
+
+    Args:
+        store: the agents' namespace of the round's.
+        round_: the number of the round.
+        agent: this agent's rank among the members.
+        members: how many there are.
+        memory: of this agent; None if it has none.
+        wait: blocks until the store has these keys.
+        abandoned: set once nobody waits for this meeting any more.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        round_: int,
+        agent: int,
+        members: int,
+        memory: CheckpointMemory | None,
+        wait: Callable[[Store, list[str]], None],
+        abandoned: threading.Event,
+    ) -> None:
+        self._store = store
+        self._round = round_
+        self._agent = agent
+        self._members = members
+        self._memory = memory
+        self._wait = wait
+        self._abandoned = abandoned
+
+    def say_here(self) -> None:
+        """Tell the others that this agent is here, and what it holds."""
+        self._store.set(f"here/{self._agent}", self._memory.inventory().encode() if self._memory else "")
+
+    def lead(self) -> None:
+        """Decide, as rank 0's agent, when all are here."""
+        store, inventories = self._store, self._inventories()
+        plan, attempt = decide(inventories), 0
+        while plan.fetches and attempt < MAX_ATTEMPTS:
+            for agent, ranks in plan.fetches.items():
+                store.set(f"fetch/{attempt}/{agent}", json.dumps(ranks))
+            self._announce(attempt, plan)
+            inventories = self._after_fetches(attempt, plan, inventories)
+            plan, attempt = decide(inventories), attempt + 1
+        if plan.fetches:
+            plan = Plan()
+        if plan.shards:
+            store.set("shards", _deflated(_by_address(plan, inventories)))
+        self._announce(attempt, plan)
+        self._agree(plan.checkpoint, attempt, resharded=bool(plan.shards))
+
+    def follow(self) -> None:
+        """Do what rank 0's agent announces, until it is final."""
+        attempt = 0
+        while True:
+            key = _key(attempt)
+            self._wait(self._store, [key])
+            announced = _announcement(self._store.get(key))
+            if not announced["fetch"]:
+                break
+            checkpoint = _checkpoint(announced)
+            if checkpoint is not None and self._agent in from_text(announced["fetch"]):
+                self._fetch(attempt, checkpoint)
+            attempt += 1
+        self._agree(_checkpoint(announced), attempt, resharded=announced["shards"])
+
+    def _inventories(self) -> list[Inventory | None]:
+        if self._memory is None:
+            return [None] * self._members
+        said = self._store.multi_get([f"here/{agent}" for agent in range(self._members)])
+        return [Inventory.decode(text.decode()) for text in said]
+
+    def _announce(self, attempt: int, plan: Plan) -> None:
+        if self._memory is None:
+            announcement = ""
+        else:
+            c = plan.checkpoint
+            announcement = json.dumps(
+                {
+                    "checkpoint": None if c is None else [c.round, c.step, c.world_size],
+                    "fetch": to_text(sorted(plan.fetches)),
+                    "shards": bool(plan.shards),
+                }
+            )
+        self._store.set(_key(attempt), announcement)
+
+    def _agree(self, checkpoint: Checkpoint | None, attempts: int, *, resharded: bool) -> None:
+        if self._memory is None:
+            return
+        shards: dict[str, frozenset[int]] = {}
+        if resharded:
+            self._wait(self._store, ["shards"])
+            served = _inflated(self._store.get("shards"))
+            shards = {address: frozenset(from_text(ranks)) for address, ranks in served.items()}
+        peer = peer_of(self._agent, self._members)
+        address = None if peer is None else self._address_of(peer)
+        self._memory.agree(Agreed(self._round, checkpoint, shards, attempts > 0, address))
+
+    def _fetch(self, attempt: int, checkpoint: Checkpoint) -> None:
+        """Fetch what announcement `attempt` asks of this agent, and say what it could not get."""
+        assert self._memory is not None
+        key = f"fetch/{attempt}/{self._agent}"
+        self._wait(self._store, [key])
+        missing = []
+        for rank, holder in json.loads(self._store.get(key)).items():
+            try:
+                address = self._address_of(holder) or ""
+                self._memory.fetch(checkpoint, int(rank), address, self._abandoned)
+            except FetchError as error:
+                logger.warning("rank %s of step %d was not fetched: %s", rank, checkpoint.step, error)
+                missing.append(int(rank))
+        self._store.set(f"fetched/{attempt}/{self._agent}", json.dumps(missing))
+
+    def _address_of(self, agent: int) -> str | None:
+        """Of an agent's slot server; None where it has none."""
+        inventory = Inventory.decode(self._store.get(f"here/{agent}").decode())
+        return inventory.address if inventory else None
+
+    def _after_fetches(
+        self, attempt: int, plan: Plan, inventories: Sequence[Inventory | None]
+    ) -> list[Inventory | None]:
+        """Wait until all have fetched, this agent too, and return who holds what then."""
+        checkpoint = plan.checkpoint
+        assert checkpoint is not None
+        if self._agent in plan.fetches:
+            self._fetch(attempt, checkpoint)
+        keys = [f"fetched/{attempt}/{agent}" for agent in plan.fetches]
+        self._wait(self._store, keys)
+        failed, fetched = [], []
+        for (agent, ranks), said in zip(plan.fetches.items(), self._store.multi_get(keys), strict=True):
+            missing = set(json.loads(said))
+            failed += [(holder, rank) for rank, holder in ranks.items() if rank in missing]
+            fetched += [(agent, rank) for rank in ranks if rank not in missing]
+        return without(inventories, checkpoint, failed, fetched)
+
+
+def _key(attempt: int) -> str:
+    """Of an announcement."""
+    return f"plan/{attempt}" if attempt else "all"
+
+
+def _by_address(plan: Plan, inventories: Sequence[Inventory | None]) -> dict[str, str]:
+    """Who serves which ranks, in a world of another size."""
+    return {
+        holder.address: as_ranges(sorted(ranks))
+        for agent, ranks in plan.shards.items()
+        if (holder := inventories[agent]) is not None
+    }
+
+
+def _deflated(shards: dict[str, str]) -> str:
+    return base64.b64encode(zlib.compress(json.dumps(shards).encode())).decode()
+
+
+def _inflated(text: bytes) -> dict[str, str]:
+    shards: dict[str, str] = json.loads(zlib.decompress(base64.b64decode(text)))
+    return shards
+
+
+def _announcement(said: bytes) -> dict[str, Any]:
+    """Read one; that of an agent without memory names no checkpoint."""
+    return {"checkpoint": None, "fetch": "", "shards": False, **(json.loads(said) if said else {})}
+
+
+def _checkpoint(announced: dict[str, Any]) -> Checkpoint | None:
+    of = announced["checkpoint"]
+    return None if of is None else Checkpoint(*map(int, of))

@@ -1,0 +1,173 @@
+"""The slots of one agent: all that it keeps in memory, for its own ranks and for those of a peer.
+
+Any slot may hold any rank's checkpoint. At each start of processes every local rank is given three of them to
+write into; the others hold replicas. So a rank that moves to another agent finds there what was kept for it.
+The files are in memory alone (memfd_create(2)), and end with the agent and its processes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import mmap
+import os
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+
+from agent.memory.resume import Checkpoint
+from agent.memory.slot import Commit, DamagedError, Mark, Slot
+
+logger = logging.getLogger(__name__)
+
+OWN_SLOTS = 3
+"""Of a process: the newest whole one, one to write into, and one that its saver may still read."""
+REPLICA_SLOTS = 2
+"""Of a held replica: a kill in the middle of writing must not cost the older one."""
+SMALLEST_BYTES = 64 << 10
+"""Of a slot: its control words and a small header take some of it."""
+TOUCH_BYTES = 4 << 20
+"""So much is touched at once."""
+TOUCH_NICENESS = 15
+
+_MADV_POPULATE_WRITE = 23
+"""madvise(2), since Linux 5.14."""
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Pool:
+    """The slots of one agent, which may be used as soon as it is made.
+
+    Args:
+        total_bytes: for all of them.
+        count: how many.
+
+    Raises:
+        OSError: the kernel gives none.
+    """
+
+    def __init__(self, total_bytes: int, count: int) -> None:
+        size = total_bytes // count // mmap.PAGESIZE * mmap.PAGESIZE
+        self.slots: list[Slot] = []
+        self._maps: list[mmap.mmap] = []
+        self._descriptors: list[int] = []
+        self._stop_event = threading.Event()
+        for _ in range(count):
+            descriptor = os.memfd_create("dlr-slot", os.MFD_CLOEXEC)
+            os.ftruncate(descriptor, size)
+            self._maps.append(mmap.mmap(descriptor, size))
+            self._descriptors.append(descriptor)
+            self.slots.append(Slot(self._maps[-1], descriptor))
+
+    def touch(self) -> None:
+        """Begin to have the kernel give all pages, in the background: the first touch is what costs."""
+        threading.Thread(target=self._touch, name="dlr-touch", daemon=True).start()
+
+    def close(self) -> None:
+        """Give the memory back, as soon as no process has it mapped."""
+        self._stop_event.set()
+        for descriptor in self._descriptors:
+            os.close(descriptor)
+
+    def held(self) -> Iterator[tuple[Slot, Mark]]:
+        """Each slot that holds a checkpoint with its sums."""
+        for slot in self.slots:
+            mark = slot.mark
+            if mark is not None and slot.commit_word is Commit.SUMMED:
+                yield slot, mark
+
+    def find(self, checkpoint: Checkpoint, rank: int) -> Slot | None:
+        """The slot that holds this rank's part of that checkpoint."""
+        wanted = Mark(checkpoint.round, checkpoint.step, rank, checkpoint.world_size)
+        return next((slot for slot, mark in self.held() if mark == wanted), None)
+
+    def is_damaged(self, wanted: Mark) -> bool:
+        """Compare the slot of that mark with its sums. One that differs is used by nobody any more."""
+        for slot, mark in self.held():
+            if mark != wanted:
+                continue
+            try:
+                slot.verify()
+            except DamagedError as error:
+                if slot.mark == mark:  # else it was written into meanwhile
+                    logger.warning(
+                        "step %d of rank %d in memory is not used: %s", mark.step, mark.rank, error
+                    )
+                    slot.damaged()
+                    return True
+        return False
+
+    def sum_up(self) -> None:
+        """Add the sums where a process was ended before it could. No process may run."""
+        for slot in self.slots:
+            try:
+                slot.sum_up()
+            except DamagedError as error:
+                logger.warning("a checkpoint in memory is not used: %s", error)
+                slot.damaged()
+
+    def forget_after(self, checkpoint: Checkpoint | None) -> None:
+        """Open every slot that is newer than what was agreed upon: it belongs to a history that has ended."""
+        for slot in self.slots:
+            mark = slot.mark
+            if mark is not None and (
+                checkpoint is None or (mark.round, mark.step) > (checkpoint.round, checkpoint.step)
+            ):
+                slot.begin()
+
+    def _touch(self) -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), TOUCH_NICENESS)  # of this thread alone
+        for memory in self._maps:
+            start_address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+            for start in range(0, len(memory), TOUCH_BYTES):
+                if self._stop_event.is_set():
+                    return
+                length = min(TOUCH_BYTES, len(memory) - start)
+                address = ctypes.c_void_p(start_address + start)
+                if _libc.madvise(address, ctypes.c_size_t(length), _MADV_POPULATE_WRITE) != 0:
+                    bytes(memoryview(memory)[start : start + length : mmap.PAGESIZE])  # an older kernel
+
+
+def oldest_first(slots: Iterable[Slot]) -> list[Slot]:
+    """Those that hold nothing, and then by what they hold."""
+    return sorted(slots, key=lambda slot: _age(slot.mark))
+
+
+def assign(slots: Iterable[Slot], resumed: Sequence[Slot | None]) -> list[list[Slot]]:
+    """Give each local rank its slots: first what it resumes from, then those that hold the oldest.
+
+    Args:
+        slots: all that there are.
+        resumed: by local rank, the slot that it resumes from, if that is here.
+    """
+    free = [each for each in oldest_first(slots) if each not in resumed]
+    given = []
+    for slot in resumed:
+        own = [] if slot is None else [slot]
+        while len(own) < OWN_SLOTS:
+            own.append(free.pop(0))
+        given.append(own)
+    return given
+
+
+def slot_for_replica(slots: Iterable[Slot], rank: int) -> Slot | None:
+    """Where a replica of `rank` is to be written: into the oldest that is not the newest of its rank.
+
+    Args:
+        slots: that no process writes into, and that are not being written.
+    """
+    newest: dict[int, Mark] = {}
+    candidates = oldest_first(slots)
+    for each in candidates:
+        if (mark := each.mark) is not None:
+            newest[mark.rank] = max(mark, newest.get(mark.rank, mark))
+    round_ = max((mark.round for mark in newest.values()), default=0)
+    for each in candidates:
+        mark = each.mark
+        if mark is None or mark != newest[mark.rank]:
+            return each
+    # As many ranks as slots: those of worlds that have ended give way.
+    return next((each for each in candidates if (m := each.mark) and m.round < round_), None)
+
+
+def _age(mark: Mark | None) -> tuple[int, int]:
+    return (-1, -1) if mark is None else (mark.round, mark.step)

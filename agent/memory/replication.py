@@ -1,0 +1,94 @@
+"""Has a peer hold what our processes keep: in the background, and only the newest.
+
+The peer is the agent half a world away; which one that is follows from the world, so it changes with it. It
+is offered what was committed, and fetches it at its own pace (`agent.memory.checkpoints`). Meanwhile newer
+ones may come; of these the newest is offered next. Training takes no part, and nothing of this is written to
+the cluster.
+
+A process overwrites a slot with its next but one or two. So where a copy takes longer than two intervals,
+there are no replicas; `every="auto"` chooses intervals that are many times as long.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+
+from agent.memory.fetch import FetchError, offer
+from agent.memory.slot import Mark
+
+logger = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.05
+"""Between two looks at the commit words of our slots: some microseconds each."""
+RETRY_SECONDS = 0.25
+"""After an offer that the peer did not take: what was offered may have been overwritten meanwhile."""
+PATIENCE_SECONDS = 600.0
+"""For the peer to fetch one."""
+
+
+class Replication(threading.Thread):
+    """Offers what is newest, while there is a peer.
+
+    Args:
+        own_marks: the newest checkpoint of each local rank, if all have one.
+        own_address: of our slot server.
+        replicated: called with the step that the peer holds now.
+    """
+
+    def __init__(
+        self,
+        own_marks: Callable[[], Sequence[Mark] | None],
+        own_address: str,
+        replicated: Callable[[int], None],
+    ) -> None:
+        super().__init__(name="dlr-replicate", daemon=True)
+        self._own_marks = own_marks
+        self._own_address = own_address
+        self._replicated = replicated
+        self._changed = threading.Condition()
+        self._peer: str | None = None
+        self._stopped = False
+
+    def follow(self, peer: str | None) -> None:
+        """Have the agent of this slot server hold them from now on; None: nobody, for the time being."""
+        with self._changed:
+            self._peer = peer
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+
+    def run(self) -> None:
+        held: set[tuple[str, Mark]] = set()
+        while (peer := self._next_peer()) is not None:
+            marks = self._own_marks() or ()
+            new = [mark for mark in marks if (peer, mark) not in held]
+            if not new:
+                self._wait(peer, LOOK_SECONDS)
+                continue
+            if not all(self._offer(peer, mark) for mark in new):
+                self._wait(peer, RETRY_SECONDS)
+                continue
+            held = {(peer, mark) for mark in marks}
+            self._replicated(min(mark.step for mark in marks))
+
+    def _next_peer(self) -> str | None:
+        """Wait until there is a peer; None at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopped or self._peer is not None)
+            return None if self._stopped else self._peer
+
+    def _wait(self, peer: str, seconds: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopped or self._peer != peer, seconds)
+
+    def _offer(self, peer: str, mark: Mark) -> bool:
+        try:
+            return offer(peer, mark, self._own_address, PATIENCE_SECONDS, lambda: self._peer == peer)
+        except FetchError as error:
+            logger.debug("step %d of rank %d has no replica: %s", mark.step, mark.rank, error)
+            return False

@@ -1,0 +1,183 @@
+"""Which checkpoint a world resumes from, and who fetches what for it. Pure.
+
+Before the processes of a round start, its agents meet (`agent.rendezvous.meeting`). Each says what it holds,
+an `Inventory`, and rank 0's agent decides by it. A checkpoint is the slots of all ranks of a world with the
+same round, step and world size; the newest one that is complete among the members is agreed upon. In a world
+of the same size each rank needs its own part on its own agent, so what lies elsewhere is fetched first. In a
+world of another size any process may read any part, from wherever it is.
+
+Ranks are those of processes; an agent is named by its own rank among the members.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from crds.ranges import as_ranges, from_text
+
+INVENTORY_BYTES = 300
+"""The most that an agent says: of 10,000, rank 0's reads 3 MB."""
+
+
+@dataclass(frozen=True, order=True)
+class Checkpoint:
+    """Slots of all ranks from 0 to world_size - 1. The order is that of their making."""
+
+    round: int
+    """In which it was written."""
+    step: int
+    world_size: int
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """What one agent holds."""
+
+    ranks: int
+    """How many processes it starts."""
+    address: str = ""
+    """Of its slot server."""
+    held: Mapping[Checkpoint, frozenset[int]] = field(default_factory=dict)
+    """Ranks whose slots it has, by checkpoint."""
+
+    def encode(self) -> str:
+        """As text, of `INVENTORY_BYTES` at most: the oldest is left out where there is too much."""
+        held = [
+            [c.round, c.step, c.world_size, as_ranges(sorted(ranks))]
+            for c, ranks in sorted(self.held.items(), reverse=True)
+        ]
+        while len(text := _compact([self.ranks, self.address, held])) > INVENTORY_BYTES:
+            held.pop()
+        return text
+
+    @classmethod
+    def decode(cls, text: str) -> Inventory | None:
+        """Read it; None where an agent says nothing, as older ones and torchrun's do."""
+        try:
+            ranks, address, held = json.loads(text)
+            return cls(int(ranks), str(address), dict(_entry(*each) for each in held))
+        except (ValueError, TypeError):
+            return None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the members agree upon."""
+
+    checkpoint: Checkpoint | None = None
+    """None: memory has nothing that is complete."""
+    fetches: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
+    """By agent, the ranks whose slots it has to fetch first, and from which agent."""
+    shards: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    """For a world of another size: by agent, the ranks whose slots it is to serve."""
+
+
+def decide(inventories: Sequence[Inventory | None]) -> Plan:
+    """Return what a world resumes from.
+
+    Args:
+        inventories: of the members, in rank order; None for one that cannot take part, and then nobody can.
+    """
+    members = [inventory for inventory in inventories if inventory is not None]
+    if len(members) < len(inventories):
+        return Plan()
+    world_size = sum(member.ranks for member in members)
+    for checkpoint, holders in sorted(_holders(members).items(), reverse=True):
+        if len(holders) < checkpoint.world_size:
+            continue
+        if checkpoint.world_size == world_size:
+            return Plan(checkpoint, fetches=_fetches(checkpoint, holders, members))
+        return Plan(checkpoint, shards=_shards(holders))
+    return Plan()
+
+
+def without(
+    inventories: Sequence[Inventory | None],
+    checkpoint: Checkpoint,
+    failed: Iterable[tuple[int, int]],
+    fetched: Iterable[tuple[int, int]],
+) -> list[Inventory | None]:
+    """The inventories after an attempt to fetch.
+
+    Args:
+        failed: agents, each with a rank, from which that rank's slot could not be had.
+        fetched: agents that have a rank's slot now.
+    """
+    lost, won = _by_agent(failed), _by_agent(fetched)
+    return [
+        member if member is None else _changed(member, checkpoint, lost.get(agent, ()), won.get(agent, ()))
+        for agent, member in enumerate(inventories)
+    ]
+
+
+def ranks_of(members: Iterable[Inventory]) -> Iterator[range]:
+    """The global ranks of each agent's processes, as torch assigns them."""
+    base = 0
+    for member in members:
+        yield range(base, base + member.ranks)
+        base += member.ranks
+
+
+def peer_of(agent: int, members: int) -> int | None:
+    """Who holds the replicas of an agent: the one half a world away; None where it is alone."""
+    return (agent + members // 2) % members if members > 1 else None
+
+
+def _compact(content: object) -> str:
+    return json.dumps(content, separators=(",", ":"))
+
+
+def _entry(round_: int, step: int, world_size: int, ranks: str) -> tuple[Checkpoint, frozenset[int]]:
+    """Read one of what is held.
+
+    Raises:
+        ValueError, TypeError: it is none.
+    """
+    if world_size < 1:
+        raise ValueError("a world has one rank at least")
+    found = frozenset(rank for rank in from_text(ranks) if rank < world_size)
+    return Checkpoint(int(round_), int(step), int(world_size)), found
+
+
+def _holders(members: Sequence[Inventory]) -> dict[Checkpoint, dict[int, list[int]]]:
+    """By checkpoint and rank, the agents that hold its slot."""
+    holders: dict[Checkpoint, dict[int, list[int]]] = {}
+    for agent, member in enumerate(members):
+        for checkpoint, ranks in member.held.items():
+            of = holders.setdefault(checkpoint, {})
+            for rank in ranks:
+                of.setdefault(rank, []).append(agent)
+    return holders
+
+
+def _fetches(
+    checkpoint: Checkpoint, holders: Mapping[int, Sequence[int]], members: Sequence[Inventory]
+) -> dict[int, dict[int, int]]:
+    fetches: dict[int, dict[int, int]] = {}
+    for agent, ranks in enumerate(ranks_of(members)):
+        held = members[agent].held.get(checkpoint, frozenset())
+        for rank in ranks:
+            if rank not in held:
+                fetches.setdefault(agent, {})[rank] = holders[rank][0]
+    return fetches
+
+
+def _shards(holders: Mapping[int, Sequence[int]]) -> dict[int, frozenset[int]]:
+    shards: dict[int, set[int]] = {}
+    for rank, agents in holders.items():
+        shards.setdefault(agents[0], set()).add(rank)
+    return {agent: frozenset(ranks) for agent, ranks in sorted(shards.items())}
+
+
+def _by_agent(pairs: Iterable[tuple[int, int]]) -> dict[int, set[int]]:
+    found: dict[int, set[int]] = {}
+    for agent, rank in pairs:
+        found.setdefault(agent, set()).add(rank)
+    return found
+
+
+def _changed(member: Inventory, checkpoint: Checkpoint, lost: Iterable[int], won: Iterable[int]) -> Inventory:
+    ranks = (member.held.get(checkpoint, frozenset()) - frozenset(lost)) | frozenset(won)
+    return Inventory(member.ranks, member.address, {**member.held, checkpoint: ranks})

@@ -1,0 +1,112 @@
+"""Serves an agent's slots to its peers' agents, and to processes that start with another world size.
+
+A request is a line of JSON, the answer another one, and then bytes. Without a store of the round's, nobody
+knows the port; there is no other authentication, as with torch's stores in the Pod network.
+
+    {"round": 7, "step": 120, "rank": 3, "start": null, "stop": null}      → {"bytes": n}, and the bytes
+    {"offer": [7, 120, 3, 8], "from": "10.0.0.3:4711"}                     → {"held": true}, once fetched
+    {"check": [7, 120, 3, 8]}                      → {"damaged": true}, and then it is not here any more
+    anything else, or what is not here                                     → {"error": "…"}
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from agent.memory.pool import Pool
+from agent.memory.slot import DamagedError, Mark
+
+logger = logging.getLogger(__name__)
+
+TIMEOUT_SECONDS = 10.0
+"""Of a peer that takes or sends nothing."""
+MAX_LINE_BYTES = 4_096
+MAX_CONNECTIONS = 64
+"""Served at once; others wait in the kernel."""
+
+
+class SlotServer:
+    """Serves until `close`.
+
+    Args:
+        pool: whose slots are served, those alone that have their sums.
+        host: the address to listen on.
+        take_replica: fetches what a peer offers, given the peer's address; tells whether it is here.
+    """
+
+    def __init__(self, pool: Pool, host: str, take_replica: Callable[[Mark, str], bool]) -> None:
+        self._pool = pool
+        self._take_replica = take_replica
+        self._places = threading.Semaphore(MAX_CONNECTIONS)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._socket = socket.create_server((host, 0), family=family, backlog=MAX_CONNECTIONS)
+        port = self._socket.getsockname()[1]
+        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        threading.Thread(target=self._accept, name="dlr-slots", daemon=True).start()
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes accept(2)
+        self._socket.close()
+
+    def _accept(self) -> None:
+        while True:
+            self._places.acquire()
+            try:
+                connection = self._socket.accept()[0]
+            except OSError:
+                return  # closed
+            threading.Thread(target=self._serve, args=(connection,), name="dlr-slot", daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        try:
+            with connection:
+                connection.settimeout(TIMEOUT_SECONDS)
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                with connection.makefile("rb") as lines:
+                    self._answer(connection, json.loads(lines.readline(MAX_LINE_BYTES) or b"{}"))
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            logger.debug("a request for a slot was not answered: %s", error)
+        finally:
+            self._places.release()
+
+    def _answer(self, connection: socket.socket, request: Mapping[str, Any]) -> None:
+        if "offer" in request:
+            round_, step, rank, world_size = map(int, request["offer"])
+            held = self._take_replica(Mark(round_, step, rank, world_size), str(request["from"]))
+            _send(connection, {"held": held})
+            return
+        if "check" in request:
+            round_, step, rank, world_size = map(int, request["check"])
+            damaged = self._pool.is_damaged(Mark(round_, step, rank, world_size))
+            _send(connection, {"damaged": damaged})
+            return
+        wanted = (int(request["round"]), int(request["step"]), int(request["rank"]))
+        for slot, mark in self._pool.held():
+            if (mark.round, mark.step, mark.rank) != wanted:
+                continue
+            try:
+                used = slot.used_bytes()
+            except DamagedError:
+                self._pool.is_damaged(mark)
+                continue
+            start, stop = int(request.get("start") or 0), int(request.get("stop") or used)
+            if not 0 <= start < stop <= used:
+                _send(connection, {"error": f"it has {used} bytes"})
+                return
+            _send(connection, {"bytes": stop - start})
+            with Path(slot.path).open("rb") as file:  # for sendfile(2)
+                connection.sendfile(file, start, stop - start)
+            return
+        _send(connection, {"error": "it is not here"})
+
+
+def _send(connection: socket.socket, answer: Mapping[str, Any]) -> None:
+    connection.sendall(json.dumps(answer).encode() + b"\n")

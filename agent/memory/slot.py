@@ -1,0 +1,429 @@
+"""One memory slot: a whole checkpoint of one rank, in a file in memory that its agent owns.
+
+The agent makes the file (memfd_create(2)) and touches its pages beforehand; a training process maps it,
+copies its tensors into it, and commits. The agents read it: to say what they hold, to send it to a peer.
+
+    0     control: eight int64 (`_Word`), the commit word among them
+    4096  tensors, each at a multiple of 64 bytes
+    …     the header: JSON, says what lies where
+    …     the sums: an int64 of each tensor, and one of the header and the control words
+
+A slot is opened (its commit word is set to OPEN) before anything in it changes, and committed when all of it
+is there, in a single store of eight bytes. So whenever a writer is killed, the slot is either whole or says
+that it is not; every rank has three, and never writes into its newest. The sums follow the
+commit, since reading all once more takes as long again as the copy; who finds a slot WHOLE but not SUMMED
+adds them.
+
+Nobody who reads a slot can keep its rank from writing into it, since all ranks have to save the same steps. A
+reader compares the sums, or looks at the mark again when it has read. A saver, which reads for long, holds
+the lock meanwhile, shared, and a writer prefers a slot that it can lock alone. It is flock(2)'s, so a process
+that dies gives it back.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import mmap
+import os
+import struct
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from enum import IntEnum
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+MAGIC = 0x31_54_4F_4C_53_52_4C_44
+"""`DLRSLOT1`, in little-endian order."""
+CONTROL_BYTES = 4096
+ALIGNMENT = 64
+_WORD_BYTES = 8
+
+
+class Commit(IntEnum):
+    """What a slot's commit word says."""
+
+    OPEN = 0
+    """Nothing: it is new, or was being written."""
+    WHOLE = 1
+    """All is there, but for the sums."""
+    SUMMED = 2
+    """All is there, and its sums say what it was."""
+    DAMAGED = 3
+    """A sum did not fit when it was read: nobody uses it."""
+
+
+class _Word(IntEnum):
+    """The control words, in order."""
+
+    MAGIC = 0
+    COMMIT = 1
+    STEP = 2
+    ROUND = 3
+    RANK = 4
+    WORLD_SIZE = 5
+    HEADER_OFFSET = 6
+    HEADER_BYTES = 7
+
+
+class DamagedError(Exception):
+    """What is in a slot is not what was written into it."""
+
+
+class TooSmallError(Exception):
+    """The state does not fit into the slot."""
+
+
+@dataclass(frozen=True, order=True)
+class Mark:
+    """Whose checkpoint a slot holds. Slots of all ranks with the same round and step are one checkpoint.
+
+    The order is that of their making: a later round went on from what it was given, whatever its steps.
+    """
+
+    round: int
+    """In which it was written."""
+    step: int
+    rank: int
+    world_size: int
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One tensor of a slot."""
+
+    name: str
+    dtype: str
+    """As torch names it, without `torch.`."""
+    shape: tuple[int, ...]
+    offset: int
+    """From the beginning of the slot, in bytes."""
+    nbytes: int
+    global_shape: tuple[int, ...] | None = None
+    """Of the DTensor that this is a rank's part of; None for a plain tensor."""
+    global_offset: tuple[int, ...] | None = None
+    """Where in it this part begins."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a slot's tensors are, and where."""
+
+    entries: tuple[Entry, ...]
+
+    @property
+    def layout(self) -> str:
+        """The same for states of the same names, types and shapes: 16 hexadecimal digits."""
+        return hashlib.sha256(self.encoded).hexdigest()[:16]
+
+    @cached_property
+    def end(self) -> int:
+        """Where the tensors end, in bytes: here the header begins."""
+        return max((entry.offset + _padded(entry.nbytes) for entry in self.entries), default=CONTROL_BYTES)
+
+    @property
+    def slot_bytes(self) -> int:
+        """How large a slot must be for it."""
+        return self.end + _padded(len(self.encoded)) + _padded(_WORD_BYTES * (len(self.entries) + 1))
+
+    @cached_property
+    def encoded(self) -> bytes:
+        return json.dumps([asdict(entry) for entry in self.entries], separators=(",", ":")).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Header:
+        """Read it.
+
+        Raises:
+            ValueError, TypeError: this is no header.
+        """
+        return cls(tuple(_entry(**fields) for fields in json.loads(data)))
+
+
+@dataclass(frozen=True)
+class Part:
+    """A tensor to be laid out; the fields are those of `Entry`."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+    global_shape: tuple[int, ...] | None = None
+    global_offset: tuple[int, ...] | None = None
+
+
+def lay_out(parts: Iterable[Part]) -> Header:
+    """Give each tensor its place, in the order that they come in."""
+    entries, offset = [], CONTROL_BYTES
+    for part in parts:
+        entries.append(
+            Entry(
+                part.name,
+                part.dtype,
+                part.shape,
+                offset,
+                part.nbytes,
+                part.global_shape,
+                part.global_offset,
+            )
+        )
+        offset += _padded(part.nbytes)
+    return Header(tuple(entries))
+
+
+class Slot:
+    """A slot, mapped.
+
+    Args:
+        memory: all of it, writable.
+        descriptor: of its file, to lock it; `close` closes it.
+    """
+
+    def __init__(self, memory: mmap.mmap, descriptor: int = -1) -> None:
+        self.size = len(memory)
+        self._memory = memory
+        self._descriptor = descriptor
+        self._words = memoryview(memory)[:CONTROL_BYTES].cast("q")
+
+    @classmethod
+    def open(cls, path: str) -> Slot:
+        """Map the slot in that file, such as /proc/1/fd/12.
+
+        Raises:
+            OSError, ValueError: there is none.
+        """
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            return cls(mmap.mmap(descriptor, 0), descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+    @property
+    def path(self) -> str:
+        """By which another process of this user opens it, as long as this one lives."""
+        return f"/proc/{os.getpid()}/fd/{self._descriptor}"
+
+    def lock(self, *, shared: bool) -> bool:
+        """Take the lock, if that needs no waiting. `unlock` gives it back.
+
+        Args:
+            shared: to read; else to write.
+        """
+        try:
+            fcntl.flock(self._descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def unlock(self) -> None:
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Give back its file. The memory stays mapped as long as there are views of it."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    # Writing.
+
+    def begin(self) -> None:
+        """Say that nothing is in it, until `commit`."""
+        self._words[_Word.COMMIT] = Commit.OPEN
+
+    def commit(self, mark: Mark, header: Header) -> None:
+        """Say that all tensors of `header` are in it. They have no sums yet.
+
+        Raises:
+            TooSmallError: header and sums do not fit.
+        """
+        data, words = header.encoded, self._words
+        if header.slot_bytes > self.size:
+            raise TooSmallError(f"{header.slot_bytes:,} bytes do not fit into a slot of {self.size:,}")
+        self._memory[header.end : header.end + len(data)] = data
+        words[_Word.HEADER_OFFSET], words[_Word.HEADER_BYTES] = header.end, len(data)
+        words[_Word.RANK], words[_Word.WORLD_SIZE] = mark.rank, mark.world_size
+        words[_Word.STEP], words[_Word.ROUND] = mark.step, mark.round
+        words[_Word.MAGIC] = MAGIC
+        words[_Word.COMMIT] = Commit.WHOLE
+
+    def sum_up(self) -> None:
+        """Write down the sums of what is in it, if it is whole and has none yet.
+
+        Raises:
+            DamagedError: the header cannot be read.
+        """
+        if self.commit_word is Commit.WHOLE:
+            header = self.header()
+            self._store_sums(header, self._sums(header))
+            self._words[_Word.COMMIT] = Commit.SUMMED
+
+    def seal(self) -> None:
+        """Say that all is there that was copied into it from another slot, and `verify` found it whole.
+
+        Everything but the commit word was copied, which has been OPEN since `begin`.
+        """
+        self._words[_Word.COMMIT] = Commit.SUMMED
+
+    def damaged(self) -> None:
+        """Say that nobody is to use it."""
+        self._words[_Word.COMMIT] = Commit.DAMAGED
+
+    # Reading.
+
+    @property
+    def commit_word(self) -> Commit:
+        word = self._words[_Word.COMMIT]
+        if self._words[_Word.MAGIC] != MAGIC or word not in Commit.__members__.values():
+            return Commit.OPEN
+        return Commit(word)
+
+    @property
+    def mark(self) -> Mark | None:
+        """Whose checkpoint it holds; None if it holds none."""
+        if self.commit_word not in (Commit.WHOLE, Commit.SUMMED):
+            return None
+        words = self._words
+        return Mark(
+            round=words[_Word.ROUND],
+            step=words[_Word.STEP],
+            rank=words[_Word.RANK],
+            world_size=words[_Word.WORLD_SIZE],
+        )
+
+    def header(self) -> Header:
+        """What is in it.
+
+        Raises:
+            DamagedError: it cannot be read.
+        """
+        start, length = self._words[_Word.HEADER_OFFSET], self._words[_Word.HEADER_BYTES]
+        try:
+            header = Header.decode(self._memory[start : start + length])
+        except (ValueError, TypeError, RecursionError) as error:
+            raise DamagedError(f"the header cannot be read: {error}") from error
+        if header.end != start or header.slot_bytes > self.size:
+            raise DamagedError("the header does not fit what it describes")
+        return header
+
+    def tensor(self, entry: Entry) -> Tensor:
+        """A view of one tensor, without a copy.
+
+        Raises:
+            DamagedError: the entry does not describe a tensor.
+        """
+        try:
+            dtype = getattr(torch, entry.dtype)
+            flat = (
+                torch.frombuffer(self._memory, dtype=torch.uint8, count=entry.nbytes, offset=entry.offset)
+                if entry.nbytes
+                else torch.empty(0, dtype=torch.uint8)
+            )
+            return flat.view(dtype).view(entry.shape)
+        except (AttributeError, RuntimeError, TypeError, ValueError) as error:
+            raise DamagedError(f"{entry.name} cannot be read: {error}") from error
+
+    def data(self, entry: Entry) -> bytes:
+        """A copy of the bytes of one tensor."""
+        return self._memory[entry.offset : entry.offset + entry.nbytes]
+
+    def verify(self, only: Collection[Entry] | None = None) -> Header:
+        """Compare what is in it with its sums, which it has.
+
+        Args:
+            only: these tensors and the header; None for all.
+
+        Raises:
+            DamagedError: it names the first tensor that differs.
+        """
+        header = self.header()
+        written = self.sums(header)
+        for entry, expected in zip(header.entries, written, strict=False):
+            if only is None or entry in only:
+                self._compare(entry.name, self._sum(entry.offset, entry.nbytes), expected)
+        self._compare("its header", self._sum_of_header(header), written[-1])
+        return header
+
+    @staticmethod
+    def _compare(what: str, sum_: int, expected: int) -> None:
+        if sum_ != expected:
+            raise DamagedError(f"{what} is not what was written: its sum is {sum_:#x}, not {expected:#x}")
+
+    def used_bytes(self) -> int:
+        """From the beginning to the end of the sums: what a copy of it needs.
+
+        Raises:
+            DamagedError: the header cannot be read.
+        """
+        return self.header().slot_bytes
+
+    def take_control(self, control: bytes) -> None:
+        """Copy another slot's control words, but for the commit word."""
+        words = memoryview(control).cast("q")
+        self._words[_Word.MAGIC] = words[_Word.MAGIC]
+        for word in range(_Word.STEP, len(_Word)):
+            self._words[word] = words[word]
+
+    def whole(self) -> Tensor:
+        """A view of all of it, as bytes."""
+        return torch.frombuffer(self._memory, dtype=torch.uint8)
+
+    def bytes(self, start: int, stop: int) -> memoryview:
+        """A view of a range of it, without a copy."""
+        return memoryview(self._memory)[start:stop]
+
+    def sums(self, header: Header) -> Sequence[int]:
+        """Those that were written down: of each tensor, and of the header with the control words."""
+        start = self._sums_at(header)
+        return memoryview(self._memory)[start : start + _WORD_BYTES * (len(header.entries) + 1)].cast("q")
+
+    def _sums(self, header: Header) -> Sequence[int]:
+        tensors = [self._sum(entry.offset, entry.nbytes) for entry in header.entries]
+        return [*tensors, self._sum_of_header(header)]
+
+    def _sum_of_header(self, header: Header) -> int:
+        words = self._words[_Word.STEP :].tolist()[: len(_Word) - _Word.STEP]
+        return _wrapped(self._sum(header.end, words[-1]) + sum(words))
+
+    def _sum(self, offset: int, nbytes: int) -> int:
+        """Of the 64-bit words, modulo 2⁶⁴; what a tensor leaves of its last word is not its own."""
+        whole = nbytes // _WORD_BYTES
+        total = 0
+        if whole:
+            words = torch.frombuffer(self._memory, dtype=torch.int64, count=whole, offset=offset)
+            total = int(words.sum())
+        rest = self._memory[offset + whole * _WORD_BYTES : offset + nbytes].ljust(_WORD_BYTES, b"\0")
+        return _wrapped(total + struct.unpack("q", rest)[0])
+
+    def _sums_at(self, header: Header) -> int:
+        return header.end + _padded(self._words[_Word.HEADER_BYTES])
+
+    def _store_sums(self, header: Header, sums: Sequence[int]) -> None:
+        start = self._sums_at(header)
+        data = struct.pack(f"{len(sums)}q", *sums)
+        self._memory[start : start + len(data)] = data
+
+
+def header_offset(control: bytes) -> int:
+    """Where the header begins, by the first `CONTROL_BYTES` of a slot."""
+    return int(struct.unpack_from("q", control, _WORD_BYTES * _Word.HEADER_OFFSET)[0])
+
+
+def _entry(**fields: object) -> Entry:
+    entry = Entry(**fields)  # type: ignore[arg-type]
+    shapes = [None if shape is None else tuple(shape) for shape in (entry.global_shape, entry.global_offset)]
+    return Entry(
+        entry.name, entry.dtype, tuple(entry.shape), entry.offset, entry.nbytes, shapes[0], shapes[1]
+    )
+
+
+def _padded(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def _wrapped(number: int) -> int:
+    """As an int64 wraps around."""
+    return (number + 2**63) % 2**64 - 2**63

@@ -1,0 +1,170 @@
+"""Leaving by vote, as an agent does it: round after round, a ballot that its processes' end may be put to."""
+
+from __future__ import annotations
+
+import logging
+import select
+import signal
+import socket
+import time
+from collections.abc import Sequence
+from enum import Enum
+from pathlib import Path
+
+from torch.distributed import Store  # type: ignore[attr-defined]
+
+from agent.session import Session
+from agent.signals import deferred
+from agent.supervision.ballot import Ballot, ProcessWords, announce, connect
+from agent.supervision.processes import TrainingProcesses
+from crds.protocol import EXIT_LEFT, KeptIn
+
+logger = logging.getLogger(__name__)
+
+
+class Outcome(Enum):
+    """What a vote came to."""
+
+    OFF = "nobody leaves by it, or a process here failed on its way"
+    LEFT = "the processes here have left"
+    STOPPED = "the processes here were late, and have been stopped in the old way"
+
+
+class Votes:
+    """The votes of this agent's rounds.
+
+    Args:
+        session: of this agent.
+        stop_grace_seconds: from the wish to stop the processes to SIGKILL.
+        failure_grace_seconds: the same, if the processes of others are dead.
+    """
+
+    def __init__(self, session: Session, stop_grace_seconds: float, failure_grace_seconds: float) -> None:
+        self._session = session
+        self._stop_grace_seconds = stop_grace_seconds
+        self._failure_grace_seconds = failure_grace_seconds
+        self._met: tuple[Store, int, int] | None = None
+        self._listener: socket.socket | None = None
+        self._ballot: Ballot | None = None
+
+    # The rounds.
+
+    def meet(self, store: Store, rank: int, size: int) -> None:
+        """Take note of a round whose members have met."""
+        self.end()
+        self._met = store, rank, size
+        if rank == 0:
+            self._listener = announce(store, self._session.environment.pod_ip)
+
+    def begin(self, records: Sequence[Path]) -> None:
+        """Open the round's ballot, for the processes that have just been started.
+
+        By now rank 0's agent has announced itself: torch's agents have exchanged their ranks since.
+
+        Args:
+            records: the progress records of the processes.
+        """
+        assert self._met is not None
+        store, rank, size = self._met
+        line = self._listener if rank == 0 else connect(store, rank)
+        self._listener = None
+        if line is not None:
+            self._ballot = Ballot(rank, size, line, ProcessWords(records))
+
+    def end(self) -> None:
+        """Take part in no more votes of the round. It may be repeated."""
+        if self._listener is not None:
+            self._listener.close()
+        if self._ballot is not None:
+            self._ballot.close()
+        self._listener = self._ballot = None
+
+    def fds(self) -> list[int]:
+        """What becomes readable when `look` has something to do."""
+        return [self._ballot.fileno()] if self._ballot is not None else []
+
+    def look(self, processes: TrainingProcesses) -> bool:
+        """Take in what has come; whether there is a vote to take part in."""
+        if self._ballot is None:
+            return False
+        with deferred():
+            self._ballot.look(all_live=len(processes.alive()) == len(processes.pids))
+        return self._ballot.is_open
+
+    # One vote.
+
+    def leave(self, processes: TrainingProcesses, tier: KeptIn | None) -> Outcome:
+        """Have the processes of all agents leave after the same step, or take part in that.
+
+        Args:
+            tier: ask for a vote, and for that step to be kept there; None if another agent has asked.
+        """
+        ballot = self._ballot
+        if ballot is None or (tier is not None and not ballot.takes_part()):
+            return Outcome.OFF
+        begun_at = time.monotonic()
+        if tier is not None:
+            self.look(processes)  # who has just connected takes part
+            with deferred():
+                ballot.ask(tier)
+        while self.look(processes):
+            alive, seconds = processes.alive(), time.monotonic() - begun_at
+            if ballot.agreed is None:
+                late = tier is not None and seconds >= self._stop_grace_seconds / 2
+                if late or self._session.peers_are_dead():
+                    break
+            elif not set(processes.exit_codes.values()) <= {0, EXIT_LEFT}:
+                break
+            elif not alive:
+                self._note(processes)
+                return Outcome.LEFT
+            elif (grace := self._last_grace(ballot, list(alive), seconds)) is not None:
+                logger.warning("not all processes have left after step %d in time", ballot.agreed.step)
+                processes.stop(signal.SIGTERM, grace)
+                return Outcome.STOPPED
+            self._wait(ballot, processes, begun_at)
+        return Outcome.OFF
+
+    def have_left(self, processes: TrainingProcesses) -> list[int]:
+        """The local ranks of the processes that have left as it was agreed."""
+        if self._ballot is None or self._ballot.agreed is None:
+            return []
+        return [rank for rank, code in processes.exit_codes.items() if code == EXIT_LEFT]
+
+    def _last_grace(self, ballot: Ballot, alive: Sequence[int], seconds: float) -> float | None:
+        """What the processes still get, in the old way, once they are late; None if they are not.
+
+        Half of the grace is for the way to the agreed step, and all of it for saving that.
+
+        Args:
+            alive: the local ranks that run.
+            seconds: since this agent knows of the vote.
+        """
+        left_seconds = self._stop_grace_seconds - seconds
+        arrived = all(ballot.has_arrived(rank) for rank in alive)
+        if not arrived and self._session.peers_are_dead():
+            return min(self._failure_grace_seconds, max(left_seconds, 0.0))
+        if left_seconds <= 0 or (not arrived and seconds >= self._stop_grace_seconds / 2):
+            return max(left_seconds, 0.0)
+        return None
+
+    def _wait(self, ballot: Ballot, processes: TrainingProcesses, begun_at: float) -> None:
+        """Wait for what can change: the vote, the processes, the world, the time."""
+        poll = select.poll()
+        for fd in (*self.fds(), *processes.exit_fds(), self._session.watcher.fileno()):
+            poll.register(fd, select.POLLIN)
+        seconds = time.monotonic() - begun_at
+        ends = (self._stop_grace_seconds / 2, self._stop_grace_seconds)
+        waits = [end - seconds for end in ends if end > seconds]
+        if (vote_seconds := ballot.wait_seconds()) is not None:
+            waits.append(vote_seconds)
+        poll.poll(min(waits, default=0.0) * 1000 + 1)
+        self._session.next_action()  # takes the news, of which `peers_are_dead` tells
+
+    def _note(self, processes: TrainingProcesses) -> None:
+        """Have it reported, unless training has just come to its end."""
+        assert self._ballot is not None and self._ballot.agreed is not None
+        step, tier = self._ballot.agreed
+        if self.have_left(processes):
+            logger.info("the processes have left after step %d, kept in %s", step, tier.name.lower())
+            self._session.note_departure(step)

@@ -1,0 +1,109 @@
+"""Which checkpoint in storage to go on from: all ranks agree on the newest that is whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from dlr.checkpoint import storage
+from dlr.checkpoint.storage import Manifest, StorageError
+from dlr.checkpoint.surroundings import Surroundings, logger
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What rank 0 finds in storage."""
+
+    manifests: tuple[Manifest, ...] = ()
+    """The newest first."""
+    damaged: tuple[str, ...] = ()
+    """Of those whose manifest cannot be used: which, and why."""
+    refusal: str | None = None
+    """Why nothing of it is to be used."""
+    unreadable: str | None = None
+    """Why nothing of it can be read."""
+
+
+def choose(path: Path, here: Surroundings, beyond: int = 0) -> Manifest | None:
+    """Agree on the newest checkpoint whose files are what was written. All ranks call it.
+
+    Each rank reads its share of the files, so that together they read each once.
+
+    Args:
+        beyond: the step that memory has; 0 if it has none. What storage has up to it is left alone, and
+            storage that cannot be read is no error.
+
+    Returns:
+        None if there is no checkpoint, or none that is newer.
+
+    Raises:
+        StorageError: the path cannot be read, is another job's, or has nothing but damaged checkpoints.
+    """
+    grouped = dist.is_available() and dist.is_initialized()
+    if beyond and not grouped and here.world_size > 1:
+        return None  # ranks that cannot agree might see different ones
+    found_here = list_path(path, here.job, beyond) if not grouped or here.rank == 0 else None
+    listing = _from_rank_0(found_here, grouped)
+    refusal = listing.refusal or (None if beyond else listing.unreadable)
+    if refusal is not None:
+        raise StorageError(refusal)
+    damaged = list(listing.damaged)
+    for manifest in listing.manifests:
+        mine = manifest.files[here.rank :: here.world_size] if grouped else manifest.files
+        found: str | None = None
+        try:
+            storage.verify(storage.folder_of(path, manifest.step), mine)
+        except StorageError as error:
+            found = f"step-{manifest.step}: {error}"
+        reasons = [reason for reason in _of_all_ranks(found, grouped) if reason is not None]
+        if not reasons:
+            for reason in damaged:
+                logger.warning("a checkpoint in %s is damaged, and an older one is used: %s", path, reason)
+            return manifest
+        damaged.append(reasons[0])
+    if damaged and not beyond:
+        raise StorageError(
+            f"no checkpoint in {path} is whole ({damaged[0]}): move what is there away to begin at step 0"
+        )
+    return None
+
+
+def list_path(path: Path, job: str, beyond: int) -> Listing:
+    """Read the manifests of all checkpoints whose steps are greater than `beyond`."""
+    try:
+        storage.check_owner(path, job)
+        steps = [step for step in storage.steps_in(path) if step > beyond]
+    except StorageError as error:
+        return Listing(refusal=str(error))
+    except OSError as error:
+        return Listing(unreadable=f"the checkpoints in {path} cannot be listed: {error}")
+    manifests, damaged = [], []
+    for step in steps:
+        try:
+            manifest = storage.read_manifest(storage.folder_of(path, step))
+        except StorageError as error:
+            damaged.append(f"step-{step}: {error}")
+            continue
+        if job and manifest.job and manifest.job != job:
+            return Listing(refusal=storage.other_job(path, manifest.job, job))
+        manifests.append(manifest)
+    return Listing(tuple(manifests), tuple(damaged))
+
+
+def _from_rank_0(listing: Listing | None, grouped: bool) -> Listing:
+    box = [listing]
+    if grouped:
+        dist.broadcast_object_list(box, src=0)
+    assert box[0] is not None
+    return box[0]
+
+
+def _of_all_ranks(found: str | None, grouped: bool) -> list[str | None]:
+    if not grouped:
+        return [found]
+    all_found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(all_found, found)
+    return all_found

@@ -1,0 +1,161 @@
+"""How often a checkpoint goes to memory: every="auto".
+
+Young and Daly: with failures every M seconds and a stall of c seconds a checkpoint, the least time is lost
+with one every √(2·c·M) seconds (Daly, FGCS 22, 2006).
+
+All ranks have to save the same steps. Rank 0 measures and decides, at a few steps that all know, and tells
+the others through the store of the process group's rendezvous. Intervals are powers of two, so that the steps
+of the larger are steps of the smaller; and one is at most twice the one before, or half of it. So a rank that
+could not be told, and keeps what it has, still has every other step in common with the others, and that step
+is in one of its slots.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import deque
+from collections.abc import Mapping
+from datetime import timedelta
+from statistics import median
+from typing import Protocol
+
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+
+from dlr.checkpoint.surroundings import logger
+
+LARGEST_SHARE = 0.005
+"""Of the time of training, for the stalls."""
+DEFAULT_FAILURES_PER_HOUR = 1 / 24
+"""Where nothing is known of the job: one a day."""
+FIRST = 8
+"""Steps between two saves, before anything was measured."""
+LARGEST = 2**20
+_FIRST_DECISION = 2 * FIRST
+_LAST_SPACING = 1024
+_REMEMBERED = 32
+STORE_TIMEOUT = timedelta(seconds=10)
+
+
+def best_interval(stall_seconds: float, step_seconds: float, failures_per_hour: float) -> int:
+    """Steps between two checkpoints, a power of two.
+
+    Args:
+        stall_seconds: that a checkpoint costs.
+        step_seconds: that a step takes without one.
+        failures_per_hour: of the whole job.
+    """
+    step_seconds = max(step_seconds, 1e-9)
+    at_most_share = stall_seconds / (LARGEST_SHARE * step_seconds)
+    daly = math.sqrt(2 * stall_seconds * 3600 / max(failures_per_hour, 1e-9)) / step_seconds
+    wanted = min(max(at_most_share, daly, 1.0), float(LARGEST))
+    return int(2 ** math.ceil(math.log2(wanted)))
+
+
+def next_interval(present: int, best: int) -> int:
+    """The one that is best, or as far towards it as one decision goes."""
+    return min(max(best, present // 2, 1), present * 2, LARGEST)
+
+
+def decides(count: int) -> bool:
+    """Whether the interval is decided anew after that many steps of the processes."""
+    return count >= _FIRST_DECISION and (count & (count - 1) == 0 or count % _LAST_SPACING == 0)
+
+
+class Board(Protocol):
+    """What all ranks see: torch.distributed.Store."""
+
+    def set(self, key: str, value: str) -> None: ...
+
+    def get(self, key: str) -> bytes: ...
+
+
+class Pace:
+    """Says which steps are saved: the same on all ranks.
+
+    Args:
+        rank: of this process.
+        board: through which rank 0 tells what it decides; None leaves the interval as it is.
+        failures_per_hour: of the job.
+    """
+
+    def __init__(self, rank: int, board: Board | None, failures_per_hour: float | None) -> None:
+        self.interval = FIRST
+        self._rank = rank
+        self._board = board
+        self._failures_per_hour = (
+            DEFAULT_FAILURES_PER_HOUR if failures_per_hour is None else failures_per_hour
+        )
+        self._count = 0
+        self._plain: deque[float] = deque(maxlen=_REMEMBERED)
+        self._after_save: deque[float] = deque(maxlen=_REMEMBERED)
+        self._stalls: deque[float] = deque(maxlen=_REMEMBERED)
+
+    def is_due(self, step: int) -> bool:
+        """Whether to save after this step. Called once a step, on all ranks."""
+        self._count += 1
+        if decides(self._count - 1):
+            self._learn(self._count - 1)
+        return step % self.interval == 0
+
+    def trained(self, seconds: float, saved_before: bool) -> None:
+        """Note how long a step took.
+
+        Args:
+            saved_before: the copies of a GPU's memory may have run beside it.
+        """
+        (self._after_save if saved_before else self._plain).append(seconds)
+
+    def stalled(self, seconds: float) -> None:
+        """Note how long a save took."""
+        self._stalls.append(seconds)
+
+    def best(self) -> int:
+        """What the figures of this process speak for; the present interval where there are too few."""
+        if not (self._plain and self._stalls):
+            return self.interval
+        step_seconds = median(self._plain)
+        beside = max(0.0, median(self._after_save) - step_seconds) if self._after_save else 0.0
+        return best_interval(median(self._stalls) + beside, step_seconds, self._failures_per_hour)
+
+    def _learn(self, count: int) -> None:
+        if self._board is None:
+            return
+        key = f"interval/{count}"
+        try:
+            if self._rank == 0:
+                self.interval = next_interval(self.interval, self.best())
+                self._board.set(key, str(self.interval))
+            else:
+                self.interval = int(self._board.get(key))
+        except (RuntimeError, ValueError) as error:  # torch's DistStoreError is a RuntimeError
+            self._board = None
+            logger.warning(
+                'every="auto" stays at %s steps, since rank 0 cannot be asked: %s', self.interval, error
+            )
+
+
+class Alone:
+    """The board of a world of one."""
+
+    def set(self, key: str, value: str) -> None:
+        pass
+
+    def get(self, key: str) -> bytes:
+        raise RuntimeError("there is no other rank")
+
+
+def find_board(world_size: int, environ: Mapping[str, str] = os.environ) -> Board | None:
+    """What the processes of a start share: the store that torchrun and dlr name; None if there is none."""
+    if world_size == 1:
+        return Alone()
+    try:
+        host, port = environ["MASTER_ADDR"], int(environ["MASTER_PORT"])
+        store = TCPStore(host, port, is_master=False, timeout=STORE_TIMEOUT, wait_for_workers=False)
+        # A restart of torchrun's processes finds the same store.
+        return PrefixStore(f"dlr-checkpoint/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    except (KeyError, ValueError, RuntimeError) as error:
+        logger.warning(
+            'every="auto" stays at %s steps: there is no store to agree through (%s)', FIRST, error
+        )
+        return None

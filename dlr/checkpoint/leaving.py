@@ -1,0 +1,95 @@
+"""Leaving by vote, as a training process sees it: at the end of each step it looks whether to go on.
+
+    leaving.take_part()                      # once, before the first step
+    for step in ...:
+        train()
+        tier = leaving.boundary(step)
+        if tier is not None:
+            save(step, tier)
+            leaving.leave()
+
+For a planned change (a rescale, a suspension, a drained node) the agents of the job agree on a step, and
+`boundary` tells every rank to leave after that one. A `Checkpointer` does all of this by itself. Outside of
+dlr, or with an agent that knows nothing of votes, `boundary` always says to go on.
+
+Standard library only. What the numbers mean is in crds/protocol.py, which training processes do not have.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+
+from dlr import progress
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal, NoReturn
+
+    Tier = Literal["memory", "storage"]
+
+EXIT_LEFT = 143
+"""As of a process that SIGTERM has ended: it was asked to stop, and nothing failed."""
+
+LOOK_SECONDS = 0.001
+"""Between two looks of a process that is held, for the milliseconds that a vote takes."""
+
+_SPEAKS, _BOUNDARY, _ORDER, _KEEPS_IN = 12, 13, 14, 15
+_WORDS = 16
+_TIERS: dict[int, Tier] = {1: "memory", 2: "storage"}
+
+
+def take_part(keeps_in: Tier = "memory") -> None:
+    """Tell the agent that this process will call `boundary` after each step. It may be repeated.
+
+    Args:
+        keeps_in: "storage" if this process cannot save to memory; then no rank is told to.
+    """
+    words = _words()
+    if words is None:
+        return
+    words[_KEEPS_IN] = next(number for number, tier in _TIERS.items() if tier == keeps_in)
+    if not words[_SPEAKS]:
+        words[_BOUNDARY] = -1
+        words[_SPEAKS] = 1
+
+
+def boundary(step: int) -> Tier | None:
+    """Tell whether to leave after this step, and where to save it before. Call it on every rank.
+
+    While a vote is open, it waits for its end: milliseconds, and never longer than the agent has said.
+
+    Args:
+        step: that has ended; at least 0, and more than the last time.
+
+    Returns:
+        None: go on.
+    """
+    words = _words()
+    if words is None:
+        return None
+    words[_BOUNDARY] = step  # before the look at the order, as the agent counts on it
+    while is_held(order := words[_ORDER], time.monotonic()):
+        time.sleep(LOOK_SECONDS)
+    return tier_to_leave(order, step)
+
+
+def is_held(order: int, now: float) -> bool:
+    """Whether a process that has ended a step waits, at `now` (CLOCK_MONOTONIC)."""
+    return order < 0 and now * 1_000 < -order
+
+
+def tier_to_leave(order: int, step: int) -> Tier | None:
+    """Where a process that has ended `step` is to save it before it leaves; None if it goes on."""
+    return _TIERS.get(order & 3) if order > 0 and step >= order >> 2 else None
+
+
+def leave() -> NoReturn:
+    """End this process, after `boundary` said so and the step was saved. That is no failure."""
+    gc.freeze()  # or the interpreter, as it ends, collects the garbage of all of torch: up to 2 s
+    raise SystemExit(EXIT_LEFT)
+
+
+def _words() -> memoryview[int] | None:
+    slot = progress.slot()
+    return slot[0] if slot is not False and len(slot[0]) >= _WORDS else None

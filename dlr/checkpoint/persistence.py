@@ -1,0 +1,208 @@
+"""This process's side of saving to storage: its saver, and what becomes of each save."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+import dlr
+from agent.memory.slot import Mark, Slot, TooSmallError
+from dlr.checkpoint import storage
+from dlr.checkpoint.memory import Then, Writer, private_slot
+from dlr.checkpoint.request import Request
+from dlr.checkpoint.state import Captured
+from dlr.checkpoint.surroundings import Surroundings, logger
+
+_START = "import os, sys; os.nice(10); sys.path[:] = {path!r}; from dlr.checkpoint.saver import main; main()"
+
+
+class Persistence:
+    """Saves to storage, one step at a time, while training goes on.
+
+    Args:
+        path: of the checkpoints.
+        here: where this process trains.
+        keep: how many checkpoints stay; None for all.
+    """
+
+    def __init__(self, path: Path, here: Surroundings, keep: int | None) -> None:
+        self._path = path
+        self._here = here
+        self._keep = keep
+        self._saver = Saver()
+        self._private: Writer | None = None
+        self._under_way: tuple[int, threading.Event] | None = None
+
+    def prepare(self) -> None:
+        """Start the saver, which takes seconds, before it is needed."""
+        threading.Thread(target=self._saver.start, daemon=True).start()
+
+    def is_free(self, step: int) -> bool:
+        """Whether this step can be saved; if the last one is still under way, say so, to the others too."""
+        if self._under_way is None or self._under_way[1].is_set():
+            return True
+        earlier = self._under_way[0]
+        logger.warning("step %s is not saved to %s, since step %s still is", step, self._path, earlier)
+        threading.Thread(
+            target=self._give_up, args=(step, f"it still saves step {earlier}"), daemon=True
+        ).start()
+        return False
+
+    def save(self, mark: Mark, captured: Captured) -> None:
+        """Save a state by way of a copy in memory of this process's own.
+
+        Raises:
+            OSError: there is no memory for it.
+        """
+        try:
+            if self._private is None:
+                self._private = Writer([private_slot(captured)])
+            self._private.save(mark, captured, self.then(mark))
+        except TooSmallError:  # it grew
+            self._private = Writer([private_slot(captured)])
+            self._private.save(mark, captured, self.then(mark))
+
+    def then(self, mark: Mark) -> Then:
+        """What is to follow a copy to memory: save that slot."""
+
+        def begin(slot: Slot, summed: Future[None], release: Callable[[], None]) -> None:
+            done = threading.Event()
+            self._under_way = mark.step, done
+            arguments = (self._request(mark, slot), summed, release, done)
+            threading.Thread(target=self._run, args=arguments, name="dlr-persist", daemon=True).start()
+
+        return begin
+
+    def wait(self) -> None:
+        """As `Writer.wait`."""
+        if self._private is not None:
+            self._private.wait()
+
+    def close(self) -> None:
+        """Wait for the step that is under way, and save no more."""
+        if self._private is not None:
+            self._private.close()
+        self.finish()
+        self._saver.close()
+
+    def finish(self) -> None:
+        """Wait for the step that is under way, if there is one."""
+        if self._under_way is not None:
+            self._under_way[1].wait()
+
+    def _request(self, mark: Mark, slot: Slot) -> Request:
+        here = self._here
+        return Request(
+            slot.path,
+            mark.step,
+            mark.round,
+            mark.rank,
+            mark.world_size,
+            str(self._path),
+            here.attempt,
+            here.job,
+            self._keep,
+        )
+
+    def _run(
+        self,
+        request: Request,
+        summed: Future[None],
+        release: Callable[[], None],
+        done: threading.Event,
+    ) -> None:
+        try:
+            failed = summed.exception()
+            error = self._saver.save(request, release) if failed is None else str(failed)
+            if error is None:
+                dlr.checkpoint_saved(request.step)
+            else:
+                logger.warning(
+                    "step %s is not saved to %s: %s; the next save tries again",
+                    request.step,
+                    self._path,
+                    error,
+                )
+        finally:
+            release()
+            done.set()
+
+    def _give_up(self, step: int, reason: str) -> None:
+        working = storage.working_folder(self._path, step, self._here.attempt)
+        with suppress(OSError):
+            working.mkdir(parents=True, exist_ok=True)
+            storage.write_atomically(working / f"gave-up-{self._here.rank}", reason.encode())
+
+
+class Saver:
+    """The saver's process, started when it is first needed, and again if it has died."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+        self._starting = threading.Lock()
+        self._saving = threading.Lock()
+
+    def start(self) -> None:
+        """Start it, if it does not run."""
+        with self._starting, suppress(OSError):  # told when something is to be saved
+            self._running()
+
+    def save(self, request: Request, has_read: Callable[[], None]) -> str | None:
+        """Have a slot written to storage, and wait for it.
+
+        Args:
+            has_read: called as soon as the slot is needed no longer.
+
+        Returns:
+            None; or why the step is not there, in one clause.
+        """
+        try:
+            with self._saving:
+                return self._save(request, has_read)
+        except (OSError, ValueError) as error:
+            return f"the process that saves does not work: {error}"
+
+    def close(self) -> None:
+        """Let it end, which it does when it is idle."""
+        with self._starting:
+            if self._process is not None:
+                _stream(self._process.stdin).close()
+                self._process.wait()
+                self._process = None
+
+    def _save(self, request: Request, has_read: Callable[[], None]) -> str | None:
+        with self._starting:
+            process = self._running()
+        requests, answers = _stream(process.stdin), _stream(process.stdout)
+        requests.write(request.encode() + "\n")
+        requests.flush()
+        for line in answers:
+            answer = json.loads(line)
+            if "read" in answer:
+                has_read()
+            else:
+                error: str | None = answer.get("error")
+                return error
+        return f"the process that saves ended with {process.wait()}"
+
+    def _running(self) -> subprocess.Popen[str]:
+        if self._process is None or self._process.poll() is not None:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _START.format(path=sys.path)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        return self._process
+
+
+def _stream(stream: IO[str] | None) -> IO[str]:
+    assert stream is not None  # it was asked for
+    return stream

@@ -1,0 +1,243 @@
+"""What takes torch.distributed.checkpoint to read: storage, and slots of a world of another size.
+
+Importing it takes a second, so that nothing else here does.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import socket
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, TensorStorageMetadata
+from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner
+from torch.distributed.checkpoint.storage import StorageReader
+from torch.futures import Future
+
+from agent.memory.fetch import have_checked
+from agent.memory.slot import (
+    CONTROL_BYTES,
+    Commit,
+    DamagedError,
+    Entry,
+    Header,
+    Mark,
+    Part,
+    Slot,
+    header_offset,
+)
+from dlr.checkpoint.dcp import metadata
+from dlr.checkpoint.plan import holders, pieces_of
+from dlr.checkpoint.state import RNG, VALUES
+from dlr.checkpoint.surroundings import MemoryResume
+
+TIMEOUT_SECONDS = 30.0
+"""Of a connection to another Pod's agent, and of each answer's next byte."""
+_MAX_LINE_BYTES = 4096
+
+
+class Resharded:
+    """What torch.distributed.checkpoint reads; it cuts tensors anew where ranks share them otherwise.
+
+    Args:
+        reader: of the checkpoint.
+        rank: of this process.
+        same_world: whether as many ranks wrote it; else plain values are those of rank 0.
+    """
+
+    def __init__(self, reader: StorageReader, rank: int, same_world: bool) -> None:
+        self._reader = reader
+        self._metadata = reader.read_metadata()
+        described = self._metadata.state_dict_metadata
+        self._tensors = {
+            name: known for name, known in described.items() if isinstance(known, TensorStorageMetadata)
+        }
+        self.values = self._bytes(f"{VALUES}.{rank if same_world else 0}")
+        rng = f"{RNG}.{rank}"
+        self.rng = self._bytes(rng) if rng in self._tensors else None
+        self.parts = [
+            Part(name, str(known.properties.dtype).removeprefix("torch."), tuple(known.size), 0)
+            for name, known in self._tensors.items()
+            if not name.startswith((VALUES, RNG))
+        ]
+
+    def fill(self, targets: dict[str, Tensor]) -> None:
+        """As torch.distributed.checkpoint.load does, but alone, and with errors as they are."""
+        planner, reader = DefaultLoadPlanner(flatten_state_dict=False), self._reader
+        planner.set_up_planner(dict(targets), self._metadata, is_coordinator=True)
+        reader.set_up_storage_reader(self._metadata, True)
+        plan = reader.prepare_local_plan(planner.create_local_plan())
+        reader.read_data(planner.finish_plan(plan), planner).wait()
+
+    def _bytes(self, name: str) -> bytes:
+        tensor = torch.empty(self._tensors[name].size, dtype=torch.uint8)
+        self.fill({name: tensor})
+        return bytes(tensor.tolist())
+
+
+def in_storage(folder: Path, rank: int, same_world: bool) -> Resharded:
+    """A complete checkpoint in storage."""
+    return Resharded(FileSystemReader(folder), rank, same_world)
+
+
+# --- Slots of all ranks of a world of another size ---------------------------------------------------------
+
+
+class Shard:
+    """A rank's slot, here or in another Pod.
+
+    Args:
+        where: its path, or tcp://host:port of the agent that has it.
+        mark: what it is to hold.
+
+    Raises:
+        OSError: it cannot be reached.
+        DamagedError: it holds something else, or its header is damaged.
+    """
+
+    def __init__(self, where: str, mark: Mark) -> None:
+        self.where = where
+        self.mark = mark
+        self.is_here = not where.startswith("tcp://")
+        self._address = where.removeprefix("tcp://")
+        self.slot = Slot.open(where) if self.is_here else self._remote()
+        self._verified: set[str] = set()
+        if self.slot.mark != mark:
+            raise DamagedError(f"{where} holds {self.slot.mark}, not {mark}")
+        if self.slot.commit_word is Commit.WHOLE:
+            self.slot.sum_up()
+        header = self._verify(only=())
+        self._entries = {entry.name: entry for entry in header.entries}
+        self.pieces = pieces_of(self.slot, header, mark.rank)
+
+    def tensor(self, name: str) -> Tensor:
+        """A verified view of a tensor.
+
+        Raises:
+            OSError: the agent that has it does not answer.
+            DamagedError: it is not what was written.
+        """
+        entry = self._entries[name]
+        if name not in self._verified:
+            if not self.is_here:
+                self._fetch(entry.offset, entry.offset + entry.nbytes)
+            self._verify(only=(entry,))
+            self._verified.add(name)
+        return self.slot.tensor(entry)
+
+    def _verify(self, only: Collection[Entry]) -> Header:
+        try:
+            return self.slot.verify(only)
+        except DamagedError:
+            if self.is_here:
+                self.slot.damaged()
+            else:
+                have_checked(self._address, self.mark)
+            raise
+
+    def _remote(self) -> Slot:
+        """A slot in memory of our own, with all but the tensors; they are fetched when they are asked for."""
+        control = self._request(0, CONTROL_BYTES)
+        start = header_offset(control)
+        rest = self._request(start, None)
+        slot = Slot(mmap.mmap(-1, start + len(rest), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+        slot.bytes(0, CONTROL_BYTES)[:] = control
+        slot.bytes(start, start + len(rest))[:] = rest
+        return slot
+
+    def _fetch(self, start: int, stop: int) -> None:
+        if start < stop:
+            self.slot.bytes(start, stop)[:] = self._request(start, stop)
+
+    def _request(self, start: int, stop: int | None) -> bytes:
+        """Bytes of the slot, from the agent that has it (agent/memory/server.py)."""
+        host, _, port = self._address.rpartition(":")
+        request = {"round": self.mark.round, "step": self.mark.step, "rank": self.mark.rank}
+        with (
+            socket.create_connection((host.strip("[]"), int(port)), TIMEOUT_SECONDS) as connection,
+            connection.makefile("rb") as answer,
+        ):
+            connection.sendall(json.dumps({**request, "start": start, "stop": stop}).encode() + b"\n")
+            told = json.loads(answer.readline(_MAX_LINE_BYTES) or b"{}")
+            if "bytes" not in told:
+                raise OSError(f"{self.where} says: {told.get('error', 'nothing')}")
+            data = answer.read(told["bytes"])
+        if len(data) != told["bytes"]:
+            raise OSError(f"{self.where} sent {len(data):,} of {told['bytes']:,} bytes")
+        return data
+
+
+class SlotReader(StorageReader):
+    """Reads a checkpoint from the slots of all ranks that wrote it.
+
+    Args:
+        shards: by rank, the lowest first.
+    """
+
+    def __init__(self, shards: Mapping[int, Shard]) -> None:
+        self._shards = shards
+        self._holder: dict[MetadataIndex, tuple[str, Shard]] = {}
+        pieces = []
+        for having in holders({rank: shard.pieces for rank, shard in shards.items()}).values():
+            rank, piece = min(having, key=lambda held: (not shards[held[0]].is_here, held[0]))
+            own_name = (
+                piece.name.removesuffix(f".{rank}") if piece.name.startswith((VALUES, RNG)) else piece.name
+            )
+            self._holder[MetadataIndex(piece.name, piece.global_offset)] = own_name, shards[rank]
+            pieces.append(piece)
+        self._metadata = metadata(pieces, ())
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        return self._metadata
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        for item in plan.items:
+            name, shard = self._holder[item.storage_index]
+            source = shard.tensor(name)
+            for dimension, (start, length) in enumerate(zip(item.storage_offsets, item.lengths, strict=True)):
+                source = source.narrow(dimension, start, length)
+            target = planner.resolve_tensor(item).detach()
+            target.copy_(source)
+            planner.commit_tensor(item, target)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    def set_up_storage_reader(
+        self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
+    ) -> None:
+        pass
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        return plan
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        return plans
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        pass
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        return False
+
+
+def in_slots(resume: MemoryResume, rank: int) -> Resharded:
+    """What the slots of all ranks of another world hold.
+
+    Raises:
+        OSError, DamagedError: one of them cannot be used.
+    """
+    shards = {
+        old_rank: Shard(where, Mark(resume.round, resume.step, old_rank, resume.world_size))
+        for old_rank, where in sorted(resume.shards.items())
+    }
+    return Resharded(SlotReader(shards), rank, same_world=False)

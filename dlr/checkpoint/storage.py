@@ -1,0 +1,269 @@
+"""Checkpoints in storage: folders of torch.distributed.checkpoint, each with a manifest that makes it count.
+
+    path/dlr-job.json           whose checkpoints these are
+    path/step-120/              a complete checkpoint: it came to this name in one rename
+        .metadata, __0_0.distcp, …
+        manifest.json           job, step, world size, and each file's size and 64-bit sum
+    path/.step-130.<attempt>/   one that is being written, by the processes of that start
+
+What is not complete has another name, so no reader takes it for a checkpoint, whenever its writers are
+killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+MANIFEST = "manifest.json"
+OWNER = "dlr-job.json"
+_FOLDER = re.compile(r"step-(\d+)")
+_CHUNK_BYTES = 1 << 24
+
+
+class StorageError(Exception):
+    """A checkpoint in storage cannot be used, or the path belongs to another job; one sentence says why."""
+
+
+@dataclass(frozen=True)
+class File:
+    """A file of a checkpoint."""
+
+    name: str
+    nbytes: int
+    sum: int
+    """Of its 64-bit words, modulo 2⁶⁴, the last one filled up with zeros."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a complete checkpoint consists of."""
+
+    job: str
+    """Namespace and name; empty outside of dlr."""
+    step: int
+    world_size: int
+    files: tuple[File, ...]
+
+    def encode(self) -> bytes:
+        """As it is in the file: with a sum of its own."""
+        body = asdict(self)
+        return json.dumps({"manifest": body, "sum": _sum(_canonical(body))}, indent=1).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Manifest:
+        """Read it.
+
+        Raises:
+            StorageError: it is not what was written.
+        """
+        try:
+            document = json.loads(data)
+            body = document["manifest"]
+            if document["sum"] != _sum(_canonical(body)):
+                raise StorageError("its manifest is not what was written: the sum differs")
+            files = tuple(File(**file) for file in body["files"])
+            return cls(body["job"], body["step"], body["world_size"], files)
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise StorageError(f"its manifest cannot be read: {error!r}") from error
+
+
+def folder_of(path: Path, step: int) -> Path:
+    return path / f"step-{step}"
+
+
+def working_folder(path: Path, step: int, attempt: str) -> Path:
+    """Where the ranks of one start write a checkpoint before it is complete."""
+    return path / f".step-{step}.{attempt}"
+
+
+def steps_in(path: Path) -> list[int]:
+    """Steps of the checkpoints in a path, the newest first; empty if it does not exist.
+
+    Raises:
+        OSError: the path cannot be read.
+    """
+    try:
+        names = [entry.name for entry in path.iterdir()]
+    except FileNotFoundError:
+        return []
+    return sorted((int(match[1]) for name in names if (match := _FOLDER.fullmatch(name))), reverse=True)
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read a complete checkpoint's manifest.
+
+    Raises:
+        StorageError: there is none, or it is damaged.
+    """
+    try:
+        manifest = Manifest.decode((folder / MANIFEST).read_bytes())
+    except OSError as error:
+        raise StorageError(f"its manifest cannot be read: {error}") from error
+    if folder_of(folder.parent, manifest.step) != folder:
+        raise StorageError(f"its manifest is of step {manifest.step}")
+    return manifest
+
+
+def verify(folder: Path, files: Sequence[File]) -> None:
+    """Compare files with what their manifest says.
+
+    Raises:
+        StorageError: one of them differs, or cannot be read.
+    """
+    for file in files:
+        try:
+            found = describe(folder / file.name)
+        except OSError as error:
+            raise StorageError(f"{file.name} cannot be read: {error}") from error
+        if found != file:
+            raise StorageError(
+                f"{file.name} is not what was written: {found.nbytes} bytes with the sum {found.sum:#x}, "
+                f"not {file.nbytes} with {file.sum:#x}"
+            )
+
+
+def describe(path: Path) -> File:
+    """A file's size and sum.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    total = nbytes = 0
+    with path.open("rb") as stream:
+        while chunk := stream.read(_CHUNK_BYTES):
+            total += _sum(chunk)
+            nbytes += len(chunk)
+    return File(path.name, nbytes, total % 2**64)
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file so that nobody ever sees a part of it, and a crash of the machine does not lose it.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with draft.open("wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        draft.rename(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+def publish(working: Path, path: Path, manifest: Manifest) -> None:
+    """Make a checkpoint complete: its files are all in the working folder.
+
+    Raises:
+        OSError: it cannot be done; then it is not visible.
+    """
+    write_atomically(working / MANIFEST, manifest.encode())
+    target = folder_of(path, manifest.step)
+    if target.exists():  # of a history that ended otherwise, or damaged
+        aside = path / f".step-{manifest.step}.old-{secrets.token_hex(4)}"
+        target.rename(aside)
+        working.rename(target)
+        shutil.rmtree(aside, ignore_errors=True)
+    else:
+        working.rename(target)
+    _sync_folder(path)
+
+
+def clear(path: Path, working: Path) -> None:
+    """Remove what was never completed, but for `working`: it may be what fills the storage.
+
+    Raises:
+        OSError: the path cannot be read.
+    """
+    for entry in list(path.iterdir()):
+        if entry.name.startswith(".step-") and entry != working:
+            shutil.rmtree(entry, ignore_errors=True)
+
+
+def retire(path: Path, keep: int | None) -> None:
+    """Remove checkpoints beyond the newest `keep`.
+
+    Args:
+        keep: None for all.
+
+    Raises:
+        OSError: the path cannot be read.
+    """
+    for step in [] if keep is None else steps_in(path)[keep:]:
+        gone = path / f".step-{step}.old-{secrets.token_hex(4)}"
+        try:
+            folder_of(path, step).rename(gone)
+        except OSError:
+            continue  # tried again at the next save
+        shutil.rmtree(gone, ignore_errors=True)
+
+
+def check_owner(path: Path, job: str) -> None:
+    """Make sure that the checkpoints in `path` are this job's, and write so there if nothing does.
+
+    Args:
+        job: namespace and name; empty outside of dlr: then any path will do.
+
+    Raises:
+        StorageError: they are another job's.
+        OSError: the path cannot be read.
+    """
+    owner = path / OWNER
+    if not owner.exists() and job:
+        with suppress(OSError):  # storage that cannot be written still has what it has
+            _claim(owner, job)
+    try:
+        found = json.loads(owner.read_bytes())["job"]
+    except (FileNotFoundError, ValueError, TypeError, KeyError):
+        return  # nobody's, or damaged: the manifests say it too
+    if job and found != job:
+        raise StorageError(other_job(path, found, job))
+
+
+def other_job(path: Path, found: str, job: str) -> str:
+    return (
+        f"{path} has the checkpoints of job {found}, and this is job {job}: give each job a path of its own"
+    )
+
+
+def _claim(owner: Path, job: str) -> None:
+    owner.parent.mkdir(parents=True, exist_ok=True)
+    draft = owner.with_name(f".{OWNER}.{secrets.token_hex(4)}")
+    try:
+        draft.write_bytes(json.dumps({"job": job}).encode())
+        os.link(draft, owner)  # of two jobs that do it at once, one fails
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _canonical(body: object) -> bytes:
+    return json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _sum(data: bytes) -> int:
+    padded = bytearray(data)
+    padded.extend(b"\0" * (-len(data) % 8))
+    if not padded:
+        return 0
+    return int(torch.frombuffer(padded, dtype=torch.int64).sum()) % 2**64

@@ -1,0 +1,90 @@
+"""Where a process trains: its rank, its job, and what its agent gives it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch.distributed as dist
+
+from crds.names import ENV_JOB_NAME, ENV_NAMESPACE
+from crds.protocol import ENV_CHECKPOINT_FILE
+
+logger = logging.getLogger("dlr.checkpoint")
+
+
+@dataclass(frozen=True)
+class MemoryResume:
+    """What memory has of the checkpoint to go on from."""
+
+    round: int
+    step: int
+    world_size: int
+    slot: str | None
+    """Path of this rank's, if the world is as large as it was."""
+    shards: Mapping[int, str]
+    """Else where each old rank's is: a path, or tcp://host:port."""
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """Where a process trains."""
+
+    rank: int
+    world_size: int
+    job: str
+    """Namespace and name; empty outside of dlr."""
+    attempt: str
+    """The same on all ranks of one start of the training processes, and on no others: 12 characters."""
+    round: int = 0
+    slots: tuple[str, ...] = ()
+    """Paths of the slots that this process may write into."""
+    resume: MemoryResume | None = None
+    failures_per_hour: float | None = None
+
+
+def look_around(environ: Mapping[str, str] = os.environ) -> Surroundings:
+    """Read the environment, the process group if there is one, and the agent's file."""
+    given = _read(environ.get(ENV_CHECKPOINT_FILE, ""))
+    if dist.is_available() and dist.is_initialized():
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+    else:
+        rank, world_size = int(environ.get("RANK", "0")), int(environ.get("WORLD_SIZE", "1"))
+    job = "/".join(filter(None, (environ.get(ENV_NAMESPACE), environ.get(ENV_JOB_NAME))))
+    start = [job, given.get("round")]
+    start += [environ.get(name) for name in ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")]
+    start += [environ.get(name) for name in ("MASTER_ADDR", "MASTER_PORT")]
+    return Surroundings(
+        rank,
+        world_size,
+        job,
+        hashlib.sha256(json.dumps(start).encode()).hexdigest()[:12],
+        given.get("round", 0),
+        tuple(given.get("slots", ())),
+        _memory_resume(given.get("resume")),
+        given.get("failuresPerHour"),
+    )
+
+
+def _read(path: str) -> dict[str, Any]:
+    if not path:
+        return {}
+    try:
+        with open(path, encoding="utf-8") as file:  # noqa: PTH123
+            given: dict[str, Any] = json.load(file)
+    except (OSError, ValueError) as error:
+        logger.warning("%s cannot be read (%s): there are no checkpoints in memory", path, error)
+        return {}
+    return given
+
+
+def _memory_resume(given: Mapping[str, Any] | None) -> MemoryResume | None:
+    if not given or given["tier"] != "memory":
+        return None
+    shards = {int(rank): where for rank, where in given.get("shards", {}).items()}
+    return MemoryResume(given["round"], given["step"], given["worldSize"], given.get("slot"), shards)

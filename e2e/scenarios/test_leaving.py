@@ -1,0 +1,195 @@
+"""Leaving by vote, with `Checkpointer` in examples/memory: a planned change costs no step, whatever it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from e2e import elasticity, jobs
+from e2e.api import Kind
+from e2e.cluster import Capability, Cluster
+from e2e.observation import Observation
+
+NAME = "leaver"
+GRACE_SECONDS = 40
+"""A saver that was just started imports torch, which takes 13 s on two cores with a load of 13."""
+WITHOUT_SDK = Path(__file__).parents[1] / "fixtures" / "leaver.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "memory" / "train.py"
+
+pytestmark = pytest.mark.needs(Capability.STORAGE)
+
+
+class Leaver:
+    """A job of the example, or of a script without the SDK, and what it has written."""
+
+    def __init__(self, cluster: Cluster, observation: Observation) -> None:
+        self.cluster, self.observation = cluster, observation
+        self.folder = Path(cluster.storage(observation.namespace).path)
+
+    def submit(self, *, workers: int = 3, votes: bool = True) -> None:
+        storage = self.cluster.storage(self.observation.namespace)
+        script = f"{self.cluster.examples}/memory/train.py"
+        if not votes:
+            script = str(shutil.copy(WITHOUT_SDK, self.folder))
+        variables = {
+            "OUT": str(self.folder),
+            "OMP_NUM_THREADS": "1",
+            "STEPS": "100000",
+            "STEP_SECONDS": "0.05",
+        }
+        container = {
+            "name": "main",
+            "image": self.cluster.image,
+            "imagePullPolicy": "IfNotPresent",
+            "command": ["dlr", "run", script],
+            "env": [{"name": key, "value": value} for key, value in variables.items()],
+            "resources": jobs.TRAINING_RESOURCES,
+            "volumeMounts": storage.mounts,
+        }
+        pod = {"restartPolicy": "Never", "containers": [container], "volumes": storage.volumes}
+        policy = {**elasticity.POLICY, "shrinkAfterSeconds": 60}  # a replacement is waited for
+        manifest = jobs.job(NAME, {"spec": pod}, workers, elasticPolicy=policy)
+        worker = manifest["spec"]["replicaSpecs"]["worker"]
+        worker["memoryCheckpoint"] = {"size": "16Mi", "replicas": 1}
+        elasticity.bounded(manifest, 2, workers)
+        worker["template"]["spec"]["terminationGracePeriodSeconds"] = GRACE_SECONDS
+        self.cluster.apply(manifest, self.observation.namespace)
+
+    def steps(self) -> list[dict[str, Any]]:
+        """What rank 0, whoever that was, wrote of each step."""
+        file = self.folder / "steps.jsonl"
+        lines = file.read_text().rpartition("\n")[0].splitlines() if file.exists() else []
+        return [json.loads(line) for line in lines]
+
+    def train(self, workers: int, *, steps: int = 10) -> None:
+        """Wait until so many workers have made so many steps more."""
+        made = len(self.steps())
+
+        def trained() -> bool:
+            fresh = self.steps()[made:]
+            return [step["world"] for step in fresh].count(workers) >= steps
+
+        self.observation.wait_for(f"{steps} steps of {workers} workers", trained, 120)
+
+    def assert_no_step_was_lost(self) -> None:
+        steps = self.steps()
+        assert [step["step"] for step in steps] == list(range(1, len(steps) + 1)), "a step was made again"
+        assert [step["loss"] for step in steps] == pytest.approx(self.undisturbed(len(steps)), rel=1e-3)
+        job = self.observation.job(NAME)["status"]
+        assert job.get("lastFailure", {}).get("exitClass") in (None, "Killed", "Preempted"), "a Pod, at most"
+        assert not (job.get("failureBudget") or {}).get("spent"), job["failureBudget"]
+        print(f"{len(steps)} steps, none made again, in these worlds:")
+        print(*elasticity.worlds(self.observation, NAME), sep="\n")
+
+    def undisturbed(self, steps: int) -> list[float]:
+        """The losses of one plain process, without dlr."""
+        with TemporaryDirectory() as folder:
+            variables = {"OUT": folder, "STEPS": str(steps), "STEP_SECONDS": "0", "OMP_NUM_THREADS": "1"}
+            environ = {**os.environ, **variables}
+            subprocess.run([sys.executable, str(EXAMPLE)], env=environ, check=True, timeout=60)
+            lines = (Path(folder) / "steps.jsonl").read_text().splitlines()
+        return [json.loads(line)["loss"] for line in lines]
+
+    def departures(self) -> dict[int, set[int]]:
+        """The steps after which workers reported that they had left, by round."""
+        found: dict[int, set[int]] = {}
+        for version in self.observation.history[Kind.WORKER]:
+            if departure := (version.get("status", {}).get("agent") or {}).get("departure"):
+                found.setdefault(departure["round"], set()).add(departure["step"])
+        return found
+
+
+@pytest.fixture
+def leaver(cluster: Cluster, observation: Observation) -> Leaver:
+    return Leaver(cluster, observation)
+
+
+def test_another_count_costs_no_step(cluster: Cluster, observation: Observation, leaver: Leaver) -> None:
+    leaver.submit()
+    leaver.train(3)
+
+    elasticity.scale(cluster, observation, 2, NAME)
+    scaled_at = time.monotonic()
+    leaver.train(2)
+    print(f"3 → 2: ten steps more after {ago(scaled_at)}")
+
+    elasticity.scale(cluster, observation, 3, NAME)
+    leaver.train(3)
+    leaver.assert_no_step_was_lost()
+    assert sorted(leaver.departures()) == [1, 2]
+    assert all(len(steps) == 1 for steps in leaver.departures().values())
+
+
+@pytest.mark.slow
+def test_a_deleted_pod_costs_no_step(cluster: Cluster, observation: Observation, leaver: Leaver) -> None:
+    leaver.submit()
+    leaver.train(3)
+    deleted_at = time.monotonic()
+    pod = jobs.current_pods(observation, NAME)[1]["metadata"]["name"]
+    cluster.kubectl("delete", "pod", pod, "-n", observation.namespace, "--wait=true")
+    gone_seconds = time.monotonic() - deleted_at
+    leaver.train(3)
+    print(f"the Pod was gone after {gone_seconds:.1f} s; ten steps more after {ago(deleted_at)}")
+    assert gone_seconds < GRACE_SECONDS
+    leaver.assert_no_step_was_lost()
+    assert all(len(steps) == 1 for steps in leaver.departures().values())
+
+
+@pytest.mark.slow
+def test_a_suspended_job_goes_on_where_it_was(
+    cluster: Cluster, observation: Observation, leaver: Leaver
+) -> None:
+    leaver.submit(workers=2)
+    leaver.train(2)
+    suspend(cluster, observation, True)
+    observation.wait_for("all Pods to go", lambda: not observation.pods(), 60)
+    made = len(leaver.steps())
+    suspend(cluster, observation, False)
+    leaver.train(2)
+    assert leaver.steps()[made]["step"] == made + 1
+    leaver.assert_no_step_was_lost()
+
+
+@pytest.mark.slow
+@pytest.mark.needs(Capability.STORAGE, Capability.POWER)
+def test_a_drained_node_costs_no_step(cluster: Cluster, observation: Observation, leaver: Leaver) -> None:
+    leaver.submit()
+    leaver.train(3)
+    node = jobs.node_of(observation, f"{NAME}-worker-0-1")
+    try:
+        whatever = ("--ignore-daemonsets", "--delete-emptydir-data", "--force")
+        cluster.kubectl("drain", node, *whatever, "--timeout=60s")
+        leaver.train(3)
+    finally:
+        cluster.kubectl("uncordon", node)
+    leaver.assert_no_step_was_lost()
+
+
+@pytest.mark.slow
+def test_a_script_without_the_sdk_is_stopped_as_ever(
+    cluster: Cluster, observation: Observation, leaver: Leaver
+) -> None:
+    leaver.submit(votes=False)
+    leaver.train(3)
+    elasticity.scale(cluster, observation, 2, NAME)
+    leaver.train(2)
+    assert not leaver.departures()
+    assert not observation.job(NAME)["status"].get("lastFailure")
+
+
+def suspend(cluster: Cluster, observation: Observation, suspended: bool) -> None:
+    patch = json.dumps({"spec": {"suspend": suspended}})
+    cluster.kubectl("patch", "ej", NAME, "--type=merge", "-p", patch, "-n", observation.namespace)
+
+
+def ago(moment: float) -> str:
+    return f"{time.monotonic() - moment:.1f} s"

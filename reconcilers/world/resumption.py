@@ -1,0 +1,41 @@
+"""What a world has gone on from, where its job keeps checkpoints in memory: `rendezvous.resume`. Pure.
+
+The agents of a round agree upon it when they meet (`agent/memory/resume.py`), since only then is known what
+the processes of the last round have left. Rank 0's agent reports it, and it is published for people; nothing
+is decided by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from crds import names
+from crds.elasticjob import Rendezvous, RendezvousPhase, Resume, Tier
+from reconcilers.acts import Event
+from reconcilers.job.workers import Workers
+
+FROM = {Tier.MEMORY: "from memory", Tier.PEER: "from a peer's copy", Tier.STORAGE: "from storage"}
+
+
+def with_resume(world: Rendezvous, workers: Workers) -> Rendezvous:
+    """The world, with what its rank 0's agent reports of it."""
+    if world.phase is not RendezvousPhase.FORMED or world.resume is not None or not world.members:
+        return world
+    rank_0 = workers.by_slot.get((names.WORKER, world.members[0]))
+    report = rank_0.status.agent if rank_0 is not None else None
+    resumed = report.memory.resumed if report is not None and report.memory is not None else None
+    if resumed is None or resumed.round != world.round:
+        return world
+    return world.model_copy(update={"resume": Resume(step=resumed.step, tier=resumed.tier)})
+
+
+def told(before: Rendezvous, world: Rendezvous) -> Iterator[Event]:
+    """An Event when it becomes known."""
+    if world.resume is not None and (before.round, before.resume) != (world.round, world.resume):
+        yield Event("Normal", "TrainingResumed", f"round {world.round} goes on {in_words(world.resume)}")
+
+
+def in_words(resume: Resume) -> str:
+    """Such as `from memory, step 120`."""
+    step = "" if resume.step is None else f", step {resume.step}"
+    return f"{FROM[resume.tier]}{step}"

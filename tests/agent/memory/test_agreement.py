@@ -1,0 +1,179 @@
+"""Agents that agree upon a checkpoint, over a store in this process, with slots and sockets that are real."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.distributed import HashStore, Store  # type: ignore[attr-defined]
+
+from agent.environment import Environment, InvalidEnvironmentError
+from agent.memory.agreement import Agreement
+from agent.memory.checkpoints import CheckpointMemory
+from agent.memory.slot import CONTROL_BYTES, Mark, Part, Slot, lay_out
+from agent.monitor.oom import OomWatch
+
+HEADER = lay_out([Part("weights", "int64", (512,), 4096)])
+
+
+def environment(index: int = 0, size: int = 1 << 20, replicas: int = 1) -> Environment:
+    return Environment(
+        "job", "default", f"w-{index}", index, 1, "uid", f"127.0.0.{index + 2}", memory_bytes=size,
+        memory_replicas=replicas,
+    )  # fmt: skip
+
+
+class World:
+    def __init__(self, folder: Path, size: int) -> None:
+        self.folder = folder
+        self.size = size
+        self.memories: list[CheckpointMemory | None] = []
+        self._cleanup = ExitStack()
+        for index in range(size):
+            self.memories.append(None)
+            self.replace(index)
+
+    def replace(self, index: int) -> None:
+        """That agent's Pod is lost, and another one has come."""
+        memory = CheckpointMemory(environment(index), 1)
+        self._cleanup.callback(memory.close)
+        self.memories[index] = memory
+
+    def meet(self, round_: int) -> list[dict[str, Any]]:
+        """A round begins: what each process is told."""
+        store = HashStore()
+        threads = [
+            threading.Thread(target=self._meet, args=(store, round_, agent)) for agent in range(self.size)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+            assert not thread.is_alive(), "the agents do not agree"
+        return [self._told(agent) for agent in range(self.size)]
+
+    def _meet(self, store: Store, round_: int, agent: int) -> None:
+        def wait(store: Store, keys: list[str]) -> None:
+            store.wait(keys, timedelta(seconds=20))
+
+        memory = self.memories[agent]
+        agreement = Agreement(store, round_, agent, self.size, memory, wait, threading.Event())
+        agreement.say_here()
+        if agent == 0:
+            wait(store, [f"here/{each}" for each in range(self.size)])
+            agreement.lead()
+        else:
+            agreement.follow()
+
+    def _told(self, agent: int) -> dict[str, Any]:
+        memory = self.memories[agent]
+        if memory is None:
+            return {}
+        directory = self.folder / str(agent)
+        directory.mkdir(exist_ok=True)
+        (environ,) = memory.write_files(directory, [agent], 0.5)
+        told: dict[str, Any] = json.loads(Path(environ["DLR_CHECKPOINT_FILE"]).read_text())
+        return told
+
+    def save(self, told: list[dict[str, Any]], step: int, turn: int) -> None:
+        """Each process writes a checkpoint, and its replica is waited for."""
+        for rank, file in enumerate(told):
+            slot = Slot.open(file["slots"][turn])
+            slot.begin()
+            slot.tensor(HEADER.entries[0]).fill_(step)
+            slot.commit(Mark(file["round"], step, rank, self.size), HEADER)
+            slot.sum_up()
+        deadline = time.monotonic() + 20
+        while any(m is not None and m.to_status()["replicatedStep"] != step for m in self.memories):
+            assert time.monotonic() < deadline, "there are no replicas"
+            time.sleep(0.01)
+
+    def close(self) -> None:
+        self._cleanup.close()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    found = World(tmp_path, 3)
+    yield found
+    found.close()
+
+
+def steps(told: list[dict[str, Any]]) -> set[Any]:
+    return {file["resume"].get("step") for file in told}
+
+
+def test_a_lost_agent_gets_its_slot_from_its_peer(world: World) -> None:
+    told = world.meet(1)
+    assert [file["resume"] for file in told] == [{"tier": "storage"}] * 3
+    world.save(told, 10, 0)
+    world.save(told, 11, 1)
+    world.replace(0)
+    told = world.meet(2)
+    assert steps(told) == {11}
+    slot = Slot.open(told[0]["resume"]["slot"])
+    slot.verify()
+    assert slot.mark == Mark(1, 11, 0, 3)
+    assert told[0]["resume"]["slot"] == told[0]["slots"][0]
+    memory = world.memories[2]
+    assert memory is not None
+    assert memory.to_status()["resumed"] == {"round": 2, "step": 11, "tier": "peer"}
+
+
+def test_a_replica_that_is_damaged_leads_to_the_older_checkpoint(world: World) -> None:
+    told = world.meet(1)
+    world.save(told, 10, 0)
+    world.save(told, 11, 1)
+    holder = world.memories[1]  # half a world from agent 0
+    assert holder is not None
+    replica = next(s for s, mark in holder._pool.held() if (mark.rank, mark.step) == (0, 11))
+    replica.bytes(CONTROL_BYTES + 5, CONTROL_BYTES + 6)[0] ^= 1
+    world.replace(0)
+    told = world.meet(2)
+    assert steps(told) == {10}
+    assert all(Slot.open(file["resume"]["slot"]).mark == Mark(1, 10, r, 3) for r, file in enumerate(told))
+    for memory in world.memories:
+        assert memory is not None
+        assert all(mark.step <= 10 for _, mark in memory._pool.held()), "what is newer is forgotten"
+
+
+def test_an_agent_and_its_peer_that_are_lost_lead_to_storage(world: World) -> None:
+    world.save(world.meet(1), 10, 0)
+    world.replace(0)
+    world.replace(1)
+    assert [file["resume"] for file in world.meet(2)] == [{"tier": "storage"}] * 3
+
+
+@pytest.mark.parametrize("older", [0, 1])
+def test_beside_an_agent_that_knows_nothing_of_it_all_go_on_from_storage(world: World, older: int) -> None:
+    told = world.meet(1)
+    world.save(told, 10, 0)
+    world.memories[older] = None
+    told = world.meet(2)
+    assert [file["resume"]["tier"] for file in told if file] == ["storage"] * 2
+
+
+def test_a_round_after_a_round_without_a_checkpoint_goes_on_from_the_same(world: World) -> None:
+    world.save(world.meet(1), 10, 0)
+    assert steps(world.meet(2)) == {10}
+    told = world.meet(3)
+    assert steps(told) == {10}
+    world.save(told, 11, 1)
+    assert steps(world.meet(4)) == {11}
+
+
+def test_slots_that_have_no_room_are_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OomWatch, "limit_bytes", lambda _: 1 << 20)
+    with pytest.raises(
+        InvalidEnvironmentError, match="does not fit into the container's memory limit of 1 M"
+    ):
+        CheckpointMemory(environment(size=1 << 20), 1)
+    with pytest.raises(InvalidEnvironmentError, match="too little for 32 slots"):
+        CheckpointMemory(environment(size=1 << 20), 8)

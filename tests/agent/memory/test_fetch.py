@@ -1,0 +1,167 @@
+"""Slots that cross the network: whole and verified, or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from agent.memory.fetch import DamagedCopyError, FetchError, fetch, have_checked, offer
+from agent.memory.pool import Pool
+from agent.memory.server import SlotServer
+from agent.memory.slot import CONTROL_BYTES, Commit, Mark, Part, Slot, lay_out
+
+NBYTES = 20 << 20
+HEADER = lay_out([Part("weights", "uint8", (NBYTES,), NBYTES)])
+MARK = Mark(7, 120, 3, 8)
+
+
+class Peer:
+    def __init__(self) -> None:
+        self.pool = Pool(32 << 20, 1)
+        self.slot = self.pool.slots[0]
+        self.slot.tensor(HEADER.entries[0]).random_(256)
+        self.slot.commit(MARK, HEADER)
+        self.slot.sum_up()
+        self.offers: list[tuple[Mark, str]] = []
+        self.server = SlotServer(self.pool, "127.0.0.1", self._take)
+
+    def _take(self, mark: Mark, address: str) -> bool:
+        self.offers.append((mark, address))
+        return mark.step > 100
+
+
+@pytest.fixture
+def peer() -> Iterator[Peer]:
+    found = Peer()
+    yield found
+    found.server.close()
+    found.pool.close()
+
+
+@pytest.fixture
+def target() -> Slot:
+    return Slot(mmap.mmap(-1, 32 << 20))
+
+
+def test_what_comes_is_what_was_there(peer: Peer, target: Slot) -> None:
+    fetch(peer.server.address, MARK, target)
+    assert target.mark is None, "the caller seals it"
+    target.seal()
+    assert target.mark == MARK
+    assert target.tensor(HEADER.entries[0]).equal(peer.slot.tensor(HEADER.entries[0]))
+
+
+def test_a_flipped_bit_is_found(peer: Peer, target: Slot) -> None:
+    peer.slot.bytes(CONTROL_BYTES + NBYTES - 1, CONTROL_BYTES + NBYTES)[0] ^= 4
+    with pytest.raises(DamagedCopyError, match="weights is not what was written"):
+        fetch(peer.server.address, MARK, target)
+    have_checked(peer.server.address, MARK)
+    assert peer.slot.commit_word is Commit.DAMAGED
+    with pytest.raises(FetchError, match="it is not here"):
+        fetch(peer.server.address, MARK, target)
+
+
+def test_a_slot_that_is_whole_stays_whatever_a_peer_says(peer: Peer, target: Slot) -> None:
+    have_checked(peer.server.address, MARK)
+    fetch(peer.server.address, MARK, target)
+
+
+def test_a_header_that_cannot_be_read_is_damage(peer: Peer, target: Slot) -> None:
+    peer.slot.bytes(HEADER.end, HEADER.end + 8)[:] = bytes(8)
+    with pytest.raises(FetchError, match="it is not here"):
+        fetch(peer.server.address, MARK, target)
+    assert peer.slot.commit_word is Commit.DAMAGED
+
+
+def test_what_is_overwritten_meanwhile_is_found(peer: Peer, target: Slot) -> None:
+    chunks = iter(range(100))
+
+    def overwrite() -> bool:
+        if next(chunks) == 1:
+            peer.slot.begin()
+            peer.slot.tensor(HEADER.entries[0]).fill_(1)
+        return True
+
+    with pytest.raises(FetchError):
+        fetch(peer.server.address, MARK, target, goes_on=overwrite)
+
+
+def test_what_is_not_there_is_told(peer: Peer, target: Slot) -> None:
+    with pytest.raises(FetchError, match="it is not here"):
+        fetch(peer.server.address, Mark(7, 121, 3, 8), target)
+    peer.slot.begin()
+    with pytest.raises(FetchError, match="it is not here"):
+        fetch(peer.server.address, MARK, target)
+
+
+def test_a_slot_that_is_too_small_is_told(peer: Peer) -> None:
+    with pytest.raises(FetchError, match="do not fit into a slot"):
+        fetch(peer.server.address, MARK, Slot(mmap.mmap(-1, 1 << 20)))
+
+
+def test_a_fetch_that_is_not_wanted_any_more_ends(peer: Peer, target: Slot) -> None:
+    with pytest.raises(FetchError, match="not wanted"):
+        fetch(peer.server.address, MARK, target, goes_on=lambda: False)
+
+
+def test_a_range_is_served(peer: Peer) -> None:
+    host, port = peer.server.address.split(":")
+    with socket.create_connection((host, int(port)), 5) as connection, connection.makefile("rb") as answer:
+        request = {"round": 7, "step": 120, "rank": 3, "start": CONTROL_BYTES, "stop": CONTROL_BYTES + 9}
+        connection.sendall(json.dumps(request).encode() + b"\n")
+        assert json.loads(answer.readline()) == {"bytes": 9}
+        assert answer.read(9) == bytes(peer.slot.bytes(CONTROL_BYTES, CONTROL_BYTES + 9))
+
+
+@pytest.mark.parametrize("line", [b"\n", b"{}\n", b"[]\n", b"nonsense\n", b'{"offer": 3}\n', b"x" * 9_000])
+def test_nonsense_harms_nobody(peer: Peer, target: Slot, line: bytes) -> None:
+    host, port = peer.server.address.split(":")
+    with socket.create_connection((host, int(port)), 5) as connection:
+        connection.sendall(line)
+        connection.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(ConnectionResetError):
+            connection.recv(100)
+    fetch(peer.server.address, MARK, target)
+
+
+def test_an_offer_is_answered_when_it_is_held(peer: Peer) -> None:
+    assert offer(peer.server.address, MARK, "10.0.0.1:1", 5)
+    assert not offer(peer.server.address, Mark(7, 1, 3, 8), "10.0.0.1:1", 5)
+    assert peer.offers[0] == (MARK, "10.0.0.1:1")
+
+
+def test_an_offer_that_is_not_wanted_any_more_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent.memory.fetch.LOOK_SECONDS", 0.01)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(FetchError, match="has not answered"):
+            offer(address, MARK, "10.0.0.1:1", 600, lambda: False)
+
+
+def test_nobody_is_there(target: Slot) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with pytest.raises(FetchError, match="refused"):
+        fetch(f"127.0.0.1:{port}", MARK, target)
+    with pytest.raises(FetchError):
+        fetch("", MARK, target)
+
+
+def test_a_peer_that_goes_away_in_the_middle_is_told(peer: Peer, target: Slot) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def half() -> None:
+            connection, _ = server.accept()
+            connection.recv(4096)
+            connection.sendall(b'{"bytes": 100000}\n' + bytes(5_000))
+            connection.close()
+
+        threading.Thread(target=half, daemon=True).start()
+        with pytest.raises(FetchError):
+            fetch(f"127.0.0.1:{server.getsockname()[1]}", MARK, target)

@@ -1,0 +1,165 @@
+"""Ballots of several agents in one process, over real connections and real progress records."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from torch.distributed import HashStore  # type: ignore[attr-defined]
+
+from agent.supervision.ballot import KEY, Ballot, ProcessWords, announce, connect
+from agent.supervision.vote import Agreed
+from crds.protocol import BOUNDARY, GO_ON, ORDER, PROGRESS_FORMAT, SPEAKS, KeptIn, leave_at
+
+SIZE = 3
+
+
+class Round:
+    """The ballots of all agents, each with two processes that have ended some steps."""
+
+    def __init__(self, folder: Path, address: str = "127.0.0.1") -> None:
+        self.store = HashStore()
+        self.listener = announce(self.store, address)
+        assert self.listener is not None
+        self.lines = [self.listener, *(connect(self.store, rank) for rank in range(1, SIZE))]
+        self.records = [[folder / f"{rank}.{local}" for local in range(2)] for rank in range(SIZE)]
+        self.ballots = []
+        for rank, line in enumerate(self.lines):
+            assert line is not None
+            for local, path in enumerate(self.records[rank]):
+                path.write_bytes(bytes(struct.calcsize(PROGRESS_FORMAT)))
+                self.write(rank, local, SPEAKS, 1)
+                self.write(rank, local, BOUNDARY, 10 + rank + local)
+            self.ballots.append(Ballot(rank, SIZE, line, ProcessWords(self.records[rank])))
+        self.closed: set[int] = set()
+        self.look()
+
+    def write(self, rank: int, local: int, word: int, value: int) -> None:
+        with self.records[rank][local].open("r+b") as file:
+            file.seek(8 * word)
+            file.write(struct.pack("q", value))
+
+    def orders(self, rank: int) -> list[int]:
+        return [struct.unpack_from("q", path.read_bytes(), 8 * ORDER)[0] for path in self.records[rank]]
+
+    def look(self) -> None:
+        for rank, ballot in enumerate(self.ballots):
+            if rank not in self.closed:
+                ballot.look(all_live=True)
+
+    def look_until(self, what: Callable[[], bool], within_seconds: float = 5.0) -> float:
+        """How long it took."""
+        begun_at = time.monotonic()
+        while not what():
+            assert time.monotonic() - begun_at < within_seconds
+            self.look()
+        return time.monotonic() - begun_at
+
+    def agreed(self) -> set[Agreed | None]:
+        return {ballot.agreed for ballot in self.ballots}
+
+    def close(self, rank: int) -> None:
+        if rank not in self.closed:
+            self.closed.add(rank)
+            self.ballots[rank].close()
+
+
+@pytest.fixture
+def round_(tmp_path: Path) -> Iterator[Round]:
+    made = Round(tmp_path)
+    yield made
+    for rank in range(SIZE):
+        made.close(rank)
+
+
+@pytest.mark.parametrize("asking", range(SIZE))
+def test_all_agree_on_the_step_after_the_highest(round_: Round, asking: int) -> None:
+    round_.look_until(lambda: True)
+    round_.ballots[asking].ask(KeptIn.MEMORY)
+    seconds = round_.look_until(lambda: None not in round_.agreed())
+    print(f"agreed after {seconds * 1000:.1f} ms")
+    assert round_.agreed() == {Agreed(14, KeptIn.MEMORY)}
+    for rank in range(SIZE):
+        assert round_.orders(rank) == [leave_at(14, KeptIn.MEMORY)] * 2
+    assert not round_.ballots[0].has_arrived(0)
+    round_.write(0, 0, BOUNDARY, 14)
+    assert round_.ballots[0].has_arrived(0)
+    round_.close(0)
+    assert round_.orders(0) == [leave_at(14, KeptIn.MEMORY)] * 2, "what was agreed stays"
+
+
+def test_a_process_that_takes_no_part_calls_the_vote_off(round_: Round) -> None:
+    round_.write(1, 1, SPEAKS, 0)
+    round_.ballots[2].ask(KeptIn.STORAGE)
+    round_.look_until(lambda: not any(ballot.is_open for ballot in round_.ballots))
+    assert [round_.orders(rank) for rank in range(SIZE)] == [[GO_ON] * 2] * SIZE
+
+
+@pytest.mark.parametrize("lost", range(1, SIZE))
+def test_an_agent_that_is_lost_holds_nobody(round_: Round, lost: int) -> None:
+    round_.ballots[0].ask(KeptIn.STORAGE)
+    for rank in {*range(SIZE)} - {lost}:
+        round_.ballots[rank].look(all_live=True)
+    assert min(round_.orders(0)) < GO_ON
+    round_.close(lost)
+    round_.look_until(lambda: not any(ballot.is_open for ballot in round_.ballots))
+    assert [round_.orders(rank) for rank in range(SIZE)] == [[GO_ON] * 2] * SIZE
+    round_.ballots[0].ask(KeptIn.STORAGE)
+    round_.look_until(lambda: not round_.ballots[0].is_open)
+
+
+def test_without_rank_0_there_are_no_votes(round_: Round) -> None:
+    round_.ballots[1].ask(KeptIn.STORAGE)
+    round_.look_until(lambda: min(round_.orders(1)) < GO_ON)
+    round_.closed.add(2)  # never answers
+    round_.close(0)
+    round_.look_until(lambda: not round_.ballots[1].is_open)
+    assert round_.orders(1) == [GO_ON] * 2
+    round_.closed.discard(2)
+
+
+@pytest.mark.parametrize(
+    "said", [b"GET / HTTP/1.1\r\nHost: 10.0.0.1\r\n\r\n" * 4, struct.pack("!4q", 1, 0, 0, 1), b"\0" * 7]
+)
+def test_strangers_change_nothing(round_: Round, said: bytes) -> None:
+    listener = round_.lines[0]
+    assert listener is not None
+    with socket.create_connection(listener.getsockname()) as stranger:
+        stranger.sendall(said)
+        round_.look()
+        round_.look()
+        assert not any(ballot.is_open for ballot in round_.ballots)
+        round_.ballots[1].ask(KeptIn.MEMORY)
+        round_.look_until(lambda: None not in round_.agreed())
+
+
+def test_a_single_agent_agrees_with_itself(tmp_path: Path) -> None:
+    listener = announce(HashStore(), "127.0.0.1")
+    assert listener is not None
+    record = tmp_path / "record"
+    record.write_bytes(struct.pack(PROGRESS_FORMAT, *[0] * SPEAKS, 1, 41, 0, 0))
+    ballot = Ballot(0, 1, listener, ProcessWords([record]))
+    ballot.ask(KeptIn.STORAGE)
+    while ballot.agreed is None:
+        ballot.look(all_live=True)
+    assert ballot.agreed == Agreed(42, KeptIn.STORAGE)
+    ballot.close()
+
+
+def test_a_round_whose_rank_0_is_of_an_older_dlr_has_no_votes() -> None:
+    assert connect(HashStore(), 1) is None
+
+
+def test_an_address_that_is_gone_is_no_reason_to_stop() -> None:
+    store = HashStore()
+    listener = announce(store, "127.0.0.1")
+    assert listener is not None
+    listener.close()
+    assert connect(store, 1) is None
+    store.set(KEY, "nonsense")
+    assert connect(store, 1) is None
+    assert announce(store, "203.0.113.7") is None

@@ -1,0 +1,184 @@
+"""Agents whose training processes leave by vote: real ones, with gloo."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+from tests.agent.conftest import Agents, training_processes
+from tests.agent.fake_cluster import FakeCluster
+
+TRAIN = """
+import json, os, signal, sys, time
+from datetime import timedelta
+from pathlib import Path
+import torch, torch.distributed as dist
+from dlr.checkpoint import leaving
+
+out = Path(os.environ["OUT"])
+dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+rank = dist.get_rank()
+signal.signal(signal.SIGTERM, lambda *_: (print(f"rank {rank} got SIGTERM", flush=True), os._exit(143)))
+if os.environ.get("MUTE") != str(rank):
+    leaving.take_part()
+state = out / "state.json"
+first = json.loads(state.read_text())["step"] + 1 if state.exists() else 0
+print(f"rank {rank} of {dist.get_world_size()} begins with step {first}", flush=True)
+for step in range(first, 100_000):
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    time.sleep(0.01 + 0.01 * rank)
+    with (out / f"steps.{rank}").open("a") as file:
+        file.write(f"{step}\\n")
+    tier = leaving.boundary(step)
+    if tier is not None:
+        print(f"rank {rank} leaves after step {step} for {tier}", flush=True)
+        if rank == 0:
+            state.write_text(json.dumps({"step": step}))
+        time.sleep(float(os.environ.get("SAVE_SECONDS", "0")) * rank)
+        if (out / "fail").exists():
+            raise RuntimeError("the save failed")
+        leaving.leave()
+"""
+
+
+def start(cluster: FakeCluster, agents: Agents, **environ: str) -> list[subprocess.Popen[bytes]]:
+    """Two agents with one process each, that train."""
+    script = agents.script(TRAIN)
+    running = [agents.start(index, script, warm=True, **environ) for index in range(2)]
+    cluster.wait_state({0: "Ready", 1: "Ready"}, 0)
+    cluster.form([0, 1])
+    for index in range(2):
+        agents.wait_log(index, f"rank {index} of 2 begins with step 0")
+    wait_steps(agents, 10)
+    return running
+
+
+def wait_steps(agents: Agents, count: int) -> None:
+    deadline = time.monotonic() + 30
+    while min((len(steps(agents, rank)) for rank in range(2)), default=0) < count:
+        assert time.monotonic() < deadline, agents.log(0) + agents.log(1)
+        time.sleep(0.02)
+
+
+def steps(agents: Agents, rank: int) -> list[int]:
+    file = agents.directory / f"steps.{rank}"
+    return [int(line) for line in file.read_text().split()] if file.exists() else []
+
+
+def left_after(agents: Agents, tier: str) -> int:
+    """The step after which both left, as they say, and as they have noted; no step was made twice."""
+    agents.wait_log(0, "rank 0 leaves after")
+    step = max(steps(agents, 0))
+    for rank in range(2):
+        agents.wait_log(rank, f"rank {rank} leaves after step {step} for {tier}")
+        assert steps(agents, rank) == list(range(step + 1))
+        assert "got SIGTERM" not in agents.log(rank)
+    return step
+
+
+def test_a_planned_world_begins_where_all_have_left(cluster: FakeCluster, agents: Agents) -> None:
+    start(cluster, agents)
+    formed_at = time.monotonic()
+    cluster.form([0, 1])
+    agents.wait_log(0, "rank 0 leaves after")
+    cluster.wait_state({0: "Running", 1: "Running"}, 2)
+    print(f"all run again after {time.monotonic() - formed_at:.3f} s")
+    first = int(agents.log(0).rpartition("leaves after step ")[2].split()[0]) + 1
+    for index in range(2):
+        agents.wait_log(index, f"rank {index} of 2 begins with step {first}")
+        assert f"rank {index} leaves after step {first - 1} for memory" in agents.log(index)
+        assert "got SIGTERM" not in agents.log(index)
+    wait_steps(agents, first + 5)
+    for rank in range(2):
+        made = steps(agents, rank)
+        assert made == list(range(len(made))), "a step was made twice"
+
+
+@pytest.mark.parametrize(("asked", "signum"), [(0, signal.SIGTERM), (1, signal.SIGTERM), (1, signal.SIGUSR1)])
+def test_a_signal_to_one_agent_has_all_leave_after_the_same_step(
+    cluster: FakeCluster, agents: Agents, asked: int, signum: signal.Signals
+) -> None:
+    running = start(cluster, agents, SAVE_SECONDS="0.5")
+    os.kill(running[asked].pid, signum)
+    step = left_after(agents, "storage")
+    assert running[asked].wait(20) == 143
+    other = 1 - asked
+    cluster.wait_state({other: "Ready"}, 1)
+    for index, state in ((asked, "Stopped"), (other, "Ready")):
+        agent = cluster.agent(index)
+        assert (agent["state"], agent["departure"]) == (state, {"round": 1, "step": step})
+        assert not agent.get("failure")
+    assert running[other].poll() is None
+
+
+def test_a_second_signal_ends_nobody_who_saves(cluster: FakeCluster, agents: Agents) -> None:
+    running = start(cluster, agents, SAVE_SECONDS="1")
+    os.kill(running[1].pid, signal.SIGUSR1)
+    agents.wait_log(1, "rank 1 leaves after")
+    os.kill(running[1].pid, signal.SIGTERM)
+    step = left_after(agents, "storage")
+    assert running[1].wait(20) == 143
+    assert cluster.agent(1)["departure"] == {"round": 1, "step": step}
+
+
+def test_a_suspended_job_leaves_for_storage(cluster: FakeCluster, agents: Agents) -> None:
+    running = start(cluster, agents)
+    cluster.publish(phase="Suspended")
+    left_after(agents, "storage")
+    assert [agent.wait(20) for agent in running] == [143, 143]
+
+
+@pytest.mark.parametrize("mute", ["0", "1"])
+def test_where_one_rank_takes_no_part_all_are_stopped_as_ever(
+    cluster: FakeCluster, agents: Agents, mute: str
+) -> None:
+    running = start(cluster, agents, MUTE=mute)
+    begun_at = time.monotonic()
+    cluster.publish(phase="Suspended")
+    assert [agent.wait(20) for agent in running] == [143, 143]
+    assert time.monotonic() - begun_at < 5
+    assert "leaves after" not in agents.log(0) + agents.log(1)
+    assert "got SIGTERM" in agents.log(0) + agents.log(1)
+
+
+def test_an_agent_that_never_answers_holds_the_others_for_a_while_only(
+    cluster: FakeCluster, agents: Agents
+) -> None:
+    running = start(cluster, agents)
+    os.kill(running[1].pid, signal.SIGSTOP)
+    begun_at = time.monotonic()
+    os.kill(running[0].pid, signal.SIGTERM)
+    assert running[0].wait(30) == 143
+    seconds = time.monotonic() - begun_at
+    os.kill(running[1].pid, signal.SIGCONT)
+    print(f"stopped after {seconds:.1f} s")
+    assert seconds < 15
+    assert "leaves after" not in agents.log(0)
+    assert cluster.agent(0)["state"] == "Stopped"
+    assert not cluster.agent(0).get("departure")
+
+
+def test_a_process_that_fails_as_it_leaves_is_a_failure(cluster: FakeCluster, agents: Agents) -> None:
+    running = start(cluster, agents)
+    (agents.directory / "fail").touch()
+    os.kill(running[1].pid, signal.SIGUSR1)
+    cluster.wait(lambda: cluster.agent(0)["state"] == "Failed", "the failure", 10)
+    assert "the save failed" in cluster.agent(0)["failure"]["message"]
+
+
+def test_a_process_that_is_killed_meanwhile_holds_nobody(cluster: FakeCluster, agents: Agents) -> None:
+    running = start(cluster, agents)
+    (process,) = training_processes(running[1].pid)
+    os.kill(process, signal.SIGKILL)
+    begun_at = time.monotonic()
+    os.kill(running[0].pid, signal.SIGTERM)
+    assert running[0].wait(20) == 143
+    assert time.monotonic() - begun_at < 5
+    cluster.wait(lambda: cluster.agent(1)["state"] == "Failed", "the failure", 10)
+    assert cluster.agent(1)["failure"]["signal"] == "SIGKILL"
+    assert not cluster.agent(1).get("departure")

@@ -1,0 +1,98 @@
+"""States whose content follows from a step, and what tells whether they are whole."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from agent.memory.slot import Mark, Slot
+from dlr.checkpoint.memory import OwnSlot, Writer, private_slot
+from dlr.checkpoint.request import Request
+from dlr.checkpoint.state import capture, restore
+
+
+def state(step: int, size: int = 5_000) -> dict[str, Any]:
+    """A module and an optimizer that look as if `step` steps had been made."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    model.register_buffer("large", torch.zeros(size))
+    optimizer = torch.optim.AdamW(model.parameters())
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    made = {"model": model, "optimizer": optimizer, "step": step}
+    set_step(made, step)
+    return made
+
+
+def set_step(made: dict[str, Any], step: int) -> None:
+    with torch.no_grad():
+        for tensor in tensors(made):
+            tensor.fill_(step % 100_003)
+    made["step"] = step
+
+
+def tensors(made: dict[str, Any]) -> list[torch.Tensor]:
+    optimizer = made["optimizer"]
+    kept = [value for values in optimizer.state.values() for value in values.values()]
+    return [*made["model"].state_dict().values(), *kept]
+
+
+def assert_whole(made: dict[str, Any], step: int) -> None:
+    assert made["step"] == step
+    for tensor in tensors(made):
+        assert (tensor == step % 100_003).all()
+
+
+def load(made: dict[str, Any], slot: Slot) -> None:
+    slot.verify()
+    own = OwnSlot(slot)
+    restore(made, own.values, own.rng, own.parts, own.fill)
+
+
+def saved(made: dict[str, Any], mark: Mark) -> Slot:
+    """A slot with that state and its sums."""
+    slot = private_slot(capture(made))
+    write(slot, made, mark)
+    return slot
+
+
+def write(slot: Slot, made: dict[str, Any], mark: Mark) -> None:
+    """Save that state into a slot, with its sums."""
+    writer = Writer([slot])
+    writer.save(mark, capture(made))
+    writer.close()
+
+
+def request(slot: Slot | str, mark: Mark, path: Path, keep: int | None = 2, job: str = "") -> Request:
+    return Request(
+        slot if isinstance(slot, str) else slot.path,
+        mark.step,
+        mark.round,
+        mark.rank,
+        mark.world_size,
+        str(path),
+        f"try{mark.round}",
+        job,
+        keep,
+    )
+
+
+def fork(child: Any) -> int:
+    """Run it in a process of its own, which ends when it returns."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            child()
+            os._exit(0)
+        except BaseException:
+            import traceback
+
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+    return pid

@@ -1,0 +1,228 @@
+"""What is decided without I/O: the interval, who writes what, how a state lies in a slot."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from agent.memory.slot import Mark
+from dlr.checkpoint import interval
+from dlr.checkpoint.interval import LARGEST_SHARE, Pace, best_interval, next_interval
+from dlr.checkpoint.memory import Layout
+from dlr.checkpoint.plan import Piece, divide
+from dlr.checkpoint.state import MismatchError, capture, restore
+from tests.checkpoint.states import assert_whole, load, saved, set_step, state
+
+many = settings(max_examples=100, deadline=None)
+seconds = st.floats(1e-6, 1e4)
+failures = st.floats(1e-6, 100)
+
+
+@many
+@given(stall=seconds, step=seconds, failures=failures)
+def test_the_interval_is_a_power_of_two_that_costs_no_more_than_its_share(
+    stall: float, step: float, failures: float
+) -> None:
+    found = best_interval(stall, step, failures)
+    assert found & (found - 1) == 0
+    assert stall / (found * step) <= LARGEST_SHARE * 1.0001 or found == interval.LARGEST
+    daly = math.sqrt(2 * stall * 3600 / failures)
+    assert found * step <= 2 * max(daly, stall / LARGEST_SHARE, step) * 1.0001
+
+
+@many
+@given(stall=seconds, step=seconds, failures=failures)
+def test_more_failures_never_mean_fewer_checkpoints(stall: float, step: float, failures: float) -> None:
+    assert best_interval(stall, step, failures * 2) <= best_interval(stall, step, failures)
+    assert best_interval(stall * 2, step, failures) >= best_interval(stall, step, failures)
+
+
+@many
+@given(exponents=st.lists(st.integers(0, 20), min_size=1, max_size=30))
+def test_a_rank_that_missed_one_decision_keeps_every_other_step_in_common(
+    exponents: list[int],
+) -> None:
+    present = interval.FIRST
+    for exponent in exponents:
+        before, present = present, next_interval(present, 2**exponent)
+        assert max(before, present) <= 2 * min(before, present)
+        assert max(before, present) % min(before, present) == 0
+
+
+class Board(dict[str, bytes]):
+    def set(self, key: str, value: str) -> None:
+        self[key] = value.encode()
+
+    def get(self, key: str) -> bytes:  # type: ignore[override]
+        if key not in self:
+            raise RuntimeError("nobody has said so")
+        return self[key]
+
+
+@settings(max_examples=30, deadline=None)
+@given(data=st.data(), ranks=st.integers(2, 4), start=st.integers(0, 50))
+def test_all_ranks_save_the_same_steps_whatever_each_measures(
+    data: st.DataObject, ranks: int, start: int
+) -> None:
+    board = Board()
+    paces = [Pace(rank, board, None) for rank in range(ranks)]
+    for step in range(start + 1, start + 300):
+        for pace in paces[1:]:
+            pace.trained(data.draw(st.floats(1e-3, 1)) if step % 40 == 0 else 0.1, False)
+        paces[0].trained(0.1, False)
+        if step % 5 == 0:
+            paces[0].stalled(1e-3)
+        assert len({pace.is_due(step) for pace in paces}) == 1
+    assert paces[0].interval > interval.FIRST
+
+
+def piece(name: str, offset: int, sum_: int, rows: int = 2) -> Piece:
+    return Piece(name, "float32", (rows, 1), (8, 1), (offset, 0), 4 * rows, sum_)
+
+
+@many
+@given(
+    st.lists(
+        st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from([0, 2, 4]), st.integers(0, 1))), max_size=5
+    )
+)
+def test_each_piece_is_written_once_by_a_rank_that_has_it(held: list[list[tuple[str, int, int]]]) -> None:
+    pieces = [
+        list({(name, offset): piece(name, offset, sum_) for name, offset, sum_ in of_rank}.values())
+        for of_rank in held
+    ]
+    written = divide(pieces)
+    assert all(set(mine) <= set(having) for mine, having in zip(written, pieces, strict=True))
+    places = [mine.place for of_rank in written for mine in of_rank]
+    assert len(places) == len(set(places))
+    assert set(places) == {one.place for of_rank in pieces for one in of_rank}
+
+
+def test_equal_pieces_are_shared_out_and_different_ones_are_those_of_the_lowest_rank() -> None:
+    same = [piece("a", offset, 7) for offset in (0, 2, 4, 6)]
+    assert [len(mine) for mine in divide([same, same])] == [2, 2]
+    assert divide([[piece("b", 0, 1)], [piece("b", 0, 2)]])[0] == [piece("b", 0, 1)]
+
+
+trees = st.recursive(
+    st.none()
+    | st.integers()
+    | st.text(max_size=3)
+    | st.sampled_from([torch.float32, torch.int8, torch.bool]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.tuples(inner, inner)
+        | st.dictionaries(st.text("xyz", min_size=1, max_size=2) | st.integers(0, 5), inner, max_size=3)
+    ),
+    max_leaves=12,
+)
+
+
+def with_tensors(tree: Any) -> Any:
+    if isinstance(tree, torch.dtype):
+        return torch.arange(6).to(tree).view(2, 3)
+    if isinstance(tree, dict):
+        return {key: with_tensors(value) for key, value in tree.items()}
+    return type(tree)(map(with_tensors, tree)) if isinstance(tree, (list, tuple)) else tree
+
+
+def assert_equal(a: Any, b: Any) -> None:
+    assert type(a) is type(b)
+    if isinstance(a, torch.Tensor):
+        assert a.dtype == b.dtype and torch.equal(a, b)
+    elif isinstance(a, dict):
+        assert list(a) == list(b)
+        for key in a:
+            assert_equal(a[key], b[key])
+    elif isinstance(a, (list, tuple)):
+        assert len(a) == len(b)
+        for one, other in zip(a, b, strict=True):
+            assert_equal(one, other)
+    else:
+        assert a == b
+
+
+@many
+@given(tree=trees, other=trees)
+def test_any_nest_of_values_and_tensors_comes_back_as_it_was(tree: Any, other: Any) -> None:
+    slot = saved({"value": with_tensors(tree)}, Mark(1, 1, 0, 1))
+    into = {"value": with_tensors(other)}
+    try:
+        load(into, slot)
+    except MismatchError:
+        assert isinstance(tree, (list, tuple, dict)) or tree != other
+        return
+    assert_equal(into["value"], with_tensors(tree))
+    slot.close()
+
+
+def test_module_and_optimizer_come_back_in_place_and_random_numbers_too() -> None:
+    made = state(5)
+    torch.manual_seed(3)
+    slot = saved(made, Mark(1, 5, 0, 1))
+    expected = torch.rand(3)
+    fresh = state(0)
+    weight = fresh["model"][0].weight
+    load(fresh, slot)
+    assert_whole(fresh, 5)
+    assert fresh["model"][0].weight is weight
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_another_model_is_refused_with_a_sentence() -> None:
+    slot = saved({"model": nn.Linear(2, 2)}, Mark(1, 5, 0, 1))
+    with pytest.raises(MismatchError, match="only the checkpoint has model"):
+        load({"model": nn.Linear(2, 2, bias=False)}, slot)
+    with pytest.raises(MismatchError, match=r"model.weight is float32\[2, 2\] in the checkpoint"):
+        load({"model": nn.Linear(3, 2)}, slot)
+    with pytest.raises(MismatchError, match="the checkpoint has model, and the state has net"):
+        load({"net": nn.Linear(2, 2)}, slot)
+
+
+def test_the_layout_is_kept_until_the_state_has_another_form() -> None:
+    made = state(1)
+    layout = Layout(capture(made))
+    set_step(made, 99_999)
+    assert layout.fits(capture(made))
+    made["note"] = "x" * 10_000
+    assert not layout.fits(capture(made))
+    assert not Layout(capture(state(1))).fits(capture(state(1, 5_001)))
+
+
+class Compiled(nn.Module):
+    """As torch.compile wraps a module, without the seconds that it takes to import."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self._orig_mod = model
+
+
+def test_a_compiled_model_has_the_names_of_what_it_wraps() -> None:
+    model = nn.Linear(2, 2)
+    wrapped = Compiled(model)
+    optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1, momentum=0.9)
+    optimizer.zero_grad()
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    names = set(capture({"model": wrapped, "optimizer": optimizer}).tensors)
+    assert names == {
+        "model.weight",
+        "model.bias",
+        "optimizer.state.weight.momentum_buffer",
+        "optimizer.state.bias.momentum_buffer",
+    }
+
+
+def test_restore_does_not_touch_what_does_not_fit() -> None:
+    made = {"model": nn.Linear(2, 2)}
+    before = made["model"].weight.clone()
+    captured = capture({"model": nn.Linear(3, 2)})
+    with pytest.raises(MismatchError):
+        restore(made, captured.pickles["dlr.values"], None, [], lambda targets: None)
+    assert torch.equal(made["model"].weight, before)

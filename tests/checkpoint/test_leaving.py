@@ -1,0 +1,115 @@
+"""The end of a step, as a training process sees it."""
+
+from __future__ import annotations
+
+import gc
+import struct
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from crds.protocol import (
+    BOUNDARY,
+    ENV_PROGRESS_FILE,
+    EXIT_LEFT,
+    GO_ON,
+    KEEPS_IN,
+    ORDER,
+    PROGRESS_FORMAT,
+    SPEAKS,
+    KeptIn,
+    hold_until,
+    leave_at,
+)
+from dlr import progress
+from dlr.checkpoint import leaving
+
+
+class Record:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.write_bytes(bytes(struct.calcsize(PROGRESS_FORMAT)))
+
+    def __getitem__(self, word: int) -> int:
+        return int(struct.unpack_from("q", self.path.read_bytes(), 8 * word)[0])
+
+    def __setitem__(self, word: int, value: int) -> None:
+        with self.path.open("r+b") as file:
+            file.seek(8 * word)
+            file.write(struct.pack("q", value))
+
+
+@pytest.fixture
+def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Record:
+    made = Record(tmp_path / "record")
+    monkeypatch.setenv(ENV_PROGRESS_FILE, str(made.path))
+    monkeypatch.setattr(progress, "_slot", None)
+    return made
+
+
+def test_a_step_without_a_vote_tells_that_it_has_ended(record: Record) -> None:
+    leaving.take_part()
+    assert (record[SPEAKS], record[BOUNDARY], record[KEEPS_IN]) == (1, -1, KeptIn.MEMORY)
+    assert leaving.boundary(0) is None
+    assert leaving.boundary(7) is None
+    assert record[BOUNDARY] == 7
+    leaving.take_part("storage")
+    assert (record[BOUNDARY], record[KEEPS_IN]) == (7, KeptIn.STORAGE)
+
+
+@pytest.mark.parametrize("tier", KeptIn)
+def test_it_leaves_after_the_agreed_step_or_the_first_beyond(record: Record, tier: KeptIn) -> None:
+    record[ORDER] = leave_at(8, tier)
+    assert leaving.boundary(7) is None
+    assert leaving.boundary(8) == tier.name.lower()
+    assert leaving.boundary(10) == tier.name.lower()
+    with pytest.raises(SystemExit) as ended:
+        leaving.leave()
+    gc.unfreeze()  # this process goes on
+    assert ended.value.code == EXIT_LEFT
+
+
+@pytest.mark.parametrize(("order", "answer"), [(GO_ON, None), (leave_at(5, KeptIn.MEMORY), "memory")])
+def test_it_waits_while_it_is_held_without_burning_a_core(
+    record: Record, order: int, answer: str | None
+) -> None:
+    record[ORDER] = hold_until(time.monotonic() + 60)
+    threading.Timer(0.5, record.__setitem__, (ORDER, order)).start()
+    begun_at, used = time.monotonic(), time.thread_time()
+    assert leaving.boundary(5) == answer
+    assert record[BOUNDARY] == 5
+    assert time.monotonic() - begun_at >= 0.4
+    assert time.thread_time() - used < 0.2
+
+
+def test_it_goes_on_when_its_agent_says_no_more(record: Record) -> None:
+    record[ORDER] = hold_until(time.monotonic() + 0.2)
+    begun_at = time.monotonic()
+    assert leaving.boundary(5) is None
+    assert 0.1 < time.monotonic() - begun_at < 30
+
+
+def test_outside_of_dlr_and_under_an_older_agent_nothing_happens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(ENV_PROGRESS_FILE, raising=False)
+    monkeypatch.setattr(progress, "_slot", None)
+    leaving.take_part()
+    assert leaving.boundary(5) is None
+    older = tmp_path / "record"
+    older.write_bytes(bytes(12 * 8))
+    monkeypatch.setenv(ENV_PROGRESS_FILE, str(older))
+    monkeypatch.setattr(progress, "_slot", None)
+    leaving.take_part()
+    assert leaving.boundary(5) is None
+    assert older.read_bytes() == bytes(12 * 8)
+
+
+def test_the_words_are_those_of_the_protocol() -> None:
+    words = leaving._SPEAKS, leaving._BOUNDARY, leaving._ORDER, leaving._KEEPS_IN
+    assert words == (SPEAKS, BOUNDARY, ORDER, KEEPS_IN)
+    assert struct.calcsize(PROGRESS_FORMAT) == 8 * leaving._WORDS
+    assert {number: tier.upper() for number, tier in leaving._TIERS.items()} == {t: t.name for t in KeptIn}
+    assert leaving.EXIT_LEFT == EXIT_LEFT

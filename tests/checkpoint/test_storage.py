@@ -1,0 +1,185 @@
+"""Storage and other Pods' slots: who may use a path, what fails in between, what is kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+
+from agent.memory.pool import Pool
+from agent.memory.server import SlotServer
+from agent.memory.slot import Commit, DamagedError, Mark, Slot
+from dlr.checkpoint import Checkpointer, storage
+from dlr.checkpoint.choosing import choose
+from dlr.checkpoint.memory import Writer, private_slot
+from dlr.checkpoint.persistence import Saver
+from dlr.checkpoint.reading import in_slots
+from dlr.checkpoint.saver import SaveError, persist
+from dlr.checkpoint.state import capture, restore
+from dlr.checkpoint.storage import StorageError
+from dlr.checkpoint.surroundings import MemoryResume, Surroundings
+from tests.checkpoint.states import assert_whole, request, saved, set_step, state, write
+
+
+def save(path: Path, step: int, job: str = "", keep: int | None = 2, round: int = 1) -> None:
+    mark = Mark(round, step, 0, 1)
+    slot = saved(state(step), mark)
+    persist(request(slot, mark, path, keep, job), lambda: None)
+    slot.close()
+
+
+def here(job: str = "") -> Surroundings:
+    return Surroundings(0, 1, job, "a")
+
+
+def test_memory_gives_way_to_what_is_newer_in_storage_and_whole(tmp_path: Path) -> None:
+    save(tmp_path, 5)
+    save(tmp_path, 9)
+    assert (manifest := choose(tmp_path, here(), beyond=8)) is not None and manifest.step == 9
+    assert choose(tmp_path, here(), beyond=9) is None
+    (tmp_path / "step-9" / ".metadata").unlink()
+    assert choose(tmp_path, here(), beyond=8) is None, "step 5 is older than what memory has"
+    assert choose(tmp_path, Surroundings(0, 2, "", "a"), beyond=3) is None, "two ranks that cannot agree"
+    (tmp_path / "file").touch()
+    assert choose(tmp_path / "file", here(), beyond=8) is None, "storage that is away"
+
+
+def test_a_path_that_two_jobs_share_is_refused_with_both_names(tmp_path: Path) -> None:
+    assert choose(tmp_path, here("ns/one")) is None
+    with pytest.raises(
+        StorageError, match="has the checkpoints of job ns/one, and this is job ns/two: give each"
+    ):
+        choose(tmp_path, here("ns/two"))
+    assert choose(tmp_path, here("ns/one")) is None
+    assert choose(tmp_path, here()) is None
+
+
+def test_a_checkpoint_of_another_job_is_refused_where_nobody_has_claimed_the_path(tmp_path: Path) -> None:
+    save(tmp_path, 1, "ns/one")
+    with pytest.raises(StorageError, match="job ns/one"):
+        choose(tmp_path, here("ns/two"))
+
+
+def test_storage_that_is_away_fails_a_save_and_takes_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "mount" / "run"
+    (tmp_path / "mount").write_text("not there")
+    with pytest.raises(NotADirectoryError):
+        save(path, 1)
+    with pytest.raises(StorageError, match="cannot be listed"):
+        choose(path, here())
+    (tmp_path / "mount").unlink()
+    save(path, 2)
+    assert (manifest := choose(path, here())) is not None and manifest.step == 2
+
+
+def test_as_many_stay_as_are_to_be_kept_and_nothing_of_what_was_never_complete(tmp_path: Path) -> None:
+    (tmp_path / ".step-1.other").mkdir()
+    for step in (10, 9, 11, 12):
+        save(tmp_path, step, keep=2)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["step-11", "step-12"]
+    save(tmp_path, 12, keep=None, round=2)
+    assert storage.steps_in(tmp_path) == [12, 11]
+
+
+def test_a_rank_that_gives_up_is_not_waited_for(tmp_path: Path) -> None:
+    mark = Mark(1, 3, 0, 2)
+    working = storage.working_folder(tmp_path, 3, "try1")
+    working.mkdir()
+    (working / "gave-up-1").write_text("no room")
+    with pytest.raises(SaveError, match="rank 1 has not saved it: no room"):
+        persist(request(saved(state(3), mark), mark, tmp_path), lambda: None)
+    assert storage.steps_in(tmp_path) == []
+
+
+def test_torch_alone_reads_what_was_saved(tmp_path: Path) -> None:
+    save(tmp_path, 6)
+    fresh = state(0)
+    nested = {"model": fresh["model"].state_dict(), "step": 0}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dcp.load(nested, checkpoint_id=tmp_path / "step-6")
+    assert nested["step"] == 6
+    assert all((tensor == 6).all() for tensor in nested["model"].values())
+
+
+def test_a_saver_that_was_killed_is_started_again(tmp_path: Path) -> None:
+    saver, mark = Saver(), Mark(1, 4, 0, 1)
+    saver.start()
+    assert saver._process is not None
+    os.kill(saver._process.pid, signal.SIGKILL)
+    saver._process.wait()
+    read = threading.Event()
+    assert saver.save(request(saved(state(4), mark), mark, tmp_path), read.set) is None
+    assert read.is_set() and storage.steps_in(tmp_path) == [4]
+    saver.close()
+
+
+def test_a_state_that_cannot_be_saved_or_does_not_fit_ends_no_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    descriptor = os.memfd_create("small")
+    os.ftruncate(descriptor, 8192)
+    told = {"round": 1, "slots": [f"/proc/self/fd/{descriptor}"], "resume": {"tier": "storage"}}
+    (tmp_path / "file").write_text(json.dumps(told))
+    monkeypatch.setenv("DLR_CHECKPOINT_FILE", str(tmp_path / "file"))
+    made = state(1)
+    checkpointer = Checkpointer(tmp_path / "path", made, every=1, persist_every=None)
+    assert checkpointer.load() == 0
+    made["lambda"] = lambda: None
+    checkpointer.step(1)
+    assert "step 1 is not saved: " in caplog.text
+    del made["lambda"]
+    checkpointer.step(2)
+    checkpointer.step(3)
+    assert caplog.text.count("there are no more checkpoints in memory: the state needs") == 1
+    checkpointer.close()
+
+
+def test_slots_of_another_world_are_read_from_other_pods_and_verified() -> None:
+    torch.manual_seed(1)
+    pool = Pool(3 << 18, 3)
+    for rank, slot in enumerate(pool.slots):
+        write(slot, state(9), Mark(2, 9, rank, 3))
+    server = SlotServer(pool, "127.0.0.1", lambda *_: False)
+    address = f"tcp://{server.address}"
+    shards = {0: address, 1: pool.slots[1].path, 2: address}
+    source = in_slots(MemoryResume(2, 9, 3, None, shards), 1)
+    loaded = state(0)
+    restore(loaded, source.values, source.rng, source.parts, source.fill)
+    assert_whole(loaded, 9)
+    with pytest.raises(OSError, match="it is not here"):
+        in_slots(MemoryResume(2, 8, 3, None, {0: address}), 0)
+
+    damaged = pool.slots[0]
+    entry = max(damaged.header().entries, key=lambda entry: entry.nbytes)
+    damaged.bytes(entry.offset, entry.offset + 1)[0] ^= 4
+    source = in_slots(MemoryResume(2, 9, 3, None, {0: address}), 0)
+    with pytest.raises(DamagedError, match=f"{entry.name} is not what was written"):
+        restore(state(0), source.values, source.rng, source.parts, source.fill)
+    assert damaged.commit_word is Commit.DAMAGED, "its owner knows, and names it no more"
+    with pytest.raises(OSError, match="it is not here"):
+        in_slots(MemoryResume(2, 9, 3, None, {0: address}), 0)
+    server.close()
+    pool.close()
+
+
+def test_no_save_to_memory_is_skipped_whatever_savers_read() -> None:
+    made = state(1)
+    slots = [private_slot(capture(made)) for _ in range(3)]
+    writer, read = Writer(slots), []
+    writer.save(Mark(1, 1, 0, 1), capture(made), lambda slot, summed, release: read.append(slot))
+    foreign = Slot.open(next(slot for slot in slots if slot not in read).path)
+    assert foreign.lock(shared=True), "a saver of processes that have ended"
+    for step in range(2, 9):
+        set_step(made, step)
+        writer.save(Mark(1, step, 0, 1), capture(made))
+        assert sorted(slot.mark.step for slot in slots if slot.mark) == sorted({1, step - 1, step})
+    writer.close()
+    assert read[0].mark == Mark(1, 1, 0, 1)

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from typing import Any
+
+from crds.elasticjob import Rendezvous, RendezvousPhase, Resume, Tier
+from crds.elasticworker import AgentFailure, AgentReport, CheckpointMemory, ExitClass, Resumed
+from reconcilers.failure import budgets
+from reconcilers.failure.budgets import Failed
+from reconcilers.failure.exit_class import classify_process
+from reconcilers.job.workers import Workers
+from reconcilers.pod.trial import memory_checkpoint_fault
+from reconcilers.world.resumption import told, with_resume
+from tests.reconcilers.build import failure, job, report, worker
+
+WORLD = Rendezvous(round=4, phase=RendezvousPhase.FORMED, members=[1, 2], incarnations=[1, 1], world_size=2)
+
+
+def resumed(round_: int = 4, **more: Any) -> AgentReport:
+    memory = CheckpointMemory(resumed=Resumed(round=round_, **{"step": 120, "tier": Tier.PEER, **more}))
+    return report(1).model_copy(update={"memory": memory})
+
+
+def of(agent: AgentReport) -> Workers:
+    return Workers([worker(0), worker(1, agent=agent), worker(2)])
+
+
+def test_rank_0_says_what_the_world_goes_on_from() -> None:
+    world = with_resume(WORLD, of(resumed()))
+    assert world.resume == Resume(step=120, tier=Tier.PEER)
+    assert [event.message for event in told(WORLD, world)] == ["round 4 goes on from a peer's copy, step 120"]
+    assert not list(told(world, with_resume(world, of(resumed())))), "it is told once"
+
+
+def test_of_storage_no_step_is_known() -> None:
+    world = with_resume(WORLD, of(resumed(step=None, tier=Tier.STORAGE)))
+    assert [event.message for event in told(WORLD, world)] == ["round 4 goes on from storage"]
+
+
+def test_what_is_said_of_another_round_is_not_of_this() -> None:
+    assert with_resume(WORLD, of(resumed(3))) == WORLD
+    reforming = WORLD.model_copy(update={"phase": RendezvousPhase.REFORMING})
+    assert with_resume(reforming, of(resumed())) == reforming
+
+
+def test_a_damaged_checkpoint_spends_no_budget_but_waits_when_it_comes_again() -> None:
+    text = "dlr.checkpoint.checkpointer.DamagedCheckpointError: the checkpoint of step 3 is not used"
+    found: AgentFailure = failure(0, 1, message=text)
+    assert classify_process(found) is ExitClass.DAMAGED_CHECKPOINT
+    budget = None
+    for _ in range(20):
+        budget = budgets.after(budget, Failed(ExitClass.DAMAGED_CHECKPOINT, text, reached=5))
+        assert budgets.overdrawn(budget, 0, "the job") is None
+    assert budget is not None and not budget.spent
+    assert budgets.hold_seconds(budget, 30.0) == budgets.MAX_HOLD_SECONDS
+    assert "checkpoints in memory were damaged" in budgets.why_held(budget)
+
+
+def test_another_error_that_names_it_is_the_programs_own() -> None:
+    text = "ValueError: after DamagedCheckpointError"
+    assert classify_process(failure(0, 1, message=text)) is ExitClass.USER_ERROR
+
+
+def asking(size: str, **resources: Any) -> str | None:
+    template = {"spec": {"containers": [{"name": "main", "image": "i", "resources": resources}]}}
+    asks = job(template=template, worker={"memoryCheckpoint": {"size": size}})
+    return memory_checkpoint_fault(asks, "worker")
+
+
+def test_slots_that_have_no_room_are_refused_by_name() -> None:
+    assert asking("4Gi") is None
+    assert asking("4Gi", limits={"memory": "16Gi"}, requests={"memory": "8Gi"}) is None
+    fault = asking("4Gi", limits={"memory": "4096Mi"})
+    assert fault is not None and fault.startswith("spec.replicaSpecs.worker.memoryCheckpoint.size: 4Gi does")
+    assert asking("4Gi", limits={"memory": "16Gi"}, requests={"memory": "1Gi"}) is not None
+    assert asking("0") == "spec.replicaSpecs.worker.memoryCheckpoint.size: 0 is no amount of memory"
