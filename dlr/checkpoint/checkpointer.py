@@ -20,6 +20,7 @@ import os
 import sys
 import time
 from collections.abc import MutableMapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -207,7 +208,8 @@ class Checkpointer:
         """Save this step, and end the process."""
         self._storage.finish()
         self._save(step, tier == "storage")
-        self.close()
+        with suppress(OSError):  # that it left would look like a failure
+            self.close()
         leaving.leave()
 
     def _at_exit(self) -> None:

@@ -77,6 +77,9 @@ class Writer:
         self._layout: Layout | None = None
         self._background = ThreadPoolExecutor(1, "dlr-checkpoint")
         self._pending: dict[Slot, Future[None]] = {}
+        """When each slot has its sums."""
+        self._committed: Future[None] | None = None
+        """When the last save from a GPU is."""
         self._copies = Copies()
         self._reserved: set[Slot] = set()
         """Not to be written into, since they are to be read."""
@@ -98,9 +101,11 @@ class Writer:
         except BaseException:
             slot.unlock()
             raise
-        if not on_gpu:
+        if on_gpu:
+            self._committed = self._background.submit(self._finish, slot, mark, header)
+        else:
             self._commit(slot, mark, header)
-        self._pending[slot] = self._background.submit(self._finish, slot, mark, header, on_gpu)
+        self._pending[slot] = self._background.submit(self._sum_up, slot, self._committed)
         if then is not None:
             self._reserved.add(slot)
             then(slot, self._pending[slot], lambda: self._reserved.discard(slot))
@@ -120,6 +125,9 @@ class Writer:
         way, and finds out.
         """
         self._copies.wait()
+        if self._committed is not None:  # only then do the marks say which slot is the newest
+            committed, self._committed = self._committed, None
+            committed.result()
         marks = {slot: slot.mark for slot in self._slots}
         oldest_first = sorted(self._slots, key=lambda slot: (marks[slot] is not None, marks[slot] or ()))
         candidates = oldest_first[: max(1, len(self._slots) - 1)]
@@ -170,10 +178,14 @@ class Writer:
         slot.commit(mark, header)
         slot.unlock()
 
-    def _finish(self, slot: Slot, mark: Mark, header: Header, on_gpu: bool) -> None:
-        if on_gpu:
-            self._copies.finish()
-            self._commit(slot, mark, header)
+    def _finish(self, slot: Slot, mark: Mark, header: Header) -> None:
+        self._copies.finish()
+        self._commit(slot, mark, header)
+
+    @staticmethod
+    def _sum_up(slot: Slot, committed: Future[None] | None) -> None:
+        if committed is not None:
+            committed.result()
         slot.sum_up()
 
 

@@ -42,7 +42,8 @@ class Persistence:
 
     def prepare(self) -> None:
         """Start the saver, which takes seconds, before it is needed."""
-        threading.Thread(target=self._saver.start, daemon=True).start()
+        if not self._saver.runs:
+            _start_thread(self._saver.start)
 
     def is_free(self, step: int) -> bool:
         """Whether this step can be saved; if the last one is still under way, say so, to the others too."""
@@ -50,9 +51,7 @@ class Persistence:
             return True
         earlier = self._under_way[0]
         logger.warning("step %s is not saved to %s, since step %s still is", step, self._path, earlier)
-        threading.Thread(
-            target=self._give_up, args=(step, f"it still saves step {earlier}"), daemon=True
-        ).start()
+        _start_thread(self._give_up, step, f"it still saves step {earlier}")
         return False
 
     def save(self, mark: Mark, captured: Captured) -> None:
@@ -75,8 +74,9 @@ class Persistence:
         def begin(slot: Slot, summed: Future[None], release: Callable[[], None]) -> None:
             done = threading.Event()
             self._under_way = mark.step, done
-            arguments = (self._request(mark, slot), summed, release, done)
-            threading.Thread(target=self._run, args=arguments, name="dlr-persist", daemon=True).start()
+            if not _start_thread(self._run, self._request(mark, slot), summed, release, done):
+                release()
+                done.set()
 
         return begin
 
@@ -149,6 +149,12 @@ class Saver:
         self._starting = threading.Lock()
         self._saving = threading.Lock()
 
+    @property
+    def runs(self) -> bool:
+        """Whether it was started, and has not died."""
+        process = self._process
+        return process is not None and process.poll() is None
+
     def start(self) -> None:
         """Start it, if it does not run."""
         with self._starting, suppress(OSError):  # told when something is to be saved
@@ -173,7 +179,8 @@ class Saver:
         """Let it end, which it does when it is idle."""
         with self._starting:
             if self._process is not None:
-                _stream(self._process.stdin).close()
+                with suppress(OSError):  # it died, and part of a request is not sent
+                    _stream(self._process.stdin).close()
                 self._process.wait()
                 self._process = None
 
@@ -193,7 +200,7 @@ class Saver:
         return f"the process that saves ended with {process.wait()}"
 
     def _running(self) -> subprocess.Popen[str]:
-        if self._process is None or self._process.poll() is not None:
+        if self._process is None or not self.runs:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _START.format(path=sys.path)],
                 stdin=subprocess.PIPE,
@@ -201,6 +208,16 @@ class Saver:
                 text=True,
             )
         return self._process
+
+
+def _start_thread(run: Callable[..., None], *arguments: object) -> bool:
+    """Run it beside the training, which goes on without it where the system refuses another thread."""
+    try:
+        threading.Thread(target=run, args=arguments, name="dlr-persist", daemon=True).start()
+    except RuntimeError as error:
+        logger.warning("what saves to storage cannot start: %s", error)
+        return False
+    return True
 
 
 def _stream(stream: IO[str] | None) -> IO[str]:

@@ -10,12 +10,14 @@ import os
 import random
 import signal
 import struct
+import threading
 import time
 from pathlib import Path
 
+import pytest
 import torch
 
-from agent.memory.slot import Mark, Slot
+from agent.memory.slot import Commit, Mark, Slot
 from dlr.checkpoint import storage
 from dlr.checkpoint.choosing import choose
 from dlr.checkpoint.memory import Writer, private_slot
@@ -81,6 +83,24 @@ def test_killed_while_it_copies_the_newest_whole_slot_is_the_last_committed_or_a
             assert slot.mark is not None
             assert_whole(loaded, slot.mark.step)
     print(f"{seen_inside} of {KILLS} kills met a copy")
+
+
+def test_copies_from_a_gpu_that_are_under_way_do_not_look_like_the_oldest_slot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made, copied = state(0), threading.Event()
+    writer = Writer(slots := [private_slot(capture(made)) for _ in range(3)])
+    for step in (1, 2):
+        writer.save(Mark(1, step, 0, 1), capture(made))
+    copy = Writer._copy
+    monkeypatch.setattr(Writer, "_copy", lambda *arguments: copy(*arguments) or True)
+    monkeypatch.setattr(writer._copies, "finish", copied.wait)
+    writer.save(Mark(1, 3, 0, 1), capture(made))
+    threading.Timer(0.1, copied.set).start()
+    writer.save(Mark(1, 4, 0, 1), capture(made))
+    writer.close()
+    assert sorted(slot.mark.step for slot in slots if slot.mark is not None) == [2, 3, 4]
+    assert all(slot.commit_word is Commit.SUMMED for slot in slots)
 
 
 def test_killed_while_it_persists_what_can_be_seen_is_whole_and_the_last_complete_stays(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
 import threading
 import warnings
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -16,10 +18,11 @@ import torch.distributed.checkpoint as dcp
 from agent.memory.pool import Pool
 from agent.memory.server import SlotServer
 from agent.memory.slot import Commit, DamagedError, Mark, Slot
+from crds.protocol import EXIT_LEFT
 from dlr.checkpoint import Checkpointer, storage
 from dlr.checkpoint.choosing import choose
 from dlr.checkpoint.memory import Writer, private_slot
-from dlr.checkpoint.persistence import Saver
+from dlr.checkpoint.persistence import Persistence, Saver
 from dlr.checkpoint.reading import in_slots
 from dlr.checkpoint.saver import SaveError, persist
 from dlr.checkpoint.state import capture, restore
@@ -119,6 +122,63 @@ def test_a_saver_that_was_killed_is_started_again(tmp_path: Path) -> None:
     assert saver.save(request(saved(state(4), mark), mark, tmp_path), read.set) is None
     assert read.is_set() and storage.steps_in(tmp_path) == [4]
     saver.close()
+
+
+def test_a_saver_that_died_in_the_middle_of_a_request_does_not_fail_the_end() -> None:
+    saver = Saver()
+    saver.start()
+    process = saver._process
+    assert process is not None and process.stdin is not None and saver.runs
+    process.stdin.write("half of a request")
+    process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    saver.close()
+    assert not saver.runs and process.returncode == -signal.SIGKILL
+
+
+def test_what_fails_as_a_process_leaves_is_not_its_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise BrokenPipeError
+
+    checkpointer = Checkpointer(tmp_path, state(1), persist_every=None)
+    monkeypatch.setattr(checkpointer._storage, "close", fail)
+    with pytest.raises(SystemExit) as ended:
+        checkpointer._leave(1, "memory")
+    gc.unfreeze()  # this process goes on
+    assert ended.value.code == EXIT_LEFT
+    monkeypatch.undo()
+    checkpointer.close()
+
+
+def test_training_goes_on_where_there_can_be_no_more_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    persistence, slot = Persistence(tmp_path, here(), None), saved(state(4), mark := Mark(1, 4, 0, 1))
+    summed: Future[None] = Future()
+    released = threading.Event()
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    persistence.prepare()
+    persistence.then(mark)(slot, summed, released.set)
+    assert released.is_set() and persistence.is_free(5)
+    persistence._under_way = 4, threading.Event()
+    assert not persistence.is_free(5)
+    assert caplog.text.count("what saves to storage cannot start: can't start new thread") == 3
+
+
+def test_a_saver_that_runs_takes_no_thread_to_prepare(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    persistence = Persistence(tmp_path, here(), None)
+    persistence._saver.start()
+    monkeypatch.delattr(threading, "Thread")
+    persistence.prepare()
+    monkeypatch.undo()
+    persistence.close()
 
 
 def test_a_state_that_cannot_be_saved_or_does_not_fit_ends_no_training(
