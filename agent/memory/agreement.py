@@ -23,7 +23,7 @@ from typing import Any
 
 from torch.distributed import Store  # type: ignore[attr-defined]
 
-from agent.memory.checkpoints import Agreed, CheckpointMemory
+from agent.memory.checkpoints import Agreed, CheckpointMemory, OutdatedMeetingError
 from agent.memory.fetch import FetchError
 from agent.memory.resume import Checkpoint, Inventory, Plan, decide, peer_of, without
 from crds.ranges import as_ranges, from_text, to_text
@@ -67,7 +67,9 @@ class Agreement:
 
     def say_here(self) -> None:
         """Tell the others that this agent is here, and what it holds."""
-        self._store.set(f"here/{self._agent}", self._memory.inventory().encode() if self._memory else "")
+        self._store.set(
+            f"here/{self._agent}", self._memory.inventory(self._round).encode() if self._memory else ""
+        )
 
     def lead(self) -> None:
         """Decide, as rank 0's agent, when all are here."""
@@ -101,6 +103,17 @@ class Agreement:
             attempt += 1
         self._agree(_checkpoint(announced), attempt, resharded=announced["shards"])
 
+    def _held(self) -> str:
+        """What this agent holds, as text.
+
+        Raises:
+            OutdatedMeetingError: this meeting was abandoned.
+        """
+        assert self._memory is not None
+        if self._abandoned.is_set():
+            raise OutdatedMeetingError
+        return self._memory.inventory(self._round).encode()
+
     def _inventories(self) -> list[Inventory | None]:
         if self._memory is None:
             return [None] * self._members
@@ -131,6 +144,8 @@ class Agreement:
             shards = {address: frozenset(from_text(ranks)) for address, ranks in served.items()}
         peer = peer_of(self._agent, self._members)
         address = None if peer is None else self._address_of(peer)
+        if self._abandoned.is_set():
+            raise OutdatedMeetingError
         self._memory.agree(Agreed(self._round, checkpoint, shards, attempts > 0, address))
 
     def _fetch(self, attempt: int, checkpoint: Checkpoint) -> None:
@@ -142,7 +157,7 @@ class Agreement:
         for rank, holder in json.loads(self._store.get(key)).items():
             try:
                 address = self._address_of(holder) or ""
-                self._memory.fetch(checkpoint, int(rank), address, self._abandoned)
+                self._memory.fetch(self._round, checkpoint, int(rank), address, self._abandoned)
             except FetchError as error:
                 logger.warning("rank %s of step %d was not fetched: %s", rank, checkpoint.step, error)
                 missing.append(int(rank))

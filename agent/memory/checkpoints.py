@@ -39,6 +39,13 @@ FIELD = "replicaSpecs.worker.memoryCheckpoint"
 REPLICA_SHARE = 0.5
 """Of the time that a replica's fetch may take of network and CPU, so that training has the rest."""
 
+MAX_TRIES = 2
+"""Rounds in a row that may begin with the same checkpoint. After that many it may be what ends them."""
+
+
+class OutdatedMeetingError(Exception):
+    """The meeting was abandoned, and may act on the memory no more."""
+
 
 @dataclass(frozen=True)
 class Agreed:
@@ -73,6 +80,10 @@ class CheckpointMemory:
         self._lock = threading.Lock()
         """Of what follows."""
         self._agreed = Agreed(0)
+        self._meeting = 0
+        """The newest round whose meeting this agent has come to: older ones' threads may act no more."""
+        self._tries: tuple[Checkpoint | None, int] = (None, 0)
+        """The checkpoint last agreed upon, and how many rounds in a row began with it."""
         self._own: list[list[Slot]] = []
         """The slots of the processes that run, by local rank; none while none runs."""
         self._incoming: list[Slot] = []
@@ -98,26 +109,39 @@ class CheckpointMemory:
 
     # Between two rounds.
 
-    def inventory(self) -> Inventory:
-        """What is here, now that no process runs."""
-        self._replication.follow(None)
+    def inventory(self, round_: int) -> Inventory:
+        """What is here, now that no process runs, for the meeting of that round.
+
+        Raises:
+            OutdatedMeetingError: that of a newer one has begun.
+        """
         with self._lock:
+            self._check_meeting(round_)
+            self._meeting = round_
+            self._replication.follow(None)
             self._own = []
             self._pool.sum_up()
             held: dict[Checkpoint, frozenset[int]] = {}
             for _, mark in self._pool.held():
                 checkpoint = Checkpoint(mark.round, mark.step, mark.world_size)
-                held[checkpoint] = held.get(checkpoint, frozenset()) | {mark.rank}
+                if self._tries != (checkpoint, MAX_TRIES):
+                    held[checkpoint] = held.get(checkpoint, frozenset()) | {mark.rank}
             return Inventory(self._local_world_size, self.address, held)
 
-    def fetch(self, checkpoint: Checkpoint, rank: int, address: str, abandoned: threading.Event) -> None:
+    def fetch(
+        self, round_: int, checkpoint: Checkpoint, rank: int, address: str, abandoned: threading.Event
+    ) -> None:
         """Get a rank's slot of that checkpoint from a peer, unless it is here.
 
         Raises:
             FetchError: it could not be had; the message says why.
+            OutdatedMeetingError: the meeting of a newer round than `round_` has begun.
         """
         mark = Mark(checkpoint.round, checkpoint.step, rank, checkpoint.world_size)
         with self._lock:
+            self._check_meeting(round_)
+            if abandoned.is_set():
+                raise OutdatedMeetingError
             if self._pool.find(checkpoint, rank) is not None:
                 return
             free = [
@@ -128,6 +152,7 @@ class CheckpointMemory:
             if not free:
                 raise FetchError("every slot here holds a part of that checkpoint already")
             target = free[0]
+            target.begin()  # before a newer meeting says what is here
             self._incoming.append(target)
         try:
             self._fetch_into(target, mark, address, self._agreed, abandoned, share=1.0)
@@ -136,10 +161,17 @@ class CheckpointMemory:
             raise
 
     def agree(self, agreed: Agreed) -> None:
-        """Take what the members have agreed upon; what is newer is of no use any more."""
+        """Take what the members have agreed upon; what is newer is of no use any more.
+
+        Raises:
+            OutdatedMeetingError: the meeting of a newer round has begun.
+        """
         checkpoint = agreed.checkpoint
         with self._lock:
+            self._check_meeting(agreed.round)
             self._agreed = agreed
+            last, tries = self._tries
+            self._tries = checkpoint, tries + 1 if checkpoint == last else 1
             self._pool.forget_after(checkpoint)
             self._resumed = None
             self._replicated_step = None
@@ -150,7 +182,7 @@ class CheckpointMemory:
             elif agreed.round > 1:
                 self._resumed = {"round": agreed.round, "step": None, "tier": Tier.STORAGE}
                 logger.info("round=%d: no checkpoint in memory is complete", agreed.round)
-        self._replication.follow(agreed.peer)
+            self._replication.follow(agreed.peer)
 
     def write_files(
         self, directory: Path, ranks: Sequence[int], failures_per_hour: float | None
@@ -209,6 +241,15 @@ class CheckpointMemory:
             "replicatedStep": self._replicated_step,
             "resumed": self._resumed,
         }
+
+    def _check_meeting(self, round_: int) -> None:
+        """Refuse what a meeting's thread asks for that was abandoned. The lock is held.
+
+        Raises:
+            OutdatedMeetingError: the meeting of a newer round has begun.
+        """
+        if round_ < self._meeting:
+            raise OutdatedMeetingError
 
     def _replicated(self, step: int) -> None:
         self._replicated_step = step

@@ -21,7 +21,7 @@ from torch.distributed import DistNetworkError, DistStoreError, PrefixStore, Sto
 from torch.distributed.elastic.rendezvous import RendezvousStoreInfo
 
 from agent.memory.agreement import Agreement
-from agent.memory.checkpoints import CheckpointMemory
+from agent.memory.checkpoints import CheckpointMemory, OutdatedMeetingError
 from agent.rendezvous.world import World
 
 logger = logging.getLogger(__name__)
@@ -135,6 +135,8 @@ class Meeting:
         while True:
             try:
                 return self._meet()
+            except OutdatedMeetingError:
+                raise SupersededError from None
             except (OSError, DistNetworkError) as error:
                 self._check(str(error))
                 self._abandoned.wait(wait_seconds)

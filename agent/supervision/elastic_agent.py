@@ -121,6 +121,8 @@ class DlrElasticAgent(LocalElasticAgent):
         self._warm_start = warm_start
         self._processes: TrainingProcesses | None = None
         """The processes of the round that runs, or ran last."""
+        self._shutdown_at: float | None = None
+        """When the grace of the last shutdown began."""
         self._orphans = Orphans(
             self.progress_files.marker, warm_start.sessions if warm_start is not None else tuple
         )
@@ -200,8 +202,8 @@ class DlrElasticAgent(LocalElasticAgent):
                     self._failures.report_device_fault(_global_ranks(group), session.reporter.latest.state)
                 return result
             begun_at = time.monotonic()
-            if self._vote(processes, action) is not Outcome.OFF:
-                return self._leave_round(group, processes, action)
+            if (outcome := self._vote(processes, action, begun_at)) is not Outcome.OFF:
+                return self._leave_round(group, processes, action, outcome)
             if not broken:
                 continue
             self._votes.end()
@@ -223,21 +225,21 @@ class DlrElasticAgent(LocalElasticAgent):
             self._processes = None
             return None
 
-    def _vote(self, processes: TrainingProcesses, action: Action) -> Outcome:
+    def _vote(self, processes: TrainingProcesses, action: Action, begun_at: float) -> Outcome:
         """Leave by vote for a planned change, or because another agent asks."""
         tier = self._session.planned_tier(action)
         called = self._votes.look(processes) and action.verb is Verb.WAIT
         if not called and tier is None:
             return Outcome.OFF
-        outcome = self._votes.leave(processes, tier)
+        outcome = self._votes.leave(processes, tier, begun_at)
         self._post_mortem.excuse(self._votes.have_left(processes))
         return outcome
 
     def _leave_round(
-        self, group: WorkerGroup, processes: TrainingProcesses, action: Action
+        self, group: WorkerGroup, processes: TrainingProcesses, action: Action, outcome: Outcome
     ) -> RunResult | None:
         """Go on after the processes have left. Return a result only if training came to its end instead."""
-        if set(processes.exit_codes.values()) == {0}:
+        if outcome is Outcome.LEFT and set(processes.exit_codes.values()) == {0}:
             return self._check_processes(group, processes, broken=False)
         processes.kill()
         group.state = WorkerState.STOPPED
@@ -399,9 +401,9 @@ class DlrElasticAgent(LocalElasticAgent):
         """End the processes, as torch's `run` does at its end. The grace is the Pod's, not torch's 30 s."""
         processes = self._processes
         if processes is not None:
-            begun_at = time.monotonic()
+            begun_at = self._shutdown_at = self._shutdown_at or time.monotonic()
             with signals.deferred():  # a second signal is to end no process that saves
-                self._votes.leave(processes, KeptIn.STORAGE)
+                self._votes.leave(processes, KeptIn.STORAGE, begun_at)
             self._votes.end()
             processes.stop(death_sig, self._stop_grace_seconds - (time.monotonic() - begun_at))
             processes.join(timeout_seconds=1.0)

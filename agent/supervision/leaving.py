@@ -93,16 +93,16 @@ class Votes:
 
     # One vote.
 
-    def leave(self, processes: TrainingProcesses, tier: KeptIn | None) -> Outcome:
+    def leave(self, processes: TrainingProcesses, tier: KeptIn | None, begun_at: float) -> Outcome:
         """Have the processes of all agents leave after the same step, or take part in that.
 
         Args:
             tier: ask for a vote, and for that step to be kept there; None if another agent has asked.
+            begun_at: when the grace began, by the monotonic clock.
         """
         ballot = self._ballot
         if ballot is None or (tier is not None and not ballot.takes_part()):
             return Outcome.OFF
-        begun_at = time.monotonic()
         if tier is not None:
             self.look(processes)  # who has just connected takes part
             with deferred():

@@ -153,7 +153,8 @@ class TrainingProcesses:
             collect(killed)
 
     def _close_fds(self) -> None:
-        for fd in self._exit_fds.values():
+        fds, self._exit_fds = self._exit_fds, {}  # closed once: the numbers may be others' then
+        for fd in fds.values():
             os.close(fd)
 
     def _wait(self, deadline: float, wake_fd: int | None) -> bool:

@@ -22,7 +22,8 @@ from dlr.checkpoint import leaving
 out = Path(os.environ["OUT"])
 dist.init_process_group("gloo", timeout=timedelta(seconds=60))
 rank = dist.get_rank()
-signal.signal(signal.SIGTERM, lambda *_: (print(f"rank {rank} got SIGTERM", flush=True), os._exit(143)))
+EXIT = int(os.environ.get("EXIT", "143"))
+signal.signal(signal.SIGTERM, lambda *_: (print(f"rank {rank} got SIGTERM", flush=True), os._exit(EXIT)))
 if os.environ.get("MUTE") != str(rank):
     leaving.take_part()
 state = out / "state.json"
@@ -34,6 +35,8 @@ for step in range(first, 100_000):
     time.sleep(0.01 + 0.01 * rank)
     with (out / f"steps.{rank}").open("a") as file:
         file.write(f"{step}\\n")
+    while (out / "slow").exists():
+        time.sleep(0.05)
     tier = leaving.boundary(step)
     if tier is not None:
         print(f"rank {rank} leaves after step {step} for {tier}", flush=True)
@@ -161,6 +164,20 @@ def test_an_agent_that_never_answers_holds_the_others_for_a_while_only(
     assert "leaves after" not in agents.log(0)
     assert cluster.agent(0)["state"] == "Stopped"
     assert not cluster.agent(0).get("departure")
+
+
+def test_processes_that_are_late_and_end_with_0_have_not_finished_the_training(
+    cluster: FakeCluster, agents: Agents
+) -> None:
+    running = start(cluster, agents, EXIT="0", DLR_TERMINATION_GRACE_SECONDS="6")
+    (agents.directory / "slow").touch()
+    time.sleep(0.2)  # for a step that takes longer than the grace
+    cluster.form([0, 1])
+    for index in range(2):
+        agents.wait_log(index, f"rank {index} got SIGTERM")
+    (agents.directory / "slow").unlink()
+    cluster.wait_state({0: "Running", 1: "Running"}, 2)
+    assert [agent.poll() for agent in running] == [None, None]
 
 
 def test_a_process_that_fails_as_it_leaves_is_a_failure(cluster: FakeCluster, agents: Agents) -> None:

@@ -272,6 +272,19 @@ def test_each_process_has_its_own_environment(warm: WarmStart, tmp_path: Path) -
     assert warm._parent is parent, "what a round says of itself needs no new parent"
 
 
+def test_a_next_round_with_checkpoint_files_of_its_own_forks_from_the_same_parent(
+    warm: WarmStart, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import os; print(os.environ['DLR_CHECKPOINT_FILE'])")
+    prepare(warm)
+    parent = warm._parent
+    for path in ("/run/1/checkpoint.0", "/run/1/checkpoint.1", "/run/2/checkpoint.0"):
+        env = {**ENV, "DLR_CHECKPOINT_FILE": path}
+        assert run_warm(warm, [sys.executable, "-u", str(script)], tmp_path, env).stdout == f"{path}\n"
+    assert warm._parent is parent
+
+
 def test_environment_that_is_longer_than_the_padding_still_shows_whose_process_it_is(
     warm: WarmStart, tmp_path: Path
 ) -> None:

@@ -16,7 +16,8 @@ from torch.distributed import HashStore, Store  # type: ignore[attr-defined]
 
 from agent.environment import Environment, InvalidEnvironmentError
 from agent.memory.agreement import Agreement
-from agent.memory.checkpoints import CheckpointMemory
+from agent.memory.checkpoints import Agreed, CheckpointMemory, OutdatedMeetingError
+from agent.memory.resume import Checkpoint
 from agent.memory.slot import CONTROL_BYTES, Mark, Part, Slot, lay_out
 from agent.monitor.oom import OomWatch
 
@@ -160,6 +161,24 @@ def test_beside_an_agent_that_knows_nothing_of_it_all_go_on_from_storage(world: 
     assert [file["resume"]["tier"] for file in told if file] == ["storage"] * 2
 
 
+def test_the_thread_of_an_abandoned_meeting_acts_no_more(world: World) -> None:
+    world.save(world.meet(1), 10, 0)
+    memory = world.memories[0]
+    assert memory is not None
+    checkpoint = Checkpoint(1, 10, 3)
+    memory.inventory(2)
+    memory.inventory(3)
+    memory.agree(Agreed(3, checkpoint))
+    for late in (
+        lambda: memory.inventory(2),
+        lambda: memory.fetch(2, checkpoint, 1, "127.0.0.1:1", threading.Event()),
+        lambda: memory.agree(Agreed(2)),
+    ):
+        with pytest.raises(OutdatedMeetingError):
+            late()
+    assert memory.inventory(3).held[checkpoint] >= {0}
+
+
 def test_a_round_after_a_round_without_a_checkpoint_goes_on_from_the_same(world: World) -> None:
     world.save(world.meet(1), 10, 0)
     assert steps(world.meet(2)) == {10}
@@ -169,11 +188,19 @@ def test_a_round_after_a_round_without_a_checkpoint_goes_on_from_the_same(world:
     assert steps(world.meet(4)) == {11}
 
 
+def test_a_checkpoint_that_leads_nowhere_is_left_out_in_the_end(world: World) -> None:
+    told = world.meet(1)
+    world.save(told, 10, 0)
+    world.save(told, 11, 1)
+    found = [steps(world.meet(round_)) for round_ in range(2, 8)]
+    assert found == [{11}, {11}, {10}, {10}, {None}, {None}]
+
+
 def test_slots_that_have_no_room_are_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(OomWatch, "limit_bytes", lambda _: 1 << 20)
     with pytest.raises(
         InvalidEnvironmentError, match="does not fit into the container's memory limit of 1 M"
     ):
         CheckpointMemory(environment(size=1 << 20), 1)
-    with pytest.raises(InvalidEnvironmentError, match="too little for 32 slots"):
+    with pytest.raises(InvalidEnvironmentError, match="too little for 40 slots"):
         CheckpointMemory(environment(size=1 << 20), 8)
