@@ -93,6 +93,9 @@ class Checkpointer:
     def load(self) -> int:
         """Bring back the newest checkpoint, in place. Every rank calls it, before its first step.
 
+        The ranks agree by the default process group, if there is one. NCCL's uses the current GPU for that,
+        so call `torch.cuda.set_device` first.
+
         Returns:
             its step; 0 if there is none, and then nothing has changed.
 

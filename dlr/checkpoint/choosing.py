@@ -30,7 +30,8 @@ class Listing:
 def choose(path: Path, here: Surroundings, beyond: int = 0) -> Manifest | None:
     """Agree on the newest checkpoint whose files are what was written. All ranks call it.
 
-    Each rank reads its share of the files, so that together they read each once.
+    Each rank reads its share of the files, so that together they read each once. These are collectives of
+    objects: with NCCL alone they need `torch.cuda.set_device` before.
 
     Args:
         beyond: the step that memory has; 0 if it has none. What storage has up to it is left alone, and

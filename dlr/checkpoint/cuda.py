@@ -50,6 +50,13 @@ class Copies:
         if self._done is not None:
             self._done.synchronize()
 
+    def close(self) -> None:
+        """Have the GPU forget the slots that it may write into."""
+        self.finish()
+        for slot in self._registered:
+            torch.cuda.cudart().cudaHostUnregister(slot.whole().data_ptr())  # type: ignore[no-untyped-call]
+        self._registered.clear()
+
 
 def _copy(pairs: Sequence[Pair], stream: torch.cuda.Stream) -> None:
     for view, source in pairs:

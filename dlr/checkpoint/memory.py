@@ -59,8 +59,12 @@ def private_slot(captured: Captured) -> Slot:
         OSError: there is no room.
     """
     descriptor = os.memfd_create("dlr-checkpoint", os.MFD_CLOEXEC)
-    os.ftruncate(descriptor, Layout(captured).header.slot_bytes)
-    return Slot(mmap.mmap(descriptor, 0), descriptor)
+    try:
+        os.ftruncate(descriptor, Layout(captured).header.slot_bytes)
+        return Slot(mmap.mmap(descriptor, 0), descriptor)
+    except BaseException:
+        os.close(descriptor)
+        raise
 
 
 class Writer:
@@ -117,6 +121,13 @@ class Writer:
     def close(self) -> None:
         """Wait until all that was saved is committed and has its sums."""
         self._background.shutdown()
+
+    def discard(self) -> None:
+        """Close it, and its slots too, whose memory is free when nobody refers to this writer any more."""
+        self.close()
+        self._copies.close()
+        for slot in self._slots:
+            slot.close()
 
     def _take(self) -> Slot:
         """Choose the oldest slot that no saver reads; it is never the newest, if there is more than one.

@@ -60,13 +60,14 @@ class Persistence:
         Raises:
             OSError: there is no memory for it.
         """
-        try:
-            if self._private is None:
-                self._private = Writer([private_slot(captured)])
-            self._private.save(mark, captured, self.then(mark))
-        except TooSmallError:  # it grew
-            self._private = Writer([private_slot(captured)])
-            self._private.save(mark, captured, self.then(mark))
+        if self._private is not None:
+            with suppress(TooSmallError):
+                self._private.save(mark, captured, self.then(mark))
+                return
+            self._private.discard()  # the state grew
+            self._private = None
+        self._private = Writer([private_slot(captured)])
+        self._private.save(mark, captured, self.then(mark))
 
     def then(self, mark: Mark) -> Then:
         """What is to follow a copy to memory: save that slot."""

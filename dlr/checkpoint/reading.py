@@ -234,8 +234,10 @@ def in_slots(resume: MemoryResume, rank: int) -> Resharded:
     """What the slots of all ranks of another world hold.
 
     Raises:
-        OSError, DamagedError: one of them cannot be used.
+        OSError, DamagedError: one of them cannot be used, or is not named.
     """
+    if missing := set(range(resume.world_size)) - resume.shards.keys():
+        raise DamagedError(f"of {resume.world_size} ranks' slots that of rank {min(missing)} is not named")
     shards = {
         old_rank: Shard(where, Mark(resume.round, resume.step, old_rank, resume.world_size))
         for old_rank, where in sorted(resume.shards.items())

@@ -1,7 +1,9 @@
 """The saver: a process beside each training process that writes slots to storage.
 
 It reads requests, a line of JSON each, from its input, and answers with lines on its output. Training goes on
-meanwhile; of a training process that dies it finishes what was begun, and ends.
+meanwhile. When the training process ends, the saver finishes what was begun, and ends too. Under dlr, where
+the training process failed, the agent soon kills all that it leaves behind, the saver too: a step that is not
+complete by then does not reach the storage.
 
 The savers of all ranks agree through files in the working folder, since the process group is the training's:
 

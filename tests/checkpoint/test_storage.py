@@ -19,7 +19,7 @@ from agent.memory.pool import Pool
 from agent.memory.server import SlotServer
 from agent.memory.slot import Commit, DamagedError, Mark, Slot
 from crds.protocol import EXIT_LEFT
-from dlr.checkpoint import Checkpointer, storage
+from dlr.checkpoint import Checkpointer, DamagedCheckpointError, storage
 from dlr.checkpoint.choosing import choose
 from dlr.checkpoint.memory import Writer, private_slot
 from dlr.checkpoint.persistence import Persistence, Saver
@@ -202,6 +202,43 @@ def test_a_state_that_cannot_be_saved_or_does_not_fit_ends_no_training(
     checkpointer.close()
 
 
+@pytest.mark.parametrize("shards", [{}, {"0": "/proc/1/fd/0"}])
+def test_an_agent_that_names_no_slots_of_a_checkpoint_is_told_of_as_one_that_has_damaged_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shards: dict[str, str]
+) -> None:
+    resume = {"tier": "memory", "round": 1, "step": 7, "worldSize": 2, "shards": shards}
+    (tmp_path / "file").write_text(json.dumps({"round": 2, "slots": [], "resume": resume}))
+    monkeypatch.setenv("DLR_CHECKPOINT_FILE", str(tmp_path / "file"))
+    checkpointer = Checkpointer(tmp_path / "path", state(1), persist_every=None)
+    with pytest.raises(DamagedCheckpointError, match=r"of 2 ranks' slots that of rank [01] is not named"):
+        checkpointer.load()
+    checkpointer.close()
+
+
+def private_memory() -> tuple[int, int]:
+    """How many slots of its own this process has open, and how many are mapped."""
+    links = [str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    name = "/memfd:dlr-checkpoint"
+    return sum(link.startswith(name) for link in links), Path("/proc/self/maps").read_text().count(name)
+
+
+def test_a_state_that_grows_leaves_no_memory_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    persistence = Persistence(tmp_path, here(), None)
+    monkeypatch.setattr(persistence, "then", lambda mark: None)
+    gc.collect()
+    opened, mapped = private_memory()
+    for size in (100, 10_000, 100_000):
+        persistence.save(Mark(1, size, 0, 1), capture(state(1, size)))
+        gc.collect()
+        assert private_memory() == (opened + 2, mapped + 1), "the slot's descriptor, and mmap's"
+    monkeypatch.setattr(os, "ftruncate", lambda *_: os.open(tmp_path / "none", os.O_RDONLY))
+    with pytest.raises(FileNotFoundError):
+        persistence.save(Mark(1, 1, 0, 1), capture(state(1, 200_000)))
+    gc.collect()
+    assert private_memory() == (opened, mapped)
+    persistence.close()
+
+
 def test_slots_of_another_world_are_read_from_other_pods_and_verified() -> None:
     torch.manual_seed(1)
     pool = Pool(3 << 18, 3)
@@ -215,17 +252,17 @@ def test_slots_of_another_world_are_read_from_other_pods_and_verified() -> None:
     restore(loaded, source.values, source.rng, source.parts, source.fill)
     assert_whole(loaded, 9)
     with pytest.raises(OSError, match="it is not here"):
-        in_slots(MemoryResume(2, 8, 3, None, {0: address}), 0)
+        in_slots(MemoryResume(2, 8, 3, None, dict.fromkeys(range(3), address)), 0)
 
     damaged = pool.slots[0]
     entry = max(damaged.header().entries, key=lambda entry: entry.nbytes)
     damaged.bytes(entry.offset, entry.offset + 1)[0] ^= 4
-    source = in_slots(MemoryResume(2, 9, 3, None, {0: address}), 0)
+    source = in_slots(MemoryResume(2, 9, 3, None, dict.fromkeys(range(3), address)), 0)
     with pytest.raises(DamagedError, match=f"{entry.name} is not what was written"):
         restore(state(0), source.values, source.rng, source.parts, source.fill)
     assert damaged.commit_word is Commit.DAMAGED, "its owner knows, and names it no more"
     with pytest.raises(OSError, match="it is not here"):
-        in_slots(MemoryResume(2, 9, 3, None, {0: address}), 0)
+        in_slots(MemoryResume(2, 9, 3, None, dict.fromkeys(range(3), address)), 0)
     server.close()
     pool.close()
 

@@ -16,6 +16,7 @@ from crds.protocol import JobPhase
 from crds.ranges import from_text
 from dlr.commands.job.failures import broken_worlds, ended_pods
 from dlr.commands.output import age, parse_time
+from reconcilers.world.resumption import FROM
 
 JSON = dict[str, Any]
 Row = tuple[object, ...]
@@ -24,7 +25,6 @@ LIST_COLUMNS = ("NAME", "PHASE", "WORKERS", "ROUND", "WORLD", "AGE", "WHY")
 SHORT_EVENT_COLUMNS = ("LAST SEEN", "REASON", "MESSAGE")
 EVENT_COLUMNS = ("LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE")
 FINISHED = ("Succeeded", "Failed")
-RESUMED = {"memory": "from memory", "peer": "from a peer's copy", "storage": "from storage"}
 SHOWN_ELSEWHERE = frozenset({*(phase.value for phase in JobPhase), "WorldFormed"})
 """Conditions that the lines for phase and world speak for."""
 
@@ -120,7 +120,7 @@ def world_line(job: JSON, now: datetime) -> str:
         )
     line = ", ".join(parts)
     if resume := world.get("resume"):
-        line += f", resumed {RESUMED[resume['tier']]}"
+        line += f", resumed {FROM[resume['tier']]}"
         line += f" at step {resume['step']}" if "step" in resume else ""
     return f"{line} ({world['reason']})" if world.get("reason") else line
 
