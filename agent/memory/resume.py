@@ -125,6 +125,11 @@ def peer_of(agent: int, members: int) -> int | None:
     return (agent + members // 2) % members if members > 1 else None
 
 
+def held_by(agent: int, members: int) -> int | None:
+    """Whose replicas an agent holds: the reverse of `peer_of`."""
+    return (agent - members // 2) % members if members > 1 else None
+
+
 def _compact(content: object) -> str:
     return json.dumps(content, separators=(",", ":"))
 

@@ -11,6 +11,7 @@ from agent.memory.resume import (
     Inventory,
     Plan,
     decide,
+    held_by,
     peer_of,
     ranks_of,
     without,
@@ -117,6 +118,7 @@ def test_peers_hold_one_another_each_once(members: int) -> None:
     peers = [peer_of(agent, members) for agent in range(members)]
     assert sorted(peers) == list(range(members))  # type: ignore[type-var]
     assert all(peer != agent for agent, peer in enumerate(peers))
+    assert [held_by(peer, members) for peer in peers] == list(range(members))  # type: ignore[arg-type]
 
 
 def test_alone_there_is_no_peer() -> None:
