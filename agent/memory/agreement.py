@@ -3,7 +3,7 @@
     here/<agent>        what the agent holds (an Inventory); "" where it takes no part
     all                 rank 0's first announcement
     fetch/<n>/<agent>   what the agent has to fetch, as announcement n asks: {rank: agent}
-    fetched/<n>/<agent> the ranks that it could not get: a list
+    fetched/<n>/<agent> the ranks that it could not get, and what it holds now: [list, Inventory]
     plan/<n>            announcement n, after the fetches of the one before
     shards              in a world of another size, who serves what: by address, ranks (deflated)
 
@@ -25,7 +25,7 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 
 from agent.memory.checkpoints import Agreed, CheckpointMemory, OutdatedMeetingError
 from agent.memory.fetch import FetchError
-from agent.memory.resume import Checkpoint, Inventory, Plan, decide, peer_of, without
+from agent.memory.resume import Checkpoint, Inventory, Plan, decide, held_by, peer_of, without
 from crds.ranges import as_ranges, from_text, to_text
 
 logger = logging.getLogger(__name__)
@@ -142,11 +142,13 @@ class Agreement:
             self._wait(self._store, ["shards"])
             served = _inflated(self._store.get("shards"))
             shards = {address: frozenset(from_text(ranks)) for address, ranks in served.items()}
-        peer = peer_of(self._agent, self._members)
-        address = None if peer is None else self._address_of(peer)
+        peer, offers = (
+            None if agent is None else self._address_of(agent)
+            for agent in (peer_of(self._agent, self._members), held_by(self._agent, self._members))
+        )
         if self._abandoned.is_set():
             raise OutdatedMeetingError
-        self._memory.agree(Agreed(self._round, checkpoint, shards, attempts > 0, address))
+        self._memory.agree(Agreed(self._round, checkpoint, shards, attempts > 0, peer, offers))
 
     def _fetch(self, attempt: int, checkpoint: Checkpoint) -> None:
         """Fetch what announcement `attempt` asks of this agent, and say what it could not get."""
@@ -161,7 +163,7 @@ class Agreement:
             except FetchError as error:
                 logger.warning("rank %s of step %d was not fetched: %s", rank, checkpoint.step, error)
                 missing.append(int(rank))
-        self._store.set(f"fetched/{attempt}/{self._agent}", json.dumps(missing))
+        self._store.set(f"fetched/{attempt}/{self._agent}", json.dumps([missing, self._held()]))
 
     def _address_of(self, agent: int) -> str | None:
         """Of an agent's slot server; None where it has none."""
@@ -178,12 +180,13 @@ class Agreement:
             self._fetch(attempt, checkpoint)
         keys = [f"fetched/{attempt}/{agent}" for agent in plan.fetches]
         self._wait(self._store, keys)
-        failed, fetched = [], []
+        failed, fetched, held = [], [], list(inventories)
         for (agent, ranks), said in zip(plan.fetches.items(), self._store.multi_get(keys), strict=True):
-            missing = set(json.loads(said))
+            missing, text = json.loads(said)
+            held[agent] = Inventory.decode(text)  # a fetch writes over what was there
             failed += [(holder, rank) for rank, holder in ranks.items() if rank in missing]
             fetched += [(agent, rank) for rank in ranks if rank not in missing]
-        return without(inventories, checkpoint, failed, fetched)
+        return without(held, checkpoint, failed, fetched)
 
 
 def _key(attempt: int) -> str:

@@ -60,6 +60,8 @@ class Agreed:
     """Whether any agent had to fetch a part of it from another."""
     peer: str | None = None
     """The slot server of who holds our replicas; None where nobody does."""
+    peer_of: str | None = None
+    """The slot server of whose replicas we hold; None where there is nobody. Others' offers are not taken."""
 
 
 class CheckpointMemory:
@@ -257,6 +259,9 @@ class CheckpointMemory:
     def _take_replica(self, mark: Mark, address: str) -> bool:
         """Fetch what a peer offers, and tell whether it is here."""
         with self._lock:
+            if address != self._agreed.peer_of:
+                logger.debug("%s offers a replica, and is none of ours", address)
+                return False
             if any(held == mark for _, held in self._pool.held()):
                 return True
             taken = [*(slot for slots in self._own for slot in slots), *self._incoming]

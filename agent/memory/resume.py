@@ -20,6 +20,11 @@ from crds.ranges import as_ranges, from_text
 INVENTORY_BYTES = 300
 """The most that an agent says: of 10,000, rank 0's reads 3 MB."""
 
+MAX_FETCHES = 512
+"""Ranks whose slots may have to be fetched before a round begins: those of 64 nodes with 8 devices. All wait
+for the slowest. More are missing at once where a standby takes a lower place, so that the ranks of all
+agents after it move; then thousands of whole states would cross the network, and storage is no slower."""
+
 
 @dataclass(frozen=True, order=True)
 class Checkpoint:
@@ -88,7 +93,10 @@ def decide(inventories: Sequence[Inventory | None]) -> Plan:
         if len(holders) < checkpoint.world_size:
             continue
         if checkpoint.world_size == world_size:
-            return Plan(checkpoint, fetches=_fetches(checkpoint, holders, members))
+            fetches = _fetches(checkpoint, holders, members)
+            if sum(map(len, fetches.values())) > MAX_FETCHES:
+                continue
+            return Plan(checkpoint, fetches=fetches)
         return Plan(checkpoint, shards=_shards(holders))
     return Plan()
 
@@ -123,6 +131,11 @@ def ranks_of(members: Iterable[Inventory]) -> Iterator[range]:
 def peer_of(agent: int, members: int) -> int | None:
     """Who holds the replicas of an agent: the one half a world away; None where it is alone."""
     return (agent + members // 2) % members if members > 1 else None
+
+
+def held_by(agent: int, members: int) -> int | None:
+    """Whose replicas an agent holds: the reverse of `peer_of`."""
+    return (agent - members // 2) % members if members > 1 else None
 
 
 def _compact(content: object) -> str:

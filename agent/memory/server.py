@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 TIMEOUT_SECONDS = 10.0
 """Of a peer that takes or sends nothing."""
+RETRY_SECONDS = 0.1
+"""After a connection that could not be taken."""
 MAX_LINE_BYTES = 4_096
 MAX_CONNECTIONS = 64
 """Served at once; others wait in the kernel."""
@@ -45,6 +47,7 @@ class SlotServer:
         self._pool = pool
         self._take_replica = take_replica
         self._places = threading.Semaphore(MAX_CONNECTIONS)
+        self._closed = threading.Event()
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._socket = socket.create_server((host, 0), family=family, backlog=MAX_CONNECTIONS)
         port = self._socket.getsockname()[1]
@@ -52,6 +55,7 @@ class SlotServer:
         threading.Thread(target=self._accept, name="dlr-slots", daemon=True).start()
 
     def close(self) -> None:
+        self._closed.set()
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # wakes accept(2)
         self._socket.close()
@@ -61,9 +65,15 @@ class SlotServer:
             self._places.acquire()
             try:
                 connection = self._socket.accept()[0]
-            except OSError:
-                return  # closed
-            threading.Thread(target=self._serve, args=(connection,), name="dlr-slot", daemon=True).start()
+                thread = threading.Thread(
+                    target=self._serve, args=(connection,), name="dlr-slot", daemon=True
+                )
+                thread.start()
+            except (OSError, RuntimeError) as error:  # closed; or out of descriptors or threads for a while
+                self._places.release()
+                if self._closed.wait(RETRY_SECONDS):
+                    return
+                logger.debug("a connection was not taken: %s", error)
 
     def _serve(self, connection: socket.socket) -> None:
         try:

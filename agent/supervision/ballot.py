@@ -118,6 +118,7 @@ class Ballot:
 
     def __init__(self, rank: int, size: int, line: socket.socket, words: ProcessWords) -> None:
         self._rank = rank
+        self._size = size
         self._line = line
         self._words = words
         self._voter = Voter()
@@ -246,7 +247,9 @@ class Ballot:
             self._to_voter(message, all_live=all_live)
         elif fd in self._ranks:
             self._outbox.extend(self._chair.receive(self._ranks[fd], message, time.monotonic()))
-        elif message.kind is Kind.JOIN and message.number != 0 and message.number not in self._fds:
+        elif (
+            message.kind is Kind.JOIN and 0 < message.number < self._size and message.number not in self._fds
+        ):
             self._ranks[fd], self._fds[message.number] = message.number, fd
             self._chair.join(message.number)
         else:

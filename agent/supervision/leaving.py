@@ -68,8 +68,13 @@ class Votes:
         store, rank, size = self._met
         line = self._listener if rank == 0 else connect(store, rank)
         self._listener = None
-        if line is not None:
+        if line is None:
+            return
+        try:
             self._ballot = Ballot(rank, size, line, ProcessWords(records))
+        except OSError as error:  # training goes on without them
+            logger.warning("no votes in this round: %s", error)
+            line.close()
 
     def end(self) -> None:
         """Take part in no more votes of the round. It may be repeated."""

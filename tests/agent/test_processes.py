@@ -331,3 +331,10 @@ def test_a_process_that_was_collected_already_has_ended() -> None:
     fd = exit_fd._exit_fd_by_thread(child.pid)
     wait_exit([fd])
     os.close(fd)
+
+
+def test_descriptors_are_closed_once(tmp_path: Path) -> None:
+    _, running = start(tmp_path, "")
+    running.kill()
+    running.join(5)
+    running.release()

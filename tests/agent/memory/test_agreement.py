@@ -17,7 +17,7 @@ from torch.distributed import HashStore, Store  # type: ignore[attr-defined]
 from agent.environment import Environment, InvalidEnvironmentError
 from agent.memory.agreement import Agreement
 from agent.memory.checkpoints import Agreed, CheckpointMemory, OutdatedMeetingError
-from agent.memory.resume import Checkpoint
+from agent.memory.resume import Checkpoint, Inventory
 from agent.memory.slot import CONTROL_BYTES, Mark, Part, Slot, lay_out
 from agent.monitor.oom import OomWatch
 
@@ -143,6 +143,46 @@ def test_a_replica_that_is_damaged_leads_to_the_older_checkpoint(world: World) -
     for memory in world.memories:
         assert memory is not None
         assert all(mark.step <= 10 for _, mark in memory._pool.held()), "what is newer is forgotten"
+
+
+def test_what_a_failed_fetch_has_written_over_is_counted_on_no_more(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = world.meet(1)
+    world.save(told, 10, 0)
+    holder, memory = world.memories[1], world.memories[0]
+    assert holder is not None and memory is not None
+    replica = next(s for s, mark in holder._pool.held() if (mark.rank, mark.step) == (0, 10))
+    for slot, mark in memory._pool.held():
+        if mark.rank == 0:
+            slot.damaged()
+    said = []
+    decode = Inventory.decode
+
+    def heard(text: str) -> Inventory | None:
+        said.append(text)
+        return decode(text)
+
+    monkeypatch.setattr(Inventory, "decode", heard)
+    free = [slot for slot in memory._pool.slots if slot.mark is None]
+    for step, slot in enumerate(free):  # the next slot to be written into holds an older step of another rank
+        slot.begin()
+        slot.tensor(HEADER.entries[0]).fill_(step)
+        slot.commit(Mark(1, step, 1, 3), HEADER)
+        slot.sum_up()
+    replica.bytes(CONTROL_BYTES + 5, CONTROL_BYTES + 6)[0] ^= 1
+    assert [file["resume"] for file in world.meet(2)] == [{"tier": "storage"}] * 3
+    counts = [len(found.held) for text in said if (found := decode(text)) and found.address == memory.address]
+    assert min(counts) < max(counts), "the agent said anew what it holds"
+
+
+def test_an_offer_is_taken_from_the_agent_whose_peer_this_is_alone(world: World) -> None:
+    world.save(world.meet(1), 10, 0)
+    memory, stranger = world.memories[1], world.memories[2]
+    assert memory is not None and stranger is not None
+    assert memory._agreed.peer_of == world.memories[0].address  # type: ignore[union-attr]
+    assert not memory._take_replica(Mark(1, 10, 2, 3), stranger.address)
+    assert all(mark.rank != 2 for _, mark in memory._pool.held())
 
 
 def test_an_agent_and_its_peer_that_are_lost_lead_to_storage(world: World) -> None:

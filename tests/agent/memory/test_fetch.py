@@ -57,6 +57,24 @@ def test_what_comes_is_what_was_there(peer: Peer, target: Slot) -> None:
     assert target.tensor(HEADER.entries[0]).equal(peer.slot.tensor(HEADER.entries[0]))
 
 
+def test_a_server_that_can_take_no_connection_for_a_while_goes_on(
+    peer: Peer, target: Slot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = iter([RuntimeError("can't start new thread")] * 3)
+    start = threading.Thread.start
+
+    def scarce(thread: threading.Thread) -> None:
+        if thread.name == "dlr-slot" and (error := next(failures, None)):
+            raise error
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", scarce)
+    for _ in range(3):
+        with pytest.raises(FetchError):
+            fetch(peer.server.address, MARK, target)
+    fetch(peer.server.address, MARK, target)
+
+
 def test_a_flipped_bit_is_found(peer: Peer, target: Slot) -> None:
     peer.slot.bytes(CONTROL_BYTES + NBYTES - 1, CONTROL_BYTES + NBYTES)[0] ^= 4
     with pytest.raises(DamagedCopyError, match="weights is not what was written"):

@@ -7,10 +7,12 @@ from hypothesis import strategies as st
 
 from agent.memory.resume import (
     INVENTORY_BYTES,
+    MAX_FETCHES,
     Checkpoint,
     Inventory,
     Plan,
     decide,
+    held_by,
     peer_of,
     ranks_of,
     without,
@@ -117,6 +119,7 @@ def test_peers_hold_one_another_each_once(members: int) -> None:
     peers = [peer_of(agent, members) for agent in range(members)]
     assert sorted(peers) == list(range(members))  # type: ignore[type-var]
     assert all(peer != agent for agent, peer in enumerate(peers))
+    assert [held_by(peer, members) for peer in peers] == list(range(members))  # type: ignore[arg-type]
 
 
 def test_alone_there_is_no_peer() -> None:
@@ -198,3 +201,14 @@ def test_10_000_agents_are_decided_upon_at_once() -> None:
     began_at = time.monotonic()
     assert decide(members) == Plan(size)
     assert time.monotonic() - began_at < 5
+
+
+def test_a_world_whose_ranks_have_moved_comes_from_storage() -> None:
+    size = 2 * MAX_FETCHES
+    whole = Checkpoint(7, 120, size)
+    held = [Inventory(1, "a:1", {whole: frozenset({r, (r - size // 2) % size})}) for r in range(size)]
+    moved = [*held[: MAX_FETCHES - 1], *held[MAX_FETCHES:], Inventory(1)]
+    assert decide(moved) == Plan()
+    replaced = [*held]
+    replaced[MAX_FETCHES - 1] = Inventory(1)
+    assert decide(replaced) == Plan(whole, fetches={MAX_FETCHES - 1: {MAX_FETCHES - 1: size - 1}})
