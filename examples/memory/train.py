@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional  # before there is a group: it would keep that to the end
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
