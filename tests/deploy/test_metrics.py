@@ -25,7 +25,7 @@ from controller.manager import Manager, ManagerOptions
 from controller.resources import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.setup import add_all
 from tests.controller.fake_api import client_of, fake_api
-from tests.reconcilers.test_job_metrics import agent, running_job, worker
+from tests.reconcilers.test_job_metrics import FORMED, agent, running_job, worker
 
 FOLDER = Path(deploy.__file__).parent / "metrics"
 KUBECTL = Path(sys.executable).with_name("kubectl")
@@ -35,7 +35,7 @@ UPSTREAM = ("controller_runtime_", "workqueue_", "rest_client_", "leader_electio
 """Names that are not ours to choose."""
 LABELS = frozenset(
     (
-        *("namespace", "job_name", "worker", "phase", "state", "class", "type"),
+        *("namespace", "job_name", "worker", "phase", "state", "class", "type", "tier"),
         *("controller", "result", "name", "code", "method", "host"),
     )
 )
@@ -74,9 +74,11 @@ def scraped() -> str:
             add_all(manager)
             for observe in client.observers:
                 observe("GET", 200)
+            resumed = FORMED | {"resume": {"step": 60, "tier": "memory"}}
+            reported = agent(0, memory={"step": 70, "replicatedStep": 69})
             for resource, model in (
-                (ELASTICJOBS, running_job()),
-                (ELASTICWORKERS, worker(0, agent=agent(0), restarts={"OOM": 1})),
+                (ELASTICJOBS, running_job(rendezvous=resumed)),
+                (ELASTICWORKERS, worker(0, agent=reported, restarts={"OOM": 1})),
             ):
                 raw = model.model_dump(mode="json", by_alias=True, exclude_none=True)
                 raw["metadata"]["creationTimestamp"] = "2026-01-01T11:00:00Z"
