@@ -67,9 +67,7 @@ class Agreement:
 
     def say_here(self) -> None:
         """Tell the others that this agent is here, and what it holds."""
-        self._store.set(
-            f"here/{self._agent}", self._memory.inventory(self._round).encode() if self._memory else ""
-        )
+        self._store.set(f"here/{self._agent}", self._held() if self._memory else "")
 
     def lead(self) -> None:
         """Decide, as rank 0's agent, when all are here."""

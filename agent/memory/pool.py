@@ -47,16 +47,8 @@ class Pool:
 
     def __init__(self, total_bytes: int, count: int) -> None:
         size = total_bytes // count // mmap.PAGESIZE * mmap.PAGESIZE
-        self.slots: list[Slot] = []
-        self._maps: list[mmap.mmap] = []
-        self._descriptors: list[int] = []
+        self.slots = [Slot.create("dlr-slot", size) for _ in range(count)]
         self._stop_event = threading.Event()
-        for _ in range(count):
-            descriptor = os.memfd_create("dlr-slot", os.MFD_CLOEXEC)
-            os.ftruncate(descriptor, size)
-            self._maps.append(mmap.mmap(descriptor, size))
-            self._descriptors.append(descriptor)
-            self.slots.append(Slot(self._maps[-1], descriptor))
 
     def touch(self) -> None:
         """Begin to have the kernel give all pages, in the background: the first touch is what costs."""
@@ -65,8 +57,8 @@ class Pool:
     def close(self) -> None:
         """Give the memory back, as soon as no process has it mapped."""
         self._stop_event.set()
-        for descriptor in self._descriptors:
-            os.close(descriptor)
+        for slot in self.slots:
+            slot.close()
 
     def held(self) -> Iterator[tuple[Slot, Mark]]:
         """Each slot that holds a checkpoint with its sums."""
@@ -116,15 +108,16 @@ class Pool:
 
     def _touch(self) -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), TOUCH_NICENESS)  # of this thread alone
-        for memory in self._maps:
+        for slot in self.slots:
+            memory = slot.bytes(0, slot.size)
             start_address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-            for start in range(0, len(memory), TOUCH_BYTES):
+            for start in range(0, slot.size, TOUCH_BYTES):
                 if self._stop_event.is_set():
                     return
-                length = min(TOUCH_BYTES, len(memory) - start)
+                length = min(TOUCH_BYTES, slot.size - start)
                 address = ctypes.c_void_p(start_address + start)
                 if _libc.madvise(address, ctypes.c_size_t(length), _MADV_POPULATE_WRITE) != 0:
-                    bytes(memoryview(memory)[start : start + length : mmap.PAGESIZE])  # an older kernel
+                    bytes(memory[start : start + length : mmap.PAGESIZE])  # an older kernel
 
 
 def oldest_first(slots: Iterable[Slot]) -> list[Slot]:

@@ -189,14 +189,29 @@ class Slot:
         self._words = memoryview(memory)[:CONTROL_BYTES].cast("q")
 
     @classmethod
+    def create(cls, name: str, size: int) -> Slot:
+        """Make a slot in memory alone (memfd_create(2)); `name` is for whoever looks at this process.
+
+        Raises:
+            OSError: the kernel gives none.
+        """
+        return cls._map(os.memfd_create(name, os.MFD_CLOEXEC), size)
+
+    @classmethod
     def open(cls, path: str) -> Slot:
         """Map the slot in that file, such as /proc/1/fd/12.
 
         Raises:
             OSError, ValueError: there is none.
         """
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        return cls._map(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+
+    @classmethod
+    def _map(cls, descriptor: int, size: int | None = None) -> Slot:
+        """Map a file, which is closed where that fails; with a size, it is given that first."""
         try:
+            if size is not None:
+                os.ftruncate(descriptor, size)
             return cls(mmap.mmap(descriptor, 0), descriptor)
         except BaseException:
             os.close(descriptor)

@@ -7,8 +7,6 @@ they are done; `wait` makes the training's stream wait for them before the optim
 
 from __future__ import annotations
 
-import mmap
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
@@ -58,13 +56,7 @@ def private_slot(captured: Captured) -> Slot:
     Raises:
         OSError: there is no room.
     """
-    descriptor = os.memfd_create("dlr-checkpoint", os.MFD_CLOEXEC)
-    try:
-        os.ftruncate(descriptor, Layout(captured).header.slot_bytes)
-        return Slot(mmap.mmap(descriptor, 0), descriptor)
-    except BaseException:
-        os.close(descriptor)
-        raise
+    return Slot.create("dlr-checkpoint", Layout(captured).header.slot_bytes)
 
 
 class Writer:

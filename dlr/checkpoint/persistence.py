@@ -139,7 +139,7 @@ class Persistence:
         working = storage.working_folder(self._path, step, self._here.attempt)
         with suppress(OSError):
             working.mkdir(parents=True, exist_ok=True)
-            storage.write_atomically(working / f"gave-up-{self._here.rank}", reason.encode())
+        storage.give_up(working, self._here.rank, reason)
 
 
 class Saver:

@@ -86,8 +86,7 @@ def persist(request: Request, has_read: Callable[[], None]) -> None:
         has_read()
         save.complete()
     except BaseException as error:
-        with suppress(OSError):
-            storage.write_atomically(save.working / f"gave-up-{request.rank}", str(error).encode())
+        storage.give_up(save.working, request.rank, str(error))
         raise
 
 
@@ -173,9 +172,11 @@ class _Save:
         """Look until there is something; a shared file system cannot tell by itself."""
         deadline, pause = time.monotonic() + WAIT_SECONDS, _LOOK_SECONDS
         while (found := look()) is None:
-            for gave_up in self.working.glob("gave-up-*"):
+            for gave_up in self.working.glob(f"{storage.GAVE_UP}*"):
                 reason = gave_up.read_text(errors="replace")
-                raise SaveError(f"rank {gave_up.name.removeprefix('gave-up-')} has not saved it: {reason}")
+                raise SaveError(
+                    f"rank {gave_up.name.removeprefix(storage.GAVE_UP)} has not saved it: {reason}"
+                )
             if time.monotonic() > deadline:
                 raise SaveError(
                     f"other ranks have not saved it within {WAIT_SECONDS:.0f} s: do all see {self.path}?"

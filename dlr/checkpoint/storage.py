@@ -26,6 +26,7 @@ import torch
 
 MANIFEST = "manifest.json"
 OWNER = "dlr-job.json"
+GAVE_UP = "gave-up-"
 _FOLDER = re.compile(r"step-(\d+)")
 _CHUNK_BYTES = 1 << 24
 
@@ -162,6 +163,12 @@ def write_atomically(path: Path, data: bytes) -> None:
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
+
+
+def give_up(working: Path, rank: int, reason: str) -> None:
+    """Tell the other ranks' savers that this one does not write, if the storage lets it."""
+    with suppress(OSError):
+        write_atomically(working / f"{GAVE_UP}{rank}", reason.encode())
 
 
 def publish(working: Path, path: Path, manifest: Manifest) -> None:
