@@ -9,6 +9,7 @@ stands.
 from __future__ import annotations
 
 import asyncio
+import gc
 import selectors
 import threading
 import time
@@ -26,7 +27,10 @@ class Deadlock(RuntimeError):
 
 
 class _Selector(selectors.SelectSelector):
-    """Never waits for real time, except for threads; measures how long the loop did not come back to it."""
+    """Never waits for real time, except for threads; measures how long the loop did not come back to it.
+
+    What Python's collector takes is not in that: here it looks at what API server and agents have made, too.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +40,18 @@ class _Selector(selectors.SelectSelector):
         self.longest_seconds = 0.0
         self.threads = 0
         self._resumed = 0.0
-        self._clock = time.pthread_getcpuclockid(threading.get_ident())
+        self._thread = threading.get_ident()
+        self._clock = time.pthread_getcpuclockid(self._thread)
+        self._collecting_since = 0.0
+        gc.callbacks.append(self._around_collections)
+
+    def _around_collections(self, phase: str, _info: dict[str, int]) -> None:
+        if threading.get_ident() != self._thread or self.outside_since is not None:
+            return
+        if phase == "start":
+            self._collecting_since = self.computed_seconds()
+        else:
+            self._resumed += self.computed_seconds() - self._collecting_since
 
     def thread_seconds(self) -> float:
         """CPU seconds of the loop's thread, whoever asks."""

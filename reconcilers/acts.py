@@ -56,7 +56,7 @@ async def carry_out(client: Client, recorder: EventRecorder, about: Object, acts
     Args:
         about: the object that their Events are of.
     """
-    await in_parallel([_do(client, recorder, about, act) for act in acts])
+    await in_parallel(_do(client, recorder, about, act) for act in acts)
 
 
 async def _do(client: Client, recorder: EventRecorder, about: Object, act: Act) -> None:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable
 from typing import Any
 
 PARALLEL_WRITES = 16
 
 
-async def in_parallel(calls: Sequence[Coroutine[Any, Any, object]]) -> None:
-    """Run them, a bounded number at once; the first error is raised when all have ended."""
-    gate = asyncio.Semaphore(PARALLEL_WRITES)
+async def in_parallel(calls: Iterable[Coroutine[Any, Any, object]]) -> None:
+    """Run them, a bounded number at once; the first error is raised when all have ended.
 
-    async def gated(call: Coroutine[Any, Any, object]) -> None:
-        async with gate:
-            await call
+    A generator's calls are made as they are begun: ten thousand tasks at once would block the event loop.
+    """
+    waiting, errors = iter(calls), []
 
-    results = await asyncio.gather(*(gated(call) for call in calls), return_exceptions=True)
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
+    async def work_off() -> None:
+        for call in waiting:
+            try:
+                await call
+            except Exception as error:  # the others are to be done all the same
+                errors.append(error)
+
+    await asyncio.gather(*(work_off() for _ in range(PARALLEL_WRITES)))
+    if errors:
+        raise errors[0]

@@ -98,7 +98,10 @@ class JobView:
         if raw is None or raw["metadata"].get("deletionTimestamp"):
             return None
         job = self._parse_job.parse(raw)
-        workers = Workers(await self._workers_of(job))
+        found, slices = await self._workers_of(job), Slices()
+        await slices.pause()
+        workers = Workers(found)
+        await slices.pause()
         if job.status.phase is not None and job.status.phase.finished:
             return Seen(job, raw, workers)
         plans, checks = await self._plans.read(job), await self._checks.of(job, workers)

@@ -21,8 +21,10 @@ from controller.errors import AlreadyExists
 from controller.events import EventRecorder, EventType
 from controller.reconciler import Reconciler, Request, Result
 from controller.resources import ELASTICWORKERS, NODECHECKS
+from controller.slices import Slices
 from crds import names
 from crds.elasticjob import ElasticJob, Rendezvous
+from crds.elasticworker import ElasticWorker
 from crds.model import ConditionStatus, validated
 from crds.nodecheck import Accelerator, NodeCheck, NodeCheckPhase, NodeCheckStatus, NodeResult, NodeVerdict
 from healthcheck.diagnosis import conclude, investigate
@@ -124,20 +126,24 @@ class NodeCheckReconciler(Reconciler):
             if lost is not None:
                 return self._refuse(turn, lost)
         if not turn.status.nodes:
-            return self._begin_nodes(turn) if turn.job is None else await self._begin_job(turn, turn.job)
+            begin = self._begin_nodes(turn) if turn.job is None else self._begin_job(turn, turn.job)
+            return await begin
         if turn.status.phase is NodeCheckPhase.PENDING:
             return await self._gather(turn)
         return await self._carry_on(turn)
 
     # --- before the first step ------------------------------------------------------------------------
 
-    def _begin_nodes(self, turn: _Turn) -> NodeCheckStatus:
+    async def _begin_nodes(self, turn: _Turn) -> NodeCheckStatus:
         """Fix the nodes of a check of nodes; their workers come next."""
+        slices = Slices()
         wanted = named_nodes(turn.check.spec, self._view.labels())
         if isinstance(wanted, CheckRefusal):
             return self._refuse(turn, wanted)
+        await slices.pause()
         scope = choose(one_each(wanted), self._view.fresh(turn.check, wanted, turn.now))
-        return self._begin(turn, replace(scope, participants=one_each(scope.nodes)))
+        await slices.pause()
+        return await self._begin(turn, replace(scope, participants=one_each(scope.nodes)))
 
     async def _begin_job(self, turn: _Turn, job: ElasticJob) -> NodeCheckStatus:
         """Fix the nodes of a job check, when the job has given its workers to it and they are idle."""
@@ -156,20 +162,23 @@ class NodeCheckReconciler(Reconciler):
             return self._refuse(turn, CheckRefusal(FailedReason.NO_WORKERS, message))
         candidates = speakers(idle)
         fresh = self._view.fresh(check, [candidate.node for candidate in candidates], turn.now)
-        status = self._begin(turn, choose(candidates, fresh))
+        status = await self._begin(turn, choose(candidates, fresh))
         is_over = status.phase is not None and status.phase.finished
         return status if is_over or not status.nodes else self._start(turn, status)
 
-    def _begin(self, turn: _Turn, scope: Scope) -> NodeCheckStatus:
+    async def _begin(self, turn: _Turn, scope: Scope) -> NodeCheckStatus:
+        slices = Slices()
         obstacle = in_the_way(turn.check, scope.nodes, self._view.claims())
         if obstacle is not None:
             message = f"waits: {obstacle}"
             return check_status.waiting(turn.status, "WaitingForCheck", message, turn.now)
         if check_status.first_round_bytes(turn.check.spec, scope) > check_status.MAX_BYTES:
             return self._refuse(turn, _too_many(len(scope.nodes)))
+        await slices.pause()
         nodes = self._view.nodes(scope.nodes)
         needs_gpu = turn.check.spec.accelerator is Accelerator.NVIDIA_GPU
         withdrawn = {name: NO_GPU for name, raw in nodes.items() if needs_gpu and lacks_gpu(raw)}
+        await slices.pause()
         status = check_status.scoped(turn.status, scope, withdrawn, turn.now)
         untested = untested_accelerators(nodes.values())
         if untested:
@@ -192,10 +201,8 @@ class NodeCheckReconciler(Reconciler):
     async def _gather(self, turn: _Turn) -> NodeCheckStatus:
         """Wait for the agents of a check of nodes; then the local tests begin with those who are there."""
         workers = await self._view.workers_of(turn.check)
-        made = {p.node for p in checked_nodes_of(turn.check, workers) if p.worker is not None}
-        needless = made | settled_nodes(turn.status)
-        missing = [(index, node) for index, node in enumerate(turn.status.nodes) if node not in needless]
-        await in_parallel([self._create_worker(turn.check, index, node) for index, node in missing])
+        missing = await _compute(turn.check, _nodes_without_worker, turn.check, workers)
+        await in_parallel(self._create_worker(turn.check, index, node) for index, node in missing)
         _, ended = await self._ended(turn, "agents", ended_gathering)
         if ended is None:
             message = "waits for the agents on its nodes"
@@ -223,10 +230,10 @@ class NodeCheckReconciler(Reconciler):
     ) -> tuple[Sequence[CheckedNode], Ended | None]:
         """What a step gave, if it is over. Nobody drops out by the word of our cache alone, which may lag."""
         check, overdue = turn.check, self._is_overdue(turn, step)
-        participants = checked_nodes_of(check, await self._view.workers_of(check))
+        participants = await _compute(check, checked_nodes_of, check, await self._view.workers_of(check))
         ended = await _compute(check, judge, turn.status, participants, overdue=False)
         if not ended.everybody_answered if ended is not None else overdue:
-            participants = checked_nodes_of(check, await self._view.workers_now(check))
+            participants = await _compute(check, checked_nodes_of, check, await self._view.workers_now(check))
             ended = await _compute(check, judge, turn.status, participants, overdue=overdue)
         return participants, ended
 
@@ -308,6 +315,13 @@ class NodeCheckReconciler(Reconciler):
 def has_nodes(check: dict[str, Any]) -> bool:
     """Whether it is fixed which nodes a check is of."""
     return bool(check.get("status", {}).get("nodes"))
+
+
+def _nodes_without_worker(check: NodeCheck, workers: Sequence[ElasticWorker]) -> list[tuple[int, str]]:
+    """The nodes that are to be tested and have no worker yet, each with its place in the check."""
+    made = {p.node for p in checked_nodes_of(check, workers) if p.worker is not None}
+    needless = made | settled_nodes(check.status)
+    return [(index, node) for index, node in enumerate(check.status.nodes) if node not in needless]
 
 
 def _lost_job(name: str, job: ElasticJob | None) -> CheckRefusal | None:

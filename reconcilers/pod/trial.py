@@ -79,7 +79,7 @@ class PodTrial:
         async def try_type(type_: str) -> None:
             found[type_] = await self._of_type(job, raw, type_)
 
-        await in_parallel([try_type(type_) for type_ in training_types(job)])
+        await in_parallel(try_type(type_) for type_ in training_types(job))
         ranks = {answer: rank for rank, answer in enumerate(Answer)}
         return min(found.values(), key=lambda trial: ranks[trial.answer], default=Trial(Answer.ACCEPTED))
 
