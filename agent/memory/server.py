@@ -17,6 +17,7 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -64,11 +65,13 @@ class SlotServer:
         while True:
             self._places.acquire()
             try:
-                connection = self._socket.accept()[0]
-                thread = threading.Thread(
-                    target=self._serve, args=(connection,), name="dlr-slot", daemon=True
-                )
-                thread.start()
+                with ExitStack() as unless_served:  # else its peer would wait for its time-out
+                    connection = unless_served.enter_context(self._socket.accept()[0])
+                    thread = threading.Thread(
+                        target=self._serve, args=(connection,), name="dlr-slot", daemon=True
+                    )
+                    thread.start()
+                    unless_served.pop_all()
             except (OSError, RuntimeError) as error:  # closed; or out of descriptors or threads for a while
                 self._places.release()
                 if self._closed.wait(RETRY_SECONDS):

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from agent.warm.argv_padding import PADDING, VARIABLE
 from tests.agent.fake_cluster import FakeCluster
+from tests.agent.fork_server import ROOT, Fork, ForkServer
 
-ROOT = Path(__file__).parents[2]
+Agent = subprocess.Popen[bytes] | Fork
 
 
 @pytest.fixture
@@ -28,10 +30,11 @@ def cluster(tmp_path: Path) -> Iterator[FakeCluster]:
 class Agents:
     """Real `dlr run` processes, with their output in files."""
 
-    def __init__(self, cluster: FakeCluster, directory: Path) -> None:
+    def __init__(self, cluster: FakeCluster, server: ForkServer, directory: Path) -> None:
         self._cluster = cluster
+        self._server = server
         self.directory = directory
-        self._running: list[subprocess.Popen[bytes]] = []
+        self._running: list[Agent] = []
 
     def script(self, text: str) -> str:
         path = self.directory / "script.py"
@@ -45,44 +48,56 @@ class Agents:
         incarnation: int = 1,
         module: str = "agent.launch",
         warm: bool = False,
+        forked: bool = True,
         **environ: str,
-    ) -> subprocess.Popen[bytes]:
-        """Cold unless asked for: most of these scripts import nothing, and a warm parent imports much."""
+    ) -> Agent:
+        """Start one.
+
+        Args:
+            warm: its training processes are forks. Most of these scripts import nothing.
+            forked: from a process that has imported torch; else an interpreter of its own.
+        """
         cold = ["--no-warm-start"] if module == "agent.launch" and not warm else []
-        output = (self.directory / f"agent-{index}-{incarnation}.log").open("ab")
-        process = subprocess.Popen(
-            [sys.executable, "-m", module, *cold, *arguments],
-            env={
-                "PATH": os.environ["PATH"],
-                "PYTHONPATH": os.pathsep.join([str(ROOT), str(self.directory)]),
-                "OMP_NUM_THREADS": "1",
-                "OUT": str(self.directory),
-                **self._cluster.environ(index, incarnation),
-                **environ,
-            },
-            cwd=self.directory,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        output.close()
+        env = {
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": os.pathsep.join([str(ROOT), str(self.directory)]),
+            "OMP_NUM_THREADS": "1",
+            "OUT": str(self.directory),
+            **({VARIABLE: PADDING} if warm and forked else {}),
+            **self._cluster.environ(index, incarnation),
+            **environ,
+        }
+        argv = [*cold, *arguments]
+        with (self.directory / f"agent-{index}-{incarnation}.log").open("ab") as output:
+            process: Agent
+            if forked:
+                process = self._server.start(module, argv, env, self.directory, output.fileno())
+            else:
+                process = subprocess.Popen(
+                    [sys.executable, "-m", module, *argv],
+                    env=env,
+                    cwd=self.directory,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
         self._running.append(process)
         return process
 
-    def check(self, index: int) -> subprocess.Popen[bytes]:
+    def check(self, index: int) -> Agent:
         """A Pod of the NodeCheck."""
         return self.start(index, module="agent.node_check", **self._cluster.check_environ(index))
 
     def log(self, index: int, incarnation: int = 1) -> str:
         return (self.directory / f"agent-{index}-{incarnation}.log").read_text(errors="replace")
 
-    def wait_log(self, index: int, text: str, *, times: int = 1, timeout_seconds: float = 30.0) -> None:
+    def wait_log(self, index: int, text: str, *, times: int = 1, timeout_seconds: float = 60.0) -> None:
         deadline = time.monotonic() + timeout_seconds
         while self.log(index).count(text) < times:
             assert time.monotonic() < deadline, f"{text!r} is not in: {self.log(index)}"
             time.sleep(0.05)
 
-    def wait_file(self, name: str, timeout_seconds: float = 10.0) -> None:
+    def wait_file(self, name: str, timeout_seconds: float = 60.0) -> None:
         deadline = time.monotonic() + timeout_seconds
         while not (self.directory / name).exists():
             assert time.monotonic() < deadline, f"no file {name}"
@@ -135,10 +150,17 @@ def kill(pid: int, signum: int) -> None:
         os.kill(pid, signum)
 
 
+@pytest.fixture(scope="session")
+def fork_server() -> Iterator[ForkServer]:
+    server = ForkServer()
+    yield server
+    server.close()
+
+
 @pytest.fixture
-def agents(cluster: FakeCluster, tmp_path: Path) -> Iterator[Agents]:
+def agents(cluster: FakeCluster, fork_server: ForkServer, tmp_path: Path) -> Iterator[Agents]:
     directory = tmp_path / "work"
     directory.mkdir()
-    running = Agents(cluster, directory)
+    running = Agents(cluster, fork_server, directory)
     yield running
     running.close()

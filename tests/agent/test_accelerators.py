@@ -56,7 +56,7 @@ def test_a_wedged_driver_does_not_hold_the_agent_up(wedged: None, devices: Path)
     add(devices, "nvidia0", "nvidia1", "nvidiactl")
     started_at = time.monotonic()
     assert detect() == {"kind": "nvidia", "count": 2, "model": ""}
-    assert time.monotonic() - started_at < 5
+    assert time.monotonic() - started_at < 30  # the driver would have taken 60
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_hang_is_told_with_the_rank_that_is_behind_and_its_stack_and_training_st
     assert cluster.agent(0)["state"] == "Running"
     assert "File" in (folder / "1" / "stacks.txt").read_text()
     cluster.publish(phase="Succeeded")
-    assert agent.wait(10) == 0
+    assert agent.wait(60) == 0
 
 
 TELLS_NOTHING = """
@@ -312,7 +312,7 @@ def test_of_two_processes_the_one_is_told_that_did_not_die_of_the_other(
     cluster.wait_state({0: "Ready"}, 0)
     cluster.form([0])
     cluster.wait_state({0: "Failed"}, 1, 30)
-    cluster.wait(lambda: failure_of(cluster, 0)["rank"] == 1, "the reason", 10)
+    cluster.wait(lambda: failure_of(cluster, 0)["rank"] == 1, "the reason")
     assert failure_of(cluster, 0)["message"].startswith("ValueError: the reason for all")
     assert cluster.agent(0)["state"] == "Failed"
 

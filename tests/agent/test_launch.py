@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 import signal
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.agent.conftest import Agents
+from tests.agent.conftest import Agent, Agents
 
 SECONDS = 30.0
 
@@ -20,13 +19,13 @@ def test_sigterm_ends_it_while_it_imports_torch_even_as_a_container_s_first_proc
     agents: Agents, warm: bool
 ) -> None:
     """A first process only gets signals that it has handlers for (pid_namespaces(7))."""
-    process = agents.start(0, agents.script(""), warm=warm)
+    process = agents.start(0, agents.script(""), warm=warm, forked=False)
     await_handler(process, signal.SIGTERM)
     process.send_signal(signal.SIGTERM)
     assert process.wait(SECONDS) == 128 + signal.SIGTERM
 
 
-def await_handler(process: subprocess.Popen[bytes], number: int) -> None:
+def await_handler(process: Agent, number: int) -> None:
     deadline = time.monotonic() + SECONDS
     while not has_handler(process.pid, number):
         assert process.poll() is None and time.monotonic() < deadline, "it has no handler"

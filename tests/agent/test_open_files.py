@@ -34,7 +34,7 @@ def test_agent_takes_the_hard_limit_and_training_processes_that_of_the_image(
         "time.sleep(60)\n"
     )
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    agent = agents.start(0, script, warm=warm)
+    agent = agents.start(0, script, warm=warm, forked=False)  # for its limit
     cluster.wait_state({0: "Ready"}, 0)
     assert resource.prlimit(agent.pid, resource.RLIMIT_NOFILE) == (min(hard, open_files.ENOUGH), hard)
     cluster.form([0])

@@ -62,7 +62,7 @@ def test_newest_step_of_any_process_is_read(files: ProgressFiles) -> None:
     report_step(first, 6)
     newest = files.read().newest
     assert newest.step == 6
-    assert 0 <= time.monotonic() - newest.at < 5
+    assert 0 <= time.monotonic() - newest.at < 60
 
 
 def test_started_anew_nothing_is_told_yet(files: ProgressFiles) -> None:
@@ -84,7 +84,7 @@ def test_script_that_tells_only_its_checkpoints_is_at_least_that_far(files: Prog
     (env,) = files.renew(1)
     save_checkpoint(env, 20)
     assert (newest_step(files), files.read().checkpoint_step) == (20, 20)
-    assert 0 <= time.monotonic() - files.read().newest.at < 5
+    assert 0 <= time.monotonic() - files.read().newest.at < 60
 
 
 def test_checkpoints_of_an_earlier_start_are_not_told(files: ProgressFiles) -> None:
@@ -113,7 +113,7 @@ def test_a_process_that_tells_only_its_checkpoints_is_at_the_last_of_them(files:
     save_checkpoint(env, 20)
     rank = files.read_rank(0)
     assert rank.step == 20
-    assert 0 <= time.monotonic() - rank.last_report_at < 5
+    assert 0 <= time.monotonic() - rank.last_report_at < 60
 
 
 def test_a_process_is_busy_until_when_its_file_says(files: ProgressFiles) -> None:
@@ -132,7 +132,7 @@ def test_the_shared_metrics_file_speaks_for_processes_that_tell_nothing_else(fil
     assert files.read_rank(1).step == 11
     rank = files.read_rank(0)
     assert rank.step == 12
-    assert 0 <= time.monotonic() - rank.last_report_at < 5
+    assert 0 <= time.monotonic() - rank.last_report_at < 60
 
 
 def test_script_with_an_older_dlr_is_read(files: ProgressFiles) -> None:

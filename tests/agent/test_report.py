@@ -154,7 +154,7 @@ def test_what_memory_holds_goes_along_and_is_what_the_crd_takes(api: FakeApi, re
     )
     reporter.start()
     reporter.report(AgentState.RUNNING, 3)
-    assert reporter.flush(5)
+    assert reporter.flush(60)
     memory = AgentReport.model_validate(api.told[-1]).memory
     assert memory is not None and memory.resumed is not None
     assert (memory.step, memory.replicated_step) == (12, 11)
@@ -164,7 +164,7 @@ def test_what_memory_holds_goes_along_and_is_what_the_crd_takes(api: FakeApi, re
 def test_changes_are_told_at_once(api: FakeApi, reporter: Reporter) -> None:
     reporter.start()
     reporter.report(AgentState.RUNNING, 1)
-    assert reporter.flush(5)
+    assert reporter.flush(60)
     assert api.paths == {
         "/apis/elastic.iml.github.io/v1alpha1/namespaces/default/elasticworkers/job-worker-0/status"
     }
@@ -183,7 +183,7 @@ def test_after_an_outage_only_what_matters_is_told(api: FakeApi, reporter: Repor
     reporter.report(AgentState.RUNNING, 21)
     assert not reporter.flush(0.1)
     api.away.clear()
-    assert reporter.flush(5)
+    assert reporter.flush(60)
     told = [(r["state"], r["observedRound"], (r["failure"] or {}).get("sequence")) for r in api.told]
     assert told[-2:] == [("Ready", 20, 1), ("Running", 21, 2)]
     assert len(told) <= 3
@@ -191,7 +191,7 @@ def test_after_an_outage_only_what_matters_is_told(api: FakeApi, reporter: Repor
 
 def test_progress_is_rationed_but_not_lost(api: FakeApi, reporter: Reporter) -> None:
     reporter.start()
-    assert reporter.flush(5)
+    assert reporter.flush(60)
     trained: list[int] = []
     reporter.follow(lambda: Figures(Progress(len(trained), NOW)))
     for step in range(99):
@@ -205,14 +205,14 @@ def test_progress_is_rationed_but_not_lost(api: FakeApi, reporter: Reporter) -> 
 
 
 def test_first_step_of_a_round_and_a_checkpoint_do_not_wait(api: FakeApi, reporter: Reporter) -> None:
-    reporter._progress_seconds = 60.0
+    reporter._progress_seconds = 600.0
     reporter.start()
-    assert reporter.flush(5)
+    assert reporter.flush(60)
     attempts = len(api.told)
     reporter.progress(at_once=True)
     reporter.progress()  # does not put it off
-    assert api.attempts.acquire(timeout=5)
-    assert api.attempts.acquire(timeout=5)  # sooner than progress_seconds
+    assert api.attempts.acquire(timeout=60)
+    assert api.attempts.acquire(timeout=60)  # sooner than progress_seconds
     assert attempts == 1
 
 
@@ -223,16 +223,16 @@ def saved(api: FakeApi) -> list[int | None]:
 
 def wait_saved(api: FakeApi, step: int) -> None:
     while step not in saved(api):
-        assert api.attempts.acquire(timeout=5)
+        assert api.attempts.acquire(timeout=60)
 
 
 def test_of_many_checkpoints_the_first_is_told_at_once_and_the_newest_when_the_time_has_come(
     api: FakeApi, reporter: Reporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("agent.report.reporter.CHECKPOINT_SECONDS", 1.0)
-    reporter._progress_seconds = 60.0
+    reporter._progress_seconds = 600.0
     reporter.start()
-    assert reporter.flush(5)
+    assert reporter.flush(60)
     newest = 0
     reporter.follow(lambda: Figures(Progress(newest, NOW, newest)))
     began = time.monotonic()
@@ -252,7 +252,7 @@ def test_of_many_checkpoints_the_first_is_told_at_once_and_the_newest_when_the_t
 
 def test_whatever_else_is_told_tells_of_the_newest_checkpoint(api: FakeApi, reporter: Reporter) -> None:
     newest = 1
-    reporter._progress_seconds = 60.0
+    reporter._progress_seconds = 600.0
     reporter.follow(lambda: Figures(Progress(newest, NOW, newest)))
     reporter.start()
     reporter.checkpoint()
@@ -265,11 +265,11 @@ def test_whatever_else_is_told_tells_of_the_newest_checkpoint(api: FakeApi, repo
         newest = step
         reporter.checkpoint()  # not yet, for its own sake
         reporter.report(state, round_, failure(1) if state is AgentState.FAILED else None)
-        assert reporter.flush(5)
+        assert reporter.flush(60)
         assert saved(api)[-1] == step
     newest = 5
     reporter.checkpoint()
-    assert reporter.flush(5), "the last word"
+    assert reporter.flush(60), "the last word"
     assert saved(api)[-1] == 5
 
 
@@ -278,12 +278,12 @@ def test_every_report_says_how_far_training_is_then(api: FakeApi, reporter: Repo
     told = RoundProgress(1, 5, 7, 2.0)
     reporter.follow(lambda: Figures(Progress(7, NOW), (told,)))
     reporter.report(AgentState.FAILED, failure=failure(1))
-    assert reporter.flush(5)
+    assert reporter.flush(60)
     assert api.told[-1]["progress"]["step"] == 7
     assert api.told[-1]["rounds"] == [told.to_status()]
     reporter.follow(lambda: Figures(None, (told,)))
     reporter.report(AgentState.RUNNING, 2)
-    assert reporter.flush(5)
+    assert reporter.flush(60)
     assert api.told[-1]["progress"]["step"] == 7, "the new processes told nothing yet"
 
 
@@ -302,7 +302,7 @@ def test_news_while_a_report_is_written_is_told_after_it(api: FakeApi, reporter:
     reporter._api = News()  # type: ignore[assignment]
     reporter.start()
     while (api.told[-1:] or [{"progress": None}])[0]["progress"] != Progress(2, NOW).to_status():
-        assert api.attempts.acquire(timeout=5)
+        assert api.attempts.acquire(timeout=60)
 
 
 def test_every_write_says_what_the_pod_uses_now(api: FakeApi) -> None:
@@ -317,9 +317,9 @@ def test_every_write_says_what_the_pod_uses_now(api: FakeApi) -> None:
     )
     reporter.start()
     for state in (AgentState.RUNNING, AgentState.SUCCEEDED):
-        assert reporter.flush(5)
+        assert reporter.flush(60)
         reporter.report(state)
-    assert reporter.flush(5)
+    assert reporter.flush(60)
     reporter.stop()
     told = [each["usage"] for each in api.told]
     assert told[0] is None
@@ -347,7 +347,7 @@ def test_flush_does_not_wait_for_a_worker_that_was_deleted(api: FakeApi, reporte
     reporter.start()
     began = time.monotonic()
     assert not reporter.flush(60)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
 
 
 def test_what_is_refused_for_good_is_said_once_and_not_tried_again(api: FakeApi) -> None:

@@ -25,6 +25,8 @@ from tests.agent.conftest import ROOT, Agents, children, runs, training_processe
 from tests.agent.fake_cluster import FakeCluster
 
 SECONDS = 60.0
+ALL_SECONDS = 110.0
+"""For two dozen scripts, one after the other. They took more than 60 s beside a dozen busy processes."""
 ENV = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
 
 
@@ -187,7 +189,7 @@ def from_the_agent(scripts: Scripts, tmp_path_factory: pytest.TempPathFactory) -
     (results / "orders.json").write_text(json.dumps(orders))
     command = [sys.executable, "-u", "-m", "tests.agent.forked_parent", str(results), PADDING]
     env = {**ENV, "LOCAL_RANK": "3", VARIABLE: PADDING}
-    subprocess.run(command, env=env, check=True, timeout=SECONDS, stdin=subprocess.DEVNULL)
+    subprocess.run(command, env=env, check=True, timeout=ALL_SECONDS, stdin=subprocess.DEVNULL)
     codes = json.loads((results / "codes.json").read_text())
     return {
         name: Ended(code, (results / f"{name}.out").read_text(), (results / f"{name}.err").read_text())
@@ -434,7 +436,8 @@ def test_process_that_the_agent_does_not_know_of_never_runs(tmp_path: Path) -> N
 def test_agent_forks_round_after_round_and_leaves_nothing_behind(
     cluster: FakeCluster, agents: Agents
 ) -> None:
-    agent = agents.start(0, agents.script("import time, dlr; dlr.report_step(1); time.sleep(60)"), warm=True)
+    script = agents.script("import time, dlr; dlr.report_step(1); time.sleep(60)")
+    agent = agents.start(0, script, warm=True, forked=False)
     cluster.wait_state({0: "Ready"}, 0)
     for round_ in (1, 2, 3):
         cluster.form([0])
@@ -448,7 +451,7 @@ def test_agent_forks_round_after_round_and_leaves_nothing_behind(
     shown = Path(f"/proc/{agent.pid}/cmdline").read_text()
     assert "script.py" in shown and PADDING not in shown
     agent.terminate()
-    assert agent.wait(20) == 143
+    assert agent.wait(60) == 143
     assert not Path(f"/proc/{parent}").exists()
 
 

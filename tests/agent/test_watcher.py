@@ -25,7 +25,7 @@ def watcher(cluster: FakeCluster) -> Iterator[JobWatcher]:
     watcher.stop()
 
 
-def wait_phase(watcher: JobWatcher, phase: str, timeout_seconds: float = 10.0) -> float:
+def wait_phase(watcher: JobWatcher, phase: str, timeout_seconds: float = 60.0) -> float:
     """Seconds until the watcher woke us with that phase."""
     started_at = time.monotonic()
     poll = select.poll()

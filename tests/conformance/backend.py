@@ -19,7 +19,7 @@ import kubernetes.client
 import kubernetes.config
 
 START_TIMEOUT_SECONDS = 30.0
-STOP_TIMEOUT_SECONDS = 10.0
+STOP_TIMEOUT_SECONDS = 60.0
 
 
 @dataclass(frozen=True)

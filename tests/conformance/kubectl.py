@@ -17,7 +17,7 @@ from typing import Any
 
 OLDEST_SUPPORTED_MINOR = 32
 COMMAND_TIMEOUT_SECONDS = 60.0
-LINE_TIMEOUT_SECONDS = 15.0
+LINE_TIMEOUT_SECONDS = 60.0
 SELECTION = "DLR_KUBECTLS"
 """Unset: the oldest and the newest found. `all`: all found. Else: paths, separated as in PATH."""
 

@@ -23,7 +23,7 @@ APPLY_PATCH = "application/apply-patch+yaml"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
 REQUEST_TIMEOUT_SECONDS = 30.0
-EVENT_TIMEOUT_SECONDS = 15.0
+EVENT_TIMEOUT_SECONDS = 60.0
 
 
 @dataclass(frozen=True)

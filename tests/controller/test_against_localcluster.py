@@ -225,7 +225,7 @@ async def test_process_that_is_started_anew_under_its_identity_leads_at_once_and
         other = candidate(client, "other")
         async with background(other.acquire()):
             successor = candidate(client, "pod")
-            await asyncio.wait_for(successor.acquire(), 10)
+            await asyncio.wait_for(successor.acquire(), 60)
             assert successor.is_leader and not other.is_leader
 
 

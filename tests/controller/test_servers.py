@@ -28,7 +28,7 @@ async def fetch(port, path, host="127.0.0.1"):
 async def grpc_status(port, service, host="127.0.0.1"):
     async with grpc.aio.insecure_channel(f"{host}:{port}") as channel:
         request = health_pb2.HealthCheckRequest(service=service)
-        return (await health_pb2_grpc.HealthStub(channel).Check(request, timeout=5)).status
+        return (await health_pb2_grpc.HealthStub(channel).Check(request, timeout=60)).status
 
 
 async def test_both_kinds_of_probe_tell_alive_from_ready():
@@ -121,7 +121,7 @@ class Slow(Collector):
         self.go_on = threading.Event()
 
     def collect(self):
-        assert self.go_on.wait(10)
+        assert self.go_on.wait(60)
         yield GaugeMetricFamily("slow", "Slow", value=1)
 
 

@@ -47,7 +47,7 @@ class Server:
                 json=body,
                 headers={"Authorization": f"Bearer {token}"} | patch,
                 verify=str(self._authority),
-                timeout=10,
+                timeout=60,
             )
 
     def as_admin(self, method: str, path: str, body: JSON | None = None) -> JSON:
@@ -94,7 +94,7 @@ def running_server(folder: Path) -> Iterator[Server]:
             yield Server(home.kubeconfig, folder)
         finally:
             process.terminate()
-            process.wait(timeout=10)
+            process.wait(timeout=60)
 
 
 def install(server: Server, documents: Sequence[JSON]) -> None:

@@ -256,7 +256,7 @@ def test_worker_role_has_the_name_that_the_controller_binds() -> None:
 
 @pytest.mark.parametrize("script", sorted(path.name for path in (REPOSITORY / "kind").glob("*.sh")))
 def test_kind_script_is_sound_bash(script: str) -> None:
-    subprocess.run(["bash", "-n", str(REPOSITORY / "kind" / script)], check=True, timeout=10)
+    subprocess.run(["bash", "-n", str(REPOSITORY / "kind" / script)], check=True, timeout=60)
 
 
 @pytest.mark.parametrize("script", ["up.sh", "down.sh", "build.sh", "load.sh"])
@@ -269,7 +269,7 @@ def test_kind_script_says_in_a_sentence_that_docker_is_missing(script: str, tmp_
         capture_output=True,
         text=True,
         check=False,
-        timeout=10,
+        timeout=60,
     )
     assert done.returncode == 1
     assert "docker is not installed" in done.stderr

@@ -23,7 +23,7 @@ from localcluster.paths import Home
 
 JSON = dict[str, Any]
 START_SECONDS = 30.0
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 60.0
 
 
 @cache

@@ -222,7 +222,7 @@ async def test_a_second_deletion_shortens_the_grace() -> None:
     grace.shorten(0.05)
     grace.shorten(30)
     assert await waiting is False
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 25  # neither 30 nor 60
 
 
 def test_the_tail_of_a_log_is_its_text(tmp_path: Path) -> None:

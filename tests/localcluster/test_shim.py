@@ -25,7 +25,7 @@ from localcluster.kubelet.container import (
 )
 from tests.localcluster.running import best_isolation
 
-WAIT_SECONDS = 10.0
+WAIT_SECONDS = 60.0
 
 
 def available() -> list[Isolation]:

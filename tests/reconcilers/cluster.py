@@ -27,7 +27,7 @@ from reconcilers.cordon.options import CordonOptions
 from reconcilers.setup import WATCHED_BY_LABEL, add_all
 from tests.reconcilers.build import in_lists
 
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 60.0
 NAMESPACE = "default"
 
 

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.agent.conftest import ROOT, Agents
+from tests.agent.conftest import Agent, Agents
 from tests.agent.fake_cluster import FakeCluster
+from tests.agent.fork_server import ROOT
 
 SCRIPT = str(ROOT / "examples" / "memory" / "train.py")
 MEMORY = {"DLR_MEMORY_CHECKPOINT_BYTES": str(4 << 20), "DLR_MEMORY_CHECKPOINT_REPLICAS": "1"}
@@ -29,7 +30,7 @@ class Training:
         self.running = {index: self.start(index) for index in range(count)}
         cluster.wait_state(dict.fromkeys(range(count), "Ready"), 0)
 
-    def start(self, index: int, incarnation: int = 1) -> subprocess.Popen[bytes]:
+    def start(self, index: int, incarnation: int = 1) -> Agent:
         return self.agents.start(index, SCRIPT, incarnation=incarnation, warm=True, **self.environ)
 
     def steps(self) -> list[dict[str, Any]]:
@@ -65,6 +66,7 @@ class Training:
         assert [step["loss"] for step in steps] == pytest.approx(alone, rel=1e-3)
 
 
+@pytest.mark.slow  # e2e/scenarios/test_leaving.py does the same with real controllers
 def test_three_workers_two_and_three_again(cluster: FakeCluster, agents: Agents) -> None:
     training = Training(cluster, agents, 3, **MEMORY)
     for members in ([0, 1, 2], [0, 1], [0, 1, 2]):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 
 from agent.memory.slot import CONTROL_BYTES, Slot
-from tests.agent.conftest import Agents, kill, training_processes
+from tests.agent.conftest import Agent, Agents, kill, training_processes
 from tests.agent.fake_cluster import FakeCluster
 
 SCRIPT = str(Path(__file__).with_name("keeping.py"))
@@ -53,15 +52,15 @@ class Logs:
             return ["{}"]
 
 
-def start(agents: Agents, cluster: FakeCluster, count: int, **environ: str) -> list[subprocess.Popen[bytes]]:
+def start(agents: Agents, cluster: FakeCluster, count: int, **environ: str) -> list[Agent]:
     """Agents of the first round, whose processes make steps."""
-    started = [agents.start(index, SCRIPT, **environ) for index in range(count)]
+    started = [agents.start(index, SCRIPT, warm=True, **environ) for index in range(count)]
     cluster.wait_state(dict.fromkeys(range(count), "Ready"), 0)
     cluster.form(list(range(count)))
     return started
 
 
-def kill_process(agent: subprocess.Popen[bytes]) -> None:
+def kill_process(agent: Agent) -> None:
     (process,) = training_processes(agent.pid)
     os.kill(process, signal.SIGKILL)
 
@@ -118,7 +117,7 @@ def test_a_lost_pod_resumes_from_its_peers_copy(
     agent.wait()
     reached = max(logs.last_step(1, rank) for rank in range(2))
     cluster.replace_worker(f"job-worker-{lost}", 2)
-    agents.start(lost, SCRIPT, incarnation=2, **slow)
+    agents.start(lost, SCRIPT, incarnation=2, warm=True, **slow)
     cluster.wait(lambda: cluster.agent(lost).get("incarnation") == 2, "the replacement")
     cluster.form([0, 1], lost=True)
     logs.wait_steps(2, range(2), reached + 2)
@@ -157,7 +156,7 @@ def test_a_world_of_another_size_is_told_where_all_shards_are(
     logs = Logs(cluster, tmp_path / "work")
     start(agents, cluster, 2, **MEMORY)
     logs.wait_steps(1, range(2), 2)
-    agents.start(2, SCRIPT, **MEMORY)
+    agents.start(2, SCRIPT, warm=True, **MEMORY)
     cluster.wait_state({2: "Ready"}, 1)
     cluster.form([0, 1, 2])
     logs.wait_steps(2, range(3), logs.last_step(1, 0) + 1)

@@ -169,7 +169,7 @@ async def test_a_followed_log_ends_with_its_container(api: Api, home: Home) -> N
     with path.open("a") as file:
         file.write(line("two"))
     await report(api, "main", {"terminated": {"exitCode": 0}})
-    assert (await asyncio.wait_for(following, 5)).body == b"one\ntwo\n"
+    assert (await asyncio.wait_for(following, 60)).body == b"one\ntwo\n"
 
 
 async def test_the_log_of_an_earlier_run(api: Api, home: Home) -> None:

@@ -1,0 +1,166 @@
+"""`python -u -m tests.agent.fork_server FD PADDING`: agents are forks of one process that has imported torch.
+
+An interpreter of its own costs an agent two seconds of a core, nearly all of them for the same imports. Nothing
+of dlr is imported here.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from agent.warm.argv_padding import PADDING, VARIABLE
+from agent.warm.parent import USUAL_MODULES
+from agent.warm.script import show_command
+
+ROOT = Path(__file__).parents[2]
+MODULES = (*USUAL_MODULES, "torch.distributed.run", "urllib3", "tenacity")
+MAX_BYTES = 1 << 17
+
+
+class ForkServer:
+    """The server, started at once, and asked for agents."""
+
+    def __init__(self) -> None:
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-u", "-m", "tests.agent.fork_server", str(theirs.fileno()), PADDING],
+                env={
+                    "PATH": os.environ["PATH"],
+                    "PYTHONPATH": str(ROOT),
+                    "OMP_NUM_THREADS": "1",
+                    VARIABLE: PADDING,
+                },
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+
+    def start(
+        self, module: str, argv: Sequence[str], env: Mapping[str, str], directory: Path, output: int
+    ) -> Fork:
+        """Run a module as `python -m` does, its output to a descriptor, in a session of its own."""
+        exits, told = os.pipe()
+        request = {"module": module, "argv": list(argv), "env": dict(env), "directory": str(directory)}
+        socket.send_fds(self._control, [json.dumps(request).encode()], [output, told])
+        os.close(told)
+        return Fork(exits)
+
+    def close(self) -> None:
+        self._control.close()
+        self._process.wait()
+
+
+class Fork:
+    """A process of the server's, with `subprocess.Popen`'s methods."""
+
+    def __init__(self, exits: int) -> None:
+        self._exits = exits
+        (self.pid,) = struct.unpack("i", os.read(exits, 4))
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        if self.returncode is None and select.select([self._exits], [], [], 0)[0]:
+            (status,) = struct.unpack("i", os.read(self._exits, 4))
+            self.returncode = os.waitstatus_to_exitcode(status)
+            os.close(self._exits)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None and not select.select([self._exits], [], [], timeout)[0]:
+            raise subprocess.TimeoutExpired(f"agent {self.pid}", timeout or 0)
+        code = self.poll()
+        assert code is not None
+        return code
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def serve(control: socket.socket) -> tuple[dict[str, Any], int] | None:
+    """Fork on request.
+
+    Returns:
+        In a new process what was asked for, and where its output goes. In the server None, when the test
+        process is gone.
+    """
+    ends: dict[int, tuple[int, int]] = {}  # by pidfd: the pid, and who is told
+    poll = select.poll()
+    poll.register(control, select.POLLIN)
+    while True:
+        for ready, _ in poll.poll():
+            if ready in ends:
+                pid, told = ends.pop(ready)
+                poll.unregister(ready)
+                os.close(ready)
+                os.write(told, struct.pack("i", os.waitpid(pid, 0)[1]))
+                os.close(told)
+                continue
+            data, (*descriptors,), _, _ = socket.recv_fds(control, MAX_BYTES, 2)
+            if not data:
+                return None
+            output, told = descriptors
+            pid = os.fork()
+            if pid == 0:
+                for descriptor in (control.detach(), told, *ends, *(other for _, other in ends.values())):
+                    os.close(descriptor)
+                return json.loads(data), output
+            os.close(output)
+            os.write(told, struct.pack("i", pid))
+            pidfd = os.pidfd_open(pid)
+            ends[pidfd] = (pid, told)
+            poll.register(pidfd, select.POLLIN)
+
+
+def become(request: Mapping[str, Any], output: int) -> None:
+    """Be what was asked for, until its end."""
+    os.setsid()
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(output)
+    os.chdir(request["directory"])
+    module, argv, env = request["module"], request["argv"], request["env"]
+    if VARIABLE in env:
+        argv = [*argv, PADDING]
+    os.environ.clear()
+    os.environ.update(env)
+    sys.path[:2] = [request["directory"], *env["PYTHONPATH"].split(os.pathsep)]  # were: our directory, ROOT
+    sys.modules.pop("pynvml", None)  # torch's; the agent may find another one in its directory
+    sys.argv[1:] = argv
+    sys.orig_argv = [sys.executable, "-u", "-m", module, *argv]
+    show_command(sys.orig_argv)
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def main() -> None:
+    gc.disable()
+    for name in MODULES:
+        importlib.import_module(name)
+    gc.freeze()
+    gc.enable()
+    asked = serve(socket.socket(fileno=int(sys.argv[1])))
+    if asked is not None:
+        become(*asked)
+
+
+if __name__ == "__main__":
+    main()
