@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from agent.environment import Environment, InvalidEnvironmentError
-from agent.memory.fetch import DamagedCopyError, FetchError, fetch, have_checked
+from agent.memory.fetch import DamagedCopyError, FetchError, fetch
 from agent.memory.pool import (
     OWN_SLOTS,
     REPLICA_SLOTS,
@@ -29,6 +29,7 @@ from agent.memory.replication import Replication
 from agent.memory.resume import Checkpoint, Inventory
 from agent.memory.server import SlotServer
 from agent.memory.slot import Mark, Slot
+from agent.memory.wire import have_checked
 from agent.monitor.oom import OomWatch
 from crds.protocol import ENV_CHECKPOINT_FILE, CheckpointFile, MemoryStatus, ResumedStatus, ResumeFile, Tier
 

@@ -15,8 +15,8 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 
-from agent.memory.fetch import FetchError, offer
 from agent.memory.slot import Mark
+from agent.memory.wire import offer
 
 logger = logging.getLogger(__name__)
 
@@ -89,6 +89,6 @@ class Replication(threading.Thread):
     def _offer(self, peer: str, mark: Mark) -> bool:
         try:
             return offer(peer, mark, self._own_address, PATIENCE_SECONDS, lambda: self._peer == peer)
-        except FetchError as error:
+        except OSError as error:
             logger.debug("step %d of rank %d has no replica: %s", mark.step, mark.rank, error)
             return False

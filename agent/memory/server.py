@@ -1,36 +1,27 @@
 """Serves an agent's slots to its peers' agents, and to processes that start with another world size.
 
-A request is a line of JSON, the answer another one, and then bytes. Without a store of the round's, nobody
-knows the port; there is no other authentication, as with torch's stores in the Pod network.
-
-    {"round": 7, "step": 120, "rank": 3, "start": null, "stop": null}      → {"bytes": n}, and the bytes
-    {"offer": [7, 120, 3, 8], "from": "10.0.0.3:4711"}                     → {"held": true}, once fetched
-    {"check": [7, 120, 3, 8]}                      → {"damaged": true}, and then it is not here any more
-    anything else, or what is not here                                     → {"error": "…"}
+`agent.memory.wire` has the protocol. Without a store of the round's, nobody knows the port; there is no other
+authentication, as with torch's stores in the Pod network.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 from agent.memory.pool import Pool
 from agent.memory.slot import DamagedError, Mark
+from agent.memory.wire import MAX_LINE_BYTES, TIMEOUT_SECONDS, Request, Verb, encode_answer
 
 logger = logging.getLogger(__name__)
 
-TIMEOUT_SECONDS = 10.0
-"""Of a peer that takes or sends nothing."""
 RETRY_SECONDS = 0.1
 """After a connection that could not be taken."""
-MAX_LINE_BYTES = 4_096
 MAX_CONNECTIONS = 64
 """Served at once; others wait in the kernel."""
 
@@ -84,42 +75,37 @@ class SlotServer:
                 connection.settimeout(TIMEOUT_SECONDS)
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 with connection.makefile("rb") as lines:
-                    self._answer(connection, json.loads(lines.readline(MAX_LINE_BYTES) or b"{}"))
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+                    self._answer(connection, Request.decode(lines.readline(MAX_LINE_BYTES)))
+        except (OSError, ValueError) as error:
             logger.debug("a request for a slot was not answered: %s", error)
         finally:
             self._places.release()
 
-    def _answer(self, connection: socket.socket, request: Mapping[str, Any]) -> None:
-        if "offer" in request:
-            round_, step, rank, world_size = map(int, request["offer"])
-            held = self._take_replica(Mark(round_, step, rank, world_size), str(request["from"]))
-            _send(connection, {"held": held})
-            return
-        if "check" in request:
-            round_, step, rank, world_size = map(int, request["check"])
-            damaged = self._pool.is_damaged(Mark(round_, step, rank, world_size))
-            _send(connection, {"damaged": damaged})
-            return
-        wanted = (int(request["round"]), int(request["step"]), int(request["rank"]))
+    def _answer(self, connection: socket.socket, request: Request) -> None:
+        if request.verb is Verb.OFFER:
+            held = self._take_replica(request.mark, request.sender)
+            connection.sendall(encode_answer({"held": held}))
+        elif request.verb is Verb.CHECK:
+            damaged = self._pool.is_damaged(request.mark)
+            connection.sendall(encode_answer({"damaged": damaged}))
+        else:
+            self._send_slot(connection, request)
+
+    def _send_slot(self, connection: socket.socket, request: Request) -> None:
         for slot, mark in self._pool.held():
-            if (mark.round, mark.step, mark.rank) != wanted:
+            if mark != request.mark:
                 continue
             try:
                 used = slot.used_bytes()
             except DamagedError:
                 self._pool.is_damaged(mark)
                 continue
-            start, stop = int(request.get("start") or 0), int(request.get("stop") or used)
+            start, stop = request.start, used if request.stop is None else request.stop
             if not 0 <= start < stop <= used:
-                _send(connection, {"error": f"it has {used} bytes"})
+                connection.sendall(encode_answer({"error": f"it has {used} bytes"}))
                 return
-            _send(connection, {"bytes": stop - start})
+            connection.sendall(encode_answer({"bytes": stop - start}))
             with Path(slot.path).open("rb") as file:  # for sendfile(2)
                 connection.sendfile(file, start, stop - start)
             return
-        _send(connection, {"error": "it is not here"})
-
-
-def _send(connection: socket.socket, answer: Mapping[str, Any]) -> None:
-    connection.sendall(json.dumps(answer).encode() + b"\n")
+        connection.sendall(encode_answer({"error": "it is not here"}))

@@ -375,7 +375,7 @@ class Slot:
         """
         return self.header().slot_bytes
 
-    def take_control(self, control: bytes) -> None:
+    def take_control(self, control: bytes | bytearray) -> None:
         """Copy another slot's control words, but for the commit word."""
         words = memoryview(control).cast("q")
         self._words[_Word.MAGIC] = words[_Word.MAGIC]
@@ -422,7 +422,7 @@ class Slot:
         self._memory[start : start + len(data)] = data
 
 
-def header_offset(control: bytes) -> int:
+def header_offset(control: bytes | bytearray) -> int:
     """Where the header begins, by the first `CONTROL_BYTES` of a slot."""
     return int(struct.unpack_from("q", control, _WORD_BYTES * _Word.HEADER_OFFSET)[0])
 

@@ -5,10 +5,8 @@ Importing it takes a second, so that nothing else here does.
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
-import socket
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,6 @@ from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
-from agent.memory.fetch import have_checked
 from agent.memory.slot import (
     CONTROL_BYTES,
     Commit,
@@ -34,14 +31,11 @@ from agent.memory.slot import (
     Slot,
     header_offset,
 )
+from agent.memory.wire import have_checked, read
 from dlr.checkpoint.dcp import metadata
 from dlr.checkpoint.plan import holders, pieces_of
 from dlr.checkpoint.state import RNG, VALUES
 from dlr.checkpoint.surroundings import MemoryResume
-
-TIMEOUT_SECONDS = 30.0
-"""Of a connection to another Pod's agent, and of each answer's next byte."""
-_MAX_LINE_BYTES = 4096
 
 
 class Resharded:
@@ -145,9 +139,9 @@ class Shard:
 
     def _remote(self) -> Slot:
         """A slot in memory of our own, with all but the tensors; they are fetched when they are asked for."""
-        control = self._request(0, CONTROL_BYTES)
+        control = read(self._address, self.mark, 0, CONTROL_BYTES)
         start = header_offset(control)
-        rest = self._request(start, None)
+        rest = read(self._address, self.mark, start, None)
         slot = Slot(mmap.mmap(-1, start + len(rest), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
         slot.bytes(0, CONTROL_BYTES)[:] = control
         slot.bytes(start, start + len(rest))[:] = rest
@@ -155,24 +149,7 @@ class Shard:
 
     def _fetch(self, start: int, stop: int) -> None:
         if start < stop:
-            self.slot.bytes(start, stop)[:] = self._request(start, stop)
-
-    def _request(self, start: int, stop: int | None) -> bytes:
-        """Bytes of the slot, from the agent that has it (agent/memory/server.py)."""
-        host, _, port = self._address.rpartition(":")
-        request = {"round": self.mark.round, "step": self.mark.step, "rank": self.mark.rank}
-        with (
-            socket.create_connection((host.strip("[]"), int(port)), TIMEOUT_SECONDS) as connection,
-            connection.makefile("rb") as answer,
-        ):
-            connection.sendall(json.dumps({**request, "start": start, "stop": stop}).encode() + b"\n")
-            told = json.loads(answer.readline(_MAX_LINE_BYTES) or b"{}")
-            if "bytes" not in told:
-                raise OSError(f"{self.where} says: {told.get('error', 'nothing')}")
-            data = answer.read(told["bytes"])
-        if len(data) != told["bytes"]:
-            raise OSError(f"{self.where} sent {len(data):,} of {told['bytes']:,} bytes")
-        return data
+            self.slot.bytes(start, stop)[:] = read(self._address, self.mark, start, stop)
 
 
 class SlotReader(StorageReader):

@@ -10,11 +10,14 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from agent.memory.fetch import DamagedCopyError, FetchError, fetch, have_checked, offer
+from agent.memory.fetch import DamagedCopyError, FetchError, fetch
 from agent.memory.pool import Pool
 from agent.memory.server import SlotServer
 from agent.memory.slot import CONTROL_BYTES, Commit, Mark, Part, Slot, lay_out
+from agent.memory.wire import RefusedError, Request, Verb, have_checked, offer, read
 
 NBYTES = 20 << 20
 HEADER = lay_out([Part("weights", "uint8", (NBYTES,), NBYTES)])
@@ -129,12 +132,37 @@ def test_a_fetch_that_is_not_wanted_any_more_ends(peer: Peer, target: Slot) -> N
 
 
 def test_a_range_is_served(peer: Peer) -> None:
-    host, port = peer.server.address.split(":")
-    with socket.create_connection((host, int(port)), 5) as connection, connection.makefile("rb") as answer:
-        request = {"round": 7, "step": 120, "rank": 3, "start": CONTROL_BYTES, "stop": CONTROL_BYTES + 9}
-        connection.sendall(json.dumps(request).encode() + b"\n")
-        assert json.loads(answer.readline()) == {"bytes": 9}
-        assert answer.read(9) == bytes(peer.slot.bytes(CONTROL_BYTES, CONTROL_BYTES + 9))
+    start, stop = CONTROL_BYTES, CONTROL_BYTES + 9
+    assert read(peer.server.address, MARK, start, stop) == peer.slot.bytes(start, stop)
+    assert len(read(peer.server.address, MARK, HEADER.end, None)) == HEADER.slot_bytes - HEADER.end
+    with pytest.raises(OSError, match=f"it has {HEADER.slot_bytes} bytes"):
+        read(peer.server.address, MARK, start, HEADER.slot_bytes + 1)
+
+
+@given(
+    st.sampled_from(Verb),
+    st.builds(Mark, *[st.integers(0, 2**62)] * 4),
+    st.integers(0, 2**62),
+    st.none() | st.integers(0, 2**62),
+    st.text(max_size=60),
+)
+def test_requests_survive_the_wire(verb: Verb, mark: Mark, start: int, stop: int | None, sender: str) -> None:
+    request = Request(
+        verb,
+        mark,
+        start if verb is Verb.SEND else 0,
+        stop if verb is Verb.SEND else None,
+        sender if verb is Verb.OFFER else "",
+    )
+    assert Request.decode(request.encode()) == request
+
+
+@given(st.binary(max_size=60) | st.dictionaries(st.sampled_from(["slot", "start"]), st.lists(st.integers())).map(
+    lambda fields: json.dumps(fields).encode()
+))  # fmt: skip
+def test_what_is_no_request_is_a_value_error(line: bytes) -> None:
+    with contextlib.suppress(ValueError):
+        Request.decode(line)
 
 
 @pytest.mark.parametrize("line", [b"\n", b"{}\n", b"[]\n", b"nonsense\n", b'{"offer": 3}\n', b"x" * 9_000])
@@ -155,10 +183,10 @@ def test_an_offer_is_answered_when_it_is_held(peer: Peer) -> None:
 
 
 def test_an_offer_that_is_not_wanted_any_more_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent.memory.fetch.LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("agent.memory.wire.LOOK_SECONDS", 0.01)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
-        with pytest.raises(FetchError, match="has not answered"):
+        with pytest.raises(RefusedError, match="has not answered"):
             offer(address, MARK, "10.0.0.1:1", 600, lambda: False)
 
 

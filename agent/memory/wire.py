@@ -1,0 +1,249 @@
+"""What is asked of a slot server, and how: its protocol and its client.
+
+A request is a line of JSON on a connection of its own, the answer another one, and then bytes. A mark is
+[round, step, rank, world size].
+
+    {"slot": [7, 120, 3, 8], "start": 0, "stop": null}                     → {"bytes": n}, and the bytes
+    {"offer": [7, 120, 3, 8], "from": "10.0.0.3:4711"}                     → {"held": true}, once fetched
+    {"check": [7, 120, 3, 8]}                      → {"damaged": true}, and then it is not here any more
+    anything else, or what is not here                                     → {"error": "…"}
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import select
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import astuple, dataclass
+from enum import Enum
+from typing import Any
+
+from agent.memory.slot import Mark
+
+logger = logging.getLogger(__name__)
+
+CONNECT_SECONDS = 10.0
+TIMEOUT_SECONDS = 30.0
+"""Of either side, for the next byte. A server answers 64 at once, and others wait for their turn."""
+CHECK_SECONDS = 60.0
+"""For a server to compare a slot with its sums: some gigabytes a second."""
+LOOK_SECONDS = 1.0
+"""Between two looks whether an answer is still wanted."""
+MAX_LINE_BYTES = 4_096
+
+
+class Verb(Enum):
+    """What a request is for."""
+
+    SEND = "slot"
+    OFFER = "offer"
+    CHECK = "check"
+
+
+class RefusedError(ConnectionError):
+    """The server does not have it, or answers something else."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a client asks for."""
+
+    verb: Verb
+    mark: Mark
+    start: int = 0
+    """Of SEND: the first byte."""
+    stop: int | None = None
+    """Of SEND: the byte after the last; None: all that is used of the slot."""
+    sender: str = ""
+    """Of OFFER: the slot server that has it."""
+
+    def encode(self) -> bytes:
+        """As a line."""
+        fields: dict[str, Any] = {self.verb.value: astuple(self.mark)}
+        if self.verb is Verb.SEND:
+            fields |= {"start": self.start, "stop": self.stop}
+        if self.verb is Verb.OFFER:
+            fields["from"] = self.sender
+        return encode_answer(fields)
+
+    @classmethod
+    def decode(cls, line: bytes) -> Request:
+        """Read it.
+
+        Raises:
+            ValueError: it is none.
+        """
+        fields = decode_answer(line)
+        for verb in Verb:
+            if verb.value in fields:
+                break
+        else:
+            raise ValueError("a request that nobody knows")
+        try:
+            round_, step, rank, world_size = map(int, fields[verb.value])
+            stop = fields.get("stop")
+            return cls(
+                verb,
+                Mark(round_, step, rank, world_size),
+                int(fields.get("start") or 0),
+                None if stop is None else int(stop),
+                str(fields.get("from", "")),
+            )
+        except TypeError as error:
+            raise ValueError(str(error)) from error
+
+
+def encode_answer(fields: Mapping[str, Any]) -> bytes:
+    """As a line."""
+    return json.dumps(fields, separators=(",", ":")).encode() + b"\n"
+
+
+def decode_answer(line: bytes) -> dict[str, Any]:
+    """Read a line.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        fields = json.loads(line)
+    except RecursionError as error:
+        raise ValueError("too deep") from error
+    if not isinstance(fields, dict):
+        raise ValueError("it is no JSON object")
+    return fields
+
+
+class Incoming:
+    """The bytes of an answer, as they come.
+
+    Args:
+        rest: those that came with the line.
+    """
+
+    def __init__(self, connection: socket.socket, nbytes: int, rest: bytes) -> None:
+        self.nbytes = nbytes
+        self._connection = connection
+        self._rest = rest
+
+    def fill(self, target: memoryview) -> None:
+        """Receive as many as `target` has.
+
+        Raises:
+            OSError: they did not come.
+        """
+        at = min(len(self._rest), len(target))
+        target[:at], self._rest = self._rest[:at], self._rest[at:]
+        while at < len(target):
+            count = self._connection.recv_into(target[at:])
+            if not count:
+                raise RefusedError("it closed the connection")
+            at += count
+
+
+@contextmanager
+def incoming(address: str, mark: Mark, start: int = 0, stop: int | None = None) -> Iterator[Incoming]:
+    """Ask for a slot, or a range of it.
+
+    Args:
+        address: of the slot server, `host:port`.
+        mark: what it is to hold.
+
+    Raises:
+        OSError: it could not be had.
+    """
+    with _connect(address) as connection:
+        connection.sendall(Request(Verb.SEND, mark, start, stop).encode())
+        answer, rest = _answer(connection)
+        nbytes = answer.get("bytes")
+        if not isinstance(nbytes, int):
+            raise RefusedError(str(answer.get("error") or "it sent no slot"))
+        yield Incoming(connection, nbytes, rest)
+
+
+def read(address: str, mark: Mark, start: int, stop: int | None) -> bytearray:
+    """A range of a slot.
+
+    Raises:
+        OSError: it could not be had; the message names the address.
+    """
+    try:
+        with incoming(address, mark, start, stop) as source:
+            data = bytearray(source.nbytes)
+            source.fill(memoryview(data))
+            return data
+    except OSError as error:
+        raise RefusedError(f"{address}: {error}") from error
+
+
+def have_checked(address: str, mark: Mark) -> None:
+    """Have a server compare its slot with its sums, after a copy of it was damaged.
+
+    If the slot is damaged, the server does not hold it any more. Else what was damaged is the copy.
+    """
+    try:
+        with _connect(address) as connection:
+            connection.settimeout(CHECK_SECONDS)
+            connection.sendall(Request(Verb.CHECK, mark).encode())
+            _answer(connection)
+    except OSError as error:
+        logger.warning("%s was not told that a copy of its slot is damaged: %s", address, error)
+
+
+def offer(
+    address: str,
+    mark: Mark,
+    own_address: str,
+    patience_seconds: float,
+    goes_on: Callable[[], bool] = lambda: True,
+) -> bool:
+    """Offer a slot to a peer, and wait until it has fetched it; tell whether it holds it.
+
+    Args:
+        patience_seconds: for its answer.
+        goes_on: asked every second while the answer is waited for.
+
+    Raises:
+        OSError: there was no answer.
+    """
+    deadline = time.monotonic() + patience_seconds
+    with _connect(address) as connection:
+        poll = select.poll()
+        poll.register(connection, select.POLLIN)
+        connection.sendall(Request(Verb.OFFER, mark, sender=own_address).encode())
+        while not poll.poll(min(LOOK_SECONDS, max(deadline - time.monotonic(), 0)) * 1000):
+            if not goes_on() or time.monotonic() >= deadline:
+                raise RefusedError(f"{address} has not answered")
+        return bool(_answer(connection)[0].get("held"))
+
+
+def _connect(address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    if not port.isdigit():
+        raise RefusedError(f"{address!r} is no address")
+    connection = socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS)
+    connection.settimeout(TIMEOUT_SECONDS)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+def _answer(connection: socket.socket) -> tuple[dict[str, Any], bytes]:
+    """Return the answer, and what came with it.
+
+    Raises:
+        OSError: there was none.
+    """
+    received = b""
+    while b"\n" not in received:
+        part = connection.recv(MAX_LINE_BYTES)
+        if not part or len(received) > MAX_LINE_BYTES:
+            raise RefusedError("it closed the connection")
+        received += part
+    line, _, rest = received.partition(b"\n")
+    try:
+        return decode_answer(line), rest
+    except ValueError as error:
+        raise RefusedError(f"it answered something else: {error}") from error
