@@ -104,6 +104,7 @@ class Checkpointer:
             StorageError: storage has another job's checkpoints, or damaged ones alone, or cannot be read.
             MismatchError: the checkpoint is of another model or optimizer.
         """
+        self.wait()
         resume = self._here.resume
         manifest = choose(self._path, self._here, beyond=0 if resume is None else resume.step)
         if manifest is None:
