@@ -58,13 +58,18 @@ def _form(name: str, tensor: Tensor) -> tuple[str, torch.dtype, torch.Size]:
     return name, tensor.dtype, tensor.shape
 
 
+def needed_bytes(captured: Captured) -> int:
+    """How large a slot for that state must be."""
+    return Layout(captured).header.slot_bytes
+
+
 def private_slot(captured: Captured) -> Slot:
     """Make a slot for that state in memory of this process's own.
 
     Raises:
         OSError: there is no room.
     """
-    return Slot.create("dlr-checkpoint", Layout(captured).header.slot_bytes)
+    return Slot.create("dlr-checkpoint", needed_bytes(captured))
 
 
 class NotSavedError(Exception):
