@@ -1,10 +1,19 @@
-"""How long a save stops training: ours, torch's, and DLRover's flash checkpoint, in one run on the CPU.
+"""What saving costs a training loop: ours, torch's, DLRover's and LM Resiliency's, in one run on the CPU.
 
-    python -m benchmarks.checkpoint --gigabytes 1 [--dlrover FOLDER] [--document docs/checkpoints.md]
+    python -m benchmarks.checkpoint --gigabytes 0.5 [--dlrover FOLDER] [--lm-resiliency FOLDER]
+        [--document docs/checkpoints.md]
 
-Each saves the same tensors again and again, in turn, and is timed until it gives the training thread back.
-What goes on in the background is waited for before the next turn. FOLDER is where DLRover was installed
-(`pip install --no-deps --target FOLDER dlrover pympler deprecated psutil`).
+All train the same model with the same optimizer, in turn, some steps each with one save among them, and one
+of them without any. Two figures come of it:
+
+    blocked   how long the calls of a save keep the training thread: the save itself, and the wait before the
+              next optimizer's step
+    slower    how much longer the steps take than those without a save: what goes on in the background counts
+              too, as it takes memory bandwidth and the interpreter's lock
+
+FOLDERs are where the others were installed:
+`pip install --no-deps --target FOLDER dlrover pympler deprecated psutil` and
+`pip install --no-deps --target FOLDER lm-resiliency`.
 """
 
 from __future__ import annotations
@@ -12,7 +21,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import mmap
+import logging
 import os
 import platform
 import shutil
@@ -21,88 +30,177 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from agent.memory.slot import Mark, Slot
-from dlr.checkpoint.memory import Writer, verified
-from dlr.checkpoint.state import capture, restore
+from crds.protocol import ENV_CHECKPOINT_FILE
+from dlr.checkpoint import Checkpointer
+from dlr.checkpoint.memory import verified
+from dlr.checkpoint.state import restore
 
-TENSORS = 50
+LAYERS = 12
+BYTES_PER_PARAMETER = 12
+"""In float32, with AdamW's two averages."""
+STEPS = 4
+"""Of one turn. The save is after the first, so that the others may be slower for it."""
 BEGIN, END = "<!-- stalls -->", "<!-- end of stalls -->"
-
-Save = Callable[[int], float]
-"""Saves a step; answers after how many seconds training could go on."""
+PLAIN = "no save"
 
 
-def ours(state: dict[str, Tensor], slots: list[Slot]) -> Save:
-    writer = Writer(slots)
+def nothing(*_: object) -> None:
+    pass
 
-    def save(step: int) -> float:
+
+class Training:
+    """A model whose state has this size, and whose forward and backward passes take half a second a GB."""
+
+    def __init__(self, gigabytes: float) -> None:
+        width = int((gigabytes * 1e9 / BYTES_PER_PARAMETER / LAYERS) ** 0.5)
+        layers = [layer for _ in range(LAYERS) for layer in (nn.Linear(width, width), nn.Tanh())]
+        self.model = nn.Sequential(*layers)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), foreach=True)
+        self._batch = torch.randn(16, width)
+        self.step(nothing)
+        pass_seconds = min(self._pass() for _ in range(12))
+        self._batch = torch.randn(max(16, int(16 * 0.6 * gigabytes / pass_seconds)), width)
+        self.pass_seconds = min(self._pass() for _ in range(5))
+
+    def _pass(self) -> float:
         began = time.perf_counter()
-        writer.save(Mark(1, step, 0, 1), capture({"state": state}))
-        stalled = time.perf_counter() - began
-        for slot in slots:  # its sums, which a thread adds
-            while slot.mark is not None and slot.mark.step == step and slot.commit_word != 2:
-                time.sleep(0.001)
-        return stalled
+        self.optimizer.zero_grad()
+        self.model(self._batch).square().mean().backward()
+        return time.perf_counter() - began
 
-    return save
+    def step(self, wait: Callable[[], object]) -> float:
+        """Train a step.
+
+        Args:
+            wait: called before parameters change.
+
+        Returns:
+            the seconds that it took.
+        """
+        self._pass()
+        began = time.perf_counter()
+        wait()
+        blocked = time.perf_counter() - began
+        self.optimizer.step()
+        return blocked
+
+    def tensors(self) -> list[Tensor]:
+        """The live tensors of the model and the optimizer."""
+        kept = [value for of_one in self.optimizer.state.values() for value in of_one.values()]
+        return [*self.model.state_dict().values(), *kept]
+
+    def state(self) -> dict[str, Any]:
+        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+
+
+@dataclass
+class Contender:
+    """One way to save."""
+
+    save: Callable[[int], object]
+    """Saves a step, as far as it keeps the training thread."""
+    wait: Callable[[], object] = nothing
+    """Called before parameters change."""
+    settle: Callable[[], object] = nothing
+    """Waits for what goes on in the background, after a turn: not timed."""
+    blocked: list[float] = field(default_factory=list)
+    """Seconds of each turn."""
+    turns: list[float] = field(default_factory=list)
+
+    def turn(self, training: Training, number: int) -> None:
+        """Train some steps with a save after the first."""
+        began, blocked = time.perf_counter(), 0.0
+        for index in range(STEPS):
+            blocked += training.step(self.wait if index else nothing)
+            if index == 0:
+                saving = time.perf_counter()
+                self.save(number)
+                blocked += time.perf_counter() - saving
+        self.turns.append(time.perf_counter() - began)
+        self.blocked.append(blocked)
+        self.settle()
+
+
+def ours(training: Training, slots: list[Slot], folder: Path) -> Contender:
+    """A `Checkpointer`, with slots as an agent makes them."""
+    told = folder / "checkpoint.json"
+    told.write_text(json.dumps({"round": 1, "slots": [slot.path for slot in slots], "resume": None}))
+    os.environ[ENV_CHECKPOINT_FILE] = str(told)
+    state = {"model": training.model, "optimizer": training.optimizer}
+    checkpointer = Checkpointer(folder / "dlr", state, every=1, persist_every=None)
+
+    def settle() -> None:
+        while newest(slots).commit_word != 2:
+            time.sleep(0.001)
+
+    return Contender(checkpointer.step, checkpointer.wait, settle)
+
+
+def newest(slots: list[Slot]) -> Slot:
+    return max(slots, key=lambda slot: slot.mark or Mark(0, 0, 0, 0))
 
 
 def touched_slots(nbytes: int, count: int) -> list[Slot]:
     """As an agent makes them: before training, so that no save is the first to touch the memory."""
     slots = []
     for _ in range(count):
-        descriptor = os.memfd_create("benchmark")
-        os.ftruncate(descriptor, nbytes)
-        memory = mmap.mmap(descriptor, 0)
-        slots.append(Slot(memory, descriptor))
+        slots.append(Slot.create("benchmark", nbytes))
         slots[-1].whole().zero_()
     return slots
 
 
-def torch_save(state: dict[str, Tensor], folder: Path) -> Save:
-    def save(step: int) -> float:
-        began = time.perf_counter()
-        torch.save(state, folder / "state.pt")
-        return time.perf_counter() - began
-
-    return save
+def torch_save(training: Training, folder: Path) -> Contender:
+    return Contender(lambda number: torch.save(training.state(), folder / "state.pt"))
 
 
-def async_save(state: dict[str, Tensor], folder: Path) -> Save:
+def async_save(training: Training, folder: Path) -> Contender:
     dcp = importlib.import_module("torch.distributed.checkpoint")
+    under_way: list[Any] = []
 
-    def save(step: int) -> float:
-        began = time.perf_counter()
-        done = dcp.async_save(state, checkpoint_id=folder / f"dcp-{step}")
-        stalled = time.perf_counter() - began
-        done.result()
-        shutil.rmtree(folder / f"dcp-{step}")
-        return stalled
+    def save(number: int) -> None:
+        under_way.append(dcp.async_save(training.state(), checkpoint_id=folder / f"dcp-{number}"))
 
-    return save
+    def settle() -> None:
+        under_way.pop().result()
+        for path in folder.glob("dcp-*"):
+            shutil.rmtree(path)
+
+    return Contender(save, settle=settle)
 
 
-def dlrover(state: dict[str, Tensor]) -> Save:
+def dlrover(training: Training, installed: str) -> Contender:
     """The copy into shared memory of its flash checkpoint, without the agent and the lock around it."""
+    sys.path.append(installed)
     shm = importlib.import_module("dlrover.python.elastic_agent.torch.ckpt_saver")
     handler = shm.SharedMemoryHandler(0, host=True)
     config = shm.CheckpointConfig(step=0)
 
-    def save(step: int) -> float:
-        config.step = step
-        began = time.perf_counter()
-        handler.save_state_dict({"state": state, shm.DLROVER_CKPT_CONFIG_KEY: config})
-        return time.perf_counter() - began
+    def save(number: int) -> None:
+        config.step = number
+        handler.save_state_dict({**training.state(), shm.DLROVER_CKPT_CONFIG_KEY: config})
 
-    return save
+    return Contender(save)
+
+
+def lm_resiliency(training: Training, installed: str, folder: Path) -> Contender:
+    """GEMINI's capture by its fast call; alone, so that it has no peer to send anything to."""
+    sys.path.append(installed)
+    checkpointing = importlib.import_module("lm_resiliency.checkpointing")
+    config = checkpointing.InMemoryCkptConfig(
+        interval=1, disk_flush_interval=0, disk_folder=str(folder / "lm"), run_id="benchmark"
+    )
+    manager = checkpointing.InMemoryCheckpointManager(config)
+    return Contender(lambda number: manager.save_tensors(training.tensors(), number), manager.maybe_wait)
 
 
 @contextmanager
@@ -114,69 +212,91 @@ def scratch() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def restored(state: dict[str, Tensor], slots: list[Slot]) -> tuple[float, float]:
+def restored(training: Training, slots: list[Slot]) -> tuple[float, float]:
     """Seconds to verify and to bring back our newest, beside one copy of the state."""
-    slot = max((slot for slot in slots if slot.mark), key=lambda slot: slot.mark or Mark(0, 0, 0, 0))
-    into = {"state": {name: torch.empty_like(tensor) for name, tensor in state.items()}}
-    for tensor in into["state"].values():
-        tensor.zero_()
-    began = time.perf_counter()
+    slot = newest(slots)
     assert slot.mark is not None
-    source = verified(slot, slot.mark)
-    restore(into, source.values, source.rng, source.parts, source.fill)
-    load_seconds = time.perf_counter() - began
-    assert all(torch.equal(into["state"][name], tensor) for name, tensor in state.items())
     began = time.perf_counter()
-    for name, tensor in state.items():
-        into["state"][name].copy_(tensor)
+    source = verified(slot, slot.mark)
+    state = {"model": training.model, "optimizer": training.optimizer}
+    restore(state, source.values, source.rng, source.parts, source.fill)
+    load_seconds = time.perf_counter() - began
+    tensors = training.tensors()
+    copies = [torch.zeros_like(tensor) for tensor in tensors]
+    began = time.perf_counter()
+    for copy, tensor in zip(copies, tensors, strict=True):
+        copy.copy_(tensor)
     return load_seconds, time.perf_counter() - began
 
 
-def measure(gigabytes: float, saves: int, with_dlrover: str | None) -> dict[str, Any]:
+def measure(args: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(1)  # as torchrun and dlr have it where a node has several processes
-    count = int(gigabytes * 1e9 / 4 / TENSORS)
-    state = {f"layer.{number}.weight": torch.randn(count) for number in range(TENSORS)}
-    slots = touched_slots(int(gigabytes * 1e9) + (1 << 20), 2)
+    gigabytes: float = args.gigabytes
+    training = Training(gigabytes)
+    slots = touched_slots(int(gigabytes * 1e9) + (1 << 22), 3)
     with scratch() as folder:
-        contenders: dict[str, Save] = {
-            "dlr, into the agent's memory": ours(state, slots),
-            "`dcp.async_save`, default": async_save(state, folder),
-            "`torch.save`, to tmpfs": torch_save(state, folder),
+        contenders = {
+            PLAIN: Contender(nothing),
+            "dlr, into the agent's memory": ours(training, slots, folder),
+            "`dcp.async_save`, default, to tmpfs": async_save(training, folder),
+            "`torch.save`, to tmpfs": torch_save(training, folder),
         }
-        if with_dlrover:
-            sys.path.append(with_dlrover)
-            contenders["DLRover, into shared memory"] = dlrover(state)
-        stalls: dict[str, list[float]] = {name: [] for name in contenders}
-        for step in range(1, saves + 1):
-            for name, save in contenders.items():
-                stalls[name].append(save(step) / gigabytes)
-    load_seconds, copy_seconds = restored(state, slots)
-    return {"stalls": stalls, "load": load_seconds / gigabytes, "copy": copy_seconds / gigabytes}
+        if args.dlrover:
+            contenders["DLRover, into shared memory"] = dlrover(training, args.dlrover)
+        if args.lm_resiliency:
+            contenders["LM Resiliency, into its own memory"] = lm_resiliency(
+                training, args.lm_resiliency, folder
+            )
+        for number in range(1, args.turns + 1):
+            for contender in contenders.values():
+                contender.turn(training, number)
+        load_seconds, copy_seconds = restored(training, slots)
+    return {
+        "blocked": {name: [s / gigabytes for s in found.blocked] for name, found in contenders.items()},
+        "turns": {name: [s / gigabytes for s in found.turns] for name, found in contenders.items()},
+        "pass": training.pass_seconds / gigabytes,
+        "load": load_seconds / gigabytes,
+        "copy": copy_seconds / gigabytes,
+    }
 
 
 def table(found: dict[str, Any], gigabytes: float) -> str:
+    plain = found["turns"][PLAIN][1:]
     rows = [
         f"{date.today()}, {platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}, "
-        f"{gigabytes:g} GB in {TENSORS} tensors, a machine with a load of {os.getloadavg()[0]:.0f}; "
-        "seconds a GB until training goes on:",
+        f"{gigabytes:g} GB of model and AdamW, forward and backward {found['pass']:.2f} s a GB, "
+        f"a load of {os.getloadavg()[0]:.0f}; seconds a GB and save, of {len(plain)} saves after the first:",
         "",
-        "| | first save | later ones, median | least |",
-        "|---|--:|--:|--:|",
+        "| | blocked, first save | later, median | least | loop slower by, median | least |",
+        "|---|--:|--:|--:|--:|--:|",
     ]
-    for name, (first, *later) in found["stalls"].items():
-        rows.append(f"| {name} | {first:.3f} | {median(later):.3f} | {min(later):.3f} |")
-    rows += ["", f"Load, verified: {found['load']:.3f}; one copy of the state: {found['copy']:.3f}."]
+    for name, (first, *later) in found["blocked"].items():
+        turns = found["turns"][name][1:]
+        if name != PLAIN:
+            rows.append(
+                f"| {name} | {first:.3f} | {median(later):.3f} | {min(later):.3f} "
+                f"| {median(turns) - median(plain):.3f} | {min(turns) - min(plain):.3f} |"
+            )
+    spread = sorted(plain)[len(plain) * 3 // 4] - sorted(plain)[len(plain) // 4]
+    rows += [
+        "",
+        f"The {STEPS} steps of a turn without a save take {median(plain):.2f} s a GB, and half of all such "
+        f"turns are within {spread:.2f}. Load, verified: {found['load']:.3f}; one copy of the state: "
+        f"{found['copy']:.3f}.",
+    ]
     return "\n".join(rows)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--gigabytes", type=float, default=1.0)
-    parser.add_argument("--saves", type=int, default=8)
+    parser.add_argument("--gigabytes", type=float, default=0.5)
+    parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--dlrover", metavar="FOLDER")
+    parser.add_argument("--lm-resiliency", metavar="FOLDER")
     parser.add_argument("--document", type=Path)
     args = parser.parse_args()
-    found = measure(args.gigabytes, args.saves, args.dlrover)
+    logging.getLogger("dlr.checkpoint").setLevel(logging.WARNING)
+    found = measure(args)
     print(json.dumps(found))
     text = table(found, args.gigabytes)
     print(text)

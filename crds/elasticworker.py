@@ -33,8 +33,11 @@ from crds.protocol import (
     MAX_SENTENCE,
     MAX_SENTENCES,
     MAX_STACKS,
+    MAX_TROUBLE,
     AcceleratorsStatus,
     AgentStatus,
+    CheckpointTrouble,
+    CheckpointTroubleStatus,
     CheckStatus,
     DepartureStatus,
     FailureStatus,
@@ -197,6 +200,14 @@ class CheckpointMemory(Model):
     resumed: Resumed | None = None
 
 
+@agreed(CheckpointTroubleStatus)
+class AgentCheckpointTrouble(Model):
+    """What does not work with checkpoints of the worker's processes: of the first one that tells of any."""
+
+    reason: CheckpointTrouble
+    message: Annotated[str, Field(max_length=MAX_TROUBLE)]
+
+
 @agreed(AcceleratorsStatus)
 class Accelerators(Model):
     """What this worker computes on."""
@@ -284,6 +295,8 @@ class AgentReport(Model):
     """The last rounds of this incarnation in which steps were told, the oldest first."""
     usage: Usage | None = None
     memory: CheckpointMemory | None = None
+    checkpoint_trouble: AgentCheckpointTrouble | None = None
+    """Unset where checkpoints work, or none was due yet."""
     accelerators: Accelerators | None = None
     check: AgentCheck | None = None
     departure: Departure | None = None

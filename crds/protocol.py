@@ -210,6 +210,30 @@ class MemoryStatus(TypedDict):
     resumed: ResumedStatus | None
 
 
+class CheckpointTrouble(Word):
+    """What does not work with a process's checkpoints; where more than one does not, the first counts."""
+
+    STATE = "StateNotSaved"
+    """The state cannot be taken apart, or the steps do not rise: nothing is saved."""
+    SLOT = "SlotTooSmall"
+    """The state does not fit into the memory that the job asks for."""
+    STORAGE = "StorageFails"
+    """The last step that was due has not reached the storage."""
+    SKIPPED = "SaveSkipped"
+    """The last step that was due is not in the storage, since the one before was still being written."""
+
+
+MAX_TROUBLE = 512
+"""Characters of what is told of it."""
+
+
+class CheckpointTroubleStatus(TypedDict):
+    """`status.agent.checkpointTrouble`."""
+
+    reason: CheckpointTrouble
+    message: str
+
+
 class UsageStatus(TypedDict):
     """`status.agent.usage`."""
 
@@ -277,6 +301,7 @@ class AgentStatus(TypedDict):
     rounds: list[RoundStatus]
     usage: UsageStatus | None
     memory: MemoryStatus | None
+    checkpointTrouble: CheckpointTroubleStatus | None
     accelerators: AcceleratorsStatus | None
     check: CheckStatus | None
     departure: DepartureStatus | None
@@ -395,12 +420,18 @@ class CheckpointFile(TypedDict, total=False):
     resume: ResumeFile | None
     failuresPerHour: float
     """Of the job so far; absent where nothing is known."""
+    slotsOfPod: int
+    """Among how many slots the memory that the job asks for is divided."""
 
 
 # --- The progress record: what a training process tells its agent through a file --------------------------
 
 ENV_PROGRESS_FILE = "DLR_PROGRESS_FILE"
 """Names a training process's file, which the process maps; the agent reads it now and then."""
+
+TROUBLE_SUFFIX = ".trouble"
+"""Of the record's name, for the JSON file beside it in which the process says what does not work with its
+checkpoints: a message by `CheckpointTrouble`, which is empty if that works. It is replaced as a whole."""
 
 ENV_STACKS_FILE = "DLR_STACKS_FILE"
 ENV_STACKS_SIGNAL = "DLR_STACKS_SIGNAL"

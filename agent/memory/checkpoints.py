@@ -218,6 +218,7 @@ class CheckpointMemory:
                 "round": agreed.round,
                 "slots": [each.path for each in slots],
                 "resume": self._resume(agreed, slot),
+                "slotsOfPod": len(self._pool.slots),
             }
             if failures_per_hour is not None:
                 content["failuresPerHour"] = round(failures_per_hour, 4)

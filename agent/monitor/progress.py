@@ -32,10 +32,14 @@ from crds.protocol import (
     FIRST_COUNTED_AT,
     FIRST_STEP,
     FIRST_STEP_AT,
+    MAX_TROUBLE,
     NON_FINITE,
     PROGRESS_FORMAT,
     STEP,
     STEP_AT,
+    TROUBLE_SUFFIX,
+    CheckpointTrouble,
+    CheckpointTroubleStatus,
 )
 
 ENV_RUNTIME_METRICS = "RUNTIME_METRICS_PATH"
@@ -78,6 +82,9 @@ class ProgressFiles:
         self.directory = Path(tempfile.mkdtemp(prefix="dlr_"))
         self._metrics = self.directory / "runtime_metrics.json"
         self._steps: list[Path] = []
+        self._trouble: dict[tuple[int, CheckpointTrouble], str] = {}
+        """What was told last of each kind, by local rank: what processes have not told yet, those before them
+        have."""
         self._since = time.time()
         self.generation = 0
         """How often processes have been started. The steps of one generation are compared with no other's."""
@@ -91,7 +98,7 @@ class ProgressFiles:
         Raises:
             OSError: if they cannot be written.
         """
-        for path in (*self._steps, self._metrics):
+        for path in (*self._steps, *map(_trouble_of, self._steps), self._metrics):
             path.unlink(
                 missing_ok=True
             )  # a process that lingers goes on writing into a file that nobody reads
@@ -125,6 +132,7 @@ class ProgressFiles:
             non_finite_step=min(
                 (r.non_finite_step for r in records.values() if r.non_finite_step is not None), default=None
             ),
+            trouble=self._read_trouble(),
         )
 
     def read_rank(self, local_rank: int) -> RankProgress:
@@ -152,6 +160,22 @@ class ProgressFiles:
     def remove(self) -> None:
         shutil.rmtree(self.directory, ignore_errors=True)
 
+    def _read_trouble(self) -> CheckpointTroubleStatus | None:
+        """What does not work with checkpoints, of the first process that tells of any."""
+        for rank, path in enumerate(self._steps):
+            try:
+                told = json.loads(_trouble_of(path).read_bytes())
+            except (OSError, ValueError):
+                continue  # as with most: there was nothing to tell
+            for kind in CheckpointTrouble:
+                if isinstance(told, dict) and kind in told:
+                    self._trouble[rank, kind] = str(told[kind])
+        for rank in range(len(self._steps)):
+            for kind in CheckpointTrouble:
+                if message := self._trouble.get((rank, kind)):
+                    return {"reason": kind, "message": message[:MAX_TROUBLE]}
+        return None
+
     def _read_metrics(self) -> StepReport | None:
         path = Path(os.environ.get(ENV_RUNTIME_METRICS) or self._metrics)
         try:
@@ -177,6 +201,7 @@ class Snapshot:
     """The steps were counted: the script reports none."""
     non_finite_step: int | None = None
     """The first step whose loss a process reported to be NaN or infinite."""
+    trouble: CheckpointTroubleStatus | None = None
 
     @property
     def newest(self) -> StepReport | None:
@@ -194,6 +219,10 @@ class _Record:
     counted: tuple[StepReport, StepReport] | None = None
     """The first and the newest step that were counted."""
     non_finite_step: int | None = None
+
+
+def _trouble_of(record: Path) -> Path:
+    return record.with_name(f"{record.name}{TROUBLE_SUFFIX}")
 
 
 def _read_record(path: Path) -> _Record:
@@ -247,6 +276,7 @@ class ProgressMonitor(threading.Thread):
         self._figures = Figures(rounds=reporter.latest.rounds)
         self._announced: tuple[int, Progress] | None = None
         """The generation, and the progress, that the reporter was last asked to report."""
+        self._announced_trouble: CheckpointTrouble | None = None
         reporter.follow(self.figures)
 
     def stop(self) -> None:
@@ -264,6 +294,10 @@ class ProgressMonitor(threading.Thread):
         """Have the reporter say what is new."""
         start, figures = self._now()
         progress = figures.progress
+        trouble = figures.trouble["reason"] if figures.trouble else None
+        if trouble is not self._announced_trouble:
+            self._announced_trouble = trouble
+            self._reporter.checkpoint()
         announced = self._announced
         before = announced[1] if announced is not None and announced[0] == start.generation else None
         if progress is None or (before is not None and _steps(before) == _steps(progress)):
@@ -287,7 +321,7 @@ class ProgressMonitor(threading.Thread):
     def _take(self, generation: int, snapshot: Snapshot) -> None:
         if self._start.generation != generation:
             self._start = _Start(generation, self._reporter.latest.observed_round)
-            self._figures = Figures(rounds=self._figures.rounds)
+            self._figures = Figures(rounds=self._figures.rounds, trouble=snapshot.trouble)
         if self._start.stepping.counted != snapshot.counted:
             self._start = _Start(generation, self._start.round, Stepping(counted=snapshot.counted))
         start = self._start
@@ -306,6 +340,7 @@ class ProgressMonitor(threading.Thread):
                 seconds_per_step=start.stepping.seconds_per_step(),
             ),
             rounds=with_round(self._figures.rounds, start.stepping.in_round(start.round)),
+            trouble=snapshot.trouble,
         )
 
     def _look_seconds(self) -> float:

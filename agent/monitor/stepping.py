@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from agent.report.timestamps import rfc3339
-from crds.protocol import MAX_ROUNDS, ProgressStatus, RoundStatus
+from crds.protocol import MAX_ROUNDS, CheckpointTroubleStatus, ProgressStatus, RoundStatus
 
 LATELY_SECONDS = 30.0
 """`secondsPerStep` is the mean over the steps of so long a time, and over the last two steps at least."""
@@ -90,6 +90,8 @@ class Figures:
     """None if the processes that run have reported nothing yet."""
     rounds: tuple[RoundProgress, ...] = ()
     """The last rounds in which steps were reported, the oldest first."""
+    trouble: CheckpointTroubleStatus | None = None
+    """What does not work with checkpoints."""
 
 
 class Stepping:

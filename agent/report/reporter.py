@@ -26,7 +26,14 @@ from agent.node_check.report import CheckReport
 from agent.report.failure import Failure
 from agent.report.refusal import final_refusal
 from agent.report.timestamps import rfc3339
-from crds.protocol import PROTOCOL, AcceleratorsStatus, AgentState, DepartureStatus, MemoryStatus
+from crds.protocol import (
+    PROTOCOL,
+    AcceleratorsStatus,
+    AgentState,
+    CheckpointTroubleStatus,
+    DepartureStatus,
+    MemoryStatus,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +68,7 @@ class Report:
     check: CheckReport | None = None
     departure: Departure | None = None
     """The last one of this agent."""
+    trouble: CheckpointTroubleStatus | None = None
 
     @property
     def failures(self) -> int:
@@ -77,6 +85,7 @@ class Report:
             "rounds": [round_.to_status() for round_ in self.rounds],
             "check": self.check.to_status() if self.check else None,
             "departure": self.departure.to_status() if self.departure else None,
+            "checkpointTrouble": self.trouble,
         }
 
 
@@ -310,7 +319,10 @@ class Reporter(threading.Thread):
             return self._latest
         figures = self._figures()
         return replace(
-            self._latest, progress=figures.progress or self._latest.progress, rounds=figures.rounds
+            self._latest,
+            progress=figures.progress or self._latest.progress,
+            rounds=figures.rounds,
+            trouble=figures.trouble,
         )
 
     def _write(self) -> None:

@@ -1,7 +1,7 @@
 """Checkpoints that cost a step, and leaving without loss."""
 
 from dlr.checkpoint.checkpointer import Checkpointer, DamagedCheckpointError
-from dlr.checkpoint.state import MismatchError
+from dlr.checkpoint.modules import MismatchError
 from dlr.checkpoint.storage import StorageError
 
 __all__ = ["Checkpointer", "DamagedCheckpointError", "MismatchError", "StorageError"]

@@ -28,17 +28,20 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import dlr
 from agent.memory.slot import DamagedError, Mark, Slot, TooSmallError
+from crds.protocol import CheckpointTrouble
 from dlr.checkpoint import leaving, storage
 from dlr.checkpoint.choosing import choose
 from dlr.checkpoint.interval import Pace, find_board
-from dlr.checkpoint.memory import Source, Writer, verified
+from dlr.checkpoint.memory import Source, Writer, needed_bytes, verified
 from dlr.checkpoint.persistence import Persistence
-from dlr.checkpoint.state import capture, restore
+from dlr.checkpoint.state import Captured, capture, restore
+from dlr.checkpoint.storage import StorageError
 from dlr.checkpoint.surroundings import MemoryResume, logger, look_around
+from dlr.checkpoint.trouble import Trouble, quantity
 
 PREPARE_SECONDS = 5.0
-"""From the start of a job's process to that of its saver, whose imports take CPU for seconds: by then a
-restart is over, and whoever has to leave for storage finds it ready."""
+"""From the start of a process to that of its saver, whose imports take CPU for seconds: by then a restart is
+over, and whoever saves to storage, or has to leave for it, finds it ready."""
 
 
 class DamagedCheckpointError(Exception):
@@ -59,7 +62,7 @@ class Checkpointer:
         keep: how many checkpoints stay in storage; None for all.
 
     Raises:
-        ValueError: a number is below 1.
+        ValueError: one of the numbers is none, or below 1.
     """
 
     def __init__(
@@ -70,9 +73,9 @@ class Checkpointer:
         persist_every: int | None = 1000,
         keep: int | None = 3,
     ) -> None:
-        for name, number in (("every", every), ("persist_every", persist_every), ("keep", keep)):
-            if isinstance(number, int) and number < 1:
-                raise ValueError(f"{name} is at least 1, not {number}")
+        _check("every", every, "auto")
+        _check("persist_every", persist_every, None)
+        _check("keep", keep, None)
         self.state = state
         self._path = Path(path).absolute()
         self._every = every
@@ -80,11 +83,18 @@ class Checkpointer:
         self._here = look_around()
         slots = _open_slots(self._here.slots)
         self._memory = Writer(slots) if slots else None
-        self._storage = Persistence(self._path, self._here, keep)
+        self._trouble = Trouble()
+        self._storage = Persistence(self._path, self._here, keep, self._trouble)
         self._pace = self._make_pace() if every == "auto" and slots else None
         self._trained_since: float | None = None
         self._saved = False
-        self._prepare_at = time.monotonic() + PREPARE_SECONDS if self._here.job else math.inf
+        self._loaded = False
+        self._newest = -1
+        """The last step that was told or loaded."""
+        self._said = False
+        """That it does not rise."""
+        to_storage = self._here.job or persist_every is not None
+        self._prepare_at = time.monotonic() + PREPARE_SECONDS if to_storage else math.inf
         self._hook = register_optimizer_step_pre_hook(lambda *_: self.wait())
         self._pid = os.getpid()
         atexit.register(self._at_exit)
@@ -104,18 +114,22 @@ class Checkpointer:
             StorageError: storage has another job's checkpoints, or damaged ones alone, or cannot be read.
             MismatchError: the checkpoint is of another model or optimizer.
         """
+        self.wait()
+        self._loaded = True
         resume = self._here.resume
         manifest = choose(self._path, self._here, beyond=0 if resume is None else resume.step)
         if manifest is None:
             if resume is None:
                 return 0
             self._load_from_memory(resume)
+            self._newest = resume.step
             return resume.step
         same_world = manifest.world_size == self._here.world_size
         folder = storage.folder_of(self._path, manifest.step)
         from dlr.checkpoint.reading import in_storage  # takes a second to import
 
         self._restore(in_storage(folder, self._here.rank, same_world))
+        self._newest = manifest.step
         return manifest.step
 
     def wait(self) -> None:
@@ -134,8 +148,15 @@ class Checkpointer:
         A save that fails does not end the training: it logs a sentence, and a later one tries again.
 
         Args:
-            step: the number of optimizer steps so far, at least 1.
+            step: the number of optimizer steps so far, at least 1. One that is not greater than the last is
+                not saved.
+
+        Raises:
+            StorageError: at the first step, if an earlier run left checkpoints and `load` was not called.
         """
+        if not self._rises(step):
+            dlr.report_step(step)
+            return
         began = time.monotonic()
         if self._pace is not None and self._trained_since is not None:
             self._pace.trained(began - self._trained_since, self._saved)
@@ -176,8 +197,6 @@ class Checkpointer:
     def _is_due_in_storage(self, step: int) -> bool:
         if self._persist_every is None:
             return False
-        if step % self._persist_every == self._persist_every // 2:
-            self._storage.prepare()
         return step % self._persist_every == 0
 
     def _save(self, step: int, to_storage: bool) -> bool:
@@ -192,20 +211,66 @@ class Checkpointer:
         mark = Mark(self._here.round, step, self._here.rank, self._here.world_size)
         try:
             captured = capture(self.state)
+            self._trouble.works(CheckpointTrouble.STATE)
             if self._memory is not None:
                 try:
                     self._memory.save(mark, captured, self._storage.then(mark) if to_storage else None)
+                    self._trouble.works(CheckpointTrouble.SLOT)
                     return True
                 except (TooSmallError, RuntimeError) as error:
-                    logger.warning("there are no more checkpoints in memory: %s", error)
-                    self._memory = None
-                    leaving.take_part("storage")
+                    self._give_up_memory(error, captured)
             if to_storage:
                 self._storage.save(mark, captured)
                 return True
         except Exception as error:  # a state_dict may raise anything, and training goes on
-            logger.warning("step %s is not saved: %s: %s", step, type(error).__name__, error)
+            self._not_saved(f"step {step} is not saved: {type(error).__name__}: {error}")
         return False
+
+    def _give_up_memory(self, error: Exception, captured: Captured) -> None:
+        """From here on, storage is all there is."""
+        sentence = f"there are no more checkpoints in memory: {error}"
+        if isinstance(error, TooSmallError):
+            if self._here.slots_of_pod:
+                size = quantity(1.05 * needed_bytes(captured) * self._here.slots_of_pod)
+                sentence += f"; set replicaSpecs.worker.memoryCheckpoint.size to {size} or more"
+            self._trouble.tell(CheckpointTrouble.SLOT, sentence)
+        logger.warning("%s", sentence)
+        self._memory = None
+        leaving.take_part("storage")
+
+    def _not_saved(self, sentence: str) -> None:
+        logger.warning("%s", sentence)
+        self._trouble.tell(CheckpointTrouble.STATE, sentence)
+
+    def _rises(self, step: int) -> bool:
+        """Whether a step is a later one than the last; if not, say so once.
+
+        Raises:
+            StorageError: see `step`.
+        """
+        if self._newest < 0 and not self._loaded:
+            self._refuse_earlier_run(step)
+        if step > self._newest:
+            self._newest, self._said = step, False
+            return True
+        if not self._said:
+            self._said = True
+            self._not_saved(
+                f"step({step}) comes after step {self._newest}, so that it is not saved: count the "
+                "optimizer's steps through the whole training, on from what load() has returned"
+            )
+        return False
+
+    def _refuse_earlier_run(self, step: int) -> None:
+        """Saving beside those would lose what is newer, the one or the other."""
+        with suppress(OSError):
+            there = storage.steps_in(self._path)
+            if there and there[0] >= step:
+                raise StorageError(
+                    f"{self._path} has checkpoints of an earlier run, up to step {there[0]}, and training "
+                    f"has begun at step {step} without them: call load() before the first step, or give "
+                    "this run a path of its own"
+                )
 
     def _leave(self, step: int, tier: str) -> None:
         """Save this step, and end the process."""
@@ -240,6 +305,12 @@ class Checkpointer:
 
     def _restore(self, source: Source) -> None:
         restore(self.state, source.values, source.rng, source.parts, source.fill)
+
+
+def _check(name: str, number: object, or_else: str | None) -> None:
+    """Raises ValueError, unless it is a number, at least 1, or what stands for none."""
+    if number != or_else and (not isinstance(number, int) or isinstance(number, bool) or number < 1):
+        raise ValueError(f"{name} is {or_else!r} or a whole number, at least 1, not {number!r}")
 
 
 def _open_slots(paths: Sequence[str]) -> list[Slot]:

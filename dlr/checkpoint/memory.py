@@ -1,14 +1,20 @@
 """This process's side of checkpoints in memory.
 
-A save opens the oldest slot that no saver reads, copies the state into it, and commits it; a thread then adds
-the sums. Where the state is on a GPU, the copies run on a stream of their own and the thread commits when
-they are done; `wait` makes the training's stream wait for them before the optimizer changes the parameters.
+A save opens the oldest slot that no saver reads and copies the state into it. What may change at any time
+is copied at once; what only an optimizer's step changes (`Captured.settled`) is copied while the next forward
+and backward pass run: by a thread, or on a stream of its own where it is on a GPU. `wait` comes before the
+optimizer's step. The thread commits the slot when all is there, and then adds the sums.
+
+A tensor that changes sooner is found by its version, which torch counts: that slot is not committed, and the
+tensor is copied at once from then on.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -16,7 +22,9 @@ from torch import Tensor
 
 from agent.memory.slot import Commit, DamagedError, Header, Mark, Part, Slot, TooSmallError, lay_out
 from dlr.checkpoint.cuda import Copies, Pair
-from dlr.checkpoint.state import RNG, VALUES, Captured, capacity, local_tensor, part_of
+from dlr.checkpoint.state import RNG, VALUES, Captured, capacity
+from dlr.checkpoint.surroundings import logger
+from dlr.checkpoint.tensors import local_tensor, part_of
 
 Then = Callable[[Slot, "Future[None]", Callable[[], None]], None]
 """What is to follow a save: given the slot, what is done when it has its sums, and what releases it; until
@@ -50,13 +58,58 @@ def _form(name: str, tensor: Tensor) -> tuple[str, torch.dtype, torch.Size]:
     return name, tensor.dtype, tensor.shape
 
 
+def needed_bytes(captured: Captured) -> int:
+    """How large a slot for that state must be."""
+    return Layout(captured).header.slot_bytes
+
+
 def private_slot(captured: Captured) -> Slot:
     """Make a slot for that state in memory of this process's own.
 
     Raises:
         OSError: there is no room.
     """
-    return Slot.create("dlr-checkpoint", Layout(captured).header.slot_bytes)
+    return Slot.create("dlr-checkpoint", needed_bytes(captured))
+
+
+class NotSavedError(Exception):
+    """A state changed while it was copied, so that its copy is not used."""
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A save that is under way: what a thread has to copy of it, and whether it has."""
+
+    slot: Slot
+    mark: Mark
+    header: Header
+    names: list[str] = field(default_factory=list)
+    views: list[Tensor] = field(default_factory=list)
+    sources: list[Tensor] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    copied: threading.Event = field(default_factory=threading.Event)
+    """Set when the sources may change."""
+
+    def add(self, name: str, view: Tensor, source: Tensor) -> None:
+        """Leave one to the thread."""
+        self.names.append(name)
+        self.views.append(view)
+        self.sources.append(source)
+        self.versions.append(source._version)
+
+    def run(self) -> list[str]:
+        """Copy what is in the memory of the host.
+
+        Returns:
+            names of what has changed meanwhile.
+        """
+        try:
+            if self.sources:
+                torch._foreach_copy_(self.views, self.sources)  # one call, which training need not wait for
+            versions = zip(self.names, self.sources, self.versions, strict=True)
+            return [name for name, source, version in versions if source._version != version]
+        finally:
+            self.copied.set()
 
 
 class Writer:
@@ -71,17 +124,19 @@ class Writer:
         self._slots = slots
         self._views: dict[Slot, tuple[Header, list[Tensor]]] = {}
         self._layout: Layout | None = None
-        self._background = ThreadPoolExecutor(1, "dlr-checkpoint")
+        self._background = ThreadPoolExecutor(2, "dlr-checkpoint")  # one copies, one adds sums
         self._pending: dict[Slot, Future[None]] = {}
         """When each slot has its sums."""
-        self._committed: Future[None] | None = None
-        """When the last save from a GPU is."""
-        self._copies = Copies()
+        self._under_way: tuple[Copy, Future[None]] | None = None
+        """The last save, and when it is committed."""
+        self._on_gpu = Copies()
+        self._restless: set[str] = set()
+        """What has changed before `wait`, though it seemed to be settled."""
         self._reserved: set[Slot] = set()
         """Not to be written into, since they are to be read."""
 
     def save(self, mark: Mark, captured: Captured, then: Then | None = None) -> None:
-        """Copy a state into a slot. It is committed when this returns, or soon after, if it is on a GPU.
+        """Begin to copy a state into a slot. What is settled in it stays as it is until `wait`.
 
         Args:
             then: called before this returns. It has released one slot before it is passed on again.
@@ -93,22 +148,22 @@ class Writer:
         try:
             header, views = self._place(slot, captured)
             slot.begin()
-            on_gpu = self._copy(slot, captured, views)
+            copy = self._begin(Copy(slot, mark, header), captured, views)
+            committed = self._background.submit(self._finish, copy)
         except BaseException:
             slot.unlock()
             raise
-        if on_gpu:
-            self._committed = self._background.submit(self._finish, slot, mark, header)
-        else:
-            self._commit(slot, mark, header)
-        self._pending[slot] = self._background.submit(self._sum_up, slot, self._committed)
+        self._under_way = copy, committed
+        self._pending[slot] = self._background.submit(self._sum_up, slot, committed)
         if then is not None:
             self._reserved.add(slot)
             then(slot, self._pending[slot], lambda: self._reserved.discard(slot))
 
     def wait(self) -> None:
         """From here on, what was saved may change."""
-        self._copies.wait()
+        if self._under_way is not None:
+            self._under_way[0].copied.wait()
+        self._on_gpu.wait()
 
     def close(self) -> None:
         """Wait until all that was saved is committed and has its sums."""
@@ -117,7 +172,7 @@ class Writer:
     def discard(self) -> None:
         """Close it, and its slots too, whose memory is free when nobody refers to this writer any more."""
         self.close()
-        self._copies.close()
+        self._on_gpu.close()
         for slot in self._slots:
             slot.close()
 
@@ -127,17 +182,16 @@ class Writer:
         A saver of processes that have ended may read one for long. Where there is no other, it has to give
         way, and finds out.
         """
-        self._copies.wait()
-        if self._committed is not None:  # only then do the marks say which slot is the newest
-            committed, self._committed = self._committed, None
-            committed.result()
+        self.wait()
+        if self._under_way is not None:  # only then do the marks say which slot is the newest
+            self._under_way[1].exception()
         marks = {slot: slot.mark for slot in self._slots}
         oldest_first = sorted(self._slots, key=lambda slot: (marks[slot] is not None, marks[slot] or ()))
         candidates = oldest_first[: max(1, len(self._slots) - 1)]
         free = [slot for slot in candidates if slot not in self._reserved]
         for slot in free:
             if (pending := self._pending.pop(slot, None)) is not None:
-                pending.result()
+                pending.exception()
             if slot.lock(shared=False):
                 return slot
         return free[0]
@@ -155,40 +209,50 @@ class Writer:
             known = self._views[slot] = header, [slot.tensor(entry) for entry in header.entries]
         return known
 
-    def _copy(self, slot: Slot, captured: Captured, views: Sequence[Tensor]) -> bool:
-        """Copy what is in the memory of the host, and begin to copy what is on a GPU.
-
-        Returns:
-            whether there is such.
-        """
+    def _begin(self, copy: Copy, captured: Captured, views: Sequence[Tensor]) -> Copy:
+        """Copy what may change, and begin to copy what is on a GPU. The rest is added to `copy`."""
         settled: list[Pair] = []
         passing: list[Pair] = []
         for view, (name, tensor) in zip(views, captured.tensors.items(), strict=False):
-            source = local_tensor(tensor)
+            source, stays = local_tensor(tensor), name in captured.settled and name not in self._restless
             if source.is_cuda:
-                (settled if name in captured.settled else passing).append((view, source))
+                (settled if stays else passing).append((view, source))
+            elif stays:
+                copy.add(name, view, source)
             else:
                 view.copy_(source)
         for view, data in zip(views[len(captured.tensors) :], captured.pickles.values(), strict=True):
             view[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         if settled or passing:
-            self._copies.begin(slot, settled, passing)
-            return True
-        return False
+            self._on_gpu.begin(copy.slot, settled, passing)
+        if not copy.sources:
+            copy.copied.set()
+        return copy
+
+    def _finish(self, copy: Copy) -> None:
+        """Copy the rest, and commit the slot.
+
+        Raises:
+            NotSavedError: something has changed meanwhile, so that it stays open.
+        """
+        try:
+            changed = copy.run()
+            self._on_gpu.finish()
+            if changed:
+                self._restless.update(changed)
+                raise NotSavedError(
+                    f"{changed[0]} has changed while it was copied: call wait() before parameters change"
+                )
+            copy.slot.commit(copy.mark, copy.header)
+        except Exception as error:
+            logger.warning("step %s is not saved to memory: %s", copy.mark.step, error)
+            raise
+        finally:
+            copy.slot.unlock()
 
     @staticmethod
-    def _commit(slot: Slot, mark: Mark, header: Header) -> None:
-        slot.commit(mark, header)
-        slot.unlock()
-
-    def _finish(self, slot: Slot, mark: Mark, header: Header) -> None:
-        self._copies.finish()
-        self._commit(slot, mark, header)
-
-    @staticmethod
-    def _sum_up(slot: Slot, committed: Future[None] | None) -> None:
-        if committed is not None:
-            committed.result()
+    def _sum_up(slot: Slot, committed: Future[None]) -> None:
+        committed.result()
         slot.sum_up()
 
 

@@ -14,11 +14,13 @@ from typing import IO
 
 import dlr
 from agent.memory.slot import Mark, Slot, TooSmallError
+from crds.protocol import CheckpointTrouble
 from dlr.checkpoint import storage
 from dlr.checkpoint.memory import Then, Writer, private_slot
 from dlr.checkpoint.request import Request
 from dlr.checkpoint.state import Captured
 from dlr.checkpoint.surroundings import Surroundings, logger
+from dlr.checkpoint.trouble import Trouble
 
 _START = "import os, sys; os.nice(10); sys.path[:] = {path!r}; from dlr.checkpoint.saver import main; main()"
 
@@ -30,12 +32,14 @@ class Persistence:
         path: of the checkpoints.
         here: where this process trains.
         keep: how many checkpoints stay; None for all.
+        trouble: is told what fails, and that it works again.
     """
 
-    def __init__(self, path: Path, here: Surroundings, keep: int | None) -> None:
+    def __init__(self, path: Path, here: Surroundings, keep: int | None, trouble: Trouble) -> None:
         self._path = path
         self._here = here
         self._keep = keep
+        self._trouble = trouble
         self._saver = Saver()
         self._private: Writer | None = None
         self._under_way: tuple[int, threading.Event] | None = None
@@ -50,7 +54,12 @@ class Persistence:
         if self._under_way is None or self._under_way[1].is_set():
             return True
         earlier = self._under_way[0]
-        logger.warning("step %s is not saved to %s, since step %s still is", step, self._path, earlier)
+        sentence = (
+            f"step {step} is not saved to {self._path}, since step {earlier} still is; "
+            "if that happens often, raise persist_every"
+        )
+        logger.warning("%s", sentence)
+        self._trouble.tell(CheckpointTrouble.SKIPPED, sentence)
         _start_thread(self._give_up, step, f"it still saves step {earlier}")
         return False
 
@@ -124,13 +133,13 @@ class Persistence:
             error = self._saver.save(request, release) if failed is None else str(failed)
             if error is None:
                 dlr.checkpoint_saved(request.step)
+                self._trouble.works(CheckpointTrouble.STORAGE, CheckpointTrouble.SKIPPED)
             else:
-                logger.warning(
-                    "step %s is not saved to %s: %s; the next save tries again",
-                    request.step,
-                    self._path,
-                    error,
+                sentence = (
+                    f"step {request.step} is not saved to {self._path}: {error}; the next save tries again"
                 )
+                logger.warning("%s", sentence)
+                self._trouble.tell(CheckpointTrouble.STORAGE, sentence)
         finally:
             release()
             done.set()

@@ -40,6 +40,8 @@ T = TypeVar("T")
 
 WAIT_SECONDS = 600.0
 """For the other ranks' savers, at most."""
+GONE_SECONDS = 90.0
+"""So long a folder may seem to be gone on a shared file system that is slow to tell of a new name."""
 _LOOK_SECONDS = 0.02
 _SLOWEST_LOOK_SECONDS = 0.5
 
@@ -105,7 +107,7 @@ class _Save:
         request = self.request
         self.working.mkdir(parents=True, exist_ok=True)
         if request.rank == 0:
-            storage.clear(self.path, self.working)
+            storage.clear(self.path, request.step, request.attempt)
         slot = Slot.open(request.slot)
         if not slot.lock(shared=True) or slot.mark != request.mark:
             raise SaveError("its slot was written into again")
@@ -171,7 +173,12 @@ class _Save:
     def _await(self, look: Callable[[], T | None]) -> T:
         """Look until there is something; a shared file system cannot tell by itself."""
         deadline, pause = time.monotonic() + WAIT_SECONDS, _LOOK_SECONDS
+        seen_at = time.monotonic()
         while (found := look()) is None:
+            if self.working.exists():
+                seen_at = time.monotonic()
+            elif time.monotonic() - seen_at > GONE_SECONDS:
+                raise SaveError("rank 0 has given it up, and removed it")
             for gave_up in self.working.glob(f"{storage.GAVE_UP}*"):
                 reason = gave_up.read_text(errors="replace")
                 raise SaveError(

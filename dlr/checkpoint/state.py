@@ -10,7 +10,7 @@ import io
 import pickle
 import random
 import sys
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,16 +19,24 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from agent.memory.slot import Part
+from dlr.checkpoint.modules import (
+    MismatchError,
+    check_modules,
+    load_module,
+    load_optimizer,
+    module_state,
+    optimized_parameters,
+    optimizer_state,
+    settled_tensors,
+    target_like,
+)
+from dlr.checkpoint.tensors import is_copied
 
 VALUES = "dlr.values"
 """The name of the pickle of everything that is no tensor, as a tensor of bytes."""
 RNG = "dlr.rng"
 """The name of the pickle of the random number generators."""
 _LEAST_CAPACITY = 4096
-
-
-class MismatchError(Exception):
-    """A checkpoint is of another model or optimizer than the one that is to go on from it."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +46,7 @@ class Captured:
     tensors: dict[str, Tensor]
     """The live tensors, DTensors among them, by name."""
     settled: frozenset[str]
-    """Names of those that nothing but an optimizer's step changes."""
+    """Names of those that nothing but the step of an optimizer of the state changes."""
     pickles: dict[str, bytes]
     """`VALUES` and `RNG`."""
 
@@ -57,20 +65,15 @@ def capture(state: Mapping[str, Any]) -> Captured:
         state: names, and modules, optimizers, anything else with `state_dict`, or plain values.
 
     Raises:
-        TypeError, ValueError, pickle.PicklingError: something in it cannot be saved.
+        TypeError, ValueError: something in it cannot be saved; the sentence names it.
     """
     values = _nested(state)
     tensors: dict[str, Tensor] = {}
     _collect((), values, tensors)
-    buffer = io.BytesIO()
-    _Pickler(buffer, tensors).dump(values)
-    optimizers = tuple(f"{name}." for name, thing in state.items() if isinstance(thing, Optimizer))
-    settled = frozenset(
-        name
-        for name, tensor in tensors.items()
-        if isinstance(tensor, nn.Parameter) or name.startswith(optimizers)
-    )
-    return Captured(tensors, settled, {VALUES: buffer.getvalue(), RNG: pickle.dumps(_generators())})
+    pickles = {VALUES: _pickled(values, tensors), RNG: pickle.dumps(_generators())}
+    lasting = settled_tensors(state)
+    settled = frozenset(name for name, tensor in tensors.items() if id(tensor) in lasting)
+    return Captured(tensors, settled, pickles)
 
 
 def restore(
@@ -100,9 +103,9 @@ def restore(
             f"the checkpoint has {', '.join(sorted(names)) or 'nothing'}, "
             f"and the state has {', '.join(sorted(state)) or 'nothing'}"
         )
-    parameters = _optimized(state)
-    _same_modules(state, live, {part.name: part for part in saved})
-    targets = {part.name: _target(part, live, parameters) for part in saved}
+    parameters = optimized_parameters(state)
+    check_modules(state, live, {part.name: part for part in saved})
+    targets = {part.name: target_like(part, live, parameters) for part in saved}
     fill(targets)
     loaded = load_values(values, targets.__getitem__)
     for name, thing in state.items():
@@ -156,36 +159,6 @@ def _is_container(value: object) -> bool:
     )
 
 
-def part_of(name: str, tensor: Tensor) -> Part:
-    """Describe a tensor, or this rank's part of a DTensor."""
-    local = local_tensor(tensor)
-    global_shape = global_offset = None
-    if is_distributed(tensor):
-        global_shape = tuple(tensor.shape)
-        chunks = tensor.__create_chunk_list__()  # type: ignore[attr-defined]  # DCP's protocol for such tensors
-        global_offset = tuple(chunks[0].offsets)
-    return Part(
-        name,
-        str(local.dtype).removeprefix("torch."),
-        tuple(local.shape),
-        local.numel() * local.element_size(),
-        global_shape,
-        global_offset,
-    )
-
-
-def is_distributed(tensor: object) -> bool:
-    """Whether it is a DTensor, as FSDP2 and tensor parallelism make them."""
-    module = sys.modules.get("torch.distributed.tensor")  # whoever has one has imported this
-    return module is not None and isinstance(tensor, module.DTensor)
-
-
-def local_tensor(tensor: Tensor) -> Tensor:
-    """The memory that this rank has of it."""
-    tensor = tensor.detach()
-    return tensor.to_local() if is_distributed(tensor) else tensor  # type: ignore[attr-defined]
-
-
 def capacity(nbytes: int) -> int:
     """How much room a pickle of that size gets: the next may be a little longer in the same layout."""
     room = _LEAST_CAPACITY
@@ -198,7 +171,6 @@ def capacity(nbytes: int) -> int:
 
 
 def _nested(state: Mapping[str, Any]) -> dict[str, Any]:
-    names: dict[int, str] | None = None
     nested: dict[str, Any] = {}
     for name, thing in state.items():
         if not isinstance(name, str) or name.startswith("dlr."):
@@ -206,11 +178,9 @@ def _nested(state: Mapping[str, Any]) -> dict[str, Any]:
                 f"{name!r} cannot name a part of the state: use a string that does not begin with 'dlr.'"
             )
         if isinstance(thing, nn.Module):
-            nested[name] = _module_state(thing)
+            nested[name] = module_state(thing)
         elif isinstance(thing, Optimizer):
-            if names is None:
-                names = _parameter_names(state)
-            nested[name] = _optimizer_state(thing, names)
+            nested[name] = optimizer_state(thing, state)
         elif hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict"):
             nested[name] = thing.state_dict()
         else:
@@ -219,7 +189,7 @@ def _nested(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _collect(path: tuple[str, ...], value: object, tensors: dict[str, Tensor]) -> None:
-    if _is_copied(value):
+    if is_copied(value):
         tensors[".".join(path)] = value  # type: ignore[assignment]
     elif isinstance(value, Mapping):
         for key, inner in value.items():
@@ -229,11 +199,33 @@ def _collect(path: tuple[str, ...], value: object, tensors: dict[str, Tensor]) -
             _collect((*path, str(index)), inner, tensors)
 
 
-def _is_copied(value: object) -> bool:
-    """Whether it is a tensor that a slot can hold. What else there is, such as sparse ones, is pickled."""
-    if type(value) in (Tensor, nn.Parameter):
-        return value.layout is torch.strided and not value.is_quantized and value.device.type != "meta"  # type: ignore[attr-defined]
-    return is_distributed(value)
+def _pickled(values: dict[str, Any], tensors: dict[str, Tensor]) -> bytes:
+    """Pickle what is no tensor. Tensors within objects of classes of their own are added to `tensors`.
+
+    Raises:
+        TypeError: something cannot be pickled.
+    """
+    buffer = io.BytesIO()
+    try:
+        _Pickler(buffer, tensors).dump(values)
+    except Exception as error:  # a pickle may raise anything
+        name = ".".join(_unpicklable(values))
+        raise TypeError(
+            f"{name} cannot be pickled, so take it out of the state: {type(error).__name__}: {error}"
+        ) from error
+    return buffer.getvalue()
+
+
+def _unpicklable(values: Mapping[Any, Any]) -> Iterator[str]:
+    """The path of the first value that cannot be pickled."""
+    for key, value in values.items():
+        try:
+            _Pickler(io.BytesIO(), {}).dump(value)
+        except Exception:
+            yield str(key)
+            if isinstance(value, Mapping):
+                yield from _unpicklable(value)
+            return
 
 
 class _Pickler(pickle.Pickler):
@@ -245,7 +237,7 @@ class _Pickler(pickle.Pickler):
         self._names = {id(tensor): name for name, tensor in tensors.items()}
 
     def reducer_override(self, value: object) -> Any:
-        if not _is_copied(value):
+        if not is_copied(value):
             return NotImplemented
         name = self._names.get(id(value))
         if name is None:  # within an object of a class of its own
@@ -268,152 +260,15 @@ class _Unpickler(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-# --- Modules and optimizers -----------------------------------------------------------------------------
-
-_WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")
-"""What torch.compile and activation checkpointing put into the names of what they wrap."""
-
-
-def unwrapped(module: nn.Module) -> nn.Module:
-    """The model inside DistributedDataParallel and torch.compile.
-
-    Raises:
-        TypeError: FSDP's first version wraps it, whose state takes collectives to read.
-    """
-    while True:
-        if isinstance(module, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
-            module = module.module
-        elif isinstance(inner := getattr(module, "_orig_mod", None), nn.Module):
-            module = inner
-        else:
-            break
-    if any(type(part).__name__ == "FullyShardedDataParallel" for part in module.modules()):
-        raise TypeError(
-            "dlr.checkpoint cannot read a FullyShardedDataParallel module: shard the model with "
-            "torch.distributed.fsdp.fully_shard instead"
-        )
-    return module
-
-
-def _clean(name: str) -> str:
-    for wrapper in _WRAPPERS:
-        name = name.replace(wrapper, "")
-    return name
-
-
-def _module_state(module: nn.Module) -> dict[str, Any]:
-    return {_clean(name): value for name, value in unwrapped(module).state_dict(keep_vars=True).items()}
-
-
-def _parameter_names(state: Mapping[str, Any]) -> dict[int, str]:
-    """Names of the parameters of all modules, by identity; with the module's where there is more than one."""
-    modules = {name: unwrapped(thing) for name, thing in state.items() if isinstance(thing, nn.Module)}
-    return {
-        id(parameter): _clean(name) if len(modules) == 1 else f"{outer}.{_clean(name)}"
-        for outer, module in modules.items()
-        for name, parameter in module.named_parameters()
-    }
-
-
-def _ids(optimizer: Optimizer, names: dict[int, str]) -> dict[int, int | str]:
-    """What each of an optimizer's parameters is called, by its number."""
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    if all(id(parameter) in names for parameter in parameters):
-        return {number: names[id(parameter)] for number, parameter in enumerate(parameters)}
-    return {number: number for number in range(len(parameters))}
-
-
-def _optimizer_state(optimizer: Optimizer, names: dict[int, str]) -> dict[str, Any]:
-    ids, saved = _ids(optimizer, names), optimizer.state_dict()
-    return {
-        **saved,
-        "state": {ids.get(number, number): value for number, value in saved["state"].items()},
-        "param_groups": [
-            {**group, "params": [ids[number] for number in group["params"]]}
-            for group in saved["param_groups"]
-        ],
-    }
-
-
-# --- Putting back ---------------------------------------------------------------------------------------
-
-
-def _optimized(state: Mapping[str, Any]) -> dict[str, nn.Parameter]:
-    """The parameter that an optimizer keeps tensors of, by the beginning of their names."""
-    names = _parameter_names(state)
-    return {
-        f"{name}.state.{id_}": parameter
-        for name, optimizer in state.items()
-        if isinstance(optimizer, Optimizer)
-        for id_, parameter in zip(
-            _ids(optimizer, names).values(),
-            (parameter for group in optimizer.param_groups for parameter in group["params"]),
-            strict=True,
-        )
-    }
-
-
-def _same_modules(state: Mapping[str, Any], live: dict[str, Tensor], saved: dict[str, Part]) -> None:
-    for name, thing in state.items():
-        if isinstance(thing, nn.Module):
-            here = {key for key in live if key.startswith(f"{name}.")}
-            there = {key for key in saved if key.startswith(f"{name}.")}
-            if odd := sorted(here ^ there):
-                where = "the checkpoint" if odd[0] in there else "the model"
-                raise MismatchError(f"only {where} has {odd[0]}: is this the checkpoint of another model?")
-
-
-def _target(part: Part, live: dict[str, Tensor], parameters: dict[str, nn.Parameter]) -> Tensor:
-    """The live tensor, or a new one like it."""
-    shape, dtype = part.global_shape or part.shape, getattr(torch, part.dtype)
-    present = live.get(part.name)
-    if present is not None and tuple(present.shape) == shape and present.dtype == dtype:
-        return present
-    parameter = parameters.get(part.name.rpartition(".")[0])
-    if parameter is not None and tuple(parameter.shape) == shape:
-        return torch.empty_like(parameter, dtype=dtype, requires_grad=False)
-    if present is not None and part.name not in parameters:
-        raise MismatchError(
-            f"{part.name} is {part.dtype}{list(shape)} in the checkpoint, and "
-            f"{str(present.dtype).removeprefix('torch.')}{list(present.shape)} here"
-        )
-    return torch.empty(shape, dtype=dtype)
-
-
 def _load(state: MutableMapping[str, Any], name: str, thing: Any, saved: Any) -> None:
     if isinstance(thing, nn.Module):
-        module = unwrapped(thing)
-        own = {id(tensor) for tensors in (module.parameters(), module.buffers()) for tensor in tensors}
-        present = module.state_dict(keep_vars=True)
-        if not all(id(value) in own for value in present.values()):  # extra state, or hooks that make copies
-            module.load_state_dict({key: saved[_clean(key)] for key in present})
+        load_module(thing, saved)
     elif isinstance(thing, Optimizer):
-        thing.load_state_dict(_numbered(thing, saved, _parameter_names(state), name))
+        load_optimizer(thing, saved, state, name)
     elif hasattr(thing, "load_state_dict"):
         thing.load_state_dict(saved)
     else:
         state[name] = saved
-
-
-def _numbered(
-    optimizer: Optimizer, saved: dict[str, Any], names: dict[int, str], name: str
-) -> dict[str, Any]:
-    """The optimizer's state with numbers instead of names, as `load_state_dict` takes it."""
-    numbers = {id_: number for number, id_ in _ids(optimizer, names).items()}
-    there = {id_ for group in saved["param_groups"] for id_ in group["params"]}
-    if odd := sorted(map(str, there ^ set(numbers))):
-        raise MismatchError(f"{name} has other parameters than its checkpoint, {odd[0]} for example")
-    if [len(group["params"]) for group in saved["param_groups"]] != [
-        len(group["params"]) for group in optimizer.param_groups
-    ]:
-        raise MismatchError(f"{name} has other parameter groups than its checkpoint")
-    return {
-        **saved,
-        "state": {numbers.get(id_, id_): value for id_, value in saved["state"].items()},
-        "param_groups": [
-            {**group, "params": [numbers[id_] for id_ in group["params"]]} for group in saved["param_groups"]
-        ],
-    }
 
 
 # --- Random numbers -------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ MANIFEST = "manifest.json"
 OWNER = "dlr-job.json"
 GAVE_UP = "gave-up-"
 _FOLDER = re.compile(r"step-(\d+)")
+_WORKING = re.compile(r"\.step-(\d+)\.(.+)")
 _CHUNK_BYTES = 1 << 24
 
 
@@ -180,8 +181,7 @@ def publish(working: Path, path: Path, manifest: Manifest) -> None:
     write_atomically(working / MANIFEST, manifest.encode())
     target = folder_of(path, manifest.step)
     if target.exists():  # of a history that ended otherwise, or damaged
-        aside = path / f".step-{manifest.step}.old-{secrets.token_hex(4)}"
-        target.rename(aside)
+        aside = target.rename(_aside(path))
         working.rename(target)
         shutil.rmtree(aside, ignore_errors=True)
     else:
@@ -189,15 +189,20 @@ def publish(working: Path, path: Path, manifest: Manifest) -> None:
     _sync_folder(path)
 
 
-def clear(path: Path, working: Path) -> None:
-    """Remove what was never completed, but for `working`: it may be what fills the storage.
+def clear(path: Path, step: int, attempt: str) -> None:
+    """Remove what was never completed, and may be what fills the storage.
+
+    Args:
+        step: that is about to be written by the processes of the attempt. What they write of it stays, and
+            so does a later step, where some are ahead.
 
     Raises:
         OSError: the path cannot be read.
     """
     for entry in list(path.iterdir()):
-        if entry.name.startswith(".step-") and entry != working:
-            shutil.rmtree(entry, ignore_errors=True)
+        match = _WORKING.fullmatch(entry.name)
+        if match is not None and not (match[2] == attempt and int(match[1]) >= step):
+            _remove(entry, path)
 
 
 def retire(path: Path, keep: int | None) -> None:
@@ -210,12 +215,20 @@ def retire(path: Path, keep: int | None) -> None:
         OSError: the path cannot be read.
     """
     for step in [] if keep is None else steps_in(path)[keep:]:
-        gone = path / f".step-{step}.old-{secrets.token_hex(4)}"
-        try:
-            folder_of(path, step).rename(gone)
-        except OSError:
-            continue  # tried again at the next save
-        shutil.rmtree(gone, ignore_errors=True)
+        _remove(folder_of(path, step), path)
+
+
+def _remove(folder: Path, path: Path) -> None:
+    """Remove a folder that others may be using: it has another name before the first file goes.
+
+    So nobody gives it a checkpoint's name meanwhile. What cannot be removed is tried again at the next save.
+    """
+    with suppress(OSError):
+        shutil.rmtree(folder.rename(_aside(path)), ignore_errors=True)
+
+
+def _aside(path: Path) -> Path:
+    return path / f".step-0.old-{secrets.token_hex(4)}"
 
 
 def check_owner(path: Path, job: str) -> None:

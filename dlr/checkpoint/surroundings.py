@@ -46,6 +46,8 @@ class Surroundings:
     """Paths of the slots that this process may write into."""
     resume: MemoryResume | None = None
     failures_per_hour: float | None = None
+    slots_of_pod: int | None = None
+    """Among how many slots the memory that the job asks for is divided; None if the agent does not say."""
 
 
 def look_around(environ: Mapping[str, str] = os.environ) -> Surroundings:
@@ -68,6 +70,7 @@ def look_around(environ: Mapping[str, str] = os.environ) -> Surroundings:
         tuple(given.get("slots", ())),
         _memory_resume(given.get("resume")),
         given.get("failuresPerHour"),
+        given.get("slotsOfPod"),
     )
 
 

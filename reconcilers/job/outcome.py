@@ -19,6 +19,7 @@ from reconcilers.failure.incidents import Incident, in_one_line
 from reconcilers.failure.policy import Assessment
 from reconcilers.job import status as job_status
 from reconcilers.job.loss import events_of_loss, with_loss
+from reconcilers.job.saving import events_of_saving
 from reconcilers.job.steps_known import NO_STEPS, STEPS_KNOWN
 from reconcilers.job.workers import Workers
 from reconcilers.nodecheck.job_checks import NODES_CHECKED, QUIET, Finding, interrupted, named
@@ -290,6 +291,7 @@ def of_moves(done: Sequence[Migration]) -> Iterator[Event]:
 
 def _of_workers(job: ElasticJob, conditions: Sequence[Condition]) -> Iterator[Event]:
     yield from events_of_loss(job.status.conditions, conditions)
+    yield from events_of_saving(job.status.conditions, conditions)
     before = {c.type: (c.status, c.message) for c in job.status.conditions}
     for condition in conditions:
         if before.get(condition.type) == (condition.status, condition.message):

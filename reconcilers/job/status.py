@@ -21,6 +21,7 @@ from reconcilers.conditions import condition_of, is_true, with_condition
 from reconcilers.job.launcher_flags import with_launcher_flags
 from reconcilers.job.loss import with_loss
 from reconcilers.job.older_agents import with_older_agents
+from reconcilers.job.saving import with_saving
 from reconcilers.job.steps_known import with_steps_known
 from reconcilers.job.workers import Workers
 from reconcilers.pod.worker_status import REPLACED, finished, hindered_by, stuck_by
@@ -120,6 +121,7 @@ def progress_conditions(
     conditions = with_older_agents(conditions, job, workers.exceptional, now)
     conditions = with_steps_known(conditions, job, workers.telling_steps, now)
     conditions = with_loss(conditions, job, workers, now)
+    conditions = with_saving(conditions, workers, now)
     return _with_waits(conditions, workers.exceptional, now)
 
 

@@ -307,6 +307,32 @@ def test_first_step_of_any_process_whose_loss_is_no_number_is_told_with_its_roun
     assert monitor.figures().rounds == (told,), "it is told of that round for good"
 
 
+def test_trouble_with_checkpoints_is_told_until_it_works_after_a_start_too(files: ProgressFiles) -> None:
+    first, second = files.renew(2)
+
+    def tell_trouble(env: dict[str, str], **told: str) -> None:
+        Path(f"{env['DLR_PROGRESS_FILE']}.trouble").write_text(json.dumps(told))
+
+    reporter = FakeReporter()
+    monitor = ProgressMonitor(files, reporter)  # type: ignore[arg-type]
+    assert files.read().trouble is None
+    report_step(first, 1)
+    monitor.look()
+    tell_trouble(second, SaveSkipped="slow", StorageFails="full" * 1_000)
+    found = files.read().trouble
+    assert found == {"reason": "StorageFails", "message": ("full" * 1_000)[:512]}
+    monitor.look()
+    monitor.look()
+    assert reporter.checkpoints == [(1, None)], "once"
+    assert reporter.figures().trouble == found
+    first, second = files.renew(2)
+    assert files.read().trouble == found, "the new processes have saved nothing yet"
+    tell_trouble(second, StorageFails="", SaveSkipped="")
+    assert files.read().trouble is None
+    Path(f"{first['DLR_PROGRESS_FILE']}.trouble").write_text("half of")
+    assert files.read().trouble is None
+
+
 def test_rounds_that_an_earlier_agent_of_the_pod_told_stay(files: ProgressFiles) -> None:
     earlier = tuple(RoundProgress(number, 1, 2, 1.0) for number in range(1, 9))
     reporter = FakeReporter(rounds=earlier)

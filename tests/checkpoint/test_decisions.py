@@ -15,8 +15,9 @@ from agent.memory.slot import Mark
 from dlr.checkpoint import interval
 from dlr.checkpoint.interval import LARGEST_SHARE, Pace, best_interval, next_interval
 from dlr.checkpoint.memory import Layout
+from dlr.checkpoint.modules import MismatchError
 from dlr.checkpoint.plan import Piece, divide
-from dlr.checkpoint.state import MismatchError, capture, restore
+from dlr.checkpoint.state import capture, restore
 from tests.checkpoint.states import assert_whole, load, saved, set_step, state
 
 many = settings(max_examples=100, deadline=None)

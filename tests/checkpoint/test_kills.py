@@ -68,7 +68,8 @@ def test_killed_while_it_copies_the_newest_whole_slot_is_the_last_committed_or_a
             for step in range(first, 10**9):
                 set_step(made, step)
                 writer.save(Mark(round, step, 0, 1), capture(made))
-                told.set(step)
+                writer.wait()
+                told.set(step - 1)  # it is committed: the next one has begun
 
         kill(fork(train), told, first, chance.uniform(0.0, 0.02))
         for slot in slots:
@@ -92,9 +93,7 @@ def test_copies_from_a_gpu_that_are_under_way_do_not_look_like_the_oldest_slot(
     writer = Writer(slots := [private_slot(capture(made)) for _ in range(3)])
     for step in (1, 2):
         writer.save(Mark(1, step, 0, 1), capture(made))
-    copy = Writer._copy
-    monkeypatch.setattr(Writer, "_copy", lambda *arguments: copy(*arguments) or True)
-    monkeypatch.setattr(writer._copies, "finish", copied.wait)
+    monkeypatch.setattr(writer._on_gpu, "finish", copied.wait)
     writer.save(Mark(1, 3, 0, 1), capture(made))
     threading.Timer(0.1, copied.set).start()
     writer.save(Mark(1, 4, 0, 1), capture(made))

@@ -34,6 +34,7 @@ COMPUTED = {
     ("outcome.py", "job_status.NO_REPLICAS"): {"NoReplicas"},
     ("outcome.py", "NO_STEPS"): {"NoSteps"},
     ("loss.py", "NON_FINITE"): {"NonFinite"},
+    ("saving.py", "CHECKPOINTS_FAILING"): {"CheckpointsFailing"},
     ("outcome.py", "job_status.MASTER_IGNORED"): {"MasterReplicaIgnored"},
     ("reconciler.py", "refusal.reason"): {reason.value for reason in FailedReason},
     ("reconciler.py", "statement.event_reason"): {

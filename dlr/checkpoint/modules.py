@@ -1,0 +1,206 @@
+"""Modules and optimizers: what their tensors are called, which of them only an optimizer's step changes, and
+how they take back what was saved.
+
+Names of parameters are those of the module inside all wrappers, and an optimizer's state is kept by these
+names, so that it fits whatever the parameters' order is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from agent.memory.slot import Part
+
+
+class MismatchError(Exception):
+    """A checkpoint is of another model or optimizer than the one that is to go on from it."""
+
+
+_WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")
+"""What torch.compile and activation checkpointing put into the names of what they wrap."""
+
+
+def unwrapped(module: nn.Module) -> nn.Module:
+    """The model inside DistributedDataParallel and torch.compile.
+
+    Raises:
+        TypeError: FSDP's first version wraps it, whose state takes collectives to read.
+    """
+    while True:
+        if isinstance(module, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
+            module = module.module
+        elif isinstance(inner := getattr(module, "_orig_mod", None), nn.Module):
+            module = inner
+        else:
+            break
+    if any(type(part).__name__ == "FullyShardedDataParallel" for part in module.modules()):
+        raise TypeError(
+            "dlr.checkpoint cannot read a FullyShardedDataParallel module: shard the model with "
+            "torch.distributed.fsdp.fully_shard instead"
+        )
+    return module
+
+
+def _clean(name: str) -> str:
+    for wrapper in _WRAPPERS:
+        name = name.replace(wrapper, "")
+    return name
+
+
+def module_state(module: nn.Module) -> dict[str, Any]:
+    """The live tensors of a module, and its extra state, by name.
+
+    Raises:
+        TypeError: see `unwrapped`.
+    """
+    return {_clean(name): value for name, value in unwrapped(module).state_dict(keep_vars=True).items()}
+
+
+def _parameter_names(state: Mapping[str, Any]) -> dict[int, str]:
+    """Names of the parameters of all modules, by identity; with the module's where there is more than one."""
+    modules = {name: unwrapped(thing) for name, thing in state.items() if isinstance(thing, nn.Module)}
+    return {
+        id(parameter): _clean(name) if len(modules) == 1 else f"{outer}.{_clean(name)}"
+        for outer, module in modules.items()
+        for name, parameter in module.named_parameters()
+    }
+
+
+def _ids(optimizer: Optimizer, names: dict[int, str]) -> dict[int, int | str]:
+    """What each of an optimizer's parameters is called, by its number."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    if all(id(parameter) in names for parameter in parameters):
+        return {number: names[id(parameter)] for number, parameter in enumerate(parameters)}
+    return {number: number for number in range(len(parameters))}
+
+
+def optimizer_state(optimizer: Optimizer, state: Mapping[str, Any]) -> dict[str, Any]:
+    """An optimizer's state, by the names of its parameters.
+
+    Args:
+        state: of which it is a part, as are the modules that have the parameters.
+    """
+    ids, saved = _ids(optimizer, _parameter_names(state)), optimizer.state_dict()
+    return {
+        **saved,
+        "state": {ids.get(number, number): value for number, value in saved["state"].items()},
+        "param_groups": [
+            {**group, "params": [ids[number] for number in group["params"]]}
+            for group in saved["param_groups"]
+        ],
+    }
+
+
+def settled_tensors(state: Mapping[str, Any]) -> set[int]:
+    """Identities of the tensors that nothing but the step of an optimizer of the state changes.
+
+    These are the parameters that it has, and what it keeps of each. Other parameters may be anybody's, such
+    as an average of the weights; those of an embedding with `max_norm` are changed by its forward pass.
+    """
+    found: set[int] = set()
+    for thing in state.values():
+        if isinstance(thing, Optimizer):
+            found.update(id(parameter) for group in thing.param_groups for parameter in group["params"])
+            for kept in thing.state.values():
+                found.update(id(value) for value in kept.values() if isinstance(value, Tensor))
+    for thing in state.values():
+        if isinstance(thing, nn.Module):
+            for module in thing.modules():
+                if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.max_norm is not None:
+                    found.discard(id(module.weight))
+    return found
+
+
+def optimized_parameters(state: Mapping[str, Any]) -> dict[str, nn.Parameter]:
+    """The parameter that an optimizer keeps tensors of, by the beginning of their names."""
+    names = _parameter_names(state)
+    return {
+        f"{name}.state.{id_}": parameter
+        for name, optimizer in state.items()
+        if isinstance(optimizer, Optimizer)
+        for id_, parameter in zip(
+            _ids(optimizer, names).values(),
+            (parameter for group in optimizer.param_groups for parameter in group["params"]),
+            strict=True,
+        )
+    }
+
+
+def check_modules(state: Mapping[str, Any], live: dict[str, Tensor], saved: dict[str, Part]) -> None:
+    """Compare the names of modules' tensors.
+
+    Raises:
+        MismatchError: some are on one side only.
+    """
+    for name, thing in state.items():
+        if isinstance(thing, nn.Module):
+            here = {key for key in live if key.startswith(f"{name}.")}
+            there = {key for key in saved if key.startswith(f"{name}.")}
+            if odd := sorted(here ^ there):
+                where = "the checkpoint" if odd[0] in there else "the model"
+                raise MismatchError(f"only {where} has {odd[0]}: is this the checkpoint of another model?")
+
+
+def target_like(part: Part, live: dict[str, Tensor], parameters: dict[str, nn.Parameter]) -> Tensor:
+    """The live tensor, or a new one like it."""
+    shape, dtype = part.global_shape or part.shape, getattr(torch, part.dtype)
+    present = live.get(part.name)
+    if present is not None and tuple(present.shape) == shape and present.dtype == dtype:
+        return present
+    parameter = parameters.get(part.name.rpartition(".")[0])
+    if parameter is not None and tuple(parameter.shape) == shape:
+        return torch.empty_like(parameter, dtype=dtype, requires_grad=False)
+    if present is not None and part.name not in parameters:
+        raise MismatchError(
+            f"{part.name} is {part.dtype}{list(shape)} in the checkpoint, and "
+            f"{str(present.dtype).removeprefix('torch.')}{list(present.shape)} here"
+        )
+    return torch.empty(shape, dtype=dtype)
+
+
+def load_module(module: nn.Module, saved: Mapping[str, Any]) -> None:
+    """Give a module what of its state is not among the tensors that were filled in place."""
+    module = unwrapped(module)
+    own = {id(tensor) for tensors in (module.parameters(), module.buffers()) for tensor in tensors}
+    present = module.state_dict(keep_vars=True)
+    if not all(id(value) in own for value in present.values()):  # extra state, or hooks that make copies
+        module.load_state_dict({key: saved[_clean(key)] for key in present})
+
+
+def load_optimizer(optimizer: Optimizer, saved: dict[str, Any], state: Mapping[str, Any], name: str) -> None:
+    """Give an optimizer its state back.
+
+    Args:
+        saved: as `optimizer_state` made it.
+        state: of which the optimizer is the part of that name.
+
+    Raises:
+        MismatchError: it has other parameters.
+    """
+    optimizer.load_state_dict(_numbered(optimizer, saved, _parameter_names(state), name))
+
+
+def _numbered(
+    optimizer: Optimizer, saved: dict[str, Any], names: dict[int, str], name: str
+) -> dict[str, Any]:
+    """The optimizer's state with numbers instead of names, as `load_state_dict` takes it."""
+    numbers = {id_: number for number, id_ in _ids(optimizer, names).items()}
+    there = {id_ for group in saved["param_groups"] for id_ in group["params"]}
+    if odd := sorted(map(str, there ^ set(numbers))):
+        raise MismatchError(f"{name} has other parameters than its checkpoint, {odd[0]} for example")
+    if [len(group["params"]) for group in saved["param_groups"]] != [
+        len(group["params"]) for group in optimizer.param_groups
+    ]:
+        raise MismatchError(f"{name} has other parameter groups than its checkpoint")
+    return {
+        **saved,
+        "state": {numbers.get(id_, id_): value for id_, value in saved["state"].items()},
+        "param_groups": [
+            {**group, "params": [numbers[id_] for id_ in group["params"]]} for group in saved["param_groups"]
+        ],
+    }

@@ -1,0 +1,47 @@
+"""Tensors as slots hold them: plain ones, and a rank's part of a DTensor."""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+from torch import Tensor, nn
+
+from agent.memory.slot import Part
+
+
+def part_of(name: str, tensor: Tensor) -> Part:
+    """Describe a tensor, or this rank's part of a DTensor."""
+    local = local_tensor(tensor)
+    global_shape = global_offset = None
+    if is_distributed(tensor):
+        global_shape = tuple(tensor.shape)
+        chunks = tensor.__create_chunk_list__()  # type: ignore[attr-defined]  # DCP's protocol for such tensors
+        global_offset = tuple(chunks[0].offsets)
+    return Part(
+        name,
+        str(local.dtype).removeprefix("torch."),
+        tuple(local.shape),
+        local.numel() * local.element_size(),
+        global_shape,
+        global_offset,
+    )
+
+
+def is_distributed(tensor: object) -> bool:
+    """Whether it is a DTensor, as FSDP2 and tensor parallelism make them."""
+    module = sys.modules.get("torch.distributed.tensor")  # whoever has one has imported this
+    return module is not None and isinstance(tensor, module.DTensor)
+
+
+def local_tensor(tensor: Tensor) -> Tensor:
+    """The memory that this rank has of it."""
+    tensor = tensor.detach()
+    return tensor.to_local() if is_distributed(tensor) else tensor  # type: ignore[attr-defined]
+
+
+def is_copied(value: object) -> bool:
+    """Whether it is a tensor that a slot can hold. What else there is, such as sparse ones, is pickled."""
+    if type(value) in (Tensor, nn.Parameter):
+        return value.layout is torch.strided and not value.is_quantized and value.device.type != "meta"  # type: ignore[attr-defined]
+    return is_distributed(value)

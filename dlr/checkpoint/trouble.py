@@ -1,0 +1,56 @@
+"""What does not work with checkpoints, told to the agent: it becomes a condition and an Event of the job.
+
+It is in a file beside the progress record, which is written when something begins to fail or works again, and
+not otherwise. Outside of dlr there is none.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from crds.protocol import ENV_PROGRESS_FILE, TROUBLE_SUFFIX, CheckpointTrouble
+
+
+class Trouble:
+    """What this process has told of its checkpoints. Any thread may use it.
+
+    Args:
+        environ: names the progress record.
+    """
+
+    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
+        record = environ.get(ENV_PROGRESS_FILE)
+        self._path = Path(f"{record}{TROUBLE_SUFFIX}") if record else None
+        self._lock = threading.Lock()
+        self._told: dict[CheckpointTrouble, str] = {}
+
+    def tell(self, kind: CheckpointTrouble, message: str) -> None:
+        """Say that this fails now. What it said of it before is replaced."""
+        self._say({kind: message})
+
+    def works(self, *kinds: CheckpointTrouble) -> None:
+        """Say that these work, also after what an earlier process of this rank has told."""
+        if not all(self._told.get(kind) == "" for kind in kinds):
+            self._say(dict.fromkeys(kinds, ""))
+
+    def _say(self, news: Mapping[CheckpointTrouble, str]) -> None:
+        with self._lock:
+            self._told.update(news)
+            if self._path is None:
+                return
+            draft = self._path.with_name(f"{self._path.name}.new")
+            with suppress(OSError):  # to tell is a courtesy
+                draft.write_text(json.dumps(self._told))
+                draft.replace(self._path)
+
+
+def quantity(nbytes: float) -> str:
+    """At least so many bytes, as Kubernetes writes them: in whole Gi, or in Mi below 16 of these."""
+    unit, name = (2**30, "Gi") if nbytes >= 2**34 else (2**20, "Mi")
+    return f"{math.ceil(nbytes / unit)}{name}"

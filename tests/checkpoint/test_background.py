@@ -1,0 +1,182 @@
+"""What is copied while training goes on, and what must be copied before."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from agent.memory.slot import Mark, Slot
+from dlr.checkpoint import Checkpointer
+from dlr.checkpoint.memory import Writer, private_slot
+from dlr.checkpoint.state import capture
+from tests.checkpoint.states import assert_whole, fork, load, set_step, state
+
+
+class Gate:
+    """Holds the thread that copies, until it is opened."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.opened, self.reached = threading.Event(), threading.Event()
+        copy = torch._foreach_copy_
+
+        def held(views: list[Tensor], sources: list[Tensor]) -> None:
+            self.reached.set()
+            assert self.opened.wait(60)
+            copy(views, sources)
+
+        monkeypatch.setattr(torch, "_foreach_copy_", held)
+
+    def open(self) -> None:
+        self.opened.set()
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    gate = Gate(monkeypatch)
+    yield gate
+    gate.open()
+
+
+def slots_for(made: dict[str, Any], count: int = 3) -> list[Slot]:
+    return [private_slot(capture(made)) for _ in range(count)]
+
+
+def newest(slots: list[Slot]) -> Slot:
+    return max((slot for slot in slots if slot.mark is not None), key=lambda slot: slot.mark or 0)
+
+
+def test_what_a_forward_pass_and_a_script_may_change_is_copied_at_once(gate: Gate) -> None:
+    made = state(1)
+    made["average"], made["list"] = torch.ones(3), [1]
+    writer = Writer(slots := slots_for(made))
+    writer.save(Mark(1, 1, 0, 1), capture(made))
+    for buffer in made["model"].buffers():
+        buffer.fill_(7)
+    made["average"].fill_(7)
+    made["list"].append(2)
+    made["step"] = 7
+    gate.open()
+    writer.close()
+    loaded = {**state(-1), "average": torch.zeros(3), "list": []}
+    load(loaded, newest(slots))
+    assert_whole(loaded, 1)
+    assert loaded["average"].tolist() == [1, 1, 1] and loaded["list"] == [1]
+
+
+def test_only_what_an_optimizer_of_the_state_changes_is_left_for_later() -> None:
+    model = nn.Sequential(nn.Embedding(3, 2), nn.Embedding(3, 2, max_norm=1.0), nn.BatchNorm1d(2))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=torch.tensor(0.1))
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    average = torch.optim.swa_utils.AveragedModel(model)
+    found = capture({"model": model, "optimizer": optimizer, "average": average}).settled
+    assert {name for name in found if "state" not in name} == {
+        "model.0.weight",
+        "model.2.weight",
+        "model.2.bias",
+    }
+    assert sum("state" in name for name in found) == 4 * 3
+
+
+def given(slots: list[Slot], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tell this process, and those that it starts, of the slots, as an agent does."""
+    told = {"round": 1, "slots": [slot.path for slot in slots], "resume": None}
+    (tmp_path / "file").write_text(json.dumps(told))
+    monkeypatch.setenv("DLR_CHECKPOINT_FILE", str(tmp_path / "file"))
+
+
+@pytest.mark.parametrize("act", ["the optimizer's step", "the next save", "load"])
+def test_it_waits_for_the_copy(act: str, gate: Gate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = state(1)
+    given(slots := slots_for(made), tmp_path, monkeypatch)
+    checkpointer = Checkpointer(tmp_path / "path", made, every=1, persist_every=None)
+    checkpointer.step(1)
+    assert gate.reached.wait(60)
+    threading.Timer(0.1, gate.open).start()
+    if act == "the next save":
+        checkpointer.step(2)
+    elif act == "load":
+        checkpointer.load()
+    else:
+        made["optimizer"].step()
+    assert gate.opened.is_set()
+    checkpointer.close()
+    loaded = state(-1)
+    load(loaded, min((slot for slot in slots if slot.mark), key=lambda slot: slot.mark or 0))
+    assert_whole(loaded, 1)
+
+
+def test_a_parameter_that_changes_too_soon_tears_nothing_and_is_copied_at_once_from_then_on(
+    gate: Gate, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = state(1)
+    writer = Writer(slots := slots_for(made))
+    writer.save(Mark(1, 1, 0, 1), capture(made))
+    with torch.no_grad():
+        made["model"][0].weight.add_(1)  # without wait()
+    gate.open()
+    writer.wait()
+    set_step(made, 2)
+    writer.save(Mark(1, 2, 0, 1), capture(made))
+    writer.wait()
+    assert "step 1 is not saved to memory: model.0.weight has changed while it was copied" in caplog.text
+    with torch.no_grad():
+        made["model"][0].weight.add_(1)
+    writer.close()
+    assert [slot.mark.step for slot in slots if slot.mark is not None] == [2]
+    loaded = state(-1)
+    load(loaded, newest(slots))
+    assert_whole(loaded, 2)
+
+
+@pytest.mark.parametrize("ending", ["exception", "signal"])
+def test_a_process_that_ends_while_it_copies_leaves_a_whole_step(
+    ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an exception it has the last one; killed, the one before."""
+    made = state(1)
+    slots = slots_for(made)
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, signal, sys, threading, torch\n"
+        "from dlr.checkpoint import Checkpointer\n"
+        "from tests.checkpoint.states import set_step, state\n"
+        "made = state(1)\n"
+        "ckpt = Checkpointer(sys.argv[1], made, every=1, persist_every=None)\n"
+        "ckpt.step(1)\n"
+        "ckpt.wait()\n"
+        "set_step(made, 2)\n"
+        "copy, copying, ending = torch._foreach_copy_, threading.Event(), threading.Event()\n"
+        "def slowly(*arguments):\n"
+        "    copying.set()\n"
+        "    ending.wait(0.5)\n"
+        "    copy(*arguments)\n"
+        "torch._foreach_copy_ = slowly\n"
+        "ckpt.step(2)\n"
+        "copying.wait()\n"
+        "if sys.argv[2] == 'exception': raise ValueError\n"
+        "if sys.argv[2] == 'signal': os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    given(slots, tmp_path, monkeypatch)
+
+    def child() -> None:
+        os.execv(sys.executable, [sys.executable, str(script), str(tmp_path / "path"), ending])
+
+    code = os.waitstatus_to_exitcode(os.waitpid(fork(child), 0)[1])
+    assert code == {"exception": 1, "signal": -signal.SIGKILL}[ending]
+    slot = newest(slots)
+    slot.sum_up()
+    loaded = state(-1)
+    load(loaded, slot)
+    assert_whole(loaded, 1 if ending == "signal" else 2)

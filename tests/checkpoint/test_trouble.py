@@ -1,0 +1,160 @@
+"""What does not work is told: to the agent, and to whoever reads the log."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.memory.slot import Mark
+from crds.protocol import ENV_PROGRESS_FILE, TROUBLE_SUFFIX, CheckpointTrouble
+from dlr.checkpoint import Checkpointer, StorageError, saver, storage
+from dlr.checkpoint.persistence import Persistence
+from dlr.checkpoint.saver import SaveError, persist
+from dlr.checkpoint.state import capture
+from dlr.checkpoint.surroundings import Surroundings
+from dlr.checkpoint.trouble import Trouble, quantity
+from tests.checkpoint.states import request, saved, state
+
+
+@pytest.fixture
+def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(ENV_PROGRESS_FILE, str(tmp_path / "step.0"))
+    return tmp_path / f"step.0{TROUBLE_SUFFIX}"
+
+
+def told(record: Path) -> dict[str, str]:
+    return json.loads(record.read_text()) if record.exists() else {}
+
+
+def test_the_file_is_written_when_something_changes_and_not_otherwise(record: Path) -> None:
+    trouble = Trouble()
+    trouble.tell(CheckpointTrouble.STORAGE, "it is full")
+    assert told(record) == {"StorageFails": "it is full"}
+    trouble.works(CheckpointTrouble.STORAGE, CheckpointTrouble.SKIPPED)
+    assert told(record) == {"StorageFails": "", "SaveSkipped": ""}
+    record.unlink()
+    trouble.works(CheckpointTrouble.STORAGE, CheckpointTrouble.SKIPPED)
+    assert not record.exists()
+
+
+def test_outside_of_dlr_nothing_is_written(tmp_path: Path) -> None:
+    Trouble({}).tell(CheckpointTrouble.STORAGE, "it is full")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "text"), [(1, "1Mi"), (2**20 + 1, "2Mi"), (2**34 - 1, "16384Mi"), (2**34 + 1, "17Gi")]
+)
+def test_a_quantity_is_at_least_what_is_needed(nbytes: int, text: str) -> None:
+    assert quantity(nbytes) == text
+
+
+def test_a_slot_that_is_too_small_is_told_with_the_size_that_would_do(
+    tmp_path: Path, record: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    descriptor = os.memfd_create("small")
+    os.ftruncate(descriptor, 8192)
+    given = {"round": 1, "slots": [f"/proc/self/fd/{descriptor}"], "slotsOfPod": 600}
+    (tmp_path / "file").write_text(json.dumps(given))
+    monkeypatch.setenv("DLR_CHECKPOINT_FILE", str(tmp_path / "file"))
+    checkpointer = Checkpointer(tmp_path / "path", state(1), every=1, persist_every=None)
+    checkpointer.step(1)
+    message = told(record)["SlotTooSmall"]
+    found = re.search(r"the state needs ([\d,]+) bytes of memory, and a slot has 8,192; set (.*)", message)
+    assert found is not None
+    size = quantity(1.05 * 600 * int(found[1].replace(",", "")))
+    assert found[2] == f"replicaSpecs.worker.memoryCheckpoint.size to {size} or more"
+    checkpointer.close()
+
+
+def test_a_value_that_cannot_be_saved_is_named_and_then_that_it_can_be_again(
+    tmp_path: Path, record: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = state(1)
+    made["config"] = {"seed": 1, "hooks": {"loss": lambda: None}}
+    checkpointer = Checkpointer(tmp_path / "path", made, persist_every=1)
+    checkpointer.step(1)
+    assert "step 1 is not saved: TypeError: config.hooks.loss cannot be pickled, so take it" in caplog.text
+    assert "config.hooks.loss" in told(record)["StateNotSaved"]
+    del made["config"]
+    checkpointer.step(2)
+    checkpointer.close()
+    assert not any(told(record).values())
+    assert storage.steps_in(tmp_path / "path") == [2]
+
+
+def test_steps_that_do_not_rise_are_told_once_and_those_that_do_are_saved(
+    tmp_path: Path, record: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpointer = Checkpointer(tmp_path / "path", state(1), persist_every=None)
+    for step in (3, 1, 2, 3):
+        checkpointer.step(step)
+    assert [entry.getMessage()[:31] for entry in caplog.records] == ["step(1) comes after step 3, so t"[:31]]
+    assert told(record).keys() == {"StateNotSaved"}
+    checkpointer.close()
+
+
+def test_a_run_that_does_not_load_is_refused_beside_an_earlier_ones_checkpoints(tmp_path: Path) -> None:
+    slot = saved(state(5), mark := Mark(1, 5, 0, 1))
+    persist(request(slot, mark, tmp_path), lambda: None)
+    checkpointer = Checkpointer(tmp_path, made := state(0), persist_every=None)
+    with pytest.raises(StorageError, match=r"has checkpoints of an earlier run, up to step 5, and training"):
+        checkpointer.step(1)
+    assert checkpointer.load() == 5
+    checkpointer.step(6)
+    checkpointer.close()
+    assert made["step"] == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"every": 0}, "every is 'auto' or a whole number, at least 1, not 0"),
+        ({"every": "10"}, "every is 'auto' or a whole number, at least 1, not '10'"),
+        ({"keep": 0}, "keep is None or a whole number, at least 1, not 0"),
+    ],
+)
+def test_numbers_that_are_none_are_refused(tmp_path: Path, arguments: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        Checkpointer(tmp_path, {}, **arguments)
+
+
+def test_storage_that_fails_is_told_until_a_step_is_there(tmp_path: Path, record: Path) -> None:
+    (tmp_path / "mount").write_text("not there")
+    persistence = Persistence(tmp_path / "mount" / "run", Surroundings(0, 1, "", "a"), None, Trouble())
+    persistence.save(Mark(1, 1, 0, 1), capture(state(1)))
+    persistence.finish()
+    assert "Not a directory" in told(record)["StorageFails"]
+    (tmp_path / "mount").unlink()
+    persistence.save(Mark(1, 2, 0, 1), capture(state(2)))
+    persistence.finish()
+    assert not any(told(record).values())
+    persistence.close()
+
+
+def test_a_saver_whose_folder_was_removed_does_not_wait_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saver, "GONE_SECONDS", 0.1)
+    slot = saved(state(3), mark := Mark(1, 3, 1, 2))
+    collect = saver._Save._collect
+
+    def removed(save: saver._Save, name: str) -> list[bytes]:
+        storage.clear(tmp_path, 4, "try1")
+        return collect(save, name)
+
+    monkeypatch.setattr(saver._Save, "_collect", removed)
+    with pytest.raises(SaveError, match="rank 0 has given it up, and removed it"):
+        persist(request(slot, mark, tmp_path), lambda: None)
+
+
+def test_what_others_of_the_same_start_write_is_not_cleared_away(tmp_path: Path) -> None:
+    for name in (".step-4.a", ".step-5.a", ".step-6.a", ".step-6.b", ".step-3.old-1", "step-3", ".other"):
+        (tmp_path / name).mkdir()
+    storage.clear(tmp_path, 5, "a")
+    assert {path.name for path in tmp_path.iterdir()} == {".step-5.a", ".step-6.a", "step-3", ".other"}

@@ -1,0 +1,50 @@
+"""Checkpoints that fail are told: by a condition, and by an Event, once for each reason."""
+
+from __future__ import annotations
+
+from crds.elasticjob import ElasticJob
+from crds.elasticworker import AgentState, ElasticWorker
+from crds.protocol import CheckpointTrouble
+from reconcilers.job.plan import Plan
+from reconcilers.job.saving import CHECKPOINTS_FAILING
+from reconcilers.predicates import _without_steps
+from tests.reconcilers.build import report, worker
+from tests.reconcilers.test_loss import look, of_world
+
+
+def trains(index: int, trouble: CheckpointTrouble | None = None, message: str = "") -> ElasticWorker:
+    told = {"round": 1, "firstStep": 1, "lastStep": 20}
+    said = {"reason": trouble, "message": message} if trouble else None
+    agent = report(index, state=AgentState.RUNNING, observed_round=1, rounds=[told], checkpoint_trouble=said)
+    return worker(index, agent=agent.to_wire())
+
+
+def said(of: ElasticJob) -> tuple[str, str, str] | None:
+    found = next((c for c in of.status.conditions if c.type == CHECKPOINTS_FAILING), None)
+    return found and (found.status, found.reason, found.message)
+
+
+def told(plan: Plan) -> list[str]:
+    return [event.message for event in plan.events if event.reason == CHECKPOINTS_FAILING]
+
+
+def test_checkpoints_that_work_are_not_worth_a_word() -> None:
+    plan, after = look(of_world(), trains(0), trains(1))
+    assert said(after) is None and told(plan) == []
+
+
+def test_it_is_told_once_and_taken_back_when_it_works() -> None:
+    plan, after = look(of_world(), trains(0), trains(1, CheckpointTrouble.STORAGE, "step 10: full"))
+    message = "digits-worker-1: step 10: full"
+    assert said(after) == ("True", "StorageFails", message) and told(plan) == [message]
+    plan, same = look(after, trains(0), trains(1, CheckpointTrouble.STORAGE, "step 20: full"))
+    assert said(same) == said(after) and told(plan) == [], "a newer step is no news"
+    plan, both = look(after, *(trains(index, CheckpointTrouble.SLOT, "x" * 512) for index in (0, 1)))
+    assert len(told(plan)) == 1 and len(said(both)[2]) == 512
+    plan, well = look(both, trains(0), trains(1))
+    assert said(well) == ("False", "Saved", "") and told(plan) == []
+
+
+def test_it_wakes_the_job() -> None:
+    quiet, loud = (trains(0, trouble, "x").to_wire() for trouble in (None, CheckpointTrouble.STATE))
+    assert _without_steps(quiet) != _without_steps(loud)
