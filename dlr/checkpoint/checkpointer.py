@@ -34,6 +34,7 @@ from dlr.checkpoint.interval import Pace, find_board
 from dlr.checkpoint.memory import Source, Writer, verified
 from dlr.checkpoint.persistence import Persistence
 from dlr.checkpoint.state import capture, restore
+from dlr.checkpoint.storage import Manifest
 from dlr.checkpoint.surroundings import MemoryResume, logger, look_around
 
 PREPARE_SECONDS = 5.0
@@ -82,6 +83,7 @@ class Checkpointer:
         self._memory = Writer(slots) if slots else None
         self._storage = Persistence(self._path, self._here, keep)
         self._pace = self._make_pace() if every == "auto" and slots else None
+        self._found: Manifest | Literal[False] | None = False
         self._trained_since: float | None = None
         self._saved = False
         self._prepare_at = time.monotonic() + PREPARE_SECONDS if self._here.job else math.inf
@@ -89,6 +91,17 @@ class Checkpointer:
         self._pid = os.getpid()
         atexit.register(self._at_exit)
         leaving.take_part("memory" if slots else "storage")
+
+    def find(self) -> int:
+        """The step of the checkpoint that `load` brings back; 0 if there is none. Every rank calls it.
+
+        Raises:
+            StorageError: as `load`.
+        """
+        resume, manifest = self._here.resume, self._find()
+        if manifest is not None:
+            return manifest.step
+        return 0 if resume is None else resume.step
 
     def load(self) -> int:
         """Bring back the newest checkpoint, in place. Every rank calls it, before its first step.
@@ -104,8 +117,7 @@ class Checkpointer:
             StorageError: storage has another job's checkpoints, or damaged ones alone, or cannot be read.
             MismatchError: the checkpoint is of another model or optimizer.
         """
-        resume = self._here.resume
-        manifest = choose(self._path, self._here, beyond=0 if resume is None else resume.step)
+        resume, manifest = self._here.resume, self._find()
         if manifest is None:
             if resume is None:
                 return 0
@@ -221,6 +233,13 @@ class Checkpointer:
             self.close()
 
     # Loading.
+
+    def _find(self) -> Manifest | None:
+        """What storage has that is newer than what memory has."""
+        if self._found is False:
+            resume = self._here.resume
+            self._found = choose(self._path, self._here, beyond=0 if resume is None else resume.step)
+        return self._found
 
     def _load_from_memory(self, resume: MemoryResume) -> None:
         here = self._here
