@@ -35,7 +35,7 @@ from dlr.checkpoint.interval import Pace, find_board
 from dlr.checkpoint.memory import Source, Writer, needed_bytes, verified
 from dlr.checkpoint.persistence import Persistence
 from dlr.checkpoint.state import Captured, capture, restore
-from dlr.checkpoint.storage import StorageError
+from dlr.checkpoint.storage import Manifest, StorageError
 from dlr.checkpoint.surroundings import MemoryResume, logger, look_around
 from dlr.checkpoint.trouble import Trouble, quantity
 
@@ -86,6 +86,7 @@ class Checkpointer:
         self._trouble = Trouble()
         self._storage = Persistence(self._path, self._here, keep, self._trouble)
         self._pace = self._make_pace() if every == "auto" and slots else None
+        self._found: Manifest | Literal[False] | None = False
         self._trained_since: float | None = None
         self._saved = False
         self._loaded = False
@@ -99,6 +100,17 @@ class Checkpointer:
         self._pid = os.getpid()
         atexit.register(self._at_exit)
         leaving.take_part("memory" if slots else "storage")
+
+    def find(self) -> int:
+        """The step of the checkpoint that `load` brings back; 0 if there is none. Every rank calls it.
+
+        Raises:
+            StorageError: as `load`.
+        """
+        resume, manifest = self._here.resume, self._find()
+        if manifest is not None:
+            return manifest.step
+        return 0 if resume is None else resume.step
 
     def load(self) -> int:
         """Bring back the newest checkpoint, in place. Every rank calls it, before its first step.
@@ -116,10 +128,11 @@ class Checkpointer:
         """
         self.wait()
         self._loaded = True
-        resume = self._here.resume
-        manifest = choose(self._path, self._here, beyond=0 if resume is None else resume.step)
+        resume, manifest = self._here.resume, self._find()
+        self._found = False  # whoever loads again wants what is there then
         if manifest is None:
             if resume is None:
+                self._newest = 0
                 return 0
             self._load_from_memory(resume)
             self._newest = resume.step
@@ -286,6 +299,13 @@ class Checkpointer:
             self.close()
 
     # Loading.
+
+    def _find(self) -> Manifest | None:
+        """What storage has that is newer than what memory has."""
+        if self._found is False:
+            resume = self._here.resume
+            self._found = choose(self._path, self._here, beyond=0 if resume is None else resume.step)
+        return self._found
 
     def _load_from_memory(self, resume: MemoryResume) -> None:
         here = self._here

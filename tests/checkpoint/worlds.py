@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import resource
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -98,8 +98,9 @@ def start(
     round: int = 1,
     resume: str | None = "newest",
     environ: Mapping[str, str] | None = None,
+    main: Callable[[list[str]], None] = training.main,
 ) -> list[Any]:
-    """Start the training script on as many ranks. Without `slots`, there is no agent."""
+    """Start a training script on as many ranks. Without `slots`, there is no agent."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     processes = []
@@ -107,7 +108,9 @@ def start(
         env = {
             **os.environ,
             "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
             "WORLD_SIZE": str(world),
+            "LOCAL_WORLD_SIZE": str(world),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(port),
             "OMP_NUM_THREADS": "1",
@@ -120,20 +123,23 @@ def start(
             file.write_text(json.dumps({"round": round, "slots": slots.paths(rank), "resume": told}))
             env["DLR_CHECKPOINT_FILE"] = str(file)
         arguments_of_rank = [str(folder / "out"), str(folder / "path"), *arguments]
-        process = _forks.Process(target=_train, args=(env, arguments_of_rank, folder / f"err.{round}.{rank}"))
+        errors = folder / f"err.{round}.{rank}"
+        process = _forks.Process(target=_train, args=(env, arguments_of_rank, errors, main))
         process.start()
         processes.append(process)
     return processes
 
 
-def _train(environ: dict[str, str], arguments: list[str], errors: Path) -> None:
+def _train(
+    environ: dict[str, str], arguments: list[str], errors: Path, main: Callable[[list[str]], None]
+) -> None:
     os.environ.clear()
     os.environ.update(environ)
     with errors.open("wb") as file:
         os.dup2(file.fileno(), 2)
     if LIMIT in environ:
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(environ[LIMIT]),) * 2)
-    training.main(arguments)
+    main(arguments)
 
 
 def run(folder: Path, world: int, *arguments: str, **options: Any) -> None:

@@ -1,0 +1,109 @@
+"""Hugging Face's Trainer, or a subclass of it.
+
+    trainer = Trainer(...)
+    train(trainer, "/data/run1")            # instead of trainer.train(): goes on from the newest checkpoint
+
+Looked at: transformers 5.23. With another number of ranks, the Trainer goes on by the number of steps and
+counts epochs of the new length.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_callback import ExportableState
+from transformers.trainer_utils import TrainOutput
+
+from dlr.checkpoint import Checkpointer
+
+KEPT = ("epoch", "global_step", "best_metric", "best_global_step", "best_model_checkpoint", "total_flos")
+"""Of the Trainer's state. Its log_history begins anew, since it grows with the run."""
+
+
+def train(trainer: Trainer, path: str | os.PathLike[str], **options: Any) -> TrainOutput:
+    """Train from the newest checkpoint to the end, and save after steps of the optimizer.
+
+    Saved are the model, the optimizer, the scheduler, the scaler, and what callbacks export.
+
+    Args:
+        path: a folder in storage that all ranks see; each job has its own.
+        options: `every`, `persist_every` and `keep` of `Checkpointer`.
+    """
+    checkpointer = Checkpointer(path, {}, **options)
+    callback = _MemoryCheckpoint(trainer, checkpointer)
+    trainer.add_callback(callback)
+    step = checkpointer.find()
+    if not step:
+        return trainer.train()
+    state = TrainerState(global_step=step, train_batch_size=trainer._train_batch_size)
+    state.compute_steps(trainer.args, trainer.args.max_steps)
+    trainer._load_from_checkpoint = lambda *_, **__: None  # the callback loads the model, too
+    try:
+        with TemporaryDirectory() as folder:
+            state.save_to_json(str(Path(folder) / TRAINER_STATE_NAME))
+            return trainer.train(resume_from_checkpoint=folder)
+    finally:
+        del trainer._load_from_checkpoint
+
+
+class _MemoryCheckpoint(TrainerCallback):
+    def __init__(self, trainer: Trainer, checkpointer: Checkpointer) -> None:
+        self._trainer = trainer
+        self._checkpointer = checkpointer
+        self._rng: torch.Tensor | None = None
+
+    def on_train_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: Any = None,
+        optimizer: Any = None,
+        lr_scheduler: Any = None,
+        **_: Any,
+    ) -> None:
+        kept = {"model": model, "optimizer": optimizer, "scheduler": lr_scheduler}
+        self._checkpointer.state.update(kept, progress=_Progress(self._trainer))
+        if self._trainer.accelerator.scaler is not None:
+            self._checkpointer.state["scaler"] = self._trainer.accelerator.scaler
+        if self._checkpointer.load() and state.epoch % 1:  # the batches that are skipped draw random numbers
+            self._rng = torch.get_rng_state()
+
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
+        if self._rng is not None:
+            torch.set_rng_state(self._rng)
+            self._rng = None
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        self._checkpointer.step(state.global_step)
+
+    def on_train_end(self, *_: Any, **__: Any) -> None:
+        self._checkpointer.close()
+        self._trainer.remove_callback(self)
+
+
+class _Progress:
+    """How far the Trainer is, and what its callbacks export."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+
+    def state_dict(self) -> dict[str, Any]:
+        state = {name: getattr(self._trainer.state, name) for name in KEPT}
+        return {"state": state, "callbacks": [callback.state() for callback in self._exporting()]}
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        vars(self._trainer.state).update(saved["state"])
+        for callback, exported in zip(self._exporting(), saved["callbacks"], strict=True):
+            vars(callback).update(exported["attributes"])
+
+    def _exporting(self) -> list[ExportableState]:
+        return [it for it in self._trainer.callback_handler.callbacks if isinstance(it, ExportableState)]

@@ -1,0 +1,124 @@
+"""Real frameworks: what is killed or asked to leave goes on with the next batch, as if nothing had been.
+
+Each is skipped where its package is not installed: `pip install accelerate lightning transformers`.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crds.protocol import ENV_PROGRESS_FILE, EXIT_LEFT, ORDER, PROGRESS_FORMAT, KeptIn, leave_at
+from tests.checkpoint import worlds
+from tests.checkpoint.worlds import Slots
+from tests.integrations import training
+
+Main = Callable[[list[str]], None]
+Batch = tuple[int, float, float]
+
+WORLD = 2
+STEPS_AN_EPOCH = training.SAMPLES // training.BATCH_SIZE // WORLD
+LAST_STEP = training.EPOCHS * STEPS_AN_EPOCH
+LAUNCHED = {"GROUP_RANK": "0", "TORCHELASTIC_RUN_ID": "test"}  # what Lightning knows torchrun by
+
+MAINS = {
+    "accelerate": training.with_accelerate,
+    "lightning": training.with_lightning,
+    "transformers": training.with_transformers,
+}
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture(params=MAINS)
+def main(request: pytest.FixtureRequest) -> Main:
+    pytest.importorskip(request.param)
+    return MAINS[request.param]
+
+
+@pytest.fixture
+def slots() -> Iterator[Slots]:
+    made = Slots()
+    yield made
+    made.close()
+
+
+def batches(folder: Path, rank: int) -> list[Batch]:
+    """A rank's batches as it began them: step, sum of the samples, loss before the step."""
+    return [tuple(json.loads(line)) for line in (folder / f"out.{rank}").read_text().splitlines()]
+
+
+def undisturbed(folder: Path, main: Main, *arguments: str) -> list[list[Batch]]:
+    folder.mkdir()
+    worlds.run(folder, WORLD, *arguments, slots=None, main=main, environ=LAUNCHED)
+    return [batches(folder, rank) for rank in range(WORLD)]
+
+
+def run(folder: Path, codes: list[int], *arguments: str, **options: Any) -> None:
+    """Start a world whose ranks end with these codes; those with -9 are killed when the first has died."""
+    processes = worlds.start(folder, len(codes), *arguments, **options)
+    if codes[0] == -9:
+        processes[0].join(300)
+        for process in processes[1:]:
+            process.kill()
+    for process in processes:
+        process.join(300)
+    errors = [(folder / f"err.{options['round']}.{rank}").read_text()[-3000:] for rank in range(len(codes))]
+    assert [process.exitcode for process in processes] == codes, errors
+
+
+def order_to_leave(folder: Path, step: int) -> dict[str, str]:
+    """The record of an agent whose vote is that all leave after that step."""
+    record = bytearray(struct.calcsize(PROGRESS_FORMAT))
+    struct.pack_into("q", record, 8 * ORDER, leave_at(step, KeptIn.MEMORY))
+    (folder / "record").write_bytes(record)
+    return {ENV_PROGRESS_FILE: str(folder / "record")}
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_killed_and_left_within_epochs_and_between_them(
+    main: Main, slots: Slots, tmp_path: Path, accumulate: int
+) -> None:
+    """A killed step is begun again; nothing else is, nothing is left out, and all losses are the same."""
+    if main is training.with_transformers and accumulate > 1:
+        pytest.skip("it is the Trainer's own")
+    arguments = f"--accumulate={accumulate}"
+    expected = undisturbed(tmp_path / "undisturbed", main, arguments)
+    an_epoch = STEPS_AN_EPOCH // accumulate
+    killed_in, left_after = an_epoch + 2, 2 * an_epoch
+    assert len(expected[0]) == LAST_STEP // accumulate
+    disturbed = tmp_path / "disturbed"
+    disturbed.mkdir()
+    common: dict[str, Any] = {"slots": slots, "main": main}
+    run(disturbed, [-9, -9], arguments, f"--die-in={killed_in}", round=1, environ=LAUNCHED, **common)
+    leaves = {**LAUNCHED, **order_to_leave(tmp_path, left_after)}
+    run(disturbed, [EXIT_LEFT] * WORLD, arguments, round=2, environ=leaves, **common)
+    run(disturbed, [0] * WORLD, arguments, round=3, environ=LAUNCHED, **common)
+    for rank in range(WORLD):
+        twice = batches(disturbed, rank)
+        once = {batch[0]: batch for batch in twice}
+        assert len(twice) - len(once) <= 1
+        assert [once[step] for step in sorted(once)] == expected[rank]
+
+
+def test_one_rank_instead_of_two_goes_on_in_the_same_part_of_the_epoch(
+    main: Main, slots: Slots, tmp_path: Path
+) -> None:
+    if main is training.with_transformers:
+        pytest.skip("the Trainer counts epochs by steps")
+    half = STEPS_AN_EPOCH // 2
+    common: dict[str, Any] = {"slots": slots, "main": main}
+    leaves = {**LAUNCHED, **order_to_leave(tmp_path, STEPS_AN_EPOCH + half)}
+    run(tmp_path, [EXIT_LEFT] * WORLD, round=1, environ=leaves, **common)
+    run(tmp_path, [0], round=2, environ=LAUNCHED, **common)
+    steps = [step for step, _, _ in batches(tmp_path, 0)]
+    left = STEPS_AN_EPOCH + half
+    assert steps == [
+        *range(1, left + 1),
+        *range(left + 1, left + (1 + 2 * (training.EPOCHS - 2)) * STEPS_AN_EPOCH + 1),
+    ]
