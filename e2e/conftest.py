@@ -15,6 +15,12 @@ from e2e.kubeconfig import KubeconfigCluster
 from e2e.observation import Observation
 
 SCENARIO_TIMEOUT_SECONDS = 300
+LONGEST_FIRST = (
+    *("node_check", "scale_plans", "deaths", "training", "control_plane", "strangers", "bad_input"),
+    *("elasticity_counts", "leaving", "elasticity", "standby", "goodput", "hang", "nodes", "lifecycle"),
+    *("leader_election", "memory_checkpoint", "node_check_job", "kubectl", "suspend", "gang"),
+)
+"""Modules in the order in which they begin: no process is left with a long one at the end."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -27,6 +33,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    rank = {f"test_{name}.py": number for number, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
     for item in items:
         item.add_marker(pytest.mark.e2e)
         item.add_marker(pytest.mark.timeout(SCENARIO_TIMEOUT_SECONDS))
@@ -42,11 +50,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
-@pytest.fixture(scope="module")
-def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """One cluster a module, of as many NODES as it says: what a scenario breaks stays with its own kind."""
+def started(request: pytest.FixtureRequest, nodes: int) -> Iterator[Cluster]:
     backends: dict[str, Callable[[], Cluster]] = {
-        "embedded": lambda: EmbeddedCluster(getattr(request.module, "NODES", DEFAULT_NODES)),
+        "embedded": lambda: EmbeddedCluster(nodes),
         "kind": KindCluster,
         "kubeconfig": lambda: KubeconfigCluster(request.config.getoption("--kubeconfig")),
     }
@@ -60,6 +66,26 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
             ending.pop_all()
             pytest.skip(str(reason))
         yield chosen
+
+
+@pytest.fixture(scope="session")
+def shared_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """For all modules that touch nothing but their jobs: a start and an end cost six seconds of a core."""
+    yield from started(request, DEFAULT_NODES)
+
+
+@pytest.fixture(scope="module")
+def own_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    yield from started(request, request.module.NODES)
+
+
+@pytest.fixture(scope="module")
+def cluster(request: pytest.FixtureRequest) -> Cluster:
+    """One of its own for a module that says how many NODES it has: what it breaks stays with its own kind."""
+    found: Cluster = request.getfixturevalue(
+        "own_cluster" if hasattr(request.module, "NODES") else "shared_cluster"
+    )
+    return found
 
 
 @pytest.fixture(autouse=True)

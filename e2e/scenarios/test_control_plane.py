@@ -13,6 +13,7 @@ from e2e.cluster import Capability, Cluster, ControlPlaneProcess
 from e2e.observation import Observation
 from e2e.processes import TrainingProcess
 
+NODES = 4
 API_OUTAGE_SECONDS = 40
 RESTART_SECONDS = 60
 

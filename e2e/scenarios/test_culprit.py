@@ -18,6 +18,7 @@ from e2e.cluster import Capability, Cluster
 from e2e.embedded import EmbeddedCluster
 from e2e.observation import Observation
 
+NODES = 4
 SCRIPT = Path(__file__).parent.parent / "fixtures" / "guilty.py"
 RANKS = 4
 AT_ONCE = 4

@@ -19,6 +19,7 @@ from e2e.api import Kind, Object
 from e2e.cluster import Capability, Cluster
 from e2e.observation import Observation
 
+NODES = 4
 NAME = "stepper"
 STEPS = 200
 FAILURES = [(27, 1, "raise"), (64, 1, "exit"), (118, 0, "SIGKILL"), (161, 0, "SIGSEGV")]

@@ -12,6 +12,7 @@ from e2e import embedded, jobs
 from e2e.cluster import Capability, Cluster, ControlPlaneProcess
 from e2e.observation import Observation
 
+NODES = 4
 START_SECONDS = 60
 LEASE_SECONDS = 15
 RETRY_SECONDS = 2 * 1.2  # a candidate looks every 2 s, with jitter

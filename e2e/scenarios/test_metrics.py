@@ -13,6 +13,7 @@ from e2e import embedded, jobs
 from e2e.cluster import Capability, Cluster
 from e2e.observation import Observation
 
+NODES = 4
 SEEN_SECONDS = 60.0
 WORKERS = ("digits-worker-0", "digits-worker-1")
 OF_WORKERS = (

@@ -14,6 +14,7 @@ from e2e.embedded import EmbeddedCluster
 from e2e.faults import Broken, NodeProbes, Slowed
 from e2e.observation import Observation
 
+NODES = 4
 TIMEOUT_SECONDS = 120
 FINISHED_SECONDS = 240
 SLOW_RATIO = 3.0

@@ -12,6 +12,7 @@ from e2e.cluster import Capability, Cluster
 from e2e.faults import Broken, Held, NodeProbes
 from e2e.observation import Observation
 
+NODES = 4
 TIMEOUT_SECONDS = 120
 SUCCESSOR_SECONDS = 60
 NODES_CHECKED = ["node-0", "node-1", "node-2", "node-3"]

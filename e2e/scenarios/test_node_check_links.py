@@ -13,6 +13,7 @@ from e2e.cluster import Capability, Cluster
 from e2e.links import Address, NodeNetworks
 from e2e.observation import Observation
 
+NODES = 4
 FINISHED_SECONDS = 240
 TIMEOUT_SECONDS = 50
 """Nodes of a pair that does not meet wait for each other for three tenths of it."""

@@ -10,8 +10,9 @@ from e2e import jobs
 from e2e.cluster import Capability, Cluster
 from e2e.observation import Observation
 
+NODES = 4
 HEARTBEAT_TIMEOUT_SECONDS = 15
-BUSY_MACHINE_SECONDS = 20
+BUSY_MACHINE_SECONDS = 45
 """For a new Pod to start: a second or two, if nothing else runs."""
 SCHEDULING_SECONDS = 60
 

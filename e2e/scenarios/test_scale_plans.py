@@ -13,6 +13,7 @@ from e2e.api import Kind, Object
 from e2e.cluster import Capability, Cluster
 from e2e.observation import Observation
 
+NODES = 4
 COUNT_SECONDS = 60
 RESTART_SECONDS = 60
 SCALE_PATH = "/apis/elastic.iml.github.io/v1alpha1/namespaces/{}/elasticjobs/idle/scale"

@@ -15,7 +15,6 @@ from e2e.cluster import Capability, Cluster
 from e2e.observation import Observation
 from e2e.strangers import SCRIPTS, Stranger
 
-NODES = 2
 GOOD_LOSS = 5.0
 """Of a mean squared error that is about 100 before training."""
 FOREVER = "300"

@@ -13,7 +13,6 @@ from e2e.cluster import Capability, Cluster
 from e2e.observation import Observation
 from e2e.strangers import SCRIPTS, STEPS, Stranger
 
-NODES = 2
 POLICY = {**jobs.QUICK_REPORTS, "hangTimeoutSeconds": 10}
 TOLERANCE = 0.02
 EPOCHS = "60"
