@@ -130,6 +130,8 @@ class DlrRendezvousHandler(RendezvousHandler):
         rank, size = world.members.index(session.member), len(world.members)
         logger.info("joining round=%d rank=%d of=%d", world.round, rank, size)
         address, timeout_seconds = session.environment.pod_ip, self._join_timeout_seconds
+        if self.memory is not None:
+            self.memory.expect_copies(session.gone_before(world))
         meeting = Meeting(world, rank, address, timeout_seconds, self.memory)
         try:
             stores = meeting.hold(session.watcher.fileno(), lambda: session.is_newest(world))

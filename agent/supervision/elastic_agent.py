@@ -227,7 +227,7 @@ class DlrElasticAgent(LocalElasticAgent):
 
     def _vote(self, processes: TrainingProcesses, action: Action, begun_at: float) -> Outcome:
         """Leave by vote for a planned change, or because another agent asks."""
-        tier = self._session.planned_tier(action)
+        tier = self._session.planned_tier(action, self._peers())
         called = self._votes.look(processes) and action.verb is Verb.WAIT
         if not called and tier is None:
             return Outcome.OFF
@@ -241,6 +241,7 @@ class DlrElasticAgent(LocalElasticAgent):
         """Go on after the processes have left. Return a result only if training came to its end instead."""
         if outcome is Outcome.LEFT and set(processes.exit_codes.values()) == {0}:
             return self._check_processes(group, processes, broken=False)
+        self._note_departure(outcome)
         processes.kill()
         group.state = WorkerState.STOPPED
         self._processes = None
@@ -249,6 +250,20 @@ class DlrElasticAgent(LocalElasticAgent):
         if action.verb is Verb.WAIT:
             self._session.stand_by(self._session.reporter.latest.observed_round)
         return None
+
+    def _peers(self) -> Sequence[int] | None:
+        """Of each agent of the round, who holds its checkpoints in memory too; None if nobody does."""
+        return self._memory.peers() if self._memory is not None else None
+
+    def _note_departure(self, outcome: Outcome) -> None:
+        agreed = self._votes.agreed
+        if (
+            self._memory is not None
+            and outcome is Outcome.LEFT
+            and agreed is not None
+            and agreed.tier is KeptIn.MEMORY
+        ):
+            self._memory.note_departure(agreed.step)
 
     def _await_job_end(self) -> bool:
         """Wait after a success. True when the job has ended; False when a newer round wants this agent."""
@@ -403,10 +418,15 @@ class DlrElasticAgent(LocalElasticAgent):
         if processes is not None:
             begun_at = self._shutdown_at = self._shutdown_at or time.monotonic()
             with signals.deferred():  # a second signal is to end no process that saves
-                self._votes.leave(processes, KeptIn.STORAGE, begun_at)
+                tier = self._session.tier_of_a_stop(self._peers())
+                self._note_departure(self._votes.leave(processes, tier, begun_at))
             self._votes.end()
             processes.stop(death_sig, self._stop_grace_seconds - (time.monotonic() - begun_at))
             processes.join(timeout_seconds=1.0)
+        if self._memory is not None:
+            begun_at = self._shutdown_at = self._shutdown_at or time.monotonic()
+            with signals.deferred():
+                self._memory.await_copied(self._stop_grace_seconds - (time.monotonic() - begun_at))
         self._pcontext = None  # The processes have closed it.
         super()._shutdown()  # It ends torch's watchdog and health check.
 

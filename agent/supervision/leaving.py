@@ -17,6 +17,7 @@ from agent.session import Session
 from agent.signals import deferred
 from agent.supervision.ballot import Ballot, ProcessWords, announce, connect
 from agent.supervision.processes import TrainingProcesses
+from agent.supervision.vote import Agreed
 from crds.protocol import EXIT_LEFT, KeptIn
 
 logger = logging.getLogger(__name__)
@@ -95,6 +96,11 @@ class Votes:
         with deferred():
             self._ballot.look(all_live=len(processes.alive()) == len(processes.pids))
         return self._ballot.is_open
+
+    @property
+    def agreed(self) -> Agreed | None:
+        """What the round's vote came to, if it was decided."""
+        return self._ballot.agreed if self._ballot is not None else None
 
     # One vote.
 

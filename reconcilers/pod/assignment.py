@@ -82,6 +82,11 @@ class Assignment(ABC):
         return ()
 
     @property
+    def topology_keys(self) -> Sequence[str]:
+        """Labels of nodes that say what they share, as far as its agent is to know it."""
+        return ()
+
+    @property
     @abstractmethod
     def pod_group(self) -> PodGroup | None:
         """What has to be there before the Pod."""
@@ -126,6 +131,11 @@ class JobAssignment(Assignment):
     @property
     def failure_rules(self) -> Sequence[FailureRule]:
         return rules_of(self.job)
+
+    @property
+    def topology_keys(self) -> Sequence[str]:
+        memory = self.job.spec.replica_specs[self.worker.spec.type].memory_checkpoint
+        return self.job.spec.node_check.topology_keys if memory is not None and memory.replicas else ()
 
     @property
     def pod_group(self) -> PodGroup | None:

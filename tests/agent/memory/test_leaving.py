@@ -65,11 +65,18 @@ class Training:
         assert [step["loss"] for step in steps] == pytest.approx(alone, rel=1e-3)
 
 
-def test_three_workers_two_and_three_again(cluster: FakeCluster, agents: Agents) -> None:
+def test_two_workers_three_and_two_again(cluster: FakeCluster, agents: Agents) -> None:
     training = Training(cluster, agents, 3, **MEMORY)
-    for members in ([0, 1, 2], [0, 1], [0, 1, 2]):
-        training.form(members)
+    training.form([0, 1])
+    training.form([0, 1, 2])
     assert "kept in memory" in agents.log(0)
+    cluster.form([0, 1])
+    os.kill(training.running[2].pid, signal.SIGTERM)  # its Pod is deleted as soon as a world does without it
+    training.train(2)
+    assert training.running.pop(2).wait(90) == 143
+    if "kept in storage" not in agents.log(2):  # the signal came before the world
+        assert "has been copied to the memory of another Pod" in agents.log(2)
+        assert "kept in storage" not in agents.log(0)
     training.assert_undisturbed()
 
 
