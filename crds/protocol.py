@@ -395,6 +395,18 @@ class CheckpointFile(TypedDict, total=False):
     resume: ResumeFile | None
     failuresPerHour: float
     """Of the job so far; absent where nothing is known."""
+    storageFile: str
+    """Into which the process is to say where its checkpoints in storage are (`StorageFile`)."""
+
+
+class StorageFile(TypedDict):
+    """Where a job's checkpoints in storage are."""
+
+    path: str
+    job: str
+    """Whose they are, as the manifests say it."""
+    keep: int | None
+    """How many stay; None: all."""
 
 
 # --- The progress record: what a training process tells its agent through a file --------------------------

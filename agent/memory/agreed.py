@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from agent.memory.pool import Pool
 from agent.memory.resume import Checkpoint
 from agent.memory.slot import Slot
-from crds.protocol import ResumeFile, Tier
+from crds.protocol import ResumeFile, StorageFile, Tier
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,8 @@ class Agreed:
     """Whose replicas we hold; None where there is nobody. Others' offers are not taken."""
     peers: tuple[int, ...] | None = None
     """By agent of the round, who holds its replicas."""
+    persist_to: StorageFile | None = None
+    """Where the checkpoint is to be written in the background; None: nowhere."""
 
 
 def resume_file(agreed: Agreed, slot: Slot | None, pool: Pool) -> ResumeFile:

@@ -6,6 +6,7 @@
     fetched/<n>/<agent> the ranks that it could not get, and what it holds now: [list, Inventory]
     plan/<n>            announcement n, after the fetches of the one before
     shards              in a world of another size, who serves what: by address, ranks (deflated)
+    storage             where the job's checkpoints are in storage (a StorageFile), by any agent that knows
     ring                the agents' order by which each has its peer, if that is not by rank (deflated)
 
 An announcement is a JSON object: the checkpoint, or null, and who has to fetch. Once nobody has to, it is
@@ -72,6 +73,8 @@ class Agreement:
         """Tell the others that this agent is here, and what it holds."""
         if self._memory is not None:
             self._memory.await_copy(self._round, self._abandoned)
+            if (storage := self._memory.storage()) is not None:
+                self._store.set("storage", json.dumps(storage))
         self._store.set(f"here/{self._agent}", self._held() if self._memory else "")
 
     def lead(self) -> None:
@@ -91,12 +94,20 @@ class Agreement:
         ring = ring_of([member.place if member is not None else () for member in inventories])
         if ring is not None:
             store.set("ring", _deflated(ring))
-        self._announce(attempt, plan, has_ring=ring is not None)
         checkpoint = plan.checkpoint
+        persists = (
+            checkpoint is not None
+            and self._memory is not None
+            and self._memory.persists(checkpoint)
+            and store.check(["storage"])
+        )
+        self._announce(attempt, plan, has_ring=ring is not None, persists=persists)
         from_peer = attempt > 0 or any(
             member is not None and member.from_peer and checkpoint in member.held for member in inventories
         )
-        self._agree(checkpoint, from_peer, resharded=bool(plan.shards), has_ring=ring is not None)
+        self._agree(
+            checkpoint, from_peer, resharded=bool(plan.shards), has_ring=ring is not None, persists=persists
+        )
 
     def follow(self) -> None:
         """Do what rank 0's agent announces, until it is final."""
@@ -112,7 +123,11 @@ class Agreement:
                 self._fetch(attempt, checkpoint)
             attempt += 1
         self._agree(
-            _checkpoint(announced), attempt > 0, resharded=announced["shards"], has_ring=announced["ring"]
+            _checkpoint(announced),
+            attempt > 0,
+            resharded=announced["shards"],
+            has_ring=announced["ring"],
+            persists=announced["persist"],
         )
 
     def _held(self) -> str:
@@ -132,7 +147,7 @@ class Agreement:
         said = self._store.multi_get([f"here/{agent}" for agent in range(self._members)])
         return [Inventory.decode(text.decode()) for text in said]
 
-    def _announce(self, attempt: int, plan: Plan, *, has_ring: bool = False) -> None:
+    def _announce(self, attempt: int, plan: Plan, *, has_ring: bool = False, persists: bool = False) -> None:
         if self._memory is None:
             announcement = ""
         else:
@@ -143,12 +158,19 @@ class Agreement:
                     "fetch": to_text(sorted(plan.fetches)),
                     "shards": bool(plan.shards),
                     "ring": has_ring,
+                    "persist": persists,
                 }
             )
         self._store.set(_key(attempt), announcement)
 
     def _agree(
-        self, checkpoint: Checkpoint | None, from_peer: bool, *, resharded: bool, has_ring: bool
+        self,
+        checkpoint: Checkpoint | None,
+        from_peer: bool,
+        *,
+        resharded: bool,
+        has_ring: bool,
+        persists: bool,
     ) -> None:
         if self._memory is None:
             return
@@ -164,7 +186,8 @@ class Agreement:
         held = None if peers is None else self._held_copies(peers.index(self._agent))
         if self._abandoned.is_set():
             raise OutdatedMeetingError
-        self._memory.agree(Agreed(self._round, checkpoint, shards, from_peer, peer, held, peers))
+        persist_to = json.loads(self._store.get("storage")) if persists else None
+        self._memory.agree(Agreed(self._round, checkpoint, shards, from_peer, peer, held, peers, persist_to))
 
     def _fetch(self, attempt: int, checkpoint: Checkpoint) -> None:
         """Fetch what announcement `attempt` asks of this agent, and say what it could not get."""
@@ -258,13 +281,8 @@ def _inflated(text: bytes) -> Any:
 
 def _announcement(said: bytes) -> dict[str, Any]:
     """Read one; that of an agent without memory names no checkpoint."""
-    return {
-        "checkpoint": None,
-        "fetch": "",
-        "shards": False,
-        "ring": False,
-        **(json.loads(said) if said else {}),
-    }
+    unsaid = {"checkpoint": None, "fetch": "", "shards": False, "ring": False, "persist": False}
+    return {**unsaid, **(json.loads(said) if said else {})}
 
 
 def _checkpoint(announced: dict[str, Any]) -> Checkpoint | None:

@@ -19,6 +19,7 @@ from agent.memory.agreed import Agreed, resume_file
 from agent.memory.fetch import DamagedCopyError, FetchError, fetch
 from agent.memory.handover import Handover
 from agent.memory.peers import shortened
+from agent.memory.persisting import Persisting, read_storage
 from agent.memory.pool import (
     OWN_SLOTS,
     REPLICA_SLOTS,
@@ -33,7 +34,14 @@ from agent.memory.room import FIELD, check_room
 from agent.memory.server import SlotServer
 from agent.memory.slot import Mark, Slot
 from agent.memory.wire import LOOK_SECONDS, copies, have_checked
-from crds.protocol import ENV_CHECKPOINT_FILE, CheckpointFile, MemoryStatus, ResumedStatus, Tier
+from crds.protocol import (
+    ENV_CHECKPOINT_FILE,
+    CheckpointFile,
+    MemoryStatus,
+    ResumedStatus,
+    StorageFile,
+    Tier,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +83,12 @@ class CheckpointMemory:
         self._handover = Handover(me.termination_grace_seconds)
         self._lock = threading.Lock()
         """Of what follows."""
+        self._persists = me.persist_on_failure
+        self._persisting = Persisting()
+        self._after_failure = False
+        """Whether the round that is being joined comes after a failure."""
+        self._storage_files: list[Path] = []
+        """In which the processes that ran last say where their checkpoints in storage are."""
         self._gone: frozenset[int] = frozenset()
         """Agents of the last round whose Pods are not in the next world."""
         self._agreed = Agreed(0)
@@ -107,6 +121,7 @@ class CheckpointMemory:
 
     def close(self) -> None:
         self._replication.stop()
+        self._persisting.end()
         self._server.close()
         self._pool.close()
 
@@ -139,9 +154,14 @@ class CheckpointMemory:
         if self._has_replicas and peer is not None:
             self._handover.await_copied(peer, seconds)
 
-    def expect_copies(self, gone: frozenset[int]) -> None:
-        """Those agents of the last round have Pods that go."""
-        self._gone = gone
+    def expect(self, gone: frozenset[int], *, after_failure: bool) -> None:
+        """A round is to be joined.
+
+        Args:
+            gone: agents of the last round whose Pods are not in it.
+            after_failure: the last one was broken by a failure.
+        """
+        self._gone, self._after_failure = gone, after_failure
 
     def await_copy(self, round_: int, abandoned: threading.Event) -> None:
         """Before the meeting of a round, wait for the copy that is to come from a Pod that goes.
@@ -218,6 +238,14 @@ class CheckpointMemory:
             have_checked(address, mark)
             raise
 
+    def storage(self) -> StorageFile | None:
+        """Where the job's checkpoints in storage are, as the processes that ran last have said."""
+        return read_storage(self._storage_files)
+
+    def persists(self, checkpoint: Checkpoint) -> bool:
+        """Whether that checkpoint is to be written to storage, if the world goes on from it: once."""
+        return self._persists and self._after_failure and self._tries[0] != checkpoint
+
     def agree(self, agreed: Agreed) -> None:
         """Take what the members have agreed upon; what is newer is of no use any more.
 
@@ -270,12 +298,15 @@ class CheckpointMemory:
             self._own = assign(usable, resumed)
             self._own_ranks = frozenset(ranks)
             own = self._own
+        self._persist(agreed, ranks)
+        self._storage_files = [directory / f"storage.{local_rank}" for local_rank in range(len(ranks))]
         environments = []
         for local_rank, (slots, slot) in enumerate(zip(own, resumed, strict=True)):
             content: CheckpointFile = {
                 "round": agreed.round,
                 "slots": [each.path for each in slots],
                 "resume": resume_file(agreed, slot, self._pool),
+                "storageFile": str(self._storage_files[local_rank]),
             }
             if failures_per_hour is not None:
                 content["failuresPerHour"] = round(failures_per_hour, 4)
@@ -302,6 +333,15 @@ class CheckpointMemory:
             "replicatedStep": self._replicated_step,
             "resumed": self._resumed,
         }
+
+    def _persist(self, agreed: Agreed, ranks: Sequence[int]) -> None:
+        """Have what the round goes on from written to storage: the part that is here."""
+        checkpoint, to = agreed.checkpoint, agreed.persist_to
+        if checkpoint is None or to is None:
+            return
+        mine = agreed.shards.get(self.address, frozenset()) if agreed.shards else ranks
+        slots = {rank: slot for rank in mine if (slot := self._pool.find(checkpoint, rank)) is not None}
+        self._persisting.begin(agreed.round, checkpoint, slots, to)
 
     def _check_meeting(self, round_: int) -> None:
         """Refuse what a meeting's thread asks for that was abandoned. The lock is held.

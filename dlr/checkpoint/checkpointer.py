@@ -34,7 +34,7 @@ from dlr.checkpoint.interval import Pace, find_board
 from dlr.checkpoint.memory import Source, Writer, verified
 from dlr.checkpoint.persistence import Persistence
 from dlr.checkpoint.state import capture, restore
-from dlr.checkpoint.surroundings import MemoryResume, logger, look_around
+from dlr.checkpoint.surroundings import MemoryResume, logger, look_around, tell_storage
 
 PREPARE_SECONDS = 5.0
 """From the start of a job's process to that of its saver, whose imports take CPU for seconds: by then a
@@ -89,6 +89,7 @@ class Checkpointer:
         self._pid = os.getpid()
         atexit.register(self._at_exit)
         leaving.take_part("memory" if slots else "storage")
+        tell_storage(self._here, self._path, keep)
 
     def load(self) -> int:
         """Bring back the newest checkpoint, in place. Every rank calls it, before its first step.

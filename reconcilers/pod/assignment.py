@@ -268,6 +268,7 @@ def _policy(job: ElasticJob, type_: str) -> Variables:
     if memory is not None and type_ == names.WORKER:
         variables[names.ENV_MEMORY_BYTES] = plain(str(whole(memory.size)))
         variables[names.ENV_MEMORY_REPLICAS] = plain(str(memory.replicas))
+        variables[names.ENV_MEMORY_PERSIST] = plain(str(int(memory.persist_on_failure)))
     return variables
 
 

@@ -109,7 +109,7 @@ class World:
             assert memory is not None
             memory.note_departure(step)
             if agent != gone:
-                memory.expect_copies(frozenset({gone}))
+                memory.expect(frozenset({gone}), after_failure=False)
         leaver = self.memories.pop(gone)
         assert leaver is not None
         self.size -= 1

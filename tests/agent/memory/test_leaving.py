@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.agent.conftest import ROOT, Agents
+from dlr.checkpoint.storage import read_manifest, verify
+from tests.agent.conftest import ROOT, Agents, training_processes
 from tests.agent.fake_cluster import FakeCluster
 
 SCRIPT = str(ROOT / "examples" / "memory" / "train.py")
@@ -87,6 +88,24 @@ def test_without_memory_the_step_is_kept_in_storage(cluster: FakeCluster, agents
     assert "kept in storage" in agents.log(0)
     assert len(list((agents.directory / "checkpoints").glob("step-*"))) == 1
     training.assert_undisturbed()
+
+
+def test_what_a_failure_leaves_in_memory_is_persisted(cluster: FakeCluster, agents: Agents) -> None:
+    training = Training(
+        cluster, agents, 2, **MEMORY, EVERY="1", STEP_SECONDS="0.3", DLR_MEMORY_CHECKPOINT_PERSIST="1"
+    )
+    training.form([0, 1])
+    folder = agents.directory / "checkpoints"
+    assert not list(folder.glob("step-*"))
+    (process,) = training_processes(training.running[1].pid)
+    os.kill(process, signal.SIGKILL)
+    cluster.wait_state({1: "Failed"}, 1)
+    cluster.form([0, 1])
+    agents.wait_log(1, "is in", timeout_seconds=90)
+    (persisted,) = folder.glob("step-*")
+    resumed = cluster.agent(0)["memory"]["resumed"]
+    assert resumed == {"round": 2, "step": int(persisted.name.removeprefix("step-")), "tier": "memory"}
+    verify(persisted, read_manifest(persisted).files)
 
 
 @pytest.mark.slow
