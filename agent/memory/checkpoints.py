@@ -10,14 +10,14 @@ from __future__ import annotations
 import json
 import logging
 import threading
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from agent.environment import Environment, InvalidEnvironmentError
 from agent.memory.agreed import Agreed, resume_file
-from agent.memory.fetch import DamagedCopyError, FetchError, fetch
+from agent.memory.fetch import DamagedCopyError, FetchError
 from agent.memory.handover import Handover
+from agent.memory.incoming import Incoming
 from agent.memory.peers import shortened
 from agent.memory.persisting import Persisting, read_storage
 from agent.memory.pool import (
@@ -25,15 +25,15 @@ from agent.memory.pool import (
     REPLICA_SLOTS,
     Pool,
     assign,
-    oldest_first,
     slot_for_replica,
 )
+from agent.memory.prefetch import Prefetch
 from agent.memory.replication import Replication
 from agent.memory.resume import Checkpoint, Inventory
 from agent.memory.room import FIELD, check_room
 from agent.memory.server import SlotServer
 from agent.memory.slot import Mark, Slot
-from agent.memory.wire import LOOK_SECONDS, copies, have_checked
+from agent.memory.wire import LOOK_SECONDS, have_checked
 from crds.protocol import (
     ENV_CHECKPOINT_FILE,
     CheckpointFile,
@@ -98,16 +98,14 @@ class CheckpointMemory:
         """The checkpoint last agreed upon, and how many rounds in a row began with it."""
         self._own: list[list[Slot]] = []
         """The slots of the processes that run, by local rank; none while none runs."""
-        self._incoming: list[Slot] = []
-        """Those that a fetch writes into now."""
+        self._incoming = Incoming(self._pool, self._lock)
         self._resumed: ResumedStatus | None = None
         self._replicated_step: int | None = None
         """The newest step that the peer holds for all local ranks."""
         self._own_ranks: frozenset[int] = frozenset()
         """Of the processes that run, or ran last."""
-        self._prefetch: threading.Thread | None = None
-        self._prefetched = False
-        """Whether what is here was fetched for a predecessor."""
+        self._prefetch: Prefetch | None = None
+        """Until the first round begins."""
         self._server = SlotServer(self._pool, me.pod_ip, self._take_replica, self._copies)
         self._replication = Replication(self.own_marks, self.address, self._replicated)
         if me.memory_replicas:
@@ -133,9 +131,7 @@ class CheckpointMemory:
         Args:
             find_server: finds the slot server of that peer.
         """
-        self._prefetch = threading.Thread(
-            target=self._run_prefetch, args=(round_, find_server), name="dlr-prefetch", daemon=True
-        )
+        self._prefetch = Prefetch(round_, find_server, self._fetch_before)
         self._prefetch.start()
 
     # Leaving by vote, where a Pod goes.
@@ -186,8 +182,8 @@ class CheckpointMemory:
                 raise OutdatedMeetingError
 
         check()
-        while self._prefetch is not None and self._prefetch.is_alive():
-            self._prefetch.join(LOOK_SECONDS)
+        while (prefetch := self._prefetch) is not None and prefetch.is_alive():
+            prefetch.join(LOOK_SECONDS)
             check()
         if self._has_replicas and held is not None and held.agent in self._gone:
             self._handover.await_copy(held.address, has_come, check)
@@ -213,7 +209,8 @@ class CheckpointMemory:
                 checkpoint = Checkpoint(mark.round, mark.step, mark.world_size)
                 if self._tries != (checkpoint, MAX_TRIES):
                     held[checkpoint] = held.get(checkpoint, frozenset()) | {mark.rank}
-        return Inventory(self._local_world_size, self.address, held, place, self._prefetched)
+            prefetched = self._prefetch is not None and self._prefetch.has_fetched
+        return Inventory(self._local_world_size, self.address, held, place, prefetched)
 
     def fetch(
         self, round_: int, checkpoint: Checkpoint, rank: int, address: str, abandoned: threading.Event
@@ -231,9 +228,11 @@ class CheckpointMemory:
                 raise OutdatedMeetingError
             if self._pool.find(checkpoint, rank) is not None:
                 return
-            target = self._take_free(checkpoint)
+            target, agreed = self._incoming.take_oldest(checkpoint), self._agreed
         try:
-            self._fetch_into(target, mark, address, self._agreed, abandoned)
+            self._incoming.fetch(
+                target, mark, address, lambda: self._agreed is agreed and not abandoned.is_set()
+            )
         except DamagedCopyError:
             have_checked(address, mark)
             raise
@@ -256,7 +255,7 @@ class CheckpointMemory:
         with self._lock:
             self._check_meeting(agreed.round)
             self._agreed = agreed
-            self._prefetched = False
+            self._prefetch = None
             last, tries = self._tries
             self._tries = checkpoint, tries + 1 if checkpoint == last else 1
             self._pool.forget_after(checkpoint)
@@ -294,7 +293,7 @@ class CheckpointMemory:
                 self._pool.find(checkpoint, rank) if checkpoint is not None and not reshard else None
                 for rank in ranks
             ]
-            usable = [slot for slot in self._pool.slots if slot not in self._incoming]
+            usable = [slot for slot in self._pool.slots if slot not in self._incoming.slots]
             self._own = assign(usable, resumed)
             self._own_ranks = frozenset(ranks)
             own = self._own
@@ -356,42 +355,18 @@ class CheckpointMemory:
         self._replicated_step = step
         self._handover.note_copied(step)
 
-    def _take_free(self, checkpoint: Checkpoint) -> Slot:
-        """The slot to fetch a part of that checkpoint into, which is incoming from now on. The lock is held.
-
-        Raises:
-            FetchError: there is none.
-        """
-        for slot in oldest_first(self._pool.slots):
-            if slot not in self._incoming and not _is_of(slot, checkpoint):
-                slot.begin()  # before a newer meeting says what is here
-                self._incoming.append(slot)
-                return slot
-        raise FetchError("every slot here holds a part of that checkpoint already")
-
     def _copies(self, round_: int) -> list[Mark]:
         """What is here of another agent's checkpoints of that round."""
         return [
             mark for _, mark in self._pool.held() if mark.round == round_ and mark.rank not in self._own_ranks
         ]
 
-    def _run_prefetch(self, round_: int, find_server: Callable[[], str | None]) -> None:
-        try:
-            if (address := find_server()) is None:
-                return
-            newest: dict[int, Mark] = {}
-            for mark in copies(address, round_):
-                newest[mark.rank] = max(mark, newest.get(mark.rank, mark))
-            for mark in newest.values():
-                began_at = time.monotonic()
-                with self._lock:
-                    target = self._take_free(Checkpoint(mark.round, mark.step, mark.world_size))
-                self._fetch_into(target, mark, address, self._agreed, threading.Event())
-                self._prefetched = True
-                seconds = time.monotonic() - began_at
-                logger.info("fetched step %d of rank %d in %.2f s", mark.step, mark.rank, seconds)
-        except (OSError, FetchError) as error:
-            logger.info("what this worker kept before is fetched when the next round begins: %s", error)
+    def _fetch_before(self, mark: Mark, address: str) -> None:
+        """Fetch what a predecessor kept."""
+        with self._lock:
+            target = self._incoming.take_oldest(Checkpoint(mark.round, mark.step, mark.world_size))
+        agreed = self._agreed
+        self._incoming.fetch(target, mark, address, lambda: self._agreed is agreed)
 
     def _take_replica(self, mark: Mark, address: str) -> bool:
         """Fetch what a peer offers, and tell whether it is here."""
@@ -401,58 +376,22 @@ class CheckpointMemory:
                 return False
             if any(held == mark for _, held in self._pool.held()):
                 return True
-            taken = [*(slot for slots in self._own for slot in slots), *self._incoming]
+            taken = [*(slot for slots in self._own for slot in slots), *self._incoming.slots]
             target = None
             if self._own:  # else the next round is being agreed upon
                 target = slot_for_replica((p for p in self._pool.slots if p not in taken), mark.rank)
             if target is None:
                 return False
-            self._incoming.append(target)
+            self._incoming.take(target)
             agreed = self._agreed
         try:
-            self._fetch_into(target, mark, address, agreed, threading.Event(), share=self._share)
+            self._incoming.fetch(target, mark, address, lambda: self._agreed is agreed, self._share)
         except FetchError as error:
             logger.debug("a replica of rank %d, step %d was not taken: %s", mark.rank, mark.step, error)
             return False
+        self._handover.note_arrival()
         return True
 
     def _share(self) -> float:
         """Of the time that a replica's fetch takes: all of it, once no process trains that it could slow."""
         return 1.0 if self._handover.is_under_way else REPLICA_SHARE
-
-    def _fetch_into(
-        self,
-        target: Slot,
-        mark: Mark,
-        address: str,
-        agreed: Agreed,
-        abandoned: threading.Event,
-        share: Callable[[], float] = lambda: 1.0,
-    ) -> None:
-        """Fetch into a slot that is among the incoming ones, and take it out of them.
-
-        Raises:
-            FetchError: it could not be had, or another round has begun meanwhile.
-        """
-
-        def goes_on() -> bool:
-            return self._agreed is agreed and not abandoned.is_set()
-
-        try:
-            fetch(address, mark, target, goes_on=goes_on, share=share)
-            with self._lock:
-                if not goes_on():
-                    raise FetchError("it is not wanted any more")
-                target.seal()
-                if target.mark != mark:
-                    target.begin()
-                    raise FetchError(f"{address} sent another checkpoint")
-            self._handover.note_arrival()
-        finally:
-            with self._lock:
-                self._incoming.remove(target)
-
-
-def _is_of(slot: Slot, checkpoint: Checkpoint) -> bool:
-    mark = slot.mark
-    return mark is not None and Checkpoint(mark.round, mark.step, mark.world_size) == checkpoint

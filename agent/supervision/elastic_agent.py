@@ -50,7 +50,7 @@ from agent.supervision.stopping import stop_for_next_round, stop_when_judged
 from agent.torch_compat import LocalElasticAgent, processes_started_by, return_value_fds
 from agent.warm.starter import WarmStart
 from agent.warm.warm_parent import READY_SECONDS, ForkedProcess
-from crds.protocol import AgentState, KeptIn
+from crds.protocol import AgentState
 
 logger = logging.getLogger(__name__)
 
@@ -113,10 +113,11 @@ class DlrElasticAgent(LocalElasticAgent):
         )
         self._session = spec.rdzv_handler.session
         self._memory = spec.rdzv_handler.memory
-        self._votes = Votes(self._session, stop_grace_seconds, min(failure_grace_seconds, stop_grace_seconds))
+        failure_grace_seconds = min(failure_grace_seconds, stop_grace_seconds)
+        self._votes = Votes(self._session, self._memory, stop_grace_seconds, failure_grace_seconds)
         spec.rdzv_handler.on_meeting = self._votes.meet
         self._stop_grace_seconds = stop_grace_seconds
-        self._failure_grace_seconds = min(failure_grace_seconds, stop_grace_seconds)
+        self._failure_grace_seconds = failure_grace_seconds
         self._exit_barrier_seconds = exit_barrier_seconds
         self._warm_start = warm_start
         self._processes: TrainingProcesses | None = None
@@ -227,11 +228,7 @@ class DlrElasticAgent(LocalElasticAgent):
 
     def _vote(self, processes: TrainingProcesses, action: Action, begun_at: float) -> Outcome:
         """Leave by vote for a planned change, or because another agent asks."""
-        tier = self._session.planned_tier(action, self._peers())
-        called = self._votes.look(processes) and action.verb is Verb.WAIT
-        if not called and tier is None:
-            return Outcome.OFF
-        outcome = self._votes.leave(processes, tier, begun_at)
+        outcome = self._votes.follow(processes, action, begun_at)
         self._post_mortem.excuse(self._votes.have_left(processes))
         return outcome
 
@@ -241,7 +238,6 @@ class DlrElasticAgent(LocalElasticAgent):
         """Go on after the processes have left. Return a result only if training came to its end instead."""
         if outcome is Outcome.LEFT and set(processes.exit_codes.values()) == {0}:
             return self._check_processes(group, processes, broken=False)
-        self._note_departure(outcome)
         processes.kill()
         group.state = WorkerState.STOPPED
         self._processes = None
@@ -250,20 +246,6 @@ class DlrElasticAgent(LocalElasticAgent):
         if action.verb is Verb.WAIT:
             self._session.stand_by(self._session.reporter.latest.observed_round)
         return None
-
-    def _peers(self) -> Sequence[int] | None:
-        """Of each agent of the round, who holds its checkpoints in memory too; None if nobody does."""
-        return self._memory.peers() if self._memory is not None else None
-
-    def _note_departure(self, outcome: Outcome) -> None:
-        agreed = self._votes.agreed
-        if (
-            self._memory is not None
-            and outcome is Outcome.LEFT
-            and agreed is not None
-            and agreed.tier is KeptIn.MEMORY
-        ):
-            self._memory.note_departure(agreed.step)
 
     def _await_job_end(self) -> bool:
         """Wait after a success. True when the job has ended; False when a newer round wants this agent."""
@@ -418,15 +400,13 @@ class DlrElasticAgent(LocalElasticAgent):
         if processes is not None:
             begun_at = self._shutdown_at = self._shutdown_at or time.monotonic()
             with signals.deferred():  # a second signal is to end no process that saves
-                tier = self._session.tier_of_a_stop(self._peers())
-                self._note_departure(self._votes.leave(processes, tier, begun_at))
+                self._votes.stop(processes, begun_at)
             self._votes.end()
             processes.stop(death_sig, self._stop_grace_seconds - (time.monotonic() - begun_at))
             processes.join(timeout_seconds=1.0)
-        if self._memory is not None:
-            begun_at = self._shutdown_at = self._shutdown_at or time.monotonic()
-            with signals.deferred():
-                self._memory.await_copied(self._stop_grace_seconds - (time.monotonic() - begun_at))
+        begun_at = self._shutdown_at = self._shutdown_at or time.monotonic()
+        with signals.deferred():  # nor is it to end what the peer still copies
+            self._votes.await_copied(self._stop_grace_seconds - (time.monotonic() - begun_at))
         self._pcontext = None  # The processes have closed it.
         super()._shutdown()  # It ends torch's watchdog and health check.
 
