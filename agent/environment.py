@@ -12,6 +12,7 @@ from crds.names import (
     ENV_INCARNATION,
     ENV_JOB_NAME,
     ENV_MEMORY_BYTES,
+    ENV_MEMORY_PERSIST,
     ENV_MEMORY_REPLICAS,
     ENV_NAMESPACE,
     ENV_NODE_NAME,
@@ -52,6 +53,8 @@ class Environment:
     memory_bytes: int = 0
     """For checkpoints in memory; 0 if the job asks for none."""
     memory_replicas: int = 0
+    persist_on_failure: bool = False
+    """Whether what training goes on from after a failure is to be written to storage too."""
 
     @property
     def pod_name(self) -> str:
@@ -92,6 +95,7 @@ class Environment:
             ),
             memory_bytes=int(_number(ENV_MEMORY_BYTES, environ.get(ENV_MEMORY_BYTES) or 0)),
             memory_replicas=int(_number(ENV_MEMORY_REPLICAS, environ.get(ENV_MEMORY_REPLICAS) or 0)),
+            persist_on_failure=bool(_number(ENV_MEMORY_PERSIST, environ.get(ENV_MEMORY_PERSIST) or 0)),
         )
 
 

@@ -29,6 +29,7 @@ from agent.monitor import open_files
 from agent.monitor.oom import OomWatch
 from agent.monitor.progress import ProgressMonitor
 from agent.rendezvous.handler import DlrRendezvousHandler, JobEndedError, create_handler
+from agent.rendezvous.last_round import prefetch
 from agent.rendezvous.world import ExitReason
 from agent.supervision.elastic_agent import FAILURE_GRACE_SECONDS, UNLIMITED_RESTARTS, DlrElasticAgent
 from agent.temporary_directory import ensure_temporary_directory
@@ -94,9 +95,10 @@ def _main(argv: Sequence[str], warm_parent: WarmParent | None, cleanup: contextl
         handler = create_handler(_rendezvous_parameters(config, me))
         cleanup.callback(handler.shutdown)
         if me.memory_bytes:
-            handler.memory = CheckpointMemory(me, config.nproc_per_node)
+            handler.memory = CheckpointMemory(me, config.nproc_per_node, handler.session.place)
             cleanup.callback(handler.memory.close)
             handler.session.reporter.follow_memory(handler.memory.to_status)
+            prefetch(handler.session, handler.memory)
         spec = worker_spec(config, entrypoint, entrypoint_args, handler)
         agent = _create_agent(config, spec, args, me, warm_start)
         cleanup.callback(agent.kill)

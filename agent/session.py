@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import select
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
@@ -33,10 +33,19 @@ from agent.rendezvous.world import (
     World,
     next_action,
     planned_tier,
+    tier_of_a_stop,
 )
 from agent.report.failure import Failure
 from agent.report.heartbeat import Heartbeat
-from agent.report.reporter import Departure, Facts, Report, Reporter, is_of_this_pod, last_report
+from agent.report.reporter import (
+    Departure,
+    Facts,
+    Report,
+    Reporter,
+    is_of_this_pod,
+    last_report,
+    topology_of_pod,
+)
 from crds.protocol import AgentState, KeptIn, RendezvousPhase
 
 logger = logging.getLogger(__name__)
@@ -76,6 +85,7 @@ class Session:
         self._cleanup = cleanup
         self._active_check = ActiveCheck(api, me, reporter)
         self._joined_world: World | None = None
+        self._topology: list[str] | None = None
 
     @classmethod
     def start(cls, environ: Mapping[str, str], local_world_size: int) -> Session:
@@ -183,12 +193,31 @@ class Session:
         newest, joined = (self.watcher.view() or JobView()).world, self._joined_world
         return newest is not None and joined is not None and newest.broken_round >= joined.round
 
-    def planned_tier(self, action: Action) -> KeptIn | None:
-        """Where the last step is to be kept, if `action` ends the round last joined by plan; None if not."""
+    def planned_tier(self, action: Action, peers: Sequence[int] | None) -> KeptIn | None:
+        """Where the last step is to be kept, if `action` ends the round last joined by plan; None if not.
+
+        Args:
+            peers: as `agent.rendezvous.world.planned_tier` has them.
+        """
         newest, joined = (self.watcher.view() or JobView()).world, self._joined_world
         if joined is None or self.peers_are_dead() or self.asks_where_it_hangs():
             return None
-        return planned_tier(action, joined, newest)
+        return planned_tier(action, joined, newest, peers)
+
+    def tier_of_a_stop(self, peers: Sequence[int] | None) -> KeptIn:
+        """Where the last step of the round last joined is to be kept, now that this Pod is to stop."""
+        newest, joined = (self.watcher.view() or JobView()).world, self._joined_world
+        if joined is None:
+            return KeptIn.STORAGE
+        return tier_of_a_stop(self.member, joined, newest, peers)
+
+    def gone_before(self, world: World) -> frozenset[int]:
+        """The ranks of the round last joined whose Pods are not in that world."""
+        joined = self._joined_world
+        stay = set(world.members)
+        return frozenset(
+            rank for rank, member in enumerate(joined.members if joined else ()) if member not in stay
+        )
 
     def asks_where_it_hangs(self) -> bool:
         """Whether the round last joined is known to hang, and its members are asked where."""
@@ -214,6 +243,14 @@ class Session:
             return None
         hours = (datetime.now(timezone.utc) - view.started_at).total_seconds() / 3600
         return view.failures / max(hours, 1.0)
+
+    def place(self) -> tuple[str, ...]:
+        """Where this Pod is: what its node shares with others, the largest first, and the node."""
+        levels = (self.watcher.view() or JobView()).topology_levels
+        if levels and self._topology is None:
+            self._topology = topology_of_pod(self._api, self.environment)
+        shared = (self._topology or [])[:levels]
+        return (*reversed(shared + [""] * (levels - len(shared))), self.environment.node_name)
 
     def api_silent_seconds(self) -> float:
         """How long the API server has not answered anything."""

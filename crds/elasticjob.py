@@ -91,7 +91,10 @@ class MemoryCheckpoint(Model):
     """Memory for all slots of a Pod: three for each process, and two more for each replica. The container's
     memory counts it."""
     replicas: Annotated[int, Field(ge=0, le=1)] = 0
-    """Copies of each checkpoint in the memory of other Pods, so that it outlives its own."""
+    """Copies of each checkpoint in the memory of other Pods, so that it outlives its own. More than one would
+    help only if a Pod and its peer are lost at once, and storage is there for that."""
+    persist_on_failure: bool = False
+    """After a failure, what training goes on from in memory is written to storage too, in the background."""
 
 
 class ReplicaSpec(Model):

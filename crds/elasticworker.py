@@ -348,6 +348,11 @@ class ElasticWorkerStatus(Model):
     pod_name: Name | None = None
     pod_uid: Annotated[str, Field(max_length=64)] | None = None
     node_name: Name | None = None
+    topology: (
+        Annotated[list[Annotated[str, Field(max_length=63)]], Field(max_length=8, json_schema_extra=ATOMIC)]
+        | None
+    ) = None
+    """What that node shares with others: the values of the job's `nodeCheck.topologyKeys`, in their order."""
     standby: bool | None = None
     """Set while it stands by, ready to step into the place of a worker that is lost."""
     restarts: Annotated[dict[str, int], Field(max_length=16)] = Field(default_factory=dict)

@@ -68,6 +68,8 @@ ENV_GRACE_SECONDS = "DLR_TERMINATION_GRACE_SECONDS"
 ENV_MEMORY_BYTES = "DLR_MEMORY_CHECKPOINT_BYTES"
 """Of `replicaSpecs.worker.memoryCheckpoint`: bytes for all slots of the Pod."""
 ENV_MEMORY_REPLICAS = "DLR_MEMORY_CHECKPOINT_REPLICAS"
+ENV_MEMORY_PERSIST = "DLR_MEMORY_CHECKPOINT_PERSIST"
+"""1 if what training goes on from after a failure is to be persisted."""
 ENV_COUNT_STEPS = "DLR_COUNT_STEPS"
 """Set to 0 by the user where steps are not to be counted (docs/hangs.md)."""
 

@@ -422,6 +422,18 @@ class CheckpointFile(TypedDict, total=False):
     """Of the job so far; absent where nothing is known."""
     slotsOfPod: int
     """Among how many slots the memory that the job asks for is divided."""
+    storageFile: str
+    """Into which the process is to say where its checkpoints in storage are (`StorageFile`)."""
+
+
+class StorageFile(TypedDict):
+    """Where a job's checkpoints in storage are."""
+
+    path: str
+    job: str
+    """Whose they are, as the manifests say it."""
+    keep: int | None
+    """How many stay; None: all."""
 
 
 # --- The progress record: what a training process tells its agent through a file --------------------------

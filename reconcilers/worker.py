@@ -130,6 +130,7 @@ class WorkerReconciler(Reconciler):
             heartbeat_lost_seconds=silence,
             node_lost=self._node_lost(pod, lease, worker),
             node=self._node_of(pod, worker),
+            topology_keys=assignment.topology_keys,
             warning=warning,
             rules=assignment.failure_rules,
             released=assignment.released,

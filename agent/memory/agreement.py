@@ -6,6 +6,8 @@
     fetched/<n>/<agent> the ranks that it could not get, and what it holds now: [list, Inventory]
     plan/<n>            announcement n, after the fetches of the one before
     shards              in a world of another size, who serves what: by address, ranks (deflated)
+    storage             where the job's checkpoints are in storage (a StorageFile), by any agent that knows
+    ring                the agents' order by which each has its peer, if that is not by rank (deflated)
 
 An announcement is a JSON object: the checkpoint, or null, and who has to fetch. Once nobody has to, it is
 final. `all` alone is what older agents know, so there is no fetch beside one.
@@ -23,9 +25,11 @@ from typing import Any
 
 from torch.distributed import Store  # type: ignore[attr-defined]
 
-from agent.memory.checkpoints import Agreed, CheckpointMemory, OutdatedMeetingError
+from agent.memory.agreed import Agreed, Copies
+from agent.memory.checkpoints import CheckpointMemory, OutdatedMeetingError
 from agent.memory.fetch import FetchError
-from agent.memory.resume import Checkpoint, Inventory, Plan, decide, held_by, peer_of, without
+from agent.memory.peers import peers_of, ring_of
+from agent.memory.resume import Checkpoint, Inventory, Plan, decide, without
 from crds.ranges import as_ranges, from_text, to_text
 
 logger = logging.getLogger(__name__)
@@ -67,6 +71,10 @@ class Agreement:
 
     def say_here(self) -> None:
         """Tell the others that this agent is here, and what it holds."""
+        if self._memory is not None:
+            self._memory.await_copy(self._round, self._abandoned)
+            if (storage := self._memory.storage()) is not None:
+                self._store.set("storage", json.dumps(storage))
         self._store.set(f"here/{self._agent}", self._held() if self._memory else "")
 
     def lead(self) -> None:
@@ -83,8 +91,23 @@ class Agreement:
             plan = Plan()
         if plan.shards:
             store.set("shards", _deflated(_by_address(plan, inventories)))
-        self._announce(attempt, plan)
-        self._agree(plan.checkpoint, attempt, resharded=bool(plan.shards))
+        ring = ring_of([member.place if member is not None else () for member in inventories])
+        if ring is not None:
+            store.set("ring", _deflated(ring))
+        checkpoint = plan.checkpoint
+        persists = (
+            checkpoint is not None
+            and self._memory is not None
+            and self._memory.persists(checkpoint)
+            and store.check(["storage"])
+        )
+        self._announce(attempt, plan, has_ring=ring is not None, persists=persists)
+        from_peer = attempt > 0 or any(
+            member is not None and member.from_peer and checkpoint in member.held for member in inventories
+        )
+        self._agree(
+            checkpoint, from_peer, resharded=bool(plan.shards), has_ring=ring is not None, persists=persists
+        )
 
     def follow(self) -> None:
         """Do what rank 0's agent announces, until it is final."""
@@ -99,7 +122,13 @@ class Agreement:
             if checkpoint is not None and self._agent in from_text(announced["fetch"]):
                 self._fetch(attempt, checkpoint)
             attempt += 1
-        self._agree(_checkpoint(announced), attempt, resharded=announced["shards"])
+        self._agree(
+            _checkpoint(announced),
+            attempt > 0,
+            resharded=announced["shards"],
+            has_ring=announced["ring"],
+            persists=announced["persist"],
+        )
 
     def _held(self) -> str:
         """What this agent holds, as text.
@@ -118,7 +147,7 @@ class Agreement:
         said = self._store.multi_get([f"here/{agent}" for agent in range(self._members)])
         return [Inventory.decode(text.decode()) for text in said]
 
-    def _announce(self, attempt: int, plan: Plan) -> None:
+    def _announce(self, attempt: int, plan: Plan, *, has_ring: bool = False, persists: bool = False) -> None:
         if self._memory is None:
             announcement = ""
         else:
@@ -128,25 +157,37 @@ class Agreement:
                     "checkpoint": None if c is None else [c.round, c.step, c.world_size],
                     "fetch": to_text(sorted(plan.fetches)),
                     "shards": bool(plan.shards),
+                    "ring": has_ring,
+                    "persist": persists,
                 }
             )
         self._store.set(_key(attempt), announcement)
 
-    def _agree(self, checkpoint: Checkpoint | None, attempts: int, *, resharded: bool) -> None:
+    def _agree(
+        self,
+        checkpoint: Checkpoint | None,
+        from_peer: bool,
+        *,
+        resharded: bool,
+        has_ring: bool,
+        persists: bool,
+    ) -> None:
         if self._memory is None:
             return
         shards: dict[str, frozenset[int]] = {}
         if resharded:
             self._wait(self._store, ["shards"])
-            served = _inflated(self._store.get("shards"))
+            served: dict[str, str] = _inflated(self._store.get("shards"))
             shards = {address: frozenset(from_text(ranks)) for address, ranks in served.items()}
-        peer, offers = (
-            None if agent is None else self._address_of(agent)
-            for agent in (peer_of(self._agent, self._members), held_by(self._agent, self._members))
-        )
+        if has_ring:
+            self._wait(self._store, ["ring"])
+        peers = _peers(self._store, self._members, has_ring=has_ring)
+        peer = None if peers is None else self._address_of(peers[self._agent])
+        held = None if peers is None else self._held_copies(peers.index(self._agent))
         if self._abandoned.is_set():
             raise OutdatedMeetingError
-        self._memory.agree(Agreed(self._round, checkpoint, shards, attempts > 0, peer, offers))
+        persist_to = json.loads(self._store.get("storage")) if persists else None
+        self._memory.agree(Agreed(self._round, checkpoint, shards, from_peer, peer, held, peers, persist_to))
 
     def _fetch(self, attempt: int, checkpoint: Checkpoint) -> None:
         """Fetch what announcement `attempt` asks of this agent, and say what it could not get."""
@@ -164,9 +205,11 @@ class Agreement:
         self._store.set(f"fetched/{attempt}/{self._agent}", json.dumps([missing, self._held()]))
 
     def _address_of(self, agent: int) -> str | None:
-        """Of an agent's slot server; None where it has none."""
-        inventory = Inventory.decode(self._store.get(f"here/{agent}").decode())
-        return inventory.address if inventory else None
+        return _address(self._store, agent)
+
+    def _held_copies(self, agent: int) -> Copies | None:
+        inventory = _inventory(self._store, agent)
+        return Copies(agent, inventory.address, inventory.ranks) if inventory else None
 
     def _after_fetches(
         self, attempt: int, plan: Plan, inventories: Sequence[Inventory | None]
@@ -187,6 +230,33 @@ class Agreement:
         return without(held, checkpoint, failed, fetched)
 
 
+def server_of_peer(store: Store, agent: int, members: int) -> str | None:
+    """The slot server of who held an agent's replicas in a round that had begun; None if nobody did.
+
+    Args:
+        store: the agents' namespace of that round's.
+        members: how many agents it had.
+    """
+    peers = _peers(store, members, has_ring=store.check(["ring"]))
+    if peers is None or not store.check([f"here/{peers[agent]}"]):
+        return None
+    return _address(store, peers[agent])
+
+
+def _peers(store: Store, members: int, *, has_ring: bool) -> tuple[int, ...] | None:
+    return peers_of(_inflated(store.get("ring")) if has_ring else range(members))
+
+
+def _inventory(store: Store, agent: int) -> Inventory | None:
+    return Inventory.decode(store.get(f"here/{agent}").decode())
+
+
+def _address(store: Store, agent: int) -> str | None:
+    """Of an agent's slot server; None where it has none."""
+    inventory = _inventory(store, agent)
+    return inventory.address if inventory else None
+
+
 def _key(attempt: int) -> str:
     """Of an announcement."""
     return f"plan/{attempt}" if attempt else "all"
@@ -201,18 +271,18 @@ def _by_address(plan: Plan, inventories: Sequence[Inventory | None]) -> dict[str
     }
 
 
-def _deflated(shards: dict[str, str]) -> str:
-    return base64.b64encode(zlib.compress(json.dumps(shards).encode())).decode()
+def _deflated(content: object) -> str:
+    return base64.b64encode(zlib.compress(json.dumps(content).encode())).decode()
 
 
-def _inflated(text: bytes) -> dict[str, str]:
-    shards: dict[str, str] = json.loads(zlib.decompress(base64.b64decode(text)))
-    return shards
+def _inflated(text: bytes) -> Any:
+    return json.loads(zlib.decompress(base64.b64decode(text)))
 
 
 def _announcement(said: bytes) -> dict[str, Any]:
     """Read one; that of an agent without memory names no checkpoint."""
-    return {"checkpoint": None, "fetch": "", "shards": False, **(json.loads(said) if said else {})}
+    unsaid = {"checkpoint": None, "fetch": "", "shards": False, "ring": False, "persist": False}
+    return {**unsaid, **(json.loads(said) if said else {})}
 
 
 def _checkpoint(announced: dict[str, Any]) -> Checkpoint | None:

@@ -10,32 +10,40 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from agent.environment import Environment, InvalidEnvironmentError
-from agent.memory.fetch import DamagedCopyError, FetchError, fetch
+from agent.memory.agreed import Agreed, resume_file
+from agent.memory.fetch import DamagedCopyError, FetchError
+from agent.memory.handover import Handover
+from agent.memory.incoming import Incoming
+from agent.memory.peers import shortened
+from agent.memory.persisting import Persisting, read_storage
 from agent.memory.pool import (
     OWN_SLOTS,
     REPLICA_SLOTS,
-    SMALLEST_BYTES,
     Pool,
     assign,
-    oldest_first,
     slot_for_replica,
 )
+from agent.memory.prefetch import Prefetch
 from agent.memory.replication import Replication
 from agent.memory.resume import Checkpoint, Inventory
+from agent.memory.room import FIELD, check_room
 from agent.memory.server import SlotServer
 from agent.memory.slot import Mark, Slot
-from agent.memory.wire import have_checked
-from agent.monitor.oom import OomWatch
-from crds.protocol import ENV_CHECKPOINT_FILE, CheckpointFile, MemoryStatus, ResumedStatus, ResumeFile, Tier
+from agent.memory.wire import LOOK_SECONDS, have_checked
+from crds.protocol import (
+    ENV_CHECKPOINT_FILE,
+    CheckpointFile,
+    MemoryStatus,
+    ResumedStatus,
+    StorageFile,
+    Tier,
+)
 
 logger = logging.getLogger(__name__)
-
-FIELD = "replicaSpecs.worker.memoryCheckpoint"
 
 REPLICA_SHARE = 0.5
 """Of the time that a replica's fetch may take of network and CPU, so that training has the rest."""
@@ -48,40 +56,41 @@ class OutdatedMeetingError(Exception):
     """The meeting was abandoned, and may act on the memory no more."""
 
 
-@dataclass(frozen=True)
-class Agreed:
-    """What the agents of a round have agreed upon."""
-
-    round: int
-    checkpoint: Checkpoint | None = None
-    """None where memory has nothing, so that it comes from storage."""
-    shards: Mapping[str, frozenset[int]] = field(default_factory=dict)
-    """In a world of another size: the ranks of the checkpoint, by the address of the slot server."""
-    from_peer: bool = False
-    """Whether any agent had to fetch a part of it from another."""
-    peer: str | None = None
-    """The slot server of who holds our replicas; None where nobody does."""
-    peer_of: str | None = None
-    """The slot server of whose replicas we hold; None where there is nobody. Others' offers are not taken."""
-
-
 class CheckpointMemory:
     """The slots of one agent, and who may use them.
+
+    Args:
+        me: this worker.
+        local_world_size: processes that it starts.
+        place: what this Pod shares with others and may be lost with, the largest first, the node at the end.
 
     Raises:
         InvalidEnvironmentError: there is no room for the slots that the job asks for.
     """
 
-    def __init__(self, me: Environment, local_world_size: int) -> None:
+    def __init__(
+        self, me: Environment, local_world_size: int, place: Callable[[], tuple[str, ...]] = tuple
+    ) -> None:
         count = local_world_size * (OWN_SLOTS + REPLICA_SLOTS * me.memory_replicas)
-        _check_room(me, count)
+        check_room(me, count)
         try:
             self._pool = Pool(me.memory_bytes, count)
         except OSError as error:
             raise InvalidEnvironmentError(f"{FIELD}: no memory for {count} slots: {error}") from error
         self._local_world_size = local_world_size
+        self._place = place
+        self._has_replicas = me.memory_replicas > 0
+        self._handover = Handover(me.termination_grace_seconds)
         self._lock = threading.Lock()
         """Of what follows."""
+        self._persists = me.persist_on_failure
+        self._persisting = Persisting()
+        self._after_failure = False
+        """Whether the round that is being joined comes after a failure."""
+        self._storage_files: list[Path] = []
+        """In which the processes that ran last say where their checkpoints in storage are."""
+        self._gone: frozenset[int] = frozenset()
+        """Agents of the last round whose Pods are not in the next world."""
         self._agreed = Agreed(0)
         self._meeting = 0
         """The newest round whose meeting this agent has come to: older ones' threads may act no more."""
@@ -89,12 +98,15 @@ class CheckpointMemory:
         """The checkpoint last agreed upon, and how many rounds in a row began with it."""
         self._own: list[list[Slot]] = []
         """The slots of the processes that run, by local rank; none while none runs."""
-        self._incoming: list[Slot] = []
-        """Those that a fetch writes into now."""
+        self._incoming = Incoming(self._pool, self._lock)
         self._resumed: ResumedStatus | None = None
         self._replicated_step: int | None = None
         """The newest step that the peer holds for all local ranks."""
-        self._server = SlotServer(self._pool, me.pod_ip, self._take_replica)
+        self._own_ranks: frozenset[int] = frozenset()
+        """Of the processes that run, or ran last."""
+        self._prefetch: Prefetch | None = None
+        """Until the first round begins."""
+        self._server = SlotServer(self._pool, me.pod_ip, self._take_replica, self._copies)
         self._replication = Replication(self.own_marks, self.address, self._replicated)
         if me.memory_replicas:
             self._replication.start()
@@ -107,8 +119,74 @@ class CheckpointMemory:
 
     def close(self) -> None:
         self._replication.stop()
+        self._persisting.end()
         self._server.close()
         self._pool.close()
+
+    # Before the first round.
+
+    def prefetch(self, round_: int, find_server: Callable[[], str | None]) -> None:
+        """Begin to fetch what the predecessor's processes kept in that round, of which a peer has a copy.
+
+        Args:
+            find_server: finds the slot server of that peer.
+        """
+        self._prefetch = Prefetch(round_, find_server, self._fetch_before)
+        self._prefetch.start()
+
+    # Leaving by vote, where a Pod goes.
+
+    def peers(self) -> tuple[int, ...] | None:
+        """By agent of the round, who holds its replicas; None if nobody does."""
+        return self._agreed.peers if self._has_replicas else None
+
+    def note_departure(self, step: int) -> None:
+        """All processes of the round have left after that step, which is in memory."""
+        self._handover.begin(step)
+
+    def await_copied(self, seconds: float) -> None:
+        """Stay until the peer has the step that the processes left after, now that this agent is to end."""
+        peer = self._agreed.peer
+        if self._has_replicas and peer is not None:
+            self._handover.await_copied(peer, seconds)
+
+    def expect(self, gone: frozenset[int], *, after_failure: bool) -> None:
+        """A round is to be joined.
+
+        Args:
+            gone: agents of the last round whose Pods are not in it.
+            after_failure: the last one was broken by a failure.
+        """
+        self._gone, self._after_failure = gone, after_failure
+
+    def await_copy(self, round_: int, abandoned: threading.Event) -> None:
+        """Before the meeting of a round, wait for the copy that is to come from a Pod that goes.
+
+        And for what is being fetched for a predecessor: it is what the meeting would have fetched.
+
+        Raises:
+            OutdatedMeetingError: the meeting was abandoned, or a newer one has begun.
+        """
+        agreed = self._agreed
+        held = agreed.held
+
+        def has_come(step: int) -> bool:
+            assert held is not None
+            own = {slot for slots in self._own for slot in slots}
+            found = [mark for slot, mark in self._pool.held() if slot not in own]
+            return [(mark.round, mark.step) for mark in found].count((agreed.round, step)) >= held.ranks
+
+        def check() -> None:
+            self._check_meeting(round_)
+            if abandoned.is_set():
+                raise OutdatedMeetingError
+
+        check()
+        while (prefetch := self._prefetch) is not None and prefetch.is_alive():
+            prefetch.join(LOOK_SECONDS)
+            check()
+        if self._has_replicas and held is not None and held.agent in self._gone:
+            self._handover.await_copy(held.address, has_come, check)
 
     # Between two rounds.
 
@@ -118,18 +196,21 @@ class CheckpointMemory:
         Raises:
             OutdatedMeetingError: that of a newer one has begun.
         """
+        place = shortened(self._place()) if self._has_replicas else ()
         with self._lock:
             self._check_meeting(round_)
             self._meeting = round_
             self._replication.follow(None)
             self._own = []
+            self._handover.end()
             self._pool.sum_up()
             held: dict[Checkpoint, frozenset[int]] = {}
             for _, mark in self._pool.held():
                 checkpoint = Checkpoint(mark.round, mark.step, mark.world_size)
                 if self._tries != (checkpoint, MAX_TRIES):
                     held[checkpoint] = held.get(checkpoint, frozenset()) | {mark.rank}
-            return Inventory(self._local_world_size, self.address, held)
+            prefetched = self._prefetch is not None and self._prefetch.has_fetched
+        return Inventory(self._local_world_size, self.address, held, place, prefetched)
 
     def fetch(
         self, round_: int, checkpoint: Checkpoint, rank: int, address: str, abandoned: threading.Event
@@ -147,21 +228,22 @@ class CheckpointMemory:
                 raise OutdatedMeetingError
             if self._pool.find(checkpoint, rank) is not None:
                 return
-            free = [
-                slot
-                for slot in oldest_first(self._pool.slots)
-                if slot not in self._incoming and not _is_of(slot, checkpoint)
-            ]
-            if not free:
-                raise FetchError("every slot here holds a part of that checkpoint already")
-            target = free[0]
-            target.begin()  # before a newer meeting says what is here
-            self._incoming.append(target)
+            target, agreed = self._incoming.take_oldest(checkpoint), self._agreed
         try:
-            self._fetch_into(target, mark, address, self._agreed, abandoned, share=1.0)
+            self._incoming.fetch(
+                target, mark, address, lambda: self._agreed is agreed and not abandoned.is_set()
+            )
         except DamagedCopyError:
             have_checked(address, mark)
             raise
+
+    def storage(self) -> StorageFile | None:
+        """Where the job's checkpoints in storage are, as the processes that ran last have said."""
+        return read_storage(self._storage_files)
+
+    def persists(self, checkpoint: Checkpoint) -> bool:
+        """Whether that checkpoint is to be written to storage, if the world goes on from it: once."""
+        return self._persists and self._after_failure and self._tries[0] != checkpoint
 
     def agree(self, agreed: Agreed) -> None:
         """Take what the members have agreed upon; what is newer is of no use any more.
@@ -173,11 +255,13 @@ class CheckpointMemory:
         with self._lock:
             self._check_meeting(agreed.round)
             self._agreed = agreed
+            self._prefetch = None
             last, tries = self._tries
             self._tries = checkpoint, tries + 1 if checkpoint == last else 1
             self._pool.forget_after(checkpoint)
             self._resumed = None
             self._replicated_step = None
+            self._handover.note_copied(None)
             if checkpoint is not None:
                 tier = Tier.PEER if agreed.from_peer else Tier.MEMORY
                 self._resumed = {"round": agreed.round, "step": checkpoint.step, "tier": tier}
@@ -209,16 +293,20 @@ class CheckpointMemory:
                 self._pool.find(checkpoint, rank) if checkpoint is not None and not reshard else None
                 for rank in ranks
             ]
-            usable = [slot for slot in self._pool.slots if slot not in self._incoming]
+            usable = [slot for slot in self._pool.slots if slot not in self._incoming.slots]
             self._own = assign(usable, resumed)
+            self._own_ranks = frozenset(ranks)
             own = self._own
+        self._persist(agreed, ranks)
+        self._storage_files = [directory / f"storage.{local_rank}" for local_rank in range(len(ranks))]
         environments = []
         for local_rank, (slots, slot) in enumerate(zip(own, resumed, strict=True)):
             content: CheckpointFile = {
                 "round": agreed.round,
                 "slots": [each.path for each in slots],
-                "resume": self._resume(agreed, slot),
+                "resume": resume_file(agreed, slot, self._pool),
                 "slotsOfPod": len(self._pool.slots),
+                "storageFile": str(self._storage_files[local_rank]),
             }
             if failures_per_hour is not None:
                 content["failuresPerHour"] = round(failures_per_hour, 4)
@@ -246,6 +334,15 @@ class CheckpointMemory:
             "resumed": self._resumed,
         }
 
+    def _persist(self, agreed: Agreed, ranks: Sequence[int]) -> None:
+        """Have what the round goes on from written to storage: the part that is here."""
+        checkpoint, to = agreed.checkpoint, agreed.persist_to
+        if checkpoint is None or to is None:
+            return
+        mine = agreed.shards.get(self.address, frozenset()) if agreed.shards else ranks
+        slots = {rank: slot for rank in mine if (slot := self._pool.find(checkpoint, rank)) is not None}
+        self._persisting.begin(agreed.round, checkpoint, slots, to)
+
     def _check_meeting(self, round_: int) -> None:
         """Refuse what a meeting's thread asks for that was abandoned. The lock is held.
 
@@ -257,100 +354,45 @@ class CheckpointMemory:
 
     def _replicated(self, step: int) -> None:
         self._replicated_step = step
+        self._handover.note_copied(step)
+
+    def _copies(self, round_: int) -> list[Mark]:
+        """What is here of another agent's checkpoints of that round."""
+        return [
+            mark for _, mark in self._pool.held() if mark.round == round_ and mark.rank not in self._own_ranks
+        ]
+
+    def _fetch_before(self, mark: Mark, address: str) -> None:
+        """Fetch what a predecessor kept."""
+        with self._lock:
+            target = self._incoming.take_oldest(Checkpoint(mark.round, mark.step, mark.world_size))
+        agreed = self._agreed
+        self._incoming.fetch(target, mark, address, lambda: self._agreed is agreed)
 
     def _take_replica(self, mark: Mark, address: str) -> bool:
         """Fetch what a peer offers, and tell whether it is here."""
         with self._lock:
-            if address != self._agreed.peer_of:
+            if self._agreed.held is None or address != self._agreed.held.address:
                 logger.debug("%s offers a replica, and is none of ours", address)
                 return False
             if any(held == mark for _, held in self._pool.held()):
                 return True
-            taken = [*(slot for slots in self._own for slot in slots), *self._incoming]
+            taken = [*(slot for slots in self._own for slot in slots), *self._incoming.slots]
             target = None
             if self._own:  # else the next round is being agreed upon
                 target = slot_for_replica((p for p in self._pool.slots if p not in taken), mark.rank)
             if target is None:
                 return False
-            self._incoming.append(target)
+            self._incoming.take(target)
             agreed = self._agreed
         try:
-            self._fetch_into(target, mark, address, agreed, threading.Event(), share=REPLICA_SHARE)
+            self._incoming.fetch(target, mark, address, lambda: self._agreed is agreed, self._share)
         except FetchError as error:
             logger.debug("a replica of rank %d, step %d was not taken: %s", mark.rank, mark.step, error)
             return False
+        self._handover.note_arrival()
         return True
 
-    def _fetch_into(
-        self,
-        target: Slot,
-        mark: Mark,
-        address: str,
-        agreed: Agreed,
-        abandoned: threading.Event,
-        *,
-        share: float,
-    ) -> None:
-        """Fetch into a slot that is among the incoming ones, and take it out of them.
-
-        Raises:
-            FetchError: it could not be had, or another round has begun meanwhile.
-        """
-
-        def goes_on() -> bool:
-            return self._agreed is agreed and not abandoned.is_set()
-
-        try:
-            fetch(address, mark, target, goes_on=goes_on, share=share)
-            with self._lock:
-                if not goes_on():
-                    raise FetchError("it is not wanted any more")
-                target.seal()
-                if target.mark != mark:
-                    target.begin()
-                    raise FetchError(f"{address} sent another checkpoint")
-        finally:
-            with self._lock:
-                self._incoming.remove(target)
-
-    def _resume(self, agreed: Agreed, slot: Slot | None) -> ResumeFile:
-        checkpoint = agreed.checkpoint
-        if checkpoint is None:
-            return {"tier": Tier.STORAGE}
-        resume: ResumeFile = {
-            "tier": Tier.MEMORY,
-            "round": checkpoint.round,
-            "step": checkpoint.step,
-            "worldSize": checkpoint.world_size,
-        }
-        if agreed.shards:
-            resume["shards"] = self._shards(checkpoint, agreed.shards)
-        elif slot is not None:
-            resume["slot"] = slot.path
-        return resume
-
-    def _shards(self, checkpoint: Checkpoint, shards: Mapping[str, frozenset[int]]) -> dict[str, str]:
-        found = {str(rank): f"tcp://{address}" for address, ranks in shards.items() for rank in ranks}
-        for slot, mark in self._pool.held():
-            if Checkpoint(mark.round, mark.step, mark.world_size) == checkpoint:
-                found[str(mark.rank)] = slot.path
-        return found
-
-
-def _is_of(slot: Slot, checkpoint: Checkpoint) -> bool:
-    mark = slot.mark
-    return mark is not None and Checkpoint(mark.round, mark.step, mark.world_size) == checkpoint
-
-
-def _check_room(me: Environment, count: int) -> None:
-    if me.memory_bytes // count < SMALLEST_BYTES:
-        raise InvalidEnvironmentError(
-            f"{FIELD}.size is {me.memory_bytes} bytes, too little for {count} slots: each takes "
-            f"{SMALLEST_BYTES} at least"
-        )
-    limit = OomWatch.of_pod(me.pod_uid).limit_bytes()
-    if limit is not None and me.memory_bytes >= limit:
-        raise InvalidEnvironmentError(
-            f"{FIELD}.size is {me.memory_bytes / 2**20:.0f} MiB, which does not fit into the container's "
-            f"memory limit of {limit / 2**20:.0f} MiB beside the training: raise the limit, or lower the size"
-        )
+    def _share(self) -> float:
+        """Of the time that a replica's fetch takes: all of it, once no process trains that it could slow."""
+        return 1.0 if self._handover.is_under_way else REPLICA_SHARE

@@ -25,7 +25,7 @@ def fetch(
     slot: Slot,
     *,
     goes_on: Callable[[], bool] = lambda: True,
-    share: float = 1.0,
+    share: Callable[[], float] = lambda: 1.0,
 ) -> None:
     """Copy a peer's slot into `slot`, which stays open.
 
@@ -35,7 +35,8 @@ def fetch(
         address: of the peer's slot server, `host:port`.
         mark: what is wanted.
         goes_on: asked now and then; once it says no, the fetch ends.
-        share: of the time that it may take; below 1 it pauses after each chunk, for the sake of training.
+        share: of the time that it may take, asked after each chunk; below 1 it pauses then, for the sake of
+            training.
 
     Raises:
         FetchError: it could not be had.
@@ -54,7 +55,7 @@ def fetch(
         raise FetchError(f"{address}: {error}") from error
 
 
-def _receive(source: Incoming, slot: Slot, goes_on: Callable[[], bool], share: float) -> None:
+def _receive(source: Incoming, slot: Slot, goes_on: Callable[[], bool], share: Callable[[], float]) -> None:
     """Receive all bytes of a slot but its commit word.
 
     Raises:
@@ -69,5 +70,4 @@ def _receive(source: Incoming, slot: Slot, goes_on: Callable[[], bool], share: f
         began_at = time.monotonic()
         with slot.bytes(start, min(start + CHUNK_BYTES, source.nbytes)) as chunk:
             source.fill(chunk)
-        if share < 1.0:
-            time.sleep((time.monotonic() - began_at) * (1 / share - 1))
+        time.sleep((time.monotonic() - began_at) * (1 / share() - 1))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from crds.ranges import as_ranges, from_text
 
@@ -46,6 +46,10 @@ class Inventory:
     """Of its slot server."""
     held: Mapping[Checkpoint, frozenset[int]] = field(default_factory=dict)
     """Ranks whose slots it has, by checkpoint."""
+    place: tuple[str, ...] = ()
+    """What its Pod may be lost with, the largest first (`agent.memory.peers`)."""
+    from_peer: bool = False
+    """Whether it has fetched what it holds, as a replacement does before its first meeting."""
 
     def encode(self) -> str:
         """As text, of `INVENTORY_BYTES` at most: the oldest is left out where there is too much."""
@@ -53,16 +57,20 @@ class Inventory:
             [c.round, c.step, c.world_size, as_ranges(sorted(ranks))]
             for c, ranks in sorted(self.held.items(), reverse=True)
         ]
-        while len(text := _compact([self.ranks, self.address, held])) > INVENTORY_BYTES:
+        while len(text := _compact(self._said(held))) > INVENTORY_BYTES:
             held.pop()
         return text
+
+    def _said(self, held: Sequence[object]) -> list[object]:
+        return [self.ranks, self.address, held, self.place, int(self.from_peer)]
 
     @classmethod
     def decode(cls, text: str) -> Inventory | None:
         """Read it; None where an agent says nothing, as older ones and torchrun's do."""
         try:
-            ranks, address, held = json.loads(text)
-            return cls(int(ranks), str(address), dict(_entry(*each) for each in held))
+            ranks, address, held, place, from_peer = json.loads(text)
+            checkpoints = dict(_entry(*each) for each in held)
+            return cls(int(ranks), str(address), checkpoints, tuple(map(str, place)), bool(from_peer))
         except (ValueError, TypeError):
             return None
 
@@ -128,16 +136,6 @@ def ranks_of(members: Iterable[Inventory]) -> Iterator[range]:
         base += member.ranks
 
 
-def peer_of(agent: int, members: int) -> int | None:
-    """Who holds the replicas of an agent: the one half a world away; None where it is alone."""
-    return (agent + members // 2) % members if members > 1 else None
-
-
-def held_by(agent: int, members: int) -> int | None:
-    """Whose replicas an agent holds: the reverse of `peer_of`."""
-    return (agent - members // 2) % members if members > 1 else None
-
-
 def _compact(content: object) -> str:
     return json.dumps(content, separators=(",", ":"))
 
@@ -193,4 +191,4 @@ def _by_agent(pairs: Iterable[tuple[int, int]]) -> dict[int, set[int]]:
 
 def _changed(member: Inventory, checkpoint: Checkpoint, lost: Iterable[int], won: Iterable[int]) -> Inventory:
     ranks = (member.held.get(checkpoint, frozenset()) - frozenset(lost)) | frozenset(won)
-    return Inventory(member.ranks, member.address, {**member.held, checkpoint: ranks})
+    return replace(member, held={**member.held, checkpoint: ranks})

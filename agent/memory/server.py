@@ -10,8 +10,9 @@ import contextlib
 import logging
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import astuple
 from pathlib import Path
 
 from agent.memory.pool import Pool
@@ -32,11 +33,19 @@ class SlotServer:
     Args:
         pool: whose slots are served, those alone that have their sums.
         host: the address to listen on.
+        copies: what is here of another agent's, of a round.
         take_replica: fetches what a peer offers, given the peer's address; tells whether it is here.
     """
 
-    def __init__(self, pool: Pool, host: str, take_replica: Callable[[Mark, str], bool]) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        host: str,
+        take_replica: Callable[[Mark, str], bool],
+        copies: Callable[[int], Sequence[Mark]],
+    ) -> None:
         self._pool = pool
+        self._copies = copies
         self._take_replica = take_replica
         self._places = threading.Semaphore(MAX_CONNECTIONS)
         self._closed = threading.Event()
@@ -88,6 +97,9 @@ class SlotServer:
         elif request.verb is Verb.CHECK:
             damaged = self._pool.is_damaged(request.mark)
             connection.sendall(encode_answer({"damaged": damaged}))
+        elif request.verb is Verb.COPIES:
+            marks = [astuple(mark) for mark in self._copies(request.mark.round)]
+            connection.sendall(encode_answer({"copies": marks}))
         else:
             self._send_slot(connection, request)
 

@@ -6,6 +6,7 @@ A request is a line of JSON on a connection of its own, the answer another one, 
     {"slot": [7, 120, 3, 8], "start": 0, "stop": null}                     → {"bytes": n}, and the bytes
     {"offer": [7, 120, 3, 8], "from": "10.0.0.3:4711"}                     → {"held": true}, once fetched
     {"check": [7, 120, 3, 8]}                      → {"damaged": true}, and then it is not here any more
+    {"copies": [7, 0, 0, 1]}        → {"copies": [[7, 120, 3, 8], …]}: what is here of another agent's round
     anything else, or what is not here                                     → {"error": "…"}
 """
 
@@ -16,7 +17,7 @@ import logging
 import select
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from enum import Enum
@@ -42,6 +43,8 @@ class Verb(Enum):
     SEND = "slot"
     OFFER = "offer"
     CHECK = "check"
+    COPIES = "copies"
+    """Of the mark, the round alone counts."""
 
 
 class RefusedError(ConnectionError):
@@ -84,17 +87,26 @@ class Request:
         else:
             raise ValueError("a request that nobody knows")
         try:
-            round_, step, rank, world_size = map(int, fields[verb.value])
             stop = fields.get("stop")
             return cls(
                 verb,
-                Mark(round_, step, rank, world_size),
+                _mark(fields[verb.value]),
                 int(fields.get("start") or 0),
                 None if stop is None else int(stop),
                 str(fields.get("from", "")),
             )
         except TypeError as error:
             raise ValueError(str(error)) from error
+
+
+def _mark(numbers: Iterable[Any]) -> Mark:
+    """Read one.
+
+    Raises:
+        ValueError, TypeError: it is none.
+    """
+    round_, step, rank, world_size = map(int, numbers)
+    return Mark(round_, step, rank, world_size)
 
 
 def encode_answer(fields: Mapping[str, Any]) -> bytes:
@@ -179,6 +191,17 @@ def read(address: str, mark: Mark, start: int, stop: int | None) -> bytearray:
         raise RefusedError(f"{address}: {error}") from error
 
 
+def is_there(address: str) -> bool:
+    """Whether a slot server takes connections there."""
+    try:
+        _connect(address, LOOK_SECONDS).close()
+    except TimeoutError:
+        return True  # it may have too much to do; one that is gone is refused, or will be
+    except OSError:
+        return False
+    return True
+
+
 def have_checked(address: str, mark: Mark) -> None:
     """Have a server compare its slot with its sums, after a copy of it was damaged.
 
@@ -191,6 +214,21 @@ def have_checked(address: str, mark: Mark) -> None:
             _answer(connection)
     except OSError as error:
         logger.warning("%s was not told that a copy of its slot is damaged: %s", address, error)
+
+
+def copies(address: str, round_: int) -> list[Mark]:
+    """What a server's agent holds of the checkpoints that another agent's processes wrote in that round.
+
+    Raises:
+        OSError: there was no answer.
+    """
+    with _connect(address) as connection:
+        connection.sendall(Request(Verb.COPIES, Mark(round_, 0, 0, 1)).encode())
+        answer, _ = _answer(connection)
+    try:
+        return [_mark(numbers) for numbers in answer["copies"]]
+    except (KeyError, ValueError, TypeError) as error:
+        raise RefusedError(f"{address} answered something else: {error}") from error
 
 
 def offer(
@@ -220,11 +258,11 @@ def offer(
         return bool(_answer(connection)[0].get("held"))
 
 
-def _connect(address: str) -> socket.socket:
+def _connect(address: str, timeout_seconds: float = CONNECT_SECONDS) -> socket.socket:
     host, _, port = address.rpartition(":")
     if not port.isdigit():
         raise RefusedError(f"{address!r} is no address")
-    connection = socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS)
+    connection = socket.create_connection((host.strip("[]"), int(port)), timeout_seconds)
     connection.settimeout(TIMEOUT_SECONDS)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection

@@ -6,7 +6,7 @@ highest round it has acted on and at what it last reported, and `next_action` sa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
@@ -77,6 +77,8 @@ class JobView:
     failures: int = 0
     """Worlds that broke because training processes failed."""
     started_at: datetime | None = None
+    topology_levels: int = 0
+    """How many of the job's `nodeCheck.topologyKeys` there are."""
 
     @classmethod
     def parse(cls, job: Mapping[str, Any]) -> JobView:
@@ -90,6 +92,7 @@ class JobView:
             float(policy.get("hangTimeoutSeconds") or HANG_TIMEOUT_SECONDS),
             sum(map(int, (status.get("restarts") or {}).values())),
             _time(status.get("startTime")),
+            len(((job.get("spec") or {}).get("nodeCheck") or {}).get("topologyKeys") or ()),
         )
 
 
@@ -172,14 +175,18 @@ def next_action(
     return WAIT
 
 
-def planned_tier(action: Action, joined: World, newest: World | None) -> KeptIn | None:
+def planned_tier(
+    action: Action, joined: World, newest: World | None, peers: Sequence[int] | None = None
+) -> KeptIn | None:
     """Where the last step of a round is to be kept whose processes live and are to stop; None if it is not.
 
-    Memory serves only if the next world is known, and no member's Pod goes.
+    Memory serves only if the next world is known, and everybody who is not in it has a peer there, who takes
+    a copy first.
 
     Args:
         joined: the world that they run in.
         newest: the newest world seen.
+        peers: of each member of `joined`, the rank of the one that holds its replicas; None if nobody does.
     """
     if action.verb is Verb.EXIT:
         return KeptIn.STORAGE if action.reason is ExitReason.JOB_SUSPENDED else None
@@ -187,4 +194,22 @@ def planned_tier(action: Action, joined: World, newest: World | None) -> KeptIn 
         return None
     if newest is None or newest.phase is not RendezvousPhase.FORMED:
         return KeptIn.STORAGE
-    return KeptIn.MEMORY if set(joined.members) <= set(newest.members) else KeptIn.STORAGE
+    stay = set(newest.members)
+    leavers = [rank for rank, member in enumerate(joined.members) if member not in stay]
+    if not leavers:
+        return KeptIn.MEMORY
+    copied = peers is not None and all(joined.members[peers[rank]] in stay for rank in leavers)
+    return KeptIn.MEMORY if copied else KeptIn.STORAGE
+
+
+def tier_of_a_stop(
+    me: Member, joined: World, newest: World | None, peers: Sequence[int] | None = None
+) -> KeptIn:
+    """Where the last step is to be kept when this agent's Pod is to stop; the arguments are `planned_tier`'s.
+
+    A Pod that a published world does without goes alone. What else goes with any other, nobody knows: all
+    Pods may be about to be deleted.
+    """
+    if newest is None or newest.phase is not RendezvousPhase.FORMED or me in newest.members:
+        return KeptIn.STORAGE
+    return planned_tier(Action(Verb.STAND_BY, newest.round), joined, newest, peers) or KeptIn.STORAGE

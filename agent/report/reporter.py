@@ -360,11 +360,26 @@ def _checkpoint(report: Report) -> int | None:
 
 def last_report(api: ApiClient, me: Environment) -> dict[str, Any]:
     """Return `status.agent` as an earlier agent of this slot wrote it; {} if there was none."""
-    path = f"{GROUP_PATH}/namespaces/{me.namespace}/elasticworkers/{me.worker_name}"
+    path = _path(me)
     warnings = Warnings(logger, f"read elasticworker {me.namespace}/{me.worker_name}")
     retry = retrying(threading.Event(), warnings, max_wait_seconds=MAX_WAIT_SECONDS)
     report: dict[str, Any] = (retry(api.get, path).get("status") or {}).get("agent") or {}
     return report
+
+
+def _path(me: Environment) -> str:
+    return f"{GROUP_PATH}/namespaces/{me.namespace}/elasticworkers/{me.worker_name}"
+
+
+def topology_of_pod(api: ApiClient, me: Environment) -> list[str] | None:
+    """What the node shares with others, by the ElasticWorker's status; None if it does not say so (yet)."""
+    try:
+        status = api.get(_path(me)).get("status") or {}
+    except ApiError as error:
+        logger.warning("where replicas go does not depend on this Pod's rack, which is not known: %s", error)
+        return None
+    known = status.get("topology") if status.get("podUid") == me.pod_uid else None
+    return None if known is None else [str(value) for value in known]
 
 
 def is_of_this_pod(report: Mapping[str, Any], me: Environment) -> bool:

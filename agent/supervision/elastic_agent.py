@@ -50,7 +50,7 @@ from agent.supervision.stopping import stop_for_next_round, stop_when_judged
 from agent.torch_compat import LocalElasticAgent, processes_started_by, return_value_fds
 from agent.warm.starter import WarmStart
 from agent.warm.warm_parent import READY_SECONDS, ForkedProcess
-from crds.protocol import AgentState, KeptIn
+from crds.protocol import AgentState
 
 logger = logging.getLogger(__name__)
 
@@ -113,10 +113,11 @@ class DlrElasticAgent(LocalElasticAgent):
         )
         self._session = spec.rdzv_handler.session
         self._memory = spec.rdzv_handler.memory
-        self._votes = Votes(self._session, stop_grace_seconds, min(failure_grace_seconds, stop_grace_seconds))
+        failure_grace_seconds = min(failure_grace_seconds, stop_grace_seconds)
+        self._votes = Votes(self._session, self._memory, stop_grace_seconds, failure_grace_seconds)
         spec.rdzv_handler.on_meeting = self._votes.meet
         self._stop_grace_seconds = stop_grace_seconds
-        self._failure_grace_seconds = min(failure_grace_seconds, stop_grace_seconds)
+        self._failure_grace_seconds = failure_grace_seconds
         self._exit_barrier_seconds = exit_barrier_seconds
         self._warm_start = warm_start
         self._processes: TrainingProcesses | None = None
@@ -227,11 +228,7 @@ class DlrElasticAgent(LocalElasticAgent):
 
     def _vote(self, processes: TrainingProcesses, action: Action, begun_at: float) -> Outcome:
         """Leave by vote for a planned change, or because another agent asks."""
-        tier = self._session.planned_tier(action)
-        called = self._votes.look(processes) and action.verb is Verb.WAIT
-        if not called and tier is None:
-            return Outcome.OFF
-        outcome = self._votes.leave(processes, tier, begun_at)
+        outcome = self._votes.follow(processes, action, begun_at)
         self._post_mortem.excuse(self._votes.have_left(processes))
         return outcome
 
@@ -403,10 +400,13 @@ class DlrElasticAgent(LocalElasticAgent):
         if processes is not None:
             begun_at = self._shutdown_at = self._shutdown_at or time.monotonic()
             with signals.deferred():  # a second signal is to end no process that saves
-                self._votes.leave(processes, KeptIn.STORAGE, begun_at)
+                self._votes.stop(processes, begun_at)
             self._votes.end()
             processes.stop(death_sig, self._stop_grace_seconds - (time.monotonic() - begun_at))
             processes.join(timeout_seconds=1.0)
+        begun_at = self._shutdown_at = self._shutdown_at or time.monotonic()
+        with signals.deferred():  # nor is it to end what the peer still copies
+            self._votes.await_copied(self._stop_grace_seconds - (time.monotonic() - begun_at))
         self._pcontext = None  # The processes have closed it.
         super()._shutdown()  # It ends torch's watchdog and health check.
 

@@ -13,6 +13,8 @@ from pathlib import Path
 
 from torch.distributed import Store  # type: ignore[attr-defined]
 
+from agent.memory.checkpoints import CheckpointMemory
+from agent.rendezvous.world import Action, Verb
 from agent.session import Session
 from agent.signals import deferred
 from agent.supervision.ballot import Ballot, ProcessWords, announce, connect
@@ -35,12 +37,20 @@ class Votes:
 
     Args:
         session: of this agent.
+        memory: of this agent; None if it keeps no checkpoints.
         stop_grace_seconds: from the wish to stop the processes to SIGKILL.
         failure_grace_seconds: the same, if the processes of others are dead.
     """
 
-    def __init__(self, session: Session, stop_grace_seconds: float, failure_grace_seconds: float) -> None:
+    def __init__(
+        self,
+        session: Session,
+        memory: CheckpointMemory | None,
+        stop_grace_seconds: float,
+        failure_grace_seconds: float,
+    ) -> None:
         self._session = session
+        self._memory = memory
         self._stop_grace_seconds = stop_grace_seconds
         self._failure_grace_seconds = failure_grace_seconds
         self._met: tuple[Store, int, int] | None = None
@@ -97,6 +107,27 @@ class Votes:
         return self._ballot.is_open
 
     # One vote.
+
+    def follow(self, processes: TrainingProcesses, action: Action, begun_at: float) -> Outcome:
+        """Leave by vote for a planned change, or because another agent asks.
+
+        Args:
+            begun_at: when the grace began, by the monotonic clock.
+        """
+        tier = self._session.planned_tier(action, self._peers())
+        called = self.look(processes) and action.verb is Verb.WAIT
+        if not called and tier is None:
+            return Outcome.OFF
+        return self.leave(processes, tier, begun_at)
+
+    def stop(self, processes: TrainingProcesses, begun_at: float) -> Outcome:
+        """Have all leave by vote, since this agent's Pod is to stop; the grace began at `begun_at`."""
+        return self.leave(processes, self._session.tier_of_a_stop(self._peers()), begun_at)
+
+    def await_copied(self, seconds: float) -> None:
+        """Stay until another Pod has what the processes left in memory, for so long at most."""
+        if self._memory is not None:
+            self._memory.await_copied(seconds)
 
     def leave(self, processes: TrainingProcesses, tier: KeptIn | None, begun_at: float) -> Outcome:
         """Have the processes of all agents leave after the same step, or take part in that.
@@ -173,3 +204,9 @@ class Votes:
         if self.have_left(processes):
             logger.info("the processes have left after step %d, kept in %s", step, tier.name.lower())
             self._session.note_departure(step)
+            if self._memory is not None and tier is KeptIn.MEMORY:
+                self._memory.note_departure(step)
+
+    def _peers(self) -> Sequence[int] | None:
+        """Of each agent of the round, who holds its checkpoints in memory too; None if nobody does."""
+        return self._memory.peers() if self._memory is not None else None

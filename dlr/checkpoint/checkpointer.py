@@ -36,7 +36,7 @@ from dlr.checkpoint.memory import Source, Writer, needed_bytes, verified
 from dlr.checkpoint.persistence import Persistence
 from dlr.checkpoint.state import Captured, capture, restore
 from dlr.checkpoint.storage import Manifest, StorageError
-from dlr.checkpoint.surroundings import MemoryResume, logger, look_around
+from dlr.checkpoint.surroundings import MemoryResume, logger, look_around, tell_storage
 from dlr.checkpoint.trouble import Trouble, quantity
 
 PREPARE_SECONDS = 5.0
@@ -100,6 +100,7 @@ class Checkpointer:
         self._pid = os.getpid()
         atexit.register(self._at_exit)
         leaving.take_part("memory" if slots else "storage")
+        tell_storage(self._here, self._path, keep)
 
     def find(self) -> int:
         """The step of the checkpoint that `load` brings back; 0 if there is none. Every rank calls it.

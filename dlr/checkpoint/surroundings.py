@@ -7,13 +7,15 @@ import json
 import logging
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 
 from crds.names import ENV_JOB_NAME, ENV_NAMESPACE
-from crds.protocol import ENV_CHECKPOINT_FILE
+from crds.protocol import ENV_CHECKPOINT_FILE, StorageFile
 
 logger = logging.getLogger("dlr.checkpoint")
 
@@ -48,6 +50,8 @@ class Surroundings:
     failures_per_hour: float | None = None
     slots_of_pod: int | None = None
     """Among how many slots the memory that the job asks for is divided; None if the agent does not say."""
+    storage_file: str = ""
+    """In which the agent wants to know where the checkpoints in storage are."""
 
 
 def look_around(environ: Mapping[str, str] = os.environ) -> Surroundings:
@@ -71,7 +75,16 @@ def look_around(environ: Mapping[str, str] = os.environ) -> Surroundings:
         _memory_resume(given.get("resume")),
         given.get("failuresPerHour"),
         given.get("slotsOfPod"),
+        given.get("storageFile", ""),
     )
+
+
+def tell_storage(here: Surroundings, path: Path, keep: int | None) -> None:
+    """Tell the agent where the checkpoints in storage are, so that it can have some written there."""
+    if here.storage_file:
+        told: StorageFile = {"path": str(path), "job": here.job, "keep": keep}
+        with suppress(OSError):  # then it has none written
+            Path(here.storage_file).write_text(json.dumps(told), encoding="utf-8")
 
 
 def _read(path: str) -> dict[str, Any]:

@@ -82,6 +82,11 @@ class Assignment(ABC):
         return ()
 
     @property
+    def topology_keys(self) -> Sequence[str]:
+        """Labels of nodes that say what they share, as far as its agent is to know it."""
+        return ()
+
+    @property
     @abstractmethod
     def pod_group(self) -> PodGroup | None:
         """What has to be there before the Pod."""
@@ -126,6 +131,11 @@ class JobAssignment(Assignment):
     @property
     def failure_rules(self) -> Sequence[FailureRule]:
         return rules_of(self.job)
+
+    @property
+    def topology_keys(self) -> Sequence[str]:
+        memory = self.job.spec.replica_specs[self.worker.spec.type].memory_checkpoint
+        return self.job.spec.node_check.topology_keys if memory is not None and memory.replicas else ()
 
     @property
     def pod_group(self) -> PodGroup | None:
@@ -258,6 +268,7 @@ def _policy(job: ElasticJob, type_: str) -> Variables:
     if memory is not None and type_ == names.WORKER:
         variables[names.ENV_MEMORY_BYTES] = plain(str(whole(memory.size)))
         variables[names.ENV_MEMORY_REPLICAS] = plain(str(memory.replicas))
+        variables[names.ENV_MEMORY_PERSIST] = plain(str(int(memory.persist_on_failure)))
     return variables
 
 

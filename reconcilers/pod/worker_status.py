@@ -72,6 +72,8 @@ class Observation:
     """Set when the Pod's node is gone or not ready: why."""
     node: Mapping[str, Any] | None = None
     """Where the Pod is, or was."""
+    topology_keys: Sequence[str] = ()
+    """Labels of nodes that say what they share."""
     warning: Hindrance | None = None
     """Of its Events, if it is late to start."""
     rules: Sequence[FailureRule] = ()
@@ -195,7 +197,7 @@ def _without_pod(
     if seen.released:
         if status.phase in ENDED:
             return status
-        without_pod = {"pod_name": None, "pod_uid": None, "node_name": None}
+        without_pod = {"pod_name": None, "pod_uid": None, "node_name": None, "topology": None}
         if seen.owner_ended is not None:
             return _with_its_owner(status, seen.owner_ended, WITHOUT_POD).model_copy(update=without_pod)
         return status.model_copy(update={"phase": WorkerPhase.PENDING} | without_pod)
@@ -222,6 +224,7 @@ def _with_pod(
             "pod_name": pod["metadata"]["name"],
             "pod_uid": pod["metadata"]["uid"],
             "node_name": pod.get("spec", {}).get("nodeName"),
+            "topology": _topology(seen),
         }
     )
     if phase == "Succeeded":
@@ -238,6 +241,14 @@ def _with_pod(
         end = heartbeat_lost(pod["metadata"]["name"], seen.heartbeat_lost_seconds)
         return _ended(worker, status, end, pod, seen, now)
     return _alive(status, pod, seen.warning, running=phase == "Running", now=now)
+
+
+def _topology(seen: Observation) -> list[str] | None:
+    """As the status has it; None where nothing is asked for, or the node is not known."""
+    if seen.node is None or not seen.topology_keys:
+        return None
+    labels = seen.node["metadata"].get("labels") or {}
+    return [labels.get(key, "") for key in seen.topology_keys]
 
 
 def _in_an_ended_job(

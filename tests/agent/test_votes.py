@@ -24,7 +24,7 @@ def test_without_a_ballot_there_are_no_votes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scarce: str
 ) -> None:
     session = SimpleNamespace(environment=SimpleNamespace(pod_ip="127.0.0.1"))
-    votes = Votes(cast(Session, session), 30.0, 1.0)
+    votes = Votes(cast(Session, session), None, 30.0, 1.0)
     votes.meet(HashStore(), 0, 1)
     line = votes._listener
     assert line is not None
@@ -44,7 +44,7 @@ def test_without_a_ballot_there_are_no_votes(
 def test_a_second_signal_begins_no_new_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     begun, graces = [], []
 
-    def leave(_processes: object, _tier: object, begun_at: float) -> Outcome:
+    def stop(_processes: object, begun_at: float) -> Outcome:
         begun.append(begun_at)
         time.sleep(0.05)
         if len(begun) == 1:
@@ -56,7 +56,7 @@ def test_a_second_signal_begins_no_new_grace(monkeypatch: pytest.MonkeyPatch) ->
         "_processes": SimpleNamespace(
             stop=lambda _signal, seconds: graces.append(seconds), join=lambda timeout_seconds: None
         ),
-        "_votes": SimpleNamespace(leave=leave, end=lambda: None),
+        "_votes": SimpleNamespace(stop=stop, end=lambda: None, await_copied=lambda seconds: None),
         "_shutdown_at": None,
         "_stop_grace_seconds": 10.0,
     }

@@ -16,6 +16,7 @@ from agent.rendezvous.world import (
     World,
     next_action,
     planned_tier,
+    tier_of_a_stop,
 )
 from crds.elasticjob import Rendezvous
 from crds.protocol import AgentState, KeptIn, RendezvousPhase
@@ -185,7 +186,41 @@ def test_nonsense_is_no_world() -> None:
         (Action(Verb.EXIT, reason=ExitReason.REPLACED), formed(3, ME, PEER), None),
     ],
 )
-def test_memory_keeps_the_last_step_only_if_no_pod_goes(
+def test_without_replicas_memory_keeps_the_last_step_only_if_no_pod_goes(
     action: Action, newest: World, tier: KeptIn | None
 ) -> None:
     assert planned_tier(action, formed(3, ME, PEER), newest) is tier
+
+
+FOUR = tuple(Member(index, 1) for index in range(4))
+PEERS = (2, 3, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("newest", "tier"),
+    [
+        (formed(4, *FOUR[:3]), KeptIn.MEMORY),
+        (formed(4, *FOUR[:2]), KeptIn.MEMORY),
+        (formed(4, FOUR[0], FOUR[2]), KeptIn.STORAGE),
+        (formed(4, FOUR[0]), KeptIn.STORAGE),
+        (formed(4, *FOUR[:3], Member(3, 2)), KeptIn.MEMORY),
+        (formed(4, FOUR[0], Member(1, 2), FOUR[2], Member(3, 2)), KeptIn.STORAGE),
+        (formed(3, *FOUR, phase=RendezvousPhase.REFORMING), KeptIn.STORAGE),
+    ],
+)
+def test_with_replicas_memory_keeps_it_if_the_peer_of_each_who_goes_stays(
+    newest: World, tier: KeptIn
+) -> None:
+    joined = formed(3, *FOUR)
+    assert planned_tier(Action(Verb.START, 4), joined, newest, PEERS) is tier
+    assert planned_tier(Action(Verb.START, 4), joined, newest, None) is KeptIn.STORAGE
+
+
+def test_a_signal_means_storage_unless_a_world_does_without_this_pod() -> None:
+    joined, smaller = formed(3, *FOUR), formed(4, *FOUR[:3])
+    assert tier_of_a_stop(FOUR[3], joined, smaller, PEERS) is KeptIn.MEMORY
+    assert tier_of_a_stop(FOUR[3], joined, smaller, None) is KeptIn.STORAGE
+    assert tier_of_a_stop(FOUR[3], joined, joined, PEERS) is KeptIn.STORAGE
+    assert tier_of_a_stop(FOUR[2], joined, smaller, PEERS) is KeptIn.STORAGE, "others may be deleted with it"
+    reforming = formed(3, *FOUR, phase=RendezvousPhase.REFORMING)
+    assert tier_of_a_stop(FOUR[3], joined, reforming, PEERS) is KeptIn.STORAGE

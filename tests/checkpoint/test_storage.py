@@ -248,7 +248,7 @@ def test_slots_of_another_world_are_read_from_other_pods_and_verified() -> None:
     pool = Pool(3 << 18, 3)
     for rank, slot in enumerate(pool.slots):
         write(slot, state(9), Mark(2, 9, rank, 3))
-    server = SlotServer(pool, "127.0.0.1", lambda *_: False)
+    server = SlotServer(pool, "127.0.0.1", lambda *_: False, lambda _: [])
     address = f"tcp://{server.address}"
     shards = {0: address, 1: pool.slots[1].path, 2: address}
     source = in_slots(MemoryResume(2, 9, 3, None, shards), 1)

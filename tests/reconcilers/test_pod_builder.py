@@ -75,10 +75,14 @@ def test_environment_speaks_torchruns_and_dlrovers_names_and_the_users_win() -> 
 
 
 def test_agents_are_told_how_much_memory_their_checkpoints_have() -> None:
-    asked = {"memoryCheckpoint": {"size": "1.5Gi", "replicas": 1}}
+    asked: dict[str, Any] = {"memoryCheckpoint": {"size": "1.5Gi", "replicas": 1}}
     variables = environment(build_job_pod(job(template=TEMPLATE, worker=asked), worker()))
     assert variables["DLR_MEMORY_CHECKPOINT_BYTES"] == str(3 << 29)
     assert variables["DLR_MEMORY_CHECKPOINT_REPLICAS"] == "1"
+    assert variables["DLR_MEMORY_CHECKPOINT_PERSIST"] == "0"
+    asked["memoryCheckpoint"]["persistOnFailure"] = True
+    variables = environment(build_job_pod(job(template=TEMPLATE, worker=asked), worker()))
+    assert variables["DLR_MEMORY_CHECKPOINT_PERSIST"] == "1"
     assert "DLR_MEMORY_CHECKPOINT_BYTES" not in environment(build_job_pod(job(template=TEMPLATE), worker()))
 
 

@@ -24,6 +24,14 @@ def test_running_pod_makes_a_running_worker_and_records_it() -> None:
     )
 
 
+def test_what_the_node_shares_with_others_is_in_the_status_where_it_is_asked_for() -> None:
+    node = {"metadata": {"name": "node-0", "labels": {"rack": "r7"}}}
+    status = after(worker(phase=None), pod=pod(), node=node, topology_keys=["rack", "switch"])
+    assert status.topology == ["r7", ""]
+    assert after(worker(phase=None), pod=pod(), node=node).topology is None
+    assert after(worker(phase=None), pod=pod(), topology_keys=["rack"]).topology is None
+
+
 def test_unschedulable_pod_says_why() -> None:
     condition = {
         "type": "PodScheduled",

@@ -15,8 +15,9 @@ import pytest
 from torch.distributed import HashStore, Store  # type: ignore[attr-defined]
 
 from agent.environment import Environment, InvalidEnvironmentError
+from agent.memory.agreed import Agreed, Copies
 from agent.memory.agreement import Agreement
-from agent.memory.checkpoints import Agreed, CheckpointMemory, OutdatedMeetingError
+from agent.memory.checkpoints import CheckpointMemory, OutdatedMeetingError
 from agent.memory.resume import Checkpoint, Inventory
 from agent.memory.slot import CONTROL_BYTES, Mark, Part, Slot, lay_out
 from agent.monitor.oom import OomWatch
@@ -32,7 +33,8 @@ def environment(index: int = 0, size: int = 1 << 20, replicas: int = 1) -> Envir
 
 
 class World:
-    def __init__(self, folder: Path, size: int) -> None:
+    def __init__(self, folder: Path, size: int, places: tuple[tuple[str, ...], ...] = ()) -> None:
+        self._places = places
         self.folder = folder
         self.size = size
         self.memories: list[CheckpointMemory | None] = []
@@ -43,7 +45,8 @@ class World:
 
     def replace(self, index: int) -> None:
         """That agent's Pod is lost, and another one has come."""
-        memory = CheckpointMemory(environment(index), 1)
+        place = self._places[index] if self._places else ()
+        memory = CheckpointMemory(environment(index), 1, lambda: place)
         self._cleanup.callback(memory.close)
         self.memories[index] = memory
 
@@ -85,16 +88,32 @@ class World:
 
     def save(self, told: list[dict[str, Any]], step: int, turn: int) -> None:
         """Each process writes a checkpoint, and its replica is waited for."""
+        self.write(told, step, turn)
+        deadline = time.monotonic() + 20
+        while any(m is not None and m.to_status()["replicatedStep"] != step for m in self.memories):
+            assert time.monotonic() < deadline, "there are no replicas"
+            time.sleep(0.01)
+
+    def write(self, told: list[dict[str, Any]], step: int, turn: int) -> None:
+        """Each process writes a checkpoint."""
         for rank, file in enumerate(told):
             slot = Slot.open(file["slots"][turn])
             slot.begin()
             slot.tensor(HEADER.entries[0]).fill_(step)
             slot.commit(Mark(file["round"], step, rank, self.size), HEADER)
             slot.sum_up()
-        deadline = time.monotonic() + 20
-        while any(m is not None and m.to_status()["replicatedStep"] != step for m in self.memories):
-            assert time.monotonic() < deadline, "there are no replicas"
-            time.sleep(0.01)
+
+    def leave(self, step: int, gone: int) -> None:
+        """All processes have left after that step, and the Pod of one agent goes: it is in no world any more."""
+        for agent, memory in enumerate(self.memories):
+            assert memory is not None
+            memory.note_departure(step)
+            if agent != gone:
+                memory.expect(frozenset({gone}), after_failure=False)
+        leaver = self.memories.pop(gone)
+        assert leaver is not None
+        self.size -= 1
+        threading.Thread(target=lambda: (leaver.await_copied(30), leaver.close()), daemon=True).start()
 
     def close(self) -> None:
         self._cleanup.close()
@@ -180,9 +199,22 @@ def test_an_offer_is_taken_from_the_agent_whose_peer_this_is_alone(world: World)
     world.save(world.meet(1), 10, 0)
     memory, stranger = world.memories[1], world.memories[2]
     assert memory is not None and stranger is not None
-    assert memory._agreed.peer_of == world.memories[0].address  # type: ignore[union-attr]
+    assert memory._agreed.held == Copies(0, world.memories[0].address, 1)  # type: ignore[union-attr]
     assert not memory._take_replica(Mark(1, 10, 2, 3), stranger.address)
     assert all(mark.rank != 2 for _, mark in memory._pool.held())
+
+
+def test_a_rack_that_is_lost_is_resumed_from_the_others(tmp_path: Path) -> None:
+    world = World(tmp_path, 4, (("r1", "a"), ("r2", "b"), ("r1", "c"), ("r2", "d")))
+    try:
+        world.save(world.meet(1), 10, 0)
+        memories = [memory for memory in world.memories if memory is not None]
+        assert {memory.peers() for memory in memories} == {(1, 0, 3, 2)}
+        world.replace(0)
+        world.replace(2)
+        assert steps(world.meet(2)) == {10}
+    finally:
+        world.close()
 
 
 def test_an_agent_and_its_peer_that_are_lost_lead_to_storage(world: World) -> None:
@@ -190,6 +222,33 @@ def test_an_agent_and_its_peer_that_are_lost_lead_to_storage(world: World) -> No
     world.replace(0)
     world.replace(1)
     assert [file["resume"] for file in world.meet(2)] == [{"tier": "storage"}] * 3
+
+
+@pytest.mark.parametrize("gone", [0, 2])
+def test_a_pod_that_leaves_hands_its_last_step_to_its_peer_and_the_others_wait_for_it(
+    world: World, gone: int
+) -> None:
+    told = world.meet(1)
+    world.save(told, 10, 0)
+    world.write(told, 11, 1)
+    world.leave(11, gone)
+    told = world.meet(2)
+    assert steps(told) == {11}
+    assert {file["resume"]["worldSize"] for file in told} == {3}
+    assert all(set(file["resume"]["shards"]) == {"0", "1", "2"} for file in told)
+
+
+def test_a_pod_that_ends_without_handing_over_costs_a_step_and_no_more(world: World) -> None:
+    told = world.meet(1)
+    world.save(told, 10, 0)
+    leaver = world.memories[2]
+    assert leaver is not None
+    leaver._replication.stop()
+    leaver._replication.join()
+    world.write(told, 11, 1)
+    leaver._has_replicas = False  # it waits for nobody
+    world.leave(11, 2)
+    assert steps(world.meet(2)) == {10}
 
 
 @pytest.mark.parametrize("older", [0, 1])

@@ -8,6 +8,7 @@ import mmap
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -17,7 +18,7 @@ from agent.memory.fetch import DamagedCopyError, FetchError, fetch
 from agent.memory.pool import Pool
 from agent.memory.server import SlotServer
 from agent.memory.slot import CONTROL_BYTES, Commit, Mark, Part, Slot, lay_out
-from agent.memory.wire import RefusedError, Request, Verb, have_checked, offer, read
+from agent.memory.wire import RefusedError, Request, Verb, copies, have_checked, offer, read
 
 NBYTES = 20 << 20
 HEADER = lay_out([Part("weights", "uint8", (NBYTES,), NBYTES)])
@@ -32,7 +33,9 @@ class Peer:
         self.slot.commit(MARK, HEADER)
         self.slot.sum_up()
         self.offers: list[tuple[Mark, str]] = []
-        self.server = SlotServer(self.pool, "127.0.0.1", self._take)
+        self.server = SlotServer(
+            self.pool, "127.0.0.1", self._take, lambda round_: [replace(MARK, round=round_)]
+        )
 
     def _take(self, mark: Mark, address: str) -> bool:
         self.offers.append((mark, address))
@@ -174,6 +177,10 @@ def test_nonsense_harms_nobody(peer: Peer, target: Slot, line: bytes) -> None:
         with contextlib.suppress(ConnectionResetError):
             connection.recv(100)
     fetch(peer.server.address, MARK, target)
+
+
+def test_copies_are_told(peer: Peer) -> None:
+    assert copies(peer.server.address, 9) == [Mark(9, 120, 3, 8)]
 
 
 def test_an_offer_is_answered_when_it_is_held(peer: Peer) -> None:

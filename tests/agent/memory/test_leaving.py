@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.agent.conftest import Agent, Agents
+from dlr.checkpoint.storage import read_manifest, verify
+from tests.agent.conftest import Agent, Agents, training_processes
 from tests.agent.fake_cluster import FakeCluster
 from tests.agent.fork_server import ROOT
 
@@ -66,12 +67,18 @@ class Training:
         assert [step["loss"] for step in steps] == pytest.approx(alone, rel=1e-3)
 
 
-@pytest.mark.slow  # e2e/scenarios/test_leaving.py does the same with real controllers
-def test_three_workers_two_and_three_again(cluster: FakeCluster, agents: Agents) -> None:
+def test_two_workers_three_and_two_again(cluster: FakeCluster, agents: Agents) -> None:
     training = Training(cluster, agents, 3, **MEMORY)
-    for members in ([0, 1, 2], [0, 1], [0, 1, 2]):
-        training.form(members)
+    training.form([0, 1])
+    training.form([0, 1, 2])
     assert "kept in memory" in agents.log(0)
+    cluster.form([0, 1])
+    os.kill(training.running[2].pid, signal.SIGTERM)  # its Pod is deleted as soon as a world does without it
+    training.train(2)
+    assert training.running.pop(2).wait(90) == 143
+    if "kept in storage" not in agents.log(2):  # the signal came before the world
+        assert "has been copied to the memory of another Pod" in agents.log(2)
+        assert "kept in storage" not in agents.log(0)
     training.assert_undisturbed()
 
 
@@ -82,6 +89,24 @@ def test_without_memory_the_step_is_kept_in_storage(cluster: FakeCluster, agents
     assert "kept in storage" in agents.log(0)
     assert len(list((agents.directory / "checkpoints").glob("step-*"))) == 1
     training.assert_undisturbed()
+
+
+def test_what_a_failure_leaves_in_memory_is_persisted(cluster: FakeCluster, agents: Agents) -> None:
+    training = Training(
+        cluster, agents, 2, **MEMORY, EVERY="1", STEP_SECONDS="0.3", DLR_MEMORY_CHECKPOINT_PERSIST="1"
+    )
+    training.form([0, 1])
+    folder = agents.directory / "checkpoints"
+    assert not list(folder.glob("step-*"))
+    (process,) = training_processes(training.running[1].pid)
+    os.kill(process, signal.SIGKILL)
+    cluster.wait_state({1: "Failed"}, 1)
+    cluster.form([0, 1])
+    agents.wait_log(1, "is in", timeout_seconds=90)
+    (persisted,) = folder.glob("step-*")
+    resumed = cluster.agent(0)["memory"]["resumed"]
+    assert resumed == {"round": 2, "step": int(persisted.name.removeprefix("step-")), "tier": "memory"}
+    verify(persisted, read_manifest(persisted).files)
 
 
 @pytest.mark.slow

@@ -12,8 +12,6 @@ from agent.memory.resume import (
     Inventory,
     Plan,
     decide,
-    held_by,
-    peer_of,
     ranks_of,
     without,
 )
@@ -112,18 +110,6 @@ def test_after_a_fetch_that_failed_it_is_decided_again() -> None:
 
 def test_ranks_are_torchs() -> None:
     assert list(ranks_of([Inventory(2), Inventory(1), Inventory(3)])) == [range(2), range(2, 3), range(3, 6)]
-
-
-@given(st.integers(2, 200))
-def test_peers_hold_one_another_each_once(members: int) -> None:
-    peers = [peer_of(agent, members) for agent in range(members)]
-    assert sorted(peers) == list(range(members))  # type: ignore[type-var]
-    assert all(peer != agent for agent, peer in enumerate(peers))
-    assert [held_by(peer, members) for peer in peers] == list(range(members))  # type: ignore[arg-type]
-
-
-def test_alone_there_is_no_peer() -> None:
-    assert peer_of(0, 1) is None
 
 
 CHECKPOINTS = st.builds(Checkpoint, st.integers(1, 4), st.integers(0, 5), st.integers(1, 6))

@@ -122,6 +122,9 @@ def test_a_lost_pod_resumes_from_its_peers_copy(
     cluster.form([0, 1], lost=True)
     logs.wait_steps(2, range(2), reached + 2)
     assert logs.told(2, lost)["resume"]["tier"] == "memory"
+    assert ("fetched step" in agents.log(lost, 2)) == (lost != 0), (
+        "what is rank 0's is fetched in the meeting"
+    )
     assert logs.resumed(2, 0) == logs.resumed(2, 1) >= reached - 1
     cluster.wait(lambda: (cluster.agent(0)["memory"].get("resumed") or {}).get("tier") == "peer", "report")
     cluster.wait(lambda: (cluster.agent(0)["memory"].get("replicatedStep") or 0) > reached, "replicas anew")

@@ -1,0 +1,76 @@
+"""What the agents of a round have agreed upon, and what a training process is told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from agent.memory.pool import Pool
+from agent.memory.resume import Checkpoint
+from agent.memory.slot import Slot
+from crds.protocol import ResumeFile, StorageFile, Tier
+
+
+@dataclass(frozen=True)
+class Copies:
+    """What this agent holds of another agent's checkpoints."""
+
+    agent: int
+    """Its rank among the members."""
+    address: str
+    """Of its slot server."""
+    ranks: int
+    """How many processes it starts."""
+
+
+@dataclass(frozen=True)
+class Agreed:
+    """What the agents of a round have agreed upon."""
+
+    round: int
+    checkpoint: Checkpoint | None = None
+    """None where memory has nothing, so that it comes from storage."""
+    shards: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    """In a world of another size: the ranks of the checkpoint, by the address of the slot server."""
+    from_peer: bool = False
+    """Whether any agent had to fetch a part of it from another."""
+    peer: str | None = None
+    """The slot server of who holds our replicas; None where nobody does."""
+    held: Copies | None = None
+    """Whose replicas we hold; None where there is nobody. Others' offers are not taken."""
+    peers: tuple[int, ...] | None = None
+    """By agent of the round, who holds its replicas."""
+    persist_to: StorageFile | None = None
+    """Where the checkpoint is to be written in the background; None: nowhere."""
+
+
+def resume_file(agreed: Agreed, slot: Slot | None, pool: Pool) -> ResumeFile:
+    """What a process is told.
+
+    Args:
+        slot: that it resumes from, if its own is here.
+        pool: of this agent.
+    """
+    checkpoint = agreed.checkpoint
+    if checkpoint is None:
+        return {"tier": Tier.STORAGE}
+    resume: ResumeFile = {
+        "tier": Tier.MEMORY,
+        "round": checkpoint.round,
+        "step": checkpoint.step,
+        "worldSize": checkpoint.world_size,
+    }
+    if agreed.shards:
+        resume["shards"] = _shards(checkpoint, agreed.shards, pool)
+    elif slot is not None:
+        resume["slot"] = slot.path
+    return resume
+
+
+def _shards(checkpoint: Checkpoint, shards: Mapping[str, frozenset[int]], pool: Pool) -> dict[str, str]:
+    """Where each rank's slot is: here, if it is."""
+    found = {str(rank): f"tcp://{address}" for address, ranks in shards.items() for rank in ranks}
+    for slot, mark in pool.held():
+        if Checkpoint(mark.round, mark.step, mark.world_size) == checkpoint:
+            found[str(mark.rank)] = slot.path
+    return found

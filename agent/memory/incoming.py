@@ -1,0 +1,78 @@
+"""Slots that a copy from another agent is fetched into, each by one fetch at a time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from agent.memory.fetch import FetchError, fetch
+from agent.memory.pool import Pool, oldest_first
+from agent.memory.resume import Checkpoint
+from agent.memory.slot import Mark, Slot
+
+
+class Incoming:
+    """Of one agent.
+
+    Args:
+        pool: all slots.
+        lock: of who uses which slot. It is held where a slot is taken.
+    """
+
+    def __init__(self, pool: Pool, lock: threading.Lock) -> None:
+        self._pool = pool
+        self._lock = lock
+        self.slots: list[Slot] = []
+        """Those that a fetch writes into now."""
+
+    def take(self, slot: Slot) -> Slot:
+        """Take a slot, which `fetch` gives back."""
+        self.slots.append(slot)
+        return slot
+
+    def take_oldest(self, checkpoint: Checkpoint) -> Slot:
+        """Take the oldest slot, for a part of that checkpoint.
+
+        Raises:
+            FetchError: there is none.
+        """
+        for slot in oldest_first(self._pool.slots):
+            if slot not in self.slots and not _is_of(slot, checkpoint):
+                slot.begin()  # before a newer meeting says what is here
+                return self.take(slot)
+        raise FetchError("every slot here holds a part of that checkpoint already")
+
+    def fetch(
+        self,
+        target: Slot,
+        mark: Mark,
+        address: str,
+        goes_on: Callable[[], bool],
+        share: Callable[[], float] = lambda: 1.0,
+    ) -> None:
+        """Fetch into a slot that was taken.
+
+        Args:
+            goes_on: whether it is still wanted.
+            share: as `agent.memory.fetch.fetch` has it.
+
+        Raises:
+            FetchError: it could not be had, or is not wanted any more.
+        """
+        try:
+            fetch(address, mark, target, goes_on=goes_on, share=share)
+            with self._lock:
+                if not goes_on():
+                    raise FetchError("it is not wanted any more")
+                target.seal()
+                if target.mark != mark:
+                    target.begin()
+                    raise FetchError(f"{address} sent another checkpoint")
+        finally:
+            with self._lock:
+                self.slots.remove(target)
+
+
+def _is_of(slot: Slot, checkpoint: Checkpoint) -> bool:
+    mark = slot.mark
+    return mark is not None and Checkpoint(mark.round, mark.step, mark.world_size) == checkpoint
