@@ -39,19 +39,16 @@ def main(folder: Path) -> None:
 
 
 def reads(folder: Path, trains: Path) -> None:
-    """Storage that can only be read: it is loaded from, and each save says why it is not there."""
+    """Storage that can only be read: it is loaded from, and a save says why it is not there."""
     (folder / "ready").touch()
     while not (folder / "sealed").exists():
         time.sleep(0.05)
-    (processes,) = start(trains, 1, "--steps", "6", "--model", "plain", "--persist", "2", round=3)
+    (processes,) = start(trains, 1, "--steps", "4", "--model", "plain", "--persist", "2", round=3)
     processes.join(300)
     errors = (trains / "err.3.0").read_text()
     assert processes.exitcode == 0, errors
     assert [line["start"] for line in lines(trains) if "start" in line][-1] == 2
-    for step in (4, 6):
-        assert f"step {step} is not saved to {trains}/path: [Errno 30] Read-only file system" in errors, (
-            errors
-        )
+    assert f"step 4 is not saved to {trains}/path: [Errno 30] Read-only file system" in errors, errors
 
 
 if __name__ == "__main__":
