@@ -150,8 +150,8 @@ def table(
         row("of it `load`, verified, the slower rank's", loads),
         row("steps redone", redone),
         "",
-        f"One copy of the state: {copy[0]:.2f} into memory that was touched, {copy[1]:.2f} into fresh memory, as "
-        f"a new process has it. {FIXED_SECONDS} s and two copies would be {bar:.2f}.",
+        f"One copy of the state: {copy[0]:.2f} into memory that was touched, {copy[1]:.2f} into fresh, "
+        f"which a new process has. {FIXED_SECONDS} s and two copies would be {bar:.2f}.",
     ]
     if theirs is not None:
         rows[-1] += f" DLRover's copy back, which verifies nothing: {theirs:.2f}, beside its restart."
