@@ -67,10 +67,10 @@ class Timeline:
         self._starts: list[dict[int, Start]] = [{} for _ in range(WORLD_SIZE)]
         self._latest: list[Step | None] = [None] * WORLD_SIZE
 
-    def victim(self, later_than: int = 0) -> Step | None:
+    def victim(self, later_than: int = 0, at_least: int = STEPS_BEFORE_KILL) -> Step | None:
         """The latest step of the rank to kill, once all have trained for a while in a world that is new."""
         self._read()
-        steps = [step for step in self._latest if step is not None and step.number >= STEPS_BEFORE_KILL]
+        steps = [step for step in self._latest if step is not None and step.number >= at_least]
         if len(steps) < WORLD_SIZE or len({step.world for step in steps}) > 1:
             return None
         return steps[VICTIM_RANK] if steps[VICTIM_RANK].world > later_than else None

@@ -304,7 +304,8 @@ def verified(slot: Slot, mark: Mark) -> OwnSlot:
     try:
         if slot.commit_word is Commit.WHOLE:  # its writer was killed before it had added the sums
             slot.sum_up()
-        slot.verify()
+        else:
+            slot.verify()
         return OwnSlot(slot)
     except DamagedError:
         slot.damaged()

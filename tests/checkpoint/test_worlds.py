@@ -57,6 +57,24 @@ def test_three_ranks_then_two_then_three_from_memory_and_from_storage(tmp_path: 
         torch.testing.assert_close(tensor, expected[name.removeprefix("module.")], rtol=1e-5, atol=1e-6)
 
 
+def test_tensor_parallelism_hsdp_and_both_on_four_ranks_then_two_then_four(tmp_path: Path) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    parts.mkdir()
+    arguments = ("--model", "meshes", "--width", "6")
+    training.main([str(whole), str(tmp_path / "nowhere"), "--steps", "4", "--final", f"{whole}", *arguments])
+    slots = Slots()
+    run(parts, 4, "--steps", "2", *arguments, slots=slots, round=1)
+    run(parts, 2, "--steps", "3", *arguments, slots=slots, round=2)
+    persist_held(slots, parts / "path")
+    run(parts, 4, "--steps", "4", *arguments, "--final", str(parts / "final"), round=3)
+
+    assert starts(parts) == [(0, "fresh"), (2, "trained"), (3, "trained")]
+    expected, found = torch.load(whole), torch.load(parts / "final")
+    assert found.keys() == expected.keys()
+    for name, tensor in found.items():
+        torch.testing.assert_close(tensor, expected[name], rtol=1e-5, atol=1e-6)
+
+
 def test_ranks_that_are_killed_go_on_bitwise_as_if_they_had_not_been(tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     whole.mkdir(), parts.mkdir()

@@ -1,6 +1,6 @@
 """A small training that checkpoints, on as many ranks as tests start.
 
-    OUT PATH --steps N [--every N] [--persist N] [--model ddp|fsdp] …
+    OUT PATH --steps N [--every N] [--persist N] [--model ddp|fsdp|meshes] …
 
 Losses are summed over the global batch, whose samples follow from the step, so that they do not depend on the
 number of ranks but for the order of summation. Each rank appends a line of JSON a step to OUT.<rank>.
@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 from dlr.checkpoint import Checkpointer
@@ -35,9 +36,32 @@ def build(kind: str, width: int) -> tuple[nn.Module, torch.optim.Optimizer]:
         for layer in (model[0], model[2]):  # type: ignore[index]
             fully_shard(layer, mesh=mesh)
         fully_shard(model, mesh=mesh)
-    elif kind != "plain":
+    if kind.startswith("meshes"):
+        model = Side([nn.Sequential(nn.Linear(width, 8), nn.Tanh(), nn.Linear(8, width)) for _ in range(3)])
+        if dist.is_initialized():
+            shard_in_meshes(model)
+        return model, torch.optim.AdamW(model.parameters(), lr=0.01, foreach=False)
+    if kind not in ("plain", "fsdp"):
         model = DistributedDataParallel(model)
     return model, torch.optim.AdamW(model.parameters(), lr=0.01)
+
+
+class Side(nn.ModuleList):
+    """The sum of some models."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([full(part(x)) for part in self]).sum(0)
+
+
+def shard_in_meshes(model: nn.ModuleList) -> None:
+    """Tensor parallelism, HSDP, and FSDP over tensor parallelism: one of the parts each."""
+    half = dist.get_world_size() // 2
+    by_tensor = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+    parallelize_module(model[0], init_device_mesh("cpu", (dist.get_world_size(),)), by_tensor)
+    fully_shard(model[1], mesh=init_device_mesh("cpu", (2, half), mesh_dim_names=("replicate", "shard")))
+    both = init_device_mesh("cpu", (half, 2), mesh_dim_names=("data", "tensor"))
+    parallelize_module(model[2], both["tensor"], by_tensor)
+    fully_shard(model[2], mesh=both["data"])
 
 
 def batch(step: int, width: int) -> Tensor:
@@ -61,7 +85,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--die-after", type=int)
     args = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    if args.model != "plain":
+    if "RANK" in os.environ and args.model != "plain":
         dist.init_process_group("gloo")
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     model, optimizer = build(args.model, args.width)
@@ -74,16 +98,18 @@ def main(arguments: list[str] | None = None) -> None:
         print(json.dumps({"start": start, "note": state["note"]}), file=out, flush=True)
         state["note"] = "trained"
         for step in range(start + 1, args.steps + 1):
-            mine = batch(step, args.width)[rank::world]
+            mine = batch(step, args.width)
+            if args.model != "meshes":  # whose ranks have to see the same
+                mine = mine[rank::world]
             output = model(mine)
-            loss = (output - mine).square().sum() * (world / GLOBAL_BATCH)
+            loss = (output - mine).square().sum() / len(mine)
             optimizer.zero_grad()
             loss.backward()
             checkpointer.wait()
             optimizer.step()
             scheduler.step()
             checkpointer.step(step)
-            print(json.dumps({"step": step, "loss": loss.item() / world}), file=out, flush=True)
+            print(json.dumps({"step": step, "loss": loss.item()}), file=out, flush=True)
             if step == args.die_after:
                 os.kill(os.getpid(), 9)
     if args.final:

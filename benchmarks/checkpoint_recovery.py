@@ -1,0 +1,190 @@
+"""From the kill of one of two ranks to the next step, with a large state that goes to memory in each step.
+
+    python -m benchmarks.checkpoint_recovery --gigabytes 1 --kills 5 [--dlrover FOLDER]
+        [--document docs/checkpoints.md]
+
+A job of two workers on the embedded cluster runs benchmarks/heavy_ddp.py; rank 1 is killed again and again.
+In the same run one copy of the state is measured, into memory that was touched before and into fresh memory,
+and what DLRover's flash checkpoint does to bring a state back: views of its shared memory, and a copy.
+Its launcher is not in it: docs/recovery.md has what it takes without a state. FOLDER is as for
+benchmarks/checkpoint.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+from statistics import median
+
+import torch
+
+from benchmarks.heavy_ddp import TENSORS
+from benchmarks.recovery_contender import Failure
+from benchmarks.recovery_dlr import NODES, Dlr
+from benchmarks.recovery_events import WORLD_SIZE, Timeline, wait_for
+from e2e.api import Object
+from e2e.embedded import EmbeddedCluster
+
+SCRIPT = Path(__file__).with_name("heavy_ddp.py")
+SLOTS = 3
+STEPS_BEFORE_KILL = 4
+BEGIN, END = "<!-- recovery -->", "<!-- end of recovery -->"
+FIXED_SECONDS = 0.15
+"""What the bar has beside two copies."""
+
+
+class Heavy(Dlr):
+    """The same job with a state, and memory for it."""
+
+    def __init__(self, cluster: EmbeddedCluster, gigabytes: float) -> None:
+        super().__init__(cluster)
+        self._gigabytes = gigabytes
+
+    def _manifest(self, events: Path) -> Object:
+        manifest = super()._manifest(events)
+        worker = manifest["spec"]["replicaSpecs"]["worker"]
+        (container,) = worker["template"]["spec"]["containers"]
+        container["command"][-1] = str(SCRIPT)
+        container["env"].append({"name": "GIGABYTES", "value": str(self._gigabytes)})
+        size = SLOTS * (self._gigabytes * 1e9 + (1 << 24))
+        worker["memoryCheckpoint"] = {"size": f"{int(size / 2**20) + 1}Mi", "replicas": 0}
+        return manifest
+
+
+def strike(contender: Heavy, kills: int, deadline_seconds: float) -> list[tuple[float, float, int]]:
+    """Of each kill: seconds to the next step of all ranks, of those the slowest `load`, and steps redone."""
+    found: list[tuple[float, float, int]] = []
+    with tempfile.TemporaryDirectory(prefix="recovery-") as directory:
+        events = Path(directory)
+        contender.start(events)
+        try:
+            timeline, world, resumed = Timeline(events), 0, 0
+            for _ in range(kills):
+                first = resumed
+                victim = wait_for(
+                    lambda: timeline.victim(world, first + STEPS_BEFORE_KILL),  # noqa: B023 (called at once)
+                    deadline_seconds,
+                )
+                assert victim is not None, "the job does not train"
+                struck_at = contender.strike(Failure.PROCESS, victim)
+                world = victim.world
+                after = wait_for(lambda: timeline.recovered_after(world), deadline_seconds)  # noqa: B023
+                assert after is not None, "the job does not train again"
+                loads = [line for rank in range(WORLD_SIZE) for line in loads_of(events, rank, after[0])]
+                resumed = int(loads[0][1])
+                last = last_step(events, world)
+                found.append((after[1] - struck_at, max(float(line[2]) for line in loads), last - resumed))
+                print(f"{found[-1][0]:.2f} s, of which load {found[-1][1]:.2f}; {found[-1][2]} steps redone")
+        finally:
+            contender.stop()
+    return found
+
+
+def loads_of(events: Path, rank: int, world: int) -> list[list[str]]:
+    lines = [line.split() for line in (events / f"load-{rank}").read_text().splitlines()]
+    return [line for line in lines if int(line[0]) == world]
+
+
+def last_step(events: Path, world: int) -> int:
+    """The highest that a rank ended in that world."""
+    lines = [line.split() for line in (events / "rank-0").read_text().splitlines()]
+    return max(int(line[2]) for line in lines if int(line[0]) == world)
+
+
+def copies(gigabytes: float) -> tuple[float, float]:
+    """Seconds of one copy of such a state: into memory that was touched, and into fresh memory."""
+    source = [torch.ones(int(gigabytes * 1e9 / 4 / TENSORS)) for _ in range(TENSORS)]
+    target = [torch.ones_like(tensor) for tensor in source]
+    touched = min(timed_copy(source, target) for _ in range(5))
+    fresh = min(timed_copy(source, [torch.empty_like(tensor) for tensor in source]) for _ in range(3))
+    return touched, fresh
+
+
+def timed_copy(source: list[torch.Tensor], target: list[torch.Tensor]) -> float:
+    began = time.perf_counter()
+    for into, tensor in zip(target, source, strict=True):
+        into.copy_(tensor)
+    return time.perf_counter() - began
+
+
+def dlrover_copy(gigabytes: float, installed: str) -> float:
+    """Seconds of its copy back from shared memory, into fresh memory."""
+    sys.path.append(installed)
+    shm = importlib.import_module("dlrover.python.elastic_agent.torch.ckpt_saver")
+    handler = shm.SharedMemoryHandler(0, host=True)
+    state = {str(number): torch.ones(int(gigabytes * 1e9 / 4 / TENSORS)) for number in range(TENSORS)}
+    config = shm.CheckpointConfig(step=1)
+    handler.save_state_dict({"state": state, shm.DLROVER_CKPT_CONFIG_KEY: config})
+    found = []
+    for _ in range(3):
+        began = time.perf_counter()
+        views = handler.load_state_dict()["state"]
+        fresh = [torch.empty_like(tensor) for tensor in views.values()]
+        timed_copy(list(views.values()), fresh)
+        found.append(time.perf_counter() - began)
+    handler.unlink()
+    return min(found)
+
+
+def table(
+    gigabytes: float, found: list[tuple[float, float, int]], copy: tuple[float, float], theirs: float | None
+) -> str:
+    seconds, loads, redone = zip(*found, strict=True)
+    bar = FIXED_SECONDS + 2 * copy[0]
+    rows = [
+        f"{date.today()}, {platform.machine()}, {os.cpu_count()} cores for ranks, agents and the cluster, "
+        f"torch {torch.__version__}, a load of {os.getloadavg()[0]:.0f}; {gigabytes:g} GB a rank, saved each "
+        f"step; {len(found)} kills of rank 1; seconds:",
+        "",
+        "| | median | least | most |",
+        "|---|--:|--:|--:|",
+        row("kill to the next step of both ranks", seconds),
+        row("of it `load`, verified, the slower rank's", loads),
+        row("steps redone", redone),
+        "",
+        f"One copy of the state: {copy[0]:.2f} into memory that was touched, {copy[1]:.2f} into fresh, "
+        f"which a new process has. {FIXED_SECONDS} s and two copies would be {bar:.2f}.",
+    ]
+    if theirs is not None:
+        rows[-1] += f" DLRover's copy back, which verifies nothing: {theirs:.2f}, beside its restart."
+    return "\n".join(rows)
+
+
+def row(name: str, found: Sequence[float]) -> str:
+    return f"| {name} | {median(found):.2f} | {min(found):.2f} | {max(found):.2f} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--gigabytes", type=float, default=1.0)
+    parser.add_argument("--kills", type=int, default=5)
+    parser.add_argument("--deadline-seconds", type=float, default=180)
+    parser.add_argument("--dlrover", metavar="FOLDER")
+    parser.add_argument("--document", type=Path)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    cluster = EmbeddedCluster(nodes=NODES)
+    try:
+        cluster.start()
+        found = strike(Heavy(cluster, args.gigabytes), args.kills, args.deadline_seconds)
+    finally:
+        cluster.stop()
+    theirs = dlrover_copy(args.gigabytes, args.dlrover) if args.dlrover else None
+    text = table(args.gigabytes, found, copies(args.gigabytes), theirs)
+    print(text)
+    if args.document is not None:
+        document = args.document.read_text()
+        before, _, rest = document.partition(BEGIN)
+        args.document.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}")
+
+
+if __name__ == "__main__":
+    main()

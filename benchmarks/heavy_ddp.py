@@ -1,0 +1,70 @@
+"""The training that benchmarks/checkpoint_recovery.py kills: much state, little to compute, a save each step.
+
+It writes what benchmarks/tiny_ddp.py writes, and `<world> <resumed step> <seconds of load>` to
+`$EVENTS_DIR/load-<rank>`. Its parameters are memory that nobody has touched before `load` fills them, as in a
+model that is built without initialisation. The first number of each is the step, so that a torn or an older
+state is found.
+"""
+
+import time
+
+BEGAN = time.monotonic()
+
+import os  # noqa: E402 (what importing costs is measured)
+from pathlib import Path  # noqa: E402
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+
+from dlr.checkpoint import Checkpointer  # noqa: E402
+
+IMPORTED = time.monotonic()
+TENSORS = 50
+STEP_SECONDS = 0.02
+
+
+def main() -> None:
+    dist.init_process_group("gloo")
+    initialised = time.monotonic()
+    world = torch.tensor([time.monotonic_ns()])
+    dist.broadcast(world, src=0)
+    events, rank, pid = Path(os.environ["EVENTS_DIR"]), dist.get_rank(), os.getpid()
+    note(events / f"start-{rank}", world.item(), pid, BEGAN, IMPORTED, initialised)
+    count = int(float(os.environ["GIGABYTES"]) * 1e9 / 4 / TENSORS)
+    large = nn.ParameterList(nn.Parameter(torch.empty(count)) for _ in range(TENSORS))
+    small = DistributedDataParallel(nn.Linear(32, 32))
+    optimizer = torch.optim.SGD([*small.parameters(), *large.parameters()], lr=0.01)
+    state = {"large": large, "small": small, "optimizer": optimizer}
+    checkpointer = Checkpointer(events / "storage", state, every=1, persist_every=None)
+    began = time.monotonic()
+    resumed = checkpointer.load()
+    note(events / f"load-{rank}", world.item(), resumed, time.monotonic() - began)
+    with torch.no_grad():
+        if resumed == 0:
+            for tensor in large:
+                tensor.zero_()
+        assert all(tensor[0] == resumed for tensor in large), "the state is not that of the step"
+    step = resumed
+    while True:
+        step += 1
+        optimizer.zero_grad()
+        small(torch.randn(16, 32)).square().mean().backward()
+        checkpointer.wait()
+        with torch.no_grad():
+            for tensor in large:
+                tensor[0] = step
+        optimizer.step()
+        note(events / f"rank-{rank}", world.item(), pid, step, time.monotonic())
+        checkpointer.step(step)
+        time.sleep(STEP_SECONDS)
+
+
+def note(path: Path, *words: object) -> None:
+    with path.open("a") as file:
+        file.write(" ".join(map(str, words)) + "\n")
+
+
+if __name__ == "__main__":
+    main()
