@@ -26,6 +26,7 @@ LAST_STEP = EPOCHS * jobs.STEPS_AN_EPOCH
 STEP_DELAY_SECONDS = 0.07
 STEPS_BETWEEN_BLOWS = 20
 NODE_CHECK = {"enabled": True, "timeoutSeconds": 120, "stragglerRatio": checks.RATIO}
+MEMORY = {"size": "4Mi", "replicas": 1}
 CHECK_SECONDS = 90
 TRAINING_SECONDS = 90
 RECOVERY_SECONDS = 60
@@ -44,6 +45,7 @@ VERDICTS = {
     "Straggler": "passed, but slow",
     "Inconclusive": "could not tell",
 }
+TIERS = {"memory": "its Pods' memory", "peer": "another Pod's memory", "storage": "storage"}
 TITLE = (
     "Three worker Pods learn to read handwritten digits, on a small Kubernetes\n"
     "cluster on this machine. One of its nodes is bad, and later a training\n"
@@ -84,15 +86,17 @@ def story(cluster: EmbeddedCluster, observation: Observation, screen: Screen) ->
         epochs=EPOCHS,
         step_delay_seconds=STEP_DELAY_SECONDS,
         paced=True,
+        example="digits",
         nodeCheck=NODE_CHECK,
     )
+    manifest["spec"]["replicaSpecs"]["worker"]["memoryCheckpoint"] = MEMORY
     cluster.apply(jobs.one_a_node(manifest), namespace)
     screen.say(f"kubectl apply: job digits, {WORKERS} workers; their nodes are checked first")
     tell_node_check(cluster, observation, screen)
     world = jobs.wait_until_training(
         observation, WORKERS, beyond_step=STEPS_BETWEEN_BLOWS, within_seconds=TRAINING_SECONDS
     )
-    screen.say("all three train together, and save a checkpoint every 10 steps", "green")
+    screen.say("all three train together, and save every 5 steps to memory, and into another Pod's", "green")
 
     struck_at = datetime.now(UTC)
     victim = cluster.kill_process(namespace, jobs.current_pods(observation)[1])
@@ -102,6 +106,7 @@ def story(cluster: EmbeddedCluster, observation: Observation, screen: Screen) ->
     jobs.wait_until_training(
         observation, WORKERS, beyond_step=max(jobs.steps(observation)) + STEPS_BETWEEN_BLOWS
     )
+    wait_for_replicas(observation, max(jobs.steps(observation)))
     struck_at = datetime.now(UTC)
     pod = jobs.current_pods(observation)[2]["metadata"]["name"]
     cluster.delete_pod(namespace, pod)
@@ -145,20 +150,40 @@ def tell_node_check(cluster: EmbeddedCluster, observation: Observation, screen: 
 
 
 def tell_recovery(observation: Observation, screen: Screen, before: Object, struck_at: datetime) -> Object:
-    """Wait until every worker has ended a step in a later world, and say how long that took."""
+    """Wait until every worker has ended a step in a later world; say how long that took, and which it was."""
 
     def stepped_again() -> float | None:
         workers = observation.workers("digits")
         agents = [worker["status"]["agent"] for worker in workers if jobs.step_of(worker)]
         if len(agents) < WORKERS or any(agent["observedRound"] <= before["round"] for agent in agents):
             return None
+        if "resume" not in jobs.rendezvous(observation):
+            return None
         ends = [datetime.fromisoformat(agent["progress"]["time"]) for agent in agents]
         return (max(ends) - struck_at).total_seconds()
 
     seconds = observation.wait_for("the next step of all workers", stepped_again, RECOVERY_SECONDS)
     world = jobs.rendezvous(observation)
+    rounds = [found for w in observation.workers("digits") for found in w["status"]["agent"]["rounds"]]
+    last = max(found["lastStep"] for found in rounds if found["round"] == before["round"])
+    first = min(found["firstStep"] for found in rounds if found["round"] > before["round"])
     screen.say(f"{seconds:.1f} s later all three have trained their next step", "green")
+    screen.say(
+        f"the kill came after step {last}, and the next one is step {first}: "
+        f"the checkpoint came from {TIERS[world['resume']['tier']]}",
+        "green",
+    )
     return world
+
+
+def wait_for_replicas(observation: Observation, step: int) -> None:
+    """Each worker's checkpoint of that step or a later one is in another Pod's memory, too."""
+
+    def replicated() -> bool:
+        held = [worker["status"]["agent"].get("memory") or {} for worker in observation.workers("digits")]
+        return all((memory.get("replicatedStep") or 0) >= step for memory in held)
+
+    observation.wait_for("the copies in other Pods", replicated, RECOVERY_SECONDS)
 
 
 @contextmanager

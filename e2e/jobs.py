@@ -44,14 +44,15 @@ def digits(
     epochs: int = 10,
     step_delay_seconds: float = 0.05,
     paced: bool = False,
+    example: str = "plain",
     launcher: tuple[str, ...] = ("dlr", "run", "--preload=sklearn.datasets"),
     **spec: Any,
 ) -> Object:
-    """examples/digits as a job of this cluster: 23 steps an epoch, a checkpoint every 10 steps.
+    """An example as a job of this cluster: 23 steps an epoch, and examples/plain saves every 10 steps.
 
     A `paced` job is slow to end until it is told to `hurry` (fixtures/paced.py).
     """
-    storage, script = cluster.storage(namespace), f"{cluster.examples}/digits/train.py"
+    storage, script = cluster.storage(namespace), f"{cluster.examples}/{example}/train.py"
     variables = {
         "CHECKPOINT_DIR": storage.path,
         "EPOCHS": str(epochs),

@@ -1,4 +1,4 @@
-"""Which samples each step learned from, and in which world, as examples/digits writes it down."""
+"""Which samples each step learned from, and in which world, as examples/plain writes it down."""
 
 from __future__ import annotations
 

@@ -23,6 +23,9 @@ pytestmark = [
     pytest.mark.slow,
 ]
 
+STEP_UNKNOWN = ("ddp", "with_accelerate")
+"""SGD in a loop of the script's own: nothing but the script knows which step a restart goes on with."""
+
 SAMPLES_LINE = "in read_slowly: time.sleep(0.1)"
 
 OF_SCRIPTS = pytest.mark.parametrize(
@@ -64,6 +67,27 @@ def test_steps_and_goodput_are_those_of_its_own_log(
     told, own = job.told_goodput(), job.own_goodput()
     print(f"{script}: goodput {told:.4f} by its status, {own:.4f} by its own log")
     assert told == pytest.approx(own, rel=TOLERANCE)
+
+
+@OF_SCRIPTS
+def test_goodput_after_a_kill_is_that_of_its_own_log_or_less_where_nobody_knows_the_step(
+    cluster: Cluster, observation: Observation, tmp_path: Path, script: str, packages: list[str]
+) -> None:
+    job = Stranger(cluster, observation, f"{script.replace('_', '-')}-killed")
+    submitted(job, tmp_path, script, packages)
+    job.survive_a_kill(victim=1)
+    told, own = job.told_goodput(), job.own_goodput()
+    status = observation.job(job.name)["status"]
+    redone = status["goodput"]["stepsRedone"]
+    print(
+        f"{script}, killed: goodput {told:.4f} by its status, {own:.4f} by its own log; {redone} steps redone"
+    )
+    (known,) = [c for c in status["conditions"] if c["type"] == "StepsKnown"]
+    if script in STEP_UNKNOWN:
+        assert known["message"].startswith("steps count from 1 since the last start")
+        assert told <= own * (1 + TOLERANCE)
+    else:
+        assert told == pytest.approx(own, rel=TOLERANCE)
 
 
 @OF_SCRIPTS

@@ -143,24 +143,24 @@ class JobMetrics(Collector):
 
 def job_samples(job: ElasticJob, workers: Sequence[ElasticWorker], now: datetime) -> Iterator[Sample]:
     status, key = job.status, _key(job)
+    finished = status.phase is not None and status.phase.finished
     for phase in JobPhase:
         yield Sample(JOB_PHASE, (*key, phase.value), phase is (status.phase or JobPhase.CREATED))
     for class_ in FAILURES:
         yield Sample(JOB_FAILURES, (*key, class_.value), status.restarts.get(class_.value, 0))
     yield Sample(JOB_RESTARTS, key, sum(status.restarts.values()))
-    yield from _world_samples(key, status.rendezvous or Rendezvous())
+    yield from _world_samples(key, status.rendezvous or Rendezvous(), finished)
     for type_, counts in status.replica_statuses.items():
         yield Sample(JOB_DESIRED_WORKERS, (*key, type_), counts.desired)
         for phase_name in ("pending", "active", "succeeded", "failed", "standby"):
             yield Sample(JOB_WORKERS, (*key, type_, phase_name), getattr(counts, phase_name))
-    finished = status.phase is not None and status.phase.finished
     goodput = goodput_now(job, workers, now)
     until = (status.completion_time or goodput.since) if finished else now
     yield from _goodput_samples(key, goodput, until, finished)
 
 
-def _world_samples(key: Labels, world: Rendezvous) -> Iterator[Sample]:
-    formed = world.phase is RendezvousPhase.FORMED
+def _world_samples(key: Labels, world: Rendezvous, finished: bool) -> Iterator[Sample]:
+    formed = world.phase is RendezvousPhase.FORMED and not finished
     yield Sample(JOB_ROUND, key, world.round)
     if world.resume is not None:
         for tier in Tier:

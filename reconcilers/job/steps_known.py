@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from crds.elasticjob import ElasticJob, JobState
+from crds.elasticjob import ElasticJob, Goodput, JobState
 from crds.elasticworker import ElasticWorker
 from crds.model import Condition, ConditionStatus
 from reconcilers.account.comparable import counts_steps, tells_steps
@@ -22,7 +22,8 @@ NO_STEPS_MESSAGE = (
 )
 FROM_ONE_MESSAGE = (
     "steps count from 1 since the last start: it loaded no checkpoint, or its optimizer keeps no number of "
-    "its steps, as SGD. Goodput takes all earlier steps as trained again; dlr.report_step(step) would tell"
+    "its steps, as SGD. Goodput is at least what it says, since it takes all earlier steps as trained again; "
+    "dlr.report_step(step) would tell"
 )
 PATIENCE_FACTOR = 3
 """So many times `hangTimeoutSeconds` of training without a step: as long as a first step may take."""
@@ -35,7 +36,7 @@ def with_steps_known(
     if tells_steps(job, workers):
         return with_condition(conditions, STEPS_KNOWN, ConditionStatus.TRUE, TOLD, "", now)
     if any(counts_steps(worker.status.agent) for worker in workers):
-        message = FROM_ONE_MESSAGE if _counts_from_one_again(job) else ""
+        message = FROM_ONE_MESSAGE if counts_from_one_again(job.status.goodput) else ""
         return with_condition(conditions, STEPS_KNOWN, ConditionStatus.TRUE, COUNTED, message, now)
     left = seconds_to_notice(job, workers, now)
     if left is None or left > 0:
@@ -58,11 +59,12 @@ def seconds_to_notice(job: ElasticJob, workers: Sequence[ElasticWorker], now: da
     return patience_seconds(job) - seconds_by_state(goodput, now).get(JobState.TRAINING, 0.0)
 
 
-def _counts_from_one_again(job: ElasticJob) -> bool:
-    goodput = job.status.goodput
+def counts_from_one_again(goodput: Goodput | None) -> bool:
+    """Whether nobody knows which step the last start went on with, so that goodput is less than is true."""
     return (
         goodput is not None
         and goodput.latest is not None
+        and goodput.latest.counted is True
         and goodput.latest.first_step == 1
         and goodput.steps_redone > 0
     )

@@ -197,6 +197,17 @@ def test_goodput_is_reckoned_up_to_now_with_what_workers_have_told_since(trouble
     )
 
 
+def test_goodput_of_steps_whose_numbers_nobody_knows_is_said_to_be_the_least(
+    troubled: screen.Snapshot,
+) -> None:
+    account = goodput.account_of(troubled.job, troubled.workers, NOW)
+    assert account is not None and account.latest is not None
+    latest = account.latest.model_copy(update={"counted": True, "first_step": 1})
+    assert goodput.goodput_line(account.model_copy(update={"latest": latest})) == (
+        "at least 68.5% of the time since submission; 27 of 428 trained steps at most are repeats"
+    )
+
+
 def test_account_that_this_version_cannot_read_is_left_out(troubled: screen.Snapshot) -> None:
     troubled.job["status"]["goodput"]["state"] = "Dreaming"
     lines = drawn(troubled, terminal=False)

@@ -128,6 +128,7 @@ def test_time_in_the_current_state_runs_on_until_the_job_ends(scraped: Scraped) 
     assert found["dlr_job_state_seconds_total"][("Training",)] == 105.0
     assert found["dlr_job_goodput_ratio"] == {(): 0.9}
     assert sum(found["dlr_job_state"].values()) == 0, "its time goes to nothing any more"
+    assert (found["dlr_job_world_size"], found["dlr_job_world_workers"]) == ({(): 0}, {(): 0})
 
 
 def test_world_that_is_being_given_up_trains_nobody(scraped: Scraped) -> None:

@@ -1,4 +1,4 @@
-"""examples/digits: the same loss curve, and every sample once an epoch, though it is stopped and the world grows."""
+"""examples/plain: the same loss curve, and every sample once an epoch, though it is stopped and the world grows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "examples/digits/train.py"
+SCRIPT = Path(__file__).parents[2] / "examples/plain/train.py"
 STEPS, SAMPLES = 23, 1437
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 

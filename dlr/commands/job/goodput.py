@@ -12,6 +12,7 @@ from crds.elasticjob import ElasticJob, Goodput
 from crds.elasticworker import ElasticWorker
 from dlr.commands.output import duration, parse_time
 from reconcilers.account.goodput import goodput_now, seconds_by_state
+from reconcilers.job.steps_known import counts_from_one_again
 
 JSON = dict[str, Any]
 
@@ -39,6 +40,8 @@ def goodput_line(account: Goodput) -> str:
     if not account.steps_redone:
         return line
     trained = account.last_step - account.first_step + 1 + account.steps_redone
+    if counts_from_one_again(account):
+        return f"at least {line}; {account.steps_redone} of {trained} trained steps at most are repeats"
     return f"{line}; {account.steps_redone} of {trained} trained steps are repeats"
 
 
