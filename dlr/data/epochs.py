@@ -1,39 +1,15 @@
-"""Data that follows the world: each sample once an epoch, and the same steps, at whatever world size.
-
-    sampler = ElasticDistributedSampler(dataset, global_batch_size=512, micro_batch_size=32)
-    loader = DataLoader(dataset, batch_sampler=sampler, num_workers=4)
-    sampler.load_state_dict(checkpoint["data"])
-
-    while sampler.epoch < epochs:
-        for batch in sampler.global_batches(loader):
-            optimizer.zero_grad()
-            for micro in batch:
-                inputs, targets = micro.data
-                with micro.accumulate(model):
-                    loss = cross_entropy(model(inputs), targets)
-                    (loss * micro.weight).backward()
-            optimizer.step()
-            ...  # now and then, on rank 0: save {"data": sampler.state_dict(), "model": ...}
-
-A step is a slice of the epoch's order, the global batch; the world only decides who computes which part of
-it. So its gradient does not depend on the number of ranks, and a checkpoint needs no more than how many
-samples of which epoch are behind it. docs/data.md tells what is exact, and what is not.
-"""
+"""Epochs cut into global batches, and these into the ranks' parts: the same steps at whatever world size."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-import torch
 import torch.distributed as dist
-from torch import Tensor, nn
-from torch.utils.data import DataLoader, Sampler
-
-__all__ = ["ElasticDistributedSampler", "GlobalBatch", "MicroBatch"]
+from torch import nn
+from torch.utils.data import DataLoader
 
 T = TypeVar("T")
 
@@ -72,14 +48,10 @@ class GlobalBatch(Generic[T]):
         return self.micro_batches
 
 
-class ElasticDistributedSampler(Sampler[list[int]]):
-    """Deals global batches to ranks: the `batch_sampler` of each rank's DataLoader.
+class Epochs:
+    """Where training is in its epochs, and which part of each step is this rank's.
 
-    It yields this rank's micro-batches for the rest of the epoch. Their order is drawn from (seed, epoch)
-    alone, as torch's DistributedSampler draws it for one replica. All ranks give the same arguments, but for
-    `rank`.
-
-    dataset: anything that has a length; `range(n)` will do
+    length: samples of an epoch
     num_replicas, rank: by default those of the process group, which must be there then
     drop_last: leave out an epoch's last global batch if it is short; without it, the batch is dealt as it is
     global_batch_size: samples a step, over all ranks
@@ -90,21 +62,16 @@ class ElasticDistributedSampler(Sampler[list[int]]):
 
     def __init__(
         self,
-        dataset: Sized,
-        num_replicas: int | None = None,
-        rank: int | None = None,
-        shuffle: bool = True,
-        seed: int = 0,
-        drop_last: bool = False,
-        *,
+        length: int,
+        num_replicas: int | None,
+        rank: int | None,
+        drop_last: bool,
         global_batch_size: int,
-        micro_batch_size: int | None = None,
+        micro_batch_size: int | None,
     ) -> None:
-        self.length = len(dataset)
+        self.length = length
         self.num_replicas = dist.get_world_size() if num_replicas is None else num_replicas
         self.rank = dist.get_rank() if rank is None else rank
-        self.shuffle = shuffle
-        self.seed = seed
         self.drop_last = drop_last
         self.global_batch_size = global_batch_size
         self.micro_batch_size = global_batch_size if micro_batch_size is None else micro_batch_size
@@ -136,28 +103,20 @@ class ElasticDistributedSampler(Sampler[list[int]]):
         full, rest = divmod(self._end - self.consumed, self.global_batch_size)
         return full * self._micro_batches_of(self.global_batch_size) + self._micro_batches_of(rest)
 
-    def __iter__(self) -> Iterator[list[int]]:
-        order = self._order()
-        for batch in self._batches():
-            for part in self._parts(batch):
-                yield order[part.start : part.stop].tolist() or [int(order[batch.start])]
-
     def global_batches(self, loader: Iterable[T]) -> Iterator[GlobalBatch[T]]:
-        """The steps in the rest of the epoch, each of which advances this sampler when it has been iterated.
+        """The steps in the rest of the epoch, each of which moves on in the epoch when it has been iterated.
 
-        loader: a DataLoader with this sampler as batch_sampler, or what passes its batches on in order
+        loader: a DataLoader of this rank's micro-batches, or what passes its batches on in order
 
         Raises ValueError if it is another DataLoader.
         """
-        if isinstance(loader, DataLoader) and not (loader.batch_sampler is self and loader.in_order):
-            raise ValueError("the DataLoader needs this sampler as its batch_sampler, and in_order")
-        order = self._order()
+        if isinstance(loader, DataLoader):
+            self._check(loader)
         loaded = iter(loader)
         for batch in self._batches():
             parts = self._parts(batch)
-            indices = [index for part in parts for index in order[part.start : part.stop].tolist()]
             micro_batches = self._step(loaded, parts, len(batch))
-            yield GlobalBatch(indices, micro_batches)
+            yield GlobalBatch([index for part in parts for index in self._indices(part)], micro_batches)
             for _ in micro_batches:
                 pass
 
@@ -175,14 +134,8 @@ class ElasticDistributedSampler(Sampler[list[int]]):
 
     def state_dict(self) -> dict[str, int]:
         """Where training is, as of the last whole step: the same on every rank, whatever a loader has read
-        ahead, and five plain numbers."""
-        return {
-            "epoch": self.epoch,
-            "consumed": self.consumed,
-            "length": self.length,
-            "shuffle": self.shuffle,
-            "seed": self.seed,
-        }
+        ahead, and plain numbers."""
+        return {"epoch": self.epoch, "consumed": self.consumed, **self._drawn_with()}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Go on from `state`; the number of ranks and the batch sizes may be others than they were.
@@ -190,7 +143,7 @@ class ElasticDistributedSampler(Sampler[list[int]]):
         Raises ValueError if it is from within an epoch whose order was another.
         """
         here = self.state_dict()
-        other = [key for key in ("length", "shuffle", "seed") if state[key] != here[key]]
+        other = [key for key in self._drawn_with() if state[key] != here[key]]
         if other and state["consumed"]:
             differences = ", ".join(f"{key} {state[key]} (now {here[key]})" for key in other)
             raise ValueError(
@@ -199,6 +152,18 @@ class ElasticDistributedSampler(Sampler[list[int]]):
             )
         self.epoch = state["epoch"]
         self._move_to(state["consumed"])
+
+    def _drawn_with(self) -> dict[str, int]:
+        """What the order of an epoch depends on, besides its number."""
+        raise NotImplementedError
+
+    def _check(self, loader: DataLoader[Any]) -> None:
+        """Raises ValueError if it does not load this rank's micro-batches in order."""
+        raise NotImplementedError
+
+    def _indices(self, part: range) -> Sequence[int]:
+        """What `GlobalBatch.indices` says of a part of the epoch."""
+        return part
 
     @property
     def _end(self) -> int:
@@ -210,9 +175,6 @@ class ElasticDistributedSampler(Sampler[list[int]]):
         self.consumed = consumed
         if self.consumed >= self._end:
             self.epoch, self.consumed = self.epoch + 1, 0
-
-    def _order(self) -> Tensor:
-        return _order(self.length, self.seed + self.epoch if self.shuffle else None)
 
     def _batches(self) -> Iterator[range]:
         """The global batches in the rest of the epoch, as slices of its order."""
@@ -236,19 +198,14 @@ class ElasticDistributedSampler(Sampler[list[int]]):
             for number in range(self.rank, count, self.num_replicas)
         ]
 
+    def _dealt(self) -> Iterator[range]:
+        """This rank's micro-batches in the rest of the epoch, none of them empty: see `MicroBatch.data`."""
+        for batch in self._batches():
+            for part in self._parts(batch):
+                yield part or batch[:1]
+
     def _step(self, loaded: Iterator[T], parts: list[range], batch_size: int) -> Iterator[MicroBatch[T]]:
         for number, part in enumerate(parts, start=1):
             weight = len(part) * self.num_replicas / batch_size
             yield MicroBatch(next(loaded), weight, last=number == len(parts))
         self.advance()
-
-
-@functools.lru_cache(maxsize=1)
-def _order(length: int, seed: int | None) -> Tensor:
-    """All samples, as an epoch goes through them. Kept, since loader and steps both ask for it; read only.
-
-    As torch.utils.data.DistributedSampler: randperm of a generator seeded with seed + epoch.
-    """
-    if seed is None:
-        return torch.arange(length)
-    return torch.randperm(length, generator=torch.Generator().manual_seed(seed))

@@ -1,0 +1,29 @@
+"""Data that follows the world: each sample once an epoch, and the same steps, at whatever world size.
+
+    sampler = ElasticDistributedSampler(dataset, global_batch_size=512, micro_batch_size=32)
+    loader = DataLoader(dataset, batch_sampler=sampler, num_workers=4)
+    sampler.load_state_dict(checkpoint["data"])
+
+    while sampler.epoch < epochs:
+        for batch in sampler.global_batches(loader):
+            optimizer.zero_grad()
+            for micro in batch:
+                inputs, targets = micro.data
+                with micro.accumulate(model):
+                    loss = cross_entropy(model(inputs), targets)
+                    (loss * micro.weight).backward()
+            optimizer.step()
+            ...  # now and then, on rank 0: save {"data": sampler.state_dict(), "model": ...}
+
+A step is a slice of the epoch's order, the global batch; the world only decides who computes which part of
+it. So its gradient does not depend on the number of ranks, and a checkpoint needs no more than how many
+samples of which epoch are behind it. docs/data.md tells what is exact, and what is not.
+"""
+
+from __future__ import annotations
+
+from dlr.data.epochs import GlobalBatch, MicroBatch
+from dlr.data.sampler import ElasticDistributedSampler
+from dlr.data.stream import ElasticStream
+
+__all__ = ["ElasticDistributedSampler", "ElasticStream", "GlobalBatch", "MicroBatch"]

@@ -1,0 +1,88 @@
+"""How many samples each file has: counted once, by all ranks together, and kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+Read = Callable[[str, int], Iterable[Any]]
+"""The samples of a file, from the one with this number on."""
+
+
+def sizes_of(files: Sequence[str], read: Read, index: Path | None) -> list[int]:
+    """Samples of each file. Every rank calls it: they divide what is not known yet.
+
+    Args:
+        index: a file that keeps what was counted, for later starts; a file whose size in bytes has changed is
+            counted again.
+
+    Raises:
+        ValueError: one of the files is no file that can be read again.
+    """
+    bytes_of = {file: _bytes_of(file) for file in files}
+    rank, ranks = (dist.get_rank(), dist.get_world_size()) if _is_distributed() else (0, 1)
+    known: dict[str, list[int | None]] = _from_rank_0(_known(index) if rank == 0 else {})
+    missing = [file for file in bytes_of if known.get(file, [None])[1:] != [bytes_of[file]]]
+    counted = {file: [sum(1 for _ in read(file, 0)), bytes_of[file]] for file in missing[rank::ranks]}
+    for part in _from_all(counted):
+        known.update(part)
+    if missing and index is not None and rank == 0:
+        _write(index, known)
+    return [int(known[file][0] or 0) for file in files]
+
+
+def _bytes_of(file: str) -> int | None:
+    """None where the operating system does not know, as of a URL."""
+    try:
+        status = Path(file).stat()
+    except OSError:
+        return None
+    if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+        raise ValueError(
+            f"{file} is a pipe or a device: its samples can be neither counted nor read again, so that "
+            "nobody could find the place where another worker stopped"
+        )
+    return status.st_size
+
+
+def _known(index: Path | None) -> dict[str, list[int | None]]:
+    """What an earlier start has counted. A damaged index counts as none, since it can be made again."""
+    if index is None:
+        return {}
+    try:
+        known = json.loads(index.read_text())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return known if isinstance(known, dict) else {}
+
+
+def _write(index: Path, known: dict[str, list[int | None]]) -> None:
+    draft = index.with_name(f".{index.name}.{os.getpid()}")
+    draft.write_text(json.dumps(known))
+    draft.replace(index)
+
+
+def _is_distributed() -> bool:
+    return dist.is_available() and dist.is_initialized()
+
+
+def _from_rank_0(value: Any) -> Any:
+    if not _is_distributed():
+        return value
+    box = [value]
+    dist.broadcast_object_list(box, src=0)
+    return box[0]
+
+
+def _from_all(value: Any) -> list[Any]:
+    if not _is_distributed():
+        return [value]
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values

@@ -1,0 +1,76 @@
+"""Deals the samples of a dataset with a length."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence, Sized
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Sampler
+
+from dlr.data.epochs import Epochs
+
+
+class ElasticDistributedSampler(Epochs, Sampler[list[int]]):
+    """Deals global batches to ranks: the `batch_sampler` of each rank's DataLoader.
+
+    It yields this rank's micro-batches for the rest of the epoch. Their order is drawn from (seed, epoch)
+    alone, as torch's DistributedSampler draws it for one replica. All ranks give the same arguments, but for
+    `rank`.
+
+    dataset: anything that has a length; `range(n)` will do
+    num_replicas, rank: by default those of the process group, which must be there then
+    drop_last: leave out an epoch's last global batch if it is short; without it, the batch is dealt as it is
+    global_batch_size: samples a step, over all ranks
+    micro_batch_size: the most samples that a rank computes at once; by default its whole part of a step
+
+    Raises ValueError if there is no such rank, a size is below 1, or an epoch would be without a step.
+    """
+
+    def __init__(
+        self,
+        dataset: Sized,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+        *,
+        global_batch_size: int,
+        micro_batch_size: int | None = None,
+    ) -> None:
+        super().__init__(len(dataset), num_replicas, rank, drop_last, global_batch_size, micro_batch_size)
+        self.shuffle = shuffle
+        self.seed = seed
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order = self._order()
+        for part in self._dealt():
+            yield order[part.start : part.stop].tolist()
+
+    def _drawn_with(self) -> dict[str, int]:
+        return {"length": self.length, "shuffle": self.shuffle, "seed": self.seed}
+
+    def _check(self, loader: DataLoader[Any]) -> None:
+        if not (loader.batch_sampler is self and loader.in_order):
+            raise ValueError("the DataLoader needs this sampler as its batch_sampler, and in_order")
+
+    def _indices(self, part: range) -> Sequence[int]:
+        indices: list[int] = self._order()[part.start : part.stop].tolist()
+        return indices
+
+    def _order(self) -> Tensor:
+        return _order(self.length, self.seed + self.epoch if self.shuffle else None)
+
+
+@functools.lru_cache(maxsize=1)
+def _order(length: int, seed: int | None) -> Tensor:
+    """All samples, as an epoch goes through them. Kept, since loader and steps both ask for it; read only.
+
+    As torch.utils.data.DistributedSampler: randperm of a generator seeded with seed + epoch.
+    """
+    if seed is None:
+        return torch.arange(length)
+    return torch.randperm(length, generator=torch.Generator().manual_seed(seed))
