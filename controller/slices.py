@@ -1,16 +1,23 @@
-"""Long work in slices, so that the event loop has a turn now and then."""
+"""Long work in slices, or in a thread, so that the event loop has a turn now and then."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import deque
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
 from controller.garbage import collect_lately_made
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 SLICE_SECONDS = 0.01
 """After so much work at a stretch, others have a turn: probes, answers, other reconcilers."""
+LARGE = 200
+"""With so many objects, a decision takes long enough to be computed beside the event loop."""
 
 
 class Slices:
@@ -22,6 +29,13 @@ class Slices:
     async def pause(self) -> None:
         if time.perf_counter() - self._turns.began >= SLICE_SECONDS:
             await self._turns.next()
+
+
+async def computed(size: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """What a pure function gives; a thread computes it if it looks at many objects, `size` of them."""
+    if size < LARGE:
+        return function(*args, **kwargs)
+    return await asyncio.to_thread(function, *args, **kwargs)
 
 
 class _Turns:

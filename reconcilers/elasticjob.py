@@ -8,7 +8,6 @@ decision has overtaken.
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 
 from controller.cache import Cache
@@ -17,6 +16,7 @@ from controller.errors import Forbidden, Invalid
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
 from controller.resources import ELASTICJOBS, Object
+from controller.slices import computed
 from crds.elasticjob import ElasticJob
 from reconcilers.acts import Act, carry_out, tell
 from reconcilers.clock import Clock
@@ -24,8 +24,6 @@ from reconcilers.job.plan import Plan, plan_job
 from reconcilers.job.seen import JobView, Seen
 from reconcilers.pod.options import PodOptions
 
-LARGE = 500
-"""Workers of a job that is planned in a thread: the plan of 10,000 takes a good part of a second."""
 LOOK_AGAIN_SLACK_SECONDS = 0.01
 
 
@@ -55,10 +53,7 @@ class ElasticJobReconciler(Reconciler):
         return Result(None if wait is None else wait + LOOK_AGAIN_SLACK_SECONDS)
 
     async def _plan(self, seen: Seen) -> Plan:
-        now = self._clock.now()
-        if len(seen.workers) < LARGE:
-            return plan_job(seen, now)
-        return await asyncio.to_thread(plan_job, seen, now)
+        return await computed(len(seen.workers), plan_job, seen, self._clock.now())
 
     async def _refusal_of(self, seen: Seen, check: Act) -> str:
         """Makes the check; why the API server does not take it, or nothing."""

@@ -13,6 +13,7 @@ from controller.errors import Forbidden, Invalid, NotFound
 from controller.events import EventRecorder, EventType
 from controller.reconciler import Reconciler, Request, Result
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODES, SCALEPLANS
+from controller.slices import Slices, computed
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.model import validated
@@ -44,8 +45,9 @@ class ScalePlanReconciler(Reconciler):
         if raw is None or raw["metadata"].get("deletionTimestamp") or is_over(raw):
             return Result()
         plan = self._parse_plan.parse(raw)
-        seen = Situation(plan, await self._job_of(plan), self._siblings(plan), *self._surroundings(plan))
-        step = next_step(seen, self._clock.now())
+        workers, nodes = await self._workers_of(plan), self._nodes.list()
+        seen = Situation(plan, await self._job_of(plan), self._siblings(plan), workers, nodes)
+        step = await computed(len(workers) + len(nodes), next_step, seen, self._clock.now())
         if step.counts is not None and seen.job is not None:
             step = await self._write_counts(plan, seen.job, step)
         if step.status is not None:
@@ -72,10 +74,13 @@ class ScalePlanReconciler(Reconciler):
             if raw["metadata"]["uid"] != plan.metadata.uid and not raw["metadata"].get("deletionTimestamp")
         ]
 
-    def _surroundings(self, plan: ScalePlan) -> tuple[list[ElasticWorker], list[Object]]:
+    async def _workers_of(self, plan: ScalePlan) -> list[ElasticWorker]:
         key = f"{plan.metadata.namespace}/{plan.spec.owner_job}"
-        found = self._workers.by_index(BY_JOB, key)
-        return [self._parse_worker.parse(raw) for raw in found], self._nodes.list()
+        workers, slices = [], Slices()
+        for raw in self._workers.by_index(BY_JOB, key):
+            workers.append(self._parse_worker.parse(raw))
+            await slices.pause()
+        return workers
 
     async def _write_counts(self, plan: ScalePlan, job: ElasticJob, step: Step) -> Step:
         """Only if the job is as it was when this was decided: then it has not named another plan since."""

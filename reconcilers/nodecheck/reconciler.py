@@ -7,12 +7,11 @@ step gave and publishes the next, or the verdicts. All of it is decided from the
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any, Protocol
 
 from controller.cache import Cache
 from controller.client import Client
@@ -21,7 +20,7 @@ from controller.errors import AlreadyExists
 from controller.events import EventRecorder, EventType
 from controller.reconciler import Reconciler, Request, Result
 from controller.resources import ELASTICWORKERS, NODECHECKS
-from controller.slices import Slices
+from controller.slices import Slices, computed
 from crds import names
 from crds.elasticjob import ElasticJob, Rendezvous
 from crds.elasticworker import ElasticWorker
@@ -62,14 +61,8 @@ from reconcilers.parallel import in_parallel
 from reconcilers.status_patch import merge_patch
 from reconcilers.world.slots import wanted_slots
 
-MANY_NODES = 100
-"""With so many, a step takes long enough to be computed beside the event loop."""
 SLACK_SECONDS = 0.05
 NO_GPU = "it has no nvidia.com/gpu, which was asked for"
-
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 class Judge(Protocol):
@@ -201,7 +194,7 @@ class NodeCheckReconciler(Reconciler):
     async def _gather(self, turn: _Turn) -> NodeCheckStatus:
         """Wait for the agents of a check of nodes; then the local tests begin with those who are there."""
         workers = await self._view.workers_of(turn.check)
-        missing = await _compute(turn.check, _nodes_without_worker, turn.check, workers)
+        missing = await computed(len(turn.status.nodes), _nodes_without_worker, turn.check, workers)
         await in_parallel(self._create_worker(turn.check, index, node) for index, node in missing)
         _, ended = await self._ended(turn, "agents", ended_gathering)
         if ended is None:
@@ -230,16 +223,20 @@ class NodeCheckReconciler(Reconciler):
     ) -> tuple[Sequence[CheckedNode], Ended | None]:
         """What a step gave, if it is over. Nobody drops out by the word of our cache alone, which may lag."""
         check, overdue = turn.check, self._is_overdue(turn, step)
-        participants = await _compute(check, checked_nodes_of, check, await self._view.workers_of(check))
-        ended = await _compute(check, judge, turn.status, participants, overdue=False)
+        participants = await computed(
+            len(check.status.nodes), checked_nodes_of, check, await self._view.workers_of(check)
+        )
+        ended = await computed(len(check.status.nodes), judge, turn.status, participants, overdue=False)
         if not ended.everybody_answered if ended is not None else overdue:
-            participants = await _compute(check, checked_nodes_of, check, await self._view.workers_now(check))
-            ended = await _compute(check, judge, turn.status, participants, overdue=overdue)
+            participants = await computed(
+                len(check.status.nodes), checked_nodes_of, check, await self._view.workers_now(check)
+            )
+            ended = await computed(len(check.status.nodes), judge, turn.status, participants, overdue=overdue)
         return participants, ended
 
     async def _after(self, turn: _Turn, participants: Sequence[CheckedNode], ended: Ended) -> NodeCheckStatus:
         labels = self._labels(turn.status.nodes)
-        return await _compute(turn.check, self._step_after, turn, participants, ended, labels)
+        return await computed(len(turn.status.nodes), self._step_after, turn, participants, ended, labels)
 
     def _step_after(
         self,
@@ -303,7 +300,7 @@ class NodeCheckReconciler(Reconciler):
             return
         metadata = turn.check.metadata
         status = observed_at(status, metadata.generation)
-        patch = await _compute(turn.check, _status_patch, turn.raw, status)
+        patch = await computed(len(turn.status.nodes), _status_patch, turn.raw, status)
         if not patch:
             return
         body = {"metadata": {"resourceVersion": metadata.resource_version}, "status": patch}
@@ -344,10 +341,3 @@ def _too_many(nodes: int) -> CheckRefusal:
 
 def _status_patch(raw: dict[str, Any], status: NodeCheckStatus) -> dict[str, Any]:
     return merge_patch(raw.get("status", {}), validated(status, check_status.to_wire(status)))
-
-
-async def _compute(check: NodeCheck, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """The function's result; of a check of many nodes, a thread computes it."""
-    if len(check.status.nodes) < MANY_NODES:
-        return function(*args, **kwargs)
-    return await asyncio.to_thread(function, *args, **kwargs)
