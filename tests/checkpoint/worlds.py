@@ -6,19 +6,19 @@ import json
 import multiprocessing
 import os
 import resource
-import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from agent.memory.slot import Mark, Slot
 from tests.checkpoint import training
+from tests.ports import free_port
 
 LIMIT = "TEST_LARGEST_FILE"
 """In the environment: the most bytes that a file may have, as if the storage were full then."""
 
 _forks = multiprocessing.get_context("forkserver")
-_forks.set_forkserver_preload(["tests.checkpoint.training", "dlr.checkpoint.reading"])
+_forks.set_forkserver_preload(["tests.checkpoint.training", "dlr.checkpoint.reading", "torch._dynamo"])
 
 
 class Slots:
@@ -100,8 +100,7 @@ def start(
     environ: Mapping[str, str] | None = None,
 ) -> list[Any]:
     """Start the training script on as many ranks. Without `slots`, there is no agent."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    port = free_port()
     processes = []
     for rank in range(world):
         env = {
