@@ -15,15 +15,19 @@ settings.register_profile("dlr", settings.get_profile("random"), derandomize=Tru
 settings.load_profile("dlr")
 
 LONGEST_FIRST = (
-    *("agent/test_warm_start.py", "agent/test_checks.py", "cli/test_install_against_api_server.py"),
-    *("reconcilers/test_interleavings.py", "agent/test_agent.py", "agent/test_leaving.py"),
-    *("localcluster/test_kubelet.py", "bundle/test_shipped.py", "agent/test_hanging.py"),
-    *("localcluster/test_supervisor.py", "controller/test_against_localcluster.py"),
-    *("conformance/test_restart.py", "conformance/test_clients.py", "checkpoint/test_worlds.py"),
-    *("cli/test_cli_entry.py", "cli/test_interrupts.py", "agent/memory/test_leaving.py"),
+    *("agent/test_warm_start.py", "agent/test_checks.py", "localcluster/test_supervisor.py"),
+    *("cli/test_install_against_api_server.py", "agent/test_agent.py", "agent/test_leaving.py"),
+    *("localcluster/test_kubelet.py", "reconcilers/test_interleavings.py", "agent/test_hanging.py"),
+    *("bundle/test_shipped.py", "healthcheck/test_probe_group.py", "checkpoint/test_worlds.py"),
+    *("cli/test_interrupts.py", "cli/test_cli_entry.py", "agent/memory/test_leaving.py"),
+    *(
+        "controller/test_against_localcluster.py",
+        "conformance/test_restart.py",
+        "conformance/test_clients.py",
+    ),
     *("agent/memory/test_resuming.py", "agent/test_distributed.py", "agent/test_device_fault.py"),
-    *("deploy/test_namespaced_rights.py", "reconcilers/test_against_api_server.py"),
-    *("reconcilers/test_failures_against_api_server.py", "agent/test_report.py", "localcluster/test_shim.py"),
+    *("reconcilers/test_scale.py", "deploy/test_namespaced_rights.py", "agent/test_report.py"),
+    *("reconcilers/test_against_api_server.py", "reconcilers/test_failures_against_api_server.py"),
 )
 """Modules in the order in which they begin: no process is left with a long one at the end."""
 
