@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import resource
 from collections.abc import Mapping
@@ -12,13 +11,11 @@ from typing import Any
 
 from agent.memory.slot import Mark, Slot
 from tests.checkpoint import training
+from tests.forks import forks
 from tests.ports import free_port
 
 LIMIT = "TEST_LARGEST_FILE"
 """In the environment: the most bytes that a file may have, as if the storage were full then."""
-
-_forks = multiprocessing.get_context("forkserver")
-_forks.set_forkserver_preload(["tests.checkpoint.training", "dlr.checkpoint.reading", "torch._dynamo"])
 
 
 class Slots:
@@ -119,7 +116,7 @@ def start(
             file.write_text(json.dumps({"round": round, "slots": slots.paths(rank), "resume": told}))
             env["DLR_CHECKPOINT_FILE"] = str(file)
         arguments_of_rank = [str(folder / "out"), str(folder / "path"), *arguments]
-        process = _forks.Process(target=_train, args=(env, arguments_of_rank, folder / f"err.{round}.{rank}"))
+        process = forks.Process(target=_train, args=(env, arguments_of_rank, folder / f"err.{round}.{rank}"))
         process.start()
         processes.append(process)
     return processes
