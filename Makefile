@@ -21,13 +21,17 @@ unexport PYTHONDONTWRITEBYTECODE
 # The venv's dlr, kubectl and torchrun are the ones that tests and demo find.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: demo test lint types imports unit e2e e2e-all clean
+.PHONY: demo test lint types imports bytecode unit e2e e2e-all clean
 .DELETE_ON_ERROR:
 
 demo: $(READY)
 	python -m e2e.demo
 
-test: lint types imports unit e2e
+# mypy keeps one core busy.
+test: $(READY)
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint types imports bytecode
+	@$(MAKE) --no-print-directory unit
+	@$(MAKE) --no-print-directory e2e
 
 lint: $(READY)
 	ruff check .
@@ -39,16 +43,24 @@ types: $(READY)
 imports: $(READY)
 	lint-imports
 
-# Some at a time, and a module's tests by the same process: they share its cluster. Scenarios mostly wait.
+# The bytecode of the tests and of what they import, once, and not by each of the processes that run them.
+bytecode: $(READY)
+	-pytest tests e2e --collect-only --quiet >/dev/null
+
+# Some at a time, and a module's tests by the same process: they share its cluster. The conftests say which
+# modules begin; xdist would begin with those of many tests, and end with those of one long test.
+PYTEST := pytest -n 3 --dist loadfile --no-loadscope-reorder
+
 unit: $(READY)
-	pytest tests -n 3 --dist loadfile
+	$(PYTEST) tests -m "not slow"
 
 e2e: $(READY)
-	pytest e2e -n 3 --dist loadfile -m "not slow" --durations=10
+	$(PYTEST) e2e -m "not slow" --durations=10
 
 # What is left out above to keep `make test` under 20 minutes on 2 cores.
 e2e-all: $(READY)
-	pytest e2e -n 3 --dist loadfile --durations=10
+	$(PYTEST) tests -m slow
+	$(PYTEST) e2e --durations=10
 
 $(READY): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "dlr needs Python 3.11 or newer, and found none on PATH; install one, or name it with PYTHON=/path/to/python3." >&2; exit 1; }

@@ -60,7 +60,7 @@ def idle(
         "name": "main",
         "image": cluster.image,
         "imagePullPolicy": "IfNotPresent",
-        "command": ["dlr", "run", "--no-python", "sleep", "3600"],
+        "command": ["dlr", "run", "--no-warm-start", "--no-python", "sleep", "3600"],  # nothing imports torch
         "resources": jobs.TRAINING_RESOURCES,
     }
     template = {"spec": {"restartPolicy": "Never", "containers": [container]}}

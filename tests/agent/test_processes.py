@@ -110,7 +110,7 @@ def test_grace_is_not_waited_out_when_all_have_ended(tmp_path: Path) -> None:
     _, running = start(tmp_path, "", "")
     started_at = time.monotonic()
     running.stop(signal.SIGTERM, 30)
-    assert time.monotonic() - started_at < 15
+    assert time.monotonic() - started_at < 25
     running.join(5)
 
 
@@ -118,7 +118,7 @@ def test_what_ignores_the_signal_is_killed_after_the_grace(tmp_path: Path) -> No
     _, running = start(tmp_path, STUBBORN, "")
     started_at = time.monotonic()
     running.stop(signal.SIGTERM, 0.5)
-    assert 0.5 <= time.monotonic() - started_at < 15
+    assert 0.5 <= time.monotonic() - started_at < 25
     assert running.collect_exits() == {}
     assert running.all_exited
     running.join(5)
@@ -129,7 +129,7 @@ def test_grace_is_cut_when_the_next_world_waits(tmp_path: Path) -> None:
     wake = os.eventfd(1)
     started_at = time.monotonic()
     running.stop(signal.SIGTERM, 30, wake_fd=wake, hurry_after_seconds=lambda: 0.5)
-    assert 0.5 <= time.monotonic() - started_at < 15
+    assert 0.5 <= time.monotonic() - started_at < 25
     os.close(wake)
     running.join(5)
 

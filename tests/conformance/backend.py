@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -17,6 +16,8 @@ from pathlib import Path
 
 import kubernetes.client
 import kubernetes.config
+
+from tests.ports import free_port
 
 START_TIMEOUT_SECONDS = 30.0
 STOP_TIMEOUT_SECONDS = 60.0
@@ -134,10 +135,4 @@ class Backend:
     @property
     def patience_seconds(self) -> float:
         """How long a controller may take; a real one finds new kinds only every half minute."""
-        return 10.0 if self.embedded else 90.0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+        return 60.0 if self.embedded else 90.0

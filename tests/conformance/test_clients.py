@@ -34,7 +34,7 @@ from .resources import WIDGETS
 JSON = dict[str, Any]
 
 CUSTOM = {"group": WIDGETS.group, "version": WIDGETS.version, "plural": WIDGETS.plural}
-DEADLINE_SECONDS = 60.0
+DEADLINE_SECONDS = 60
 
 
 @pytest.fixture

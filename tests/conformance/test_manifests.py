@@ -22,7 +22,7 @@ OTHERS = ("monitoring.coreos.com/", "kustomize.config.k8s.io/")
 def documents() -> Iterator[Any]:
     for folder in FOLDERS:
         for path in sorted((PROJECT / folder).rglob("*.yaml")):
-            for document in filter(None, yaml.safe_load_all(path.read_text())):
+            for document in filter(None, yaml.load_all(path.read_text(), yaml.CSafeLoader)):
                 if not document["apiVersion"].startswith(OTHERS):
                     yield pytest.param(document, id=f"{document['kind']}-{document['metadata']['name']}")
 

@@ -92,7 +92,7 @@ async def test_a_watch_ends_at_its_time_out(api: Api, make: Maker) -> None:
     async with api.watch(WIDGETS, make.namespace, timeoutSeconds="1") as watch:
         events = await watch.rest()
     assert seen(events) == [("ADDED", "w")]
-    assert 0.8 < time.monotonic() - started < 5
+    assert 0.8 < time.monotonic() - started < 30
 
 
 async def test_the_stream_is_json_lines(api: Api, make: Maker) -> None:

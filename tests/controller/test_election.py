@@ -240,7 +240,7 @@ LIVES = st.lists(st.tuples(st.floats(0, 20), st.floats(0, 50), st.sampled_from([
 
 
 @given(weather=st.lists(PHASES, min_size=3, max_size=3), lives=st.lists(LIVES, min_size=3, max_size=3))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_never_two_leaders_at_once_whatever_the_network_does(weather, lives):
     """Three candidates on changing networks: requests hang, arrive late, lose their answers. Processes come
     and go.

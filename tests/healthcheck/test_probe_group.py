@@ -1,7 +1,5 @@
 """Allgathers of real processes over Gloo: what they measure, and who is named when one does not come."""
 
-import socket
-
 import pytest
 import torch
 import torch.distributed as dist
@@ -11,6 +9,7 @@ from crds.protocol import ProbeEnding
 from healthcheck.measurements import Metric
 from healthcheck.probes.allgather import AllGather
 from healthcheck.probes.runner import Probe, run, run_together
+from tests.ports import free_port
 
 PAIR_METRICS = {Metric.PAIR_ALGORITHM_GBPS, Metric.PAIR_BUS_GBPS, Metric.PAIR_LATENCY_US}
 
@@ -22,9 +21,7 @@ def member(rank: int, port: int, *arguments: str) -> Probe:
 
 @pytest.fixture
 def port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
+    return free_port()
 
 
 def test_a_pair_agrees_on_its_figures(port: int) -> None:

@@ -274,7 +274,7 @@ async def test_deletion_gives_the_grace_and_no_more(seen: Observer, name: str) -
     began = time.monotonic()
     await seen.delete(name)
     await seen.until_gone(name)
-    assert 0.9 < time.monotonic() - began < 10
+    assert 0.9 < time.monotonic() - began < 25  # the default would be 30
     assert await until_none_living(name) == []
 
 

@@ -172,7 +172,7 @@ INDICES = st.frozensets(st.integers(0, 7))
 
 
 @given(situations(), published_worlds(), st.floats(0, 100))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_without_checks_every_decision_is_as_it_was(
     situation: tuple[list[Participant], Bounds], published: Rendezvous, seconds: float
 ) -> None:
@@ -190,7 +190,7 @@ def test_without_checks_every_decision_is_as_it_was(
     st.one_of(st.none(), st.just([]), st.lists(st.integers(0, 7), min_size=1)),
     st.floats(0, 100),
 )
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_no_world_is_formed_during_a_check_and_none_with_the_unchecked_or_faulty(
     situation: tuple[list[Participant], Bounds],
     published: Rendezvous,
@@ -325,7 +325,7 @@ def test_stragglers_are_left_out_and_taken_in_again() -> None:
     st.sampled_from(["Healthy", "Inconclusive", "Straggler", "Failed"]),
     st.integers(0, 2),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 def test_whatever_happens_worlds_are_of_checked_workers_and_training_goes_on_in_the_end(
     replicas: int,
     story: list[tuple[str, int, str, dict[int, str]]],

@@ -125,7 +125,7 @@ def test_what_was_removed_at_the_end_is_forgotten_when_it_is_gone() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 60), st.floats(0, 1)), min_size=20, max_size=60))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_indices_stay_bounded_over_any_number_of_removals_and_growths(story: list[tuple[int, float]]) -> None:
     slots, replicas, most = Slots(), 8, 8
     for count, share in story:
@@ -149,7 +149,7 @@ STEPS = st.one_of(
 
 
 @given(st.lists(STEPS, max_size=12))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 def test_no_slot_but_a_source_ever_gives_way_to_a_target(story: list[tuple[str, object]]) -> None:
     """Invariants: `replicas` wanted; targets are others; sources are wanted; done moves change nothing else."""
     slots, replicas = Slots(), 4

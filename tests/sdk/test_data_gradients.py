@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
 from dlr.data import ElasticDistributedSampler
+from tests.forks import METHOD
 
 EPOCHS = 2
 WORLDS = (1, 3, 4)
@@ -135,8 +136,11 @@ def train(rank: int, world: int, group: dist.ProcessGroup) -> tuple[list[float],
 
 
 def test_ddp_trains_the_same_model_at_every_world_size(tmp_path: Path) -> None:
-    torch.multiprocessing.spawn(
-        rank_of_several_worlds, (str(tmp_path / "store"), tmp_path), nprocs=max(WORLDS)
+    torch.multiprocessing.start_processes(
+        rank_of_several_worlds,
+        (str(tmp_path / "store"), tmp_path),
+        nprocs=max(WORLDS),
+        start_method=METHOD,
     )
     losses, model = alone(EPOCHS)
     for world in WORLDS:

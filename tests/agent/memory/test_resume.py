@@ -186,7 +186,7 @@ def test_10_000_agents_are_decided_upon_at_once() -> None:
     ]
     began_at = time.monotonic()
     assert decide(members) == Plan(size)
-    assert time.monotonic() - began_at < 5
+    assert time.monotonic() - began_at < 30
 
 
 def test_a_world_whose_ranks_have_moved_comes_from_storage() -> None:
