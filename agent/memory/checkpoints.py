@@ -379,7 +379,7 @@ class CheckpointMemory:
             taken = [*(slot for slots in self._own for slot in slots), *self._incoming.slots]
             target = None
             if self._own:  # else the next round is being agreed upon
-                target = slot_for_replica((p for p in self._pool.slots if p not in taken), mark.rank)
+                target = slot_for_replica((p for p in self._pool.slots if p not in taken), mark)
             if target is None:
                 return False
             self._incoming.take(target)
