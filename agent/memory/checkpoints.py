@@ -320,7 +320,11 @@ class CheckpointMemory:
     def own_marks(self) -> list[Mark] | None:
         """The newest checkpoint in memory, of each local rank; None if one has none, or no process runs."""
         with self._lock:
-            own, held = self._own, dict(self._pool.held())
+            own = self._own
+        return self._newest_of(own)
+
+    def _newest_of(self, own: Sequence[Sequence[Slot]]) -> list[Mark] | None:
+        held = dict(self._pool.held())
         marks = [max((held[slot] for slot in slots if slot in held), default=None) for slots in own]
         found = [mark for mark in marks if mark is not None]
         return found if found and len(found) == len(marks) else None
@@ -380,7 +384,10 @@ class CheckpointMemory:
             taken = [*(slot for slots in self._own for slot in slots), *self._incoming.slots]
             target = None
             if self._own:  # else the next round is being agreed upon
-                target = slot_for_replica((p for p in self._pool.slots if p not in taken), mark.rank)
+                free = (slot for slot in self._pool.slots if slot not in taken)
+                kept = min(self._newest_of(self._own) or (), default=None)
+                resumed = kept is not None and (kept.round, kept.step) >= (mark.round, mark.step)
+                target = slot_for_replica(free, mark, has_resumed=resumed)
             if target is None:
                 return False
             self._incoming.take(target)

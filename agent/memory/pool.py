@@ -142,24 +142,28 @@ def assign(slots: Iterable[Slot], resumed: Sequence[Slot | None]) -> list[list[S
     return given
 
 
-def slot_for_replica(slots: Iterable[Slot], rank: int) -> Slot | None:
-    """Where a replica of `rank` is to be written: into the oldest that is not the newest of its rank.
+def slot_for_replica(slots: Iterable[Slot], wanted: Mark, *, has_resumed: bool) -> Slot | None:
+    """Where a replica is to be written: into the oldest slot that is not the newest of its rank.
 
     Args:
         slots: that no process writes into, and that are not being written.
+        wanted: what the replica is of.
+        has_resumed: the processes here have kept the step themselves, so that what this world went on from is
+            hardly needed any more.
     """
     newest: dict[int, Mark] = {}
     candidates = oldest_first(slots)
     for each in candidates:
         if (mark := each.mark) is not None:
             newest[mark.rank] = max(mark, newest.get(mark.rank, mark))
-    round_ = max((mark.round for mark in newest.values()), default=0)
     for each in candidates:
         mark = each.mark
         if mark is None or mark != newest[mark.rank]:
             return each
     # As many ranks as slots: those of worlds that have ended give way.
-    return next((each for each in candidates if (m := each.mark) and m.round < round_), None)
+    if not has_resumed:
+        return None
+    return next((each for each in candidates if (m := each.mark) and m.round < wanted.round), None)
 
 
 def _age(mark: Mark | None) -> tuple[int, int]:

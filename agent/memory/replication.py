@@ -1,8 +1,12 @@
 """Has a peer hold what our processes keep: in the background, and only the newest.
 
 Which agent the peer is follows from the world (`agent.memory.peers`), so it changes with it. It is offered
-what was committed, and fetches it at its own pace (`agent.memory.checkpoints`). Of those that come
-meanwhile, the newest is offered next. Training takes no part, and nothing of this is written to the cluster.
+what was committed, and fetches it at its own pace (`agent.memory.checkpoints`). Meanwhile newer ones may
+come; of these the newest is offered next. Training takes no part, and nothing of this is written to the
+cluster.
+
+A process overwrites a slot with its next but one or two. So where a copy takes longer than two intervals,
+there are no replicas; `every="auto"` chooses intervals that are many times as long.
 """
 
 from __future__ import annotations

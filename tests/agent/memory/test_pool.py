@@ -93,13 +93,18 @@ def test_a_rank_writes_beside_what_it_resumes_from_and_over_the_oldest() -> None
 
 def test_a_replica_never_takes_the_newest_of_its_rank() -> None:
     older, newer = slots(mark(5, rank=2), mark(6, rank=2))
-    assert slot_for_replica([older, newer], 2) is older
-    assert slot_for_replica([newer], 2) is None
+    wanted = mark(7, rank=2)
+    assert slot_for_replica([older, newer], wanted, has_resumed=True) is older
+    assert slot_for_replica([newer], wanted, has_resumed=True) is None
 
 
 def test_a_replica_of_another_world_gives_way() -> None:
     gone, here = slots(mark(9, rank=3, round_=1), mark(1, rank=2, round_=2))
-    assert slot_for_replica([gone, here], 2) is gone
+    assert slot_for_replica([gone, here], mark(2, rank=2, round_=2), has_resumed=True) is gone
+    gone, gone_too = slots(mark(9, rank=0, round_=1), mark(9, rank=1, round_=1))
+    wanted = mark(12, rank=2, round_=2)
+    assert slot_for_replica([gone, gone_too], wanted, has_resumed=True) is gone
+    assert slot_for_replica([gone, gone_too], wanted, has_resumed=False) is None
 
 
 MARKS = st.one_of(
@@ -110,8 +115,8 @@ MARKS = st.one_of(
 @given(st.lists(MARKS, max_size=6), st.integers(0, 2))
 def test_the_newest_of_each_rank_of_the_newest_round_is_kept(marks: list[Mark | None], rank: int) -> None:
     pooled = slots(*marks)
-    target = slot_for_replica(pooled, rank)
+    round_ = 2
+    target = slot_for_replica(pooled, mark(5, rank=rank, round_=round_), has_resumed=True)
     found = [m for m in marks if m is not None]
-    round_ = max((m.round for m in found), default=0)
     if target is not None and target.mark is not None and target.mark.round == round_:
         assert target.mark != max(m for m in found if m.rank == target.mark.rank)
