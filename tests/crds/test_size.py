@@ -42,6 +42,7 @@ CONDITIONS = (
     ("NodesChecked", "Unknown", "Checking"),
     ("Reconciled", "True", "Reconciled"),
     ("StepsKnown", "True", "Counted"),
+    ("CheckpointsFailing", "True", "StorageFails"),
     ("PodsAccepted", "False", "PodInvalid"),
     ("WorkersStarted", "False", "ImagePullBackOff"),
     ("TemplateApplied", "False", "WaitsForNextPods"),
