@@ -124,6 +124,8 @@ class Contender:
     """Called before parameters change."""
     settle: Callable[[], object] = nothing
     """Waits for what goes on in the background, after a turn: not timed."""
+    end: Callable[[], object] = nothing
+    """Leaves nothing behind."""
     blocked: list[float] = field(default_factory=list)
     """Seconds of each turn."""
     turns: list[float] = field(default_factory=list)
@@ -202,7 +204,7 @@ def dlrover(training: Training, installed: str) -> Contender:
         config.step = number
         handler.save_state_dict({**training.state(), shm.DLROVER_CKPT_CONFIG_KEY: config})
 
-    return Contender(save)
+    return Contender(save, end=handler.unlink)
 
 
 def lm_resiliency(training: Training, installed: str, folder: Path) -> Contender:
@@ -213,7 +215,9 @@ def lm_resiliency(training: Training, installed: str, folder: Path) -> Contender
         interval=1, disk_flush_interval=0, disk_folder=str(folder / "lm"), run_id="benchmark"
     )
     manager = checkpointing.InMemoryCheckpointManager(config)
-    return Contender(lambda number: manager.save_tensors(training.tensors(), number), manager.maybe_wait)
+    return Contender(
+        lambda number: manager.save_tensors(training.tensors(), number), manager.maybe_wait, end=manager.close
+    )
 
 
 @contextmanager
@@ -264,6 +268,8 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
             for contender in contenders.values():
                 contender.turn(training, number)
         load_seconds, copy_seconds = restored(training, slots)
+        for contender in contenders.values():
+            contender.end()
     return {
         "blocked": {name: [s / gigabytes for s in found.blocked] for name, found in contenders.items()},
         "turns": {name: [s / gigabytes for s in found.turns] for name, found in contenders.items()},
