@@ -4,12 +4,13 @@
         [--document docs/checkpoints.md]
 
 All train the same model with the same optimizer, in turn, some steps each with one save among them, and one
-of them without any. Two figures come of it:
+of them without any. Three figures come of it:
 
     blocked   how long the calls of a save keep the training thread: the save itself, and the wait before the
               next optimizer's step
-    slower    how much longer the steps take than those without a save: what goes on in the background counts
-              too, as it takes memory bandwidth and the interpreter's lock
+    CPU       how much more CPU time the training thread takes for the rest of the steps, since what goes on
+              in the background takes caches and memory bandwidth; a busy machine disturbs this less
+    slower    how much longer the steps take, by the clock, than those without a save: all of it
 
 FOLDERs are where the others were installed:
 `pip install --no-deps --target FOLDER dlrover pympler deprecated psutil` and
@@ -78,21 +79,15 @@ class Training:
         self.model(self._batch).square().mean().backward()
         return time.perf_counter() - began
 
-    def step(self, wait: Callable[[], object]) -> float:
+    def step(self, wait: Callable[[], object]) -> None:
         """Train a step.
 
         Args:
             wait: called before parameters change.
-
-        Returns:
-            the seconds that it took.
         """
         self._pass()
-        began = time.perf_counter()
         wait()
-        blocked = time.perf_counter() - began
         self.optimizer.step()
-        return blocked
 
     def tensors(self) -> list[Tensor]:
         """The live tensors of the model and the optimizer."""
@@ -101,6 +96,22 @@ class Training:
 
     def state(self) -> dict[str, Any]:
         return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+
+
+class Stopwatch:
+    """What calls take: by the clock, and of the CPU in this thread."""
+
+    def __init__(self) -> None:
+        self.seconds = self.cpu = 0.0
+
+    def around(self, call: Callable[..., object]) -> Callable[..., None]:
+        def timed(*arguments: object) -> None:
+            began, began_cpu = time.perf_counter(), time.thread_time()
+            call(*arguments)
+            self.seconds += time.perf_counter() - began
+            self.cpu += time.thread_time() - began_cpu
+
+        return timed
 
 
 @dataclass
@@ -113,21 +124,25 @@ class Contender:
     """Called before parameters change."""
     settle: Callable[[], object] = nothing
     """Waits for what goes on in the background, after a turn: not timed."""
+    end: Callable[[], object] = nothing
+    """Leaves nothing behind."""
     blocked: list[float] = field(default_factory=list)
     """Seconds of each turn."""
     turns: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+    """Of the training thread, but for what it does in the calls of a save."""
 
     def turn(self, training: Training, number: int) -> None:
         """Train some steps with a save after the first."""
-        began, blocked = time.perf_counter(), 0.0
+        calls = Stopwatch()
+        began, began_cpu = time.perf_counter(), time.thread_time()
         for index in range(STEPS):
-            blocked += training.step(self.wait if index else nothing)
+            training.step(calls.around(self.wait))
             if index == 0:
-                saving = time.perf_counter()
-                self.save(number)
-                blocked += time.perf_counter() - saving
+                calls.around(self.save)(number)
         self.turns.append(time.perf_counter() - began)
-        self.blocked.append(blocked)
+        self.cpu.append(time.thread_time() - began_cpu - calls.cpu)
+        self.blocked.append(calls.seconds)
         self.settle()
 
 
@@ -189,7 +204,7 @@ def dlrover(training: Training, installed: str) -> Contender:
         config.step = number
         handler.save_state_dict({**training.state(), shm.DLROVER_CKPT_CONFIG_KEY: config})
 
-    return Contender(save)
+    return Contender(save, end=handler.unlink)
 
 
 def lm_resiliency(training: Training, installed: str, folder: Path) -> Contender:
@@ -200,7 +215,9 @@ def lm_resiliency(training: Training, installed: str, folder: Path) -> Contender
         interval=1, disk_flush_interval=0, disk_folder=str(folder / "lm"), run_id="benchmark"
     )
     manager = checkpointing.InMemoryCheckpointManager(config)
-    return Contender(lambda number: manager.save_tensors(training.tensors(), number), manager.maybe_wait)
+    return Contender(
+        lambda number: manager.save_tensors(training.tensors(), number), manager.maybe_wait, end=manager.close
+    )
 
 
 @contextmanager
@@ -251,9 +268,12 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
             for contender in contenders.values():
                 contender.turn(training, number)
         load_seconds, copy_seconds = restored(training, slots)
+        for contender in contenders.values():
+            contender.end()
     return {
         "blocked": {name: [s / gigabytes for s in found.blocked] for name, found in contenders.items()},
         "turns": {name: [s / gigabytes for s in found.turns] for name, found in contenders.items()},
+        "cpu": {name: [s / gigabytes for s in found.cpu] for name, found in contenders.items()},
         "pass": training.pass_seconds / gigabytes,
         "load": load_seconds / gigabytes,
         "copy": copy_seconds / gigabytes,
@@ -267,7 +287,7 @@ def table(found: dict[str, Any], gigabytes: float) -> str:
         f"{gigabytes:g} GB of model and AdamW, forward and backward {found['pass']:.2f} s a GB, "
         f"a load of {os.getloadavg()[0]:.0f}; seconds a GB and save, of {len(plain)} saves after the first:",
         "",
-        "| | blocked, first save | later, median | least | loop slower by, median | least |",
+        "| | blocked, first save | later, median | least | more CPU, median | slower, median |",
         "|---|--:|--:|--:|--:|--:|",
     ]
     for name, (first, *later) in found["blocked"].items():
@@ -275,7 +295,8 @@ def table(found: dict[str, Any], gigabytes: float) -> str:
         if name != PLAIN:
             rows.append(
                 f"| {name} | {first:.3f} | {median(later):.3f} | {min(later):.3f} "
-                f"| {median(turns) - median(plain):.3f} | {min(turns) - min(plain):.3f} |"
+                f"| {median(found['cpu'][name][1:]) - median(found['cpu'][PLAIN][1:]):.3f} "
+                f"| {median(turns) - median(plain):.3f} |"
             )
     spread = sorted(plain)[len(plain) * 3 // 4] - sorted(plain)[len(plain) // 4]
     rows += [

@@ -59,9 +59,13 @@ class Heavy(Dlr):
         return manifest
 
 
-def strike(contender: Heavy, kills: int, deadline_seconds: float) -> list[tuple[float, float, int]]:
-    """Of each kill: seconds to the next step of all ranks, of those the slowest `load`, and steps redone."""
-    found: list[tuple[float, float, int]] = []
+Found = tuple[float, float, float, int]
+"""Of a kill: seconds to the next step of all ranks, of those until the scripts of all run again, and of the
+slowest `load`; and steps redone."""
+
+
+def strike(contender: Heavy, kills: int, deadline_seconds: float) -> list[Found]:
+    found: list[Found] = []
     with tempfile.TemporaryDirectory(prefix="recovery-") as directory:
         events = Path(directory)
         contender.start(events)
@@ -81,8 +85,10 @@ def strike(contender: Heavy, kills: int, deadline_seconds: float) -> list[tuple[
                 loads = [line for rank in range(WORLD_SIZE) for line in loads_of(events, rank, after[0])]
                 resumed = int(loads[0][1])
                 last = last_step(events, world)
-                found.append((after[1] - struck_at, max(float(line[2]) for line in loads), last - resumed))
-                print(f"{found[-1][0]:.2f} s, of which load {found[-1][1]:.2f}; {found[-1][2]} steps redone")
+                began = max(start.began for start in timeline.starts(after[0])) - struck_at
+                load = max(float(line[2]) for line in loads)
+                found.append((after[1] - struck_at, began, load, last - resumed))
+                print("{:.2f} s, scripts after {:.2f}, load {:.2f}; {} steps redone".format(*found[-1]))
         finally:
             contender.stop()
     return found
@@ -134,10 +140,8 @@ def dlrover_copy(gigabytes: float, installed: str) -> float:
     return min(found)
 
 
-def table(
-    gigabytes: float, found: list[tuple[float, float, int]], copy: tuple[float, float], theirs: float | None
-) -> str:
-    seconds, loads, redone = zip(*found, strict=True)
+def table(gigabytes: float, found: list[Found], copy: tuple[float, float], theirs: float | None) -> str:
+    seconds, begins, loads, redone = zip(*found, strict=True)
     bar = FIXED_SECONDS + 2 * copy[0]
     rows = [
         f"{date.today()}, {platform.machine()}, {os.cpu_count()} cores for ranks, agents and the cluster, "
@@ -147,6 +151,7 @@ def table(
         "| | median | least | most |",
         "|---|--:|--:|--:|",
         row("kill to the next step of both ranks", seconds),
+        row("of it until both scripts run again", begins),
         row("of it `load`, verified, the slower rank's", loads),
         row("steps redone", redone),
         "",

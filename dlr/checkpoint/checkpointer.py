@@ -149,8 +149,8 @@ class Checkpointer:
     def wait(self) -> None:
         """Wait until what is being saved may change: call it right before the optimizer's step.
 
-        On a GPU its stream waits, not this process. Each optimizer's step does it too, so a call that was
-        forgotten costs no checkpoint.
+        For what is on a GPU its stream waits, not this process. Each optimizer's step does it too, so a call
+        that was forgotten costs no checkpoint.
         """
         if self._memory is not None:
             self._memory.wait()

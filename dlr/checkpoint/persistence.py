@@ -43,6 +43,8 @@ class Persistence:
         self._saver = Saver()
         self._private: Writer | None = None
         self._under_way: tuple[int, threading.Event] | None = None
+        self._skipped = False
+        """Whether a step was skipped since that one began."""
 
     def prepare(self) -> None:
         """Start the saver, which takes seconds, before it is needed."""
@@ -59,6 +61,7 @@ class Persistence:
             "if that happens often, raise persist_every"
         )
         logger.warning("%s", sentence)
+        self._skipped = True
         self._trouble.tell(CheckpointTrouble.SKIPPED, sentence)
         _start_thread(self._give_up, step, f"it still saves step {earlier}")
         return False
@@ -83,7 +86,7 @@ class Persistence:
 
         def begin(slot: Slot, summed: Future[None], release: Callable[[], None]) -> None:
             done = threading.Event()
-            self._under_way = mark.step, done
+            self._under_way, self._skipped = (mark.step, done), False
             if not _start_thread(self._run, self._request(mark, slot), summed, release, done):
                 release()
                 done.set()
@@ -133,7 +136,9 @@ class Persistence:
             error = self._saver.save(request, release) if failed is None else str(failed)
             if error is None:
                 dlr.checkpoint_saved(request.step)
-                self._trouble.works(CheckpointTrouble.STORAGE, CheckpointTrouble.SKIPPED)
+                self._trouble.works(CheckpointTrouble.STORAGE)
+                if not self._skipped:
+                    self._trouble.works(CheckpointTrouble.SKIPPED)
             else:
                 sentence = (
                     f"step {request.step} is not saved to {self._path}: {error}; the next save tries again"

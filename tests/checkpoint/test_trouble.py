@@ -158,3 +158,15 @@ def test_what_others_of_the_same_start_write_is_not_cleared_away(tmp_path: Path)
         (tmp_path / name).mkdir()
     storage.clear(tmp_path, 5, "a")
     assert {path.name for path in tmp_path.iterdir()} == {".step-5.a", ".step-6.a", "step-3", ".other"}
+
+
+def test_a_skipped_save_is_told_until_one_that_began_later_is_there(tmp_path: Path, record: Path) -> None:
+    persistence = Persistence(tmp_path / "run", Surroundings(0, 1, "", "a"), None, Trouble())
+    persistence.save(Mark(1, 1, 0, 1), capture(state(1)))
+    assert not persistence.is_free(2), "the saver takes a second to start"
+    persistence.finish()
+    assert "step 2 is not saved to " in told(record)["SaveSkipped"]
+    persistence.save(Mark(1, 3, 0, 1), capture(state(3)))
+    persistence.finish()
+    assert not any(told(record).values())
+    persistence.close()
