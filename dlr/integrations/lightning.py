@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from torch.utils.data import DataLoader, IterableDataset
 
 from dlr.checkpoint import Checkpointer
 
@@ -62,9 +63,11 @@ class MemoryCheckpoint(Callback):
                 progress.current.completed = done - 1  # as it is in `on_train_batch_end`
         loader.reset()
         for it in loader.flattened:
-            if hasattr(it.sampler, "set_epoch"):
-                it.sampler.set_epoch(loop.epoch_progress.current.processed)
-            vars(it)["batch_sampler"] = _Rest(it.batch_sampler, done)  # DataLoader refuses to have it set
+            if isinstance(it, DataLoader) and not isinstance(it.dataset, IterableDataset):
+                if hasattr(it.sampler, "set_epoch"):
+                    it.sampler.set_epoch(loop.epoch_progress.current.processed)
+                name = "sampler" if it.batch_sampler is None else "batch_sampler"
+                vars(it)[name] = _Rest(getattr(it, name), done)  # DataLoader refuses to have it set
         torch.set_rng_state(self._state["order"])
         iter(loop._data_fetcher)
 

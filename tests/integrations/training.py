@@ -116,6 +116,7 @@ def with_lightning(arguments: list[str]) -> None:
         accelerator="cpu",
         strategy="ddp",
         devices=size,
+        num_nodes=int(os.environ["WORLD_SIZE"]) // size,
         max_epochs=EPOCHS,
         accumulate_grad_batches=args.accumulate,
         callbacks=[
