@@ -134,6 +134,12 @@ class Writer:
         """What has changed before `wait`, though it seemed to be settled."""
         self._reserved: set[Slot] = set()
         """Not to be written into, since they are to be read."""
+        self._background.submit(self._map_pages)
+
+    def _map_pages(self) -> None:
+        """Before the first save, which would take several times as long to do it."""
+        for slot in self._slots:
+            slot.map_pages()
 
     def save(self, mark: Mark, captured: Captured, then: Then | None = None) -> None:
         """Begin to copy a state into a slot. What is settled in it stays as it is until `wait`.
