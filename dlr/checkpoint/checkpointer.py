@@ -96,8 +96,8 @@ class Checkpointer:
         """That it does not rise."""
         to_storage = self._here.job or persist_every is not None
         self._prepare_at = time.monotonic() + PREPARE_SECONDS if to_storage else math.inf
-        self._hook = register_optimizer_step_pre_hook(lambda *_: self.wait())
         self._pid = os.getpid()
+        self._hook = register_optimizer_step_pre_hook(self._before_step)
         atexit.register(self._at_exit)
         leaving.take_part("memory" if slots else "storage")
         tell_storage(self._here, self._path, keep)
@@ -293,6 +293,11 @@ class Checkpointer:
         with suppress(OSError):  # that it left would look like a failure
             self.close()
         leaving.leave()
+
+    def _before_step(self, *_: object) -> None:
+        """Before each optimizer's step; a fork of this process has no thread that copies."""
+        if os.getpid() == self._pid:
+            self.wait()
 
     def _at_exit(self) -> None:
         """At the end of the script; a process that failed leaves the rest to its saver."""
