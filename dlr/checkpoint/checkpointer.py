@@ -225,19 +225,21 @@ class Checkpointer:
         mark = Mark(self._here.round, step, self._here.rank, self._here.world_size)
         try:
             captured = capture(self.state)
-            self._trouble.works(CheckpointTrouble.STATE)
             if self._memory is not None:
                 try:
                     self._memory.save(mark, captured, self._storage.then(mark) if to_storage else None)
-                    self._trouble.works(CheckpointTrouble.SLOT)
+                    self._trouble.works(CheckpointTrouble.STATE, CheckpointTrouble.SLOT)
                     return True
                 except (TooSmallError, RuntimeError) as error:
                     self._give_up_memory(error, captured)
             if to_storage:
                 self._storage.save(mark, captured)
+                self._trouble.works(CheckpointTrouble.STATE)
                 return True
         except Exception as error:  # a state_dict may raise anything, and training goes on
             self._not_saved(f"step {step} is not saved: {type(error).__name__}: {error}")
+            if to_storage:
+                self._storage.give_up(step, f"{type(error).__name__}: {error}")
         return False
 
     def _give_up_memory(self, error: Exception, captured: Captured) -> None:

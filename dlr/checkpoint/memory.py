@@ -171,7 +171,7 @@ class Writer:
         if self._under_way is not None and not (copy := self._under_way[0]).released.is_set():
             copy.copied.wait()
             is_known = bool(copy.changed)
-            copy.check()  # again: torch counts a change when it is complete, and on a GPU nobody has looked yet
+            copy.check()  # again: torch counts a change when it is over, and on a GPU nobody has looked yet
             if copy.changed:
                 self._restless.update(copy.changed)
                 copy.slot.begin()  # the threads do it too, after what they say of it

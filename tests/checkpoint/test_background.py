@@ -176,7 +176,7 @@ def newest_when_summed(slots: list[Slot]) -> Slot:
 
 def test_a_part_of_a_dtensor_that_changes_too_soon_is_found(gate: Gate, tmp_path: Path) -> None:
     """What is done to a DTensor counts for it, and not for the tensor that it has here."""
-    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store")), rank=0, world_size=1)
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     try:
         model = nn.Linear(4, 4)
         fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
