@@ -212,6 +212,17 @@ def test_what_others_of_the_same_start_write_is_not_cleared_away(tmp_path: Path)
     assert {path.name for path in tmp_path.iterdir()} == {".step-5.a", ".step-6.a", "step-3", ".other"}
 
 
+def test_what_training_writes_is_not_cleared_away_by_savers_that_an_agent_starts_after_a_failure(
+    tmp_path: Path,
+) -> None:
+    for name in (".step-4.a", ".step-5.failure-7", ".step-6.a", ".step-5.failure-6"):
+        (tmp_path / name).mkdir()
+    storage.clear(tmp_path, 5, "failure-7")
+    assert {path.name for path in tmp_path.iterdir()} == {".step-5.failure-7", ".step-6.a"}
+    storage.clear(tmp_path, 6, "a")
+    assert {path.name for path in tmp_path.iterdir()} == {".step-6.a"}
+
+
 def test_a_skipped_save_is_told_until_one_that_began_later_is_there(tmp_path: Path, record: Path) -> None:
     saving = Persistence(tmp_path / "run", Surroundings(0, 1, "", "a"), None, Trouble())
     saving.save(Mark(1, 1, 0, 1), capture(state(1)))
