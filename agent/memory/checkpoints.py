@@ -155,7 +155,7 @@ class CheckpointMemory:
         """Stay until the peer has the step that the processes left after, now that this agent is to end."""
         peer = self._agreed.peer
         if self._has_replicas and peer is not None:
-            self._handover.await_copied(peer, seconds)
+            self._handover.await_copied(peer, seconds, self._has_kept)
 
     def expect(self, gone: frozenset[int], *, after_failure: bool) -> None:
         """A round is to be joined.
@@ -341,6 +341,10 @@ class CheckpointMemory:
         marks = [max((held[slot] for slot in slots if slot in held), default=None) for slots in own]
         found = [mark for mark in marks if mark is not None]
         return found if found and len(found) == len(marks) else None
+
+    def _has_kept(self, step: int) -> bool:
+        """Whether that is the newest step of all local ranks."""
+        return {mark.step for mark in self.own_marks() or ()} == {step}
 
     def to_status(self) -> MemoryStatus:
         """`status.agent.memory`."""
