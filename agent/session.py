@@ -219,6 +219,11 @@ class Session:
             rank for rank, member in enumerate(joined.members if joined else ()) if member not in stay
         )
 
+    def comes_after_failure(self, world: World) -> bool:
+        """Whether the round last joined was broken by a failure; for who has joined none, the one before."""
+        joined = self._joined_world
+        return world.broken_round >= (joined.round if joined is not None else world.round - 1)
+
     def asks_where_it_hangs(self) -> bool:
         """Whether the round last joined is known to hang, and its members are asked where."""
         newest, joined = (self.watcher.view() or JobView()).world, self._joined_world

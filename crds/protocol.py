@@ -210,6 +210,10 @@ class MemoryStatus(TypedDict):
     resumed: ResumedStatus | None
 
 
+AFTER_FAILURE = "failure-"
+"""How the attempt of savers begins that an agent starts after a failure; the round's number follows."""
+
+
 class CheckpointTrouble(Word):
     """What does not work with a process's checkpoints; where more than one does not, the first counts."""
 

@@ -49,7 +49,8 @@ REPLICA_SHARE = 0.5
 """Of the time that a replica's fetch may take of network and CPU, so that training has the rest."""
 
 MAX_TRIES = 2
-"""Rounds in a row that may begin with the same checkpoint. After that many it may be what ends them."""
+"""Rounds in a row that may begin with the same checkpoint. After that many it may be what ends them. Those
+that end by plan do not count."""
 
 
 class OutdatedMeetingError(Exception):
@@ -95,7 +96,9 @@ class CheckpointMemory:
         self._meeting = 0
         """The newest round whose meeting this agent has come to: older ones' threads may act no more."""
         self._tries: tuple[Checkpoint | None, int] = (None, 0)
-        """The checkpoint last agreed upon, and how many rounds in a row began with it."""
+        """The checkpoint last agreed upon, and how many rounds that count began with it, in a row."""
+        self._planned = False
+        """Whether the round last agreed upon ends by plan."""
         self._own: list[list[Slot]] = []
         """The slots of the processes that run, by local rank; none while none runs."""
         self._incoming = Incoming(self._pool, self._lock)
@@ -140,6 +143,10 @@ class CheckpointMemory:
         """By agent of the round, who holds its replicas; None if nobody does."""
         return self._agreed.peers if self._has_replicas else None
 
+    def note_plan(self) -> None:
+        """The round ends by plan, whatever its processes have come to. It may be repeated."""
+        self._planned = True
+
     def note_departure(self, step: int) -> None:
         """All processes of the round have left after that step, which is in memory."""
         self._handover.begin(step)
@@ -148,7 +155,7 @@ class CheckpointMemory:
         """Stay until the peer has the step that the processes left after, now that this agent is to end."""
         peer = self._agreed.peer
         if self._has_replicas and peer is not None:
-            self._handover.await_copied(peer, seconds)
+            self._handover.await_copied(peer, seconds, self._has_kept)
 
     def expect(self, gone: frozenset[int], *, after_failure: bool) -> None:
         """A round is to be joined.
@@ -205,9 +212,11 @@ class CheckpointMemory:
             self._handover.end()
             self._pool.sum_up()
             held: dict[Checkpoint, frozenset[int]] = {}
+            tried, tries = self._tries
+            leads_nowhere = tries >= MAX_TRIES and not self._planned
             for _, mark in self._pool.held():
                 checkpoint = Checkpoint(mark.round, mark.step, mark.world_size)
-                if self._tries != (checkpoint, MAX_TRIES):
+                if not (leads_nowhere and checkpoint == tried):
                     held[checkpoint] = held.get(checkpoint, frozenset()) | {mark.rank}
             prefetched = self._prefetch is not None and self._prefetch.has_fetched
         return Inventory(self._local_world_size, self.address, held, place, prefetched)
@@ -257,7 +266,11 @@ class CheckpointMemory:
             self._agreed = agreed
             self._prefetch = None
             last, tries = self._tries
-            self._tries = checkpoint, tries + 1 if checkpoint == last else 1
+            if checkpoint != last:
+                self._tries = checkpoint, 1
+            elif not self._planned:
+                self._tries = checkpoint, tries + 1
+            self._planned = False
             self._pool.forget_after(checkpoint)
             self._resumed = None
             self._replicated_step = None
@@ -328,6 +341,10 @@ class CheckpointMemory:
         marks = [max((held[slot] for slot in slots if slot in held), default=None) for slots in own]
         found = [mark for mark in marks if mark is not None]
         return found if found and len(found) == len(marks) else None
+
+    def _has_kept(self, step: int) -> bool:
+        """Whether that is the newest step of all local ranks."""
+        return {mark.step for mark in self.own_marks() or ()} == {step}
 
     def to_status(self) -> MemoryStatus:
         """`status.agent.memory`."""

@@ -57,9 +57,16 @@ class Handover:
         with self._changed:
             self._changed.notify_all()
 
-    def await_copied(self, peer: str, seconds: float) -> None:
-        """Stay until the agent with that slot server has the step, or is gone."""
+    def await_copied(self, peer: str, seconds: float, is_here: Callable[[int], bool]) -> None:
+        """Stay until the agent with that slot server has the step, or is gone.
+
+        Args:
+            is_here: whether all processes have kept that step in memory, so that there is something to copy.
+        """
         if (step := self._step) is None:
+            return
+        if not is_here(step):
+            logger.warning("step %d is not in memory, and nobody copies it", step)
             return
         deadline = time.monotonic() + seconds
         while not self._wait(lambda: self._copied_step == step, deadline):

@@ -18,7 +18,7 @@ from typing import Any
 
 from agent.memory.resume import Checkpoint
 from agent.memory.slot import Slot
-from crds.protocol import StorageFile
+from crds.protocol import AFTER_FAILURE, StorageFile
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class Persisting:
                 "round": checkpoint.round,
                 "rank": rank,
                 "world_size": checkpoint.world_size,
-                "attempt": f"failure-{round_}",
+                "attempt": f"{AFTER_FAILURE}{round_}",
                 **to,
             }
             self._saves.append(_Save(slot, request))

@@ -131,8 +131,8 @@ class DlrRendezvousHandler(RendezvousHandler):
         logger.info("joining round=%d rank=%d of=%d", world.round, rank, size)
         address, timeout_seconds = session.environment.pod_ip, self._join_timeout_seconds
         if self.memory is not None:
-            failed = world.broken_round == world.round - 1
-            self.memory.expect(session.gone_before(world), after_failure=failed)
+            after_failure = session.comes_after_failure(world)
+            self.memory.expect(session.gone_before(world), after_failure=after_failure)
         meeting = Meeting(world, rank, address, timeout_seconds, self.memory)
         try:
             stores = meeting.hold(session.watcher.fileno(), lambda: session.is_newest(world))

@@ -115,6 +115,8 @@ class Votes:
             begun_at: when the grace began, by the monotonic clock.
         """
         tier = self._session.planned_tier(action, self._peers())
+        if tier is not None and self._memory is not None:
+            self._memory.note_plan()
         called = self.look(processes) and action.verb is Verb.WAIT
         if not called and tier is None:
             return Outcome.OFF

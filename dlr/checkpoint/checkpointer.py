@@ -96,8 +96,8 @@ class Checkpointer:
         """That it does not rise."""
         to_storage = self._here.job or persist_every is not None
         self._prepare_at = time.monotonic() + PREPARE_SECONDS if to_storage else math.inf
-        self._hook = register_optimizer_step_pre_hook(lambda *_: self.wait())
         self._pid = os.getpid()
+        self._hook = register_optimizer_step_pre_hook(self._before_step)
         atexit.register(self._at_exit)
         leaving.take_part("memory" if slots else "storage")
         tell_storage(self._here, self._path, keep)
@@ -225,19 +225,21 @@ class Checkpointer:
         mark = Mark(self._here.round, step, self._here.rank, self._here.world_size)
         try:
             captured = capture(self.state)
-            self._trouble.works(CheckpointTrouble.STATE)
             if self._memory is not None:
                 try:
                     self._memory.save(mark, captured, self._storage.then(mark) if to_storage else None)
-                    self._trouble.works(CheckpointTrouble.SLOT)
+                    self._trouble.works(CheckpointTrouble.STATE, CheckpointTrouble.SLOT)
                     return True
                 except (TooSmallError, RuntimeError) as error:
                     self._give_up_memory(error, captured)
             if to_storage:
                 self._storage.save(mark, captured)
+                self._trouble.works(CheckpointTrouble.STATE)
                 return True
         except Exception as error:  # a state_dict may raise anything, and training goes on
             self._not_saved(f"step {step} is not saved: {type(error).__name__}: {error}")
+            if to_storage:
+                self._storage.give_up(step, f"{type(error).__name__}: {error}")
         return False
 
     def _give_up_memory(self, error: Exception, captured: Captured) -> None:
@@ -293,6 +295,11 @@ class Checkpointer:
         with suppress(OSError):  # that it left would look like a failure
             self.close()
         leaving.leave()
+
+    def _before_step(self, *_: object) -> None:
+        """Before each optimizer's step; a fork of this process has no thread that copies."""
+        if os.getpid() == self._pid:
+            self.wait()
 
     def _at_exit(self) -> None:
         """At the end of the script; a process that failed leaves the rest to its saver."""

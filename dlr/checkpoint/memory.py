@@ -5,8 +5,8 @@ is copied at once; what only an optimizer's step changes (`Captured.settled`) is
 and backward pass run: by a thread, or on a stream of its own where it is on a GPU. `wait` comes before the
 optimizer's step. The thread commits the slot when all is there, and then adds the sums.
 
-A tensor that changes sooner is found by its version, which torch counts: that slot is not committed, and the
-tensor is copied at once from then on.
+A tensor that changes sooner is found by its version, which torch counts: that slot is not used, and the
+tensor is copied at once from then on. torch does not count what is changed by way of `.data`.
 """
 
 from __future__ import annotations
@@ -83,33 +83,40 @@ class Copy:
     slot: Slot
     mark: Mark
     header: Header
-    names: list[str] = field(default_factory=list)
     views: list[Tensor] = field(default_factory=list)
     sources: list[Tensor] = field(default_factory=list)
-    versions: list[int] = field(default_factory=list)
+    watched: list[tuple[str, Tensor, Tensor, int]] = field(default_factory=list)
+    """What is to stay as it is: name, the tensor, its memory here, and the version of both."""
+    changed: list[str] = field(default_factory=list)
+    """What did not, by name: then the slot is not used."""
     copied: threading.Event = field(default_factory=threading.Event)
-    """Set when the sources may change."""
+    """Set when what is in the memory of the host may change."""
+    released: threading.Event = field(default_factory=threading.Event)
+    """Set when all may change: training has waited."""
 
-    def add(self, name: str, view: Tensor, source: Tensor) -> None:
-        """Leave one to the thread."""
-        self.names.append(name)
-        self.views.append(view)
-        self.sources.append(source)
-        self.versions.append(source._version)
+    def watch(self, name: str, tensor: Tensor, source: Tensor) -> None:
+        """Have `check` tell whether it has changed."""
+        self.watched.append((name, tensor, source, _version(tensor, source)))
 
-    def run(self) -> list[str]:
-        """Copy what is in the memory of the host.
+    def check(self) -> None:
+        """Find what has changed. Nothing may have been released yet."""
+        self.changed.extend(
+            name for name, tensor, source, version in self.watched if _version(tensor, source) != version
+        )
 
-        Returns:
-            names of what has changed meanwhile.
-        """
+    def run(self) -> None:
+        """Copy what is in the memory of the host."""
         try:
-            if self.sources:
+            if self.sources:  # else training goes on already
                 torch._foreach_copy_(self.views, self.sources)  # one call, which training need not wait for
-            versions = zip(self.names, self.sources, self.versions, strict=True)
-            return [name for name, source, version in versions if source._version != version]
+                self.check()
         finally:
             self.copied.set()
+
+
+def _version(tensor: Tensor, source: Tensor) -> int:
+    """A DTensor and its local part have one each, and whatever changes them raises one of the two."""
+    return tensor._version + source._version
 
 
 class Writer:
@@ -160,15 +167,23 @@ class Writer:
             slot.unlock()
             raise
         self._under_way = copy, committed
-        self._pending[slot] = self._background.submit(self._sum_up, slot, committed)
+        self._pending[slot] = self._background.submit(self._sum_up, copy, committed)
         if then is not None:
             self._reserved.add(slot)
             then(slot, self._pending[slot], lambda: self._reserved.discard(slot))
 
     def wait(self) -> None:
         """From here on, what was saved may change."""
-        if self._under_way is not None:
-            self._under_way[0].copied.wait()
+        if self._under_way is not None and not (copy := self._under_way[0]).released.is_set():
+            copy.copied.wait()
+            is_known = bool(copy.changed)
+            copy.check()  # again: torch counts a change when it is over, and on a GPU nobody has looked yet
+            if copy.changed:
+                self._restless.update(copy.changed)
+                copy.slot.begin()  # the threads do it too, after what they say of it
+                if not is_known:
+                    logger.warning("step %s is not saved to memory: %s", copy.mark.step, _reason(copy))
+            copy.released.set()
         self._on_gpu.wait()
 
     def close(self) -> None:
@@ -221,10 +236,13 @@ class Writer:
         passing: list[Pair] = []
         for view, (name, tensor) in zip(views, captured.tensors.items(), strict=False):
             source, stays = local_tensor(tensor), name in captured.settled and name not in self._restless
+            if stays:
+                copy.watch(name, tensor, source)
             if source.is_cuda:
                 (settled if stays else passing).append((view, source))
             elif stays:
-                copy.add(name, view, source)
+                copy.views.append(view)
+                copy.sources.append(source)
             else:
                 view.copy_(source)
         for view, data in zip(views[len(captured.tensors) :], captured.pickles.values(), strict=True):
@@ -242,14 +260,11 @@ class Writer:
             NotSavedError: something has changed meanwhile, so that it stays open.
         """
         try:
-            changed = copy.run()
+            copy.run()
             self._on_gpu.finish()
-            if changed:
-                self._restless.update(changed)
-                raise NotSavedError(
-                    f"{changed[0]} has changed while it was copied: call wait() before parameters change"
-                )
+            _refuse(copy)
             copy.slot.commit(copy.mark, copy.header)
+            _refuse(copy)
         except Exception as error:
             logger.warning("step %s is not saved to memory: %s", copy.mark.step, error)
             raise
@@ -257,9 +272,25 @@ class Writer:
             copy.slot.unlock()
 
     @staticmethod
-    def _sum_up(slot: Slot, committed: Future[None]) -> None:
+    def _sum_up(copy: Copy, committed: Future[None]) -> None:
         committed.result()
-        slot.sum_up()
+        copy.slot.sum_up()
+        _refuse(copy)
+
+
+def _refuse(copy: Copy) -> None:
+    """Open the slot again, if something has changed while it was copied.
+
+    Raises:
+        NotSavedError: something has.
+    """
+    if copy.changed:
+        copy.slot.begin()
+        raise NotSavedError(_reason(copy))
+
+
+def _reason(copy: Copy) -> str:
+    return f"{min(copy.changed)} has changed while it was copied: call wait() before parameters change"
 
 
 class Source(Protocol):

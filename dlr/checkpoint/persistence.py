@@ -43,6 +43,8 @@ class Persistence:
         self._saver = Saver()
         self._private: Writer | None = None
         self._under_way: tuple[int, threading.Event] | None = None
+        self._giving_up: threading.Event | None = None
+        """The last step that is not saved: set when the others can know."""
         self._skipped = False
         """Whether a step was skipped since that one began."""
 
@@ -63,8 +65,14 @@ class Persistence:
         logger.warning("%s", sentence)
         self._skipped = True
         self._trouble.tell(CheckpointTrouble.SKIPPED, sentence)
-        _start_thread(self._give_up, step, f"it still saves step {earlier}")
+        self.give_up(step, f"it still saves step {earlier}")
         return False
+
+    def give_up(self, step: int, reason: str) -> None:
+        """Tell the savers of other ranks that this one has nothing to write: they would wait for minutes."""
+        self._giving_up = done = threading.Event()
+        if not _start_thread(self._give_up, step, reason, done):
+            done.set()
 
     def save(self, mark: Mark, captured: Captured) -> None:
         """Save a state by way of a copy in memory of this process's own.
@@ -106,9 +114,11 @@ class Persistence:
         self._saver.close()
 
     def finish(self) -> None:
-        """Wait for the step that is under way, if there is one."""
+        """Wait for the step that is under way, and until other ranks can know of one that is given up."""
         if self._under_way is not None:
             self._under_way[1].wait()
+        if self._giving_up is not None:
+            self._giving_up.wait()
 
     def _request(self, mark: Mark, slot: Slot) -> Request:
         here = self._here
@@ -133,6 +143,8 @@ class Persistence:
     ) -> None:
         try:
             failed = summed.exception()
+            if failed is not None:
+                self._give_up(request.step, str(failed), threading.Event())
             error = self._saver.save(request, release) if failed is None else str(failed)
             if error is None:
                 dlr.checkpoint_saved(request.step)
@@ -149,11 +161,14 @@ class Persistence:
             release()
             done.set()
 
-    def _give_up(self, step: int, reason: str) -> None:
-        working = storage.working_folder(self._path, step, self._here.attempt)
-        with suppress(OSError):
-            working.mkdir(parents=True, exist_ok=True)
-        storage.give_up(working, self._here.rank, reason)
+    def _give_up(self, step: int, reason: str, done: threading.Event) -> None:
+        try:
+            working = storage.working_folder(self._path, step, self._here.attempt)
+            with suppress(OSError):
+                working.mkdir(parents=True, exist_ok=True)
+            storage.give_up(working, self._here.rank, reason)
+        finally:
+            done.set()
 
 
 class Saver:

@@ -24,6 +24,8 @@ from pathlib import Path
 
 import torch
 
+from crds.protocol import AFTER_FAILURE
+
 MANIFEST = "manifest.json"
 OWNER = "dlr-job.json"
 GAVE_UP = "gave-up-"
@@ -194,14 +196,19 @@ def clear(path: Path, step: int, attempt: str) -> None:
 
     Args:
         step: that is about to be written by the processes of the attempt. What they write of it stays, and
-            so does a later step, where some are ahead.
+            so does a later step, where some are ahead. An agent's savers, which write after a failure, leave
+            all later steps alone: training goes on, and writes them.
 
     Raises:
         OSError: the path cannot be read.
     """
     for entry in list(path.iterdir()):
         match = _WORKING.fullmatch(entry.name)
-        if match is not None and not (match[2] == attempt and int(match[1]) >= step):
+        if match is None:
+            continue
+        of_step, own = int(match[1]), match[2] == attempt
+        later = of_step > step and attempt.startswith(AFTER_FAILURE)
+        if not later and not (own and of_step >= step):
             _remove(entry, path)
 
 

@@ -85,6 +85,17 @@ class MemoryCheckpoint(Callback):
             self._step, self._state["batches"] = trainer.global_step, trainer.num_training_batches
             self._checkpointer.step(self._step)
 
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._wait()
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._wait()
+
+    def _wait(self) -> None:
+        """WeightAveraging exchanges the weights now, by way of `.data`, so that torch does not tell."""
+        if hasattr(self, "_checkpointer"):  # else a Trainer that only validates
+            self._checkpointer.wait()
+
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._checkpointer.close()
 

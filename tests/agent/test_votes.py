@@ -13,10 +13,12 @@ import pytest
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.multiprocessing import SignalException
 
+from agent.rendezvous.world import Action, Member, Verb, World
 from agent.session import Session
 from agent.supervision.elastic_agent import DlrElasticAgent
 from agent.supervision.leaving import Outcome, Votes
 from agent.torch_compat import LocalElasticAgent
+from crds.protocol import KeptIn, RendezvousPhase
 
 
 @pytest.mark.parametrize("scarce", ["records", "epoll"])
@@ -66,3 +68,34 @@ def test_a_second_signal_begins_no_new_grace(monkeypatch: pytest.MonkeyPatch) ->
     agent._shutdown()
     assert begun[0] == begun[1]
     assert graces[0] <= 10.0 - 0.1
+
+
+@pytest.mark.parametrize(("tier", "told"), [(KeptIn.STORAGE, 1), (None, 0)])
+def test_the_memory_is_told_of_a_plan_whether_or_not_a_vote_comes_of_it(
+    tier: KeptIn | None, told: int
+) -> None:
+    """Processes that still import torch take part in none. What breaks a world, or hangs, is no plan."""
+    plans: list[None] = []
+    session: Any = SimpleNamespace(planned_tier=lambda *_: tier)
+    memory: Any = SimpleNamespace(peers=lambda: None, note_plan=lambda: plans.append(None))
+    processes: Any = None
+    action = Action(Verb.STAND_BY, 2)
+    assert Votes(session, memory, 1.0, 1.0).follow(processes, action, 0.0) is Outcome.OFF
+    assert len(plans) == told
+
+
+@pytest.mark.parametrize(
+    ("joined", "round_", "broken", "after_failure"),
+    [(4, 5, 4, True), (4, 6, 4, True), (4, 5, 3, False), (None, 5, 4, True), (None, 6, 4, False)],
+)
+def test_a_round_comes_after_a_failure_if_the_last_one_joined_broke(
+    joined: int | None, round_: int, broken: int, after_failure: bool
+) -> None:
+    """Rounds between them were superseded before all had met."""
+
+    def world(number: int) -> World:
+        return World(number, RendezvousPhase.FORMED, (Member(0, 1),), broken_round=broken)
+
+    session = Session.__new__(Session)
+    session._joined_world = None if joined is None else world(joined)
+    assert session.comes_after_failure(world(round_)) is after_failure

@@ -7,15 +7,19 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
-from agent.memory.slot import Mark, Slot
+from agent.memory.slot import Commit, Mark, Slot
 from dlr.checkpoint import Checkpointer
 from dlr.checkpoint.memory import Writer, private_slot
 from dlr.checkpoint.state import capture
@@ -138,6 +142,73 @@ def test_a_parameter_that_changes_too_soon_tears_nothing_and_is_copied_at_once_f
     loaded = state(-1)
     load(loaded, newest(slots))
     assert_whole(loaded, 2)
+
+
+def test_a_parameter_that_changes_after_the_look_and_before_wait_is_found(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """torch counts a change when it is complete, so that the thread's look may come too early."""
+    made = state(1)
+    writer = Writer(slots := slots_for(made))
+    writer.save(Mark(1, 1, 0, 1), capture(made))
+    slot = newest_when_summed(slots)
+    with torch.no_grad():
+        made["model"][0].weight.add_(1)
+    writer.wait()
+    assert slot.mark is None
+    assert caplog.text.count("step 1 is not saved to memory: model.0.weight has changed") == 1
+    set_step(made, 2)
+    writer.save(Mark(1, 2, 0, 1), capture(made))
+    with torch.no_grad():
+        made["model"][0].weight.add_(1)
+    writer.wait()
+    writer.close()
+    loaded = state(-1)
+    load(loaded, newest(slots))
+    assert_whole(loaded, 2)
+
+
+def newest_when_summed(slots: list[Slot]) -> Slot:
+    while not any(slot.commit_word is Commit.SUMMED for slot in slots):
+        time.sleep(0.001)
+    return newest(slots)
+
+
+def test_a_part_of_a_dtensor_that_changes_too_soon_is_found(gate: Gate, tmp_path: Path) -> None:
+    """What is done to a DTensor counts for it, and not for the tensor that it has here."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        model = nn.Linear(4, 4)
+        fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
+        made = {"model": model, "optimizer": torch.optim.SGD(model.parameters())}
+        writer = Writer(slots := slots_for(made))
+        writer.save(Mark(1, 1, 0, 1), capture(made))
+        with torch.no_grad():
+            model.weight.clamp_(0, 1)
+        gate.open()
+        writer.wait()
+        writer.close()
+        assert all(slot.mark is None for slot in slots)
+    finally:
+        dist.destroy_process_group()
+
+
+def test_an_optimizer_in_a_fork_does_not_wait_for_a_thread_that_it_does_not_have(
+    gate: Gate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = state(1)
+    given(slots_for(made), tmp_path, monkeypatch)
+    checkpointer = Checkpointer(tmp_path / "path", made, every=1, persist_every=None)
+    checkpointer.step(1)
+    assert gate.reached.wait(60)
+
+    def child() -> None:
+        signal.alarm(60)
+        made["optimizer"].step()
+
+    assert os.waitpid(fork(child), 0)[1] == 0
+    gate.open()
+    checkpointer.close()
 
 
 @pytest.mark.parametrize("ending", ["exception", "signal"])

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import os
 import re
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
-from agent.memory.slot import Mark
+from agent.memory.slot import Mark, Slot
 from crds.protocol import ENV_PROGRESS_FILE, TROUBLE_SUFFIX, CheckpointTrouble
-from dlr.checkpoint import Checkpointer, StorageError, saver, storage
+from dlr.checkpoint import Checkpointer, StorageError, persistence, saver, storage
 from dlr.checkpoint.persistence import Persistence
 from dlr.checkpoint.saver import SaveError, persist
 from dlr.checkpoint.state import capture
@@ -126,15 +129,64 @@ def test_numbers_that_are_none_are_refused(tmp_path: Path, arguments: dict[str, 
 
 def test_storage_that_fails_is_told_until_a_step_is_there(tmp_path: Path, record: Path) -> None:
     (tmp_path / "mount").write_text("not there")
-    persistence = Persistence(tmp_path / "mount" / "run", Surroundings(0, 1, "", "a"), None, Trouble())
-    persistence.save(Mark(1, 1, 0, 1), capture(state(1)))
-    persistence.finish()
+    saving = Persistence(tmp_path / "mount" / "run", Surroundings(0, 1, "", "a"), None, Trouble())
+    saving.save(Mark(1, 1, 0, 1), capture(state(1)))
+    saving.finish()
     assert "Not a directory" in told(record)["StorageFails"]
     (tmp_path / "mount").unlink()
-    persistence.save(Mark(1, 2, 0, 1), capture(state(2)))
-    persistence.finish()
+    saving.save(Mark(1, 2, 0, 1), capture(state(2)))
+    saving.finish()
     assert not any(told(record).values())
-    persistence.close()
+    saving.close()
+
+
+def test_other_ranks_do_not_wait_for_one_that_has_nothing_to_write(
+    tmp_path: Path, record: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither where its state cannot be taken apart, nor where it has changed while it was copied."""
+    made = state(1)
+    made["odd"] = lambda: None
+    checkpointer = Checkpointer(tmp_path / "path", made, persist_every=1)
+    checkpointer.step(1)
+    checkpointer._storage.finish()
+    (given_up,) = (tmp_path / "path").glob(".step-1.*/gave-up-0")
+    assert "cannot be pickled" in given_up.read_text()
+    del made["odd"]
+    reached, changed = threading.Event(), threading.Event()
+    copy = torch._foreach_copy_
+
+    def held(views: list[Tensor], sources: list[Tensor]) -> None:
+        reached.set()
+        assert changed.wait(60)
+        copy(views, sources)
+
+    monkeypatch.setattr(torch, "_foreach_copy_", held)
+    checkpointer.step(2)
+    assert reached.wait(60)
+    with torch.no_grad():
+        made["model"][0].weight.add_(1)
+    changed.set()
+    checkpointer._storage.finish()
+    (given_up,) = (tmp_path / "path").glob(".step-2.*/gave-up-0")
+    assert "has changed while it was copied" in given_up.read_text()
+    checkpointer.close()
+
+
+def test_what_fails_again_and_again_is_not_said_to_work_in_between(
+    tmp_path: Path, record: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_memory(captured: object) -> Slot:
+        raise OSError("no memory")
+
+    monkeypatch.setattr(persistence, "private_slot", no_memory)
+    checkpointer = Checkpointer(tmp_path / "path", state(1), persist_every=1)
+    said: list[dict[CheckpointTrouble, str]] = []
+    monkeypatch.setattr(checkpointer._trouble, "_say", said.append)
+    for step in (1, 2):
+        checkpointer.step(step)
+        checkpointer._storage.finish()
+    assert ["no memory" in news.get(CheckpointTrouble.STATE, "") for news in said] == [True, True]
+    checkpointer.close()
 
 
 def test_a_saver_whose_folder_was_removed_does_not_wait_for_long(
@@ -160,13 +212,24 @@ def test_what_others_of_the_same_start_write_is_not_cleared_away(tmp_path: Path)
     assert {path.name for path in tmp_path.iterdir()} == {".step-5.a", ".step-6.a", "step-3", ".other"}
 
 
+def test_what_training_writes_is_not_cleared_away_by_savers_that_an_agent_starts_after_a_failure(
+    tmp_path: Path,
+) -> None:
+    for name in (".step-4.a", ".step-5.failure-7", ".step-6.a", ".step-5.failure-6"):
+        (tmp_path / name).mkdir()
+    storage.clear(tmp_path, 5, "failure-7")
+    assert {path.name for path in tmp_path.iterdir()} == {".step-5.failure-7", ".step-6.a"}
+    storage.clear(tmp_path, 6, "a")
+    assert {path.name for path in tmp_path.iterdir()} == {".step-6.a"}
+
+
 def test_a_skipped_save_is_told_until_one_that_began_later_is_there(tmp_path: Path, record: Path) -> None:
-    persistence = Persistence(tmp_path / "run", Surroundings(0, 1, "", "a"), None, Trouble())
-    persistence.save(Mark(1, 1, 0, 1), capture(state(1)))
-    assert not persistence.is_free(2), "the saver takes a second to start"
-    persistence.finish()
+    saving = Persistence(tmp_path / "run", Surroundings(0, 1, "", "a"), None, Trouble())
+    saving.save(Mark(1, 1, 0, 1), capture(state(1)))
+    assert not saving.is_free(2), "the saver takes a second to start"
+    saving.finish()
     assert "step 2 is not saved to " in told(record)["SaveSkipped"]
-    persistence.save(Mark(1, 3, 0, 1), capture(state(3)))
-    persistence.finish()
+    saving.save(Mark(1, 3, 0, 1), capture(state(3)))
+    saving.finish()
     assert not any(told(record).values())
-    persistence.close()
+    saving.close()

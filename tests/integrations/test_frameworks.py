@@ -9,6 +9,7 @@ import json
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -122,3 +123,16 @@ def test_one_rank_instead_of_two_goes_on_in_the_same_part_of_the_epoch(
         *range(1, left + 1),
         *range(left + 1, left + (1 + 2 * (training.EPOCHS - 2)) * STEPS_AN_EPOCH + 1),
     ]
+
+
+@pytest.mark.parametrize("hook", ["on_validation_start", "on_train_epoch_end"])
+def test_lightning_exchanges_no_weights_that_are_being_copied(hook: str) -> None:
+    """As its WeightAveraging does, by `.data`, so that torch counts no change."""
+    pytest.importorskip("lightning")
+    from dlr.integrations.lightning import MemoryCheckpoint
+
+    callback, waits = MemoryCheckpoint("/nowhere"), []
+    getattr(callback, hook)(None, None)  # a Trainer that only validates
+    callback._checkpointer = SimpleNamespace(wait=lambda: waits.append(hook))  # type: ignore[assignment]
+    getattr(callback, hook)(None, None)
+    assert waits == [hook]

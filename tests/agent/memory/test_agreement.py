@@ -295,6 +295,31 @@ def test_a_checkpoint_that_leads_nowhere_is_left_out_in_the_end(world: World) ->
     assert found == [{11}, {11}, {10}, {10}, {None}, {None}]
 
 
+def test_rounds_that_end_by_plan_before_anything_is_saved_do_not_count_against_a_checkpoint(
+    world: World,
+) -> None:
+    """As when Pods come one by one, while processes still import torch."""
+    world.save(world.meet(1), 10, 0)
+    found = []
+    for round_ in range(2, 8):
+        found.append(steps(world.meet(round_)))
+        if round_ < 5:
+            for memory in world.memories:
+                assert memory is not None
+                memory.note_plan()
+    assert found == [{10}] * 5 + [{None}]
+
+
+def test_a_pod_that_goes_does_not_wait_for_a_copy_of_what_its_processes_did_not_save(world: World) -> None:
+    world.save(world.meet(1), 10, 0)
+    memory = world.memories[1]
+    assert memory is not None
+    memory.note_departure(11)
+    began_at = time.monotonic()
+    memory.await_copied(30)
+    assert time.monotonic() - began_at < 15
+
+
 def test_slots_that_have_no_room_are_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(OomWatch, "limit_bytes", lambda _: 1 << 20)
     with pytest.raises(
