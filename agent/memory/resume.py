@@ -68,7 +68,7 @@ class Inventory:
     def decode(cls, text: str) -> Inventory | None:
         """Read it; None where an agent says nothing, as older ones and torchrun's do."""
         try:
-            ranks, address, held, place, from_peer = json.loads(text)
+            ranks, address, held, place, from_peer, *_ = json.loads(text)  # newer agents may say more
             checkpoints = dict(_entry(*each) for each in held)
             return cls(int(ranks), str(address), checkpoints, tuple(map(str, place)), bool(from_peer))
         except (ValueError, TypeError):

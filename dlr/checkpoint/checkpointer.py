@@ -279,6 +279,12 @@ class Checkpointer:
 
     def _refuse_earlier_run(self, step: int) -> None:
         """Saving beside those would lose what is newer, the one or the other."""
+        resume = self._here.resume
+        if resume is not None and resume.step >= step:
+            raise StorageError(
+                f"training has begun at step {step}, where the agents' memory has step {resume.step}: call "
+                "load() before the first step"
+            )
         with suppress(OSError):
             there = storage.steps_in(self._path)
             if there and there[0] >= step:

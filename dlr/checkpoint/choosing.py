@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,14 @@ import torch.distributed as dist
 from dlr.checkpoint import storage
 from dlr.checkpoint.storage import Manifest, StorageError
 from dlr.checkpoint.surroundings import Surroundings, logger
+
+OUTAGE_SECONDS = 60.0
+"""So long `load` waits for storage that is away: then the process fails, which spends a restart."""
+_LOOK_SECONDS = 2.0
+_AWAY = frozenset(
+    {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.EHOSTDOWN, errno.EHOSTUNREACH}
+)
+"""What a network file system says while its server does not answer."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +35,8 @@ class Listing:
     """Why nothing of it is to be used."""
     unreadable: str | None = None
     """Why nothing of it can be read."""
+    is_away: bool = False
+    """Whether that may pass."""
 
 
 def choose(path: Path, here: Surroundings, beyond: int = 0) -> Manifest | None:
@@ -46,7 +58,7 @@ def choose(path: Path, here: Surroundings, beyond: int = 0) -> Manifest | None:
     grouped = dist.is_available() and dist.is_initialized()
     if beyond and not grouped and here.world_size > 1:
         return None  # ranks that cannot agree might see different ones
-    found_here = list_path(path, here.job, beyond) if not grouped or here.rank == 0 else None
+    found_here = _list_patiently(path, here.job, beyond) if not grouped or here.rank == 0 else None
     listing = _from_rank_0(found_here, grouped)
     refusal = listing.refusal or (None if beyond else listing.unreadable)
     if refusal is not None:
@@ -72,6 +84,15 @@ def choose(path: Path, here: Surroundings, beyond: int = 0) -> Manifest | None:
     return None
 
 
+def _list_patiently(path: Path, job: str, beyond: int) -> Listing:
+    """As `list_path`; where storage is the only hope, wait for one that is away for a while."""
+    deadline = time.monotonic() + OUTAGE_SECONDS
+    while (listing := list_path(path, job, beyond)).is_away and not beyond and time.monotonic() < deadline:
+        logger.warning("%s; waiting for it, up to %.0f s", listing.unreadable, deadline - time.monotonic())
+        time.sleep(_LOOK_SECONDS)  # a file system cannot tell by itself
+    return listing
+
+
 def list_path(path: Path, job: str, beyond: int) -> Listing:
     """Read the manifests of all checkpoints whose steps are greater than `beyond`."""
     try:
@@ -80,7 +101,8 @@ def list_path(path: Path, job: str, beyond: int) -> Listing:
     except StorageError as error:
         return Listing(refusal=str(error))
     except OSError as error:
-        return Listing(unreadable=f"the checkpoints in {path} cannot be listed: {error}")
+        reason = f"the checkpoints in {path} cannot be listed: {error}"
+        return Listing(unreadable=reason, is_away=error.errno in _AWAY)
     manifests, damaged = [], []
     for step in steps:
         try:

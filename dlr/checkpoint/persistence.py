@@ -64,7 +64,8 @@ class Persistence:
         )
         logger.warning("%s", sentence)
         self._skipped = True
-        self._trouble.tell(CheckpointTrouble.SKIPPED, sentence)
+        if self._saver.has_saved:  # otherwise it has just been started, and imports torch
+            self._trouble.tell(CheckpointTrouble.SKIPPED, sentence)
         self.give_up(step, f"it still saves step {earlier}")
         return False
 
@@ -178,6 +179,8 @@ class Saver:
         self._process: subprocess.Popen[str] | None = None
         self._starting = threading.Lock()
         self._saving = threading.Lock()
+        self.has_saved = False
+        """Whether it has ever got to the end of a save, if only to say that it failed."""
 
     @property
     def runs(self) -> bool:
@@ -204,6 +207,8 @@ class Saver:
                 return self._save(request, has_read)
         except (OSError, ValueError) as error:
             return f"the process that saves does not work: {error}"
+        finally:
+            self.has_saved = True
 
     def close(self) -> None:
         """Let it end, which it does when it is idle."""

@@ -207,5 +207,9 @@ class Epochs:
     def _step(self, loaded: Iterator[T], parts: list[range], batch_size: int) -> Iterator[MicroBatch[T]]:
         for number, part in enumerate(parts, start=1):
             weight = len(part) * self.num_replicas / batch_size
-            yield MicroBatch(next(loaded), weight, last=number == len(parts))
+            try:
+                data = next(loaded)
+            except StopIteration:
+                raise ValueError("the loader ended before the epoch: it is not one of this epoch") from None
+            yield MicroBatch(data, weight, last=number == len(parts))
         self.advance()

@@ -119,7 +119,7 @@ class ElasticStream(Epochs, IterableDataset[Any]):
             "seed": self.seed,
             "files": self._digest,
             "lanes": self.lanes,
-            "in_a_row": self.global_batch_size // self.lanes,
+            "global_batch_size": self.global_batch_size,
             "window": self.window,
         }
 
@@ -186,13 +186,17 @@ class _Row:
             return
         number = start
         for number, sample in enumerate(self._read(file, start), start + 1):
+            if number > size:
+                raise ValueError(
+                    f"{file} goes on after the {size} samples that were counted. If it has not grown since, "
+                    f"read({file!r}, {start}) did not begin with sample {start}"
+                )
             yield sample
-            if number == size:
-                return
-        raise ValueError(
-            f"{file} ends after {number} samples, where it had {size} when they were counted: "
-            "delete the index to have them counted again, between two epochs"
-        )
+        if number < size:
+            raise ValueError(
+                f"{file} ends after {number} samples, where it had {size} when they were counted: "
+                "delete the index to have them counted again, between two epochs"
+            )
 
 
 Draw = Callable[[int, int, int], Sequence[int]]

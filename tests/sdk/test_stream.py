@@ -170,6 +170,27 @@ def test_a_file_that_has_become_shorter_is_named() -> None:
             list(one)
 
 
+def test_a_read_that_does_not_begin_where_it_is_told_is_named() -> None:
+    files = ["a", "b"]
+    one = ElasticStream(
+        files, lambda file, start: range(10), 1, 0, False, global_batch_size=2, lanes=1, collate=list
+    )
+    one.load_state_dict({**one.state_dict(), "consumed": 4})
+    with pytest.raises(ValueError, match=r"goes on after the 10 samples.*did not begin with sample 4"):
+        list(one)
+
+
+def test_a_loader_that_ends_before_the_epoch_is_named() -> None:
+    one = stream()
+    with pytest.raises(ValueError, match="the loader ended before the epoch"):
+        list(steps_of_one(one, iter([["file-0/0"]])))
+
+
+def steps_of_one(one: ElasticStream, loader: Iterator[Any]) -> Iterator[list[Any]]:
+    for batch in one.global_batches(loader):
+        yield list(batch)
+
+
 def test_what_has_no_length_or_cannot_be_read_again_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="needs a list of files, not generator: a source of unknown"):
         ElasticStream((file for file in FILES), read, 1, 0, global_batch_size=8)  # type: ignore[arg-type]
