@@ -276,6 +276,7 @@ def test_no_save_to_memory_is_skipped_whatever_savers_read() -> None:
     slots = [private_slot(capture(made)) for _ in range(3)]
     writer, read = Writer(slots), []
     writer.save(Mark(1, 1, 0, 1), capture(made), lambda slot, summed, release: read.append(slot))
+    writer.wait()
     foreign = Slot.open(next(slot for slot in slots if slot not in read).path)
     assert foreign.lock(shared=True), "a saver of processes that have ended"
     for step in range(2, 9):
