@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
 import os
@@ -19,7 +20,7 @@ from agent.memory.pool import Pool
 from agent.memory.server import SlotServer
 from agent.memory.slot import Commit, DamagedError, Mark, Slot
 from crds.protocol import EXIT_LEFT
-from dlr.checkpoint import Checkpointer, DamagedCheckpointError, storage
+from dlr.checkpoint import Checkpointer, DamagedCheckpointError, choosing, storage
 from dlr.checkpoint.choosing import choose
 from dlr.checkpoint.memory import Writer, private_slot
 from dlr.checkpoint.persistence import Persistence, Saver
@@ -269,6 +270,24 @@ def test_slots_of_another_world_are_read_from_other_pods_and_verified() -> None:
         in_slots(MemoryResume(2, 9, 3, None, dict.fromkeys(range(3), address)), 0)
     server.close()
     pool.close()
+
+
+def test_load_waits_for_storage_that_is_away_and_not_for_a_path_that_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter([OSError(errno.ESTALE, "Stale file handle"), OSError(errno.EIO, "Input/output error"), []])
+
+    def list_or_fail(_path: Path) -> list[int]:
+        if isinstance(answer := next(answers), OSError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(choosing, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(storage, "steps_in", list_or_fail)
+    assert choose(tmp_path, here()) is None
+    answers = iter([OSError(errno.EACCES, "Permission denied")])
+    with pytest.raises(StorageError, match=r"cannot be listed: .*Permission denied"):
+        choose(tmp_path, here())
 
 
 def test_no_save_to_memory_is_skipped_whatever_savers_read() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import threading
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,20 @@ def test_a_run_that_does_not_load_is_refused_beside_an_earlier_ones_checkpoints(
     checkpointer.step(6)
     checkpointer.close()
     assert made["step"] == 5
+
+
+def test_whoever_begins_anew_beside_what_memory_has_is_told(
+    tmp_path: Path, record: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {"round": 2, "slots": [], "resume": {"tier": "memory", "round": 1, "step": 86, "worldSize": 1}}
+    (tmp_path / "file").write_text(json.dumps(given))
+    monkeypatch.setenv("DLR_CHECKPOINT_FILE", str(tmp_path / "file"))
+    checkpointer = Checkpointer(tmp_path / "path", state(1), every=1, persist_every=None)
+    with pytest.raises(
+        StorageError, match=r"begun at step 1, where the agents' memory has step 86: call load"
+    ):
+        checkpointer.step(1)
+    checkpointer.close()
 
 
 @pytest.mark.parametrize(
@@ -227,9 +242,17 @@ def test_a_skipped_save_is_told_until_one_that_began_later_is_there(tmp_path: Pa
     saving = Persistence(tmp_path / "run", Surroundings(0, 1, "", "a"), None, Trouble())
     saving.save(Mark(1, 1, 0, 1), capture(state(1)))
     assert not saving.is_free(2), "the saver takes a second to start"
+    assert not record.exists(), "which is no trouble"
     saving.finish()
-    assert "step 2 is not saved to " in told(record)["SaveSkipped"]
+    process = saving._saver._process
+    assert process is not None
+    process.send_signal(signal.SIGSTOP)
     saving.save(Mark(1, 3, 0, 1), capture(state(3)))
+    assert not saving.is_free(4)
+    process.send_signal(signal.SIGCONT)
+    saving.finish()
+    assert "step 4 is not saved to " in told(record)["SaveSkipped"]
+    saving.save(Mark(1, 5, 0, 1), capture(state(5)))
     saving.finish()
     assert not any(told(record).values())
     saving.close()
