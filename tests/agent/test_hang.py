@@ -132,6 +132,11 @@ def test_a_container_that_was_frozen_has_not_hung() -> None:
     assert watch.stalled_seconds(5_000) <= 11
 
 
+def test_a_machine_that_stood_still_as_long_as_the_limit_has_not_hung() -> None:
+    watch = look(watched((110, [told(110)])), [told(110)], 120.3)
+    assert not watch.hangs(10.0, 120.3)
+
+
 def test_in_a_world_that_broke_half_the_limit_is_enough_to_be_suspected() -> None:
     watch = watched((110, [told(110)]), (141, [told(110)]))
     assert watch.may_hang(LIMIT, 141)
