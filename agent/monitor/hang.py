@@ -26,8 +26,8 @@ LOOK_SECONDS = 1.0
 """The interval between two looks at the processes."""
 
 LATE_SECONDS = 3.0
-"""When a look comes later than this, the container was frozen, and its training processes too. The time beyond
-it counts for none: a machine that stood still for ten seconds was once told as a hang with a limit of ten."""
+"""When a look comes later than this, the container was frozen, and its training processes too. Time beyond
+it counts for none. (A machine that stood still for ten seconds was once told as a hang, with a limit of ten.)"""
 
 
 @dataclass(frozen=True)
