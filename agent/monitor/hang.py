@@ -27,7 +27,7 @@ LOOK_SECONDS = 1.0
 
 LATE_SECONDS = 3.0
 """When a look comes later than this, the container was frozen, and its training processes too. Time beyond
-it counts for none. (A machine that stood still for ten seconds was once told as a hang, with a limit of ten.)"""
+it counts for none: with a limit of ten seconds, a machine that stood still for ten was told as a hang."""
 
 
 @dataclass(frozen=True)
