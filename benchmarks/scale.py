@@ -479,8 +479,8 @@ not measured to its end.
 {tables(now or before, before if now else {}, budget_seconds)}
 
 * How long the event loop *was blocked* leaves out Python's garbage collector, which looks at what API server,
-  kubelets and agents have made as well, since they are in the same process here. (Columns other than 7,000 and
-  10,000 were measured with it.)
+  kubelets and agents have made as well, since they are in the same process here. (The columns of other sizes
+  than 7,000 and 10,000 were measured with it.)
 * A *steady look* at a job of which all workers train: nothing has changed since the last one. The *first
   look* is that of a controller that has just started. A *take-over* is a controller that starts, lists
   everything and looks at all of it.
