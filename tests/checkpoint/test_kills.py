@@ -93,6 +93,8 @@ def test_copies_from_a_gpu_that_are_under_way_do_not_look_like_the_oldest_slot(
     writer = Writer(slots := [private_slot(capture(made)) for _ in range(3)])
     for step in (1, 2):
         writer.save(Mark(1, step, 0, 1), capture(made))
+    assert writer._under_way is not None
+    writer._under_way[1].result()  # or it would wait for the third one's copy
     monkeypatch.setattr(writer._on_gpu, "finish", copied.wait)
     writer.save(Mark(1, 3, 0, 1), capture(made))
     threading.Timer(0.1, copied.set).start()
