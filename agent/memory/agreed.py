@@ -71,6 +71,6 @@ def _shards(checkpoint: Checkpoint, shards: Mapping[str, frozenset[int]], pool: 
     """Where each rank's slot is: here, if it is."""
     found = {str(rank): f"tcp://{address}" for address, ranks in shards.items() for rank in ranks}
     for slot, mark in pool.held():
-        if Checkpoint(mark.round, mark.step, mark.world_size) == checkpoint:
+        if Checkpoint.of(mark) == checkpoint:
             found[str(mark.rank)] = slot.path
     return found

@@ -215,7 +215,7 @@ class CheckpointMemory:
             tried, tries = self._tries
             leads_nowhere = tries >= MAX_TRIES and not self._planned
             for _, mark in self._pool.held():
-                checkpoint = Checkpoint(mark.round, mark.step, mark.world_size)
+                checkpoint = Checkpoint.of(mark)
                 if not (leads_nowhere and checkpoint == tried):
                     held[checkpoint] = held.get(checkpoint, frozenset()) | {mark.rank}
             prefetched = self._prefetch is not None and self._prefetch.has_fetched
@@ -230,7 +230,7 @@ class CheckpointMemory:
             FetchError: it could not be had; the message says why.
             OutdatedMeetingError: the meeting of a newer round than `round_` has begun.
         """
-        mark = Mark(checkpoint.round, checkpoint.step, rank, checkpoint.world_size)
+        mark = checkpoint.part(rank)
         with self._lock:
             self._check_meeting(round_)
             if abandoned.is_set():
@@ -386,7 +386,7 @@ class CheckpointMemory:
     def _fetch_before(self, mark: Mark, address: str) -> None:
         """Fetch what a predecessor kept."""
         with self._lock:
-            target = self._incoming.take_oldest(Checkpoint(mark.round, mark.step, mark.world_size))
+            target = self._incoming.take_oldest(Checkpoint.of(mark))
         agreed = self._agreed
         self._incoming.fetch(target, mark, address, lambda: self._agreed is agreed)
 

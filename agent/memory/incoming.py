@@ -75,4 +75,4 @@ class Incoming:
 
 def _is_of(slot: Slot, checkpoint: Checkpoint) -> bool:
     mark = slot.mark
-    return mark is not None and Checkpoint(mark.round, mark.step, mark.world_size) == checkpoint
+    return mark is not None and Checkpoint.of(mark) == checkpoint

@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import logging
 import subprocess
-import sys
 import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from agent.memory.resume import Checkpoint
+from agent.memory.saving import ask, start_saver
 from agent.memory.slot import Slot
 from crds.protocol import AFTER_FAILURE, StorageFile
 
@@ -26,9 +26,6 @@ DELAY_SECONDS = 5.0
 """From the start of the processes: the imports take CPU for seconds, and by then the restart is over."""
 END_SECONDS = 5.0
 """For a saver that was killed."""
-
-_START = "import os, sys; os.nice(10); sys.path[:] = {path!r}; from dlr.checkpoint.saver import main; main()"
-"""Whoever trains with dlr has it in the agent's path; its modules are no part of the agent."""
 
 
 class Persisting:
@@ -108,23 +105,9 @@ class _Save:
         with self._lock:
             if self._ended.is_set():
                 return "it was ended"
-            self._process = process = subprocess.Popen(
-                [sys.executable, "-c", _START.format(path=sys.path)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-        assert process.stdin is not None and process.stdout is not None
-        with process, process.stdin as requests:
-            requests.write(json.dumps(self._request) + "\n")
-            requests.flush()
-            for line in process.stdout:
-                answer = json.loads(line)
-                if "done" in answer:
-                    return None
-                if "error" in answer:
-                    return str(answer["error"])
-        return f"the process that saves ended with {process.returncode}"
+            self._process = process = start_saver()
+        with process:  # which closes its input, and so ends it
+            return ask(process, json.dumps(self._request))
 
 
 def read_storage(files: Iterable[Path]) -> StorageFile | None:

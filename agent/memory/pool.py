@@ -69,7 +69,7 @@ class Pool:
 
     def find(self, checkpoint: Checkpoint, rank: int) -> Slot | None:
         """The slot that holds this rank's part of that checkpoint."""
-        wanted = Mark(checkpoint.round, checkpoint.step, rank, checkpoint.world_size)
+        wanted = checkpoint.part(rank)
         return next((slot for slot, mark in self.held() if mark == wanted), None)
 
     def is_damaged(self, wanted: Mark) -> bool:

@@ -15,6 +15,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from agent.memory.slot import Mark
 from crds.ranges import as_ranges, from_text
 
 INVENTORY_BYTES = 300
@@ -34,6 +35,15 @@ class Checkpoint:
     """In which it was written."""
     step: int
     world_size: int
+
+    @classmethod
+    def of(cls, mark: Mark) -> Checkpoint:
+        """The one that a slot is a part of."""
+        return cls(mark.round, mark.step, mark.world_size)
+
+    def part(self, rank: int) -> Mark:
+        """The mark of that rank's slot."""
+        return Mark(self.round, self.step, rank, self.world_size)
 
 
 @dataclass(frozen=True)

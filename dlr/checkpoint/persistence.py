@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -13,6 +11,7 @@ from pathlib import Path
 from typing import IO
 
 import dlr
+from agent.memory.saving import ask, start_saver
 from agent.memory.slot import Mark, Slot, TooSmallError
 from crds.protocol import CheckpointTrouble
 from dlr.checkpoint import storage
@@ -21,8 +20,6 @@ from dlr.checkpoint.request import Request
 from dlr.checkpoint.state import Captured
 from dlr.checkpoint.surroundings import Surroundings, logger
 from dlr.checkpoint.trouble import Trouble
-
-_START = "import os, sys; os.nice(10); sys.path[:] = {path!r}; from dlr.checkpoint.saver import main; main()"
 
 
 class Persistence:
@@ -222,26 +219,11 @@ class Saver:
     def _save(self, request: Request, has_read: Callable[[], None]) -> str | None:
         with self._starting:
             process = self._running()
-        requests, answers = _stream(process.stdin), _stream(process.stdout)
-        requests.write(request.encode() + "\n")
-        requests.flush()
-        for line in answers:
-            answer = json.loads(line)
-            if "read" in answer:
-                has_read()
-            else:
-                error: str | None = answer.get("error")
-                return error
-        return f"the process that saves ended with {process.wait()}"
+        return ask(process, request.encode(), has_read)
 
     def _running(self) -> subprocess.Popen[str]:
         if self._process is None or not self.runs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _START.format(path=sys.path)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
+            self._process = start_saver()
         return self._process
 
 
