@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,6 +22,8 @@ Answer = TypeVar("Answer")
 
 RECONNECT_SECONDS = 0.5
 LOOK_AGAIN_SECONDS = 1.0  # conditions may look at more than objects
+CATCH_UP_SECONDS = 5.0
+"""So long is a watch waited for that has not told yet what a list has: scenarios stop API servers, too."""
 WATCHED = (Kind.JOB, Kind.WORKER, Kind.CHECK, Kind.PLAN, Kind.POD, Kind.EVENT)
 
 
@@ -35,13 +38,16 @@ class Observation:
         self.namespace = namespace
         self.history: dict[Kind, list[Object]] = {kind: [] for kind in WATCHED}
         self._current: dict[Kind, dict[str, Object]] = {kind: {} for kind in WATCHED}
+        self._told: dict[Kind, int] = dict.fromkeys(WATCHED, 0)
         self._changed = threading.Condition()
         self._closed = threading.Event()
+        self._api = Api(kubeconfig)
         for kind in WATCHED:
             threading.Thread(target=self._follow, args=(Api(kubeconfig), kind), daemon=True).start()
 
     def close(self) -> None:
         self._closed.set()
+        self._api.close()
 
     def objects(self, kind: Kind) -> dict[str, Object]:
         """The present objects by name."""
@@ -78,7 +84,11 @@ class Observation:
         ]
 
     def wait_for(self, what: str, condition: Callable[[], Answer | None], within_seconds: float) -> Answer:
-        """The first truthy answer of `condition`, asked again whenever an object of the namespace changed."""
+        """The first truthy answer of `condition`, asked again whenever an object of the namespace changed.
+
+        Each kind has a watch of its own, and one may be behind another: a plan would be seen to succeed
+        before the world is with which it did. So whatever was written before the answer is seen after it.
+        """
         deadline = time.monotonic() + within_seconds
         with self._changed:
             while not (answer := condition()):
@@ -86,7 +96,8 @@ class Observation:
                 if left <= 0:
                     raise Timeout(f"not within {within_seconds} s: {what}\n{self.describe()}")
                 self._changed.wait(min(left, LOOK_AGAIN_SECONDS))
-            return answer
+        self._catch_up()
+        return answer
 
     def describe(self) -> str:
         """The namespace in a few lines, for messages of failed tests."""
@@ -143,11 +154,34 @@ class Observation:
                 )  # the API server may be down: that is what scenarios do to it
         api.close()
 
+    def _catch_up(self) -> None:
+        """Wait, boundedly, until the watches have told all that the API server has now."""
+        deadline = time.monotonic() + CATCH_UP_SECONDS
+        for kind in WATCHED:
+            try:
+                listed = self._api.list(kind, self.namespace)
+            except (Refused, requests.RequestException):
+                return
+            with self._changed:
+                self._changed.wait_for(partial(self._has_told, kind, listed), deadline - time.monotonic())
+
+    def _has_told(self, kind: Kind, listed: Object) -> bool:
+        """Whether a watch has come as far as a list: its changes come in order, its deletions too.
+
+        The versions of one kind are compared as numbers, as Kubernetes has allowed since KEP-5504.
+        """
+        names = {item["metadata"]["name"] for item in listed["items"]}
+        gone = [thing for name, thing in self._current[kind].items() if name not in names]
+        return self._told[kind] >= max(map(_version, listed["items"]), default=0) and not any(
+            _version(thing) <= _version(listed) for thing in gone
+        )
+
     def _relist(self, api: Api, kind: Kind) -> str:
         answer = api.list(kind, self.namespace)
         with self._changed:
             self._current[kind] = {item["metadata"]["name"]: item for item in answer["items"]}
             self.history[kind] += answer["items"]
+            self._told[kind] = _version(answer)
             self._changed.notify_all()
         return str(answer["metadata"]["resourceVersion"])
 
@@ -157,11 +191,16 @@ class Observation:
         name = event["object"]["metadata"]["name"]
         with self._changed:
             self.history[kind].append(event["object"])
+            self._told[kind] = _version(event["object"])
             if event["type"] == "DELETED":
                 self._current[kind].pop(name, None)
             else:
                 self._current[kind][name] = event["object"]
             self._changed.notify_all()
+
+
+def _version(thing: Object) -> int:
+    return int(thing["metadata"]["resourceVersion"])
 
 
 def _described_check(check: Object) -> list[str]:
