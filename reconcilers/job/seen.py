@@ -111,7 +111,7 @@ class JobView:
             raw=raw,
             workers=workers,
             plans=plans,
-            vacant=self._plans.vacant(job),
+            vacant=await self._plans.vacant(job),
             checks=checks,
             pods=pods,
             outdated_pods=outdated,

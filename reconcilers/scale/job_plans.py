@@ -9,12 +9,13 @@ from controller.cache import Cache
 from controller.client import Client
 from controller.errors import NotFound
 from controller.resources import ELASTICWORKERS, PODS, SCALEPLANS
+from controller.slices import Slices, computed
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.scaleplan import ScalePlan, ScalePlanPhase
 from reconcilers.scale.uptake import Plans, Vacant, counts_moved, newest
 from reconcilers.worker import BY_JOB
-from reconcilers.world.slots import vacant_slots
+from reconcilers.world.slots import Slot, vacant_slots
 
 BY_OWNER_JOB = "owner-job"
 HESITANT = (ScalePlanPhase.CREATED, ScalePlanPhase.PENDING)
@@ -49,15 +50,20 @@ class JobPlans:
             return plan
         return ScalePlan.model_validate(raw)
 
-    def vacant(self, job: ElasticJob) -> Vacant:
+    async def vacant(self, job: ElasticJob) -> Vacant:
         """The job's retired slots of which nothing is left, and what is being deleted is still left."""
         if not job.status.retired:
             return {}
         key = f"{job.metadata.namespace}/{job.metadata.name}"
-        there = {(raw["spec"]["type"], raw["spec"]["index"]) for raw in self._workers.by_index(BY_JOB, key)}
-        labels = (raw["metadata"]["labels"] for raw in self._pods.by_index(BY_JOB, key))
-        there |= {(of[names.LABEL_TYPE], int(of[names.LABEL_INDEX])) for of in labels}
-        return vacant_slots(job, there)
+        there, slices = set[Slot](), Slices()
+        for raw in self._workers.by_index(BY_JOB, key):
+            there.add((raw["spec"]["type"], raw["spec"]["index"]))
+            await slices.pause()
+        for raw in self._pods.by_index(BY_JOB, key):
+            labels = raw["metadata"]["labels"]
+            there.add((labels[names.LABEL_TYPE], int(labels[names.LABEL_INDEX])))
+            await slices.pause()
+        return await computed(len(there), vacant_slots, job, there)
 
 
 def pods_job(pod: dict[str, Any]) -> Iterable[str]:
