@@ -63,7 +63,6 @@ class Controller:
 
     def _handler(self, source: Source) -> Callable[[Change], None]:
         def handle(change: Change) -> None:
-            for request in source.requests(change):
-                self._queue.add(request)
+            self._queue.add_all(source.requests(change))
 
         return handle

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, Protocol, TypeVar
 
 from controller import clock
@@ -18,8 +18,8 @@ from controller.fairness import FairQueue
 
 BACKOFF_BASE_SECONDS = 0.005
 BACKOFF_CAP_SECONDS = 1000.0
-DUE_AT_ONCE = 500
-"""Delayed keys that are made ready before others have a turn on the event loop."""
+READY_AT_ONCE = 500
+"""Keys that are made ready before others have a turn on the event loop."""
 
 K = TypeVar("K", bound=Hashable)
 
@@ -81,6 +81,16 @@ class WorkQueue(Generic[K]):
             self._make_ready(key)
         elif self._observer:
             self._observer.added(len(self._ready))
+
+    def add_all(self, keys: Iterable[K]) -> None:
+        """Adds each of them, however many they are, without keeping the event loop from others for long."""
+        more = iter(keys)
+        for key in itertools.islice(more, READY_AT_ONCE):
+            self.add(key)
+        following = next(more, None)
+        if following is not None:
+            rest = itertools.chain((following,), more)
+            asyncio.get_running_loop().call_soon(self.add_all, rest)
 
     def add_after(self, key: K, delay_seconds: float) -> None:
         """Wants `key` worked on after that time; of several such wishes the earliest holds."""
@@ -186,7 +196,7 @@ class WorkQueue(Generic[K]):
 
     def _fire(self) -> None:
         now = clock.monotonic()
-        for _ in range(DUE_AT_ONCE):
+        for _ in range(READY_AT_ONCE):
             if not self._due or self._due[0][0] > now:
                 break
             entry = heapq.heappop(self._due)

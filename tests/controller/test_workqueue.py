@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.workqueue import BACKOFF_CAP_SECONDS, QueueShutDown, WorkQueue
+from controller.workqueue import BACKOFF_CAP_SECONDS, READY_AT_ONCE, QueueShutDown, WorkQueue
 from tests.controller import virtual_time
 from tests.controller.virtual_time import now
 
@@ -134,6 +134,21 @@ def test_shut_down_wakes_those_who_wait():
         queue.shut_down()
         results = await asyncio.gather(*waiting, return_exceptions=True)
         assert [type(result) for result in results] == [QueueShutDown] * 3
+
+    virtual_time.run(scenario())
+
+
+def test_thousands_are_added_without_keeping_others_waiting():
+    async def scenario():
+        queue = WorkQueue()
+        queue.add_all(range(3 * READY_AT_ONCE - 1))
+        assert len(queue) == READY_AT_ONCE
+        turns = 0
+        while len(queue) < 3 * READY_AT_ONCE - 1:
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns == 2
+        assert [await take(queue) for _ in range(len(queue))] == list(range(3 * READY_AT_ONCE - 1))
 
     virtual_time.run(scenario())
 
