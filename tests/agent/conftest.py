@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -49,6 +49,7 @@ class Agents:
         module: str = "agent.launch",
         warm: bool = False,
         forked: bool = True,
+        constants: Mapping[str, float] | None = None,
         **environ: str,
     ) -> Agent:
         """Start one.
@@ -56,6 +57,7 @@ class Agents:
         Args:
             warm: its training processes are forks. Most of these scripts import nothing.
             forked: from a process that has imported torch; else an interpreter of its own.
+            constants: what those of a forked agent's modules are instead, by their dotted names.
         """
         cold = ["--no-warm-start"] if module == "agent.launch" and not warm else []
         env = {
@@ -71,7 +73,9 @@ class Agents:
         with (self.directory / f"agent-{index}-{incarnation}.log").open("ab") as output:
             process: Agent
             if forked:
-                process = self._server.start(module, argv, env, self.directory, output.fileno())
+                process = self._server.start(
+                    module, argv, env, self.directory, output.fileno(), constants or {}
+                )
             else:
                 process = subprocess.Popen(
                     [sys.executable, "-m", module, *argv],
@@ -135,10 +139,11 @@ def runs(pid: int) -> bool:
 
 def training_processes(agent: int) -> list[int]:
     """An agent's children but for the parent that it has them forked from."""
-    return [pid for pid in children(agent) if "warm" not in _command(pid)]
+    return [pid for pid in children(agent) if "warm" not in command(pid)]
 
 
-def _command(pid: int) -> str:
+def command(pid: int) -> str:
+    """Its words, with a zero byte after each; empty if there is no such process."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_text()
     except OSError:

@@ -39,7 +39,7 @@ def files(monkeypatch: pytest.MonkeyPatch):
 
 
 def run_script(env: dict[str, str], code: str) -> None:
-    subprocess.run([sys.executable, "-c", code], env=env, cwd=ROOT, check=True, timeout=20)
+    subprocess.run([sys.executable, "-c", code], env=env, cwd=ROOT, check=True, timeout=60)
 
 
 def report_step(env: dict[str, str], step: int) -> None:
