@@ -22,7 +22,7 @@ from localcluster.kubelet.container import Isolation, detect_isolation
 from localcluster.paths import Home
 
 JSON = dict[str, Any]
-START_SECONDS = 30.0
+START_SECONDS = 60.0
 WAIT_SECONDS = 60.0
 
 
