@@ -129,12 +129,17 @@ def children(pid: int) -> list[int]:
     return found
 
 
+def state(pid: int) -> str:
+    """As the kernel names it (proc_pid_stat(5)); empty if there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
 def runs(pid: int) -> bool:
     """Whether there is such a process, and it is no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+    return state(pid) not in ("", "Z")
 
 
 def training_processes(agent: int) -> list[int]:

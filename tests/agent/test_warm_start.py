@@ -25,7 +25,7 @@ from tests.agent.conftest import ROOT, Agents, children, runs, training_processe
 from tests.agent.fake_cluster import FakeCluster
 
 SECONDS = 60.0
-ALL_SECONDS = 110.0
+ALL_SECONDS = 240.0
 """For two dozen scripts, one after the other. They took more than 60 s beside a dozen busy processes."""
 ENV = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
 

@@ -16,7 +16,6 @@ from tests.localcluster.running import Observer, observing, pod, running_cluster
 
 JSON = dict[str, Any]
 
-pytestmark = pytest.mark.timeout(90)
 WORKERS = [f"w-{index}" for index in range(4)]
 
 

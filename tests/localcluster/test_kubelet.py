@@ -33,8 +33,6 @@ from tests.localcluster.running import (
 
 JSON = dict[str, Any]
 
-pytestmark = pytest.mark.timeout(90)
-
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Home, Part]]:

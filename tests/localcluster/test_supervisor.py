@@ -26,8 +26,6 @@ from tests.localcluster.running import living, observing, read, shell, until_liv
 WAIT_SECONDS = 60.0
 PARTS = ("supervisor", "apiserver", "nodes", "addon")
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Home]:
