@@ -250,6 +250,7 @@ async def test_events_are_accepted_and_counted(cluster):
         uid = about["metadata"]["uid"]
         found = await client.list(EVENTS, "default", field_selector=f"involvedObject.uid={uid}")
         assert [(event["reason"], event["count"]) for event in found["items"]] == [("Noted", 2)]
+        await client.delete(CONFIGMAPS, "noted", "default")  # other tests count what is there
 
 
 async def test_the_lease_of_an_account_that_works_from_elsewhere_is_in_its_own_namespace(cluster):

@@ -60,7 +60,7 @@ def terminated(pod: JSON, index: int = 0) -> JSON:
 
 async def events_of(seen: Observer, name: str, reason: str) -> list[str]:
     """Messages of a Pod's Events; they are written in the background, so wait for one."""
-    for _attempt in range(200):
+    for _attempt in range(1200):
         listed = await seen.client.list(EVENTS, "default")
         messages = [
             event["message"]
