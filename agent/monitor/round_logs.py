@@ -139,8 +139,9 @@ class LogKeeper(threading.Thread):
     def run(self) -> None:
         is_new_round = failed = False
         while True:
-            is_new_round |= self._news.wait(LOOK_SECONDS)
-            self._news.clear()
+            if self._news.wait(LOOK_SECONDS):  # what comes after a time-out is not cleared, and so not lost
+                self._news.clear()
+                is_new_round = True
             try:
                 self.look(is_new_round=is_new_round)
                 is_new_round = failed = False

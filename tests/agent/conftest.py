@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -49,6 +49,7 @@ class Agents:
         module: str = "agent.launch",
         warm: bool = False,
         forked: bool = True,
+        constants: Mapping[str, float] | None = None,
         **environ: str,
     ) -> Agent:
         """Start one.
@@ -56,6 +57,7 @@ class Agents:
         Args:
             warm: its training processes are forks. Most of these scripts import nothing.
             forked: from a process that has imported torch; else an interpreter of its own.
+            constants: what those of a forked agent's modules are instead, by their dotted names.
         """
         cold = ["--no-warm-start"] if module == "agent.launch" and not warm else []
         env = {
@@ -71,7 +73,9 @@ class Agents:
         with (self.directory / f"agent-{index}-{incarnation}.log").open("ab") as output:
             process: Agent
             if forked:
-                process = self._server.start(module, argv, env, self.directory, output.fileno())
+                process = self._server.start(
+                    module, argv, env, self.directory, output.fileno(), constants or {}
+                )
             else:
                 process = subprocess.Popen(
                     [sys.executable, "-m", module, *argv],
@@ -125,20 +129,26 @@ def children(pid: int) -> list[int]:
     return found
 
 
+def state(pid: int) -> str:
+    """As the kernel names it (proc_pid_stat(5)); empty if there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
 def runs(pid: int) -> bool:
     """Whether there is such a process, and it is no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+    return state(pid) not in ("", "Z")
 
 
 def training_processes(agent: int) -> list[int]:
     """An agent's children but for the parent that it has them forked from."""
-    return [pid for pid in children(agent) if "warm" not in _command(pid)]
+    return [pid for pid in children(agent) if "warm" not in command(pid)]
 
 
-def _command(pid: int) -> str:
+def command(pid: int) -> str:
+    """Its words, with a zero byte after each; empty if there is no such process."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_text()
     except OSError:

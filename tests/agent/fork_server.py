@@ -49,11 +49,24 @@ class ForkServer:
             )
 
     def start(
-        self, module: str, argv: Sequence[str], env: Mapping[str, str], directory: Path, output: int
+        self,
+        module: str,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        directory: Path,
+        output: int,
+        constants: Mapping[str, float],
     ) -> Fork:
-        """Run a module as `python -m` does, its output to a descriptor, in a session of its own."""
+        """Run a module as `python -m` does, its output to a descriptor, in a session of its own.
+
+        Args:
+            constants: what those of other modules are instead, by their dotted names.
+        """
         exits, told = os.pipe()
-        request = {"module": module, "argv": list(argv), "env": dict(env), "directory": str(directory)}
+        request = {
+            **{"module": module, "argv": list(argv), "env": dict(env), "directory": str(directory)},
+            "constants": dict(constants),
+        }
         socket.send_fds(self._control, [json.dumps(request).encode()], [output, told])
         os.close(told)
         return Fork(exits)
@@ -148,6 +161,9 @@ def become(request: Mapping[str, Any], output: int) -> None:
     sys.argv[1:] = argv
     sys.orig_argv = [sys.executable, "-u", "-m", module, *argv]
     show_command(sys.orig_argv)
+    for name, value in request["constants"].items():
+        owner, _, constant = name.rpartition(".")
+        setattr(importlib.import_module(owner), constant, value)
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 

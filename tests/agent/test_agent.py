@@ -203,12 +203,12 @@ def test_reforming_gives_time_to_save_until_the_next_world_waits(
         "import os, signal, time, dlr\n"
         "def save(*_):\n"
         "    open(os.environ['OUT'] + '/saving', 'w').close()\n"
-        "    time.sleep(60)\n"
+        "    time.sleep(600)\n"
         "signal.signal(signal.SIGTERM, save)\n"
         "dlr.report_step(int(os.environ['TORCHELASTIC_RESTART_COUNT']))\n"
         "while True: time.sleep(1)\n"
     )
-    agents.start(0, script, DLR_TERMINATION_GRACE_SECONDS="60")
+    agents.start(0, script, DLR_TERMINATION_GRACE_SECONDS="600")
     cluster.wait_state({0: "Ready"}, 0)
     cluster.form([0])
     cluster.wait_step(0, 0)
@@ -217,7 +217,7 @@ def test_reforming_gives_time_to_save_until_the_next_world_waits(
     time.sleep(0.5)
     assert cluster.agent(0)["state"] == "Running"
     cluster.form([0])  # the others are waiting now
-    cluster.wait_state({0: "Running"}, 2, timeout_seconds=30)
+    cluster.wait_state({0: "Running"}, 2)
 
 
 SITS_IN_C = (
@@ -242,7 +242,7 @@ def test_survivors_that_sit_in_c_do_not_delay_a_standby_that_steps_in(
         os.kill(process, signal.SIGKILL)
     running[1].kill()
     cluster.form([0, 2], lost=True)
-    cluster.wait_state({0: "Running", 2: "Running"}, 2, timeout_seconds=20)
+    cluster.wait_state({0: "Running", 2: "Running"}, 2)
 
 
 SAVES_FOR_2_SECONDS = (
@@ -329,7 +329,7 @@ def test_max_restarts_given_ends_the_agent_with_the_process_exit_code(
     agent = agents.start(0, "--max-restarts=0", script)
     cluster.wait_state({0: "Ready"}, 0)
     cluster.form([0])
-    assert agent.wait(30) == 128 + signal.SIGSEGV
+    assert agent.wait(60) == 128 + signal.SIGSEGV
     assert cluster.agent(0)["failure"]["signal"] == "SIGSEGV"
 
 
@@ -337,7 +337,7 @@ def test_command_that_does_not_exist(cluster: FakeCluster, agents: Agents) -> No
     agent = agents.start(0, "--max-restarts=0", "--no-python", "/no/such/program")
     cluster.wait_state({0: "Ready"}, 0)
     cluster.form([0])
-    assert agent.wait(30) == 127
+    assert agent.wait(60) == 127
     assert "/no/such/program" in cluster.agent(0)["failure"]["message"]
 
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from crds.elasticworker import AgentCheck, AgentReport, ProbeEnding
 from healthcheck.measurements import Metric
-from tests.agent.conftest import Agent, Agents, children, kill
+from tests.agent.conftest import Agent, Agents, children, command, kill, runs, state
 from tests.agent.fake_cluster import CHECK, FakeCluster
 
 SCRIPT = "import dlr, time\nfor step in range(10**6):\n    dlr.report_step(step)\n    time.sleep(0.05)\n"
-LONG_SECONDS = 100.0
+LONG_SECONDS = 200.0
 
 
 def running(workers: list[int], round_: int, groups: list[dict[str, Any]] | None = None) -> dict[str, Any]:
@@ -56,18 +55,7 @@ def wait_for(condition: Callable[[], Any], what: str, timeout_seconds: float = 6
 
 def probes(pid: int) -> list[int]:
     """Processes of probes that the agent runs."""
-    return [
-        child
-        for child in children(pid)
-        if b"healthcheck.probes." in Path(f"/proc/{child}/cmdline").read_bytes()
-    ]
-
-
-def lives(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+    return [child for child in children(pid) if "healthcheck.probes." in command(child)]
 
 
 def probe_of(agent: Agent) -> int:
@@ -76,9 +64,15 @@ def probe_of(agent: Agent) -> int:
 
 def hanging_probe_of(agent: Agent) -> int:
     """Stopped, so that it does not end by itself."""
-    pid = probe_of(agent)
-    kill(pid, signal.SIGSTOP)
-    return pid
+
+    def stopped() -> int | None:
+        for pid in probes(agent.pid):
+            kill(pid, signal.SIGSTOP)
+            if state(pid) == "T":
+                return pid
+        return None
+
+    return int(wait_for(stopped, "a probe that has not ended yet"))
 
 
 def test_pods_of_a_check_test_their_nodes_and_then_each_other_and_leave_with_it(
@@ -165,13 +159,13 @@ def test_the_end_of_the_check_ends_its_pods_with_all_their_probes(
     else:
         cluster.publish_check(phase="Failed")
     assert agent.wait(60) == 0
-    assert not lives(probe)
+    assert not runs(probe)
     assert cluster.check_agent(0)["state"] == "Stopped"
     assert not cluster.check_agent(0).get("check")
 
 
 def test_a_check_that_is_gone_already_is_left_at_once(cluster: FakeCluster, agents: Agents) -> None:
-    assert agents.check(0).wait(30) == 0
+    assert agents.check(0).wait(60) == 0
 
 
 def test_sigterm_ends_the_pod_of_a_check_with_its_probes(cluster: FakeCluster, agents: Agents) -> None:
@@ -180,7 +174,7 @@ def test_sigterm_ends_the_pod_of_a_check_with_its_probes(cluster: FakeCluster, a
     probe = hanging_probe_of(agent)
     agent.terminate()
     assert agent.wait(60) == 143
-    assert not lives(probe)
+    assert not runs(probe)
     assert cluster.check_agent(0)["state"] == "Stopped"
 
 
@@ -188,15 +182,15 @@ def test_probes_do_not_outlive_an_agent_that_is_killed(cluster: FakeCluster, age
     cluster.publish_check(**running([0], 0))
     agent = agents.check(0)
     probe = probe_of(agent)
-    wait_for(lambda: not lives(probe) or b"--parent" in Path(f"/proc/{probe}/cmdline").read_bytes(), "it")
+    wait_for(lambda: not runs(probe) or "--parent" in command(probe), "it")
     agent.kill()
     agent.wait()
-    wait_for(lambda: not lives(probe), "the end of the probe", 10)
+    wait_for(lambda: not runs(probe), "the end of the probe")
 
 
 def test_a_pod_that_is_not_of_a_check_says_so(cluster: FakeCluster, agents: Agents) -> None:
     agent = agents.start(0, module="agent.node_check")
-    assert agent.wait(30) == 2
+    assert agent.wait(60) == 2
     assert "DLR_CHECK_NAME is not set" in agents.log(0)
 
 
@@ -240,7 +234,7 @@ def test_a_new_world_ends_the_probes_before_its_processes_start(cluster: FakeClu
     probe = hanging_probe_of(agent)
     cluster.form([0])
     cluster.wait_state({0: "Running"}, 1)
-    assert not lives(probe)
+    assert not runs(probe)
     cluster.wait_step(0, 0)
     assert probes(agent.pid) == []
     assert not cluster.agent(0).get("check"), "a test that was broken off says nothing"
@@ -263,7 +257,7 @@ def test_probes_end_when_the_agent_has_no_time_for_them_any_more(
         assert agent.wait(60) == 143
     else:
         cluster.publish(activeCheck=None)
-    wait_for(lambda: not lives(probe), "the end of the probe", 10)
+    wait_for(lambda: not runs(probe), "the end of the probe")
 
 
 def test_a_round_that_is_past_is_left_for_the_newer_one(cluster: FakeCluster, agents: Agents) -> None:
@@ -274,7 +268,7 @@ def test_a_round_that_is_past_is_left_for_the_newer_one(cluster: FakeCluster, ag
     cluster.publish_check(**running([0, 1], 1, [pair]))
     probe = hanging_probe_of(agent)
     cluster.publish_check(**running([0, 1], 2, [pair]))
-    wait_for(lambda: not lives(probe), "the end of the probe", 10)
+    wait_for(lambda: not runs(probe), "the end of the probe")
     cluster.wait(lambda: cluster.check_agent(0).get("check"), "the newer test", LONG_SECONDS)
     assert [p.round for p in told(cluster.check_agent(0)).pairs] == [2]
 
@@ -297,7 +291,7 @@ def test_a_restarted_container_does_its_current_duty_again_and_no_other(
     interrupted = probe_of(second)
     second.kill()
     second.wait()
-    wait_for(lambda: not lives(interrupted), "the end of the probe", 10)
+    wait_for(lambda: not runs(interrupted), "the end of the probe")
     agents.check(0)
     cluster.wait(lambda: len(cluster.check_agent(0)["check"]["pairs"]) == 2, "the test", LONG_SECONDS)
     assert [p.round for p in told(cluster.check_agent(0)).pairs] == [1, 2]

@@ -10,8 +10,15 @@ from crds.protocol import ASKED
 from tests.agent.conftest import Agents
 from tests.agent.fake_cluster import FakeCluster
 
+AWAIT_THE_OTHER = """
+import os, time
+open(os.environ["OUT"] + "/begun." + os.environ["RANK"], "w").close()
+while not all(os.path.exists(f"{os.environ['OUT']}/begun.{rank}") for rank in range(2)): time.sleep(0.005)
+"""
+"""Of two processes: the limit of a hang is less than one may start later than the other."""
+
 DEADLOCK = """
-import os, sys, threading, time, dlr
+import os, sys, threading, time, dlr, other
 rank = int(os.environ["RANK"])
 lock = threading.Lock()
 def wait_for_the_other():
@@ -38,10 +45,11 @@ def test_hang_is_told_with_the_rank_that_is_behind_and_its_stack_and_training_st
     cluster: FakeCluster, agents: Agents, tmp_path: Path
 ) -> None:
     cluster.set_policy(hangTimeoutSeconds=2)
+    (tmp_path / "work/other.py").write_text(AWAIT_THE_OTHER)
     agent = agents.start(0, "--nproc-per-node=2", agents.script(DEADLOCK))
     cluster.wait_state({0: "Ready"}, 0)
     cluster.form([0])
-    cluster.wait_state({0: "Failed"}, 1, 30)
+    cluster.wait_state({0: "Failed"}, 1)
     failure = failure_of(cluster, 0)
     assert (failure["cause"], failure["rank"], failure["step"]) == ("Hang", 1, 2)
     assert "exitCode" not in failure
@@ -70,7 +78,7 @@ def test_hang_is_told_with_the_rank_that_is_behind_and_its_stack_and_training_st
 
 
 TELLS_NOTHING = """
-import os, time, torch
+import os, time, torch, other
 rank = int(os.environ["RANK"])
 weight = torch.nn.Parameter(torch.ones(1))
 weight.grad = torch.ones(1)
@@ -87,9 +95,10 @@ time.sleep(1000)
 
 
 def test_a_script_that_tells_nothing_is_judged_by_the_steps_of_its_optimizer(
-    cluster: FakeCluster, agents: Agents
+    cluster: FakeCluster, agents: Agents, tmp_path: Path
 ) -> None:
     cluster.set_policy(hangTimeoutSeconds=2)
+    (tmp_path / "work/other.py").write_text(AWAIT_THE_OTHER)
     agents.start(0, "--nproc-per-node=2", agents.script(TELLS_NOTHING), warm=True)
     cluster.wait_state({0: "Ready"}, 0)
     cluster.form([0])
@@ -118,7 +127,7 @@ def test_who_is_busy_or_starts_slowly_or_never_tells_a_step_does_not_hang(
     cluster.wait_state({0: "Ready"}, 0)
     cluster.form([0])
     cluster.wait_step(0, 2)
-    cluster.wait_state({0: "Failed"}, 1, 30)
+    cluster.wait_state({0: "Failed"}, 1)
     assert failure_of(cluster, 0)["step"] == 2
 
 
@@ -132,7 +141,7 @@ def test_first_step_is_waited_for_where_the_slot_told_steps_before(
     agents.start(0, agents.script("import time; time.sleep(1000)"), incarnation=2)
     cluster.wait_state({0: "Ready"}, 0)
     cluster.form([0])
-    cluster.wait_state({0: "Failed"}, 1, 30)
+    cluster.wait_state({0: "Failed"}, 1)
     failure = failure_of(cluster, 0)
     assert "(the limit is 3 s): rank 0, before its first step: no Python stack" in failure["message"]
     assert "step" not in failure
@@ -149,7 +158,7 @@ def test_stacks_are_told_too_by_who_is_stopped_because_another_found_the_hang(
     time.sleep(1.1)
     cluster.job["spec"] = {"elasticPolicy": {"hangTimeoutSeconds": 2}}  # told with the next round
     cluster.form([0])
-    cluster.wait_state({0: "Running"}, 2, 30)
+    cluster.wait_state({0: "Running"}, 2)
     failure = failure_of(cluster, 0)
     assert (failure["cause"], failure["round"]) == ("Hang", 1)
     assert "Failed" not in [report["state"] for _, report in cluster.reports]
@@ -177,7 +186,7 @@ def test_who_is_asked_where_it_hangs_says_so_though_it_never_told_a_step(
     ask_where_it_hangs(cluster, agents, script, tmp_path)
     assert cluster.agent(0)["state"] == "Running", "its end would move its peers before they have answered"
     cluster.reform(hangSince=None)
-    cluster.wait_state({0: "Ready"}, 1, 30)
+    cluster.wait_state({0: "Ready"}, 1)
     failure = failure_of(cluster, 0)
     assert (failure["cause"], failure["round"], failure["rank"]) == ("Hang", 1, 0)
     assert "rank 0, before its first step, is at " in failure["message"]
@@ -203,7 +212,7 @@ def test_who_is_asked_where_it_hangs_says_so_though_it_is_well(
     assert "time.sleep(1000)" in failure["stacks"][0]["frames"]
     assert cluster.agent(0)["state"] == "Running", "its end would move its peers before they have answered"
     cluster.reform(hangSince=None)
-    cluster.wait_state({0: "Ready"}, 1, 30)
+    cluster.wait_state({0: "Ready"}, 1)
 
 
 LEAVES = """
@@ -229,7 +238,7 @@ def test_rank_that_finished_early_is_told_instead_of_its_neighbour_that_lost_it(
     agents.start(0, "--nproc-per-node=2", agents.script(LEAVES))
     cluster.wait_state({0: "Ready"}, 0)
     cluster.form([0])
-    cluster.wait_state({0: "Failed"}, 1, 30)
+    cluster.wait_state({0: "Failed"}, 1)
     failure = failure_of(cluster, 0)
     assert failure["message"].startswith("rank 1 finished early, at step 8; the others cannot go on")
     assert (failure["rank"], failure["exitCode"]) == (1, 0)
@@ -250,16 +259,23 @@ raise ValueError("the reason for all")
 """
 
 
+PATIENT = {
+    "agent.supervision.post_mortem.RAISED_GRACE_SECONDS": 30.0,
+    "agent.supervision.post_mortem.JUST_NOW_SECONDS": 60.0,
+}
+"""A busy machine may take so long to end a process that has raised an exception."""
+
+
 def test_process_that_fails_in_a_world_that_is_broken_already_is_told(
     cluster: FakeCluster, agents: Agents, tmp_path: Path
 ) -> None:
-    agents.start(0, agents.script(ENDS_SLOWLY))
+    agents.start(0, agents.script(ENDS_SLOWLY), constants=PATIENT)
     cluster.wait_state({0: "Ready"}, 0)
     cluster.form([0])
     agents.wait_log(0, "ValueError: the reason for all")
     cluster.form([0])  # the others saw its connections break, and told so
     (tmp_path / "work/end").touch()
-    cluster.wait_state({0: "Running"}, 2, 30)
+    cluster.wait_state({0: "Running"}, 2)
     cluster.wait(lambda: cluster.agent(0).get("failure"), "the late failure")
     failure = failure_of(cluster, 0)
     assert (failure["round"], failure["rank"], failure["exitCode"], failure["step"]) == (1, 0, 1, 5)
@@ -284,7 +300,7 @@ def test_exception_that_nobody_caught_is_told_though_the_process_does_not_come_t
     agents.start(0, script)
     cluster.wait_state({0: "Ready"}, 0)
     cluster.form([0])
-    agents.wait_file("raised", 30)
+    agents.wait_file("raised")
     cluster.form([0])
     cluster.wait(lambda: cluster.agent(0).get("failure"), "the late failure")
     failure = failure_of(cluster, 0)
@@ -308,10 +324,10 @@ def test_of_two_processes_the_one_is_told_that_did_not_die_of_the_other(
         "    os._exit(1)\n"
         "raise ValueError('the reason for all')\n"
     )
-    agents.start(0, "--nproc-per-node=2", script)
+    agents.start(0, "--nproc-per-node=2", script, constants=PATIENT)
     cluster.wait_state({0: "Ready"}, 0)
     cluster.form([0])
-    cluster.wait_state({0: "Failed"}, 1, 30)
+    cluster.wait_state({0: "Failed"}, 1)
     cluster.wait(lambda: failure_of(cluster, 0)["rank"] == 1, "the reason")
     assert failure_of(cluster, 0)["message"].startswith("ValueError: the reason for all")
     assert cluster.agent(0)["state"] == "Failed"
@@ -321,7 +337,7 @@ def test_crash_leaves_the_place_where_python_was(cluster: FakeCluster, agents: A
     agents.start(0, agents.script("import ctypes\ndef crash():\n    ctypes.string_at(0)\ncrash()\n"))
     cluster.wait_state({0: "Ready"}, 0)
     cluster.form([0])
-    cluster.wait_state({0: "Failed"}, 1, 30)
+    cluster.wait_state({0: "Failed"}, 1)
     failure = failure_of(cluster, 0)
     assert failure["signal"] == "SIGSEGV"
     assert failure["message"].startswith(

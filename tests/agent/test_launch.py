@@ -11,7 +11,7 @@ import pytest
 
 from tests.agent.conftest import Agent, Agents
 
-SECONDS = 30.0
+SECONDS = 60.0
 
 
 @pytest.mark.parametrize("warm", [True, False])

@@ -43,7 +43,7 @@ def start(tmp_path: Path, *scripts: str) -> tuple[PContext, TrainingProcesses]:
         envs={rank: {"DLR_TEST_MARKER": str(tmp_path / str(rank))} for rank in range(len(scripts))},
         logs_specs=DefaultLogsSpecs(log_dir=str(tmp_path / "logs"), redirects=Std.ALL),
     )
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not all((tmp_path / str(rank)).exists() for rank in range(len(scripts))):
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -54,7 +54,7 @@ def orphans(tmp_path: Path, *kept_sessions: int) -> Orphans:
     return Orphans(f"DLR_TEST_MARKER={tmp_path}/", lambda: kept_sessions)
 
 
-READY = "\nopen({!r}, 'w').close()\nimport time; time.sleep(60)"
+READY = "\nopen({!r}, 'w').close()\nimport time; time.sleep(600)"
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
 
 
@@ -94,7 +94,7 @@ def test_end_of_a_process_is_seen_at_once_with_its_exit_code(tmp_path: Path) -> 
     assert not running.all_exited
     running.kill()
     assert running.all_exited
-    running.join(5)
+    running.join(60)
 
 
 def test_exit_codes_of_a_shell_and_of_a_signal(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_exit_codes_of_a_shell_and_of_a_signal(tmp_path: Path) -> None:
     wait_exit(running.exit_fds())
     assert running.collect_exits() == {0: -15}
     running.kill()
-    running.join(5)
+    running.join(60)
 
 
 def test_grace_is_not_waited_out_when_all_have_ended(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_grace_is_not_waited_out_when_all_have_ended(tmp_path: Path) -> None:
     started_at = time.monotonic()
     running.stop(signal.SIGTERM, 30)
     assert time.monotonic() - started_at < 25
-    running.join(5)
+    running.join(60)
 
 
 def test_what_ignores_the_signal_is_killed_after_the_grace(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_what_ignores_the_signal_is_killed_after_the_grace(tmp_path: Path) -> No
     assert 0.5 <= time.monotonic() - started_at < 25
     assert running.collect_exits() == {}
     assert running.all_exited
-    running.join(5)
+    running.join(60)
 
 
 def test_grace_is_cut_when_the_next_world_waits(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_grace_is_cut_when_the_next_world_waits(tmp_path: Path) -> None:
     running.stop(signal.SIGTERM, 30, wake_fd=wake, hurry_after_seconds=lambda: 0.5)
     assert 0.5 <= time.monotonic() - started_at < 25
     os.close(wake)
-    running.join(5)
+    running.join(60)
 
 
 @pytest.fixture
@@ -145,7 +145,7 @@ def first_process() -> Iterator[None]:
 @pytest.mark.usefixtures("first_process")
 def test_children_of_a_killed_process_do_not_outlive_it(tmp_path: Path) -> None:
     script = (
-        "import subprocess; child = subprocess.Popen(['sleep', '60'])\n"
+        "import subprocess; child = subprocess.Popen(['sleep', '600'])\n"
         f"open({str(tmp_path / 'child')!r}, 'w').write(str(child.pid))"
     )
     _, running = start(tmp_path, script)
@@ -153,7 +153,7 @@ def test_children_of_a_killed_process_do_not_outlive_it(tmp_path: Path) -> None:
     os.kill(running.pids[0], signal.SIGKILL)
     wait_exit(running.exit_fds())
     running.kill()
-    running.join(5)
+    running.join(60)
     assert not Path(f"/proc/{child}").exists()  # not even as a zombie
 
 
@@ -163,7 +163,7 @@ file, seconds = sys.argv[1], float(sys.argv[2])
 if os.fork():
     os._exit(0)
 os.setsid()
-child = subprocess.Popen(["sleep", "60"], start_new_session=True)
+child = subprocess.Popen(["sleep", "600"], start_new_session=True)
 with open(file + ".part", "w") as pids:
     pids.write(f"{os.getpid()} {child.pid}")
 os.rename(file + ".part", file)
@@ -179,7 +179,7 @@ def starts_a_daemon(tmp_path: Path, seconds: float) -> str:
 
 
 def await_pids(file: Path) -> list[int]:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not file.exists():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -188,14 +188,14 @@ def await_pids(file: Path) -> list[int]:
 
 @pytest.mark.usefixtures("first_process")
 def test_daemons_with_sessions_of_their_own_end_with_the_round(tmp_path: Path) -> None:
-    ours = subprocess.Popen(["sleep", "60"])
-    kept = subprocess.Popen(["sleep", "60"], start_new_session=True)
-    pcontext, _ = start(tmp_path, starts_a_daemon(tmp_path, seconds=60))
+    ours = subprocess.Popen(["sleep", "600"])
+    kept = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    pcontext, _ = start(tmp_path, starts_a_daemon(tmp_path, seconds=600))
     running = TrainingProcesses(pcontext, orphans(tmp_path, kept.pid))
     daemons = await_pids(tmp_path / "pids")
     assert set(daemons) <= {process.pid for process in descendants()}
     running.stop(signal.SIGTERM, 5)
-    running.join(5)
+    running.join(60)
     assert not any(Path(f"/proc/{pid}").exists() for pid in daemons)
     assert ours.poll() is None and kept.poll() is None, "they are not the round's"
     for process in (ours, kept):
@@ -207,14 +207,14 @@ def test_daemons_with_sessions_of_their_own_end_with_the_round(tmp_path: Path) -
 @pytest.mark.parametrize("env", [{}, {"DLR_TEST_MARKER": "/another/agents"}])
 def test_daemons_of_others_outlive_the_round(tmp_path: Path, env: dict[str, str]) -> None:
     (tmp_path / "daemon.py").write_text(DAEMON)
-    command = [sys.executable, tmp_path / "daemon.py", tmp_path / "strangers", "60"]
+    command = [sys.executable, tmp_path / "daemon.py", tmp_path / "strangers", "600"]
     subprocess.run(command, env=env, check=True)  # as of a postStart hook, or of `kubectl exec`
     strangers = await_pids(tmp_path / "strangers")
     assert set(strangers) <= {process.pid for process in descendants()}
-    _, running = start(tmp_path, starts_a_daemon(tmp_path, seconds=60))
+    _, running = start(tmp_path, starts_a_daemon(tmp_path, seconds=600))
     daemons = await_pids(tmp_path / "pids")
     running.stop(signal.SIGTERM, 5)
-    running.join(5)
+    running.join(60)
     assert not any(Path(f"/proc/{pid}").exists() for pid in daemons)
     assert all(process_runs(pid) for pid in strangers)
     for pid in reversed(strangers):
@@ -225,7 +225,7 @@ def test_daemons_of_others_outlive_the_round(tmp_path: Path, env: dict[str, str]
 @pytest.mark.usefixtures("first_process")
 def test_data_loader_that_hides_its_environment_is_known_by_its_session(tmp_path: Path) -> None:
     script = (
-        "import subprocess; child = subprocess.Popen(['sleep', '60'], env={})\n"
+        "import subprocess; child = subprocess.Popen(['sleep', '600'], env={})\n"
         f"open({str(tmp_path / 'child')!r}, 'w').write(str(child.pid))"
     )
     pcontext, running = start(tmp_path, script)
@@ -234,7 +234,7 @@ def test_data_loader_that_hides_its_environment_is_known_by_its_session(tmp_path
     wait_exit(running.exit_fds())
     pcontext.close(timeout=1)  # it collects what has ended
     running.kill()
-    running.join(5)
+    running.join(60)
     assert not Path(f"/proc/{child}").exists()
 
 
@@ -250,7 +250,7 @@ def test_strangers_that_end_during_a_round_are_collected_and_no_others(tmp_path:
     os.kill(running.pids[1], signal.SIGKILL)
     wait_exit(running.exit_fds())
     kept = orphans(tmp_path, ours.pid)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while Path(f"/proc/{daemon}").exists():
         kept.reap(spared=running.pids.values())
         assert time.monotonic() < deadline
@@ -258,14 +258,14 @@ def test_strangers_that_end_during_a_round_are_collected_and_no_others(tmp_path:
     assert Path(f"/proc/{child}").exists(), "what lives is left alone"
     assert ours.wait(60) == 0 and running.collect_exits() == {1: -signal.SIGKILL}
     running.kill()
-    running.join(5)
+    running.join(60)
     assert not Path(f"/proc/{child}").exists()
 
 
 def test_abandoned_start_whose_processes_cannot_be_killed_is_given_up(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    wedged = subprocess.Popen(["sleep", "60"])  # as if it sat in the kernel: it does not end
+    wedged = subprocess.Popen(["sleep", "600"])  # as if it sat in the kernel: it does not end
 
     class Wedged(Orphans):
         def kill(self, killed: Collection[int] = ()) -> list[int]:
@@ -288,7 +288,7 @@ def test_kill_that_a_signal_interrupted_is_repeated(tmp_path: Path, monkeypatch:
         running.kill()
     running.kill()
     assert running._closing is not None, "torch's log tails would run on, and the agent with them"
-    running.join(5)
+    running.join(60)
 
 
 def test_descriptors_are_closed_even_if_torch_cannot_close_its_logs(
@@ -304,7 +304,7 @@ def test_descriptors_are_closed_even_if_torch_cannot_close_its_logs(
         broken.setattr(pcontext, "close", close)
         broken.setattr(threading, "excepthook", lambda _: None)
         running.kill()
-        running.join(5)
+        running.join(60)
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(fd)
     pcontext.close()
@@ -317,7 +317,7 @@ def test_there_is_nothing_to_collect_without_children() -> None:
 
 def test_python_without_pidfd_open_sees_the_end_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "pidfd_open")
-    child = subprocess.Popen(["sleep", "60"])
+    child = subprocess.Popen(["sleep", "600"])
     fd = exit_fd.open_exit_fd(child.pid)
     child.kill()
     wait_exit([fd])
@@ -336,5 +336,5 @@ def test_a_process_that_was_collected_already_has_ended() -> None:
 def test_descriptors_are_closed_once(tmp_path: Path) -> None:
     _, running = start(tmp_path, "")
     running.kill()
-    running.join(5)
+    running.join(60)
     running.release()

@@ -100,6 +100,30 @@ def test_volume_that_fails_for_a_moment_does_not_end_the_keeping(
     assert caplog.text.count("not kept within bounds") == 1
 
 
+def test_a_round_that_begins_just_when_a_look_is_due_is_not_overlooked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pruned = threading.Event()
+    monkeypatch.setattr(round_logs, "prune", lambda folder, _: folder == tmp_path and pruned.set())
+    keeper = LogKeeper(Bounds(ended_bytes=1, running_bytes=None))
+
+    class News(threading.Event):
+        """The first wait for it is over when it comes."""
+
+        waits = 0
+
+        def wait(self, timeout: float | None = None) -> bool:
+            self.waits += 1
+            if self.waits > 1:
+                return super().wait(timeout)
+            keeper.keep(tmp_path, set())
+            return False
+
+    keeper._news = News()
+    keeper.start()
+    assert pruned.wait(60)
+
+
 def ended_rounds(folder: Path, *sizes: int) -> Path:
     """The folder of the round that runs after them."""
     for number, size in enumerate(sizes, start=1):

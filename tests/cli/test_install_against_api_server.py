@@ -245,7 +245,7 @@ def test_install_waits_until_the_controller_leads(dlr: Dlr, rollout: Rollout) ->
     assert dlr("install", "--no-wait").exit_code == 0
     other = threading.Thread(target=roll_out)
     other.start()
-    done = dlr("install", "--timeout", "20")
+    done = dlr("install", "--timeout", "60")
     other.join()
     assert done.exit_code == 0, done.err
     assert done.out.splitlines()[-1] == "The controller is ready; dlr-controller-x leads."

@@ -19,7 +19,7 @@ import kubernetes.config
 
 from tests.ports import free_port
 
-START_TIMEOUT_SECONDS = 30.0
+START_TIMEOUT_SECONDS = 60.0
 STOP_TIMEOUT_SECONDS = 60.0
 
 

@@ -71,7 +71,7 @@ async def _install_widgets(backend: Backend) -> None:
         else:
             created.expect(201)
         await eventually(
-            lambda: api.list(WIDGETS), within_seconds=30, until=lambda reply: reply.status == 200
+            lambda: api.list(WIDGETS), within_seconds=60, until=lambda reply: reply.status == 200
         )
 
 

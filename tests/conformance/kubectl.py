@@ -143,7 +143,7 @@ def _version(path: Path) -> Binary | None:
             [path, "version", "--client", "-o", "json"],
             capture_output=True,
             text=True,
-            timeout=20,
+            timeout=60,
             check=True,
         )
         version = json.loads(answer.stdout)["clientVersion"]["gitVersion"]

@@ -150,7 +150,7 @@ async def test_kubectl_shows_budgets(kubectl: Kubectl, api: Api, backend: Backen
     described = (await kubectl.run("describe", "pdb", "a", namespace=namespace)).stdout
     assert "Allowed disruptions:" in described
     condition = "--for=condition=DisruptionAllowed"
-    await kubectl.run("wait", "pdb/a", condition, "--timeout=10s", namespace=namespace)
+    await kubectl.run("wait", "pdb/a", condition, "--timeout=60s", namespace=namespace)
 
 
 @pytest.fixture

@@ -130,5 +130,5 @@ async def test_a_running_pod_is_deleted_gracefully(api: Api, namespace: str) -> 
     assert body["metadata"]["deletionTimestamp"]
     assert body["metadata"]["deletionGracePeriodSeconds"] == 20
     await eventually(
-        lambda: api.get(PODS, namespace, "p"), within_seconds=20, until=lambda reply: reply.status == 404
+        lambda: api.get(PODS, namespace, "p"), within_seconds=60, until=lambda reply: reply.status == 404
     )

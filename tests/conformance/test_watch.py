@@ -106,7 +106,7 @@ async def test_bookmarks_tell_how_far_a_quiet_watch_has_come(api: Api, make: Mak
     since = await list_revision(api, make.namespace)
     query = {"resourceVersion": since, "allowWatchBookmarks": "true", "timeoutSeconds": "3"}
     async with api.watch(WIDGETS, make.namespace, **query) as watch:
-        event = (await watch.until(lambda event: event["type"] == "BOOKMARK", 6))[-1]
+        event = (await watch.until(lambda event: event["type"] == "BOOKMARK"))[-1]
     assert event["object"]["kind"] == WIDGETS.kind
     assert event["object"]["apiVersion"] == WIDGETS.api_version
     assert revision(event["object"]) >= int(since)
@@ -298,7 +298,7 @@ async def test_a_deleted_object_is_sent_as_it_last_was(api: Api, make: Maker) ->
 
 async def test_kubectl_waits_for_a_condition(kubectl: Kubectl, api: Api, make: Maker) -> None:
     await make.widget("w")
-    arguments = ("wait", f"{WG}/w", "--for=condition=Ready", "--timeout=20s")
+    arguments = ("wait", f"{WG}/w", "--for=condition=Ready", "--timeout=60s")
     async with kubectl.stream(*arguments, namespace=make.namespace) as output:
         status = {"status": {"conditions": [condition("Ready")]}}
         (await api.patch(WIDGETS, make.namespace, "w", status, sub="status")).expect(200)
@@ -308,7 +308,7 @@ async def test_kubectl_waits_for_a_condition(kubectl: Kubectl, api: Api, make: M
 
 async def test_kubectl_waits_for_a_value(kubectl: Kubectl, api: Api, make: Maker) -> None:
     await make.widget("w")
-    arguments = ("wait", f"{WG}/w", "--for=jsonpath={.status.phase}=Done", "--timeout=20s")
+    arguments = ("wait", f"{WG}/w", "--for=jsonpath={.status.phase}=Done", "--timeout=60s")
     async with kubectl.stream(*arguments, namespace=make.namespace) as output:
         await api.patch(WIDGETS, make.namespace, "w", {"status": {"phase": "Done"}}, sub="status")
         await output.until("condition met")

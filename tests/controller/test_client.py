@@ -260,7 +260,7 @@ async def test_watch_yields_lines_however_the_bytes_are_cut():
             api.put(PODS_PATH, pod("small"))
             lines = []
             while len(lines) < 2:
-                lines += [line for line in await stream.lines(5) if line]
+                lines += [line for line in await stream.lines(60) if line]
         assert [orjson.loads(line)["object"]["metadata"]["name"] for line in lines] == ["big", "small"]
 
 

@@ -27,7 +27,7 @@ def measure(arguments: argparse.Namespace) -> Report:
     if how == "exit":
         os._exit(0)
     if how == "sleep":
-        time.sleep(60)
+        time.sleep(600)
     if how == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
     if how.startswith("SIG"):
@@ -35,12 +35,12 @@ def measure(arguments: argparse.Namespace) -> Report:
     if how == "chat":
         print("NCCL INFO this is no report")
     if how == "leave-a-child":
-        left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+        left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
         Path(arguments.file).write_text(str(left.pid))
     if how == "say-pid":
         Path(arguments.file).write_text(str(os.getpid()))
     if arguments.then_sleep:
-        time.sleep(60)
+        time.sleep(600)
     return Report(ProbeEnding.PASSED, figures={"gemm_bf16_tflops": 1.5})
 
 

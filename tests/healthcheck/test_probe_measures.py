@@ -16,7 +16,7 @@ CPU = argparse.Namespace(device="cpu")
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(gemm.PLANS, "cpu", gemm.Plan(32, 64, 0.1, 0.001))
+    monkeypatch.setitem(gemm.PLANS, "cpu", gemm.Plan(32, 64, 60.0, 0.001))
     monkeypatch.setitem(copies.MEBIBYTES, "cpu", 1)
 
 

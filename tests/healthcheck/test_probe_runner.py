@@ -49,8 +49,8 @@ def test_a_crash_leaves_its_signal_and_where_it_was() -> None:
 
 
 def test_a_hang_is_ended_and_leaves_where_it_was() -> None:
-    result = run(misbehaving("sleep", timeout_seconds=1.0))
-    assert (result.ending, result.report.reason) == (ProbeEnding.TIMED_OUT, "no end after 1 s")
+    result = run(misbehaving("sleep", timeout_seconds=4.0))  # of which it takes some to begin
+    assert (result.ending, result.report.reason) == (ProbeEnding.TIMED_OUT, "no end after 4 s")
     assert "in measure" in result.stderr_tail
 
 
@@ -70,7 +70,7 @@ def test_when_one_of_a_group_fails_the_others_are_ended_soon(monkeypatch: pytest
     failed, other = run_together([misbehaving("fail"), misbehaving("sleep")])
     assert failed.ending is ProbeEnding.FAILED
     assert other.report.reason == "ended, because one that it worked with had failed"
-    assert other.seconds < 10
+    assert other.seconds < 25  # of the 30 that it may take
 
 
 @contextlib.contextmanager
@@ -121,11 +121,11 @@ def test_a_probe_does_not_outlive_a_runner_that_is_killed(tmp_path: Path) -> Non
     told = tmp_path / "pid"
     script = (
         "from healthcheck.probes.runner import Probe, run\n"
-        f"run(Probe('misbehaving', ('--how=say-pid', '--file={told}', '--then-sleep'), 60, 'tests.healthcheck'))"
+        f"run(Probe('misbehaving', ('--how=say-pid', '--file={told}', '--then-sleep'), 600, 'tests.healthcheck'))"
     )
     root = str(Path(__file__).parents[2])
     runner_process = subprocess.Popen([sys.executable, "-c", script], cwd=root)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not (told.exists() and told.read_text()):
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -135,7 +135,7 @@ def test_a_probe_does_not_outlive_a_runner_that_is_killed(tmp_path: Path) -> Non
 
 
 def await_end(pid: int) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while _lives(pid):
         assert time.monotonic() < deadline, f"{pid} lives on"
         time.sleep(0.01)

@@ -1,6 +1,5 @@
 """Which local probes are run, for how long, and on what."""
 
-import time
 from collections.abc import Callable
 
 import pytest
@@ -41,7 +40,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Run:
             return ProbeResult(probe.name, Report(ending), seconds)
 
         monkeypatch.setattr(suite, "run", run)
-        monkeypatch.setattr(time, "monotonic", clock.monotonic)
+        monkeypatch.setattr(suite, "time", clock)
         return started
 
     return script

@@ -16,7 +16,6 @@ from tests.localcluster.running import Observer, observing, pod, running_cluster
 
 JSON = dict[str, Any]
 
-pytestmark = pytest.mark.timeout(90)
 WORKERS = [f"w-{index}" for index in range(4)]
 
 
@@ -37,7 +36,7 @@ async def create_group(seen: Observer, minimum: int) -> None:
 
 
 async def create_worker(seen: Observer, name: str) -> None:
-    container = shell("sleep 60", resources={"requests": {"cpu": "2"}})
+    container = shell("sleep 1000", resources={"requests": {"cpu": "2"}})
     made = pod(name, container, schedulerName="scheduler-plugins-scheduler")
     made["metadata"]["labels"] = {POD_GROUP_LABEL: "train"}
     await seen.client.create(PODS.path("default"), made)
@@ -51,7 +50,7 @@ def unschedulable(seen: Observer, name: str) -> str:
 async def until_phase_of_group(seen: Observer, phase: str) -> JSON:
     """The status comes after the Pods', which the observer watches."""
     status: JSON = {}
-    for _attempt in range(200):
+    for _attempt in range(1200):
         status = (await seen.client.get(POD_GROUPS.path("default", "train"))).get("status") or {}
         if status.get("phase") == phase:
             return status

@@ -112,7 +112,7 @@ async def test_a_silent_node_is_marked_and_emptied_and_a_speaking_one_is_not(hom
     async with observing(home) as seen:
         leases = Informer(seen.client, LEASES, LEASE_NAMESPACE)
         recorder = Recorder(seen.client, "node-controller")
-        lifecycle = NodeLifecycle(seen.client, recorder, seen.nodes, seen.pods, leases, silence_seconds=1.5)
+        lifecycle = NodeLifecycle(seen.client, recorder, seen.nodes, seen.pods, leases, silence_seconds=4.0)
         await make_node(seen, "dead")
         alive = await make_node(seen, "alive")
 

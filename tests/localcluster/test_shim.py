@@ -249,7 +249,10 @@ time.sleep(1000)
 """
     kubelet = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL)
     until_some(marker, 4)
+    deadline = time.monotonic() + WAIT_SECONDS
+    while texts(tmp_path, "stdout") != ["ready"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
     kubelet.kill()
     kubelet.wait()
     assert until_none(marker) == []
-    assert "ready" in texts(tmp_path, "stdout")

@@ -158,17 +158,17 @@ async def test_node_that_dies_before_its_agent_is_heard_a_second_time_is_lost_in
         return worker.get("status", {}).get("phase") == "Running"
 
     await hollow.until("it to run", runs)
+    began = asyncio.get_running_loop().time()
     await hollow.beat("young-worker-0")
     await asyncio.sleep(0.5)  # nothing that follows from these is to be under way any more
     await hollow.run_agent("young-worker-0")
-    began = asyncio.get_running_loop().time()
 
     async def lost() -> bool:
         worker = await hollow.client.get(ELASTICWORKERS, "young-worker-0", NAMESPACE)
         return worker["status"].get("restarts") == {"NodeLost": 1}
 
-    await hollow.until("it to be lost", lost, patience=15)
-    assert 4 < asyncio.get_running_loop().time() - began < 10
+    await hollow.until("it to be lost", lost)
+    assert asyncio.get_running_loop().time() - began > 4.5
 
 
 async def test_storm_of_one_failure_makes_few_events(hollow: Hollow) -> None:

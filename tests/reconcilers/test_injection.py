@@ -78,11 +78,11 @@ def test_of_any_other_command_no_word_is_changed(words: list[str]) -> None:
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
 def test_a_shells_only_command_takes_its_place_and_so_gets_the_pods_sigterm() -> None:
-    command, _ = with_agent(["bash", "-c", "sleep 30"], "/dlr")
+    command, _ = with_agent(["bash", "-c", "sleep 600"], "/dlr")
     with subprocess.Popen(command) as process:
         try:
-            deadline = time.monotonic() + 10
-            while (running := Path(f"/proc/{process.pid}/cmdline").read_bytes()) != b"sleep\x0030\0":
+            deadline = time.monotonic() + 60
+            while (running := Path(f"/proc/{process.pid}/cmdline").read_bytes()) != b"sleep\x00600\0":
                 assert time.monotonic() < deadline, running
                 time.sleep(0.01)
         finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -88,25 +89,27 @@ class Ward(Hollow):
         """Every agent carries out what the job's check asks of it; pairs with the broken node fail."""
         while True:
             await asyncio.sleep(0.05)
-            active = (await self.status(job)).get("activeCheck")
-            if active is None:
-                continue
-            check = await self.client.get(NODECHECKS, active, NAMESPACE)
-            status = check.get("status", {})
-            for index, node in zip(status.get("workers", ()), status.get("nodes", ()), strict=True):
-                worker = await self.worker(f"{job}-worker-{index}")
-                said = worker["status"]["agent"].get("check", {})
-                if said.get("uid") != check["metadata"]["uid"]:
-                    said = {"uid": check["metadata"]["uid"], "local": [], "pairs": []}
-                if not said["local"] and node not in status.get("reused", ()):
-                    said["local"] = [{"probe": "gemm", "ending": "Passed"}]
-                for group in status.get("groups", ()):
-                    told = [pair["round"] for pair in said["pairs"]]
-                    if node in group["members"] and status["round"] not in told:
-                        ending = "Failed" if broken in group["members"] else "Passed"
-                        pair = {"probe": "pair", "ending": ending, "round": status["round"]}
-                        said["pairs"] = [*said["pairs"], pair]
-                await self.say(f"{job}-worker-{index}", {"check": said})
+            with suppress(NotFound, KeyError):  # it has gone meanwhile, or nobody has spoken yet
+                active = (await self.status(job)).get("activeCheck")
+                if active is not None:
+                    await self._answer(job, await self.client.get(NODECHECKS, active, NAMESPACE), broken)
+
+    async def _answer(self, job: str, check: JSON, broken: str) -> None:
+        status = check.get("status", {})
+        for index, node in zip(status.get("workers", ()), status.get("nodes", ()), strict=True):
+            worker = await self.worker(f"{job}-worker-{index}")
+            said = worker["status"]["agent"].get("check", {})
+            if said.get("uid") != check["metadata"]["uid"]:
+                said = {"uid": check["metadata"]["uid"], "local": [], "pairs": []}
+            if not said["local"] and node not in status.get("reused", ()):
+                said["local"] = [{"probe": "gemm", "ending": "Passed"}]
+            for group in status.get("groups", ()):
+                told = [pair["round"] for pair in said["pairs"]]
+                if node in group["members"] and status["round"] not in told:
+                    ending = "Failed" if broken in group["members"] else "Passed"
+                    pair = {"probe": "pair", "ending": ending, "round": status["round"]}
+                    said["pairs"] = [*said["pairs"], pair]
+            await self.say(f"{job}-worker-{index}", {"check": said})
 
     async def condition(self, job: str, reason: str) -> JSON:
         async def told() -> JSON | None:

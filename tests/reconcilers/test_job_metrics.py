@@ -218,8 +218,8 @@ def test_both_formats_can_be_parsed_and_have_units(scraped: Scraped) -> None:
 
 def test_a_thousand_workers_cost_less_than_a_second_of_cpu_time(scraped: Scraped) -> None:
     scraped.put(running_job(), *(worker(i, agent=agent(i), restarts={"OOM": 1}) for i in range(1_000)))
-    began = time.process_time()
+    began = time.thread_time()
     text = generate_latest(scraped.registry)
-    seconds = time.process_time() - began
+    seconds = time.thread_time() - began
     print(f"1,000 workers: {text.count(b'worker-')} samples, {len(text) / 1e6:.1f} MB in {seconds:.3f} s")
     assert seconds < 1.0

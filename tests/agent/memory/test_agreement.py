@@ -59,13 +59,13 @@ class World:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(30)
+            thread.join(60)
             assert not thread.is_alive(), "the agents do not agree"
         return [self._told(agent) for agent in range(self.size)]
 
     def _meet(self, store: Store, round_: int, agent: int) -> None:
         def wait(store: Store, keys: list[str]) -> None:
-            store.wait(keys, timedelta(seconds=20))
+            store.wait(keys, timedelta(seconds=60))
 
         memory = self.memories[agent]
         agreement = Agreement(store, round_, agent, self.size, memory, wait, threading.Event())
@@ -89,7 +89,7 @@ class World:
     def save(self, told: list[dict[str, Any]], step: int, turn: int) -> None:
         """Each process writes a checkpoint, and its replica is waited for."""
         self.write(told, step, turn)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while any(m is not None and m.to_status()["replicatedStep"] != step for m in self.memories):
             assert time.monotonic() < deadline, "there are no replicas"
             time.sleep(0.01)
