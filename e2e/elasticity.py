@@ -76,15 +76,20 @@ def bounded(manifest: Object, minimum: int, maximum: int) -> Object:
     return manifest
 
 
-def worlds(observation: Observation, name: str = "digits") -> list[World]:
-    """All that were ever formed, in order."""
+def worlds(observation: Observation, name: str = "digits", *, since: Object | None = None) -> list[World]:
+    """All that were ever formed, in order, or those from a given one on.
+
+    A scenario that tells them one by one begins with the first that has all its workers: where they start
+    slowly, a smaller one may have been before it.
+    """
     found: dict[int, World] = {}
     for version in observation.history[Kind.JOB]:
         world = jobs.in_lists(version.get("status", {}).get("rendezvous") or {})
         if version["metadata"]["name"] == name and world.get("phase") == "Formed":
             members = tuple(world["members"])
             found[world["round"]] = World(world["round"], members, world["formedAt"], world["reason"])
-    return [found[number] for number in sorted(found)]
+    first = since["round"] if since else 0
+    return [found[number] for number in sorted(found) if number >= first]
 
 
 def wait_for_world(

@@ -16,6 +16,8 @@ from e2e.observation import Observation
 GOOD_ACCURACY = 0.95
 QUICK_REPORTS = {"heartbeatTimeoutSeconds": 9}
 """Agents tell their step three times in this time: scenarios that wait for steps need not wait long."""
+KEEP_PODS = {"cleanPodPolicy": "None"}
+"""Else one whose agent takes more than five seconds to leave a finished job is deleted, with its log."""
 
 PACED = Path(__file__).parent / "fixtures" / "paced.py"
 ENDLESS_EPOCHS = 10_000
@@ -81,7 +83,8 @@ def digits(
             "volumes": storage.volumes,
         }
     }
-    return job("digits", template, workers, **{"elasticPolicy": QUICK_REPORTS, **spec})
+    defaults = {"elasticPolicy": QUICK_REPORTS, "runPolicy": KEEP_PODS}
+    return job("digits", template, workers, **{**defaults, **spec})
 
 
 def hurry(cluster: Cluster, observation: Observation) -> None:

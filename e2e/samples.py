@@ -77,7 +77,8 @@ class SampleLog:
                 found.append(Stretch(line["world"], line["step"], line["step"], line["time"], line["time"]))
         return found
 
-    def changes(self) -> list[Change]:
+    def changes(self, since: Stretch) -> list[Change]:
+        """Those after this stretch, in order."""
         return [
             Change(
                 before=old.world,
@@ -87,6 +88,7 @@ class SampleLog:
                 began=new.began,
             )
             for old, new in itertools.pairwise(self.stretches())
+            if new.began > since.began
         ]
 
     def learned(self) -> dict[int, list[int]]:

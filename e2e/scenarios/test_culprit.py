@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 import re
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from e2e import jobs
 from e2e.api import Object
 from e2e.cluster import Capability, Cluster
 from e2e.embedded import EmbeddedCluster
-from e2e.observation import Observation
+from e2e.observation import Observation, Timeout
 
 NODES = 4
 SCRIPT = Path(__file__).parent.parent / "fixtures" / "guilty.py"
@@ -24,6 +25,7 @@ RANKS = 4
 AT_ONCE = 4
 CASES = 44
 WITHIN_SECONDS = 150
+TOLD_SECONDS = 30
 
 HANGS = ("hang_in_python", "hang_in_c", "hang_in_loader", "hang_in_collective", "hang_in_checkpoint")
 CRASHES = {
@@ -144,6 +146,10 @@ def wrong_about(case: Case, cluster: EmbeddedCluster, observation: Observation) 
     return [what for what, right in checks.items() if not right]
 
 
+def is_right_about(case: Case, cluster: EmbeddedCluster, observation: Observation) -> bool:
+    return not wrong_about(case, cluster, observation)
+
+
 def has_ended(observation: Observation, case: Case) -> bool:
     return jobs.phase(observation, case.name) in ("Failed", "Succeeded")
 
@@ -164,6 +170,9 @@ def test_rank_and_line_are_right_wherever_somebody_looks(
     wrong = {}
     for case in cases:
         observation.wait_for(f"{case} to end", partial(has_ended, observation, case), WITHIN_SECONDS)
+        with suppress(Timeout):  # Events follow what they tell
+            right = partial(is_right_about, case, cluster, observation)
+            observation.wait_for(f"{case} to be told everywhere", right, TOLD_SECONDS)
         found = wrong_about(case, cluster, observation)
         print(f"{case}: {', '.join(found) or 'right'}")
         if found:

@@ -31,19 +31,19 @@ def test_scaled_from_2_to_4_to_8_to_4_to_2_while_training(cluster: Cluster, obse
         policy={"lastCallSeconds": 30},
     )
     cluster.apply(log.ask_for(manifest), namespace)
-    log.wait_for_world(observation, 2, steps=3)
+    first = log.wait_for_world(observation, 2, steps=3)
 
     for before, size in itertools.pairwise(sizes):
         asked_at = datetime.now(UTC)
         elasticity.scale(cluster, observation, size)
         log.wait_for_world(observation, size, steps=3)
         formed = jobs.seconds_between(asked_at.isoformat(), jobs.rendezvous(observation)["formedAt"])
-        trained = log.changes()[-1].began - asked_at.timestamp()
+        trained = log.changes(first)[-1].began - asked_at.timestamp()
         print(f"kubectl scale {before} → {size}: world after {formed:.1f} s, first step {trained:.1f} s")
     jobs.hurry(cluster, observation)
     jobs.wait_until_succeeded(observation)
 
-    changes = log.changes()
+    changes = log.changes(first)
     print(*changes, *elasticity.worlds(observation), sep="\n")
     assert [(change.before, change.after) for change in changes] == list(itertools.pairwise(sizes))
     assert all(change.repeated_steps <= SAVE_EVERY_STEPS for change in changes)

@@ -125,7 +125,9 @@ def test_another_count_costs_no_step(cluster: Cluster, observation: Observation,
     elasticity.scale(cluster, observation, 3, NAME)
     leaver.train(3)
     leaver.assert_no_step_was_lost()
-    assert sorted(leaver.departures()) == [1, 2]
+    worlds = elasticity.worlds(observation, NAME)
+    assert [len(world.members) for world in worlds][-3:] == [3, 2, 3]
+    assert sorted(leaver.departures()) == [world.round for world in worlds[:-1]]
     assert all(len(steps) == 1 for steps in leaver.departures().values())
 
 

@@ -36,7 +36,11 @@ def test_deleting_a_job_removes_everything_it_made(cluster: Cluster, observation
         "workers, Pods and Leases to go", lambda: not everything(cluster, observation), GONE_SECONDS
     )
     if cluster.name == "embedded":  # elsewhere a process that is left cannot be seen without its Pod
-        assert not any(cluster.training_processes(namespace, pod) for pod in pods)
+        observation.wait_for(  # without a grace period, a kubelet hears of it when the Pod is gone already
+            "the training processes to end",
+            lambda: not any(cluster.training_processes(namespace, pod) for pod in pods),
+            GONE_SECONDS,
+        )
 
 
 @pytest.mark.parametrize(
@@ -50,9 +54,17 @@ def test_deleting_a_job_removes_everything_it_made(cluster: Cluster, observation
 def test_clean_pod_policy_of_a_failed_job(
     cluster: Cluster, observation: Observation, policy: str, left: set[str]
 ) -> None:
-    script = '[ "$WORKER_ID" = 0 ] && exit 7; sleep 600'
+    storage = cluster.storage(observation.namespace)
+    other = (
+        f"{storage.path}/worker-1"  # the failed one waits for it: else the job may fail before it has a Pod
+    )
+    script = f'[ "$WORKER_ID" = 0 ] || {{ touch {other}; exec sleep 600; }}\n'
+    script += f"until [ -e {other} ]; do sleep 0.1; done; exit 7"
     manifest = jobs.shell(cluster, script, workers=2, runPolicy={"cleanPodPolicy": policy})
-    manifest["spec"]["replicaSpecs"]["worker"]["restartCount"] = 0
+    worker = manifest["spec"]["replicaSpecs"]["worker"]
+    worker["restartCount"] = 0
+    worker["template"]["spec"]["volumes"] = storage.volumes
+    worker["template"]["spec"]["containers"][0]["volumeMounts"] = storage.mounts
     cluster.apply(manifest, observation.namespace)
 
     observation.wait_for(

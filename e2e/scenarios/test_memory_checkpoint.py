@@ -74,8 +74,12 @@ class Training:
         self.wait("three more steps", lambda: self.entries(0)[-1].get("step", 0) >= before + 3)
         return self.resumed(0)[-1], self.resumed(1)[-1]
 
-    def resume(self) -> Object | None:
-        """As the job's status tells it, of its newest world."""
+    def wait_until_told(self, step: int, tier: str) -> None:
+        """What its newest world goes on from is in the job's status, too, once rank 0's agent has told."""
+        expected = {"step": step, "tier": tier}
+        self.wait(f"{expected} to be told", lambda: self.told() == expected)
+
+    def told(self) -> Object | None:
         resume: Object | None = jobs.rendezvous(self.observation, NAME).get("resume")
         return resume
 
@@ -96,7 +100,7 @@ def test_whatever_is_lost_training_goes_on_from_memory_and_ends_as_if_nothing_ha
     reached = training.reached()
     resumed = training.wait_for_start(2)
     assert resumed[0] == resumed[1] >= reached - 1, "at most one step is made again"
-    assert training.resume() == {"step": resumed[0], "tier": "memory"}
+    training.wait_until_told(resumed[0], "memory")
     told = f"round 2 goes on from memory, step {resumed[0]}"
     training.wait("the Event", lambda: told in training.messages("TrainingResumed"))
 
@@ -104,7 +108,7 @@ def test_whatever_is_lost_training_goes_on_from_memory_and_ends_as_if_nothing_ha
     reached = training.reached()
     resumed = training.wait_for_start(3)
     assert resumed[0] == resumed[1] >= reached - 1
-    assert training.resume() == {"step": resumed[0], "tier": "peer"}
+    training.wait_until_told(resumed[0], "peer")
 
     (training.folder / "damage-1").touch()
     training.wait("the kill", lambda: not (training.folder / "damage-1").exists())

@@ -60,10 +60,14 @@ def test_steps_restarts_and_usage_are_seen_by_whichever_controller_is_asked(
     jobs.wait_until_training(observation, 2, beyond_step=max(jobs.steps(observation)))
 
     def all_is_told() -> Series | None:
-        """Agents tell of their usage, and of a step's length, one after the other and again and again."""
+        """Agents tell of their usage, and of a step's length, one after the other and again and again.
+
+        The controller may hear of the steps after the restart later than we.
+        """
         seen = scrape(cluster, namespace)
         told = {(name, worker) for name in OF_WORKERS for worker in WORKERS} <= seen.keys()
-        return seen if told and seen["dlr_job_restarts_total", ""] else None
+        trains = told and seen["dlr_job_restarts_total", ""] and seen["dlr_job_state", "Training"]
+        return seen if trains else None
 
     seen = observation.wait_for("the restart and the usage", all_is_told, SEEN_SECONDS)
     assert seen["dlr_job_phase", "Running"] == seen["dlr_job_state", "Training"] == 1

@@ -38,10 +38,12 @@ def test_of_six_nodes_the_sixth_is_broken_found_cordoned_and_replaced_and_the_jo
     )
     cluster.apply(jobs.one_a_node(manifest), namespace)
     sixth = observation.wait_for(
-        "the sixth worker to be placed", lambda: jobs.node_of(observation, "digits-worker-5-1"), 20
+        "the sixth worker to be placed",
+        lambda: jobs.node_of(observation, "digits-worker-5-1"),
+        CHECKED_SECONDS,
     )
     with Broken(NodeProbes(namespace, sixth, "pair")) as fault:
-        first = observation.wait_for("the check before training to be made", observation.checks, 30)[0]
+        first = observation.wait_for("the check before training", observation.checks, CHECKED_SECONDS)[0]
         check = checks.wait_until_finished(observation, first["metadata"]["name"], CHECKED_SECONDS)
         local, pairs = checks.probe_seconds(observation, check)
         print(f"{checks.duration(check)}; probes: {local:.0f} s local, {pairs:.0f} s with others")

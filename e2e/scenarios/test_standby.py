@@ -119,7 +119,7 @@ def test_who_stands_by_is_checked_beside_the_world_and_not_again_when_it_steps_i
         return len(nodes) == 3 and nodes == finished()
 
     observation.wait_for("all three to be checked", all_checked, CHECKED_SECONDS)
-    world = observation.wait_for("a world", lambda: _formed(observation), 10)
+    world = observation.wait_for("a world", lambda: _formed(observation), CHECKED_SECONDS)
     checked = len(observation.checks())
     print(f"{checked} checks; world {world['round']} of {world['members']} formed for: {world['reason']}")
     assert world["round"] == 1, "nobody stopped for it"

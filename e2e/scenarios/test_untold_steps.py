@@ -123,6 +123,6 @@ def test_a_script_without_steps_is_said_to_be_one(
     observation.wait_for(
         "its Event",
         lambda: any(event["reason"] == "NoSteps" for event in observation.events(of=job.name)),
-        10,
+        90,
     )
     job.finish()

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from controller.wording import first_line
 from crds import names
 from crds.elasticjob import (
     ElasticJob,
@@ -73,6 +74,17 @@ class Ending:
 
 
 @dataclass(frozen=True)
+class LateLoss:
+    """A Pod's end that is known only after what it did to others in its round was told, and blamed on one."""
+
+    round: int
+    line: str
+    """In the words of a loss that is known in time: `worker 1 was lost: the Pod was deleted`."""
+    blamed: str
+    """The worker that told of it."""
+
+
+@dataclass(frozen=True)
 class Assessment:
     """Of one look at a job."""
 
@@ -88,6 +100,16 @@ class Assessment:
     """No world is formed before the worker that failed has its new Pod."""
     inquiry: Inquiry | None = None
     """A hang that is not judged yet: until it is, no world is formed, and the job does not end by it."""
+    late_loss: LateLoss | None = None
+
+    @property
+    def blame(self) -> tuple[int | None, str]:
+        """The round that broke, and in one line who was first; None where that is not known now."""
+        if self.late_loss is not None:
+            return self.late_loss.round, self.late_loss.line
+        if self.incident is None or self.incident.follows:
+            return None, ""
+        return self.incident.failure.round, in_one_line(self.incident.failure)
 
     @property
     def hang_since(self) -> datetime | None:
@@ -126,11 +148,13 @@ def assess(
     inquiry, incident = _who_was_first(status, workers, rules, breaks, now)
     restarts, budget = with_incident(status.restarts, incident), status.failure_budget
     failure = incident.failure if incident else last_failure(job, workers)
+    late_loss = None
     if incident is not None:
         budget = _charged(job, workers, incident, now)
     elif budget is not None and budget.consequences and _is_pods(failure, status.last_failure):
         restarts = uncounted(restarts, ExitClass.UNKNOWN)
         budget = budgets.explained(budget)
+        late_loss = _late_loss(failure, status.last_failure, workers)
     renewals = {} if incident else _renewals(job, workers, now)
     pending = incident is not None and _renewal(job, culprit_of(incident.failure, workers), incident)
     return Assessment(
@@ -142,6 +166,7 @@ def assess(
         renewals=renewals,
         waits_for_renewal=bool(pending or renewals),
         inquiry=inquiry,
+        late_loss=late_loss,
     )
 
 
@@ -214,6 +239,15 @@ def _charged(job: ElasticJob, workers: Workers, incident: Incident, now: datetim
 def _is_pods(failure: JobFailure | None, before: JobFailure | None) -> bool:
     """Whether what is to be looked at first has just become the end of a Pod."""
     return failure is not None and failure.round is None and failure != before
+
+
+def _late_loss(end: JobFailure | None, blamed: JobFailure | None, workers: Workers) -> LateLoss | None:
+    """Of a Pod that has ended, and whom its peers' failures are blamed on by now."""
+    if end is None or blamed is None or blamed.round is None:
+        return None
+    index = next(w.spec.index for w in workers.exceptional if w.metadata.name == end.worker)
+    line = f"worker {index} was lost: {first_line(end.message)}".removesuffix(": ")
+    return LateLoss(blamed.round, line, blamed.worker)
 
 
 def _renewals(job: ElasticJob, workers: Workers, now: datetime) -> dict[str, Renewal]:

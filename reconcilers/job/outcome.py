@@ -219,7 +219,7 @@ def _status(job: ElasticJob, workers: Workers, standing: int = 0, **update: Any)
 def of_world(
     published: Rendezvous,
     decision: Decision,
-    incident: Incident | None,
+    failures: Assessment,
     workers: Workers,
     *,
     was_counted: bool,
@@ -229,8 +229,11 @@ def of_world(
     Args:
         was_counted: a failure of the published round was blamed before, so its break has been told.
     """
-    new = decision.rendezvous
+    new, incident = decision.rendezvous, failures.incident
     yield from _of_culprit(incident)
+    if (loss := failures.late_loss) is not None:
+        message = f"round {loss.round}: {loss.line}; what {loss.blamed} told follows from that"
+        yield Event("Warning", "WorldBroken", message)
     if decision.broken and incident is not None and incident.exit_class is ExitClass.DAMAGED_CHECKPOINT:
         yield Event("Warning", "CheckpointDamaged", in_one_line(incident.failure))
     was_asked = published.hang_since is not None and not was_counted

@@ -208,9 +208,7 @@ def _train(look: _Look) -> Plan:
     if failures.ending is not None:
         return _plan(look, replace(outcome.failed(look.job, workers, failures, now), broken_at=broken_at))
     course = course.held(published, *failures.hold(now), now).asking(failures.hang_since)
-    course = course.blaming(
-        failures.incident
-    )  # a world that is held says of itself what the published one says
+    course = course.blaming(*failures.blame)  # one that is held says of itself what the published one says
     check = None
     if course.check and look.seen.check_refused:
         course = course.without_check()
@@ -299,7 +297,7 @@ def _go_on(
     )
     found = outcome.progress(job, workers, training, look.now)
     counted = was_counted(look.job.status)
-    told = outcome.of_world(look.published, course.decision, failures.incident, workers, was_counted=counted)
+    told = outcome.of_world(look.published, course.decision, failures, workers, was_counted=counted)
     resumed = resumption.told(look.published, world)
     events = (*told, *resumed, *outcome.of_moves(moved), *found.events)
     acts = [deleted(NODECHECKS, old.metadata) for old in checks.outdated]

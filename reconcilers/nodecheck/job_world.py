@@ -12,7 +12,6 @@ from datetime import datetime
 
 from crds.elasticjob import Rendezvous, RendezvousPhase
 from crds.nodecheck import NodeCheck
-from reconcilers.failure.incidents import Incident, in_one_line
 from reconcilers.nodecheck.job_checks import Standing, named
 from reconcilers.world.moving import settle
 from reconcilers.world.rendezvous import (
@@ -51,11 +50,8 @@ class Course:
         later = self.otherwise and held(published, self.otherwise, until, why, now)
         return replace(self, decision=held(published, self.decision, until, why, now), otherwise=later)
 
-    def blaming(self, incident: Incident | None) -> Course:
-        """Its world says who was first; not who is only known to follow."""
-        if incident is None or incident.follows:
-            return self
-        broken, why = incident.failure.round, in_one_line(incident.failure)
+    def blaming(self, broken: int | None, why: str) -> Course:
+        """Its world says who was first when that of round `broken` broke; None if that is not known."""
         otherwise = self.otherwise and blaming(self.otherwise, broken, why)
         return replace(self, decision=blaming(self.decision, broken, why), otherwise=otherwise)
 

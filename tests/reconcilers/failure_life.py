@@ -13,7 +13,7 @@ from reconcilers.failure.policy import Assessment, assess, spare_workers
 from reconcilers.job import outcome as job_outcome
 from reconcilers.job.workers import Workers
 from reconcilers.world.participants import Ages, bounds_of, participants_of
-from reconcilers.world.rendezvous import asking, decide, held
+from reconcilers.world.rendezvous import asking, blaming, decide, held
 from tests.reconcilers.build import NOW, failure, job, report, worker
 
 FORMED, REFORMING = RendezvousPhase.FORMED, RendezvousPhase.REFORMING
@@ -83,10 +83,9 @@ class Life:
         found = assess(self.job, workers, spare, decision.breaks, self.now)
         if found.ending is None:
             decision = asking(held(self.world, decision, *found.hold(self.now), self.now), found.hang_since)
+            decision = blaming(decision, *found.blame)
             counted = was_counted(self.job.status)
-            self.events += job_outcome.of_world(
-                self.world, decision, found.incident, workers, was_counted=counted
-            )
+            self.events += job_outcome.of_world(self.world, decision, found, workers, was_counted=counted)
             world = decision.rendezvous
         else:
             ended = job_outcome.failed(self.job, workers, found, self.now)

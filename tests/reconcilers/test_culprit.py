@@ -364,7 +364,8 @@ def test_kills_right_after_the_start_wait_longer_each_time_and_say_why() -> None
         reason = life.world.reason
         life.recover()
     assert waits == [0, 1, 2, 4]
-    assert reason.startswith("training processes of worker 1 were killed from outside; the next world waits ")
+    killed = "digits-worker-1 rank 1: the process was killed by SIGKILL from outside (dlr did not send it)"
+    assert reason.startswith(f"{killed}; the next world waits ")
     assert reason.endswith("because training was killed from outside 4 times in a row, each time within 5 s")
     life.look(6)
     life.fail(1, **KILLED)

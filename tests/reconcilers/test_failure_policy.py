@@ -58,7 +58,7 @@ def test_second_failure_without_new_ground_waits_and_says_why() -> None:
     assert life.world.phase is REFORMING
     life.look(0.6)
     assert (life.world.phase, life.world.round) == (FORMED, 3)
-    assert life.world.reason == "training processes of worker 0 failed"
+    assert life.world.reason == "digits-worker-0 rank 0: Error2: x yy"
 
 
 def test_error_that_comes_for_ever_fails_the_job_in_seconds_with_its_one_line() -> None:
@@ -145,6 +145,21 @@ def test_a_mere_consequence_waits_a_second_for_who_was_first_and_gives_it_the_bl
         "WorldBroken",
         "round 1: digits-worker-1 rank 1: ValueError: bad (UserError) was first, and not digits-worker-0",
     )
+
+
+def test_a_lost_pod_of_which_its_peers_told_first_is_named_in_the_world_and_in_an_event() -> None:
+    life = Life.of()
+    life.train()
+    life.fail(0, message=GLOO)
+    assert life.world.reason.startswith("training processes of worker 0 failed; the next world waits ")
+    life.lose(1, "Killed")
+    assert life.world.phase is REFORMING
+    assert life.world.reason == "worker 1 was lost: gone; 1 of at least 2 workers are ready"
+    assert life.job.status.restarts == {}
+    said = "round 1: worker 1 was lost: gone; what digits-worker-0 told follows from that"
+    assert life.events[-1] == ("Warning", "WorldBroken", said)
+    life.look()
+    assert life.events[-1][2] == said, "it is told once"
 
 
 def test_the_next_world_comes_without_word_of_who_was_first() -> None:
