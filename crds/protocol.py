@@ -198,7 +198,7 @@ class ResumedStatus(TypedDict):
     """`status.agent.memory.resumed`."""
 
     round: int
-    step: int | None
+    step: int
     tier: Tier
 
 
@@ -207,6 +207,7 @@ class MemoryStatus(TypedDict):
 
     step: int | None
     replicatedStep: int | None
+    every: int | None
     resumed: ResumedStatus | None
 
 
@@ -427,7 +428,7 @@ class CheckpointFile(TypedDict, total=False):
     slotsOfPod: int
     """Among how many slots the memory that the job asks for is divided."""
     storageFile: str
-    """Into which the process is to say where its checkpoints in storage are (`StorageFile`)."""
+    """Into which the process is to say what it does with checkpoints (`CheckpointerFile`)."""
 
 
 class StorageFile(TypedDict):
@@ -438,6 +439,19 @@ class StorageFile(TypedDict):
     """Whose they are, as the manifests say it."""
     keep: int | None
     """How many stay; None: all."""
+
+
+class CheckpointerFile(StorageFile, total=False):
+    """What a process says of its checkpoints. It is replaced as a whole."""
+
+    round: int
+    """In which it says so."""
+    loaded: int
+    """The step that `load` has brought back; absent before it has, and where there was none."""
+    tier: Tier
+    """Where that step was: memory or storage."""
+    every: int
+    """Steps between two saves to memory."""
 
 
 # --- The progress record: what a training process tells its agent through a file --------------------------

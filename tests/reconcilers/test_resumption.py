@@ -31,7 +31,14 @@ def test_rank_0_says_what_the_world_goes_on_from() -> None:
     assert not list(told(world, with_resume(world, of(resumed())))), "it is told once"
 
 
-def test_of_storage_no_step_is_known() -> None:
+def test_it_is_told_when_the_processes_have_loaded_it_and_not_before() -> None:
+    loading = report(1).model_copy(update={"memory": CheckpointMemory(step=120)})
+    assert with_resume(WORLD, of(loading)) == WORLD
+    world = with_resume(WORLD, of(resumed(step=500, tier=Tier.STORAGE)))
+    assert [event.message for event in told(WORLD, world)] == ["round 4 goes on from storage, step 500"]
+
+
+def test_of_storage_an_older_agent_says_no_step() -> None:
     world = with_resume(WORLD, of(resumed(step=None, tier=Tier.STORAGE)))
     assert [event.message for event in told(WORLD, world)] == ["round 4 goes on from storage"]
 
