@@ -85,6 +85,7 @@ class Checkpointer:
         self._memory = Writer(slots) if slots else None
         self._trouble = Trouble()
         self._storage = Persistence(self._path, self._here, keep, self._trouble)
+        self._trouble.works(*_unused(bool(slots), persist_every))
         self._pace = self._make_pace() if every == "auto" and slots else None
         self._found: Manifest | Literal[False] | None = False
         self._trained_since: float | None = None
@@ -344,6 +345,14 @@ class Checkpointer:
 
     def _restore(self, source: Source) -> None:
         restore(self.state, source.values, source.rng, source.parts, source.fill)
+
+
+def _unused(memory: bool, persist_every: int | None) -> list[CheckpointTrouble]:
+    """What cannot fail, though a process of an earlier Pod may have told that it did."""
+    unused = [] if memory else [CheckpointTrouble.SLOT]
+    if persist_every is None:
+        unused += [CheckpointTrouble.STORAGE, CheckpointTrouble.SKIPPED]
+    return unused
 
 
 def _check(name: str, number: object, or_else: str | None) -> None:
