@@ -96,6 +96,19 @@ def test_ended_job_has_no_world_any_more(troubled: screen.Snapshot) -> None:
     assert entry(drawn(never, terminal=False), "World") == "there never was one"
 
 
+def test_a_phase_that_is_what_its_time_goes_to_is_said_once(troubled: screen.Snapshot) -> None:
+    def condition(kind: str, status: str, reason: str, since: float) -> JSON:
+        return {"type": kind, "status": status, "reason": reason, "lastTransitionTime": at(since)}
+
+    not_running = condition("Running", "False", "Suspended", 10)  # it was Pending before
+    troubled.job["status"] |= {
+        "phase": "Suspended",
+        "conditions": [not_running, condition("Suspended", "True", "Suspended", 180)],
+    }
+    troubled.job["status"]["goodput"] |= {"state": "Suspended", "since": at(180)}
+    assert entry(drawn(troubled, terminal=False), "Phase") == "Suspended for 2m"
+
+
 def test_who_hangs_beside_the_culprit_has_waited(troubled: screen.Snapshot) -> None:
     hung = RAISED | {
         "cause": "Hang",

@@ -140,7 +140,7 @@ def _time(seconds: Mapping[str, float], *, with_bar: bool) -> Text:
 def _phase(job: JSON, account: Goodput | None, now: datetime) -> Text:
     word, _, rest = report.phase_line(job, now).partition(" ")
     line = Text.assemble(cell(word), " ", cell(rest))
-    if account and not report.is_finished(job):
+    if account and not report.is_finished(job) and account.state != word:
         seconds = (now - account.since).total_seconds()
         line.append(f"; {account.state} for {duration(seconds)}")
     return line
