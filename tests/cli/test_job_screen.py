@@ -81,6 +81,20 @@ def test_worker_that_died_of_a_peer_s_failure_says_no_more_than_that(troubled: s
     assert entry(drawn(troubled, terminal=False), "0 ").endswith("  after a peer, 4m ago")
 
 
+def test_newest_checkpoints_are_those_that_the_whole_world_has(troubled: screen.Snapshot) -> None:
+    assert not any(line.startswith("Checkpoints") for line in drawn(troubled))
+    for worker_, step in zip(troubled.workers, (400, 396, 400), strict=True):
+        worker_["status"]["agent"]["memory"] = {"step": step, "replicatedStep": step - 4, "every": 4}
+    told = "step 396 in memory, step 392 in other Pods' memory too, saved every 4 steps"
+    assert entry(drawn(troubled), "Checkpoints") == told
+    troubled.workers[1]["status"]["agent"]["progress"]["checkpointStep"] = 200
+    assert entry(drawn(troubled), "Checkpoints") == f"{told}, step 200 in storage"
+    del troubled.workers[2]["status"]["agent"]["memory"]["step"]
+    assert entry(drawn(troubled), "Checkpoints").startswith("step 392 in other Pods'"), "one has none yet"
+    troubled.job["status"]["phase"] = "Succeeded"
+    assert entry(drawn(troubled), "Checkpoints") == "step 200 in storage"
+
+
 def test_pods_of_workers_that_are_gone_are_counted_too(troubled: screen.Snapshot) -> None:
     troubled.job["status"]["departed"] = {"restarts": {"NodeLost": 2, "OOM": 1}}
     told = entry(drawn(troubled, terminal=False), "Failures")

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from crds.elasticjob import Goodput
 from dlr.commands.job import report, workers
+from dlr.commands.job.checkpoints import checkpoints_line
 from dlr.commands.job.failures import failures_line, job_failure_line
 from dlr.commands.job.goodput import account_of, goodput_line, time_by_state, time_line
 from dlr.commands.job.progress import Progress, progress_line, progress_of
@@ -108,6 +109,8 @@ def _lines(snapshot: Snapshot, now: datetime, *, with_bars: bool) -> list[tuple[
     ]
     if progress := progress_of(job, snapshot.workers, account.last_step if account else None):
         lines.append(("Progress", _progress(progress, report.is_finished(job), with_bar=with_bars)))
+    if line := checkpoints_line(job, snapshot.workers):
+        lines.append(("Checkpoints", cell(line)))
     if account:
         if line := goodput_line(account):
             lines.append(("Goodput", cell(line)))
