@@ -235,6 +235,14 @@ def test_goodput_of_steps_whose_numbers_nobody_knows_is_said_to_be_the_least(
     )
 
 
+def test_steps_that_were_trained_again_in_words(troubled: screen.Snapshot) -> None:
+    account = goodput.account_of(troubled.job, troubled.workers, NOW)
+    assert account is not None
+    assert goodput.redone(account) == "27 steps"
+    assert goodput.redone(account.model_copy(update={"steps_redone": 1})) == "1 step"
+    assert goodput.redone(account.model_copy(update={"steps_redone": 0})) == goodput.redone(None) == ""
+
+
 def test_account_that_this_version_cannot_read_is_left_out(troubled: screen.Snapshot) -> None:
     troubled.job["status"]["goodput"]["state"] = "Dreaming"
     lines = drawn(troubled, terminal=False)

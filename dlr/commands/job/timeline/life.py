@@ -83,6 +83,8 @@ class Life:
     training_share: tuple[tuple[float, float], ...]
     """(time, share of the time until then that the job was training)"""
     goodput: float | None
+    redone: str
+    """How many steps were trained again; empty if none were."""
 
 
 def title(life: Life) -> str:
@@ -113,9 +115,17 @@ class NoHistory(ValueError):
 
 
 def life_of(
-    job: JSON, workers: Sequence[JSON], events: Sequence[JSON], goodput: float | None, now: datetime
+    job: JSON,
+    workers: Sequence[JSON],
+    events: Sequence[JSON],
+    goodput: float | None,
+    now: datetime,
+    redone: str = "",
 ) -> Life:
     """
+    Args:
+        redone: how many steps were trained again, in words.
+
     Raises:
         NoHistory: the job has none.
     """
@@ -144,6 +154,7 @@ def life_of(
             clock.end,
         ),
         goodput=goodput,
+        redone=redone,
     )
 
 

@@ -29,10 +29,12 @@ def verdict(life: Life) -> str:
     if life.why and (not failed or life.phase not in FINISHED):  # else the last failure says why it ended
         head = f"{head}: {_cut(life.why)}"
     if not failed:
-        return f"{head}. Nothing has failed." if life.why else f"{head}, without a failure."
+        again = f" {life.redone} trained again." if life.redone else ""
+        return f"{head}. Nothing has failed.{again}" if life.why else f"{head}, without a failure.{again}"
     lost = sum(span.seconds for span in life.states if span.state in LOST)
     many = "1 failure" if len(failed) == 1 else f"{len(failed)} failures"
-    return f"{head}; {many} cost {duration(lost)}. {_told(*failed[-1], len(failed))}"
+    again = f" and {life.redone} trained again" if life.redone else ""
+    return f"{head}; {many} cost {duration(lost)}{again}. {_told(*failed[-1], len(failed))}"
 
 
 def _told(failure: Failure, lane: Lane, count: int) -> str:
