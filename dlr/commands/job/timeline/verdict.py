@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from crds.elasticjob import JobState
 from dlr.commands.job.report import FINISHED
-from dlr.commands.job.timeline.blame import Failure
+from dlr.commands.job.timeline.blame import FAILED, Failure
 from dlr.commands.job.timeline.life import Lane, Life
 from dlr.commands.output import duration, plain
 
@@ -41,7 +41,8 @@ def _told(failure: Failure, lane: Lane, count: int) -> str:
     which = "It was" if count == 1 else "The last was"
     said = _cut(failure.text)
     ending = f": {said}." if said else "."
-    return f"{which} {failure.what} of {lane.title}, after {duration(failure.at)}{ending}"
+    what = "a failure" if failure.what == FAILED else failure.what
+    return f"{which} {what} of {lane.title}, after {duration(failure.at)}{ending}"
 
 
 def _cut(text: str) -> str:
