@@ -33,6 +33,7 @@ from dlr.checkpoint import leaving, storage
 from dlr.checkpoint.choosing import choose
 from dlr.checkpoint.interval import Pace, find_board
 from dlr.checkpoint.memory import Source, Writer, needed_bytes, verified
+from dlr.checkpoint.modules import MismatchError
 from dlr.checkpoint.persistence import Persistence
 from dlr.checkpoint.state import Captured, capture, restore
 from dlr.checkpoint.storage import Manifest, StorageError
@@ -142,7 +143,7 @@ class Checkpointer:
         folder = storage.folder_of(self._path, manifest.step)
         from dlr.checkpoint.reading import in_storage  # takes a second to import
 
-        self._restore(in_storage(folder, self._here.rank, same_world))
+        self._restore(in_storage(folder, self._here.rank, same_world), str(folder))
         return self._has_loaded(manifest.step, Tier.STORAGE)
 
     def wait(self) -> None:
@@ -327,11 +328,11 @@ class Checkpointer:
         try:
             if resume.slot is not None:
                 mark = Mark(resume.round, resume.step, here.rank, here.world_size)
-                self._restore(verified(Slot.open(resume.slot), mark))
+                self._restore(verified(Slot.open(resume.slot), mark), f"step {resume.step} in memory")
             else:
                 from dlr.checkpoint.reading import in_slots  # takes a second to import
 
-                self._restore(in_slots(resume, here.rank))
+                self._restore(in_slots(resume, here.rank), f"step {resume.step} in memory")
         except (DamagedError, OSError) as error:
             raise DamagedCheckpointError(
                 f"the checkpoint of step {resume.step} in memory is not used: {error}; "
@@ -343,8 +344,14 @@ class Checkpointer:
         self._notice.tell_loaded(step, tier)
         return step
 
-    def _restore(self, source: Source) -> None:
-        restore(self.state, source.values, source.rng, source.parts, source.fill)
+    def _restore(self, source: Source, where: str) -> None:
+        try:
+            restore(self.state, source.values, source.rng, source.parts, source.fill)
+        except MismatchError as error:
+            raise MismatchError(
+                f"the checkpoint {where} does not fit: {error}; go on with the model and optimizer that it "
+                "is of, or give this run a path of its own"
+            ) from None
 
 
 def _unused(memory: bool, persist_every: int | None) -> list[CheckpointTrouble]:
