@@ -398,6 +398,19 @@ class PeerDeathTexts:
 
 # --- Checkpoints in memory: what an agent tells each of its training processes -----------------------------
 
+OWN_SLOTS = 3
+"""Of a process: the newest whole one, one to write into, and one that its saver may still read."""
+REPLICA_SLOTS = 2
+"""Of a held replica: a kill in the middle of writing must not cost the older one."""
+SMALLEST_SLOT_BYTES = 64 << 10
+"""Its control words and a small header take some of it."""
+
+
+def slot_count(processes: int, replicas: int) -> int:
+    """Slots of a Pod."""
+    return processes * (OWN_SLOTS + REPLICA_SLOTS * replicas)
+
+
 ENV_CHECKPOINT_FILE = "DLR_CHECKPOINT_FILE"
 """Names a JSON file (`CheckpointFile`), written anew for each start of the process."""
 

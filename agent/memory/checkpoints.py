@@ -20,13 +20,7 @@ from agent.memory.handover import Handover
 from agent.memory.incoming import Incoming
 from agent.memory.peers import shortened
 from agent.memory.persisting import Persisting
-from agent.memory.pool import (
-    OWN_SLOTS,
-    REPLICA_SLOTS,
-    Pool,
-    assign,
-    slot_for_replica,
-)
+from agent.memory.pool import Pool, assign, slot_for_replica
 from agent.memory.prefetch import Prefetch
 from agent.memory.replication import Replication
 from agent.memory.resume import Checkpoint, Inventory
@@ -42,6 +36,7 @@ from crds.protocol import (
     ResumedStatus,
     StorageFile,
     Tier,
+    slot_count,
 )
 
 logger = logging.getLogger(__name__)
@@ -73,7 +68,7 @@ class CheckpointMemory:
     def __init__(
         self, me: Environment, local_world_size: int, place: Callable[[], tuple[str, ...]] = tuple
     ) -> None:
-        count = local_world_size * (OWN_SLOTS + REPLICA_SLOTS * me.memory_replicas)
+        count = slot_count(local_world_size, me.memory_replicas)
         check_room(me, count)
         try:
             self._pool = Pool(me.memory_bytes, count)

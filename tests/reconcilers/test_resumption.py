@@ -79,4 +79,7 @@ def test_slots_that_have_no_room_are_refused_by_name() -> None:
     fault = asking("4Gi", limits={"memory": "4096Mi"})
     assert fault is not None and fault.startswith("spec.replicaSpecs.worker.memoryCheckpoint.size: 4Gi does")
     assert asking("4Gi", limits={"memory": "16Gi"}, requests={"memory": "1Gi"}) is not None
+    unit = asking("20")
+    assert unit is not None and unit.endswith("at least; a size has a unit, such as 20Gi")
+    assert asking("191Ki") is not None and asking("192Ki") is None
     assert asking("0") == "spec.replicaSpecs.worker.memoryCheckpoint.size: 0 is no amount of memory"
