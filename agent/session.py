@@ -46,7 +46,13 @@ from agent.report.reporter import (
     last_report,
     topology_of_pod,
 )
-from crds.protocol import AgentState, KeptIn, RendezvousPhase
+from crds.protocol import (
+    AgentState,
+    CheckpointTrouble,
+    CheckpointTroubleStatus,
+    KeptIn,
+    RendezvousPhase,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -120,7 +126,7 @@ class Session:
                 api,
                 me,
                 facts,
-                _first_report(predecessor if is_of_this_pod(predecessor, me) else {}, me, view),
+                first_report(predecessor, me, view),
                 progress_seconds=me.heartbeat_seconds,
                 usage=meter.latest,
                 on_final_refusal=heartbeat.stop,
@@ -297,13 +303,19 @@ def _first_view(watcher: Watcher[JobView]) -> JobView:
     return watcher.take() or JobView()
 
 
-def _first_report(predecessor: Mapping[str, Any], me: Environment, view: JobView) -> Report:
+def first_report(predecessor: Mapping[str, Any], me: Environment, view: JobView) -> Report:
     """Ready, for a world newer than any this Pod may have been in.
 
     A container that was restarted in its Pod finds itself in a world whose processes died with its
     predecessor. It must not join that round again: the others are in the middle of it. Ready at that round
     says that it was left.
+
+    What an earlier Pod of the slot has said counts for its checkpoints alone: what did not work there is not
+    known to work now.
     """
+    trouble = trouble_from_status(predecessor.get("checkpointTrouble"))
+    if not is_of_this_pod(predecessor, me):
+        predecessor = {}
     known_round = int(predecessor.get("observedRound") or 0)
     if view.world is not None and Member(me.worker_index, me.incarnation) in view.world.members:
         known_round = max(known_round, view.world.round)
@@ -315,4 +327,15 @@ def _first_report(predecessor: Mapping[str, Any], me: Environment, view: JobView
         failure=Failure.from_status(failure) if failure else None,
         rounds=tuple(RoundProgress.from_status(round_) for round_ in predecessor.get("rounds") or ()),
         check=CheckReport.from_status(predecessor.get("check")),
+        trouble=trouble,
     )
+
+
+def trouble_from_status(status: Mapping[str, Any] | None) -> CheckpointTroubleStatus | None:
+    """Read `status.agent.checkpointTrouble`; None of a kind that this version does not know."""
+    if not status:
+        return None
+    try:
+        return {"reason": CheckpointTrouble(status["reason"]), "message": str(status["message"])}
+    except (ValueError, KeyError):
+        return None

@@ -412,10 +412,10 @@ IndexList = Annotated[
 
 
 class Resume(Model):
-    """What a world has gone on from, as its rank 0's agent tells."""
+    """What a world has gone on from, as its rank 0's agent tells when its processes have loaded it."""
 
     step: Annotated[int, Field(ge=0)] | None = None
-    """Unset where it comes from storage, of which agents know nothing."""
+    """Unset where an older agent says it of storage."""
     tier: Tier
 
 

@@ -181,11 +181,11 @@ class Usage(Model):
 
 @agreed(ResumedStatus)
 class Resumed(Model):
-    """What the processes of a round have gone on from, as the round's agents agreed."""
+    """What the processes of a round have gone on from: each of them has loaded it."""
 
     round: Annotated[int, Field(ge=0)]
     step: Annotated[int, Field(ge=0)] | None = None
-    """Unset where it comes from storage, of which agents know nothing."""
+    """Unset where an older agent says it of storage."""
     tier: Tier
 
 
@@ -197,6 +197,8 @@ class CheckpointMemory(Model):
     """The newest of its processes'."""
     replicated_step: Annotated[int, Field(ge=0)] | None = None
     """The newest that another Pod holds too."""
+    every: Annotated[int, Field(ge=1)] | None = None
+    """Steps between two saves, as the script or `every="auto"` has it."""
     resumed: Resumed | None = None
 
 

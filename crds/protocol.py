@@ -198,7 +198,7 @@ class ResumedStatus(TypedDict):
     """`status.agent.memory.resumed`."""
 
     round: int
-    step: int | None
+    step: int
     tier: Tier
 
 
@@ -207,6 +207,7 @@ class MemoryStatus(TypedDict):
 
     step: int | None
     replicatedStep: int | None
+    every: int | None
     resumed: ResumedStatus | None
 
 
@@ -397,6 +398,19 @@ class PeerDeathTexts:
 
 # --- Checkpoints in memory: what an agent tells each of its training processes -----------------------------
 
+OWN_SLOTS = 3
+"""Of a process: the newest whole one, one to write into, and one that its saver may still read."""
+REPLICA_SLOTS = 2
+"""Of a held replica: a kill in the middle of writing must not cost the older one."""
+SMALLEST_SLOT_BYTES = 64 << 10
+"""Its control words and a small header take some of it."""
+
+
+def slot_count(processes: int, replicas: int) -> int:
+    """Slots of a Pod."""
+    return processes * (OWN_SLOTS + REPLICA_SLOTS * replicas)
+
+
 ENV_CHECKPOINT_FILE = "DLR_CHECKPOINT_FILE"
 """Names a JSON file (`CheckpointFile`), written anew for each start of the process."""
 
@@ -427,7 +441,7 @@ class CheckpointFile(TypedDict, total=False):
     slotsOfPod: int
     """Among how many slots the memory that the job asks for is divided."""
     storageFile: str
-    """Into which the process is to say where its checkpoints in storage are (`StorageFile`)."""
+    """Into which the process is to say what it does with checkpoints (`CheckpointerFile`)."""
 
 
 class StorageFile(TypedDict):
@@ -438,6 +452,19 @@ class StorageFile(TypedDict):
     """Whose they are, as the manifests say it."""
     keep: int | None
     """How many stay; None: all."""
+
+
+class CheckpointerFile(StorageFile, total=False):
+    """What a process says of its checkpoints. It is replaced as a whole."""
+
+    round: int
+    """In which it says so."""
+    loaded: int
+    """The step that `load` has brought back; absent before it has, and where there was none."""
+    tier: Tier
+    """Where that step was: memory or storage."""
+    every: int
+    """Steps between two saves to memory."""
 
 
 # --- The progress record: what a training process tells its agent through a file --------------------------

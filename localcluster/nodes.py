@@ -47,7 +47,7 @@ def node_names(count: int) -> list[str]:
 async def run_nodes(options: NodesOptions, stop: asyncio.Event) -> None:
     """Until `stop`. Containers end with this process: their shims see to it."""
     home = options.home
-    isolation = options.isolation or detect_isolation(home.run / "probe")
+    isolation = options.isolation or detect_isolation(home.run)
     log.info("starting nodes=%d isolation=%s", options.nodes, isolation.value)
     memory = open_groups(home.root)
     async with ApiClient(Access.from_kubeconfig(home.kubeconfig)) as client:

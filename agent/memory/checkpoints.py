@@ -19,20 +19,15 @@ from agent.memory.fetch import DamagedCopyError, FetchError
 from agent.memory.handover import Handover
 from agent.memory.incoming import Incoming
 from agent.memory.peers import shortened
-from agent.memory.persisting import Persisting, read_storage
-from agent.memory.pool import (
-    OWN_SLOTS,
-    REPLICA_SLOTS,
-    Pool,
-    assign,
-    slot_for_replica,
-)
+from agent.memory.persisting import Persisting
+from agent.memory.pool import Pool, assign, slot_for_replica
 from agent.memory.prefetch import Prefetch
 from agent.memory.replication import Replication
 from agent.memory.resume import Checkpoint, Inventory
 from agent.memory.room import FIELD, check_room
 from agent.memory.server import SlotServer
 from agent.memory.slot import Mark, Slot
+from agent.memory.told import read_every, read_resumed, read_storage
 from agent.memory.wire import LOOK_SECONDS, have_checked
 from crds.protocol import (
     ENV_CHECKPOINT_FILE,
@@ -41,6 +36,7 @@ from crds.protocol import (
     ResumedStatus,
     StorageFile,
     Tier,
+    slot_count,
 )
 
 logger = logging.getLogger(__name__)
@@ -72,7 +68,7 @@ class CheckpointMemory:
     def __init__(
         self, me: Environment, local_world_size: int, place: Callable[[], tuple[str, ...]] = tuple
     ) -> None:
-        count = local_world_size * (OWN_SLOTS + REPLICA_SLOTS * me.memory_replicas)
+        count = slot_count(local_world_size, me.memory_replicas)
         check_room(me, count)
         try:
             self._pool = Pool(me.memory_bytes, count)
@@ -89,7 +85,7 @@ class CheckpointMemory:
         self._after_failure = False
         """Whether the round that is being joined comes after a failure."""
         self._storage_files: list[Path] = []
-        """In which the processes that ran last say where their checkpoints in storage are."""
+        """In which the processes that ran last say what they do with checkpoints."""
         self._gone: frozenset[int] = frozenset()
         """Agents of the last round whose Pods are not in the next world."""
         self._agreed = Agreed(0)
@@ -102,7 +98,6 @@ class CheckpointMemory:
         self._own: list[list[Slot]] = []
         """The slots of the processes that run, by local rank; none while none runs."""
         self._incoming = Incoming(self._pool, self._lock)
-        self._resumed: ResumedStatus | None = None
         self._replicated_step: int | None = None
         """The newest step that the peer holds for all local ranks."""
         self._own_ranks: frozenset[int] = frozenset()
@@ -272,15 +267,12 @@ class CheckpointMemory:
                 self._tries = checkpoint, tries + 1
             self._planned = False
             self._pool.forget_after(checkpoint)
-            self._resumed = None
             self._replicated_step = None
             self._handover.note_copied(None)
             if checkpoint is not None:
                 tier = Tier.PEER if agreed.from_peer else Tier.MEMORY
-                self._resumed = {"round": agreed.round, "step": checkpoint.step, "tier": tier}
                 logger.info("round=%d resumes from %s, step=%d", agreed.round, tier, checkpoint.step)
             elif agreed.round > 1:
-                self._resumed = {"round": agreed.round, "step": None, "tier": Tier.STORAGE}
                 logger.info("round=%d: no checkpoint in memory is complete", agreed.round)
             self._replication.follow(agreed.peer)
 
@@ -348,11 +340,12 @@ class CheckpointMemory:
 
     def to_status(self) -> MemoryStatus:
         """`status.agent.memory`."""
-        marks = self.own_marks()
+        marks, agreed, files = self.own_marks(), self._agreed, self._storage_files
         return {
             "step": min(mark.step for mark in marks) if marks else None,
             "replicatedStep": self._replicated_step,
-            "resumed": self._resumed,
+            "every": read_every(files, agreed.round),
+            "resumed": _resumed(read_resumed(files, agreed.round), agreed),
         }
 
     def _persist(self, agreed: Agreed, ranks: Sequence[int]) -> None:
@@ -420,3 +413,9 @@ class CheckpointMemory:
     def _share(self) -> float:
         """Of the time that a replica's fetch takes: all of it, once no process trains that it could slow."""
         return 1.0 if self._handover.is_under_way else REPLICA_SHARE
+
+
+def _resumed(loaded: ResumedStatus | None, agreed: Agreed) -> ResumedStatus | None:
+    """Processes do not know whether what they loaded from memory came from a peer."""
+    from_peer = loaded is not None and loaded["tier"] is Tier.MEMORY and agreed.from_peer
+    return {**loaded, "tier": Tier.PEER} if loaded is not None and from_peer else loaded

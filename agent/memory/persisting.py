@@ -11,8 +11,7 @@ import json
 import logging
 import subprocess
 import threading
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from agent.memory.resume import Checkpoint
@@ -108,19 +107,3 @@ class _Save:
             self._process = process = start_saver()
         with process:  # which closes its input, and so ends it
             return ask(process, json.dumps(self._request))
-
-
-def read_storage(files: Iterable[Path]) -> StorageFile | None:
-    """Where training processes said that their checkpoints are; None if none of them has."""
-    for file in files:
-        try:
-            told = json.loads(file.read_text(encoding="utf-8"))
-            keep = told["keep"]
-            return {
-                "path": str(told["path"]),
-                "job": str(told["job"]),
-                "keep": None if keep is None else int(keep),
-            }
-        except (OSError, ValueError, TypeError, KeyError):
-            continue
-    return None

@@ -16,15 +16,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from agent.memory.resume import Checkpoint
 from agent.memory.slot import Commit, DamagedError, Mark, Slot
+from crds.protocol import OWN_SLOTS
 
 logger = logging.getLogger(__name__)
 
-OWN_SLOTS = 3
-"""Of a process: the newest whole one, one to write into, and one that its saver may still read."""
-REPLICA_SLOTS = 2
-"""Of a held replica: a kill in the middle of writing must not cost the older one."""
-SMALLEST_BYTES = 64 << 10
-"""Of a slot: its control words and a small header take some of it."""
 TOUCH_BYTES = 4 << 20
 """So much is touched at once."""
 TOUCH_NICENESS = 15

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from agent.environment import Environment, InvalidEnvironmentError
-from agent.memory.pool import SMALLEST_BYTES
 from agent.monitor.oom import OomWatch
+from crds.protocol import SMALLEST_SLOT_BYTES
 
 FIELD = "replicaSpecs.worker.memoryCheckpoint"
 
@@ -15,10 +15,10 @@ def check_room(me: Environment, count: int) -> None:
     Raises:
         InvalidEnvironmentError: there is no room for so many.
     """
-    if me.memory_bytes // count < SMALLEST_BYTES:
+    if me.memory_bytes // count < SMALLEST_SLOT_BYTES:
         raise InvalidEnvironmentError(
             f"{FIELD}.size is {me.memory_bytes} bytes, too little for {count} slots: each takes "
-            f"{SMALLEST_BYTES} at least"
+            f"{SMALLEST_SLOT_BYTES} at least"
         )
     limit = OomWatch.of_pod(me.pod_uid).limit_bytes()
     if limit is not None and me.memory_bytes >= limit:

@@ -75,9 +75,11 @@ class ProgressFiles:
 
     Args:
         told: whether the script is known to do so: an earlier agent of the slot said it.
+        trouble: what an earlier agent of the slot said of checkpoints. It is so until the first process says
+            that it works.
     """
 
-    def __init__(self, *, told: bool = False) -> None:
+    def __init__(self, *, told: bool = False, trouble: CheckpointTroubleStatus | None = None) -> None:
         self.told = told
         self.directory = Path(tempfile.mkdtemp(prefix="dlr_"))
         self._metrics = self.directory / "runtime_metrics.json"
@@ -85,6 +87,8 @@ class ProgressFiles:
         self._trouble: dict[tuple[int, CheckpointTrouble], str] = {}
         """What was told last of each kind, by local rank: what processes have not told yet, those before them
         have."""
+        if trouble is not None:
+            self._trouble[0, trouble["reason"]] = trouble["message"]
         self._since = time.time()
         self.generation = 0
         """How often processes have been started. The steps of one generation are compared with no other's."""
@@ -273,7 +277,7 @@ class ProgressMonitor(threading.Thread):
         self._lock = threading.Lock()
         self._start = _Start(0, 0)
         """The processes that run, or ran last."""
-        self._figures = Figures(rounds=reporter.latest.rounds)
+        self._figures = Figures(rounds=reporter.latest.rounds, trouble=reporter.latest.trouble)
         self._announced: tuple[int, Progress] | None = None
         """The generation, and the progress, that the reporter was last asked to report."""
         self._announced_trouble: CheckpointTrouble | None = None

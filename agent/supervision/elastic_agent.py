@@ -95,7 +95,8 @@ class DlrElasticAgent(LocalElasticAgent):
         warm_start: WarmStart | None = None,
     ) -> None:
         assert isinstance(spec.rdzv_handler, DlrRendezvousHandler)
-        self.progress_files = ProgressFiles(told=spec.rdzv_handler.session.tells_steps)
+        session = spec.rdzv_handler.session
+        self.progress_files = ProgressFiles(told=session.tells_steps, trouble=session.reporter.latest.trouble)
         stack_files = StackFiles()
         logs = RoundLogsSpecs(
             logs_specs,

@@ -28,15 +28,16 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import dlr
 from agent.memory.slot import DamagedError, Mark, Slot, TooSmallError
-from crds.protocol import CheckpointTrouble
+from crds.protocol import CheckpointTrouble, Tier
 from dlr.checkpoint import leaving, storage
 from dlr.checkpoint.choosing import choose
 from dlr.checkpoint.interval import Pace, find_board
 from dlr.checkpoint.memory import Source, Writer, needed_bytes, verified
+from dlr.checkpoint.modules import MismatchError
 from dlr.checkpoint.persistence import Persistence
 from dlr.checkpoint.state import Captured, capture, restore
 from dlr.checkpoint.storage import Manifest, StorageError
-from dlr.checkpoint.surroundings import MemoryResume, logger, look_around, tell_storage
+from dlr.checkpoint.surroundings import MemoryResume, Notice, logger, look_around
 from dlr.checkpoint.trouble import Trouble, quantity
 
 PREPARE_SECONDS = 5.0
@@ -85,6 +86,7 @@ class Checkpointer:
         self._memory = Writer(slots) if slots else None
         self._trouble = Trouble()
         self._storage = Persistence(self._path, self._here, keep, self._trouble)
+        self._trouble.works(*_unused(bool(slots), persist_every))
         self._pace = self._make_pace() if every == "auto" and slots else None
         self._found: Manifest | Literal[False] | None = False
         self._trained_since: float | None = None
@@ -100,7 +102,7 @@ class Checkpointer:
         self._hook = register_optimizer_step_pre_hook(self._before_step)
         atexit.register(self._at_exit)
         leaving.take_part("memory" if slots else "storage")
-        tell_storage(self._here, self._path, keep)
+        self._notice = Notice(self._here, self._path, keep)
 
     def find(self) -> int:
         """The step of the checkpoint that `load` brings back; 0 if there is none. Every rank calls it.
@@ -136,15 +138,13 @@ class Checkpointer:
                 self._newest = 0
                 return 0
             self._load_from_memory(resume)
-            self._newest = resume.step
-            return resume.step
+            return self._has_loaded(resume.step, Tier.MEMORY)
         same_world = manifest.world_size == self._here.world_size
         folder = storage.folder_of(self._path, manifest.step)
         from dlr.checkpoint.reading import in_storage  # takes a second to import
 
-        self._restore(in_storage(folder, self._here.rank, same_world))
-        self._newest = manifest.step
-        return manifest.step
+        self._restore(in_storage(folder, self._here.rank, same_world), str(folder))
+        return self._has_loaded(manifest.step, Tier.STORAGE)
 
     def wait(self) -> None:
         """Wait until what is being saved may change: call it right before the optimizer's step.
@@ -206,7 +206,9 @@ class Checkpointer:
     def _is_due(self, step: int) -> bool:
         if self._memory is None:
             return False
-        return self._pace.is_due(step) if self._pace is not None else step % int(self._every) == 0
+        is_due = self._pace.is_due(step) if self._pace is not None else step % int(self._every) == 0
+        self._notice.tell_every(self._pace.interval if self._pace is not None else int(self._every))
+        return is_due
 
     def _is_due_in_storage(self, step: int) -> bool:
         if self._persist_every is None:
@@ -326,19 +328,38 @@ class Checkpointer:
         try:
             if resume.slot is not None:
                 mark = Mark(resume.round, resume.step, here.rank, here.world_size)
-                self._restore(verified(Slot.open(resume.slot), mark))
+                self._restore(verified(Slot.open(resume.slot), mark), f"step {resume.step} in memory")
             else:
                 from dlr.checkpoint.reading import in_slots  # takes a second to import
 
-                self._restore(in_slots(resume, here.rank))
+                self._restore(in_slots(resume, here.rank), f"step {resume.step} in memory")
         except (DamagedError, OSError) as error:
             raise DamagedCheckpointError(
                 f"the checkpoint of step {resume.step} in memory is not used: {error}; "
                 "the next start goes on from another one"
             ) from error
 
-    def _restore(self, source: Source) -> None:
-        restore(self.state, source.values, source.rng, source.parts, source.fill)
+    def _has_loaded(self, step: int, tier: Tier) -> int:
+        self._newest = step
+        self._notice.tell_loaded(step, tier)
+        return step
+
+    def _restore(self, source: Source, where: str) -> None:
+        try:
+            restore(self.state, source.values, source.rng, source.parts, source.fill)
+        except MismatchError as error:
+            raise MismatchError(
+                f"the checkpoint {where} does not fit: {error}; go on with the model and optimizer that it "
+                "is of, or give this run a path of its own"
+            ) from None
+
+
+def _unused(memory: bool, persist_every: int | None) -> list[CheckpointTrouble]:
+    """What cannot fail, though a process of an earlier Pod may have told that it did."""
+    unused = [] if memory else [CheckpointTrouble.SLOT]
+    if persist_every is None:
+        unused += [CheckpointTrouble.STORAGE, CheckpointTrouble.SKIPPED]
+    return unused
 
 
 def _check(name: str, number: object, or_else: str | None) -> None:

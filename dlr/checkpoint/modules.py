@@ -143,7 +143,7 @@ def check_modules(state: Mapping[str, Any], live: dict[str, Tensor], saved: dict
             there = {key for key in saved if key.startswith(f"{name}.")}
             if odd := sorted(here ^ there):
                 where = "the checkpoint" if odd[0] in there else "the model"
-                raise MismatchError(f"only {where} has {odd[0]}: is this the checkpoint of another model?")
+                raise MismatchError(f"only {where} has {odd[0]}")
 
 
 def target_like(part: Part, live: dict[str, Tensor], parameters: dict[str, nn.Parameter]) -> Tensor:

@@ -15,7 +15,7 @@ from typing import Any
 import torch.distributed as dist
 
 from crds.names import ENV_JOB_NAME, ENV_NAMESPACE
-from crds.protocol import ENV_CHECKPOINT_FILE, StorageFile
+from crds.protocol import ENV_CHECKPOINT_FILE, CheckpointerFile, Tier
 
 logger = logging.getLogger("dlr.checkpoint")
 
@@ -51,7 +51,7 @@ class Surroundings:
     slots_of_pod: int | None = None
     """Among how many slots the memory that the job asks for is divided; None if the agent does not say."""
     storage_file: str = ""
-    """In which the agent wants to know where the checkpoints in storage are."""
+    """In which the agent wants to know what this process does with checkpoints."""
 
 
 def look_around(environ: Mapping[str, str] = os.environ) -> Surroundings:
@@ -79,12 +79,41 @@ def look_around(environ: Mapping[str, str] = os.environ) -> Surroundings:
     )
 
 
-def tell_storage(here: Surroundings, path: Path, keep: int | None) -> None:
-    """Tell the agent where the checkpoints in storage are, so that it can have some written there."""
-    if here.storage_file:
-        told: StorageFile = {"path": str(path), "job": here.job, "keep": keep}
-        with suppress(OSError):  # then it has none written
-            Path(here.storage_file).write_text(json.dumps(told), encoding="utf-8")
+class Notice:
+    """What this process tells its agent of its checkpoints. Outside of dlr nobody listens.
+
+    Args:
+        path: of the checkpoints in storage, so that the agent can have some written there.
+        keep: how many checkpoints stay there; None for all.
+    """
+
+    def __init__(self, here: Surroundings, path: Path, keep: int | None) -> None:
+        self._file = here.storage_file
+        self._content: CheckpointerFile = {
+            "path": str(path),
+            "job": here.job,
+            "keep": keep,
+            "round": here.round,
+        }
+        self._write()
+
+    def tell_loaded(self, step: int, tier: Tier) -> None:
+        """`load` has brought back that step, from there."""
+        self._content["loaded"], self._content["tier"] = step, tier
+        self._write()
+
+    def tell_every(self, steps: int) -> None:
+        """So many steps are between two saves to memory."""
+        if self._content.get("every") != steps:
+            self._content["every"] = steps
+            self._write()
+
+    def _write(self) -> None:
+        if self._file:
+            draft = Path(f"{self._file}.new")
+            with suppress(OSError):  # then the agent does not know
+                draft.write_text(json.dumps(self._content), encoding="utf-8")
+                draft.replace(self._file)
 
 
 def _read(path: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import typer
 
 import crds
 import deploy
+from crds import names
 from dlr.commands import interrupts
 from dlr.commands.errors import CommandError, UsageError
 from dlr.commands.options import not_empty
@@ -28,6 +29,17 @@ CONTROLLER_COMMAND = [
 ]
 IDENTITY = "--identity=embedded"
 """Of the one that the supervisor keeps, and that ends when it does."""
+
+DEFAULT_NAMESPACE = {
+    "apiVersion": "v1",
+    "kind": "Namespace",
+    "metadata": {
+        "name": "default",
+        "labels": {"kubernetes.io/metadata.name": "default", names.LABEL_MAY_CORDON: "true"},
+    },
+    "spec": {"finalizers": ["kubernetes"]},
+}
+"""Of a new cluster. Its nodes are nobody's but the user's, so what jobs and checks say of them counts."""
 
 HomeFolder = Annotated[
     str | None,
@@ -79,6 +91,9 @@ def up(
     except OSError as error:
         raise _unusable(place, error) from error
     was_up = supervisor.is_up(place)
+    manifests = [*crds.manifests(), *deploy.worker_documents()]
+    if not place.database.exists():  # later on, its labels are the user's
+        manifests.append(DEFAULT_NAMESPACE)
     try:
         supervisor.up(
             place,
@@ -87,7 +102,7 @@ def up(
             memory_per_node=memory_per_node,
             gpus_per_node=gpus_per_node,
             port=port,
-            manifests=[*crds.manifests(), *deploy.worker_documents()],
+            manifests=manifests,
             addons=[supervisor.Addon("controller", [*controller, IDENTITY])],
         )
     except supervisor.ClusterError as error:

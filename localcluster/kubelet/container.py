@@ -7,6 +7,7 @@ import logging
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -249,10 +250,20 @@ class ContainerRuntime:
 
 
 def detect_isolation(scratch: Path) -> Isolation:
-    """The best that this host lets us have, by trying it."""
-    source, target = scratch / "probe-source", scratch / "probe-target"
-    for folder in (source, target):
-        folder.mkdir(parents=True, exist_ok=True)
+    """The best that this host lets us have, by trying it.
+
+    Args:
+        scratch: a folder where the containers' own will be; nothing stays in it.
+    """
+    scratch.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="probe-", dir=scratch) as folder:
+        return _isolation_in(Path(folder))
+
+
+def _isolation_in(folder: Path) -> Isolation:
+    source, target = folder / "source", folder / "target"
+    for each in (source, target):
+        each.mkdir()
     (source / "here").touch()
     candidates = [Isolation.USER] if os.getuid() else [Isolation.ROOT, Isolation.USER]
     for isolation in candidates:
@@ -261,7 +272,7 @@ def detect_isolation(scratch: Path) -> Isolation:
             "argv": ["test", "-e", str(target / "here")],
             "env": {"PATH": os.defpath},
             "cwd": "/",
-            "log": str(scratch / "probe.log"),
+            "log": str(folder / "log"),
             "hostname": "",
             "mounts": [{"source": str(source), "target": str(target), "readOnly": True}],
         }

@@ -7,42 +7,45 @@ from datetime import datetime
 
 from crds.model import Condition, ConditionStatus
 from reconcilers.acts import Event
-from reconcilers.conditions import condition_of, is_true, with_condition
+from reconcilers.conditions import condition_of, with_condition
 from reconcilers.job.workers import Workers
 
 CHECKPOINTS_FAILING = "CheckpointsFailing"
+BEGAN = ", first: "
+"""Between the worker's name and what it told first: later steps fail in silence."""
 
 
 def with_saving(conditions: Sequence[Condition], workers: Workers, now: datetime) -> list[Condition]:
     """The conditions, with this one once something did not work.
 
-    Its message is kept as long as the same worker has the same trouble, whatever its newest step is.
+    Its message is kept as long as the same worker has the same trouble, whatever its newest step is. It is
+    taken back when that worker tells no more of it, or is gone; while its Pod is replaced nothing is known.
     """
     reports = ((worker.metadata.name, worker.status.agent) for worker in workers.telling_steps)
-    telling = [(name, report.checkpoint_trouble) for name, report in reports if report is not None]
-    troubled = [(name, trouble) for name, trouble in telling if trouble is not None]
+    telling = {name: report.checkpoint_trouble for name, report in reports if report is not None}
+    troubled = [(name, trouble) for name, trouble in telling.items() if trouble is not None]
     known = condition_of(conditions, CHECKPOINTS_FAILING)
+    fails = known is not None and known.status is ConditionStatus.TRUE
+    told_by = known.message.partition(BEGAN)[0] if known is not None else ""
     if not troubled:
-        if known is None or known.status is ConditionStatus.FALSE:
+        silent = told_by not in telling and any(worker.metadata.name == told_by for worker in workers)
+        if not fails or silent:
             return list(conditions)
         return with_condition(conditions, CHECKPOINTS_FAILING, ConditionStatus.FALSE, "Saved", "", now)
     name, trouble = troubled[0]
     others = f"; {len(troubled) - 1} more workers tell of such" if len(troubled) > 1 else ""
-    message = f"{name}: {trouble.message}{others}"
-    if (
-        known is not None
-        and known.status is ConditionStatus.TRUE
-        and known.reason == trouble.reason
-        and known.message.startswith(f"{name}: ")
-    ):
+    message = f"{name}{BEGAN}{trouble.message}{others}"
+    if known is not None and fails and known.reason == trouble.reason and told_by == name:
         message = known.message
     return with_condition(conditions, CHECKPOINTS_FAILING, ConditionStatus.TRUE, trouble.reason, message, now)
 
 
 def events_of_saving(before: Sequence[Condition], after: Sequence[Condition]) -> Iterator[Event]:
-    """One when it begins, and one for each other reason."""
+    """One when it begins, one for each other reason, and one when it works again."""
     old, new = condition_of(before, CHECKPOINTS_FAILING), condition_of(after, CHECKPOINTS_FAILING)
-    if new is None or not is_true(after, CHECKPOINTS_FAILING):
+    if new is None or (old is not None and (old.status, old.reason) == (new.status, new.reason)):
         return
-    if old is None or old.status is not new.status or old.reason != new.reason:
+    if new.status is ConditionStatus.TRUE:
         yield Event("Warning", CHECKPOINTS_FAILING, new.message)
+    elif old is not None:
+        yield Event("Normal", "CheckpointsSaved", f"checkpoints are saved again, after {old.reason}")

@@ -24,6 +24,7 @@ from controller.resources import PODS
 from controller.wording import shortened
 from crds.elasticjob import ElasticJob, SchedulingPolicy
 from crds.elasticworker import ElasticWorker
+from crds.protocol import SMALLEST_SLOT_BYTES, slot_count
 from reconcilers.job.workers import new_worker
 from reconcilers.parallel import in_parallel
 from reconcilers.pod.access import WorkerAccess
@@ -175,6 +176,12 @@ def memory_checkpoint_fault(job: ElasticJob, type_: str) -> str | None:
     path = f"spec.replicaSpecs.{type_}.memoryCheckpoint.size"
     if whole(asked.size) < 1:
         return f"{path}: {asked.size} is no amount of memory"
+    count = slot_count(1, asked.replicas)  # the agent knows how many processes a Pod has
+    if whole(asked.size) < count * SMALLEST_SLOT_BYTES:
+        return (
+            f"{path}: {asked.size} is too little: each process has {count} slots, which take "
+            f"{SMALLEST_SLOT_BYTES >> 10}Ki each at least; a size has a unit, such as 20Gi"
+        )
     resources = resources_of(job, type_, None)
     for kind in KINDS:
         amount = mapping(resources.get(kind)).get("memory")

@@ -200,7 +200,8 @@ def _without_pod(
         without_pod = {"pod_name": None, "pod_uid": None, "node_name": None, "topology": None}
         if seen.owner_ended is not None:
             return _with_its_owner(status, seen.owner_ended, WITHOUT_POD).model_copy(update=without_pod)
-        return status.model_copy(update={"phase": WorkerPhase.PENDING} | without_pod)
+        waits_for_nothing = {"message": "", "conditions": []}
+        return status.model_copy(update={"phase": WorkerPhase.PENDING} | without_pod | waits_for_nothing)
     gone = status.pod_uid or seen.gone_pod_uid
     if gone is None:
         return status

@@ -25,7 +25,7 @@ from agent.monitor.progress import (
 )
 from agent.monitor.stepping import Figures, RoundProgress, StepReport
 from agent.report.reporter import Report
-from crds.protocol import PROGRESS_FORMAT, AgentState
+from crds.protocol import PROGRESS_FORMAT, AgentState, CheckpointTrouble, CheckpointTroubleStatus
 
 ROOT = Path(__file__).parents[2]
 
@@ -331,6 +331,23 @@ def test_trouble_with_checkpoints_is_told_until_it_works_after_a_start_too(files
     assert files.read().trouble is None
     Path(f"{first['DLR_PROGRESS_FILE']}.trouble").write_text("half of")
     assert files.read().trouble is None
+
+
+def test_trouble_that_an_earlier_agent_of_the_slot_told_is_told_until_a_save_works() -> None:
+    told: CheckpointTroubleStatus = {"reason": CheckpointTrouble.STORAGE, "message": "full"}
+    files = ProgressFiles(trouble=told)
+    reporter = FakeReporter()
+    reporter.latest = replace(reporter.latest, trouble=told)
+    try:
+        monitor = ProgressMonitor(files, reporter)  # type: ignore[arg-type]
+        assert monitor.figures().trouble == told, "before the first start too"
+        (env,) = files.renew(1)
+        report_step(env, 5)
+        assert monitor.figures().trouble == told, "nothing was saved yet"
+        Path(f"{env['DLR_PROGRESS_FILE']}.trouble").write_text(json.dumps({"StorageFails": ""}))
+        assert monitor.figures().trouble is None
+    finally:
+        files.remove()
 
 
 def test_rounds_that_an_earlier_agent_of_the_pod_told_stay(files: ProgressFiles) -> None:

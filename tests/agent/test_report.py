@@ -151,6 +151,7 @@ def test_what_memory_holds_goes_along_and_is_what_the_crd_takes(api: FakeApi, re
         lambda: {
             "step": 12,
             "replicatedStep": 11,
+            "every": 4,
             "resumed": {"round": 3, "step": 7, "tier": Tier.PEER},
         }
     )
@@ -159,7 +160,7 @@ def test_what_memory_holds_goes_along_and_is_what_the_crd_takes(api: FakeApi, re
     assert reporter.flush(60)
     memory = AgentReport.model_validate(api.told[-1]).memory
     assert memory is not None and memory.resumed is not None
-    assert (memory.step, memory.replicated_step) == (12, 11)
+    assert (memory.step, memory.replicated_step, memory.every) == (12, 11, 4)
     assert memory.resumed.to_wire() == {"round": 3, "step": 7, "tier": "peer"}
 
 

@@ -20,7 +20,7 @@ from agent.memory.pool import Pool
 from agent.memory.server import SlotServer
 from agent.memory.slot import Commit, DamagedError, Mark, Slot
 from crds.protocol import EXIT_LEFT
-from dlr.checkpoint import Checkpointer, DamagedCheckpointError, choosing, storage
+from dlr.checkpoint import Checkpointer, DamagedCheckpointError, MismatchError, choosing, storage
 from dlr.checkpoint.choosing import choose
 from dlr.checkpoint.memory import Writer, private_slot
 from dlr.checkpoint.persistence import Persistence, Saver
@@ -54,6 +54,18 @@ def test_memory_gives_way_to_what_is_newer_in_storage_and_whole(tmp_path: Path) 
     assert choose(tmp_path, Surroundings(0, 2, "", "a"), beyond=3) is None, "two ranks that cannot agree"
     (tmp_path / "file").touch()
     assert choose(tmp_path / "file", here(), beyond=8) is None, "storage that is away"
+
+
+def test_a_checkpoint_of_another_model_is_named_with_its_path(tmp_path: Path) -> None:
+    save(tmp_path, 5)
+    checkpointer = Checkpointer(tmp_path, {"model": torch.nn.Linear(3, 4)})
+    with pytest.raises(MismatchError) as refused:
+        checkpointer.load()
+    checkpointer.close()
+    assert str(refused.value) == (
+        f"the checkpoint {tmp_path / 'step-5'} does not fit: the checkpoint has model, optimizer, step, and the "
+        "state has model; go on with the model and optimizer that it is of, or give this run a path of its own"
+    )
 
 
 def test_a_path_that_two_jobs_share_is_refused_with_both_names(tmp_path: Path) -> None:

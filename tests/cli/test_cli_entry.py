@@ -15,9 +15,12 @@ import yaml
 from typer.testing import CliRunner
 
 import deploy
+from crds import names
 from dlr.commands.application import Commands, application
 from dlr.commands.job.commands import JobCommands
 from dlr.commands.lazy import LazyGroup
+from localcluster import supervisor
+from localcluster.paths import Home
 from tests.cli.scripted import kubeconfig_for
 
 Dlr = Callable[..., Any]
@@ -311,3 +314,18 @@ def test_output_that_nobody_takes_is_no_traceback(line: str, says: str) -> None:
     command = f"{sys.executable} -m dlr.cli {line}"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, timeout=60)
     assert done.stderr == says
+
+
+def test_the_default_namespace_of_a_new_embedded_cluster_may_cordon(
+    dlr: Dlr, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the user's own machine. Later on, the namespace's labels are the user's too."""
+    given: list[list[dict[str, Any]]] = []
+    monkeypatch.setattr(supervisor, "up", lambda _, **options: given.append(options["manifests"]))
+    home = tmp_path / "home"
+    dlr("up", "--home", str(home))
+    Home(home).database.touch()
+    dlr("up", "--home", str(home))
+    first, later = ([each for each in made if each["kind"] == "Namespace"] for made in given)
+    assert [each["metadata"]["labels"][names.LABEL_MAY_CORDON] for each in first] == ["true"]
+    assert not later

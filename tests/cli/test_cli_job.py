@@ -267,6 +267,32 @@ class TestLogs:
         assert done.exit_code == 1
         assert "digits-worker-0 has no Pod (yet)." in done.err
 
+    def test_of_a_pod_without_a_node_say_what_it_waits_for(self, server: ScriptedServer, dlr: Dlr) -> None:
+        script_job(server)
+        waits = pod("digits-worker-1-1", "Pending")
+        waits["status"]["conditions"] = [
+            {"type": "PodScheduled", "status": "False", "message": "0/2 nodes are available."}
+        ]
+        server.answers |= {f"GET {PODS}/digits-worker-1-1": waits, f"GET {PODS}/digits-worker-1-1/log": ""}
+        done = dlr("job", "logs", "digits", "--rank", "0")
+        said = "digits-worker-1-1 has no node yet: 0/2 nodes are available."
+        assert (done.exit_code, done.out, done.err) == (1, "", f"dlr: {said}\n")
+        server.answers |= {
+            f"GET {JOBS}/digits": [*[job(phase="Pending", rendezvous=WORLD)] * 4, job(phase="Failed")],
+            f"GET {WORKERS}/digits-worker-1": worker(1),
+            f"GET {PODS}/digits-worker-1-1": [waits, waits, waits, pod("digits-worker-1-1", "Failed")],
+        }
+        followed = dlr("job", "logs", "digits", "--rank", "0", "-f")
+        assert (followed.exit_code, followed.err) == (0, f"dlr: waiting: {said}\n"), "it is told once"
+
+    def test_a_line_that_names_its_rank_twice_does_so_once(self, server: ScriptedServer, dlr: Dlr) -> None:
+        script_job(server)
+        lines = ("[rank1]: [rank1]: Traceback", "[rank1]: [rank0]: told by another", "[rank1]: a step")
+        log = "".join(f"2026-01-01T00:00:0{second}Z {line}\n" for second, line in enumerate(lines))
+        server.answers[f"GET {PODS}/digits-worker-1-1/log"] = log
+        done = dlr("job", "logs", "digits", "--rank", "0")
+        assert done.out.splitlines() == ["[rank1]: Traceback", *lines[1:]]
+
     def test_of_a_rank_that_is_not_there(self, server: ScriptedServer, dlr: Dlr) -> None:
         script_job(server)
         assert "has no rank 5; its ranks are 0 to 1" in dlr("job", "logs", "digits", "--rank", "5").err

@@ -81,6 +81,20 @@ def test_worker_that_died_of_a_peer_s_failure_says_no_more_than_that(troubled: s
     assert entry(drawn(troubled, terminal=False), "0 ").endswith("  after a peer, 4m ago")
 
 
+def test_newest_checkpoints_are_those_that_the_whole_world_has(troubled: screen.Snapshot) -> None:
+    assert not any(line.startswith("Checkpoints") for line in drawn(troubled))
+    for worker_, step in zip(troubled.workers, (400, 396, 400), strict=True):
+        worker_["status"]["agent"]["memory"] = {"step": step, "replicatedStep": step - 4, "every": 4}
+    told = "step 396 in memory, step 392 in other Pods' memory too, saved every 4 steps"
+    assert entry(drawn(troubled), "Checkpoints") == told
+    troubled.workers[1]["status"]["agent"]["progress"]["checkpointStep"] = 200
+    assert entry(drawn(troubled), "Checkpoints") == f"{told}, step 200 in storage"
+    del troubled.workers[2]["status"]["agent"]["memory"]["step"]
+    assert entry(drawn(troubled), "Checkpoints").startswith("step 392 in other Pods'"), "one has none yet"
+    troubled.job["status"]["phase"] = "Succeeded"
+    assert entry(drawn(troubled), "Checkpoints") == "step 200 in storage"
+
+
 def test_pods_of_workers_that_are_gone_are_counted_too(troubled: screen.Snapshot) -> None:
     troubled.job["status"]["departed"] = {"restarts": {"NodeLost": 2, "OOM": 1}}
     told = entry(drawn(troubled, terminal=False), "Failures")
@@ -94,6 +108,19 @@ def test_ended_job_has_no_world_any_more(troubled: screen.Snapshot) -> None:
     )
     never = screen.Snapshot(job(phase="Failed", completionTime=at(10)), [], [])
     assert entry(drawn(never, terminal=False), "World") == "there never was one"
+
+
+def test_a_phase_that_is_what_its_time_goes_to_is_said_once(troubled: screen.Snapshot) -> None:
+    def condition(kind: str, status: str, reason: str, since: float) -> JSON:
+        return {"type": kind, "status": status, "reason": reason, "lastTransitionTime": at(since)}
+
+    not_running = condition("Running", "False", "Suspended", 10)  # it was Pending before
+    troubled.job["status"] |= {
+        "phase": "Suspended",
+        "conditions": [not_running, condition("Suspended", "True", "Suspended", 180)],
+    }
+    troubled.job["status"]["goodput"] |= {"state": "Suspended", "since": at(180)}
+    assert entry(drawn(troubled, terminal=False), "Phase") == "Suspended for 2m"
 
 
 def test_who_hangs_beside_the_culprit_has_waited(troubled: screen.Snapshot) -> None:
@@ -206,6 +233,14 @@ def test_goodput_of_steps_whose_numbers_nobody_knows_is_said_to_be_the_least(
     assert goodput.goodput_line(account.model_copy(update={"latest": latest})) == (
         "at least 68.5% of the time since submission; 27 of 428 trained steps at most are repeats"
     )
+
+
+def test_steps_that_were_trained_again_in_words(troubled: screen.Snapshot) -> None:
+    account = goodput.account_of(troubled.job, troubled.workers, NOW)
+    assert account is not None
+    assert goodput.redone(account) == "27 steps"
+    assert goodput.redone(account.model_copy(update={"steps_redone": 1})) == "1 step"
+    assert goodput.redone(account.model_copy(update={"steps_redone": 0})) == goodput.redone(None) == ""
 
 
 def test_account_that_this_version_cannot_read_is_left_out(troubled: screen.Snapshot) -> None:

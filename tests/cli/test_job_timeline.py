@@ -89,11 +89,32 @@ def test_worker_without_a_place_in_the_world_waits() -> None:
     assert states(spare.spans) == [("Waiting", 0, 300)]
 
 
+def test_worker_that_was_scaled_away_has_the_bar_of_the_worlds_that_it_was_in() -> None:
+    history = [
+        episode("Forming", 0, 1, "0-2", "all 3 workers are ready"),
+        episode("Training", 10, 1, "0-2"),
+        episode("Recovering", 60, 1, "0-2", "worker 2 failed: UserError: no"),
+        episode("Training", 80, 2, "0-2"),
+        episode("Forming", 200, 3, "0-1"),
+        episode("Training", 210, 3, "0-1"),
+    ]
+    drawn = life_of(troubled_job(history=history, lastFailure=None), troubled_workers()[:2], [], None, NOW)
+    gone = drawn.lanes[2]
+    assert (gone.title, gone.worker, drawn.lanes_left_out) == ("worker-2", "digits-worker-2", 0)
+    assert states(gone.spans) == [
+        ("Forming", 0, 10),
+        ("Training", 10, 60),
+        ("Recovering", 60, 80),
+        ("Training", 80, 200),
+    ]
+    assert [failure.at for failure in gone.failures] == [60], "what is known of its failures is there too"
+
+
 def test_of_members_that_were_cut_off_the_rest_is_taken_for_members() -> None:
     made = troubled_job(history=[episode("Training", 0, 1, "0-1,4,…")])
     slots = [worker(index, history=[life(1, "n", 0, 0)]) for index in (3, 4, 900)]
     drawn = life_of(made, slots, [], None, NOW)
-    assert [lane.spans[0].state for lane in drawn.lanes] == ["Waiting", "Training", "Training"]
+    assert [lane.spans[0].state for lane in drawn.lanes[:3]] == ["Waiting", "Training", "Training"]
 
 
 def test_each_failure_is_told_once_in_its_best_words(troubled: Life) -> None:

@@ -13,6 +13,12 @@ from tests.cli.scripted import worker
 from tests.cli.troubled import NOW, at, episode, life, troubled_job, troubled_workers
 
 JSON = dict[str, Any]
+OF_TWO = [
+    episode("Forming", 10, 1, "0-1"),
+    episode("Training", 12, 1, "0-1"),
+    episode("Recovering", 60, 1, "0-1", "worker 1 failed"),
+    episode("Training", 72, 2, "0-1"),
+]
 
 
 @pytest.fixture
@@ -69,6 +75,23 @@ def test_verdict_on_a_life_without_failures() -> None:
     assert verdict(life_of(calm, [], [], None, NOW)) == "Running: Training for 4m50s, without a failure."
 
 
+def test_verdict_counts_the_steps_that_were_trained_again() -> None:
+    with_steps = life_of(troubled_job(), troubled_workers(), [], 0.81, NOW, "17 steps")
+    assert "; 2 failures cost 44s and 17 steps trained again. The last was " in verdict(with_steps)
+    history = [episode("Pending", 0), episode("Training", 10, 1, "0")]
+    calm = troubled_job(history=history, lastFailure=None)
+    assert verdict(life_of(calm, [], [], None, NOW, "1 step")) == (
+        "Running: Training for 4m50s, without a failure. 1 step trained again."
+    )
+
+
+def test_verdict_on_a_failure_of_which_no_class_is_known() -> None:
+    reason = "worker 2 was lost: its node node-2 is gone"
+    history = [episode("Training", 0, 1, "0-2"), episode("Recovering", 100, 1, "0-2", reason)]
+    gone = life_of(troubled_job(history=history, lastFailure=None), [], [], None, NOW)
+    assert verdict(gone).endswith(f"It was a failure of worker-2, after 1m40s: {reason}.")
+
+
 def hung(index: int, *, waits: bool) -> JSON:
     stack = {"rank": index, "inCollective": waits, "frames": "train.py:1 in main"}
     said = {
@@ -89,7 +112,8 @@ def hung(index: int, *, waits: bool) -> JSON:
 @pytest.mark.parametrize("judged", [True, False], ids=["last failure", "older, whose Events are gone"])
 def test_who_waited_for_the_one_that_hung_does_not_look_like_it(judged: bool) -> None:
     last = {"worker": "digits-worker-1", "rank": 1, "exitClass": "Hang", "message": "in a lock"}
-    job = troubled_job(lastFailure=last | {"round": 1, "time": at(60)} if judged else None)
+    failure = last | {"round": 1, "time": at(60)} if judged else None
+    job = troubled_job(lastFailure=failure, history=OF_TWO)
     drawn = life_of(job, [hung(0, waits=True), hung(1, waits=False)], [], None, NOW)
     lines = text_of(drawn, 60)
     assert lines[-2:] == [
@@ -127,9 +151,9 @@ def test_verdict_on_a_job_that_never_had_a_pod() -> None:
 
 
 def test_verdict_on_a_job_that_has_ended() -> None:
-    ended = troubled_job(phase="Failed", completionTime=at(130))
+    ended = troubled_job(phase="Failed", completionTime=at(82), history=[*OF_TWO[:-1]])
     assert verdict(life_of(ended, troubled_workers()[:2], [], None, NOW)) == (
-        "Failed after 2m10s; 1 failure cost 22s. It was UserError of worker-1, after 1m: ValueError: a <bad> batch."
+        "Failed after 1m22s; 1 failure cost 22s. It was UserError of worker-1, after 1m: ValueError: a <bad> batch."
     )
 
 

@@ -21,6 +21,7 @@ from localcluster.kubelet.container import (
     ContainerSpec,
     Isolation,
     StartRefused,
+    detect_isolation,
     shim_command,
 )
 from tests.localcluster.running import best_isolation
@@ -256,3 +257,8 @@ time.sleep(1000)
     kubelet.kill()
     kubelet.wait()
     assert until_none(marker) == []
+
+
+def test_the_probe_of_what_this_host_lets_us_have_leaves_nothing(tmp_path: Path) -> None:
+    detect_isolation(tmp_path / "home")
+    assert not list((tmp_path / "home").iterdir())

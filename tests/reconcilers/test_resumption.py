@@ -31,7 +31,14 @@ def test_rank_0_says_what_the_world_goes_on_from() -> None:
     assert not list(told(world, with_resume(world, of(resumed())))), "it is told once"
 
 
-def test_of_storage_no_step_is_known() -> None:
+def test_it_is_told_when_the_processes_have_loaded_it_and_not_before() -> None:
+    loading = report(1).model_copy(update={"memory": CheckpointMemory(step=120)})
+    assert with_resume(WORLD, of(loading)) == WORLD
+    world = with_resume(WORLD, of(resumed(step=500, tier=Tier.STORAGE)))
+    assert [event.message for event in told(WORLD, world)] == ["round 4 goes on from storage, step 500"]
+
+
+def test_of_storage_an_older_agent_says_no_step() -> None:
     world = with_resume(WORLD, of(resumed(step=None, tier=Tier.STORAGE)))
     assert [event.message for event in told(WORLD, world)] == ["round 4 goes on from storage"]
 
@@ -72,4 +79,7 @@ def test_slots_that_have_no_room_are_refused_by_name() -> None:
     fault = asking("4Gi", limits={"memory": "4096Mi"})
     assert fault is not None and fault.startswith("spec.replicaSpecs.worker.memoryCheckpoint.size: 4Gi does")
     assert asking("4Gi", limits={"memory": "16Gi"}, requests={"memory": "1Gi"}) is not None
+    unit = asking("20")
+    assert unit is not None and unit.endswith("at least; a size has a unit, such as 20Gi")
+    assert asking("191Ki") is not None and asking("192Ki") is None
     assert asking("0") == "spec.replicaSpecs.worker.memoryCheckpoint.size: 0 is no amount of memory"

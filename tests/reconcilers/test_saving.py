@@ -35,7 +35,7 @@ def test_checkpoints_that_work_are_not_worth_a_word() -> None:
 
 def test_it_is_told_once_and_taken_back_when_it_works() -> None:
     plan, after = look(of_world(), trains(0), trains(1, CheckpointTrouble.STORAGE, "step 10: full"))
-    message = "digits-worker-1: step 10: full"
+    message = "digits-worker-1, first: step 10: full"
     assert said(after) == ("True", "StorageFails", message) and told(plan) == [message]
     plan, same = look(after, trains(0), trains(1, CheckpointTrouble.STORAGE, "step 20: full"))
     assert said(same) == said(after) and told(plan) == [], "a newer step is no news"
@@ -43,6 +43,20 @@ def test_it_is_told_once_and_taken_back_when_it_works() -> None:
     assert len(told(plan)) == 1 and len(said(both)[2]) == 512
     plan, well = look(both, trains(0), trains(1))
     assert said(well) == ("False", "Saved", "") and told(plan) == []
+    news = [event.message for event in plan.events if event.reason == "CheckpointsSaved"]
+    assert news == ["checkpoints are saved again, after SlotTooSmall"]
+    plan, still = look(well, trains(0), trains(1))
+    assert said(still) == said(well) and not plan.events, "once"
+
+
+def test_it_stays_while_the_pod_of_who_told_it_is_replaced() -> None:
+    _, after = look(of_world(), trains(0), trains(1, CheckpointTrouble.STORAGE, "step 10: full"))
+    plan, starting = look(after, trains(0), worker(1, agent=report(1).to_wire()))
+    assert said(starting) == said(after) and not [e for e in plan.events if e.reason == "CheckpointsSaved"]
+    plan, failing = look(starting, trains(0), trains(1, CheckpointTrouble.STORAGE, "step 90: full"))
+    assert said(failing) == said(after) and told(plan) == []
+    plan, gone = look(starting, trains(0))
+    assert said(gone) == ("False", "Saved", ""), "nobody is left who tells of it"
 
 
 def test_it_wakes_the_job() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from crds.elasticjob import FailureAction, FailureRule
 from crds.elasticworker import AgentState, ElasticWorker, ExitClass, WorkerPhase
-from reconcilers.pod.worker_status import Observation, current_report, finished, observe
+from reconcilers.pod.worker_status import Observation, current_report, finished, observe, stuck_by
 from tests.reconcilers.build import NOW, failure, later, pod, report, terminated, worker
 
 
@@ -273,6 +273,20 @@ def test_suspension_is_no_failure() -> None:
     assert leaving.phase is WorkerPhase.RUNNING
     gone = after(worker(), pod=None, released=True)
     assert (gone.phase, gone.pod_uid, gone.restarts) == (WorkerPhase.PENDING, None, {})
+
+
+def test_who_has_no_pod_in_a_suspended_job_waits_for_no_node() -> None:
+    no_node = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": "0/3 nodes are available",
+    }
+    waits = after(worker(phase=None), pod=pod(phase="Pending", conditions=[no_node]))
+    unscheduled = worker().model_copy(update={"status": waits})
+    assert stuck_by(unscheduled) is not None
+    suspended = after(unscheduled, pod=None, released=True)
+    assert (suspended.message, suspended.conditions) == ("", [])
 
 
 def test_quick_exits_count_only_pods_that_ended_by_themselves_soon() -> None:

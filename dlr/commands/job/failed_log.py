@@ -16,7 +16,7 @@ from rich.text import Text
 from dlr.commands.api import PODS, Api, ApiFailure
 from dlr.commands.job.culprit import Culprit, find_culprit, heading, stack_lines
 from dlr.commands.job.lookup import get_job, list_workers
-from dlr.commands.job.pod_log import Wanted
+from dlr.commands.job.pod_log import Wanted, named_once
 from dlr.commands.output import parse_time, plain, show, utc_now
 
 LINES = 100
@@ -90,7 +90,7 @@ def _read(api: Api, culprit: Culprit, parameters: dict[str, str | int], wanted: 
             moment = _moment(stamp)
             if moment and moment > until:
                 break
-            kept.append(text)
+            kept.append(named_once(text))
     return list(kept)
 
 

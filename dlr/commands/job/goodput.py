@@ -45,6 +45,14 @@ def goodput_line(account: Goodput) -> str:
     return f"{line}; {account.steps_redone} of {trained} trained steps are repeats"
 
 
+def redone(account: Goodput | None) -> str:
+    """How many steps were trained again, such as `17 steps`; empty if none were."""
+    if account is None or not account.steps_redone:
+        return ""
+    steps = "1 step" if account.steps_redone == 1 else f"{account.steps_redone} steps"
+    return f"{steps} at most" if counts_from_one_again(account) else steps
+
+
 def time_by_state(account: Goodput, job: JSON, now: datetime) -> dict[str, float]:
     """Where the time since submission went, the present state's up to now or the job's end."""
     until = parse_time((job.get("status") or {}).get("completionTime")) or now

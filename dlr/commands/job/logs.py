@@ -23,7 +23,7 @@ from dlr.commands.errors import CommandError, UsageError
 from dlr.commands.job import report
 from dlr.commands.job.failed_log import print_failed_log
 from dlr.commands.job.lookup import NoSuchJob, get_job, list_workers
-from dlr.commands.job.pod_log import Wanted
+from dlr.commands.job.pod_log import Wanted, named_once, why_no_log
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace, not_empty
 from dlr.commands.output import parse_time
 
@@ -104,8 +104,10 @@ def _print_log(api: Api, worker: JSON, wanted: Wanted, printer: _Printer) -> str
     if not pod:
         return f"{name} has no Pod (yet)."
     try:
-        parameters = wanted.parameters(api.get(PODS, pod))
-        with api.log(pod, parameters, follow=False) as lines:
+        found = api.get(PODS, pod)
+        if why := why_no_log(found):
+            return why
+        with api.log(pod, wanted.parameters(found), follow=False) as lines:
             printer.print(lines)
     except ApiFailure as failure:
         if failure.reason == "NotFound":
@@ -152,6 +154,8 @@ class _Follower:
     wanted: Wanted
     printer: _Printer
     finished_pod: str | None = None
+    said: str = ""
+    """Why there is nothing to follow yet."""
     pause: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
@@ -192,6 +196,9 @@ class _Follower:
             return
         try:
             pod = self.api.get(PODS, pod_name)
+            if why := why_no_log(pod):
+                self._say_once(why)
+                return
             with self.api.log(pod_name, self._parameters(pod), follow=True) as lines:
                 self.printer.print(lines)
             if _has_ended(self.api.get(PODS, pod_name)):
@@ -201,6 +208,15 @@ class _Follower:
                 self.finished_pod = pod_name
             elif failure.reason != "BadRequest":  # the container is not running yet
                 raise
+            else:
+                self._say_once(f"{failure}.")
+
+    def _say_once(self, why: str) -> None:
+        """Beside the log: what keeps it waiting."""
+        if why != self.said:
+            self.said = why
+            with self.printer.lock:
+                print(f"dlr: waiting: {why}", file=sys.stderr, flush=True)
 
     def _parameters(self, pod: JSON) -> dict[str, str | int]:
         parameters = self.wanted.parameters(pod)
@@ -234,5 +250,5 @@ class _Printer:
                 continue
             self.last_time = moment or self.last_time
             with self.lock:
-                sys.stdout.write(f"{self.prefix}{text}\n")
+                sys.stdout.write(f"{self.prefix}{named_once(text)}\n")
                 sys.stdout.flush()

@@ -41,11 +41,13 @@ def is_finished(job: JSON) -> bool:
 def phase_since(job: JSON) -> str:
     """When the job entered its phase: by its condition; or, of one that waits, since when it does not run."""
     status = job.get("status", {})
-    for condition in status.get("conditions") or []:
-        is_phase = condition.get("type") == status.get("phase") and condition.get("status") == "True"
-        waits = condition.get("type") == "Running" and condition.get("status") == "False"
-        if is_phase or (waits and condition.get("reason") in (status.get("phase"), "NoReplicas")):
-            return str(condition["lastTransitionTime"])
+    conditions = {condition.get("type"): condition for condition in status.get("conditions") or []}
+    of_phase, running = conditions.get(status.get("phase")), conditions.get("Running")
+    if of_phase and of_phase.get("status") == "True":
+        return str(of_phase["lastTransitionTime"])
+    waits = running is not None and running.get("status") == "False"
+    if running and waits and running.get("reason") in (status.get("phase"), "NoReplicas"):
+        return str(running["lastTransitionTime"])
     return str(job["metadata"]["creationTimestamp"])
 
 

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from crds.elasticjob import Goodput
 from dlr.commands.job import report, workers
+from dlr.commands.job.checkpoints import checkpoints_line
 from dlr.commands.job.failures import failures_line, job_failure_line
 from dlr.commands.job.goodput import account_of, goodput_line, time_by_state, time_line
 from dlr.commands.job.progress import Progress, progress_line, progress_of
@@ -108,6 +109,8 @@ def _lines(snapshot: Snapshot, now: datetime, *, with_bars: bool) -> list[tuple[
     ]
     if progress := progress_of(job, snapshot.workers, account.last_step if account else None):
         lines.append(("Progress", _progress(progress, report.is_finished(job), with_bar=with_bars)))
+    if line := checkpoints_line(job, snapshot.workers):
+        lines.append(("Checkpoints", cell(line)))
     if account:
         if line := goodput_line(account):
             lines.append(("Goodput", cell(line)))
@@ -140,7 +143,7 @@ def _time(seconds: Mapping[str, float], *, with_bar: bool) -> Text:
 def _phase(job: JSON, account: Goodput | None, now: datetime) -> Text:
     word, _, rest = report.phase_line(job, now).partition(" ")
     line = Text.assemble(cell(word), " ", cell(rest))
-    if account and not report.is_finished(job):
+    if account and not report.is_finished(job) and account.state != word:
         seconds = (now - account.since).total_seconds()
         line.append(f"; {account.state} for {duration(seconds)}")
     return line

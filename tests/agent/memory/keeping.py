@@ -44,6 +44,9 @@ def main() -> None:
         steps = {read(at, Mark(resume["round"], resume["step"], r, len(wanted))) for r, at in wanted.items()}
         (step,) = steps
     print(f"resumed {step}", file=log)
+    if step:
+        loaded = {"round": told["round"], "loaded": step, "tier": "memory"}
+        Path(told["storageFile"]).write_text(json.dumps(loaded))
     dist.init_process_group("gloo")
     slots = [Slot.open(path) for path in told["slots"]]
     turn = 1

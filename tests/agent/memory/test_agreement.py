@@ -144,7 +144,12 @@ def test_a_lost_agent_gets_its_slot_from_its_peer(world: World) -> None:
     assert told[0]["resume"]["slot"] == told[0]["slots"][0]
     memory = world.memories[2]
     assert memory is not None
+    assert memory.to_status()["resumed"] is None, "its process may still fail to load it"
+    loaded = {"round": 2, "loaded": 11, "tier": "memory"}
+    Path(told[2]["storageFile"]).write_text(json.dumps(loaded))
     assert memory.to_status()["resumed"] == {"round": 2, "step": 11, "tier": "peer"}
+    Path(told[2]["storageFile"]).write_text(json.dumps(loaded | {"loaded": 20, "tier": "storage"}))
+    assert memory.to_status()["resumed"] == {"round": 2, "step": 20, "tier": "storage"}, "that was newer"
 
 
 def test_a_replica_that_is_damaged_leads_to_the_older_checkpoint(world: World) -> None:

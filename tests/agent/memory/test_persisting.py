@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from agent.memory import persisting
-from agent.memory.persisting import Persisting, read_storage
+from agent.memory.persisting import Persisting
 from agent.memory.resume import Checkpoint
 from agent.memory.slot import Slot
 from crds.protocol import StorageFile
@@ -26,12 +24,3 @@ def test_no_process_writes_into_a_slot_that_is_to_be_persisted_until_that_has_en
     assert not of_process.lock(shared=False)
     savers.end()
     assert of_process.lock(shared=False)
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"path": "/data/run", "job": "j", "keep": "all"}'])
-def test_what_no_process_has_told_is_not_known(tmp_path: Path, text: str) -> None:
-    told = tmp_path / "storage.0"
-    told.write_text(text)
-    assert read_storage([tmp_path / "missing", told]) is None
-    told.write_text('{"path": "/data/run", "job": "default/job", "keep": null}')
-    assert read_storage([tmp_path / "missing", told]) == STORAGE

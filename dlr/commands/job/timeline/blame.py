@@ -29,6 +29,8 @@ INCIDENT = re.compile(
     r"\((?P<what>\w+)(?:, [^()]*)?\)(?P<late> was first, and not \S+)?"
 )
 """An Event of a world that broke because of a process (`reconcilers/job/outcome.py`)."""
+FAILED = "failed"
+"""Instead of a class, where none is known."""
 NAMED_WORKER = re.compile(r"\bworker[ -](\d+)\b")
 
 
@@ -145,6 +147,6 @@ def _of_worlds(
             and worker["spec"]["type"] == names.WORKER
         ):
             later = (each.span.begin for each in episodes[number:] if each.span.state == JobState.TRAINING)
-            failure = Failure(episode.span.begin, "failed", first_line(episode.reason))
+            failure = Failure(episode.span.begin, FAILED, first_line(episode.reason))
             yield failure, next(later, clock.end)
         recovers = True

@@ -14,7 +14,7 @@ from dlr.commands.api import EVENTS, Api
 from dlr.commands.connection import connect
 from dlr.commands.errors import CommandError, UsageError
 from dlr.commands.job import report
-from dlr.commands.job.goodput import account_of
+from dlr.commands.job.goodput import account_of, redone
 from dlr.commands.job.lookup import get_job, list_workers
 from dlr.commands.job.timeline.life import Life, NoHistory, life_of
 from dlr.commands.job.timeline.text import text_of
@@ -77,7 +77,8 @@ def _life(api: Api, name: str) -> Life:
     events = report.job_events(api.find(EVENTS), job)
     account = account_of(job, workers, now)
     try:
-        return life_of(job, workers, events, account.ratio if account else None, now)
+        ratio = account.ratio if account else None
+        return life_of(job, workers, events, ratio, now, redone(account))
     except NoHistory:
         raise CommandError(
             f"ElasticJob {name!r} has no history yet; its controller has to see it first."

@@ -83,6 +83,8 @@ class Life:
     training_share: tuple[tuple[float, float], ...]
     """(time, share of the time until then that the job was training)"""
     goodput: float | None
+    redone: str
+    """How many steps were trained again; empty if none were."""
 
 
 def title(life: Life) -> str:
@@ -113,9 +115,17 @@ class NoHistory(ValueError):
 
 
 def life_of(
-    job: JSON, workers: Sequence[JSON], events: Sequence[JSON], goodput: float | None, now: datetime
+    job: JSON,
+    workers: Sequence[JSON],
+    events: Sequence[JSON],
+    goodput: float | None,
+    now: datetime,
+    redone: str = "",
 ) -> Life:
     """
+    Args:
+        redone: how many steps were trained again, in words.
+
     Raises:
         NoHistory: the job has none.
     """
@@ -126,6 +136,7 @@ def life_of(
         raise NoHistory(job["metadata"]["name"])
     episodes = episodes_of(status["history"], clock)
     shown = _most_telling(workers)
+    gone = _gone(workers, episodes)
     culprits = culprits_of(job, events, episodes, clock)
     return Life(
         name=f"{job['metadata']['namespace']}/{job['metadata']['name']}",
@@ -136,14 +147,18 @@ def life_of(
         known_since=episodes[0].span.begin,
         states=tuple(episode.span for episode in episodes),
         rounds=_rounds(episodes),
-        lanes=tuple(_lane(worker, culprits, episodes, clock) for worker in shown),
-        lanes_left_out=len(workers) - len(shown),
+        lanes=(
+            *(_lane(worker, culprits, episodes, clock) for worker in shown),
+            *(_gone_lane(job, index, culprits, episodes, clock) for index in gone[: MOST_LANES - len(shown)]),
+        ),
+        lanes_left_out=max(0, len(workers) + len(gone) - MOST_LANES),
         training_share=training_share(
             [episode.span for episode in episodes],
             _trained_before(status.get("goodput"), episodes),
             clock.end,
         ),
         goodput=goodput,
+        redone=redone,
     )
 
 
@@ -180,6 +195,27 @@ def _lane(worker: JSON, culprits: Mapping[int, Culprit], episodes: Sequence[Epis
         failures=tuple(failures_of(worker, culprits, episodes, clock)),
         starts=tuple(starts),
     )
+
+
+def _gone(workers: Sequence[JSON], episodes: Sequence[Episode]) -> list[int]:
+    """Slots that had a place in a world, and are no more: the job was scaled."""
+    there = {worker["spec"]["index"] for worker in workers if worker["spec"]["type"] == names.WORKER}
+    return sorted(frozenset().union(*(episode.members for episode in episodes)) - there)
+
+
+def _gone_lane(
+    job: JSON, index: int, culprits: Mapping[int, Culprit], episodes: Sequence[Episode], clock: Clock
+) -> Lane:
+    """Of a slot whose ElasticWorker is deleted: what it did is known of the worlds that it was in."""
+    name = f"{job['metadata']['name']}-{names.WORKER}-{index}"
+    worker = {"metadata": {"name": name}, "spec": {"type": names.WORKER, "index": index}}
+    spans = [
+        Span(each.span.state, each.span.begin, each.span.end, f"round {each.round}; it was scaled away since")
+        for each in episodes
+        if index in each.members
+    ]
+    failures = tuple(failures_of(worker, culprits, episodes, clock))
+    return Lane(name, names.WORKER, index, "", tuple(_joined(spans)), failures, ())
 
 
 def _spans_of_life(

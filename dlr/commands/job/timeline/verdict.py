@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from crds.elasticjob import JobState
 from dlr.commands.job.report import FINISHED
-from dlr.commands.job.timeline.blame import Failure
+from dlr.commands.job.timeline.blame import FAILED, Failure
 from dlr.commands.job.timeline.life import Lane, Life
 from dlr.commands.output import duration, plain
 
@@ -29,17 +29,20 @@ def verdict(life: Life) -> str:
     if life.why and (not failed or life.phase not in FINISHED):  # else the last failure says why it ended
         head = f"{head}: {_cut(life.why)}"
     if not failed:
-        return f"{head}. Nothing has failed." if life.why else f"{head}, without a failure."
+        again = f" {life.redone} trained again." if life.redone else ""
+        return f"{head}. Nothing has failed.{again}" if life.why else f"{head}, without a failure.{again}"
     lost = sum(span.seconds for span in life.states if span.state in LOST)
     many = "1 failure" if len(failed) == 1 else f"{len(failed)} failures"
-    return f"{head}; {many} cost {duration(lost)}. {_told(*failed[-1], len(failed))}"
+    again = f" and {life.redone} trained again" if life.redone else ""
+    return f"{head}; {many} cost {duration(lost)}{again}. {_told(*failed[-1], len(failed))}"
 
 
 def _told(failure: Failure, lane: Lane, count: int) -> str:
     which = "It was" if count == 1 else "The last was"
     said = _cut(failure.text)
     ending = f": {said}." if said else "."
-    return f"{which} {failure.what} of {lane.title}, after {duration(failure.at)}{ending}"
+    what = "a failure" if failure.what == FAILED else failure.what
+    return f"{which} {what} of {lane.title}, after {duration(failure.at)}{ending}"
 
 
 def _cut(text: str) -> str:

@@ -1,0 +1,56 @@
+"""What training processes say of their checkpoints, each in a file (`crds.protocol.CheckpointerFile`)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from crds.protocol import ResumedStatus, StorageFile, Tier
+
+
+def read_storage(files: Iterable[Path]) -> StorageFile | None:
+    """Where training processes said that their checkpoints are; None if none of them has."""
+    for file in files:
+        try:
+            told = _read(file)
+            keep = told["keep"]
+            return {
+                "path": str(told["path"]),
+                "job": str(told["job"]),
+                "keep": None if keep is None else int(keep),
+            }
+        except (ValueError, TypeError, KeyError):
+            continue
+    return None
+
+
+def read_resumed(files: Sequence[Path], round_: int) -> ResumedStatus | None:
+    """What all processes of that round have loaded; None before the last of them has, and for nothing."""
+    found: ResumedStatus | None = None
+    for told in map(_read, files):
+        try:
+            if told["round"] != round_:
+                return None
+            found = {"round": round_, "step": int(told["loaded"]), "tier": Tier(told["tier"])}
+        except (ValueError, TypeError, KeyError):
+            return None
+    return found
+
+
+def read_every(files: Iterable[Path], round_: int) -> int | None:
+    """Steps between two saves to memory, as the first process of that round says that tells."""
+    for told in map(_read, files):
+        every = told.get("every")
+        if told.get("round") == round_ and isinstance(every, int) and every > 0:
+            return every
+    return None
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        told = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return told if isinstance(told, dict) else {}

@@ -1,0 +1,48 @@
+"""What a job's newest checkpoints are, as its agents told last; pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from crds import names
+from dlr.commands.job.failures import current_report
+from dlr.commands.job.report import is_finished, ranks
+
+JSON = dict[str, Any]
+
+
+def checkpoints_line(job: JSON, workers: Sequence[JSON]) -> str:
+    """The newest step in memory and in storage, and how often one goes to memory; empty if there is none."""
+    reports = [current_report(worker) for worker in workers]
+    in_world = ranks(job)
+    memories = [
+        report.get("memory") or {}
+        for worker, report in zip(workers, reports, strict=True)
+        if worker["spec"]["type"] == names.WORKER and worker["spec"]["index"] in in_world
+    ]
+    parts = [] if is_finished(job) else _in_memory(memories)
+    stored = [(report.get("progress") or {}).get("checkpointStep") for report in reports]
+    if known := [step for step in stored if step is not None]:
+        parts.append(f"step {max(known)} in storage")
+    return ", ".join(parts)
+
+
+def _in_memory(memories: Sequence[JSON]) -> list[str]:
+    """Of a world: what all of its workers have."""
+    parts = []
+    step, replicated = (_of_all(memories, key) for key in ("step", "replicatedStep"))
+    if step is not None:
+        parts.append(f"step {step} in memory")
+    if replicated is not None:
+        parts.append(f"step {replicated} in other Pods' memory too")
+    every = next((memory["every"] for memory in memories if memory.get("every")), None)
+    if parts and every is not None:
+        parts.append("saved every step" if every == 1 else f"saved every {every} steps")
+    return parts
+
+
+def _of_all(memories: Sequence[JSON], key: str) -> int | None:
+    steps = [memory.get(key) for memory in memories]
+    known = [step for step in steps if step is not None]
+    return min(known) if known and len(known) == len(steps) else None
