@@ -143,7 +143,7 @@ def test_where_one_rank_takes_no_part_all_are_stopped_as_ever(
     begun_at = time.monotonic()
     cluster.publish(phase="Suspended")
     assert [agent.wait(60) for agent in running] == [143, 143]
-    assert time.monotonic() - begun_at < 20
+    assert time.monotonic() - begun_at < 50
     assert "leaves after" not in agents.log(0) + agents.log(1)
     assert "got SIGTERM" in agents.log(0) + agents.log(1)
 
@@ -155,11 +155,11 @@ def test_an_agent_that_never_answers_holds_the_others_for_a_while_only(
     os.kill(running[1].pid, signal.SIGSTOP)
     begun_at = time.monotonic()
     os.kill(running[0].pid, signal.SIGTERM)
-    assert running[0].wait(30) == 143
+    assert running[0].wait(60) == 143
     seconds = time.monotonic() - begun_at
     os.kill(running[1].pid, signal.SIGCONT)
     print(f"stopped after {seconds:.1f} s")
-    assert seconds < 25
+    assert seconds < 50  # and not for as long as it stands still
     assert "leaves after" not in agents.log(0)
     assert cluster.agent(0)["state"] == "Stopped"
     assert not cluster.agent(0).get("departure")
@@ -194,7 +194,7 @@ def test_a_process_that_is_killed_meanwhile_holds_nobody(cluster: FakeCluster, a
     begun_at = time.monotonic()
     os.kill(running[0].pid, signal.SIGTERM)
     assert running[0].wait(60) == 143
-    assert time.monotonic() - begun_at < 20
+    assert time.monotonic() - begun_at < 50
     cluster.wait(lambda: cluster.agent(1)["state"] == "Failed", "the failure")
     assert cluster.agent(1)["failure"]["signal"] == "SIGKILL"
     assert not cluster.agent(1).get("departure")

@@ -9,7 +9,9 @@ import os
 import signal
 import threading
 import warnings
+from collections import Counter
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -232,27 +234,40 @@ def test_an_agent_that_names_no_slots_of_a_checkpoint_is_told_of_as_one_that_has
     checkpointer.close()
 
 
-def private_memory() -> tuple[int, int]:
-    """How many slots of its own this process has open, and how many are mapped."""
-    links = [str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
-    name = "/memfd:dlr-checkpoint"
-    return sum(link.startswith(name) for link in links), Path("/proc/self/maps").read_text().count(name)
+class PrivateMemory:
+    """The slots of its own that this process has opened and mapped since, whenever earlier tests' are freed."""
+
+    def __init__(self) -> None:
+        self._opened, self._mapped = self._all()
+
+    def since(self) -> tuple[int, int]:
+        """How many descriptors, and how many mappings."""
+        opened, mapped = self._all()
+        return (opened - self._opened).total(), (mapped - self._mapped).total()
+
+    def _all(self) -> tuple[Counter[int], Counter[int]]:
+        """By inode."""
+        gc.collect()
+        name, opened = "/memfd:dlr-checkpoint", Counter[int]()
+        for link in Path("/proc/self/fd").iterdir():
+            with suppress(FileNotFoundError):
+                if str(link.readlink()).startswith(name):
+                    opened[link.stat().st_ino] += 1
+        maps = Path("/proc/self/maps").read_text().splitlines()
+        return opened, Counter(int(line.split()[4]) for line in maps if name in line)
 
 
 def test_a_state_that_grows_leaves_no_memory_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     persistence = Persistence(tmp_path, here(), None, Trouble())
     monkeypatch.setattr(persistence, "then", lambda mark: None)
-    gc.collect()
-    opened, mapped = private_memory()
+    memory = PrivateMemory()
     for size in (100, 10_000, 100_000):
         persistence.save(Mark(1, size, 0, 1), capture(state(1, size)))
-        gc.collect()
-        assert private_memory() == (opened + 2, mapped + 1), "the slot's descriptor, and mmap's"
+        assert memory.since() == (2, 1), "the slot's descriptor, and mmap's"
     monkeypatch.setattr(os, "ftruncate", lambda *_: os.open(tmp_path / "none", os.O_RDONLY))
     with pytest.raises(FileNotFoundError):
         persistence.save(Mark(1, 1, 0, 1), capture(state(1, 200_000)))
-    gc.collect()
-    assert private_memory() == (opened, mapped)
+    assert memory.since() == (0, 0)
     persistence.close()
 
 

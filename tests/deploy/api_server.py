@@ -119,7 +119,7 @@ def running_controller(server: Server, folder: Path, *options: str) -> Iterator[
             yield log
         finally:
             process.terminate()
-            process.wait(timeout=30)
+            process.wait(timeout=60)
 
 
 def collection_of(document: JSON) -> str:

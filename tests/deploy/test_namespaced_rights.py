@@ -59,20 +59,20 @@ def log(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pa
         yield found
 
 
-def pods(server: Server, namespace: str) -> list[str]:
+def pods(server: Server, namespace: str, prefix: str = "") -> list[str]:
     found = server.as_admin("GET", f"/api/v1/namespaces/{namespace}/pods")["items"]
-    return sorted(pod["metadata"]["name"] for pod in found)
+    return sorted(pod["metadata"]["name"] for pod in found if pod["metadata"]["name"].startswith(prefix))
 
 
 def test_rights_suffice_for_a_job_from_its_start_to_its_removal(server: Server, log: Path) -> None:
     server.as_admin("POST", f"{GROUP}/namespaces/{OTHER}/elasticjobs", JOB)
     server.as_admin("POST", f"{GROUP}/namespaces/{JOBS}/elasticjobs", JOB)
 
-    eventually("the job has two Pods", lambda: len(pods(server, JOBS)) == 2)
+    eventually("the job has two Pods", lambda: len(pods(server, JOBS, "digits-")) == 2)
     server.as_admin("DELETE", f"/api/v1/namespaces/{JOBS}/pods/digits-worker-1-1")
     eventually("the Pod has a successor", lambda: "digits-worker-1-2" in pods(server, JOBS))
     server.as_admin("DELETE", f"{GROUP}/namespaces/{JOBS}/elasticjobs/digits")
-    eventually("the job's Pods are gone", lambda: not pods(server, JOBS))
+    eventually("the job's Pods are gone", lambda: not pods(server, JOBS, "digits-"))
 
     assert pods(server, OTHER) == []
     assert "forbidden" not in log.read_text().lower()

@@ -10,7 +10,9 @@ import pytest
 from controller.client import Client
 from controller.errors import AlreadyExists, Forbidden, Invalid, Unavailable
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, EVENTS
+from crds.elasticjob import ElasticJob
 from reconcilers.job import refusal
+from reconcilers.pod.trial import PodTrial, Trial
 from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers
 
 Template = dict[str, Any]
@@ -144,13 +146,13 @@ async def test_the_pods_are_tried_once_a_generation_and_not_by_the_next_leader(
     server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried: list[str] = []
-    try_create = Client.try_create
+    try_pods = PodTrial.of
 
-    async def noted(self: Client, resource: Any, obj: dict[str, Any]) -> None:
-        tried.append(obj["metadata"]["name"])
-        await try_create(self, resource, obj)
+    async def noted(self: PodTrial, job: ElasticJob, raw: dict[str, Any]) -> Trial:
+        tried.append(job.metadata.name)
+        return await try_pods(self, job, raw)
 
-    monkeypatch.setattr(Client, "try_create", noted)
+    monkeypatch.setattr(PodTrial, "of", noted)
     async with connected(server) as hollow:
         async with controllers(server):
             await hollow.train("once")
@@ -158,7 +160,7 @@ async def test_the_pods_are_tried_once_a_generation_and_not_by_the_next_leader(
             await hollow.run_agent("once-worker-0", state="Succeeded", observedRound=1)
             await hollow.run_agent("once-worker-1", state="Succeeded", observedRound=1)
             await hollow.phase("once", "Succeeded")
-    assert tried.count("once-worker-0-1") == 1
+    assert tried.count("once") == 1
 
 
 CANNOT_TRY = [

@@ -60,7 +60,7 @@ def test_the_example_stopped_and_resumed_with_more_workers_trains_as_if_it_had_n
     status, undisturbed = finish(start(tmp_path / "undisturbed", sys.executable))
     assert status == 0 and len(losses(undisturbed)) == STEPS
 
-    training = start(tmp_path / "stopped", sys.executable, step_delay_seconds=0.1)
+    training = start(tmp_path / "stopped", sys.executable, step_delay_seconds=0.5)
     assert training.stdout is not None
     begun = "".join(training.stdout.readline() for _ in range(5))
     training.send_signal(signal.SIGTERM)

@@ -321,8 +321,8 @@ def test_a_pod_that_goes_does_not_wait_for_a_copy_of_what_its_processes_did_not_
     assert memory is not None
     memory.note_departure(11)
     began_at = time.monotonic()
-    memory.await_copied(30)
-    assert time.monotonic() - began_at < 15
+    memory.await_copied(200)
+    assert time.monotonic() - began_at < 60
 
 
 def test_slots_that_have_no_room_are_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
