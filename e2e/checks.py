@@ -38,15 +38,6 @@ def wait_until_finished(observation: Observation, name: str = "check", within_se
     return observation.wait_for(f"node check {name} to finish", finished, within_seconds)
 
 
-def wait_until_begun(observation: Observation, name: str, within_seconds: float = 60) -> None:
-    """The check has its nodes."""
-
-    def begun() -> bool:
-        return bool(observation.objects(Kind.CHECK).get(name, {}).get("status", {}).get("nodes"))
-
-    observation.wait_for(f"node check {name} to begin", begun, within_seconds)
-
-
 def wait_for_round(
     observation: Observation, number: int, name: str = "check", within_seconds: float = 60
 ) -> Object:
