@@ -133,7 +133,7 @@ class Mortals:
     def wait_until_training(
         self, beyond: Life | None = None, *, world_of: int | None = None, within_seconds: float = 60
     ) -> Life:
-        """The newest life, once it is not the given one, and some steps old, in the published world.
+        """The newest life, once it is not the given one, and some steps old, of the published world.
 
         `world_of` is for when that is to be of so many ranks.
         """
@@ -143,10 +143,20 @@ class Mortals:
             if not lives or lives[-1].name == (beyond and beyond.name) or lives[-1].steps < STEPS:
                 return None
             size = world.get("worldSize")
-            formed = world.get("phase") == "Formed" and size == lives[-1].world
-            return lives[-1] if formed and world_of in (None, size) else None
+            if world.get("phase") != "Formed" or size != lives[-1].world or world_of not in (None, size):
+                return None
+            return lives[-1] if lives[-1].began > jobs.unix_time(world["formedAt"]) else None
 
         return self.observation.wait_for("the ranks to make steps together", trains, within_seconds)
+
+    def wait_until_replaced(self, pod: str, within_seconds: float = 60) -> None:
+        """Worker 1 has another Pod, which is in the published world."""
+
+        def is_member() -> bool:
+            incarnations, now = self.world()["incarnations"], self.worker(1)["spec"]["incarnation"]
+            return self.world()["phase"] == "Formed" and self.pod(1) != pod and incarnations[1] == now
+
+        self.observation.wait_for(f"another Pod for {pod}", is_member, within_seconds)
 
     # --- what is said of it ---
 

@@ -134,8 +134,11 @@ class Stranger:
         """All of its workers say in their status that they came so far."""
 
         def told() -> bool:
-            reports = [w["status"].get("agent") or {} for w in self.observation.workers(self.name)]
-            return all((report.get("progress") or {}).get("step", 0) >= step for report in reports)
+            workers = self.observation.workers(self.name)
+            reports = [w.get("status", {}).get("agent") or {} for w in workers]
+            return bool(reports) and all(
+                (report.get("progress") or {}).get("step", 0) >= step for report in reports
+            )
 
         self.observation.wait_for(f"the workers of {self.name} to tell step {step}", told, NEW_WORLD_SECONDS)
 

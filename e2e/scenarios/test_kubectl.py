@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -15,6 +16,7 @@ from e2e import jobs
 from e2e.cluster import Cluster, Unavailable, every_kubectl
 from e2e.observation import Observation
 
+FINISHED_SECONDS = 150
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 
 
@@ -33,9 +35,9 @@ class Kubectl:
     executable: str
     namespace: str
 
-    def __call__(self, *arguments: str, stdin: str | None = None) -> str:
+    def __call__(self, *arguments: str, stdin: str | None = None, **more: Any) -> str:
         return self.cluster.kubectl(
-            "-n", self.namespace, *arguments, stdin=stdin, executable=self.executable
+            "-n", self.namespace, *arguments, stdin=stdin, executable=self.executable, **more
         ).stdout
 
 
@@ -67,8 +69,9 @@ def test_a_job_seen_and_steered_with_kubectl(
     for shown in ("Rendezvous", "Members", "Conditions", "Events"):
         assert shown in described, described
 
-    assert "condition met" in kubectl("wait", "--for=condition=Succeeded", "ej/digits", "--timeout=55s")
-    followed, _ = follow.communicate(timeout=30)
+    asked = ("wait", "--for=condition=Succeeded", "ej/digits", f"--timeout={FINISHED_SECONDS}s")
+    assert "condition met" in kubectl(*asked, timeout_seconds=FINISHED_SECONDS)
+    followed, _ = follow.communicate(timeout=FINISHED_SECONDS)
     assert "test accuracy" in followed, "logs -f follows to the end of the container and stops"
     assert (
         jobs.condition(json.loads(kubectl("get", "ej", "digits", "-o", "json")), "Succeeded")["status"]

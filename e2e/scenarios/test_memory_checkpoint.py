@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +56,16 @@ class Training:
         text = path.read_text().rpartition("\n")[0] if path.exists() else ""
         return [json.loads(line) for line in text.splitlines()]
 
-    def reached(self) -> int:
-        """The highest step that any rank has made."""
-        return max((entry.get("step", 0) for rank in range(2) for entry in self.entries(rank)), default=0)
+    def reached(self, start: int) -> int:
+        """The highest step that any rank made between this start of its processes (1, 2, …) and the next."""
+        return max(step for rank in range(2) for step in self._steps(rank, start))
+
+    def _steps(self, rank: int, start: int) -> Iterator[int]:
+        starts = 0
+        for entry in self.entries(rank):
+            starts += "resumed" in entry
+            if starts == start:
+                yield entry.get("step", 0)
 
     def resumed(self, rank: int) -> list[int]:
         """What its processes went on from, one after the other."""
@@ -97,15 +104,14 @@ def test_whatever_is_lost_training_goes_on_from_memory_and_ends_as_if_nothing_ha
     training.wait_for_start(1)
 
     cluster.kill_process(namespace, jobs.current_pods(observation, NAME)[1])
-    reached = training.reached()
     resumed = training.wait_for_start(2)
-    assert resumed[0] == resumed[1] >= reached - 1, "at most one step is made again"
+    assert resumed[0] == resumed[1] >= training.reached(start=1) - 1, "at most one step is made again"
     training.wait_until_told(resumed[0], "memory")
     told = f"round 2 goes on from memory, step {resumed[0]}"
     training.wait("the Event", lambda: told in training.messages("TrainingResumed"))
 
+    reached = training.reached(start=2)
     cluster.delete_pod(namespace, f"{NAME}-worker-0-1")  # rank 0's is no exception
-    reached = training.reached()
     resumed = training.wait_for_start(3)
     assert resumed[0] == resumed[1] >= reached - 1
     training.wait_until_told(resumed[0], "peer")

@@ -11,7 +11,7 @@ from e2e import checks, jobs
 from e2e.api import Kind, Object
 from e2e.cluster import Capability, Cluster
 from e2e.embedded import EmbeddedCluster
-from e2e.faults import Broken, NodeProbes, Slowed
+from e2e.faults import Broken, Held, NodeProbes, Slowed
 from e2e.observation import Observation
 
 NODES = 4
@@ -149,21 +149,22 @@ def test_a_check_without_the_gpu_that_it_asks_for_could_not_tell(
     checks.assert_in_service(cluster, nodes)
 
 
+@pytest.mark.needs(Capability.NODE_PROCESSES)
 def test_one_node_alone_is_checked_without_a_partner_and_a_second_check_of_it_waits(
     cluster: Cluster, observation: Observation
 ) -> None:
     node = checks.node_names(cluster)[0]
-    for name in ("first", "second"):
-        cluster.apply(
-            checks.node_check({"nodes": [node], "timeoutSeconds": TIMEOUT_SECONDS}, name),
-            observation.namespace,
-        )
+    spec = {"nodes": [node], "timeoutSeconds": TIMEOUT_SECONDS}
 
     def told() -> Object | None:
         waiting = jobs.condition(observation.objects(Kind.CHECK).get("second", {}), "Running")
         return waiting if waiting.get("reason") == "WaitingForCheck" else None
 
-    waiting = observation.wait_for("the second to say what it waits for", told, CONDITION_SECONDS)
+    with Held(NodeProbes(observation.namespace, node)) as hold:
+        cluster.apply(checks.node_check(spec, "first"), observation.namespace)
+        observation.wait_for("a probe of the first to be held", hold.caught.is_set, CONDITION_SECONDS)
+        cluster.apply(checks.node_check(spec, "second"), observation.namespace)
+        waiting = observation.wait_for("the second to say what it waits for", told, CONDITION_SECONDS)
     assert node in waiting["message"]
     assert "first" in waiting["message"]
     first = checks.wait_until_finished(observation, "first")

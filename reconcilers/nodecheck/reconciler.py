@@ -42,6 +42,7 @@ from reconcilers.nodecheck.nodes import (
 )
 from reconcilers.nodecheck.scope import (
     CheckRefusal,
+    Claim,
     FailedReason,
     Scope,
     choose,
@@ -102,6 +103,9 @@ class NodeCheckReconciler(Reconciler):
         self._clock = clock
         self._view = CheckView(cache, client)
         self._since = Observations(cache.store(NODECHECKS), clock.monotonic)
+        self._beginning: dict[str, Claim] = {}
+        """By uid, while it is written that a check begins. Another one, made in the same second, may take
+        itself for the older of the two meanwhile."""
 
     async def reconcile(self, request: Request) -> Result:
         found = self._view.check(request.namespace, request.name)
@@ -109,7 +113,10 @@ class NodeCheckReconciler(Reconciler):
             return Result()
         check, raw = found
         turn = _Turn(check, raw, self._view.job_of(check), self._clock.now())
-        await self._write(turn, await self._next(turn))
+        try:
+            await self._write(turn, await self._next(turn))
+        finally:
+            self._beginning.pop(check.metadata.uid, None)
         return Result(turn.look_again_seconds)
 
     async def _next(self, turn: _Turn) -> NodeCheckStatus:
@@ -161,10 +168,12 @@ class NodeCheckReconciler(Reconciler):
 
     async def _begin(self, turn: _Turn, scope: Scope) -> NodeCheckStatus:
         slices = Slices()
-        obstacle = in_the_way(turn.check, scope.nodes, self._view.claims())
+        claims = [*self._view.claims(), *self._beginning.values()]
+        obstacle = in_the_way(turn.check, scope.nodes, claims)
         if obstacle is not None:
             message = f"waits: {obstacle}"
             return check_status.waiting(turn.status, "WaitingForCheck", message, turn.now)
+        self._beginning[turn.check.metadata.uid] = Claim(turn.check, frozenset(scope.nodes), begins=True)
         if check_status.first_round_bytes(turn.check.spec, scope) > check_status.MAX_BYTES:
             return self._refuse(turn, _too_many(len(scope.nodes)))
         await slices.pause()

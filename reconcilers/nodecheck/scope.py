@@ -175,6 +175,8 @@ class Claim:
 
     check: NodeCheck
     nodes: frozenset[str]
+    begins: bool = False
+    """That it has them is being written now."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +193,7 @@ def in_the_way(check: NodeCheck, nodes: Collection[str], claims: Iterable[Claim]
     for claim in sorted(claims, key=lambda claim: _age(claim.check)):
         if claim.check.metadata.uid == check.metadata.uid:
             continue
-        if claim.check.status.nodes or _age(claim.check) < _age(check):
+        if claim.begins or claim.check.status.nodes or _age(claim.check) < _age(check):
             common = next((node for node in nodes if node in claim.nodes), None)
             if common is not None:
                 return OtherCheck(common, claim.check.metadata)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from types import SimpleNamespace
@@ -80,6 +80,8 @@ class Stage:
     """Asked before each write: whether the controller is killed there."""
     dead: set[str] = field(default_factory=set)
     """Nodes on which no Pod ever starts."""
+    during_write: Callable[[], Awaitable[object]] | None = None
+    """What happens while the next status write is under way."""
 
     def __post_init__(self) -> None:
         add_indexes(self.stores)
@@ -298,6 +300,9 @@ class _Client:
         self, resource: Resource, name: str, patch: JSON, namespace: str, *, subresource: str
     ) -> JSON:
         self._die_sometimes()
+        meanwhile, self._stage.during_write = self._stage.during_write, None
+        if meanwhile is not None:
+            await meanwhile()
         current = self._stage.get(resource, name)
         if patch["metadata"]["resourceVersion"] != current["metadata"]["resourceVersion"]:
             raise Conflict(409, "Conflict", "")

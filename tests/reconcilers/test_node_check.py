@@ -304,6 +304,22 @@ async def test_older_check_waits_for_a_younger_one_that_has_begun() -> None:
     assert staged.condition("Running", "old")["reason"] == "WaitingForCheck"
 
 
+async def test_check_of_the_same_second_waits_for_one_whose_begin_is_being_written() -> None:
+    staged = stage(SIX[:3])
+
+    async def another_is_made() -> None:
+        staged.add_check("b", nodes=["node-3"])  # its uid comes first
+        await staged.reconcile("b")
+
+    staged.during_write = another_is_made
+    await staged.reconcile("c")
+    assert staged.status("c")["nodes"] == SIX[:3] and not staged.status("b").get("nodes")
+    assert staged.condition("Running", "b")["reason"] == "WaitingForCheck"
+    await staged.play("c")
+    await staged.play("b")
+    assert staged.verdicts("b") == {"node-3": "Healthy"}
+
+
 # --- fresh passes -----------------------------------------------------------------------------------------------
 
 
