@@ -11,7 +11,7 @@ import logging
 import os
 import signal
 import sys
-from argparse import ArgumentParser
+from argparse import SUPPRESS, ArgumentParser
 from collections.abc import Sequence
 from typing import Any
 
@@ -128,6 +128,9 @@ def parse(argv: Sequence[str]) -> Any:
     parser.prog = "dlr run"
     parser.description = "Runs the training processes of one worker of an ElasticJob."
     _add_our_flags(parser)
+    for action in parser._actions:
+        if "--standalone" in action.option_strings:
+            action.help = SUPPRESS  # it is refused below
     ours = {"max_restarts": UNLIMITED_RESTARTS, "rdzv_backend": BACKEND}
     parser.set_defaults(
         **{name: value for name, value in ours.items() if f"PET_{name.upper()}" not in os.environ}

@@ -193,6 +193,11 @@ class Tier(Word):
     """In memory too, but parts of it had to be fetched from other Pods. Processes are told `memory`."""
     STORAGE = "storage"
 
+    @property
+    def origin(self) -> str:
+        """As in `goes on from memory`."""
+        return "from a peer's copy" if self is Tier.PEER else f"from {self.value}"
+
 
 class ResumedStatus(TypedDict):
     """`status.agent.memory.resumed`."""

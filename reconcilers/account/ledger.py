@@ -30,7 +30,6 @@ from reconcilers.account.rounds import first_step_at
 from reconcilers.account.state import NOT_YET_TRAINING, Moment, Transition, transitions
 from reconcilers.failure.incidents import in_one_line
 from reconcilers.status_patch import merge_patch
-from reconcilers.world.resumption import FROM
 
 REFRESH_SECONDS = 60.0
 """The account is not brought up to date sooner, unless something in it changes."""
@@ -179,7 +178,7 @@ def _reason(state: JobState, world: Rendezvous, moment: Moment) -> str:
                 (figures.first_step for figures in moment.told if figures.round == world.round), None
             )
             known = moment.world if moment.world.round == world.round else world
-            where = f", {FROM[known.resume.tier]}" if known.resume else ""
+            where = f", {known.resume.tier.origin}" if known.resume else ""
             return "" if first is None else f"from step {first} on{where}"
         case JobState.RECOVERING:
             failure = moment.status.last_failure

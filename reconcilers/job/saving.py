@@ -23,7 +23,7 @@ def with_saving(conditions: Sequence[Condition], workers: Workers, now: datetime
     """
     reports = ((worker.metadata.name, worker.status.agent) for worker in workers.telling_steps)
     telling = {name: report.checkpoint_trouble for name, report in reports if report is not None}
-    troubled = [(name, trouble) for name, trouble in telling.items() if trouble is not None]
+    troubled = {name: trouble for name, trouble in telling.items() if trouble is not None}
     known = condition_of(conditions, CHECKPOINTS_FAILING)
     fails = known is not None and known.status is ConditionStatus.TRUE
     told_by = known.message.partition(BEGAN)[0] if known is not None else ""
@@ -32,7 +32,8 @@ def with_saving(conditions: Sequence[Condition], workers: Workers, now: datetime
         if not fails or silent:
             return list(conditions)
         return with_condition(conditions, CHECKPOINTS_FAILING, ConditionStatus.FALSE, "Saved", "", now)
-    name, trouble = troubled[0]
+    name = told_by if told_by in troubled else next(iter(troubled))
+    trouble = troubled[name]
     others = f"; {len(troubled) - 1} more workers tell of such" if len(troubled) > 1 else ""
     message = f"{name}{BEGAN}{trouble.message}{others}"
     if known is not None and fails and known.reason == trouble.reason and told_by == name:

@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from crds import names
-from crds.elasticjob import Rendezvous, RendezvousPhase, Resume, Tier
+from crds.elasticjob import Rendezvous, RendezvousPhase, Resume
 from reconcilers.acts import Event
 from reconcilers.job.workers import Workers
-
-FROM = {Tier.MEMORY: "from memory", Tier.PEER: "from a peer's copy", Tier.STORAGE: "from storage"}
 
 
 def with_resume(world: Rendezvous, workers: Workers) -> Rendezvous:
@@ -38,4 +36,4 @@ def told(before: Rendezvous, world: Rendezvous) -> Iterator[Event]:
 def in_words(resume: Resume) -> str:
     """Such as `from memory, step 120`."""
     step = "" if resume.step is None else f", step {resume.step}"
-    return f"{FROM[resume.tier]}{step}"
+    return f"{resume.tier.origin}{step}"

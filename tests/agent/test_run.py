@@ -43,6 +43,9 @@ def test_rendezvous_flags_have_no_say(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_standalone_is_torchruns(capsys: pytest.CaptureFixture[str]) -> None:
     assert run.main(["--standalone", "train.py"]) == 2
     assert "torchrun --standalone" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        run.parse(["--help"])
+    assert "--standalone" not in capsys.readouterr().out, "what is refused is not offered"
 
 
 def test_exit_codes_are_a_shells() -> None:

@@ -297,6 +297,16 @@ def test_a_command_imports_no_other() -> None:
     assert not heavy & set(done.stderr.split())
 
 
+def test_a_list_of_jobs_loads_no_models_and_no_client_of_the_controllers() -> None:
+    """Each takes longer to import than all else that the command does."""
+    program = "import sys, dlr.commands.job.listing; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    heavy = {"aiohttp", "kubernetes", "controller.client", "pydantic", "crds.elasticjob"}
+    assert not heavy & set(done.stdout.split())
+
+
 def test_version(dlr: Dlr) -> None:
     assert re.fullmatch(r"dlr \d+\.\d+\.\d+\S*\n", dlr("--version").out)
 

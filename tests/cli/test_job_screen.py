@@ -123,6 +123,14 @@ def test_a_phase_that_is_what_its_time_goes_to_is_said_once(troubled: screen.Sna
     assert entry(drawn(troubled, terminal=False), "Phase") == "Suspended for 2m"
 
 
+def test_an_exit_code_is_said_once(troubled: screen.Snapshot) -> None:
+    said = {"exitCode": 127, "message": "exit code 127: sh: 1: dlrover-runn: not found", "step": None}
+    troubled.job["status"]["lastFailure"] |= said
+    assert entry(drawn(troubled, terminal=False), "Last failure") == (
+        "digits-worker-1 rank 1, UserError, exit code 127, round 1, 4m ago: sh: 1: dlrover-runn: not found"
+    )
+
+
 def test_who_hangs_beside_the_culprit_has_waited(troubled: screen.Snapshot) -> None:
     hung = RAISED | {
         "cause": "Hang",

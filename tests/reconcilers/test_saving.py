@@ -39,6 +39,9 @@ def test_it_is_told_once_and_taken_back_when_it_works() -> None:
     assert said(after) == ("True", "StorageFails", message) and told(plan) == [message]
     plan, same = look(after, trains(0), trains(1, CheckpointTrouble.STORAGE, "step 20: full"))
     assert said(same) == said(after) and told(plan) == [], "a newer step is no news"
+    storage = CheckpointTrouble.STORAGE
+    plan, more = look(after, trains(0, storage, "step 10: full"), trains(1, storage, "step 10: full"))
+    assert said(more) == said(after) and told(plan) == [], "nor is another worker with the same"
     plan, both = look(after, *(trains(index, CheckpointTrouble.SLOT, "x" * 512) for index in (0, 1)))
     assert len(told(plan)) == 1 and len(said(both)[2]) == 512
     plan, well = look(both, trains(0), trains(1))

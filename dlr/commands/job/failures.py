@@ -45,7 +45,7 @@ def job_failure_line(failure: JSON, now: datetime) -> str:
     if failure.get("round") is not None:
         parts.append(f"round {failure['round']}")
     parts.append(f"{age(failure['time'], now)} ago")
-    said = first_line(failure.get("message"))
+    said = first_line(failure.get("message")).removeprefix(f"exit code {failure.get('exitCode')}: ")
     return ", ".join(parts) + (f": {said}" if said else "")
 
 

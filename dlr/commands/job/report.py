@@ -12,11 +12,9 @@ from typing import Any
 
 from controller.wording import first_line
 from crds import names
-from crds.protocol import JobPhase
+from crds.protocol import JobPhase, Tier
 from crds.ranges import from_text
-from dlr.commands.job.failures import broken_worlds, ended_pods
 from dlr.commands.output import age, parse_time
-from reconcilers.world.resumption import FROM
 
 JSON = dict[str, Any]
 Row = tuple[object, ...]
@@ -122,7 +120,7 @@ def world_line(job: JSON, now: datetime) -> str:
         )
     line = ", ".join(parts)
     if resume := world.get("resume"):
-        line += f", resumed {FROM[resume['tier']]}"
+        line += f", resumed {Tier(resume['tier']).origin}"
         line += f" at step {resume['step']}" if "step" in resume else ""
     return f"{line} ({world['reason']})" if world.get("reason") else line
 
@@ -219,16 +217,3 @@ def _instant(event: JSON) -> float:
 def _at(text: str) -> float:
     moment = parse_time(text)
     return moment.timestamp() if moment else 0.0
-
-
-def change_line(job: JSON, workers: Sequence[JSON]) -> str:
-    """A watch's line where there is no terminal: equal as long as nothing worth a line has happened."""
-    world = job.get("status", {}).get("rendezvous") or {}
-    broken, pods = sum(broken_worlds(job).values()), sum(ended_pods(job, workers).values())
-    line = (
-        f"{phase(job)}, workers {workers_line(job)}, "
-        f"round {world.get('round', 0)} {world.get('phase') or 'not formed'}, "
-        f"failures of processes {broken}, of Pods {pods}"
-    )
-    why = why_line(job)
-    return f"{line}: {why}" if why else line

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.live import Live
@@ -16,10 +16,13 @@ from dlr.commands.connection import connect
 from dlr.commands.errors import CommandError
 from dlr.commands.following import until_finished
 from dlr.commands.job import report
+from dlr.commands.job.failures import broken_worlds, ended_pods
 from dlr.commands.job.lookup import get_job, list_workers
 from dlr.commands.job.screen import Snapshot, render
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace, Output
 from dlr.commands.output import Format, console, print_json, show, utc_now
+
+JSON = dict[str, Any]
 
 
 class JobFailed(CommandError):
@@ -63,9 +66,7 @@ def _watch(api: Api, name: str, output: Format) -> None:
     elif sys.stdout.isatty():
         last = _redraw(snapshots)
     else:
-        last = _print_changes(
-            snapshots, _stamped_line, lambda shot: report.change_line(shot.job, shot.workers)
-        )
+        last = _print_changes(snapshots, _stamped_line, lambda shot: change_line(shot.job, shot.workers))
     if report.phase(last.job) == "Failed":
         failure = (last.job["status"].get("lastFailure") or {}).get("message") or "see its conditions"
         raise JobFailed(f"The job {name!r} failed: {failure}")
@@ -95,4 +96,17 @@ def _resource_versions(snapshot: Snapshot) -> object:
 
 
 def _stamped_line(snapshot: Snapshot) -> str:
-    return f"{datetime.now().astimezone():%H:%M:%S}  {report.change_line(snapshot.job, snapshot.workers)}"
+    return f"{datetime.now().astimezone():%H:%M:%S}  {change_line(snapshot.job, snapshot.workers)}"
+
+
+def change_line(job: JSON, workers: Sequence[JSON]) -> str:
+    """A watch's line where there is no terminal: equal as long as nothing worth a line has happened."""
+    world = job.get("status", {}).get("rendezvous") or {}
+    broken, pods = sum(broken_worlds(job).values()), sum(ended_pods(job, workers).values())
+    line = (
+        f"{report.phase(job)}, workers {report.workers_line(job)}, "
+        f"round {world.get('round', 0)} {world.get('phase') or 'not formed'}, "
+        f"failures of processes {broken}, of Pods {pods}"
+    )
+    why = report.why_line(job)
+    return f"{line}: {why}" if why else line
