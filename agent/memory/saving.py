@@ -14,7 +14,13 @@ from collections.abc import Callable
 NICENESS = 5
 """Training goes first, at three to one. With more, a machine on which training leaves no core idle would let
 savers wait for minutes, and training for them when it ends."""
-_START = "import os, sys; os.nice({niceness}); sys.path[:] = {path!r}; from dlr.checkpoint.saver import main; main()"
+_START = """
+import os, sys
+os.nice({niceness})
+sys.path[:] = {path!r}
+from dlr.checkpoint.saver import main
+main()
+"""
 """With the path of who starts it: whoever trains with dlr has its modules there."""
 
 
