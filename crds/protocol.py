@@ -288,6 +288,32 @@ class DepartureStatus(TypedDict):
     step: int
 
 
+MAX_SHARD_SETS = 16
+"""Of one job: `status.shards`, and so `status.agent.shards`."""
+MAX_SHARD_RETRIES = 16
+MAX_SHARD_REASON = 256
+"""Characters of why an element failed."""
+MAX_SHARD_TEXT = 16_384
+"""Characters of a set of elements."""
+
+
+class ShardsStatus(TypedDict):
+    """One of `status.agent.shards`: a set that the worker's processes pull from."""
+
+    name: str
+    epoch: int
+    size: int
+    digest: str
+    retries: int
+    maxFailed: int
+    lease: int
+    rest: str
+    failed: str
+    reason: str
+    wants: bool
+    leaves: bool
+
+
 class AgentStatus(TypedDict):
     """`status.agent`. What is None is absent in the object."""
 
@@ -309,6 +335,7 @@ class AgentStatus(TypedDict):
     accelerators: AcceleratorsStatus | None
     check: CheckStatus | None
     departure: DepartureStatus | None
+    shards: list[ShardsStatus]
 
 
 # --- Texts of failures that merely follow from a peer's death ---------------------------------------------
