@@ -593,7 +593,9 @@ class Departed(Model):
     """By type, the slots whose workers are counted already, and are still on their way out."""
 
 
-ShardSetName = Annotated[str, Field(min_length=1, max_length=63, pattern="^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")]
+ShardSetName = Annotated[
+    str, Field(min_length=1, max_length=63, pattern="^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
+]
 
 MAX_LEASES_TEXT = 262_144
 MAX_REST_TEXT = 131_072

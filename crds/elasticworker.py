@@ -278,7 +278,7 @@ class Departure(Model):
 
 @agreed(ShardsStatus)
 class ShardsReport(Model):
-    """A shard set that the worker's processes pull from (docs/shards.md), and what became of the lease there."""
+    """A shard set that the worker's processes pull from (docs/shards.md), and what became of its lease."""
 
     name: ShardSetName
     epoch: Annotated[int, Field(ge=0)] = 0

@@ -4,7 +4,7 @@ What `crds.ranges` is for the slots of a job, this is for the elements of a shar
 each number, so a set of 10^12 costs no more than one of 10. An interval is (start, end), without its end; a
 set is a tuple of them that ascend and do not touch.
 
-Controller, agents and SDK share this module, so it imports the standard library alone and runs on Python 3.10.
+Controller, agents and SDK share this module: it imports the standard library alone, on Python 3.10 too.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import base64
 import re
 import zlib
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 Intervals = tuple[tuple[int, int], ...]
 
@@ -114,7 +115,7 @@ def from_text(text: str) -> Intervals:
     else:
         found = [_range(run) for run in text.split(",")] if text else []
     if any(start >= end or end > LIMIT for start, end in found) or any(
-        before[1] >= after[0] for before, after in zip(found, found[1:])  # noqa: B905 (of one length by nature)
+        before[1] >= after[0] for before, after in pairwise(found)
     ):
         raise ValueError(f"{text[:20]!r} is no set of ascending ranges")
     return tuple(found)

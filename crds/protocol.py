@@ -288,6 +288,8 @@ class DepartureStatus(TypedDict):
     step: int
 
 
+ENV_SHARDS_SOCKET = "DLR_SHARDS_SOCKET"
+"""Names the Unix socket of the agent from which its training processes pull shards."""
 MAX_SHARD_SETS = 16
 """Of one job: `status.shards`, and so `status.agent.shards`."""
 MAX_SHARD_RETRIES = 16

@@ -14,7 +14,7 @@ from crds.leases import Lease
 from crds.protocol import MAX_SHARD_REASON, ShardsStatus
 
 ASK_EARLY = 8
-"""More is asked for when no more than this part of a lease is untouched: so it comes before it is needed."""
+"""More is asked for when an eighth of a lease is untouched, or less: so it comes before it is needed."""
 MAX_FAILED_INTERVALS = 256
 """Of one report. Further elements are told with the next lease."""
 
@@ -32,7 +32,8 @@ class Definition:
 
     @classmethod
     def parse(cls, said: Mapping[str, Any]) -> Definition:
-        """
+        """Read one, as processes and jobs say it.
+
         Raises:
             KeyError, TypeError, ValueError: that is none.
         """
@@ -69,8 +70,8 @@ class Holding:
     def follow(self, lease: Lease | None) -> None:
         """Take over what the job says this worker holds; None if nothing.
 
-        What is done or has failed here stays so as long as the job has not heard it: then it is no longer in
-        the lease.
+        What is done or has failed here stays so until the job has heard it, and so has taken it out of the
+        lease.
         """
         elements = lease.elements if lease is not None else NONE
         number = lease.number if lease is not None else self._lease
@@ -83,7 +84,7 @@ class Holding:
             self._reason = ""
 
     def take(self, most: int) -> tuple[int, int] | None:
-        """The next elements for a process, (start, end), at most so many; None if there is nothing to give."""
+        """The next elements for a process, (start, end), at most so many; None if there are none to give."""
         part = first(self._untouched, most, 1)
         if self.leaving or not part:
             return None

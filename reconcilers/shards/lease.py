@@ -56,7 +56,9 @@ def lease(sets: Sequence[ShardSet], crew: Crew, now: datetime) -> tuple[ShardSet
         for name, voices in sorted(by_name.items())
         if name not in names and any(crew.alive.get(v.worker) == v.incarnation for v in voices)
     ]
-    return tuple(_step(each, by_name.get(each.name, ()), crew, now) for each in [*known, *begun][:MAX_SHARD_SETS])
+    return tuple(
+        _step(each, by_name.get(each.name, ()), crew, now) for each in [*known, *begun][:MAX_SHARD_SETS]
+    )
 
 
 def _begun(voices: Iterable[Voice], crew: Crew, now: datetime) -> ShardSet:
@@ -154,7 +156,11 @@ def _settled(
 
 
 def _granted(
-    known: ShardSet, asking: Sequence[Voice], pulling: frozenset[int], failed_on: Mapping[int, Intervals], crew: Crew
+    known: ShardSet,
+    asking: Sequence[Voice],
+    pulling: frozenset[int],
+    failed_on: Mapping[int, Intervals],
+    crew: Crew,
 ) -> ShardSet:
     """With more for those that ask, in this order."""
     held = {each.worker: each for each in known.leases}

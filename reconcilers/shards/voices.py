@@ -16,7 +16,8 @@ def crew_of(workers: Iterable[ElasticWorker], members: int) -> Crew:
     Args:
         members: how many train together.
     """
-    alive, voices = {}, []
+    alive: dict[int, int] = {}
+    voices: list[Voice] = []
     for worker in workers:
         if not _has_ended(worker):
             alive[worker.spec.index] = worker.spec.incarnation
@@ -50,7 +51,9 @@ def voice_of(index: int, incarnation: int, said: ShardsReport) -> Voice:
 def _voices_of(worker: ElasticWorker) -> Iterator[Voice]:
     """Of an incarnation that has ended, its last words count too."""
     report = worker.status.agent
-    for said in report.shards if report is not None else ():
+    if report is None:
+        return
+    for said in report.shards:
         try:
             yield voice_of(worker.spec.index, report.incarnation, said)
         except ValueError:

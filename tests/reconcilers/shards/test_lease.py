@@ -66,7 +66,9 @@ class Disturbance(Enum):
 class Cluster:
     """An API server that takes a write only from the version it was decided from; workers that live and die."""
 
-    def __init__(self, workers: int, definition: Definition, poison: frozenset[int], choose: random.Random) -> None:
+    def __init__(
+        self, workers: int, definition: Definition, poison: frozenset[int], choose: random.Random
+    ) -> None:
         self.definition, self.poison, self.choose = definition, poison, choose
         self.versions: list[tuple[ShardSet, ...]] = [()]
         self.workers = {i: Worker(i, 1, definition) for i in range(workers)}
@@ -136,7 +138,7 @@ class Cluster:
             worker.holding.put_back(worker.in_hand)
             worker.in_hand = None
 
-    def disturb(self, what: Disturbance, worker: Worker) -> None:
+    def disturb(self, what: Disturbance, worker: Worker) -> None:  # noqa: C901 (a list of what may happen)
         match what:
             case Disturbance.WORK:
                 self.work(worker)
