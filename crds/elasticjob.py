@@ -599,6 +599,7 @@ ShardSetName = Annotated[
 
 MAX_LEASES_TEXT = 262_144
 MAX_REST_TEXT = 131_072
+MAX_SHARDS_DONE = 128
 
 
 class ShardSetStatus(Model):
@@ -730,6 +731,8 @@ class ElasticJobStatus(Model):
             json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
         ),
     ] = Field(default_factory=list)
+    shards_done: Annotated[str, cut(MAX_SHARDS_DONE), Field(max_length=MAX_SHARDS_DONE)] | None = None
+    """How many elements of each set are done, for `kubectl get`."""
 
 
 class ElasticJob(Model):

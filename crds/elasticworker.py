@@ -331,10 +331,10 @@ class AgentReport(Model):
     check: AgentCheck | None = None
     departure: Departure | None = None
     """The last one of this agent's processes."""
-    shards: Annotated[
-        list[ShardsReport],
-        Field(max_length=MAX_SHARD_SETS, json_schema_extra=ATOMIC),
-    ] = Field(default_factory=list)
+    shards: (
+        Annotated[list[ShardsReport], Field(max_length=MAX_SHARD_SETS, json_schema_extra=ATOMIC)] | None
+    ) = None
+    """The sets that its processes pull from; unset if they pull from none."""
 
 
 class WorkerExit(Model):

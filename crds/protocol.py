@@ -337,7 +337,7 @@ class AgentStatus(TypedDict):
     accelerators: AcceleratorsStatus | None
     check: CheckStatus | None
     departure: DepartureStatus | None
-    shards: list[ShardsStatus]
+    shards: list[ShardsStatus] | None
 
 
 # --- Texts of failures that merely follow from a peer's death ---------------------------------------------

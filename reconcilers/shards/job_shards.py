@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from controller.wording import shortened
-from crds.elasticjob import ElasticJob, RendezvousPhase
+from crds.elasticjob import MAX_SHARDS_DONE, ElasticJob, RendezvousPhase
 from crds.intervals import count, first, minus, to_text
-from crds.model import Condition, ConditionStatus
+from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionStatus
 from reconcilers.acts import Event
 from reconcilers.conditions import with_condition
 from reconcilers.job.workers import Workers
@@ -34,7 +34,12 @@ def with_shards(job: ElasticJob, workers: Workers, now: datetime) -> ElasticJob:
     if sets == known:
         return job
     conditions = _with_condition(job.status.conditions, sets, now)
-    update = {"shards": [each.to_status() for each in sets], "conditions": conditions}
+    done = ", ".join(f"{each.name} {each.done}/{each.size}" for each in sets)
+    update = {
+        "shards": [each.to_status() for each in sets],
+        "shards_done": shortened(done, MAX_SHARDS_DONE),
+        "conditions": conditions,
+    }
     return job.model_copy(update={"status": job.status.model_copy(update=update)})
 
 
@@ -82,7 +87,9 @@ def _with_condition(
     else:
         status, reason = ConditionStatus.TRUE, "AllDone"
         message = "; ".join(_sentence(each) for each in sets)
-    return with_condition(conditions, SHARDS_DONE, status, reason, shortened(message, 512), now)
+    return with_condition(
+        conditions, SHARDS_DONE, status, reason, shortened(message, MAX_CONDITION_MESSAGE), now
+    )
 
 
 def _sentence(each: ShardSet) -> str:

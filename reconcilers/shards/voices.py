@@ -53,7 +53,7 @@ def _voices_of(worker: ElasticWorker) -> Iterator[Voice]:
     report = worker.status.agent
     if report is None:
         return
-    for said in report.shards:
+    for said in report.shards or ():
         try:
             yield voice_of(worker.spec.index, report.incarnation, said)
         except ValueError:

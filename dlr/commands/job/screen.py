@@ -19,6 +19,7 @@ from dlr.commands.job import report, workers
 from dlr.commands.job.failures import failures_line, job_failure_line
 from dlr.commands.job.goodput import account_of, goodput_line, time_by_state, time_line
 from dlr.commands.job.progress import Progress, progress_line, progress_of
+from dlr.commands.job.shards import sets_of, shards_line
 from dlr.commands.job.states import color
 from dlr.commands.output import STYLES, age, cell, duration, table
 
@@ -108,6 +109,7 @@ def _lines(snapshot: Snapshot, now: datetime, *, with_bars: bool) -> list[tuple[
     ]
     if progress := progress_of(job, snapshot.workers, account.last_step if account else None):
         lines.append(("Progress", _progress(progress, report.is_finished(job), with_bar=with_bars)))
+    lines += [("Shards", cell(shards_line(each))) for each in sets_of(job, snapshot.workers, now)]
     if account:
         if line := goodput_line(account):
             lines.append(("Goodput", cell(line)))
