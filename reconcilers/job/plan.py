@@ -155,6 +155,7 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
             more,
             UNKNOWN_POD_RETRY_SECONDS if fresh.unknown else None,
             refusal.RETRY_SECONDS if look.is_held else None,
+            job_shards.seconds_to_lease(seen.job, seen.workers, seen.shards_age_seconds),
         ),
     )
 
@@ -164,7 +165,8 @@ def _with_news(seen: Seen, now: datetime) -> tuple[Seen, tuple[Event, ...]]:
     steps that compare, and the next leases of its shard sets; and the Events that tell of it."""
     tried = refusal.with_trial(seen.job, seen.trial, seen.has_begun, now)
     job = edits.with_edits(tried, seen.outdated_pods, len(seen.pods), now)
-    job = with_shards(job, seen.workers, now)
+    if job_shards.seconds_to_lease(job, seen.workers, seen.shards_age_seconds) is None:
+        job = with_shards(job, seen.workers, now)
     workers = with_comparable_steps(job, seen.workers)
     told = (*refusal.told(seen.job, job), *edits.told(seen.job, job), *job_shards.told(seen.job, job))
     return replace(seen, job=job, workers=workers), told

@@ -18,8 +18,24 @@ from reconcilers.shards.voices import crew_of
 
 SHARDS_DONE = "ShardsDone"
 ENDED = "ShardsFailed"
+SECONDS_PER_WORKER = 0.001
+"""Between two writes of leases, for each worker: with 1,000 of them, one second. Agents ask early enough."""
+LEAST_SECONDS = 0.05
+"""Shorter pauses are not worth a look of their own."""
 NAMED = 20
 """So many ranges of failed elements are in a sentence; the status has all."""
+
+
+def seconds_to_lease(job: ElasticJob, workers: Workers, age_seconds: float) -> float | None:
+    """Until leases may be written again: all agents of the job are told of each write. None if it may be now.
+
+    Args:
+        age_seconds: how long ago they were written last.
+    """
+    wanted = len(workers.training) * SECONDS_PER_WORKER
+    if not job.status.shards or wanted < LEAST_SECONDS or age_seconds >= wanted:
+        return None
+    return wanted - age_seconds
 
 
 def with_shards(job: ElasticJob, workers: Workers, now: datetime) -> ElasticJob:
