@@ -18,6 +18,7 @@ import socket
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -82,11 +83,15 @@ class Desk(threading.Thread):
         self._server.bind(self.path)
         self._server.listen(64)
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        # Not by `stop`: whoever follows the job may still write to it.
+        weakref.finalize(self, os.close, self._wake_fd).atexit = False
         self._lock = threading.Lock()
         self._said: Sequence[Mapping[str, Any]] = ()
         self._job: dict[str, JobSet] = {}
         self._sets: dict[tuple[str, int], _Set] = {}
         self._tell: Callable[[bool], None] = lambda at_once: None
+        self._has_forgotten = False
+        """A set is to be in the next report no more."""
         self._stopped = False
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._server, selectors.EVENT_READ)
@@ -121,7 +126,6 @@ class Desk(threading.Thread):
         if self.ident is not None:
             self.join()
         self._server.close()
-        os.close(self._wake_fd)
         self._selector.close()
         shutil.rmtree(self._directory, ignore_errors=True)
 
@@ -230,6 +234,11 @@ class Desk(threading.Thread):
         except (KeyError, TypeError, ValueError) as error:
             logger.error("what the job says of its shard sets makes no sense: %r", error)
             return
+        for known in self._job.values():
+            key = known.definition.name, known.definition.epoch
+            if known.lease is not None and key not in self._sets:
+                # Given to those who have just left, or to an agent before this one: it goes back.
+                self._sets[key] = _Set(Holding(known.definition), deserted_at=self._monotonic())
         for each in self._sets.values():
             self._follow_one(each)
 
@@ -280,11 +289,11 @@ class Desk(threading.Thread):
             known = self._job.get(key[0])
             if each.holding.is_empty or known is None or known.definition.epoch != key[1] or known.is_over:
                 del self._sets[key]
-                self._tell(False)
+                self._has_forgotten = True
 
     def _news(self) -> list[bool]:
         """Whether something is to be reported, and whether at once."""
-        news = []
+        news, self._has_forgotten = [True] * self._has_forgotten, False
         for each in self._sets.values():
             told = each.holding.must_tell
             if told != each.told:

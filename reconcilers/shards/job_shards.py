@@ -13,7 +13,7 @@ from reconcilers.acts import Event
 from reconcilers.conditions import with_condition
 from reconcilers.job.workers import Workers
 from reconcilers.shards.lease import lease
-from reconcilers.shards.sets import ShardSet, of_status
+from reconcilers.shards.sets import MAX_SCATTERED, ShardSet, of_status
 from reconcilers.shards.voices import crew_of
 
 SHARDS_DONE = "ShardsDone"
@@ -83,6 +83,11 @@ def told(before: ElasticJob, after: ElasticJob) -> tuple[Event, ...]:
 def ending(job: ElasticJob) -> str:
     """Why the job fails by its shard sets; empty if it does not."""
     for each in map(of_status, job.status.shards):
+        if each.is_too_scattered:
+            return (
+                f"shard set {each.name!r}: elements failed in more than {MAX_SCATTERED} separate places, "
+                f"more than the job's status can name{_because(each)}"
+            )
         if each.has_failed:
             many = f"{_elements(count(each.failed))} failed for good ({_named(each.failed)})"
             return f"shard set {each.name!r}: {many}, and max_failed is {each.max_failed}{_because(each)}"

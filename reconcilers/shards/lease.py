@@ -26,8 +26,6 @@ MAX_LEASE_INTERVALS = 8
 """Of one grant. What is scattered more goes to several."""
 MAX_HISTORIES = 64
 """With more of them, it is kept no longer who an element failed on, but only how often."""
-MAX_SCATTERED = 2_000
-"""Ranges of failed elements; a set that has more fails."""
 MAX_REASON = 256
 """Characters of why an element failed."""
 
@@ -90,9 +88,7 @@ def _continued(known: ShardSet, voices: Iterable[Voice], crew: Crew, now: dateti
 
 def _step(known: ShardSet, voices: Iterable[Voice], crew: Crew, now: datetime) -> ShardSet:
     spoken = {
-        (voice.worker, voice.incarnation): voice
-        for voice in voices
-        if (voice.epoch, voice.size, voice.digest) == (known.epoch, known.size, known.digest)
+        (voice.worker, voice.incarnation): voice for voice in voices if voice.definition == known.definition
     }
     settled, failed_on = _settled(known, spoken, crew)
     if not settled.has_failed:

@@ -14,6 +14,9 @@ from crds.elasticjob import ShardSetStatus
 from crds.intervals import NONE, Intervals, common, count, from_text, to_text, union
 from crds.leases import Lease, leases_from_text, leases_to_text
 
+MAX_SCATTERED = 4_000
+"""Ranges of elements that failed; a set with more of them fails."""
+
 
 @dataclass(frozen=True)
 class Voice:
@@ -39,6 +42,11 @@ class Voice:
     """It could do with more."""
     leaves: bool = False
     """Nobody works there on this lease any more: the rest goes back."""
+
+    @property
+    def definition(self) -> tuple[object, ...]:
+        """What it has to say as the set says it; else its agent tells the process that it cannot pull."""
+        return self.epoch, self.size, self.digest, self.retries, self.max_failed
 
 
 @dataclass(frozen=True)
@@ -76,8 +84,8 @@ class ShardSet:
     finished_at: datetime | None = None
 
     @property
-    def leased(self) -> Intervals:
-        return union(*(lease.elements for lease in self.leases))
+    def definition(self) -> tuple[object, ...]:
+        return self.epoch, self.size, self.digest, self.retries, self.max_failed
 
     @property
     def to_try_again(self) -> int:
@@ -96,8 +104,14 @@ class ShardSet:
 
     @property
     def has_failed(self) -> bool:
-        """More has failed for good than the script allows."""
-        return count(self.failed) > self.max_failed
+        """More has failed for good than the script allows, or failures are so scattered that the status could
+        not name them any more."""
+        return count(self.failed) > self.max_failed or self.is_too_scattered
+
+    @property
+    def is_too_scattered(self) -> bool:
+        tried = (*self.tried, *self.again)
+        return len(self.failed) + sum(len(each.elements) for each in tried) > MAX_SCATTERED
 
     def to_status(self) -> ShardSetStatus:
         return ShardSetStatus(

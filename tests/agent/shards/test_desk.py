@@ -11,11 +11,12 @@ import pytest
 
 from agent.shards import desk as desk_module
 from agent.shards.desk import Desk
+from crds.elasticjob import ShardSetStatus
 from crds.elasticworker import ShardsReport
 from crds.protocol import ENV_SHARDS_SOCKET, MAX_SHARD_SETS
 from dlr.shards import ShardsError, pull
 from reconcilers.shards.lease import Crew, lease
-from reconcilers.shards.sets import ShardSet
+from reconcilers.shards.sets import ShardSet, of_status
 from reconcilers.shards.voices import voice_of
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
@@ -139,6 +140,19 @@ def test_a_deserted_lease_is_given_back(job: Job, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv(ENV_SHARDS_SOCKET, job.add(1).path)
     job.show()
     assert sorted(part[0] for part in pull("train", 100)) == list(range(100))
+
+
+def test_a_lease_that_comes_after_who_wanted_it_has_left_goes_back(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(desk_module, "RELEASE_SECONDS", 0.01)
+    definition = {"name": "train", "size": 10, "digest": "0:1", "retries": 3}
+    held = {**definition, "leases": "0.1.1=0-9", "leased": 10, "lastLease": 1}
+    job.sets = (of_status(ShardSetStatus.model_validate(held)),)
+    job.add(0)
+    monkeypatch.setenv(ENV_SHARDS_SOCKET, job.add(1).path)
+    job.show()
+    assert sorted(part[0] for part in pull("train", 10)) == list(range(10))
 
 
 def test_a_lost_workers_rest_is_done_by_the_others(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:

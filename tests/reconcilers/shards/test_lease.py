@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
@@ -16,7 +16,7 @@ from crds.elasticjob import ShardSetStatus
 from crds.elasticworker import ShardsReport
 from crds.intervals import count, minus, of_numbers, union, whole
 from reconcilers.shards.lease import Crew, lease
-from reconcilers.shards.sets import ShardSet, of_status
+from reconcilers.shards.sets import MAX_SCATTERED, ShardSet, of_status
 from reconcilers.shards.voices import voice_of
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
@@ -235,6 +235,14 @@ def test_a_failed_element_is_tried_by_others_first_and_then_named() -> None:
     assert 17 in {e for start, end in over.failed for e in range(start, end)}
     assert len(set(cluster.failures[17])) == 3, "each of the three has tried it"
     assert over.reason == "element 17 is bad"
+
+
+def test_a_set_whose_failures_cannot_be_named_any_more_fails() -> None:
+    known = ShardSet("train", 0, 10_000, "", 0, 10_000, ((1, 10_000),))
+    assert not known.has_failed
+    scattered = of_numbers(range(0, 10_000, 2))
+    assert len(scattered) > MAX_SCATTERED
+    assert replace(known, waiting=(), failed=scattered).has_failed
 
 
 def test_leases_grow_with_the_logarithm_of_the_set() -> None:
