@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -15,6 +16,7 @@ from agent.shards.holding import Definition, Holding
 from crds.elasticjob import ShardSetStatus
 from crds.elasticworker import ShardsReport
 from crds.intervals import count, minus, of_numbers, union, whole
+from crds.leases import Lease
 from reconcilers.shards.lease import Crew, lease
 from reconcilers.shards.sets import MAX_SCATTERED, ShardSet, of_status
 from reconcilers.shards.voices import voice_of
@@ -255,3 +257,14 @@ def test_leases_grow_with_the_logarithm_of_the_set() -> None:
         counts[size] = given
     assert counts[1_000_000] < 2 * counts[10_000]
     assert counts[10**12] < 900
+
+
+def test_a_set_of_a_thousand_workers_has_less_than_fifteen_kilobytes_in_the_status() -> None:
+    chance = random.Random(1)
+    cuts = sorted(chance.sample(range(1_000_000), 2_000))
+    pieces = list(zip(cuts[::2], cuts[1::2], strict=True))
+    chance.shuffle(pieces)
+    leases = tuple(Lease(i, 1 + i % 3, 20_000 + chance.randrange(3_000), (pieces[i],)) for i in range(1_000))
+    known = ShardSet("train", 0, 1_000_000, "0:1", 3, 0, ((999_999, 1_000_000),), leases, last_lease=23_000)
+    assert read_back(known) == known
+    assert len(json.dumps(known.to_status().to_wire())) < 15_000
