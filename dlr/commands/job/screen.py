@@ -109,12 +109,12 @@ def _lines(snapshot: Snapshot, now: datetime, *, with_bars: bool) -> list[tuple[
     ]
     if progress := progress_of(job, snapshot.workers, account.last_step if account else None):
         lines.append(("Progress", _progress(progress, report.is_finished(job), with_bar=with_bars)))
-    lines += [("Shards", cell(shards_line(each))) for each in sets_of(job, snapshot.workers, now)]
     if account:
         if line := goodput_line(account):
             lines.append(("Goodput", cell(line)))
         if seconds := time_by_state(account, job, now):
             lines.append(("Time", _time(seconds, with_bar=with_bars)))
+    lines += [("Shards", cell(shards_line(each))) for each in sets_of(job, snapshot.workers, now)]
     if failures := failures_line(job, snapshot.workers):
         lines.append(("Failures", cell(failures)))
     if failure := status.get("lastFailure"):
