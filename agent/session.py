@@ -46,6 +46,7 @@ from agent.report.reporter import (
     last_report,
     topology_of_pod,
 )
+from agent.shards.desk import Desk
 from crds.protocol import (
     AgentState,
     CheckpointTrouble,
@@ -77,12 +78,14 @@ class Session:
         reporter: Reporter,
         step_reporting: StepReporting,
         tells_steps: bool,
+        desk: Desk,
         cleanup: contextlib.ExitStack,
     ) -> None:
         self.environment = me
         self.watcher = watcher
         self.reporter = reporter
         self.step_reporting = step_reporting
+        self.desk = desk
         self.tells_steps = tells_steps
         """Whether the script is known to report steps itself."""
         self.member = Member(me.worker_index, me.incarnation)
@@ -110,8 +113,15 @@ class Session:
             heartbeat = Heartbeat(api, me)
             heartbeat.start()
             cleanup.callback(heartbeat.stop)
+            desk = Desk(me.worker_index, me.incarnation)
+            cleanup.callback(desk.stop)
+
+            def view_of(job: Mapping[str, Any]) -> JobView:
+                desk.see(job)
+                return JobView.parse(job)
+
             watcher = Watcher(
-                api, "elasticjobs", me.namespace, me.owner_name, parse=JobView.parse, missing=JobView()
+                api, "elasticjobs", me.namespace, me.owner_name, parse=view_of, missing=JobView()
             )
             watcher.start()
             cleanup.callback(watcher.stop)
@@ -132,6 +142,8 @@ class Session:
                 on_final_refusal=heartbeat.stop,
             )
             cleanup.callback(reporter.stop)
+            reporter.follow_shards(desk.to_status)
+            desk.serve(lambda at_once: reporter.progress(at_once=at_once))
             members = view.world.members if view.world else ()
             return cls(
                 me,
@@ -140,6 +152,7 @@ class Session:
                 watcher=watcher,
                 reporter=reporter,
                 step_reporting=step_reporting_of_slot(predecessor, me.worker_index, members),
+                desk=desk,
                 tells_steps=any(not r.get("counted") for r in predecessor.get("rounds") or ()),
                 cleanup=cleanup.pop_all(),
             )

@@ -1,7 +1,8 @@
 """The custom resources: pydantic models, the generator of their CRDs, and the YAML itself.
 
-This module, `crds.names`, `crds.protocol` and `crds.ranges` import nothing outside the standard library at
-import time, and little of that: the agent and the SDK load them inside training images.
+This module, `crds.intervals`, `crds.leases`, `crds.names`, `crds.protocol` and `crds.ranges` import nothing
+outside the standard library at import time, and little of that: the agent and the SDK load them inside
+training images.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from pydantic import (
     model_validator,
 )
 
+from crds.intervals import LIMIT
 from crds.model import (
     Conditions,
     Free,
@@ -32,7 +33,7 @@ from crds.model import (
 )
 from crds.names import MASTER_TYPES, WORKER
 from crds.progress import RoundProgress
-from crds.protocol import HANG_TIMEOUT_SECONDS
+from crds.protocol import HANG_TIMEOUT_SECONDS, MAX_SHARD_REASON, MAX_SHARD_RETRIES, MAX_SHARD_SETS
 from crds.protocol import JobPhase as JobPhase
 from crds.protocol import RendezvousPhase as RendezvousPhase
 from crds.protocol import Tier as Tier
@@ -592,6 +593,51 @@ class Departed(Model):
     """By type, the slots whose workers are counted already, and are still on their way out."""
 
 
+ShardSetName = Annotated[
+    str, Field(min_length=1, max_length=63, pattern="^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
+]
+
+MAX_LEASES_TEXT = 262_144
+MAX_REST_TEXT = 131_072
+MAX_SHARDS_DONE = 128
+
+
+class ShardSetStatus(Model):
+    """Elements that the job's workers pull, each done once or more (docs/shards.md)."""
+
+    name: ShardSetName
+    epoch: Annotated[int, Field(ge=0)] = 0
+    size: Annotated[int, Field(ge=1, lt=LIMIT)]
+    digest: Annotated[str, Field(max_length=64)] = ""
+    """Of the elements and their order, as far as they have a text of their own."""
+    retries: Annotated[int, Field(ge=0, le=MAX_SHARD_RETRIES)] = 0
+    max_failed: Annotated[int, Field(ge=0, lt=LIMIT)] = 0
+    """With more elements that failed for good, the job fails."""
+    done: Annotated[int, Field(ge=0)] = 0
+    """So many elements are done, as far as workers' leases tell: what they do of one counts with the next."""
+    leased: Annotated[int, Field(ge=0)] = 0
+    waiting: Annotated[int, Field(ge=0)] = 0
+    """With those that failed and are to be tried again."""
+    failed: Annotated[int, Field(ge=0)] = 0
+    """For good."""
+    rest: Annotated[str, Field(max_length=MAX_REST_TEXT)] = ""
+    """The elements that wait: ranges such as `0-41,43`, or packed (crds/intervals.py)."""
+    leases: Annotated[str, Field(max_length=MAX_LEASES_TEXT)] = ""
+    """Who may work on what: `worker.incarnation.number=elements`, or packed (crds/leases.py)."""
+    tried: Annotated[str, Field(max_length=MAX_REST_TEXT)] = ""
+    """Elements that failed and are to be tried again, behind the workers that they failed on."""
+    again: Annotated[str, Field(max_length=MAX_REST_TEXT)] = ""
+    """The same of such elements that are leased."""
+    failed_elements: Annotated[str, Field(max_length=MAX_REST_TEXT)] = ""
+    """Those that failed for good."""
+    last_lease: Annotated[int, Field(ge=0)] = 0
+    """The number of the newest lease."""
+    reason: Annotated[str, cut(MAX_SHARD_REASON), Field(max_length=MAX_SHARD_REASON)] = ""
+    """Why the first element failed."""
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+
+
 class Goodput(Model):
     """Where the job's time went, and what its steps came to. Exact at `since` of the state."""
 
@@ -678,6 +724,15 @@ class ElasticJobStatus(Model):
         Field(max_length=MAX_EPISODES, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
     ] = Field(default_factory=list)
     """The last stretches of the job's life, the current one at the end."""
+    shards: Annotated[
+        list[ShardSetStatus],
+        Field(
+            max_length=MAX_SHARD_SETS,
+            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+        ),
+    ] = Field(default_factory=list)
+    shards_done: Annotated[str, cut(MAX_SHARDS_DONE), Field(max_length=MAX_SHARDS_DONE)] | None = None
+    """How many elements of each set are done, for `kubectl get`."""
 
 
 class ElasticJob(Model):

@@ -11,7 +11,8 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
-from crds.elasticjob import FailureAction, FailureBudget
+from crds.elasticjob import FailureAction, FailureBudget, ShardSetName
+from crds.intervals import LIMIT
 from crds.model import (
     Conditions,
     Index,
@@ -32,6 +33,10 @@ from crds.protocol import (
     MAX_ROUNDS,
     MAX_SENTENCE,
     MAX_SENTENCES,
+    MAX_SHARD_REASON,
+    MAX_SHARD_RETRIES,
+    MAX_SHARD_SETS,
+    MAX_SHARD_TEXT,
     MAX_STACKS,
     MAX_TROUBLE,
     AcceleratorsStatus,
@@ -47,6 +52,7 @@ from crds.protocol import (
     ProgressStatus,
     RankStackStatus,
     ResumedStatus,
+    ShardsStatus,
     Tier,
     UsageStatus,
 )
@@ -272,6 +278,30 @@ class Departure(Model):
     """It is saved."""
 
 
+@agreed(ShardsStatus)
+class ShardsReport(Model):
+    """A shard set that the worker's processes pull from (docs/shards.md), and what became of its lease."""
+
+    name: ShardSetName
+    epoch: Annotated[int, Field(ge=0)] = 0
+    size: Annotated[int, Field(ge=1, lt=LIMIT)]
+    digest: Annotated[str, Field(max_length=64)] = ""
+    retries: Annotated[int, Field(ge=0, le=MAX_SHARD_RETRIES)] = 0
+    max_failed: Annotated[int, Field(ge=0, lt=LIMIT)] = 0
+    lease: Annotated[int, Field(ge=0)] = 0
+    """The number of the lease that the rest speaks of; 0 if it knows of none."""
+    rest: Annotated[str, Field(max_length=MAX_SHARD_TEXT)] = ""
+    """What of it is neither done nor failed."""
+    failed: Annotated[str, Field(max_length=MAX_SHARD_TEXT)] = ""
+    """What of it has failed here."""
+    reason: Annotated[str, Field(max_length=MAX_SHARD_REASON)] = ""
+    """Why the first of these failed."""
+    wants: bool = False
+    """It could do with more elements."""
+    leaves: bool = False
+    """Nobody works on the lease any more: the rest is for others."""
+
+
 @agreed(AgentStatus)
 class AgentReport(Model):
     """`status.agent`, written by the agent alone; stale unless incarnation and podUid are current."""
@@ -303,6 +333,10 @@ class AgentReport(Model):
     check: AgentCheck | None = None
     departure: Departure | None = None
     """The last one of this agent's processes."""
+    shards: (
+        Annotated[list[ShardsReport], Field(max_length=MAX_SHARD_SETS, json_schema_extra=ATOMIC)] | None
+    ) = None
+    """The sets that its processes pull from; unset if they pull from none."""
 
 
 class WorkerExit(Model):

@@ -118,6 +118,7 @@ DEFINITIONS = (
             Column("Round", ".status.rendezvous.round", "integer"),
             Column("World", ".status.rendezvous.worldSize", "integer", priority=1),
             Column("Goodput", ".status.goodput.ratio", "number", priority=1),
+            Column("Shards", ".status.shardsDone", priority=1),
             Column("Message", ".status.message", priority=1),
             _AGE,
             Column("Reason", ".status.reason"),

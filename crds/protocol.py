@@ -294,6 +294,34 @@ class DepartureStatus(TypedDict):
     step: int
 
 
+ENV_SHARDS_SOCKET = "DLR_SHARDS_SOCKET"
+"""Names the Unix socket of the agent from which its training processes pull shards."""
+MAX_SHARD_SETS = 16
+"""Of one job: `status.shards`, and so `status.agent.shards`."""
+MAX_SHARD_RETRIES = 16
+MAX_SHARD_REASON = 256
+"""Characters of why an element failed."""
+MAX_SHARD_TEXT = 16_384
+"""Characters of a set of elements."""
+
+
+class ShardsStatus(TypedDict):
+    """One of `status.agent.shards`: a set that the worker's processes pull from."""
+
+    name: str
+    epoch: int
+    size: int
+    digest: str
+    retries: int
+    maxFailed: int
+    lease: int
+    rest: str
+    failed: str
+    reason: str
+    wants: bool
+    leaves: bool
+
+
 class AgentStatus(TypedDict):
     """`status.agent`. What is None is absent in the object."""
 
@@ -315,6 +343,7 @@ class AgentStatus(TypedDict):
     accelerators: AcceleratorsStatus | None
     check: CheckStatus | None
     departure: DepartureStatus | None
+    shards: list[ShardsStatus] | None
 
 
 # --- Texts of failures that merely follow from a peer's death ---------------------------------------------

@@ -147,10 +147,21 @@ def _without_steps(worker: dict[str, Any] | None) -> tuple[object, ...] | None:
     """Of the agent's progress no more than its last checkpoint, in which rounds there was any, where the loss
     was no number any more, and what a round went on from."""
     report = (worker or {}).get("status", {}).get("agent") or {}
-    rest = {k: v for k, v in report.items() if k not in ("progress", "rounds", "usage", "memory")}
+    quiet = ("progress", "rounds", "usage", "memory", "shards")
+    rest = {k: v for k, v in report.items() if k not in quiet}
     rounds = [(told["round"], told.get("nonFiniteStep")) for told in report.get("rounds") or ()]
     saved = (report.get("progress") or {}).get("checkpointStep")
-    return _without_report(worker), rest, saved, rounds, (report.get("memory") or {}).get("resumed")
+    resumed, asked = (report.get("memory") or {}).get("resumed"), _asked_of_shards(report)
+    return _without_report(worker), rest, saved, rounds, resumed, asked
+
+
+def _asked_of_shards(report: dict[str, Any]) -> list[dict[str, Any]]:
+    """How far a worker is with its lease matters only when it wants another, or lets go of it."""
+    said = report.get("shards") or ()
+    return [
+        each if each.get("wants") or each.get("leaves") else {k: v for k, v in each.items() if k != "rest"}
+        for each in said
+    ]
 
 
 def _planned(plan: dict[str, Any] | None) -> tuple[object, ...] | None:

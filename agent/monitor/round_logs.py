@@ -23,6 +23,7 @@ from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
 from agent.monitor.progress import ProgressFiles
 from agent.monitor.stacks import StackFiles
 from agent.torch_compat import LOG_FOLDER_PREFIX, RESTART_COUNT
+from crds.protocol import ENV_SHARDS_SOCKET
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +67,7 @@ class RoundLogsSpecs(LogsSpecs):
         round_: tells the round that is being started.
         checkpoints: tells processes of these global ranks what they resume from, by their environment; the
             files for that are in the directory.
+        desk: the socket from which they pull shards.
     """
 
     def __init__(
@@ -75,6 +77,8 @@ class RoundLogsSpecs(LogsSpecs):
         progress: ProgressFiles,
         stacks: StackFiles,
         checkpoints: Callable[[Path, Sequence[int]], list[dict[str, str]]] | None = None,
+        *,
+        desk: str = "",
     ) -> None:
         super().__init__()
         self._inner = inner
@@ -82,6 +86,7 @@ class RoundLogsSpecs(LogsSpecs):
         self._progress = progress
         self._stacks = stacks
         self._checkpoints = checkpoints
+        self._desk = desk
         self._keeper: LogKeeper | None = None
         self.latest = LogsDest()
         """The files of the processes that were started last."""
@@ -98,6 +103,8 @@ class RoundLogsSpecs(LogsSpecs):
         stacks = self._stacks.renew(round_, self.latest.error_files)
         for rank, env in envs.items():
             env.update({**progress[rank], **stacks[rank]})
+            if self._desk:
+                env[ENV_SHARDS_SOCKET] = self._desk
         if self._checkpoints is not None:
             ranks = [int(envs[rank]["RANK"]) for rank in range(len(envs))]
             for rank, env in enumerate(self._checkpoints(self._progress.directory, ranks)):

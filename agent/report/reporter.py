@@ -33,6 +33,7 @@ from crds.protocol import (
     CheckpointTroubleStatus,
     DepartureStatus,
     MemoryStatus,
+    ShardsStatus,
 )
 
 logger = logging.getLogger(__name__)
@@ -182,6 +183,7 @@ class Reporter(threading.Thread):
         self._latest = first
         self._figures: Callable[[], Figures] | None = None
         self._memory: Callable[[], MemoryStatus | None] = lambda: None
+        self._shards: Callable[[], list[ShardsStatus] | None] = lambda: None
         self._progress_due_at: float | None = None
         self._last_written_at = float("-inf")
         self._checkpoint_reported_at = float("-inf")
@@ -205,6 +207,10 @@ class Reporter(threading.Thread):
     def follow_memory(self, memory: Callable[[], MemoryStatus]) -> None:
         """Have every report say what `memory` returns; it is no reason to write one."""
         self._memory = memory
+
+    def follow_shards(self, shards: Callable[[], list[ShardsStatus] | None]) -> None:
+        """Have every report say what `shards` returns; `progress` is how to have one written for it."""
+        self._shards = shards
 
     def report(
         self, state: AgentState, observed_round: int | None = None, failure: Failure | None = None
@@ -337,6 +343,7 @@ class Reporter(threading.Thread):
             **report.to_status(),
             "usage": usage.to_status() if usage else None,
             "memory": self._memory(),
+            "shards": self._shards(),
         }
         try:
             self._api.merge_patch(self._path, {"status": {"agent": status}})

@@ -104,6 +104,7 @@ class DlrElasticAgent(LocalElasticAgent):
             self.progress_files,
             stack_files,
             self._tell_checkpoints if spec.rdzv_handler.memory is not None else None,
+            desk=spec.rdzv_handler.session.desk.path,
         )
         super().__init__(
             spec,

@@ -31,7 +31,10 @@ _NOT_VENDORED = ("contrib/emscripten",)
 """Parts of urllib3 for other platforms; they import in a way that cannot be moved."""
 
 _SDK = ("__init__.py", "progress.py", "torchrun.py")
-_PROTOCOL = ("__init__.py", "dlrover.py", "names.py", "protocol.py", "ranges.py", "xids.py")
+_PROTOCOL = (
+    "__init__.py",
+    *(f"{name}.py" for name in ("dlrover", "intervals", "leases", "names", "protocol", "ranges", "xids")),
+)
 """The modules of `crds` that the agent shares with the controller; they need the standard library alone."""
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -127,7 +130,7 @@ def _sources() -> Iterator[tuple[str, str]]:
     for package, names in ((dlr, _SDK), (crds, _PROTOCOL)):
         for name in names:
             yield f"{_own_name(package.__name__)}/{name}", (_folder(package.__name__) / name).read_text()
-    for package_name in ("checkpoint", "data", "integrations"):
+    for package_name in ("checkpoint", "data", "integrations", "shards"):
         yield from _tree(f"dlr/{package_name}", _folder(dlr.__name__) / package_name)
     yield "healthcheck/__init__.py", (_folder(healthcheck.__name__) / "__init__.py").read_text()
     yield from _tree("healthcheck/probes", _folder(healthcheck.__name__) / "probes")

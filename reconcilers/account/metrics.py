@@ -71,6 +71,11 @@ JOB_RESTARTS = _define("dlr_job_restarts_total", JOB, "Worlds that broke because
 JOB_FAILURES = _define(
     "dlr_job_failures", (*JOB, "class"), "The same by class; a later finding may move one to another class"
 )
+JOB_SHARDS = _define(
+    "dlr_job_shard_elements",
+    (*JOB, "set", "state"),
+    "Elements of the job's shard sets, by what became of them",
+)
 JOB_ROUND = _define("dlr_job_round", JOB, "Worlds formed so far")
 JOB_RESUMED = _define(
     "dlr_job_resumed", (*JOB, "tier"), "1 for where the world's checkpoint came from, 0 for other tiers"
@@ -154,6 +159,9 @@ def job_samples(job: ElasticJob, workers: Sequence[ElasticWorker], now: datetime
         yield Sample(JOB_DESIRED_WORKERS, (*key, type_), counts.desired)
         for phase_name in ("pending", "active", "succeeded", "failed", "standby"):
             yield Sample(JOB_WORKERS, (*key, type_, phase_name), getattr(counts, phase_name))
+    for each in status.shards:
+        for state in ("done", "leased", "waiting", "failed"):
+            yield Sample(JOB_SHARDS, (*key, each.name, state), getattr(each, state))
     goodput = goodput_now(job, workers, now)
     until = (status.completion_time or goodput.since) if finished else now
     yield from _goodput_samples(key, goodput, until, finished)

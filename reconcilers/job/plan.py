@@ -43,6 +43,8 @@ from reconcilers.nodecheck.job_world import Course, plan_world, waiting_since_th
 from reconcilers.scale import rolling
 from reconcilers.scale.rolling import Freshness, Roll, freshness, plan_roll
 from reconcilers.scale.uptake import take_up, with_moves_done, with_sources
+from reconcilers.shards import job_shards
+from reconcilers.shards.job_shards import with_shards
 from reconcilers.status_patch import merge_patch
 from reconcilers.world import resumption
 from reconcilers.world.participants import bounds_of, participants_of
@@ -153,17 +155,21 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
             more,
             UNKNOWN_POD_RETRY_SECONDS if fresh.unknown else None,
             refusal.RETRY_SECONDS if look.is_held else None,
+            job_shards.seconds_to_lease(seen.job, seen.workers, seen.shards_age_seconds),
         ),
     )
 
 
 def _with_news(seen: Seen, now: datetime) -> tuple[Seen, tuple[Event, ...]]:
     """With what was said of the job's Pods, if they were tried, and of edits that they do not have, and with
-    steps that compare; and the Events that tell of it."""
+    steps that compare, and the next leases of its shard sets; and the Events that tell of it."""
     tried = refusal.with_trial(seen.job, seen.trial, seen.has_begun, now)
     job = edits.with_edits(tried, seen.outdated_pods, len(seen.pods), now)
+    if job_shards.seconds_to_lease(job, seen.workers, seen.shards_age_seconds) is None:
+        job = with_shards(job, seen.workers, now)
     workers = with_comparable_steps(job, seen.workers)
-    return replace(seen, job=job, workers=workers), (*refusal.told(seen.job, job), *edits.told(seen.job, job))
+    told = (*refusal.told(seen.job, job), *edits.told(seen.job, job), *job_shards.told(seen.job, job))
+    return replace(seen, job=job, workers=workers), told
 
 
 def _of_a_finished_job(seen: Seen, now: datetime) -> Plan:
@@ -185,6 +191,9 @@ def _ended(look: _Look) -> Plan | None:
     if job.status.phase is not JobPhase.SUSPENDED and has_succeeded(workers, look.published):
         end = JobPhase.SUCCEEDED, "TrainingSucceeded", "all workers finished"
         return _plan(look, outcome.finished(job, workers, *end, now))
+    if why := job_shards.ending(job):
+        late = outcome.finished(job, workers, JobPhase.FAILED, job_shards.ENDED, why, now)
+        return _plan(look, late)
     remaining = refusal.seconds_to_failure(job, now) if look.is_held else None
     if remaining is not None and remaining <= 0:
         return _plan(look, outcome.finished(job, workers, JobPhase.FAILED, *refusal.ending(job), now))

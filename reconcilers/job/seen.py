@@ -53,6 +53,8 @@ class Seen:
     ages: Ages = field(default_factory=Ages)
     account_age_seconds: float = 0.0
     """How long ago the job's account was written."""
+    shards_age_seconds: float = float("inf")
+    """How long ago leases of its shard sets were last written."""
     trial: Trial | None = None
     """What the API server said to the job's Pods, if it was asked in this look."""
     check_refused: str = ""
@@ -91,6 +93,7 @@ class JobView:
         self._joined = Observations(self._workers, clock.monotonic)
         self._saved = Observations(self._workers, clock.monotonic)
         self._accounted = Observations(self._jobs, clock.monotonic)
+        self._leased = Observations(self._jobs, clock.monotonic)
 
     async def of(self, request: Request) -> Seen | None:
         """None if the job is gone, or going: garbage collection takes everything that it made."""
@@ -118,6 +121,7 @@ class JobView:
             nodes=self._nodes.list(),
             ages=await self._ages(workers, checks),
             account_age_seconds=self._account_age_seconds(job),
+            shards_age_seconds=self._shards_age_seconds(job),
             trial=await self._try_pods(job, raw, workers),
         )
 
@@ -168,6 +172,10 @@ class JobView:
                 checkpoint[uid] = self._saved.age_seconds(uid, step, now)
             await slices.pause()
         return Ages(joined, checkpoint)
+
+    def _shards_age_seconds(self, job: ElasticJob) -> float:
+        leases = tuple((each.name, each.epoch, each.last_lease) for each in job.status.shards)
+        return self._leased.age_seconds(job.metadata.uid, leases) if leases else float("inf")
 
     def _account_age_seconds(self, job: ElasticJob) -> float:
         known = job.status.goodput

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -282,3 +283,14 @@ def test_worker_that_stands_by_says_so_and_needs_nobody_s_attention() -> None:
     assert workers.state_of(idle) == "Standby"
     waiting = worker(3, phase="Pending")
     assert workers.most_telling(job(), [idle, waiting], 1) == [waiting]
+
+
+def test_each_shard_set_has_a_line_with_what_workers_have_reported_of_their_leases() -> None:
+    files = {"name": "files", "size": 100, "done": 20, "leased": 30, "waiting": 49, "failed": 1}
+    files |= {"leases": "0.1.7=20-34;1.1.8=35-49", "startedAt": (NOW - timedelta(seconds=50)).isoformat()}
+    told = {"name": "files", "lease": 7, "rest": "30-34", "failed": "21"}
+    workers_ = [worker(0, agent={"incarnation": 1, "shards": [told]}), worker(1)]
+    lines = drawn(screen.Snapshot(job(shards=[files]), workers_, []), terminal=False)
+    assert entry(lines, "Shards") == (
+        "files: 29%, 29 of 100 done, 21 leased, 49 waiting, 1 failed, 0.58 a second, about 2m left"
+    )

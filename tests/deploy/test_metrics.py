@@ -35,11 +35,11 @@ UPSTREAM = ("controller_runtime_", "workqueue_", "rest_client_", "leader_electio
 """Names that are not ours to choose."""
 LABELS = frozenset(
     (
-        *("namespace", "job_name", "worker", "phase", "state", "class", "type", "tier"),
+        *("namespace", "job_name", "worker", "phase", "state", "class", "type", "tier", "set"),
         *("controller", "result", "name", "code", "method", "host"),
     )
 )
-"""Each bounded: by the objects that exist, or by an enum."""
+"""Each bounded: by the objects that exist, by an enum, or by 16 shard sets a job."""
 FROM_THE_SCRAPE = {"instance", "le"}
 NO_BASE_UNITS = re.compile(
     r"_(milliseconds|microseconds|nanoseconds|minutes|hours|days|weeks|percent|kilobytes|megabytes|gigabytes"
@@ -77,7 +77,7 @@ def scraped() -> str:
             resumed = FORMED | {"resume": {"step": 60, "tier": "memory"}}
             reported = agent(0, memory={"step": 70, "replicatedStep": 69})
             for resource, model in (
-                (ELASTICJOBS, running_job(rendezvous=resumed)),
+                (ELASTICJOBS, running_job(rendezvous=resumed, shards=[{"name": "files", "size": 3}])),
                 (ELASTICWORKERS, worker(0, agent=reported, restarts={"OOM": 1})),
             ):
                 raw = model.model_dump(mode="json", by_alias=True, exclude_none=True)

@@ -21,7 +21,8 @@ PAGE = (ROOT / "docs" / "events.md").read_text()
 COMPUTED = {
     ("companions.py", "f'{kind}Refused'"): {"PodGroupRefused", "PodDisruptionBudgetRefused"},
     ("acts.py", "event.reason"): set(),  # passes on what plans say
-    ("outcome.py", "reason"): {"TrainingSucceeded", "DeadlineExceeded", "<Overdrawn>"},
+    ("outcome.py", "reason"): {"TrainingSucceeded", "DeadlineExceeded", "ShardsFailed", "<Overdrawn>"},
+    ("job_shards.py", "SHARDS_DONE"): {"ShardsDone"},
     ("refusal.py", "new.reason"): {answer.value for answer in REFUSED},
     ("outcome.py", "finding.reason"): {
         *("AllHealthy", "FaultyNodes", "FaultyLinks", "Stragglers", "Inconclusive", "CheckFailed"),

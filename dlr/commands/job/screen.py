@@ -20,6 +20,7 @@ from dlr.commands.job.checkpoints import checkpoints_line
 from dlr.commands.job.failures import failures_line, job_failure_line
 from dlr.commands.job.goodput import account_of, goodput_line, time_by_state, time_line
 from dlr.commands.job.progress import Progress, progress_line, progress_of
+from dlr.commands.job.shards import sets_of, shards_line
 from dlr.commands.job.states import color
 from dlr.commands.output import STYLES, age, cell, duration, table
 
@@ -116,6 +117,7 @@ def _lines(snapshot: Snapshot, now: datetime, *, with_bars: bool) -> list[tuple[
             lines.append(("Goodput", cell(line)))
         if seconds := time_by_state(account, job, now):
             lines.append(("Time", _time(seconds, with_bar=with_bars)))
+    lines += [("Shards", cell(shards_line(each))) for each in sets_of(job, snapshot.workers, now)]
     if failures := failures_line(job, snapshot.workers):
         lines.append(("Failures", cell(failures)))
     if failure := status.get("lastFailure"):

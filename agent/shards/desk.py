@@ -1,0 +1,317 @@
+"""Where the worker's training processes pull from: a Unix socket, and what the job leases to this worker.
+
+A process connects for each set that it pulls from, and says one JSON object a line: first the set's
+definition, then each time what became of its part, and how many elements it would take next. It is answered
+when there are some, or when the set is over. Between desk and cluster there is no request and no answer: the
+desk reports what it holds and wants (`status.agent.shards`), and follows the leases in the job's status.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import selectors
+import shutil
+import socket
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agent.shards.holding import Definition, Holding
+from agent.shards.job_sets import JobSet, refusal, sets_of, skipped_epoch
+from crds.intervals import to_text
+from crds.protocol import MAX_SHARD_SETS, ShardsStatus
+
+logger = logging.getLogger(__name__)
+
+RELEASE_SECONDS = 5.0
+"""So long a lease waits for processes to come back, as after a restart in place. Then it is for others."""
+SKIPPED_EPOCH_SECONDS = 10.0
+"""So long the news that an epoch is over may take."""
+MAX_LINE_BYTES = 1 << 16
+
+
+@dataclass
+class _Process:
+    """One connection."""
+
+    connection: socket.socket
+    buffer: bytes = b""
+    definition: Definition | None = None
+    in_hand: tuple[int, int] | None = None
+    asks_for: int = 0
+    """So many elements it waits for; 0: it works."""
+    asked_at: float = 0.0
+
+
+@dataclass
+class _Set:
+    """A set, in one epoch, that processes here pull from."""
+
+    holding: Holding
+    processes: list[_Process] = field(default_factory=list)
+    deserted_at: float | None = None
+    """Since when nobody here pulls from it."""
+    told: tuple[object, ...] = ()
+
+
+class Desk(threading.Thread):
+    """Serves the training processes of one agent, round after round.
+
+    Args:
+        worker: this worker's index.
+        incarnation: its own.
+        monotonic: returns the time, in seconds.
+    """
+
+    def __init__(
+        self, worker: int, incarnation: int, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__(name="dlr-shards", daemon=True)
+        self._worker, self._incarnation, self._monotonic = worker, incarnation, monotonic
+        self._directory = Path(tempfile.mkdtemp(prefix="dlr_"))
+        self.path = str(self._directory / "shards")
+        """The socket's."""
+        self._server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        self._server.bind(self.path)
+        self._server.listen(64)
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        # Not by `stop`: whoever follows the job may still write to it.
+        weakref.finalize(self, os.close, self._wake_fd).atexit = False
+        self._lock = threading.Lock()
+        self._said: Sequence[Mapping[str, Any]] = ()
+        self._job: dict[str, JobSet] = {}
+        self._sets: dict[tuple[str, int], _Set] = {}
+        self._tell: Callable[[bool], None] = lambda at_once: None
+        self._has_forgotten = False
+        """A set is to be in the next report no more."""
+        self._stopped = False
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._server, selectors.EVENT_READ)
+        self._selector.register(self._wake_fd, selectors.EVENT_READ)
+
+    def see(self, job: Mapping[str, Any]) -> None:
+        """Take in the job as it is now; called by the thread that watches it."""
+        said = (job.get("status") or {}).get("shards") or ()
+        if said != self._said:
+            self._said = said
+            os.eventfd_write(self._wake_fd, 1)
+
+    def serve(self, tell: Callable[[bool], None]) -> None:
+        """Begin.
+
+        Args:
+            tell: has the agent report what `to_status` says, at once or with its next regular report.
+        """
+        self._tell = tell
+        self.start()
+
+    def to_status(self) -> list[ShardsStatus] | None:
+        """What the agent's next report says; None as long as nobody pulls."""
+        with self._lock:
+            said = [each.holding.to_status() for each in list(self._sets.values())[:MAX_SHARD_SETS]]
+        return said or None
+
+    def stop(self) -> None:
+        """End the thread, and wait for it."""
+        self._stopped = True
+        os.eventfd_write(self._wake_fd, 1)
+        if self.ident is not None:
+            self.join()
+        self._server.close()
+        self._selector.close()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def run(self) -> None:
+        said: Sequence[Mapping[str, Any]] = ()
+        while not self._stopped:
+            events = self._selector.select(self._seconds_to_wait())
+            with self._lock:
+                if self._said is not said:
+                    said = self._said
+                    self._follow(said)
+                for key, _ in events:
+                    self._take_in(key)
+                self._release_deserted()
+                self._answer_all()
+                news = self._news()
+            for at_once in news:
+                self._tell(at_once)
+        for each in [p for s in self._sets.values() for p in s.processes]:
+            each.connection.close()
+
+    # What comes in.
+
+    def _take_in(self, key: selectors.SelectorKey) -> None:
+        if key.fileobj is self._server:
+            with contextlib.suppress(BlockingIOError):
+                connection, _ = self._server.accept()
+                connection.setblocking(False)
+                self._selector.register(connection, selectors.EVENT_READ, _Process(connection))
+        elif key.data is None:
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self._wake_fd)
+        else:
+            self._read(key.data)
+
+    def _read(self, process: _Process) -> None:
+        try:
+            got = process.connection.recv(MAX_LINE_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            got = b""
+        process.buffer += got
+        *lines, process.buffer = process.buffer.split(b"\n")
+        try:
+            if len(process.buffer) > MAX_LINE_BYTES:
+                raise ValueError("a line is too long")
+            for line in lines:
+                self._hear(process, json.loads(line))
+        except (KeyError, TypeError, ValueError) as error:
+            logger.warning("a process that pulls shards says what makes no sense: %r", error)
+            got = b""
+        if not got:
+            self._part_with(process)
+
+    def _hear(self, process: _Process, said: Mapping[str, Any]) -> None:
+        if "pull" in said:
+            process.definition = Definition.parse(said["pull"])
+            key = process.definition.name, process.definition.epoch
+            chosen = self._sets.setdefault(key, _Set(Holding(process.definition)))
+            if not chosen.processes and chosen.holding.is_empty:
+                chosen.holding = Holding(process.definition)
+            chosen.processes.append(process)
+            chosen.deserted_at, chosen.holding.leaving = None, False
+            self._follow_one(chosen)
+        chosen = self._set_of(process)
+        if process.in_hand is not None and said.get("failed") is not None:
+            chosen.holding.fail(process.in_hand, str(said["failed"]))
+            process.in_hand = None
+        elif process.in_hand is not None and said.get("done"):
+            chosen.holding.finish(process.in_hand)
+            process.in_hand = None
+        if "next" in said:
+            process.asks_for, process.asked_at = max(int(said["next"]), 1), self._monotonic()
+        if said.get("leaves"):
+            self._part_with(process, at_once=True)
+
+    def _part_with(self, process: _Process, *, at_once: bool = False) -> None:
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(process.connection)
+        process.connection.close()
+        if process.definition is None:
+            return
+        chosen = self._set_of(process)
+        if process not in chosen.processes:
+            return
+        chosen.processes.remove(process)
+        if process.in_hand is not None:
+            chosen.holding.put_back(process.in_hand)
+            process.in_hand = None
+        if not chosen.processes:
+            chosen.deserted_at = self._monotonic() - (RELEASE_SECONDS if at_once else 0.0)
+
+    def _set_of(self, process: _Process) -> _Set:
+        if process.definition is None:
+            raise ValueError("it names no set")
+        return self._sets[process.definition.name, process.definition.epoch]
+
+    # What the job says.
+
+    def _follow(self, said: Sequence[Mapping[str, Any]]) -> None:
+        if not said and not self._sets:
+            return
+        try:
+            self._job = sets_of(said, self._worker, self._incarnation)
+        except (KeyError, TypeError, ValueError) as error:
+            logger.error("what the job says of its shard sets makes no sense: %r", error)
+            return
+        for known in self._job.values():
+            key = known.definition.name, known.definition.epoch
+            if known.lease is not None and key not in self._sets:
+                # Given to those who have just left, or to an agent before this one: it goes back.
+                self._sets[key] = _Set(Holding(known.definition), deserted_at=self._monotonic())
+        for each in self._sets.values():
+            self._follow_one(each)
+
+    def _follow_one(self, chosen: _Set) -> None:
+        wanted = chosen.holding.definition
+        known = self._job.get(wanted.name)
+        chosen.holding.follow(known.lease if known and known.definition == wanted else None)
+
+    # What goes out.
+
+    def _answer_all(self) -> None:
+        for chosen in list(self._sets.values()):
+            for process in [p for p in chosen.processes if p.asks_for]:
+                answer = self._answer(chosen, process)
+                if answer is not None:
+                    process.asks_for = 0
+                    try:
+                        process.connection.sendall(json.dumps(answer).encode() + b"\n")
+                    except OSError:
+                        self._part_with(process)
+
+    def _answer(self, chosen: _Set, process: _Process) -> dict[str, Any] | None:
+        assert process.definition is not None
+        wanted = process.definition
+        if sentence := refusal(wanted, self._job):
+            return {"refused": sentence}
+        known = self._job.get(wanted.name)
+        if known is not None and known.definition.epoch > wanted.epoch:
+            return {"over": "", "failed": 0}
+        if known is not None and known.definition.epoch == wanted.epoch and known.is_over:
+            return {"over": to_text(known.failed), "reason": known.reason}
+        if known is not None and known.definition.epoch < wanted.epoch and not known.is_over:
+            waited = self._monotonic() - process.asked_at
+            return {"refused": skipped_epoch(wanted, known)} if waited > SKIPPED_EPOCH_SECONDS else None
+        part = chosen.holding.take(process.asks_for)
+        if part is None:
+            return None
+        process.in_hand = part
+        return {"part": part}
+
+    def _release_deserted(self) -> None:
+        """Give back what nobody here works on, and forget it when the job has taken it."""
+        now = self._monotonic()
+        for key, each in list(self._sets.items()):
+            if each.deserted_at is None or now - each.deserted_at < RELEASE_SECONDS:
+                continue
+            each.holding.leaving = True
+            known = self._job.get(key[0])
+            if each.holding.is_empty or known is None or known.definition.epoch != key[1] or known.is_over:
+                del self._sets[key]
+                self._has_forgotten = True
+
+    def _news(self) -> list[bool]:
+        """Whether something is to be reported, and whether at once."""
+        news, self._has_forgotten = [True] * self._has_forgotten, False
+        for each in self._sets.values():
+            told = each.holding.must_tell
+            if told != each.told:
+                each.told = told
+                news = [True]
+            elif each.processes and not news:
+                news = [False]
+        return news
+
+    def _seconds_to_wait(self) -> float | None:
+        """Until a lease is to be given back, or an answer is due."""
+        due = [
+            each.deserted_at + RELEASE_SECONDS
+            for each in self._sets.values()
+            if each.deserted_at is not None and not each.holding.leaving
+        ]
+        for each in self._sets.values():
+            known = self._job.get(each.holding.definition.name)
+            if known is not None and known.definition.epoch < each.holding.definition.epoch:
+                due += [p.asked_at + SKIPPED_EPOCH_SECONDS + 0.01 for p in each.processes if p.asks_for]
+        return max(min(due) - self._monotonic(), 0.0) if due else None

@@ -1,0 +1,149 @@
+"""One worker's part in a shard set: what it holds, what its processes have in hand, and what became of it.
+
+Plain data and arithmetic; `agent/shards/desk.py` brings processes and cluster to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from crds.intervals import NONE, Intervals, common, count, first, minus, to_text, union
+from crds.leases import Lease
+from crds.protocol import MAX_SHARD_REASON, ShardsStatus
+
+ASK_EARLY = 8
+"""More is asked for when an eighth of a lease is untouched, or less: so it comes before it is needed."""
+MAX_FAILED_INTERVALS = 256
+"""Of one report. Further elements are told with the next lease."""
+
+
+@dataclass(frozen=True)
+class Definition:
+    """What a process names when it begins to pull."""
+
+    name: str
+    epoch: int
+    size: int
+    digest: str
+    retries: int
+    max_failed: int
+
+    @classmethod
+    def parse(cls, said: Mapping[str, Any]) -> Definition:
+        """Read one, as processes and jobs say it.
+
+        Raises:
+            KeyError, TypeError, ValueError: that is none.
+        """
+        return cls(
+            str(said["name"]),
+            int(said.get("epoch") or 0),
+            int(said["size"]),
+            str(said.get("digest") or ""),
+            int(said.get("retries") or 0),
+            int(said.get("maxFailed") or 0),
+        )
+
+    @property
+    def content(self) -> tuple[object, ...]:
+        """What all workers have to say alike."""
+        return self.size, self.digest, self.retries, self.max_failed
+
+
+class Holding:
+    """Not thread-safe."""
+
+    def __init__(self, definition: Definition) -> None:
+        self.definition = definition
+        self.leaving = False
+        """Nobody here works on it any more."""
+        self._lease = 0
+        self._elements: Intervals = NONE
+        self._done: Intervals = NONE
+        self._failed: Intervals = NONE
+        self._in_hand: Intervals = NONE
+        self._granted = 0
+        self._reason = ""
+
+    def follow(self, lease: Lease | None) -> None:
+        """Take over what the job says this worker holds; None if nothing.
+
+        What is done or has failed here stays so until the job has heard it, and so has taken it out of the
+        lease.
+        """
+        elements = lease.elements if lease is not None else NONE
+        number = lease.number if lease is not None else self._lease
+        if (number, elements) == (self._lease, self._elements):
+            return
+        self._lease, self._elements, self._granted = number, elements, count(elements)
+        self._done = common(self._done, elements)
+        self._failed = common(self._failed, elements)
+        if not self._failed:
+            self._reason = ""
+
+    def take(self, most: int) -> tuple[int, int] | None:
+        """The next elements for a process, (start, end), at most so many; None if there are none to give."""
+        part = first(self._untouched, most, 1)
+        if self.leaving or not part:
+            return None
+        self._in_hand = union(self._in_hand, part)
+        return part[0]
+
+    def finish(self, part: tuple[int, int]) -> None:
+        """A process has done its part."""
+        self.put_back(part)
+        self._done = union(self._done, common((part,), self._elements))
+
+    def fail(self, part: tuple[int, int], reason: str) -> None:
+        """A process could not do its part."""
+        self.put_back(part)
+        self._reason = self._reason or reason[:MAX_SHARD_REASON]
+        self._failed = union(self._failed, common((part,), self._elements))
+
+    def put_back(self, part: tuple[int, int]) -> None:
+        """A process has let go of its part: another one here may take it."""
+        self._in_hand = minus(self._in_hand, (part,))
+
+    @property
+    def wants(self) -> bool:
+        """Whether more should be on its way."""
+        return not self.leaving and count(self._untouched) * ASK_EARLY <= self._granted
+
+    @property
+    def must_tell(self) -> tuple[object, ...]:
+        """What the job is to hear at once; while that stays the same, a report can wait."""
+        news = (self._rest, self._failed) if self.wants or self.leaving else self._failed
+        return self._lease, self.wants, self.leaving, news
+
+    @property
+    def is_empty(self) -> bool:
+        """The job leases nothing to this worker."""
+        return not self._elements
+
+    def to_status(self) -> ShardsStatus:
+        failed = self._failed[:MAX_FAILED_INTERVALS]
+        named = self.definition
+        return {
+            "name": named.name,
+            "epoch": named.epoch,
+            "size": named.size,
+            "digest": named.digest,
+            "retries": named.retries,
+            "maxFailed": named.max_failed,
+            "lease": self._lease,
+            "rest": to_text(minus(minus(self._elements, self._done), failed)),
+            "failed": to_text(failed),
+            "reason": self._reason,
+            "wants": self.wants,
+            "leaves": self.leaving,
+        }
+
+    @property
+    def _rest(self) -> Intervals:
+        return minus(minus(self._elements, self._done), self._failed)
+
+    @property
+    def _untouched(self) -> Intervals:
+        return minus(self._rest, self._in_hand)

@@ -1,0 +1,110 @@
+"""What an ElasticJob says of its shard sets, as far as one worker is concerned. Plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agent.shards.holding import Definition
+from crds.intervals import NONE, Intervals, from_text
+from crds.leases import Lease, leases_from_text
+from crds.protocol import MAX_SHARD_SETS
+
+
+@dataclass(frozen=True)
+class JobSet:
+    """One of `status.shards`."""
+
+    definition: Definition
+    is_over: bool
+    """Every element is done, or failed for good."""
+    not_done: int
+    failed: Intervals
+    reason: str
+    lease: Lease | None
+    """This worker's."""
+
+    @property
+    def has_failed(self) -> bool:
+        return sum(end - start for start, end in self.failed) > self.definition.max_failed
+
+
+def sets_of(shards: Sequence[Mapping[str, Any]], worker: int, incarnation: int) -> dict[str, JobSet]:
+    """The job's sets by name.
+
+    Raises:
+        KeyError, TypeError, ValueError: that makes no sense.
+    """
+    found = {}
+    for said in shards:
+        leases = leases_from_text(str(said.get("leases") or ""))
+        mine = [lease for lease in leases if (lease.worker, lease.incarnation) == (worker, incarnation)]
+        not_done = sum(int(said.get(key) or 0) for key in ("leased", "waiting"))
+        failed = from_text(str(said.get("failedElements") or ""))
+        definition = Definition.parse(said)
+        found[definition.name] = JobSet(
+            definition,
+            not not_done,
+            not_done,
+            failed or NONE,
+            str(said.get("reason") or ""),
+            mine[0] if mine else None,
+        )
+    return found
+
+
+def refusal(wanted: Definition, sets: Mapping[str, JobSet]) -> str:
+    """Why a process cannot pull what it names, in one sentence; empty if it can."""
+    known = sets.get(wanted.name)
+    if known is None:
+        if len(sets) < MAX_SHARD_SETS:
+            return ""
+        return (
+            f"shard set {wanted.name!r} is one too many: a job has at most {MAX_SHARD_SETS}, so use epochs "
+            "of one set instead of new names"
+        )
+    if wanted.epoch != known.definition.epoch:
+        return ""
+    if known.has_failed:
+        return failure(known)
+    if wanted.content != known.definition.content:
+        return _difference(wanted, known.definition)
+    return ""
+
+
+def skipped_epoch(wanted: Definition, known: JobSet) -> str:
+    """Why an epoch cannot begin before the one that is being pulled has ended."""
+    epoch = known.definition.epoch
+    return (
+        f"epoch {wanted.epoch} of shard set {wanted.name!r} is asked for, but {known.not_done} elements of "
+        f"epoch {epoch} are not done: pull one epoch after the other"
+    )
+
+
+def failure(known: JobSet) -> str:
+    named = known.definition
+    number = sum(end - start for start, end in known.failed)
+    elements = "1 element" if number == 1 else f"{number} elements"
+    return (
+        f"shard set {named.name!r} has failed: {elements} failed more than {named.retries} times, and "
+        f"max_failed is {named.max_failed}; the first: {known.reason or 'no reason was given'}"
+    )
+
+
+def _difference(wanted: Definition, begun: Definition) -> str:
+    name = wanted.name
+    if wanted.size != begun.size:
+        return (
+            f"shard set {name!r} was begun with {begun.size} elements, and this process names {wanted.size}: "
+            "what changes between two starts or two workers needs another name"
+        )
+    if wanted.digest != begun.digest:
+        return (
+            f"shard set {name!r} was begun with other elements, or in another order, than this process "
+            "names: sort the list, or give the set another name"
+        )
+    return (
+        f"shard set {name!r} was begun with retries={begun.retries} and max_failed={begun.max_failed}, and "
+        f"this process names {wanted.retries} and {wanted.max_failed}: all workers have to name the same"
+    )

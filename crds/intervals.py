@@ -1,0 +1,161 @@
+"""Sets of large whole numbers as intervals, and as text: `0-41,43-999999999998`.
+
+What `crds.ranges` is for the slots of a job, this is for the elements of a shard set: no turn is taken for
+each number, so a set of 10^12 costs no more than one of 10. An interval is (start, end), without its end; a
+set is a tuple of them that ascend and do not touch.
+
+Controller, agents and SDK share this module: it imports the standard library alone, on Python 3.10 too.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import zlib
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+Intervals = tuple[tuple[int, int], ...]
+
+NONE: Intervals = ()
+
+LIMIT = 2**53
+"""No number is this or greater: whoever reads JSON keeps what is below exact."""
+READABLE_CHARACTERS = 256
+"""A longer text is packed: `z`, then base64 of deflated varints."""
+
+_RANGE = re.compile(r"([0-9]{1,16})(?:-([0-9]{1,16}))?")
+_MAX_BYTES = 1 << 20
+"""Of a text when it is unpacked."""
+
+
+def whole(size: int) -> Intervals:
+    """All numbers from 0 to `size` - 1."""
+    return ((0, size),) if size else NONE
+
+
+def count(of: Intervals) -> int:
+    """How many numbers are in it."""
+    return sum(end - start for start, end in of)
+
+
+def union(*sets: Intervals) -> Intervals:
+    """What is in any of them."""
+    joined: list[tuple[int, int]] = []
+    for start, end in sorted(interval for each in sets for interval in each):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
+        else:
+            joined.append((start, end))
+    return tuple(joined)
+
+
+def minus(left: Intervals, right: Intervals) -> Intervals:
+    """What is in `left` and not in `right`."""
+    rest: list[tuple[int, int]] = []
+    place = 0
+    for start, end in left:
+        while place < len(right) and right[place][1] <= start:
+            place += 1
+        at = place
+        while at < len(right) and right[at][0] < end:
+            if start < right[at][0]:
+                rest.append((start, right[at][0]))
+            start = max(start, right[at][1])
+            at += 1
+        if start < end:
+            rest.append((start, end))
+    return tuple(rest)
+
+
+def common(left: Intervals, right: Intervals) -> Intervals:
+    """What is in both."""
+    return minus(left, minus(left, right))
+
+
+def first(of: Intervals, most: int, intervals: int) -> Intervals:
+    """Its first `most` numbers, or fewer, so that they are no more than so many intervals."""
+    taken: list[tuple[int, int]] = []
+    for start, end in of[:intervals]:
+        if most <= 0:
+            break
+        taken.append((start, min(end, start + most)))
+        most -= end - start
+    return tuple(taken)
+
+
+def of_numbers(numbers: Iterable[int]) -> Intervals:
+    """These numbers, in any order."""
+    return union(tuple((number, number + 1) for number in numbers))
+
+
+def to_text(of: Intervals) -> str:
+    """The set as text, the same for the same set; both ends of a range are in it, as people write ranges."""
+    text = ",".join(f"{start}-{end - 1}" if end - start > 1 else f"{start}" for start, end in of)
+    if len(text) <= READABLE_CHARACTERS:
+        return text
+    steps, at = [], 0
+    for start, end in of:
+        steps += [start - at, end - start]
+        at = end
+    return packed(steps)
+
+
+def from_text(text: str) -> Intervals:
+    """The set.
+
+    Raises:
+        ValueError: it is no such text.
+    """
+    if text.startswith("z"):
+        steps, at, found = unpacked(text), 0, []
+        for gap, length in zip(steps[::2], steps[1::2], strict=True):
+            found.append((at + gap, at + gap + length))
+            at += gap + length
+    else:
+        found = [_range(run) for run in text.split(",")] if text else []
+    if any(start >= end or end > LIMIT for start, end in found) or any(
+        before[1] >= after[0] for before, after in pairwise(found)
+    ):
+        raise ValueError(f"{text[:20]!r} is no set of ascending ranges")
+    return tuple(found)
+
+
+def packed(numbers: Sequence[int]) -> str:
+    """Whole numbers from 0 on as a short text: `z`, then base64 of deflated varints (LEB128)."""
+    raw = bytearray()
+    for number in numbers:
+        while number > 127:
+            raw.append(number & 127 | 128)
+            number >>= 7
+        raw.append(number)
+    return "z" + base64.b64encode(zlib.compress(bytes(raw), 9)).decode()
+
+
+def unpacked(text: str) -> list[int]:
+    """What `packed` was given.
+
+    Raises:
+        ValueError: it is no such text.
+    """
+    inflate = zlib.decompressobj()
+    try:
+        raw = inflate.decompress(base64.b64decode(text[1:], validate=True), _MAX_BYTES)
+    except zlib.error as error:
+        raise ValueError(f"a packed set of ranges is damaged: {error}") from error
+    if not inflate.eof or (raw and raw[-1] > 127):
+        raise ValueError("a packed set of ranges is torn, or too long")
+    numbers, number, shift = [], 0, 0
+    for byte in raw:
+        number |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            numbers.append(number)
+            number = shift = 0
+    return numbers
+
+
+def _range(run: str) -> tuple[int, int]:
+    if (found := _RANGE.fullmatch(run)) is None:
+        raise ValueError(f"{run[:20]!r} is no range")
+    return int(found[1]), int(found[2] or found[1]) + 1

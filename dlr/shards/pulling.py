@@ -1,0 +1,198 @@
+"""`pull`: the elements of a set, part by part, as long as there are any in the whole job."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import traceback
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+
+from crds.intervals import LIMIT
+from crds.protocol import MAX_SHARD_REASON, MAX_SHARD_RETRIES
+from dlr.shards.source import AgentSource, Definition, OwnShare, ShardsError, source_of
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+T = TypeVar("T")
+
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+
+
+class Part(Sequence[T], Generic[T]):
+    """Elements that this process works on now. They are done when the next part is asked for.
+
+    As a context manager it takes an exception for the failure of the part.
+    """
+
+    def __init__(self, items: Sequence[T], start: int, stop: int) -> None:
+        self.start, self.stop = start, stop
+        """Which elements of the set these are: from `start` on, without `stop`."""
+        self.failure: str | None = None
+        """Why it failed, if it did."""
+        self._items = items
+
+    def fail(self, reason: str = "") -> None:
+        """Say that this part could not be done: another worker tries it, up to `retries` times."""
+        self.failure = (reason or "no reason was given")[:MAX_SHARD_REASON]
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    @overload
+    def __getitem__(self, place: int) -> T: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[T]: ...
+    def __getitem__(self, place: int | slice) -> T | Sequence[T]:
+        if isinstance(place, slice):
+            return [self._items[at] for at in range(self.start, self.stop)[place]]
+        return self._items[range(self.start, self.stop)[place]]
+
+    def __enter__(self) -> Part[T]:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        """An Exception fails the part, is printed, and goes no further; what ends the process does."""
+        if not isinstance(error, Exception):
+            return False
+        traceback.print_exception(error)
+        self.fail(f"{type(error).__name__}: {error}")
+        return True
+
+    def __repr__(self) -> str:
+        return f"<part {self.start}-{self.stop - 1}>"
+
+
+class Pull(Iterator[Part[T]], Generic[T]):
+    """The parts that this process is to do; it ends when the whole set is over, in all workers."""
+
+    def __init__(self, definition: Definition, items: Sequence[T], part_size: int) -> None:
+        self._definition, self._items, self._part_size = definition, items, part_size
+        self._source: AgentSource | OwnShare | None = None
+        self._part: Part[T] | None = None
+        self._is_over = not definition.size
+        self.failed: list[int] = []
+        """When it is over: the places of elements that failed for good, where `max_failed` allows any."""
+
+    def __next__(self) -> Part[T]:
+        """
+        Raises:
+            ShardsError: the set cannot be pulled from, or more of it has failed than may.
+        """
+        if self._is_over:
+            raise StopIteration
+        if self._source is None:
+            self._source = source_of(self._definition)
+        self._settle()
+        found = self._source.next(self._part_size)
+        if found is None:
+            self.failed = [place for start, end in self._source.failed for place in range(start, end)]
+            self._is_over = True
+            self.close()
+            raise StopIteration
+        self._part = Part(self._items, *found)
+        return self._part
+
+    def close(self) -> None:
+        """Pull no more here: the part at hand, and what else this worker holds, is for others."""
+        self._part = None
+        if self._source is not None:
+            self._source.close()
+            self._source = None
+
+    def __enter__(self) -> Pull[T]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _settle(self) -> None:
+        part, self._part = self._part, None
+        if part is not None and self._source is not None:
+            self._source.settle(part.failure)
+
+
+@overload
+def pull(
+    name: str, items: int, *, size: int = 1, retries: int = 3, max_failed: int = 0, epoch: int = 0
+) -> Pull[int]: ...
+@overload
+def pull(
+    name: str, items: Sequence[T], *, size: int = 1, retries: int = 3, max_failed: int = 0, epoch: int = 0
+) -> Pull[T]: ...
+def pull(
+    name: str,
+    items: int | Sequence[Any],
+    *,
+    size: int = 1,
+    retries: int = 3,
+    max_failed: int = 0,
+    epoch: int = 0,
+) -> Pull[Any]:
+    """Work on the elements of a set together with the job's other workers, until all of it is done.
+
+    All workers name the same set: equal elements in the same order, equal options. Each part is done at least
+    once. A part whose worker dies is given to another one.
+
+    Args:
+        name: of the set, in this job.
+        items: a range, a list, or how many elements there are.
+        size: at most so many elements make a part.
+        retries: how often an element that failed is tried again, by other workers first.
+        max_failed: how many elements may fail for good; with one more, the job fails.
+        epoch: 0, 1, …: the same set once more, when the epoch before is over.
+
+    Raises:
+        ShardsError: an argument makes no sense.
+    """
+    if not _NAME.fullmatch(name):
+        raise ShardsError(
+            f"{name!r} is no name for a shard set: use up to 63 letters, digits, '.', '_' and '-', and "
+            "begin and end with a letter or digit"
+        )
+    limits = {
+        "size": (size, 1, LIMIT),
+        "retries": (retries, 0, MAX_SHARD_RETRIES),
+        "max_failed": (max_failed, 0, LIMIT - 1),
+        "epoch": (epoch, 0, 2**31 - 1),
+    }
+    for option, (value, least, most) in limits.items():
+        if not isinstance(value, int) or not least <= value <= most:
+            raise ShardsError(
+                f"shard set {name!r}: {option} is {value!r}, and must be from {least} to {most}"
+            )
+    if isinstance(items, int):
+        if items < 0:
+            raise ShardsError(f"shard set {name!r}: it cannot have {items} elements")
+        items = range(items)
+    try:
+        number = len(items)
+    except OverflowError:
+        number = LIMIT
+    except TypeError:
+        raise ShardsError(
+            f"shard set {name!r}: {type(items).__name__} has no length, and who pulls from a set must know "
+            "how many elements it has: make a list of it"
+        ) from None
+    if number >= LIMIT:
+        raise ShardsError(f"shard set {name!r} has too many elements: there may be 2^53 - 1 at most")
+    digest = _digest(items)
+    return Pull(Definition(name, epoch, number, digest, retries, max_failed), items, size)
+
+
+def _digest(items: Sequence[Any]) -> str:
+    """Of the elements in their order, so that two workers that name others find out; "" where elements have
+    no text that is the same everywhere."""
+    if isinstance(items, range):
+        return f"{items.start}:{items.step}"
+    found = hashlib.blake2b(digest_size=8)
+    for item in items:
+        if not isinstance(item, str | bytes | int | float | os.PathLike):
+            return ""
+        found.update(repr(item).encode())
+        found.update(b"\n")
+    return found.hexdigest()

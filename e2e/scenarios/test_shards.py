@@ -1,0 +1,118 @@
+"""examples/shards: each file is done, and its result is exact, whatever happens to the workers that pull."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from e2e import jobs
+from e2e.cluster import Capability, Cluster
+from e2e.observation import Observation
+
+NAME = "shards"
+WORKERS = 4
+WITHIN_SECONDS = 150
+
+pytestmark = pytest.mark.needs(Capability.STORAGE)
+
+
+def submit(cluster: Cluster, observation: Observation, **variables: str) -> Path:
+    storage = cluster.storage(observation.namespace)
+    variables = {"OUT": storage.path, "OMP_NUM_THREADS": "1", **variables}
+    container = {
+        "name": "main",
+        "image": cluster.image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["dlr", "run", f"{cluster.examples}/shards/infer.py"],
+        "env": [{"name": key, "value": value} for key, value in variables.items()],
+        "resources": jobs.TRAINING_RESOURCES,
+        "volumeMounts": storage.mounts,
+    }
+    pod = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": [container]}
+    policy = {**jobs.QUICK_REPORTS, "shrinkAfterSeconds": 60}
+    manifest = jobs.job(NAME, {"spec": {**pod, "volumes": storage.volumes}}, WORKERS, elasticPolicy=policy)
+    manifest["spec"]["replicaSpecs"]["worker"]["restartCount"] = 100
+    cluster.apply(manifest, observation.namespace)
+    return Path(storage.path)
+
+
+def results_in(folder: Path) -> list[Path]:
+    return sorted((folder / "results").glob("*.json"))
+
+
+def tries_in(folder: Path) -> Counter[str]:
+    """How often each file was begun."""
+    lines = (folder / "work.log").read_text().splitlines()
+    return Counter(line.split()[1] for line in lines)
+
+
+def check_sum(folder: Path, files: int) -> None:
+    found = [json.loads(result.read_text()) for result in results_in(folder)]
+    samples = [
+        int(line) for file in (folder / "data").glob("*.txt") for line in file.read_text().splitlines()
+    ]
+    assert len(found) == files
+    assert sum(result["samples"] for result in found) == len(samples)
+    assert sum(result["sum"] for result in found) == sum(samples)
+
+
+@pytest.mark.slow
+def test_the_sum_over_all_samples_is_exact_through_kills_of_every_worker(
+    cluster: Cluster, observation: Observation
+) -> None:
+    files, kills = 800, 6
+    folder = submit(cluster, observation, FILES=str(files))
+
+    def has_done(number: int) -> None:
+        def done_or_over() -> bool:
+            return len(results_in(folder)) >= number or jobs.phase(observation, NAME) == "Failed"
+
+        observation.wait_for(f"{number} results", done_or_over, WITHIN_SECONDS)
+        assert jobs.phase(observation, NAME) != "Failed", observation.describe()
+
+    for kill in range(1, kills + 1):  # about one every five seconds
+        has_done(files * kill // (kills + 2))
+        pod = jobs.current_pods(observation, NAME)[kill % WORKERS]
+        if kill % 3:
+            cluster.kill_process(observation.namespace, pod)
+        else:
+            cluster.delete_pod(observation.namespace, pod["metadata"]["name"])
+    jobs.wait_until_succeeded(observation, NAME, WITHIN_SECONDS)
+
+    check_sum(folder, files)
+    again = sum(tries_in(folder).values()) - files
+    assert again <= files // 5, "what workers had in hand is done again, and what a lost Pod did not report"
+    (known,) = observation.job(NAME)["status"]["shards"]
+    assert (known["done"], known["failed"], known["rest"], known["leases"]) == (files, 0, "", "")
+    assert jobs.condition(observation.job(NAME), "ShardsDone")["status"] == "True"
+
+
+def test_a_file_that_cannot_be_done_is_named_and_the_others_are_done(
+    cluster: Cluster, observation: Observation
+) -> None:
+    folder = submit(cluster, observation, FILES="40", FILE_SECONDS="0.01", BAD="0017", MAX_FAILED="1")
+    jobs.wait_until_succeeded(observation, NAME, WITHIN_SECONDS)
+    assert [result.stem for result in results_in(folder)] == [f"{n:04}" for n in range(40) if n != 17]
+    assert tries_in(folder)["0017"] == 3
+    told = jobs.condition(observation.job(NAME), "ShardsDone")
+    assert (told["status"], told["reason"]) == ("False", "ElementsFailed")
+    assert "element 17; the first: ValueError: 0017.txt is damaged" in told["message"]
+    observation.wait_for(
+        "the Event", lambda: observation.events(reason="ShardFailed", of=NAME), WITHIN_SECONDS
+    )
+
+
+@pytest.mark.slow
+def test_more_failures_than_may_be_fail_the_job_with_their_names(
+    cluster: Cluster, observation: Observation
+) -> None:
+    submit(cluster, observation, FILES="40", FILE_SECONDS="0.01", BAD="0017")
+    observation.wait_for(
+        "the end", lambda: jobs.phase(observation, NAME) in ("Failed", "Succeeded"), WITHIN_SECONDS
+    )
+    failed = jobs.condition(observation.job(NAME), "Failed")
+    assert (failed["status"], failed["reason"]) == ("True", "ShardsFailed")
+    assert "1 element failed for good (element 17), and max_failed is 0" in failed["message"]

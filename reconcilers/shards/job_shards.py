@@ -1,0 +1,136 @@
+"""A job's shard sets in a look at it: the next leases, what is told of them, and whether they end the job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from controller.wording import shortened
+from crds.elasticjob import MAX_SHARDS_DONE, ElasticJob, RendezvousPhase
+from crds.intervals import count, first, minus, to_text
+from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionStatus
+from reconcilers.acts import Event
+from reconcilers.conditions import with_condition
+from reconcilers.job.workers import Workers
+from reconcilers.shards.lease import lease
+from reconcilers.shards.sets import MAX_SCATTERED, ShardSet, of_status
+from reconcilers.shards.voices import crew_of
+
+SHARDS_DONE = "ShardsDone"
+ENDED = "ShardsFailed"
+SECONDS_PER_WORKER = 0.001
+"""Between two writes of leases, for each worker: with 1,000 of them, one second. Agents ask early enough."""
+LEAST_SECONDS = 0.05
+"""Shorter pauses are not worth a look of their own."""
+NAMED = 20
+"""So many ranges of failed elements are in a sentence; the status has all."""
+
+
+def seconds_to_lease(job: ElasticJob, workers: Workers, age_seconds: float) -> float | None:
+    """Until leases may be written again: all agents of the job are told of each write. None if it may be now.
+
+    Args:
+        age_seconds: how long ago they were written last.
+    """
+    wanted = len(workers.training) * SECONDS_PER_WORKER
+    if not job.status.shards or wanted < LEAST_SECONDS or age_seconds >= wanted:
+        return None
+    return wanted - age_seconds
+
+
+def with_shards(job: ElasticJob, workers: Workers, now: datetime) -> ElasticJob:
+    """The job after what its workers say of the sets that they pull from."""
+    voices = any(w.status.agent is not None and w.status.agent.shards for w in workers.training)
+    if not voices and not job.status.shards:
+        return job
+    world = job.status.rendezvous
+    members = len(world.members) if world is not None and world.phase is RendezvousPhase.FORMED else 0
+    known = tuple(map(of_status, job.status.shards))
+    sets = lease(known, crew_of(workers.training, members), now)
+    if sets == known:
+        return job
+    conditions = _with_condition(job.status.conditions, sets, now)
+    done = ", ".join(f"{each.name} {each.done}/{each.size}" for each in sets)
+    update = {
+        "shards": [each.to_status() for each in sets],
+        "shards_done": shortened(done, MAX_SHARDS_DONE),
+        "conditions": conditions,
+    }
+    return job.model_copy(update={"status": job.status.model_copy(update=update)})
+
+
+def told(before: ElasticJob, after: ElasticJob) -> tuple[Event, ...]:
+    """Of elements that have failed for good, and of sets that are over."""
+    if before.status.shards == after.status.shards:
+        return ()
+    known = {each.name: each for each in map(of_status, before.status.shards)}
+    events = []
+    for each in map(of_status, after.status.shards):
+        old = known.get(each.name)
+        fresh = each.failed if old is None or old.epoch != each.epoch else minus(each.failed, old.failed)
+        if fresh:
+            times = "once" if each.retries == 0 else f"{each.retries + 1} times"
+            message = (
+                f"shard set {each.name!r}: {_named(fresh)} failed {times} and will not be tried again"
+                f"{_because(each)}"
+            )
+            events.append(Event("Warning", "ShardFailed", message))
+        if each.finished_at is not None and (old is None or old.finished_at != each.finished_at):
+            events.append(Event("Normal", SHARDS_DONE, _sentence(each)))
+    return tuple(events)
+
+
+def ending(job: ElasticJob) -> str:
+    """Why the job fails by its shard sets; empty if it does not."""
+    for each in map(of_status, job.status.shards):
+        if each.is_too_scattered:
+            return (
+                f"shard set {each.name!r}: elements failed in more than {MAX_SCATTERED} separate places, "
+                f"more than the job's status can name{_because(each)}"
+            )
+        if each.has_failed:
+            many = f"{_elements(count(each.failed))} failed for good ({_named(each.failed)})"
+            return f"shard set {each.name!r}: {many}, and max_failed is {each.max_failed}{_because(each)}"
+    return ""
+
+
+def _with_condition(
+    conditions: Sequence[Condition], sets: Sequence[ShardSet], now: datetime
+) -> list[Condition]:
+    """It changes when a set begins, ends, or has elements that failed; progress is in the status."""
+    open_ = [each for each in sets if not each.is_over or each.failed]
+    if any(each.failed for each in sets):
+        status, reason = ConditionStatus.FALSE, "ElementsFailed"
+        message = "; ".join(_sentence(each) for each in sets if each.failed)
+    elif open_:
+        status, reason = ConditionStatus.FALSE, "Pulling"
+        message = "not done yet: " + ", ".join(f"{each.name!r} of {each.size} elements" for each in open_)
+    else:
+        status, reason = ConditionStatus.TRUE, "AllDone"
+        message = "; ".join(_sentence(each) for each in sets)
+    return with_condition(
+        conditions, SHARDS_DONE, status, reason, shortened(message, MAX_CONDITION_MESSAGE), now
+    )
+
+
+def _sentence(each: ShardSet) -> str:
+    if not each.failed:
+        return f"shard set {each.name!r}: all {each.size} elements are done"
+    so_far = "" if each.is_over else " so far"
+    many = f"{each.done} of {each.size} elements are done{so_far}, {count(each.failed)} failed for good"
+    return f"shard set {each.name!r}: {many}: {_named(each.failed)}{_because(each)}"
+
+
+def _elements(number: int) -> str:
+    return f"{number} element" if number == 1 else f"{number} elements"
+
+
+def _named(elements: tuple[tuple[int, int], ...]) -> str:
+    shown = first(elements, count(elements), NAMED)
+    more = count(elements) - count(shown)
+    which = "element" if count(elements) == 1 else "elements"
+    return f"{which} {to_text(shown)}" + (f" and {more} more" if more else "")
+
+
+def _because(each: ShardSet) -> str:
+    return f"; the first: {each.reason}" if each.reason else ""

@@ -1,0 +1,204 @@
+"""Who works on what next: leases of a job's shard sets, as one pure function.
+
+All that decides is in the job's own status, and the status is written with the resourceVersion that it was
+decided from. So of two controllers one alone gives out a range, and a crash leaves either all of a decision
+or none of it. What workers say (`Voice`) may be old: it counts only for the lease whose number it names, and
+what it says of that can only become more (more is done, more has failed).
+
+Sizes follow factoring: a lease is half of what is left, divided by the workers (Flynn Hummel, Schonberg and
+Flynn, "Factoring", CACM 35(8), 1992). The number of leases grows with the logarithm of the set, not with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from crds.intervals import NONE, Intervals, common, count, first, minus, union, whole
+from crds.leases import Lease
+from crds.protocol import MAX_SHARD_SETS
+from reconcilers.shards.sets import ShardSet, Tried, Voice, merged, nameless, part_of
+
+MAX_LEASES = 10_000
+"""Of a set at a time; packed they have some 70 KB. Workers beyond wait until one of them is done."""
+MAX_LEASE_INTERVALS = 8
+"""Of one grant. What is scattered more goes to several."""
+MAX_HISTORIES = 64
+"""With more of them, it is kept no longer who an element failed on, but only how often."""
+MAX_REASON = 256
+"""Characters of why an element failed."""
+
+
+@dataclass(frozen=True)
+class Crew:
+    """The workers of a job."""
+
+    alive: Mapping[int, int]
+    """The incarnation of each worker whose Pod has not ended, by index."""
+    voices: Sequence[Voice]
+    """What their agents said last, of Pods that have ended too."""
+    members: int = 0
+    """How many train together."""
+
+
+def lease(sets: Sequence[ShardSet], crew: Crew, now: datetime) -> tuple[ShardSet, ...]:
+    """The sets after what the workers say, with what is given out to those that want more."""
+    by_name: dict[str, list[Voice]] = {}
+    for voice in sorted(crew.voices, key=lambda voice: voice.worker):
+        by_name.setdefault(voice.name, []).append(voice)
+    known = [_continued(each, by_name.get(each.name, ()), crew, now) for each in sets]
+    names = {each.name for each in sets}
+    begun = [
+        _begun(voices, crew, now)
+        for name, voices in sorted(by_name.items())
+        if name not in names and any(crew.alive.get(v.worker) == v.incarnation for v in voices)
+    ]
+    return tuple(
+        _step(each, by_name.get(each.name, ()), crew, now) for each in [*known, *begun][:MAX_SHARD_SETS]
+    )
+
+
+def _begun(voices: Iterable[Voice], crew: Crew, now: datetime) -> ShardSet:
+    """A set as the first worker that lives names it."""
+    voice = next(v for v in voices if crew.alive.get(v.worker) == v.incarnation)
+    return ShardSet(
+        name=voice.name,
+        epoch=voice.epoch,
+        size=voice.size,
+        digest=voice.digest,
+        retries=voice.retries,
+        max_failed=voice.max_failed,
+        waiting=whole(voice.size),
+        started_at=now,
+    )
+
+
+def _continued(known: ShardSet, voices: Iterable[Voice], crew: Crew, now: datetime) -> ShardSet:
+    """The set, or its next epoch if this one is over and somebody asks for that."""
+    if not known.is_over or known.has_failed:
+        return known
+    later = [v for v in voices if v.epoch > known.epoch and crew.alive.get(v.worker) == v.incarnation]
+    if not later:
+        return known
+    epoch = min(voice.epoch for voice in later)
+    begun = _begun([voice for voice in later if voice.epoch == epoch], crew, now)
+    return replace(begun, last_lease=known.last_lease)
+
+
+def _step(known: ShardSet, voices: Iterable[Voice], crew: Crew, now: datetime) -> ShardSet:
+    spoken = {
+        (voice.worker, voice.incarnation): voice for voice in voices if voice.definition == known.definition
+    }
+    settled, failed_on = _settled(known, spoken, crew)
+    if not settled.has_failed:
+        numbers = {(each.worker, each.incarnation): each.number for each in known.leases}
+        alive = [voice for key, voice in spoken.items() if crew.alive.get(key[0]) == key[1]]
+        # A lease that its holder does not know of yet is the answer to what it asked for.
+        asking = [v for v in alive if v.wants and numbers.get((v.worker, v.incarnation), v.lease) == v.lease]
+        pulling = frozenset(v.worker for v in alive if not v.leaves or (v.worker, v.incarnation) in numbers)
+        settled = _granted(settled, asking, pulling, failed_on, crew)
+    if settled.is_over and settled.finished_at is None:
+        settled = replace(settled, finished_at=now)
+    return settled
+
+
+def _settled(
+    known: ShardSet, spoken: Mapping[tuple[int, int], Voice], crew: Crew
+) -> tuple[ShardSet, dict[int, Intervals]]:
+    """What workers say of their leases, taken over once; and by worker, what has just failed there."""
+    leases, waiting, tried, failed_on = [], [known.waiting], list(known.tried), {}
+    last_lease, reason = known.last_lease, known.reason
+    again = known.again
+    for held in known.leases:
+        voice = spoken.get((held.worker, held.incarnation))
+        if voice is not None and voice.lease != held.number:
+            voice = None  # of an earlier lease
+        ended = crew.alive.get(held.worker) != held.incarnation or (voice is not None and voice.leaves)
+        if not ended and (voice is None or not (voice.wants or voice.failed)):
+            leases.append(held)
+            continue
+        failed = common(held.elements, voice.failed) if voice else NONE
+        rest = minus(common(held.elements, voice.rest), failed) if voice else held.elements
+        if failed and voice is not None:
+            failed_on[held.worker] = failed
+            reason = reason or voice.reason[:MAX_REASON]
+            histories = part_of(again, failed)
+            fresh = Tried((), minus(failed, union(*(each.elements for each in histories))))
+            tried += [Tried((*each.workers, held.worker), each.elements) for each in (*histories, fresh)]
+        if ended:
+            histories = part_of(again, rest)
+            tried += histories
+            waiting.append(minus(rest, union(*(each.elements for each in histories))))
+        elif rest != held.elements:
+            last_lease += 1
+            leases += [replace(held, number=last_lease, elements=rest)] if rest else []
+        else:
+            leases.append(held)
+    leased = union(*(each.elements for each in leases))
+    given_up = [each for each in tried if len(each.workers) > known.retries]
+    histories = merged(each for each in tried if len(each.workers) <= known.retries)
+    settled = replace(
+        known,
+        waiting=union(*waiting),
+        leases=tuple(leases),
+        tried=histories if len(histories) <= MAX_HISTORIES else nameless(histories),
+        again=part_of(again, leased),
+        failed=union(known.failed, *(each.elements for each in given_up)),
+        last_lease=last_lease,
+        reason=reason,
+    )
+    return settled, failed_on
+
+
+def _granted(
+    known: ShardSet,
+    asking: Sequence[Voice],
+    pulling: frozenset[int],
+    failed_on: Mapping[int, Intervals],
+    crew: Crew,
+) -> ShardSet:
+    """With more for those that ask, in this order."""
+    held = {each.worker: each for each in known.leases}
+    shares = 2 * max(len(pulling), crew.members, 1)
+    waiting, tried, again, last_lease = known.waiting, known.tried, [*known.again], known.last_lease
+    left = count(waiting) + known.to_try_again
+    for voice in asking:
+        before = held.get(voice.worker)
+        if before is None and len(held) >= MAX_LEASES:
+            continue
+        most = -(-left // shares)
+        taken = _to_try(tried, voice.worker, pulling, failed_on.get(voice.worker, NONE), most)
+        retaken = union(*(each.elements for each in taken))
+        fresh = first(waiting, most - count(retaken), MAX_LEASE_INTERVALS)
+        if not (retaken or fresh):
+            continue
+        tried = merged(Tried(each.workers, minus(each.elements, retaken)) for each in tried)
+        waiting = minus(waiting, fresh)
+        again += taken
+        left -= count(retaken) + count(fresh)
+        last_lease += 1
+        elements = union(before.elements if before else NONE, retaken, fresh)
+        held[voice.worker] = Lease(voice.worker, voice.incarnation, last_lease, elements)
+    leases = tuple(held[worker] for worker in sorted(held))
+    return replace(
+        known, waiting=waiting, leases=leases, tried=tried, again=merged(again), last_lease=last_lease
+    )
+
+
+def _to_try(
+    tried: Iterable[Tried], worker: int, pulling: frozenset[int], not_yet: Intervals, most: int
+) -> tuple[Tried, ...]:
+    """Failed elements for this worker: those of others; its own only where all have tried them.
+
+    Args:
+        not_yet: what it has failed just now. A lease without it tells its agent that this was heard.
+        most: how many.
+    """
+    taken: list[Tried] = []
+    for each in tried:
+        if worker not in each.workers or pulling <= set(each.workers):
+            part = first(minus(each.elements, not_yet), most, MAX_LEASE_INTERVALS)
+            most -= count(part)
+            taken.append(Tried(each.workers, part))
+    return merged(taken)

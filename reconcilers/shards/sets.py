@@ -1,0 +1,193 @@
+"""A shard set as its job keeps it, and what workers say of it: plain data, and its form in the status.
+
+Every element of a set is in exactly one of five places: waiting, leased to a worker, failed but to be tried
+again, failed for good, or done. Done is what is in none of the others, so nothing can be in no place at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from crds.elasticjob import ShardSetStatus
+from crds.intervals import NONE, Intervals, common, count, from_text, to_text, union
+from crds.leases import Lease, leases_from_text, leases_to_text
+
+MAX_SCATTERED = 4_000
+"""Ranges of elements that failed; a set with more of them fails."""
+
+
+@dataclass(frozen=True)
+class Voice:
+    """What one worker's agent says of a set that its processes pull from: one of `status.agent.shards`."""
+
+    worker: int
+    incarnation: int
+    name: str
+    epoch: int
+    size: int
+    digest: str
+    retries: int
+    max_failed: int
+    lease: int
+    """The number of the lease that the rest speaks of; 0 if it knows of none."""
+    rest: Intervals
+    """What of the lease is neither done nor failed."""
+    failed: Intervals
+    """What of the lease has failed here."""
+    reason: str = ""
+    """Why the first of these failed."""
+    wants: bool = False
+    """It could do with more."""
+    leaves: bool = False
+    """Nobody works there on this lease any more: the rest goes back."""
+
+    @property
+    def definition(self) -> tuple[object, ...]:
+        """What it has to say as the set says it; else its agent tells the process that it cannot pull."""
+        return self.epoch, self.size, self.digest, self.retries, self.max_failed
+
+
+@dataclass(frozen=True)
+class Tried:
+    """Elements that failed on these workers, one entry for each time, and are to be tried again."""
+
+    workers: tuple[int, ...]
+    elements: Intervals
+
+
+@dataclass(frozen=True)
+class ShardSet:
+    name: str
+    epoch: int
+    size: int
+    digest: str
+    retries: int
+    max_failed: int
+    waiting: Intervals
+    """Untouched, or given back."""
+    leases: tuple[Lease, ...] = ()
+    """One a worker at most, in the order of the workers."""
+    tried: tuple[Tried, ...] = ()
+    """Beside each other: each element has its own history. What of them is leased again is not here, but in
+    `again`."""
+    again: tuple[Tried, ...] = ()
+    """The histories of elements that are leased for another try."""
+    failed: Intervals = NONE
+    """Tried as often as may be."""
+    last_lease: int = 0
+    """The number of the newest lease. Numbers are given once."""
+    reason: str = ""
+    """Why the first element failed for good."""
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+
+    @property
+    def definition(self) -> tuple[object, ...]:
+        return self.epoch, self.size, self.digest, self.retries, self.max_failed
+
+    @property
+    def to_try_again(self) -> int:
+        return sum(count(each.elements) for each in self.tried)
+
+    @property
+    def done(self) -> int:
+        """How many elements are."""
+        leased = sum(count(lease.elements) for lease in self.leases)
+        return self.size - count(self.waiting) - leased - self.to_try_again - count(self.failed)
+
+    @property
+    def is_over(self) -> bool:
+        """Every element is done, or failed for good."""
+        return not (self.waiting or self.leases or self.tried)
+
+    @property
+    def has_failed(self) -> bool:
+        """More has failed for good than the script allows, or failures are so scattered that the status could
+        not name them any more."""
+        return count(self.failed) > self.max_failed or self.is_too_scattered
+
+    @property
+    def is_too_scattered(self) -> bool:
+        tried = (*self.tried, *self.again)
+        return len(self.failed) + sum(len(each.elements) for each in tried) > MAX_SCATTERED
+
+    def to_status(self) -> ShardSetStatus:
+        return ShardSetStatus(
+            name=self.name,
+            epoch=self.epoch,
+            size=self.size,
+            digest=self.digest,
+            retries=self.retries,
+            max_failed=self.max_failed,
+            done=self.done,
+            leased=sum(count(lease.elements) for lease in self.leases),
+            waiting=count(self.waiting) + self.to_try_again,
+            failed=count(self.failed),
+            rest=to_text(self.waiting),
+            leases=leases_to_text(self.leases),
+            tried=_histories_to_text(self.tried),
+            again=_histories_to_text(self.again),
+            failed_elements=to_text(self.failed),
+            last_lease=self.last_lease,
+            reason=self.reason,
+            started_at=self.started_at,
+            finished_at=self.finished_at,
+        )
+
+
+def of_status(status: ShardSetStatus) -> ShardSet:
+    return ShardSet(
+        name=status.name,
+        epoch=status.epoch,
+        size=status.size,
+        digest=status.digest,
+        retries=status.retries,
+        max_failed=status.max_failed,
+        waiting=from_text(status.rest),
+        leases=leases_from_text(status.leases),
+        tried=_histories_from_text(status.tried),
+        again=_histories_from_text(status.again),
+        failed=from_text(status.failed_elements),
+        last_lease=status.last_lease,
+        reason=status.reason,
+        started_at=status.started_at,
+        finished_at=status.finished_at,
+    )
+
+
+def merged(histories: Iterable[Tried]) -> tuple[Tried, ...]:
+    """Those of the same workers as one, without the empty ones."""
+    found: dict[tuple[int, ...], list[Intervals]] = {}
+    for each in histories:
+        if each.elements:
+            found.setdefault(each.workers, []).append(each.elements)
+    return tuple(Tried(workers, union(*found[workers])) for workers in sorted(found))
+
+
+SOMEBODY = -1
+"""In a history: a worker of which it is not kept who it was."""
+
+
+def nameless(histories: Iterable[Tried]) -> tuple[Tried, ...]:
+    """The histories with no more than how often each element has failed."""
+    return merged(Tried((SOMEBODY,) * len(each.workers), each.elements) for each in histories)
+
+
+def part_of(histories: Sequence[Tried], elements: Intervals) -> tuple[Tried, ...]:
+    """The histories of these elements."""
+    return merged(Tried(each.workers, common(each.elements, elements)) for each in histories)
+
+
+def _histories_to_text(histories: Sequence[Tried]) -> str:
+    """Such as `3:17;3+0:40-41`: 17 failed on worker 3, 40 and 41 on workers 3 and 0."""
+    return ";".join(f"{'+'.join(map(str, each.workers))}:{to_text(each.elements)}" for each in histories)
+
+
+def _histories_from_text(text: str) -> tuple[Tried, ...]:
+    found = []
+    for each in text.split(";") if text else ():
+        workers, _, elements = each.partition(":")
+        found.append(Tried(tuple(int(worker) for worker in workers.split("+")), from_text(elements)))
+    return tuple(found)

@@ -1,0 +1,66 @@
+"""What a job's workers say of shard sets, and which of them live."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from crds.elasticworker import ElasticWorker, ShardsReport, WorkerPhase
+from crds.intervals import from_text
+from reconcilers.shards.lease import Crew
+from reconcilers.shards.sets import Voice
+
+
+def crew_of(workers: Iterable[ElasticWorker], members: int) -> Crew:
+    """The workers as far as shard sets go.
+
+    Args:
+        members: how many train together.
+    """
+    alive: dict[int, int] = {}
+    voices: list[Voice] = []
+    for worker in workers:
+        if not _has_ended(worker):
+            alive[worker.spec.index] = worker.spec.incarnation
+        voices += _voices_of(worker)
+    return Crew(alive, voices, members)
+
+
+def voice_of(index: int, incarnation: int, said: ShardsReport) -> Voice:
+    """
+    Raises:
+        ValueError: what it says of its elements is no set.
+    """
+    return Voice(
+        worker=index,
+        incarnation=incarnation,
+        name=said.name,
+        epoch=said.epoch,
+        size=said.size,
+        digest=said.digest,
+        retries=said.retries,
+        max_failed=said.max_failed,
+        lease=said.lease,
+        rest=from_text(said.rest),
+        failed=from_text(said.failed),
+        reason=said.reason,
+        wants=said.wants,
+        leaves=said.leaves,
+    )
+
+
+def _voices_of(worker: ElasticWorker) -> Iterator[Voice]:
+    """Of an incarnation that has ended, its last words count too."""
+    report = worker.status.agent
+    if report is None:
+        return
+    for said in report.shards or ():
+        try:
+            yield voice_of(worker.spec.index, report.incarnation, said)
+        except ValueError:
+            continue  # nothing is taken from a worker that says what makes no sense: its lease stays
+
+
+def _has_ended(worker: ElasticWorker) -> bool:
+    status = worker.status
+    ended = status.phase in (WorkerPhase.FAILED, WorkerPhase.SUCCEEDED)
+    return ended and status.observed_incarnation == worker.spec.incarnation

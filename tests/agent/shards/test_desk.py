@@ -1,0 +1,226 @@
+"""Processes that pull from an agent's desk, with the controller's own decision behind it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from agent.shards import desk as desk_module
+from agent.shards.desk import Desk
+from crds.elasticjob import ShardSetStatus
+from crds.elasticworker import ShardsReport
+from crds.protocol import ENV_SHARDS_SOCKET, MAX_SHARD_SETS
+from dlr.shards import ShardsError, pull
+from reconcilers.shards.lease import Crew, lease
+from reconcilers.shards.sets import ShardSet, of_status
+from reconcilers.shards.voices import voice_of
+
+NOW = datetime(2026, 11, 23, tzinfo=UTC)
+WAIT_SECONDS = 30
+
+
+class Job:
+    """A job whose controller looks whenever one of the desks has something to tell."""
+
+    def __init__(self) -> None:
+        self.desks: dict[int, Desk] = {}
+        self.sets: tuple[ShardSet, ...] = ()
+        self.writes = 0
+        self._lock = threading.RLock()
+
+    def add(self, worker: int) -> Desk:
+        desk = self.desks[worker] = Desk(worker, 1)
+        desk.serve(lambda at_once: self.look() if at_once else None)
+        return desk
+
+    def remove(self, worker: int) -> None:
+        with self._lock:
+            desk = self.desks.pop(worker)
+        desk.stop()
+        self.look()
+
+    def look(self) -> None:
+        with self._lock:
+            voices = [
+                voice_of(worker, 1, ShardsReport.model_validate(dict(said)))
+                for worker, desk in self.desks.items()
+                for said in desk.to_status() or ()
+            ]
+            decided = lease(self.sets, Crew(dict.fromkeys(self.desks, 1), voices, len(self.desks)), NOW)
+            if decided != self.sets:
+                self.sets, self.writes = decided, self.writes + 1
+                self.show()
+
+    def show(self) -> None:
+        status = {"shards": [each.to_status().to_wire() for each in self.sets]}
+        for desk in self.desks.values():
+            desk.see({"status": status})
+
+
+@pytest.fixture
+def job() -> Iterator[Job]:
+    found = Job()
+    yield found
+    for desk in list(found.desks.values()):
+        desk.stop()
+
+
+@pytest.fixture
+def alone(job: Job, monkeypatch: pytest.MonkeyPatch) -> Job:
+    monkeypatch.setenv(ENV_SHARDS_SOCKET, job.add(0).path)
+    return job
+
+
+def at_once(work: Callable[[], None], number: int) -> None:
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(number)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_SECONDS)
+        assert not thread.is_alive()
+
+
+def test_processes_share_what_their_worker_holds(alone: Job) -> None:
+    done: list[int] = []
+
+    def work() -> None:
+        for part in pull("train", 1_000, size=3):
+            done.extend(part)
+
+    at_once(work, 3)
+    assert sorted(done) == list(range(1_000))
+    assert alone.sets[0].done == 1_000
+    assert alone.writes < 60
+
+
+def test_every_epoch_is_pulled_once(alone: Job) -> None:
+    for epoch in range(3):
+        assert sorted(element for part in pull("train", 20, epoch=epoch) for element in part) == list(
+            range(20)
+        )
+    assert alone.sets[0].epoch == 2
+    assert list(pull("train", 20, epoch=1)) == [], "that one is over"
+
+
+def test_several_sets_beside_each_other(alone: Job) -> None:
+    pairs = zip(pull("a", 30), pull("b", 30), strict=True)
+    assert [(left[0], right[0]) for left, right in pairs] == [(n, n) for n in range(30)]
+    assert {each.name: each.done for each in alone.sets} == {"a": 30, "b": 30}
+
+
+def test_what_a_process_had_in_hand_is_done_by_the_next(alone: Job) -> None:
+    first = pull("train", 10)
+    begun = next(first)
+    first._source._socket.close()  # type: ignore[union-attr]  # as a killed process's
+    first._source._answers.close()  # type: ignore[union-attr]
+    assert begun[0] in [part[0] for part in pull("train", 10)]
+    assert alone.sets[0].done == 10
+
+
+def test_who_leaves_gives_back_what_it_holds(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ENV_SHARDS_SOCKET, job.add(0).path)
+    leaving = pull("train", 100)
+    next(leaving)
+    leaving.close()
+    monkeypatch.setenv(ENV_SHARDS_SOCKET, job.add(1).path)
+    job.show()
+    assert sorted(part[0] for part in pull("train", 100)) == list(range(100))
+
+
+def test_a_deserted_lease_is_given_back(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(desk_module, "RELEASE_SECONDS", 0.01)
+    monkeypatch.setenv(ENV_SHARDS_SOCKET, job.add(0).path)
+    deserting = pull("train", 100)
+    next(deserting)
+    deserting._source._socket.shutdown(2)  # type: ignore[union-attr]
+    monkeypatch.setenv(ENV_SHARDS_SOCKET, job.add(1).path)
+    job.show()
+    assert sorted(part[0] for part in pull("train", 100)) == list(range(100))
+
+
+def test_a_lease_that_comes_after_who_wanted_it_has_left_goes_back(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(desk_module, "RELEASE_SECONDS", 0.01)
+    definition = {"name": "train", "size": 10, "digest": "0:1", "retries": 3}
+    held = {**definition, "leases": "0.1.1=0-9", "leased": 10, "lastLease": 1}
+    job.sets = (of_status(ShardSetStatus.model_validate(held)),)
+    job.add(0)
+    monkeypatch.setenv(ENV_SHARDS_SOCKET, job.add(1).path)
+    job.show()
+    assert sorted(part[0] for part in pull("train", 10)) == list(range(10))
+
+
+def test_a_lost_workers_rest_is_done_by_the_others(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ENV_SHARDS_SOCKET, job.add(0).path)
+    lost = pull("train", 100)
+    next(lost)
+    monkeypatch.setenv(ENV_SHARDS_SOCKET, job.add(1).path)
+    job.show()
+    job.remove(0)
+    assert sorted(part[0] for part in pull("train", 100)) == list(range(100))
+
+
+def test_a_function_that_always_fails_on_one_element(alone: Job, capsys: pytest.CaptureFixture[str]) -> None:
+    pulled = pull("train", 20, retries=2, max_failed=1)
+    for part in pulled:
+        with part:
+            assert part[0] != 7, "seven is bad"
+    assert pulled.failed == [7]
+    assert alone.sets[0].reason.startswith("AssertionError: seven is bad")
+    assert capsys.readouterr().err.count("Traceback") == 3
+
+
+def test_more_than_may_fail_is_an_error_that_names_the_first(alone: Job) -> None:
+    with pytest.raises(
+        ShardsError, match=r"1 element failed more than 0 times, and max_failed is 0; .*: bad$"
+    ):
+        for part in pull("train", 20, retries=0):
+            if part[0] == 7:
+                part.fail("bad")
+
+
+@pytest.mark.parametrize(
+    ("other", "sentence"),
+    [
+        ({"items": 21}, "was begun with 20 elements, and this process names 21"),
+        ({"items": list(range(20))}, "other elements, or in another order"),
+        ({"items": 20, "retries": 1}, "all workers have to name the same"),
+        ({"items": 20, "epoch": 1}, "pull one epoch after the other"),
+    ],
+)
+def test_who_names_the_set_differently_is_told_so(
+    alone: Job, monkeypatch: pytest.MonkeyPatch, other: dict[str, Any], sentence: str
+) -> None:
+    monkeypatch.setattr(desk_module, "SKIPPED_EPOCH_SECONDS", 0.01)
+    begun = pull("train", 20)
+    next(begun)
+    with pytest.raises(ShardsError, match=sentence):
+        next(pull("train", **other))
+
+
+def test_one_set_too_many(alone: Job) -> None:
+    for number in range(MAX_SHARD_SETS):
+        assert len(list(pull(f"set-{number}", 1))) == 1
+    with pytest.raises(ShardsError, match="use epochs of one set"):
+        next(pull("one-more", 1))
+
+
+def test_nothing_and_very_much(alone: Job) -> None:
+    assert list(pull("nothing", 0)) == []
+    much = pull("much", 10**12, size=10**9)
+    assert len(next(much)) == 10**9
+    much.close()
+    assert alone.sets[0].size == 10**12
+
+
+def test_an_agent_that_is_gone(alone: Job) -> None:
+    pulling = pull("train", 20)
+    next(pulling)
+    alone.remove(0)
+    with pytest.raises(ShardsError, match="the agent of this Pod does not answer"):
+        next(pulling)

@@ -1,0 +1,96 @@
+"""Sets of large numbers, and leases of them, as text."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crds.intervals import (
+    READABLE_CHARACTERS,
+    Intervals,
+    common,
+    count,
+    first,
+    from_text,
+    minus,
+    of_numbers,
+    to_text,
+    union,
+    whole,
+)
+from crds.leases import Lease, leases_from_text, leases_to_text
+
+SETS = st.frozensets(st.integers(0, 200), max_size=120)
+
+
+def numbers(of: Intervals) -> set[int]:
+    return {number for start, end in of for number in range(start, end)}
+
+
+@given(SETS, SETS)
+def test_they_are_what_sets_of_numbers_are(left: frozenset[int], right: frozenset[int]) -> None:
+    ours, theirs = of_numbers(left), of_numbers(right)
+    assert numbers(union(ours, theirs)) == left | right
+    assert numbers(minus(ours, theirs)) == left - right
+    assert numbers(common(ours, theirs)) == left & right
+    assert count(ours) == len(left)
+    assert minus(ours, theirs) == of_numbers(left - right), "one form for one set"
+
+
+@given(SETS, st.integers(0, 130), st.integers(1, 9))
+def test_the_first_are_the_first(some: frozenset[int], most: int, intervals: int) -> None:
+    found = first(of_numbers(some), most, intervals)
+    assert len(found) <= intervals
+    assert sorted(numbers(found)) == sorted(some)[: count(found)]
+    assert count(found) <= most
+
+
+@given(st.lists(st.integers(1, 10**9), max_size=300))
+def test_what_is_written_is_read(steps: list[int]) -> None:
+    found, at = [], 0
+    for gap, length in zip(steps[::2], steps[1::2], strict=False):
+        found.append((at + gap, at + gap + length))
+        at += gap + length
+    text = to_text(tuple(found))
+    assert from_text(text) == tuple(found)
+    assert text.startswith("z") or len(text) <= READABLE_CHARACTERS
+
+
+def test_as_people_write_ranges() -> None:
+    assert to_text(()) == ""
+    assert to_text(((0, 42), (43, 44))) == "0-41,43"
+    assert to_text(whole(10**12)) == "0-999999999999"
+
+
+@pytest.mark.parametrize("text", ["1-0", "3,2", "1,2-", "0-99999999999999999", "zAAAA", "z!", "5,5", "-1"])
+def test_what_is_no_set_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        from_text(text)
+
+
+@given(
+    st.dictionaries(
+        st.integers(0, 99_999),
+        st.tuples(st.integers(1, 99), st.integers(1, 10**6), SETS.map(of_numbers)),
+        max_size=60,
+    )
+)
+def test_leases_are_read_as_they_were_written(
+    leases: dict[int, tuple[int, int, Intervals]],
+) -> None:
+    written = tuple(Lease(worker, *leases[worker]) for worker in sorted(leases))
+    assert leases_from_text(leases_to_text(written)) == written
+
+
+def test_a_thousand_leases_take_less_than_ten_kilobytes() -> None:
+    chance = random.Random(1)
+    leases, at = [], 0
+    for worker, size in enumerate(chance.choices((488, 244, 122, 61), k=1_000)):
+        leases.append(Lease(worker, 1, 13_000 + chance.randrange(1_000), ((at, at + size),)))
+        at += size
+    chance.shuffle(leases)
+    shuffled = [Lease(i, 1, lease.number, lease.elements) for i, lease in enumerate(leases)]
+    assert len(leases_to_text(shuffled)) < 10_000

@@ -1,0 +1,270 @@
+"""Leases of shard sets, whatever happens between any two writes."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.shards.holding import Definition, Holding
+from crds.elasticjob import ShardSetStatus
+from crds.elasticworker import ShardsReport
+from crds.intervals import count, minus, of_numbers, union, whole
+from crds.leases import Lease
+from reconcilers.shards.lease import Crew, lease
+from reconcilers.shards.sets import MAX_SCATTERED, ShardSet, of_status
+from reconcilers.shards.voices import voice_of
+
+NOW = datetime(2026, 11, 23, tzinfo=UTC)
+
+
+@dataclass
+class Worker:
+    """An agent with one process, and the job as it sees it."""
+
+    index: int
+    incarnation: int
+    definition: Definition
+    holding: Holding = field(init=False)
+    in_hand: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        self.holding = Holding(self.definition)
+
+    def see(self, job: tuple[ShardSet, ...]) -> None:
+        mine = [
+            held
+            for each in job
+            if each.epoch == self.definition.epoch
+            for held in each.leases
+            if (held.worker, held.incarnation) == (self.index, self.incarnation)
+        ]
+        self.holding.follow(mine[0] if mine else None)
+
+
+class Disturbance(Enum):
+    """What may happen at any moment, by how often it does."""
+
+    WORK = 30.0
+    REPORT = 20.0
+    SEE = 15.0
+    LOOK = 20.5
+    KILLED_BEFORE_ITS_WRITE = 2.0
+    LEADS_NO_MORE = 2.1
+    LATE_WRITE = 2.2
+    DEATH = 2.3
+    CRASH_IN_PLACE = 2.4
+    NOBODY_PULLS = 2.5
+    FEWER = 0.5
+    MORE = 0.6
+
+
+class Cluster:
+    """An API server that takes a write only from the version it was decided from; workers that live and die."""
+
+    def __init__(
+        self, workers: int, definition: Definition, poison: frozenset[int], choose: random.Random
+    ) -> None:
+        self.definition, self.poison, self.choose = definition, poison, choose
+        self.versions: list[tuple[ShardSet, ...]] = [()]
+        self.workers = {i: Worker(i, 1, definition) for i in range(workers)}
+        self.reports: dict[int, list[dict[str, Any]]] = {i: [] for i in range(workers)}
+        self.done: list[int] = []
+        self.failures: dict[int, list[int]] = {}
+        self.late: list[tuple[int, tuple[ShardSet, ...]]] = []
+
+    @property
+    def job(self) -> tuple[ShardSet, ...]:
+        return self.versions[-1]
+
+    def look(self, lag: int, write: str) -> None:
+        """A controller looks, at reports that may be old, and writes now, never, or late."""
+        version = max(0, len(self.versions) - 1 - (lag if write == "late" else 0))
+        voices = []
+        for index, told in self.reports.items():
+            if told:
+                incarnation, status = told[max(0, len(told) - 1 - self.choose.randint(0, lag))]
+                voices.append(voice_of(index, incarnation, ShardsReport.model_validate(status)))
+        alive = {worker.index: worker.incarnation for worker in self.workers.values()}
+        before = tuple(read_back(each) for each in self.versions[version])
+        decided = lease(before, Crew(alive, voices, len(alive)), NOW)
+        if write == "late":
+            self.late.append((version, decided))
+        elif write == "now":
+            self._write(version, decided)
+
+    def write_late(self) -> None:
+        for version, decided in self.late:
+            self._write(version, decided)
+        self.late = []
+
+    def _write(self, version: int, decided: tuple[ShardSet, ...]) -> None:
+        if version == len(self.versions) - 1 and decided != self.job:
+            self.versions.append(decided)
+            self.check()
+
+    def check(self) -> None:
+        for each in self.job:
+            leased = [held.elements for held in each.leases]
+            assert sum(map(count, leased)) == count(union(*leased)), "leased twice at a time"
+            parts = [each.waiting, *leased, *(t.elements for t in each.tried), each.failed]
+            together = union(*parts)
+            assert sum(map(count, parts)) == count(together), "in two places"
+            lost = minus(minus(whole(each.size), together), of_numbers(self.done))
+            assert not lost, f"lost: {lost}"
+
+    def report(self, worker: Worker) -> None:
+        self.reports[worker.index].append((worker.incarnation, dict(worker.holding.to_status())))
+
+    def work(self, worker: Worker) -> None:
+        if worker.in_hand is None:
+            worker.in_hand = worker.holding.take(self.choose.choice([1, 1, 3]))
+            return
+        part, worker.in_hand = worker.in_hand, None
+        if poisoned := [e for e in range(*part) if e in self.poison]:
+            for element in poisoned:
+                self.failures.setdefault(element, []).append(worker.index)
+            worker.holding.fail(part, f"element {poisoned[0]} is bad")
+        else:
+            self.done += range(*part)
+            worker.holding.finish(part)
+
+    def crash_in_place(self, worker: Worker) -> None:
+        if worker.in_hand is not None:
+            worker.holding.put_back(worker.in_hand)
+            worker.in_hand = None
+
+    def disturb(self, what: Disturbance, worker: Worker) -> None:  # noqa: C901 (a list of what may happen)
+        match what:
+            case Disturbance.WORK:
+                self.work(worker)
+            case Disturbance.REPORT:
+                self.report(worker)
+            case Disturbance.SEE:
+                worker.see(self.job)
+            case Disturbance.LOOK:
+                self.look(self.choose.choice([0, 0, 3]), "now")
+            case Disturbance.KILLED_BEFORE_ITS_WRITE:
+                self.look(2, "never")
+            case Disturbance.LEADS_NO_MORE:
+                self.look(2, "late")
+            case Disturbance.LATE_WRITE:
+                self.write_late()
+            case Disturbance.DEATH:
+                self.workers[worker.index] = Worker(worker.index, worker.incarnation + 1, self.definition)
+            case Disturbance.CRASH_IN_PLACE:
+                self.crash_in_place(worker)
+            case Disturbance.NOBODY_PULLS:
+                worker.holding.leaving = not worker.holding.leaving
+            case Disturbance.FEWER:
+                if len(self.workers) > 1:
+                    del self.workers[worker.index]
+            case Disturbance.MORE:
+                index = max(self.workers) + 1
+                self.workers[index] = Worker(index, 1, self.definition)
+                self.reports.setdefault(index, [])
+
+    def quiet(self) -> int:
+        """Without disturbances from here on, to the end."""
+        for rounds in range(20_000):
+            for worker in list(self.workers.values()):
+                worker.holding.leaving = False
+                worker.see(self.job)
+                self.work(worker)
+                self.report(worker)
+            self.look(0, "now")
+            if self.job and self.job[0].is_over:
+                return rounds
+        raise AssertionError(f"it never ends: {self.job}")
+
+
+def read_back(known: ShardSet) -> ShardSet:
+    """As the API server gives it back."""
+    return of_status(ShardSetStatus.model_validate(known.to_status().to_wire()))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    workers=st.integers(1, 5),
+    size=st.integers(1, 60),
+    retries=st.integers(0, 3),
+    poison=st.frozensets(st.integers(0, 59), max_size=3),
+    acts=st.integers(0, 400),
+    seed=st.integers(0, 2**32),
+)
+def test_every_element_is_done_or_named_whatever_happens(
+    workers: int,
+    size: int,
+    retries: int,
+    poison: frozenset[int],
+    acts: int,
+    seed: int,
+) -> None:
+    definition = Definition("train", 0, size, "", retries, size)
+    cluster = Cluster(workers, definition, poison, random.Random(seed))
+    for _ in range(acts):
+        what = cluster.choose.choices(list(Disturbance), [act.value for act in Disturbance])[0]
+        cluster.disturb(what, cluster.choose.choice(list(cluster.workers.values())))
+    cluster.quiet()
+    (over,) = cluster.job
+    failed = {e for start, end in over.failed for e in range(start, end)}
+    assert set(cluster.done) | failed == set(range(size)), "lost"
+    assert over.done == size - len(failed)
+    assert not failed & set(cluster.done) or len(failed) <= 3 * len(poison), "named though it was done"
+    for element in failed:
+        assert len(cluster.failures.get(element, ())) > retries or any(
+            len(cluster.failures.get(other, ())) > retries for other in range(element - 3, element + 4)
+        )
+
+
+def test_nothing_is_done_twice_without_a_death() -> None:
+    cluster = Cluster(4, Definition("train", 0, 1_000, "", 3, 0), frozenset(), random.Random(1))
+    cluster.quiet()
+    assert sorted(cluster.done) == list(range(1_000))
+
+
+def test_a_failed_element_is_tried_by_others_first_and_then_named() -> None:
+    cluster = Cluster(3, Definition("train", 0, 50, "", 2, 1), frozenset({17}), random.Random(1))
+    cluster.choose = random.Random(4)
+    cluster.quiet()
+    (over,) = cluster.job
+    assert 17 in {e for start, end in over.failed for e in range(start, end)}
+    assert len(set(cluster.failures[17])) == 3, "each of the three has tried it"
+    assert over.reason == "element 17 is bad"
+
+
+def test_a_set_whose_failures_cannot_be_named_any_more_fails() -> None:
+    known = ShardSet("train", 0, 10_000, "", 0, 10_000, ((1, 10_000),))
+    assert not known.has_failed
+    scattered = of_numbers(range(0, 10_000, 2))
+    assert len(scattered) > MAX_SCATTERED
+    assert replace(known, waiting=(), failed=scattered).has_failed
+
+
+def test_leases_grow_with_the_logarithm_of_the_set() -> None:
+    counts = {}
+    for size in (10_000, 1_000_000, 10**12):
+        given, waiting = 0, size
+        while waiting:
+            waiting -= min(waiting, -(-waiting // 20))
+            given += 1
+        counts[size] = given
+    assert counts[1_000_000] < 2 * counts[10_000]
+    assert counts[10**12] < 900
+
+
+def test_a_set_of_a_thousand_workers_has_less_than_fifteen_kilobytes_in_the_status() -> None:
+    chance = random.Random(1)
+    cuts = sorted(chance.sample(range(1_000_000), 2_000))
+    pieces = list(zip(cuts[::2], cuts[1::2], strict=True))
+    chance.shuffle(pieces)
+    leases = tuple(Lease(i, 1 + i % 3, 20_000 + chance.randrange(3_000), (pieces[i],)) for i in range(1_000))
+    known = ShardSet("train", 0, 1_000_000, "0:1", 3, 0, ((999_999, 1_000_000),), leases, last_lease=23_000)
+    assert read_back(known) == known
+    assert len(json.dumps(known.to_status().to_wire())) < 15_000
