@@ -98,12 +98,15 @@ class WorkerReconciler(Reconciler):
         self._gate = GangGate(client, cache.store(ELASTICJOBS), clock.monotonic)
         self._late = LatePods(client, cache, clock.monotonic)
         self._unrecorded: dict[Request, UnrecordedPod] = {}
+        self._ending: dict[Request, Object] = {}
+        """Pods whose end was seen and could not be written yet: once they are gone, nothing else says why."""
 
     async def reconcile(self, request: Request) -> Result:
         namespace = request.namespace or ""
         raw = self._workers.get(namespace, request.name)
         if raw is None or raw["metadata"].get("deletionTimestamp"):
             self._unrecorded.pop(request, None)
+            self._ending.pop(request, None)
             return Result()
         worker = self._parse_worker.parse(raw)
         assignment = self._assignments.of(worker, raw)
@@ -125,7 +128,7 @@ class WorkerReconciler(Reconciler):
         silence, overdue_in = await self._silence(assignment, lease, pod)
         warning, late_in = await self._warning(assignment, pod)
         seen = Observation(
-            pod=pod,
+            pod=pod if pod is not None else self._gone_with_its_end(request, assignment),
             gone_pod_uid=earlier.pod_uid if earlier else None,
             heartbeat_lost_seconds=silence,
             node_lost=self._node_lost(pod, lease, worker),
@@ -150,6 +153,13 @@ class WorkerReconciler(Reconciler):
             del self._unrecorded[request]
             return None
         return known
+
+    def _gone_with_its_end(self, request: Request, assignment: Assignment) -> Object | None:
+        """The incarnation's Pod as it was last seen, if its end was seen and is not written."""
+        pod, status = self._ending.get(request), assignment.worker.status
+        if pod is None or assignment.released or pod["metadata"]["uid"] != status.pod_uid:
+            return None
+        return pod
 
     async def _find_pod(self, worker: ElasticWorker, earlier: UnrecordedPod | None) -> Object | None:
         """The incarnation's Pod; asked of the API server itself before a known one is called gone.
@@ -304,6 +314,8 @@ class WorkerReconciler(Reconciler):
         """Write what was seen; or the seconds to wait, if a first Pod may run before they are over."""
         worker = assignment.worker
         status = observe(worker, seen, self._clock.now())
+        if seen.pod is not None and status.last_exit != worker.status.last_exit:
+            self._ending[request] = seen.pod
         if seen.pod is not None and not seen.released and not _is_recorded(worker):
             new = UnrecordedPod(_life(worker), seen.pod["metadata"]["uid"], self._clock.monotonic())
             known = self._unrecorded.setdefault(request, new)
@@ -311,6 +323,7 @@ class WorkerReconciler(Reconciler):
             if left_seconds > 0 and is_on_its_way(worker, status):
                 return left_seconds
         await self._write(raw, status)
+        self._ending.pop(request, None)
         return None
 
     async def _write_unscheduled(self, worker: ElasticWorker, raw: Object, obstacle: Obstacle) -> None:

@@ -55,9 +55,8 @@ def test_clean_pod_policy_of_a_failed_job(
     cluster: Cluster, observation: Observation, policy: str, left: set[str]
 ) -> None:
     storage = cluster.storage(observation.namespace)
-    other = (
-        f"{storage.path}/worker-1"  # the failed one waits for it: else the job may fail before it has a Pod
-    )
+    other = f"{storage.path}/worker-1"
+    # Worker 0 waits for the other one, which may else have no Pod yet when the job has failed.
     script = f'[ "$WORKER_ID" = 0 ] || {{ touch {other}; exec sleep 600; }}\n'
     script += f"until [ -e {other} ]; do sleep 0.1; done; exit 7"
     manifest = jobs.shell(cluster, script, workers=2, runPolicy={"cleanPodPolicy": policy})

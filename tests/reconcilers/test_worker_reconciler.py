@@ -241,6 +241,22 @@ async def test_an_end_is_written_for_the_version_that_it_was_decided_from(
     assert api.status["restarts"] == {"Killed": 1}
 
 
+async def test_why_a_pod_ended_outlives_it_when_the_write_was_refused(
+    api: Api, controller: Controller
+) -> None:
+    await running(api, controller)
+    evicted = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
+    leaves = {"metadata": {"deletionTimestamp": "2026-01-01T12:00:00Z"}, "status": {"conditions": [evicted]}}
+    api.put(PODS, merged(api.get(PODS, POD), leaves))
+    controller.deliver()
+    api.report("Running")
+    with pytest.raises(Conflict):
+        await controller.look(late=True)
+    api.remove(PODS, POD)
+    await controller.look()
+    assert api.status["restarts"] == {"Preempted": 1}
+
+
 async def test_what_ends_nothing_is_written_beside_the_agents_reports(
     api: Api, controller: Controller
 ) -> None:
