@@ -30,7 +30,7 @@ VENDORED = {"tenacity": "tenacity", "urllib3": "urllib3", "pynvml": "nvidia-ml-p
 _NOT_VENDORED = ("contrib/emscripten",)
 """Parts of urllib3 for other platforms; they import in a way that cannot be moved."""
 
-_SDK = ("__init__.py", "progress.py", "torchrun.py")
+_SDK = ("__init__.py", "progress.py", "ranks.py", "torchrun.py")
 _PROTOCOL = ("__init__.py", "dlrover.py", "names.py", "protocol.py", "ranges.py", "xids.py")
 """The modules of `crds` that the agent shares with the controller; they need the standard library alone."""
 
