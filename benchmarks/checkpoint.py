@@ -43,7 +43,7 @@ from torch import Tensor, nn
 from agent.memory.slot import Mark, Slot
 from crds.protocol import ENV_CHECKPOINT_FILE
 from dlr.checkpoint import Checkpointer
-from dlr.checkpoint.memory import verified
+from dlr.checkpoint.memory import own_slot
 from dlr.checkpoint.state import restore
 
 LAYERS = 12
@@ -234,9 +234,9 @@ def restored(training: Training, slots: list[Slot]) -> tuple[float, float]:
     slot = newest(slots)
     assert slot.mark is not None
     began = time.perf_counter()
-    source = verified(slot, slot.mark)
     state = {"model": training.model, "optimizer": training.optimizer}
-    restore(state, source.values, source.rng, source.parts, source.fill)
+    with own_slot(slot.path, slot.mark) as source:
+        restore(state, source.values, source.rng, source.parts, source.fill)
     load_seconds = time.perf_counter() - began
     tensors = training.tensors()
     copies = [torch.zeros_like(tensor) for tensor in tensors]

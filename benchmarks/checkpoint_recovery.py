@@ -6,7 +6,8 @@
 A job of two workers on the embedded cluster runs benchmarks/heavy_ddp.py; rank 1 is killed again and again.
 In the same run one copy of the state is measured, into memory that was touched before and into fresh memory,
 and what DLRover's flash checkpoint does to bring a state back: views of its shared memory, and a copy.
-Its launcher is not in it: docs/recovery.md has what it takes without a state. FOLDER is as for
+These are in CPU seconds, which on a quiet machine are seconds, so that whatever else runs is not in them.
+DLRover's launcher is not in it: docs/recovery.md has what it takes without a state. FOLDER is as for
 benchmarks/checkpoint.py.
 """
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import mmap
 import os
 import platform
 import sys
@@ -59,9 +61,9 @@ class Heavy(Dlr):
         return manifest
 
 
-Found = tuple[float, float, float, int]
-"""Of a kill: seconds to the next step of all ranks, of those until the scripts of all run again, and of the
-slowest `load`; and steps redone."""
+Found = tuple[float, float, float, float, int]
+"""Of a kill: seconds to the next step of all ranks, of those until the scripts of all run again, of the
+slowest `load`, and CPU seconds of the one that took most of them; and steps redone."""
 
 
 def strike(contender: Heavy, kills: int, deadline_seconds: float) -> list[Found]:
@@ -86,9 +88,13 @@ def strike(contender: Heavy, kills: int, deadline_seconds: float) -> list[Found]
                 resumed = int(loads[0][1])
                 last = last_step(events, world)
                 began = max(start.began for start in timeline.starts(after[0])) - struck_at
-                load = max(float(line[2]) for line in loads)
-                found.append((after[1] - struck_at, began, load, last - resumed))
-                print("{:.2f} s, scripts after {:.2f}, load {:.2f}; {} steps redone".format(*found[-1]))
+                load, cpu = (max(float(line[column]) for line in loads) for column in (2, 3))
+                found.append((after[1] - struck_at, began, load, cpu, last - resumed))
+                print(
+                    "{:.2f} s, scripts after {:.2f}, load {:.2f} (CPU {:.2f}); {} steps redone".format(
+                        *found[-1]
+                    )
+                )
         finally:
             contender.stop()
     return found
@@ -106,23 +112,28 @@ def last_step(events: Path, world: int) -> int:
 
 
 def copies(gigabytes: float) -> tuple[float, float]:
-    """Seconds of one copy of such a state: into memory that was touched, and into fresh memory."""
+    """CPU seconds of one copy of such a state: into memory that was touched, and into fresh memory."""
     source = [torch.ones(int(gigabytes * 1e9 / 4 / TENSORS)) for _ in range(TENSORS)]
     target = [torch.ones_like(tensor) for tensor in source]
     touched = min(timed_copy(source, target) for _ in range(5))
-    fresh = min(timed_copy(source, [torch.empty_like(tensor) for tensor in source]) for _ in range(3))
+    fresh = min(timed_copy(source, [fresh_like(tensor) for tensor in source]) for _ in range(3))
     return touched, fresh
 
 
+def fresh_like(tensor: torch.Tensor) -> torch.Tensor:
+    """In memory that nobody has touched; what malloc gives may have been used before."""
+    return torch.frombuffer(mmap.mmap(-1, tensor.nbytes), dtype=tensor.dtype).view(tensor.shape)
+
+
 def timed_copy(source: list[torch.Tensor], target: list[torch.Tensor]) -> float:
-    began = time.perf_counter()
+    began = time.process_time()
     for into, tensor in zip(target, source, strict=True):
         into.copy_(tensor)
-    return time.perf_counter() - began
+    return time.process_time() - began
 
 
 def dlrover_copy(gigabytes: float, installed: str) -> float:
-    """Seconds of its copy back from shared memory, into fresh memory."""
+    """CPU seconds of its copy back from shared memory, into fresh memory."""
     sys.path.append(installed)
     shm = importlib.import_module("dlrover.python.elastic_agent.torch.ckpt_saver")
     handler = shm.SharedMemoryHandler(0, host=True)
@@ -131,18 +142,17 @@ def dlrover_copy(gigabytes: float, installed: str) -> float:
     handler.save_state_dict({"state": state, shm.DLROVER_CKPT_CONFIG_KEY: config})
     found = []
     for _ in range(3):
-        began = time.perf_counter()
+        began = time.process_time()
         views = handler.load_state_dict()["state"]
-        fresh = [torch.empty_like(tensor) for tensor in views.values()]
-        timed_copy(list(views.values()), fresh)
-        found.append(time.perf_counter() - began)
+        timed_copy(list(views.values()), [fresh_like(tensor) for tensor in views.values()])
+        found.append(time.process_time() - began)
     handler.unlink()
     return min(found)
 
 
 def table(gigabytes: float, found: list[Found], copy: tuple[float, float], theirs: float | None) -> str:
-    seconds, begins, loads, redone = zip(*found, strict=True)
-    bar = FIXED_SECONDS + 2 * copy[0]
+    seconds, begins, loads, load_cpus, redone = zip(*found, strict=True)
+    bar, bar_fresh = (FIXED_SECONDS + 2 * each for each in copy)
     rows = [
         f"{date.today()}, {platform.machine()}, {os.cpu_count()} cores for ranks, agents and the cluster, "
         f"torch {torch.__version__}, a load of {os.getloadavg()[0]:.0f}; {gigabytes:g} GB a rank, saved each "
@@ -153,10 +163,12 @@ def table(gigabytes: float, found: list[Found], copy: tuple[float, float], their
         row("kill to the next step of both ranks", seconds),
         row("of it until both scripts run again", begins),
         row("of it `load`, verified, the slower rank's", loads),
+        row("CPU seconds of this `load`", load_cpus),
         row("steps redone", redone),
         "",
-        f"One copy of the state: {copy[0]:.2f} into memory that was touched, {copy[1]:.2f} into fresh, "
-        f"which a new process has. {FIXED_SECONDS} s and two copies would be {bar:.2f}.",
+        f"One copy of the state, CPU seconds: {copy[0]:.2f} into memory that was touched, {copy[1]:.2f} into "
+        f"fresh, which a new process has. {FIXED_SECONDS} s and two copies would be {bar:.2f}, or "
+        f"{bar_fresh:.2f}.",
     ]
     if theirs is not None:
         rows[-1] += f" DLRover's copy back, which verifies nothing: {theirs:.2f}, beside its restart."

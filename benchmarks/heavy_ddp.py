@@ -1,6 +1,6 @@
 """The training that benchmarks/checkpoint_recovery.py kills: much state, little to compute, a save each step.
 
-It writes what benchmarks/tiny_ddp.py writes, and `<world> <resumed step> <seconds of load>` to
+It writes what benchmarks/tiny_ddp.py writes, and `<world> <resumed step> <seconds of load> <CPU seconds>` to
 `$EVENTS_DIR/load-<rank>`. Its parameters are memory that nobody has touched before `load` fills them, as in a
 model that is built without initialisation. The first number of each is the step, so that a torn or an older
 state is found.
@@ -38,9 +38,10 @@ def main() -> None:
     optimizer = torch.optim.SGD([*small.parameters(), *large.parameters()], lr=0.01)
     state = {"large": large, "small": small, "optimizer": optimizer}
     checkpointer = Checkpointer(events / "storage", state, every=1, persist_every=None)
-    began = time.monotonic()
+    began, cpu_before = time.monotonic(), time.process_time()
     resumed = checkpointer.load()
-    note(events / f"load-{rank}", world.item(), resumed, time.monotonic() - began)
+    seconds, cpu_seconds = time.monotonic() - began, time.process_time() - cpu_before
+    note(events / f"load-{rank}", world.item(), resumed, seconds, cpu_seconds)
     with torch.no_grad():
         if resumed == 0:
             for tensor in large:

@@ -70,7 +70,7 @@ def resume_file(agreed: Agreed, slot: Slot | None, pool: Pool) -> ResumeFile:
 def _shards(checkpoint: Checkpoint, shards: Mapping[str, frozenset[int]], pool: Pool) -> dict[str, str]:
     """Where each rank's slot is: here, if it is."""
     found = {str(rank): f"tcp://{address}" for address, ranks in shards.items() for rank in ranks}
-    for slot, mark in pool.held():
+    for slot, mark in pool.whole():
         if Checkpoint.of(mark) == checkpoint:
             found[str(mark.rank)] = slot.path
     return found

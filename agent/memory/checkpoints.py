@@ -205,11 +205,10 @@ class CheckpointMemory:
             self._replication.follow(None)
             self._own = []
             self._handover.end()
-            self._pool.sum_up()
             held: dict[Checkpoint, frozenset[int]] = {}
             tried, tries = self._tries
             leads_nowhere = tries >= MAX_TRIES and not self._planned
-            for _, mark in self._pool.held():
+            for _, mark in self._pool.whole():
                 checkpoint = Checkpoint.of(mark)
                 if not (leads_nowhere and checkpoint == tried):
                     held[checkpoint] = held.get(checkpoint, frozenset()) | {mark.rank}
@@ -230,7 +229,7 @@ class CheckpointMemory:
             self._check_meeting(round_)
             if abandoned.is_set():
                 raise OutdatedMeetingError
-            if self._pool.find(checkpoint, rank) is not None:
+            if self._pool.find(mark) is not None:
                 return
             target, agreed = self._incoming.take_oldest(checkpoint), self._agreed
         try:
@@ -295,7 +294,7 @@ class CheckpointMemory:
             agreed, checkpoint = self._agreed, self._agreed.checkpoint
             reshard = bool(agreed.shards)
             resumed = [
-                self._pool.find(checkpoint, rank) if checkpoint is not None and not reshard else None
+                self._pool.find(checkpoint.part(rank)) if checkpoint is not None and not reshard else None
                 for rank in ranks
             ]
             usable = [slot for slot in self._pool.slots if slot not in self._incoming.slots]
@@ -354,7 +353,7 @@ class CheckpointMemory:
         if checkpoint is None or to is None:
             return
         mine = agreed.shards.get(self.address, frozenset()) if agreed.shards else ranks
-        slots = {rank: slot for rank in mine if (slot := self._pool.find(checkpoint, rank)) is not None}
+        slots = {rank: slot for rank in mine if (slot := self._pool.find(checkpoint.part(rank))) is not None}
         self._persisting.begin(agreed.round, checkpoint, slots, to)
 
     def _check_meeting(self, round_: int) -> None:

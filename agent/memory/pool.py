@@ -7,26 +7,22 @@ The files are in memory alone (memfd_create(2)), and end with the agent and its 
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import mmap
 import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 
+from agent.memory.mapping import HUGE_PAGE_BYTES, populate
 from agent.memory.resume import Checkpoint
 from agent.memory.slot import Commit, DamagedError, Mark, Slot
 from crds.protocol import OWN_SLOTS
 
 logger = logging.getLogger(__name__)
 
-TOUCH_BYTES = 4 << 20
+TOUCH_BYTES = HUGE_PAGE_BYTES or 4 << 20
 """So much is touched at once."""
 TOUCH_NICENESS = 15
-
-_MADV_POPULATE_WRITE = 23
-"""madvise(2), since Linux 5.14."""
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Pool:
@@ -44,6 +40,7 @@ class Pool:
         size = total_bytes // count // mmap.PAGESIZE * mmap.PAGESIZE
         self.slots = [Slot.create("dlr-slot", size) for _ in range(count)]
         self._stop_event = threading.Event()
+        self._summing = threading.Lock()
 
     def touch(self) -> None:
         """Begin to have the kernel give all pages, in the background: the first touch is what costs."""
@@ -57,40 +54,46 @@ class Pool:
 
     def held(self) -> Iterator[tuple[Slot, Mark]]:
         """Each slot that holds a checkpoint with its sums."""
-        for slot in self.slots:
-            mark = slot.mark
-            if mark is not None and slot.commit_word is Commit.SUMMED:
-                yield slot, mark
+        return ((slot, mark) for slot, mark in self.whole() if slot.commit_word is Commit.SUMMED)
 
-    def find(self, checkpoint: Checkpoint, rank: int) -> Slot | None:
-        """The slot that holds this rank's part of that checkpoint."""
-        wanted = checkpoint.part(rank)
-        return next((slot for slot, mark in self.held() if mark == wanted), None)
+    def whole(self) -> Iterator[tuple[Slot, Mark]]:
+        """Each slot that holds a checkpoint; who reads one without sums adds them (`Slot.sum_up`)."""
+        return ((slot, mark) for slot in self.slots if (mark := slot.mark) is not None)
+
+    def find(self, wanted: Mark) -> Slot | None:
+        """The slot that holds that part of a checkpoint."""
+        return next((slot for slot, mark in self.whole() if mark == wanted), None)
+
+    def summed(self, wanted: Mark) -> Slot | None:
+        """As `find`, for who reads it elsewhere: it has its sums, and its header can be read."""
+        if (slot := self.find(wanted)) is None:
+            return None
+        with self._summing:  # once, and not for each who asks
+            try:
+                slot.sum_up()
+                slot.header()
+                return slot
+            except DamagedError as error:
+                self._drop(slot, wanted, error)
+                return None
 
     def is_damaged(self, wanted: Mark) -> bool:
         """Compare the slot of that mark with its sums. One that differs is used by nobody any more."""
-        for slot, mark in self.held():
-            if mark != wanted:
-                continue
-            try:
-                slot.verify()
-            except DamagedError as error:
-                if slot.mark == mark:  # else it was written into meanwhile
-                    logger.warning(
-                        "step %d of rank %d in memory is not used: %s", mark.step, mark.rank, error
-                    )
-                    slot.damaged()
-                    return True
+        if (slot := self.find(wanted)) is None:
+            return False
+        try:
+            slot.verify()
+        except DamagedError as error:
+            return self._drop(slot, wanted, error)
         return False
 
-    def sum_up(self) -> None:
-        """Add the sums where a process was ended before it could. No process may run."""
-        for slot in self.slots:
-            try:
-                slot.sum_up()
-            except DamagedError as error:
-                logger.warning("a checkpoint in memory is not used: %s", error)
-                slot.damaged()
+    @staticmethod
+    def _drop(slot: Slot, mark: Mark, error: DamagedError) -> bool:
+        if slot.mark != mark:  # it was written into meanwhile
+            return False
+        logger.warning("step %d of rank %d in memory is not used: %s", mark.step, mark.rank, error)
+        slot.damaged()
+        return True
 
     def forget_after(self, checkpoint: Checkpoint | None) -> None:
         """Open every slot that is newer than what was agreed upon: it belongs to a history that has ended."""
@@ -104,15 +107,11 @@ class Pool:
     def _touch(self) -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), TOUCH_NICENESS)  # of this thread alone
         for slot in self.slots:
-            memory = slot.bytes(0, slot.size)
-            start_address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
             for start in range(0, slot.size, TOUCH_BYTES):
                 if self._stop_event.is_set():
                     return
-                length = min(TOUCH_BYTES, slot.size - start)
-                address = ctypes.c_void_p(start_address + start)
-                if _libc.madvise(address, ctypes.c_size_t(length), _MADV_POPULATE_WRITE) != 0:
-                    bytes(memory[start : start + length : mmap.PAGESIZE])  # an older kernel
+                with slot.bytes(start, min(start + TOUCH_BYTES, slot.size)) as part:
+                    populate(part)
 
 
 def oldest_first(slots: Iterable[Slot]) -> list[Slot]:

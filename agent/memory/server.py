@@ -16,7 +16,7 @@ from dataclasses import astuple
 from pathlib import Path
 
 from agent.memory.pool import Pool
-from agent.memory.slot import DamagedError, Mark
+from agent.memory.slot import Mark
 from agent.memory.wire import MAX_LINE_BYTES, TIMEOUT_SECONDS, Request, Verb, encode_answer
 
 logger = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ class SlotServer:
     """Serves until `close`.
 
     Args:
-        pool: whose slots are served, those alone that have their sums.
+        pool: whose slots are served.
         host: the address to listen on.
         copies: what is here of another agent's, of a round.
         take_replica: fetches what a peer offers, given the peer's address; tells whether it is here.
@@ -104,20 +104,14 @@ class SlotServer:
             self._send_slot(connection, request)
 
     def _send_slot(self, connection: socket.socket, request: Request) -> None:
-        for slot, mark in self._pool.held():
-            if mark != request.mark:
-                continue
-            try:
-                used = slot.used_bytes()
-            except DamagedError:
-                self._pool.is_damaged(mark)
-                continue
-            start, stop = request.start, used if request.stop is None else request.stop
-            if not 0 <= start < stop <= used:
-                connection.sendall(encode_answer({"error": f"it has {used} bytes"}))
-                return
-            connection.sendall(encode_answer({"bytes": stop - start}))
-            with Path(slot.path).open("rb") as file:  # for sendfile(2)
-                connection.sendfile(file, start, stop - start)
+        if (slot := self._pool.summed(request.mark)) is None:
+            connection.sendall(encode_answer({"error": "it is not here"}))
             return
-        connection.sendall(encode_answer({"error": "it is not here"}))
+        used = slot.used_bytes()
+        start, stop = request.start, used if request.stop is None else request.stop
+        if not 0 <= start < stop <= used:
+            connection.sendall(encode_answer({"error": f"it has {used} bytes"}))
+            return
+        connection.sendall(encode_answer({"bytes": stop - start}))
+        with Path(slot.path).open("rb") as file:  # for sendfile(2)
+            connection.sendfile(file, start, stop - start)

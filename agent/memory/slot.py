@@ -10,9 +10,9 @@ copies its tensors into it, and commits. The agents read it: to say what they ho
 
 A slot is opened (its commit word is set to OPEN) before anything in it changes, and committed when all of it
 is there, in a single store of eight bytes. So whenever a writer is killed, the slot is either whole or says
-that it is not; every rank has three, and never writes into its newest. The sums follow the
-commit, since reading all once more takes as long again as the copy; who finds a slot WHOLE but not SUMMED
-adds them.
+that it is not; every rank has three, and never writes into its newest. The sums follow the commit, since
+reading all once more takes half as long again as the copy. Where the writer was ended before it had added
+them, the slot is WHOLE but not SUMMED, and who reads it adds them.
 
 Nobody who reads a slot can keep its rank from writing into it, since all ranks have to save the same steps. A
 reader compares the sums, or looks at the mark again when it has read. A saver, which reads for long, holds
@@ -28,7 +28,7 @@ import json
 import mmap
 import os
 import struct
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -36,11 +36,15 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from agent.memory.mapping import map_shared
+
 MAGIC = 0x31_54_4F_4C_53_52_4C_44
 """`DLRSLOT1`, in little-endian order."""
 CONTROL_BYTES = 4096
 ALIGNMENT = 64
 _WORD_BYTES = 8
+_PIECE_WORDS = (256 << 10) // _WORD_BYTES
+"""Of what is copied out of a slot, so much is summed up at once: it fits into any processor's cache."""
 
 
 class Commit(IntEnum):
@@ -178,15 +182,15 @@ class Slot:
     """A slot, mapped.
 
     Args:
-        memory: all of it, writable.
+        memory: all of it, writable bytes.
         descriptor: of its file, to lock it; `close` closes it.
     """
 
-    def __init__(self, memory: mmap.mmap, descriptor: int = -1) -> None:
+    def __init__(self, memory: memoryview | mmap.mmap, descriptor: int = -1) -> None:
         self.size = len(memory)
-        self._memory = memory
+        self._memory = memoryview(memory)
         self._descriptor = descriptor
-        self._words = memoryview(memory)[:CONTROL_BYTES].cast("q")
+        self._words = self._memory[:CONTROL_BYTES].cast("q")
 
     @classmethod
     def create(cls, name: str, size: int) -> Slot:
@@ -202,7 +206,7 @@ class Slot:
         """Map the slot in that file, such as /proc/1/fd/12.
 
         Raises:
-            OSError, ValueError: there is none.
+            OSError: there is none.
         """
         return cls._map(os.open(path, os.O_RDWR | os.O_CLOEXEC))
 
@@ -210,9 +214,11 @@ class Slot:
     def _map(cls, descriptor: int, size: int | None = None) -> Slot:
         """Map a file, which is closed where that fails; with a size, it is given that first."""
         try:
-            if size is not None:
+            if size is None:
+                size = os.fstat(descriptor).st_size
+            else:
                 os.ftruncate(descriptor, size)
-            return cls(mmap.mmap(descriptor, 0), descriptor)
+            return cls(map_shared(descriptor, size), descriptor)
         except BaseException:
             os.close(descriptor)
             raise
@@ -265,15 +271,24 @@ class Slot:
         words[_Word.MAGIC] = MAGIC
         words[_Word.COMMIT] = Commit.WHOLE
 
-    def sum_up(self) -> None:
+    def sum_up(self, known: Mapping[str, int] | None = None) -> None:
         """Write down the sums of what is in it, if it is whole and has none yet.
+
+        Args:
+            known: sums of tensors, by name, that need not be added again.
 
         Raises:
             DamagedError: the header cannot be read.
         """
-        if self.commit_word is Commit.WHOLE:
-            header = self.header()
-            self._store_sums(header, self._sums(header))
+        if (mark := self.mark) is None or self.commit_word is not Commit.WHOLE:
+            return
+        header, known = self.header(), known or {}
+        sums = [
+            known[entry.name] if entry.name in known else self._sum(entry.offset, entry.nbytes)
+            for entry in header.entries
+        ]
+        self._store_sums(header, [*sums, self._sum_of_header(header)])
+        if self.mark == mark:  # else it was opened meanwhile
             self._words[_Word.COMMIT] = Commit.SUMMED
 
     def seal(self) -> None:
@@ -317,7 +332,7 @@ class Slot:
         """
         start, length = self._words[_Word.HEADER_OFFSET], self._words[_Word.HEADER_BYTES]
         try:
-            header = Header.decode(self._memory[start : start + length])
+            header = Header.decode(bytes(self._memory[start : start + length]))
         except (ValueError, TypeError, RecursionError) as error:
             raise DamagedError(f"the header cannot be read: {error}") from error
         if header.end != start or header.slot_bytes > self.size:
@@ -343,10 +358,34 @@ class Slot:
 
     def data(self, entry: Entry) -> bytes:
         """A copy of the bytes of one tensor."""
-        return self._memory[entry.offset : entry.offset + entry.nbytes]
+        return bytes(self._memory[entry.offset : entry.offset + entry.nbytes])
+
+    def copy(self, entry: Entry, target: Tensor) -> int:
+        """Copy a tensor out of it, and return the sum of what has arrived.
+
+        Where the target's memory is as that of the slot, it is read while it is in the processor's cache.
+
+        Args:
+            target: of the tensor's shape, anywhere.
+
+        Raises:
+            DamagedError: the entry does not describe a tensor.
+        """
+        source = self.tensor(entry)
+        alike = target.is_cpu and target.is_contiguous() and target.dtype == source.dtype
+        if not alike or entry.nbytes % _WORD_BYTES or target.data_ptr() % _WORD_BYTES:
+            target.copy_(source)
+            return self._sum(entry.offset, entry.nbytes)
+        into, words = (tensor.reshape(-1).view(torch.uint8).view(torch.int64) for tensor in (target, source))
+        total = 0
+        for start in range(0, len(words), _PIECE_WORDS):
+            piece = into[start : start + _PIECE_WORDS]
+            piece.copy_(words[start : start + _PIECE_WORDS])
+            total += int(piece.sum())
+        return _wrapped(total)
 
     def verify(self, only: Collection[Entry] | None = None) -> Header:
-        """Compare what is in it with its sums, which it has.
+        """Compare what is in it with its sums; where it has none yet, add them.
 
         Args:
             only: these tensors and the header; None for all.
@@ -354,13 +393,24 @@ class Slot:
         Raises:
             DamagedError: it names the first tensor that differs.
         """
+        self.sum_up()
+        header = self.header()
+        chosen = header.entries if only is None else only
+        self.compare({entry.name: self._sum(entry.offset, entry.nbytes) for entry in chosen})
+        return header
+
+    def compare(self, found: Mapping[str, int]) -> None:
+        """Compare sums of tensors, by name, and that of the header with those that were written down.
+
+        Raises:
+            DamagedError: it names the first tensor that differs.
+        """
         header = self.header()
         written = self.sums(header)
         for entry, expected in zip(header.entries, written, strict=False):
-            if only is None or entry in only:
-                self._compare(entry.name, self._sum(entry.offset, entry.nbytes), expected)
+            if entry.name in found:
+                self._compare(entry.name, found[entry.name], expected)
         self._compare("its header", self._sum_of_header(header), written[-1])
-        return header
 
     @staticmethod
     def _compare(what: str, sum_: int, expected: int) -> None:
@@ -395,16 +445,12 @@ class Slot:
 
     def bytes(self, start: int, stop: int) -> memoryview:
         """A view of a range of it, without a copy."""
-        return memoryview(self._memory)[start:stop]
+        return self._memory[start:stop]
 
     def sums(self, header: Header) -> Sequence[int]:
         """Those that were written down: of each tensor, and of the header with the control words."""
         start = self._sums_at(header)
-        return memoryview(self._memory)[start : start + _WORD_BYTES * (len(header.entries) + 1)].cast("q")
-
-    def _sums(self, header: Header) -> Sequence[int]:
-        tensors = [self._sum(entry.offset, entry.nbytes) for entry in header.entries]
-        return [*tensors, self._sum_of_header(header)]
+        return self._memory[start : start + _WORD_BYTES * (len(header.entries) + 1)].cast("q")
 
     def _sum_of_header(self, header: Header) -> int:
         words = self._words[_Word.STEP :].tolist()[: len(_Word) - _Word.STEP]
@@ -417,7 +463,7 @@ class Slot:
         if whole:
             words = torch.frombuffer(self._memory, dtype=torch.int64, count=whole, offset=offset)
             total = int(words.sum())
-        rest = self._memory[offset + whole * _WORD_BYTES : offset + nbytes].ljust(_WORD_BYTES, b"\0")
+        rest = bytes(self._memory[offset + whole * _WORD_BYTES : offset + nbytes]).ljust(_WORD_BYTES, b"\0")
         return _wrapped(total + struct.unpack("q", rest)[0])
 
     def _sums_at(self, header: Header) -> int:

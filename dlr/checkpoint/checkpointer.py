@@ -32,7 +32,7 @@ from crds.protocol import CheckpointTrouble, Tier
 from dlr.checkpoint import leaving, storage
 from dlr.checkpoint.choosing import choose
 from dlr.checkpoint.interval import Pace, find_board
-from dlr.checkpoint.memory import Source, Writer, needed_bytes, verified
+from dlr.checkpoint.memory import Source, Writer, needed_bytes, own_slot
 from dlr.checkpoint.modules import MismatchError
 from dlr.checkpoint.persistence import Persistence
 from dlr.checkpoint.state import Captured, capture, restore
@@ -125,12 +125,19 @@ class Checkpointer:
             its step; 0 if there is none, and then nothing has changed.
 
         Raises:
-            DamagedCheckpointError: what memory has is damaged.
+            DamagedCheckpointError: what memory has is damaged; the state is undefined then.
             StorageError: storage has another job's checkpoints, or damaged ones alone, or cannot be read.
             MismatchError: the checkpoint is of another model or optimizer.
         """
         self.wait()
         self._loaded = True
+        try:
+            return self._load()
+        finally:
+            if self._memory is not None:
+                self._memory.prepare()
+
+    def _load(self) -> int:
         resume, manifest = self._here.resume, self._find()
         self._found = False  # whoever loads again wants what is there then
         if manifest is None:
@@ -328,7 +335,8 @@ class Checkpointer:
         try:
             if resume.slot is not None:
                 mark = Mark(resume.round, resume.step, here.rank, here.world_size)
-                self._restore(verified(Slot.open(resume.slot), mark), f"step {resume.step} in memory")
+                with own_slot(resume.slot, mark) as source:
+                    self._restore(source, f"step {resume.step} in memory")
             else:
                 from dlr.checkpoint.reading import in_slots  # takes a second to import
 

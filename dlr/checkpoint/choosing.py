@@ -6,13 +6,11 @@ import errno
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import torch.distributed as dist
 
 from dlr.checkpoint import storage
 from dlr.checkpoint.storage import Manifest, StorageError
 from dlr.checkpoint.surroundings import Surroundings, logger
+from dlr.ranks import are_connected, from_all, from_rank_0
 
 OUTAGE_SECONDS = 60.0
 """So long `load` waits for storage that is away: then the process fails, which spends a restart."""
@@ -43,7 +41,7 @@ def choose(path: Path, here: Surroundings, beyond: int = 0) -> Manifest | None:
     """Agree on the newest checkpoint whose files are what was written. All ranks call it.
 
     Each rank reads its share of the files, so that together they read each once. These are collectives of
-    objects: with NCCL alone they need `torch.cuda.set_device` before.
+    objects (`dlr.ranks`).
 
     Args:
         beyond: the step that memory has; 0 if it has none. What storage has up to it is left alone, and
@@ -55,11 +53,12 @@ def choose(path: Path, here: Surroundings, beyond: int = 0) -> Manifest | None:
     Raises:
         StorageError: the path cannot be read, is another job's, or has nothing but damaged checkpoints.
     """
-    grouped = dist.is_available() and dist.is_initialized()
+    grouped = are_connected()
     if beyond and not grouped and here.world_size > 1:
         return None  # ranks that cannot agree might see different ones
     found_here = _list_patiently(path, here.job, beyond) if not grouped or here.rank == 0 else None
-    listing = _from_rank_0(found_here, grouped)
+    listing = from_rank_0(found_here)
+    assert listing is not None  # rank 0 has one
     refusal = listing.refusal or (None if beyond else listing.unreadable)
     if refusal is not None:
         raise StorageError(refusal)
@@ -71,7 +70,7 @@ def choose(path: Path, here: Surroundings, beyond: int = 0) -> Manifest | None:
             storage.verify(storage.folder_of(path, manifest.step), mine)
         except StorageError as error:
             found = f"step-{manifest.step}: {error}"
-        reasons = [reason for reason in _of_all_ranks(found, grouped) if reason is not None]
+        reasons = [reason for reason in from_all(found) if reason is not None]
         if not reasons:
             for reason in damaged:
                 logger.warning("a checkpoint in %s is damaged, and an older one is used: %s", path, reason)
@@ -114,19 +113,3 @@ def list_path(path: Path, job: str, beyond: int) -> Listing:
             return Listing(refusal=storage.other_job(path, manifest.job, job))
         manifests.append(manifest)
     return Listing(tuple(manifests), tuple(damaged))
-
-
-def _from_rank_0(listing: Listing | None, grouped: bool) -> Listing:
-    box = [listing]
-    if grouped:
-        dist.broadcast_object_list(box, src=0)
-    assert box[0] is not None
-    return box[0]
-
-
-def _of_all_ranks(found: str | None, grouped: bool) -> list[str | None]:
-    if not grouped:
-        return [found]
-    all_found: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(all_found, found)
-    return all_found

@@ -12,8 +12,9 @@ tensor is copied at once from then on. torch does not count what is changed by w
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -141,12 +142,11 @@ class Writer:
         """What has changed before `wait`, though it seemed to be settled."""
         self._reserved: set[Slot] = set()
         """Not to be written into, since they are to be read."""
-        self._background.submit(self._map_pages)
 
-    def _map_pages(self) -> None:
-        """Before the first save, which would take several times as long to do it."""
+    def prepare(self) -> None:
+        """Have the slots mapped, in the background: the first saves would take much longer to do it."""
         for slot in self._slots:
-            slot.map_pages()
+            self._background.submit(slot.map_pages)
 
     def save(self, mark: Mark, captured: Captured, then: Then | None = None) -> None:
         """Begin to copy a state into a slot. What is settled in it stays as it is until `wait`.
@@ -309,41 +309,55 @@ class OwnSlot:
     """What this rank wrote itself.
 
     Args:
-        slot: it was verified.
+        slot: its tensors are verified as they are copied, and all else before.
 
     Raises:
-        DamagedError: it cannot be read.
+        DamagedError: it is not what was written.
     """
 
     def __init__(self, slot: Slot) -> None:
         self._slot = slot
         self._entries = {entry.name: entry for entry in slot.header().entries}
-        self.values = slot.data(self._entries.pop(VALUES))
-        self.rng: bytes | None = slot.data(self._entries.pop(RNG))
+        values, rng = (self._entries.pop(name) for name in (VALUES, RNG))
+        if slot.commit_word is Commit.SUMMED:  # else its writer was ended before it had added the sums
+            slot.verify((values, rng))
+        self.values = slot.data(values)
+        self.rng: bytes | None = slot.data(rng)
         self.parts = [
             Part(entry.name, entry.dtype, entry.shape, entry.nbytes, entry.global_shape, entry.global_offset)
             for entry in self._entries.values()
         ]
 
     def fill(self, targets: dict[str, Tensor]) -> None:
-        for name, target in targets.items():
-            local_tensor(target).copy_(self._slot.tensor(self._entries[name]))
+        """As `Source` says. It is damaged where a sum differs: then what was filled is not to be used.
+
+        Raises:
+            DamagedError: a sum differs.
+        """
+        arrived = {
+            name: self._slot.copy(self._entries[name], local_tensor(target))
+            for name, target in targets.items()
+        }
+        self._slot.sum_up(arrived)
+        self._slot.compare(arrived)
 
 
-def verified(slot: Slot, mark: Mark) -> OwnSlot:
-    """Read a slot that is whole, and holds what it is to hold.
+@contextmanager
+def own_slot(path: str, mark: Mark) -> Iterator[OwnSlot]:
+    """Read a slot that holds what it is to hold. If it turns out to be damaged, it says so from then on.
 
     Raises:
-        DamagedError: it is not; where its sums say so, the slot says so from now on.
+        OSError: it cannot be opened.
+        DamagedError: it holds something else, or is not what was written.
     """
-    if slot.mark != mark:
-        raise DamagedError(f"the slot holds {slot.mark}, not {mark}")
+    slot = Slot.open(path)
     try:
-        if slot.commit_word is Commit.WHOLE:  # its writer was killed before it had added the sums
-            slot.sum_up()
-        else:
-            slot.verify()
-        return OwnSlot(slot)
-    except DamagedError:
-        slot.damaged()
-        raise
+        if slot.mark != mark:
+            raise DamagedError(f"the slot holds {slot.mark}, not {mark}")
+        try:
+            yield OwnSlot(slot)
+        except DamagedError:
+            slot.damaged()
+            raise
+    finally:
+        slot.close()

@@ -22,7 +22,6 @@ from torch.futures import Future
 
 from agent.memory.slot import (
     CONTROL_BYTES,
-    Commit,
     DamagedError,
     Entry,
     Header,
@@ -106,8 +105,6 @@ class Shard:
         self._verified: set[str] = set()
         if self.slot.mark != mark:
             raise DamagedError(f"{where} holds {self.slot.mark}, not {mark}")
-        if self.slot.commit_word is Commit.WHOLE:
-            self.slot.sum_up()
         header = self._verify(only=())
         self._entries = {entry.name: entry for entry in header.entries}
         self.pieces = pieces_of(self.slot, header, mark.rank)

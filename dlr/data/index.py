@@ -11,6 +11,8 @@ from typing import Any
 
 import torch.distributed as dist
 
+from dlr.ranks import are_connected, from_all, from_rank_0
+
 Read = Callable[[str, int], Iterable[Any]]
 """The samples of a file, from the one with this number on."""
 
@@ -26,11 +28,11 @@ def sizes_of(files: Sequence[str], read: Read, index: Path | None) -> list[int]:
         ValueError: one of the files is no file that can be read again.
     """
     bytes_of = {file: _bytes_of(file) for file in files}
-    rank, ranks = (dist.get_rank(), dist.get_world_size()) if _is_distributed() else (0, 1)
-    known: dict[str, list[int | None]] = _from_rank_0(_known(index) if rank == 0 else {})
+    rank, ranks = (dist.get_rank(), dist.get_world_size()) if are_connected() else (0, 1)
+    known: dict[str, list[int | None]] = from_rank_0(_known(index) if rank == 0 else {})
     missing = [file for file in bytes_of if known.get(file, [None])[1:] != [bytes_of[file]]]
     counted = {file: [sum(1 for _ in read(file, 0)), bytes_of[file]] for file in missing[rank::ranks]}
-    for part in _from_all(counted):
+    for part in from_all(counted):
         known.update(part)
     if missing and index is not None and rank == 0:
         _write(index, known)
@@ -66,23 +68,3 @@ def _write(index: Path, known: dict[str, list[int | None]]) -> None:
     draft = index.with_name(f".{index.name}.{os.getpid()}")
     draft.write_text(json.dumps(known))
     draft.replace(index)
-
-
-def _is_distributed() -> bool:
-    return dist.is_available() and dist.is_initialized()
-
-
-def _from_rank_0(value: Any) -> Any:
-    if not _is_distributed():
-        return value
-    box = [value]
-    dist.broadcast_object_list(box, src=0)
-    return box[0]
-
-
-def _from_all(value: Any) -> list[Any]:
-    if not _is_distributed():
-        return [value]
-    values: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(values, value)
-    return values

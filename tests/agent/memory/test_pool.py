@@ -43,7 +43,7 @@ def pool() -> Pool:
 def test_slots_are_opened_by_path_and_end_with_the_pool(pool: Pool) -> None:
     write(Slot.open(pool.slots[1].path), mark(7))
     assert [(slot, found) for slot, found in pool.held()] == [(pool.slots[1], mark(7))]
-    assert pool.find(Checkpoint(1, 7, 4), 0) is pool.slots[1]
+    assert pool.find(mark(7)) is pool.slots[1]
     path = pool.slots[1].path
     pool.close()
     assert not os.path.exists(path)  # noqa: PTH110
@@ -60,17 +60,19 @@ def test_pages_are_touched_beforehand_and_what_is_written_meanwhile_stays(pool: 
     assert pool.slots[0].mark == mark(3)
 
 
-def test_sums_are_added_where_a_process_was_killed_before(pool: Pool) -> None:
+def test_sums_are_added_for_others_where_a_process_was_killed_before(pool: Pool) -> None:
     pool.slots[0].commit(mark(5), HEADER)
     assert not list(pool.held())
-    pool.sum_up()
+    assert [found for _, found in pool.whole()] == [mark(5)]
+    assert pool.summed(mark(6)) is None
+    assert pool.summed(mark(5)) is pool.slots[0]
     assert [found for _, found in pool.held()] == [mark(5)]
 
 
 def test_a_whole_slot_without_a_header_is_damaged(pool: Pool) -> None:
     pool.slots[0].commit(mark(5), HEADER)
     pool.slots[0].bytes(HEADER.end, HEADER.end + 8)[:] = bytes(8)
-    pool.sum_up()
+    assert pool.summed(mark(5)) is None
     assert pool.slots[0].commit_word is Commit.DAMAGED
 
 
