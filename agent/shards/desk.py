@@ -312,6 +312,8 @@ class Desk(threading.Thread):
         ]
         for each in self._sets.values():
             known = self._job.get(each.holding.definition.name)
-            if known is not None and known.definition.epoch < each.holding.definition.epoch:
+            if known is None or known.is_over:
+                continue  # the next epoch begins as soon as the job has heard of it: no answer is due
+            if known.definition.epoch < each.holding.definition.epoch:
                 due += [p.asked_at + SKIPPED_EPOCH_SECONDS + 0.01 for p in each.processes if p.asks_for]
         return max(min(due) - self._monotonic(), 0.0) if due else None

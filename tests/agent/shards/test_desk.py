@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -11,8 +12,10 @@ import pytest
 
 from agent.shards import desk as desk_module
 from agent.shards.desk import Desk
+from agent.shards.holding import Definition, Holding
 from crds.elasticjob import ShardSetStatus
 from crds.elasticworker import ShardsReport
+from crds.leases import Lease
 from crds.protocol import ENV_SHARDS_SOCKET, MAX_SHARD_SETS
 from dlr.shards import ShardsError, pull
 from reconcilers.shards.lease import Crew, lease
@@ -224,3 +227,32 @@ def test_an_agent_that_is_gone(alone: Job) -> None:
     alone.remove(0)
     with pytest.raises(ShardsError, match="the agent of this Pod does not answer"):
         next(pulling)
+
+
+def test_parts_done_while_nobody_answers_cost_no_report_each() -> None:
+    """As when the controller is away: 1,000 agents would write to the API server as fast as it answers."""
+    holding = Holding(Definition("train", 0, 2_000, "", 3, 0))
+    holding.follow(Lease(0, 1, 1, ((0, 800),)))
+    news = {holding.must_tell}
+    while (part := holding.take(1)) is not None:
+        holding.finish(part)
+        news.add(holding.must_tell)
+    assert len(news) == 3, "that it works, that it wants more, and that it has nothing left"
+
+
+def test_a_desk_whose_next_epoch_nobody_begins_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looked again and again without a pause, once that had taken longer than a refusal may."""
+    monkeypatch.setattr(desk_module, "SKIPPED_EPOCH_SECONDS", 0.01)
+    over = {"name": "train", "size": 10, "digest": "0:1", "retries": 3, "leased": 0, "waiting": 0}
+    desk = Desk(0, 1, monotonic=lambda: 100.0)
+    wanted = Definition("train", 1, 10, "0:1", 3, 0)
+    asking = desk_module._Process(socket.socket(), definition=wanted, asks_for=1, asked_at=1.0)
+    try:
+        desk._follow([over])
+        desk._sets["train", 1] = desk_module._Set(Holding(wanted), [asking])
+        desk._answer_all()
+        assert asking.asks_for, "it still waits"
+        assert desk._seconds_to_wait() is None
+    finally:
+        asking.connection.close()
+        desk.stop()
