@@ -130,6 +130,14 @@ class Desk(threading.Thread):
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def run(self) -> None:
+        try:
+            self._serve()
+        finally:  # whatever ended it: who pulls is not left to wait for ever
+            self._server.close()
+            for each in [p for s in self._sets.values() for p in s.processes]:
+                each.connection.close()
+
+    def _serve(self) -> None:
         said: Sequence[Mapping[str, Any]] = ()
         while not self._stopped:
             events = self._selector.select(self._seconds_to_wait())
@@ -144,8 +152,6 @@ class Desk(threading.Thread):
                 news = self._news()
             for at_once in news:
                 self._tell(at_once)
-        for each in [p for s in self._sets.values() for p in s.processes]:
-            each.connection.close()
 
     # What comes in.
 
@@ -175,7 +181,7 @@ class Desk(threading.Thread):
                 raise ValueError("a line is too long")
             for line in lines:
                 self._hear(process, json.loads(line))
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             logger.warning("a process that pulls shards says what makes no sense: %r", error)
             got = b""
         if not got:

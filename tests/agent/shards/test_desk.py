@@ -256,3 +256,24 @@ def test_a_desk_whose_next_epoch_nobody_begins_waits(monkeypatch: pytest.MonkeyP
     finally:
         asking.connection.close()
         desk.stop()
+
+
+def test_a_process_that_says_what_makes_no_sense_is_left_and_the_others_go_on(alone: Job) -> None:
+    confused, other = pull("train", 20), pull("train", 20)
+    next(confused), next(other)
+    confused._source._socket.sendall(b"[]\n")  # type: ignore[union-attr]
+    with pytest.raises(ShardsError, match="the agent of this Pod does not answer"):
+        for _ in range(20):
+            next(confused)
+    assert next(other)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_desk_that_ends_by_a_fault_of_its_own_leaves_nobody_waiting(
+    alone: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pulling = pull("train", 20)
+    next(pulling)
+    monkeypatch.setattr(alone.desks[0], "_answer_all", lambda: 1 / 0)
+    with pytest.raises(ShardsError, match="the agent of this Pod does not answer"):
+        next(pulling)
