@@ -26,6 +26,7 @@ from typing import Any
 
 from agent.shards.holding import Definition, Holding
 from agent.shards.job_sets import JobSet, refusal, sets_of, skipped_epoch
+from agent.temporary_directory import SHARED_MEMORY
 from crds.intervals import to_text
 from crds.protocol import MAX_SHARD_SETS, ShardsStatus
 
@@ -76,11 +77,9 @@ class Desk(threading.Thread):
     ) -> None:
         super().__init__(name="dlr-shards", daemon=True)
         self._worker, self._incarnation, self._monotonic = worker, incarnation, monotonic
-        self._directory = Path(tempfile.mkdtemp(prefix="dlr_"))
-        self.path = str(self._directory / "shards")
-        """The socket's."""
         self._server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        self._server.bind(self.path)
+        self.path = _bound(self._server)
+        """The socket's."""
         self._server.listen(64)
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         # Not by `stop`: whoever follows the job may still write to it.
@@ -127,7 +126,7 @@ class Desk(threading.Thread):
             self.join()
         self._server.close()
         self._selector.close()
-        shutil.rmtree(self._directory, ignore_errors=True)
+        shutil.rmtree(Path(self.path).parent, ignore_errors=True)
 
     def run(self) -> None:
         try:
@@ -323,3 +322,19 @@ class Desk(threading.Thread):
             if known.definition.epoch < each.holding.definition.epoch:
                 due += [p.asked_at + SKIPPED_EPOCH_SECONDS + 0.01 for p in each.processes if p.asks_for]
         return max(min(due) - self._monotonic(), 0.0) if due else None
+
+
+def _bound(server: socket.socket) -> str:
+    """Bind it to a path of its own, and return that.
+
+    Not every directory for temporary files is fit for a socket: its path may be longer than the 107 bytes of
+    an address, and its file system may have no sockets. Most jobs pull nothing, and start all the same.
+    """
+    directory = tempfile.mkdtemp(prefix="dlr_")
+    try:
+        server.bind(f"{directory}/shards")
+    except OSError:
+        Path(directory).rmdir()
+        directory = tempfile.mkdtemp(prefix="dlr_", dir=SHARED_MEMORY)
+        server.bind(f"{directory}/shards")
+    return f"{directory}/shards"

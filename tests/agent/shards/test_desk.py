@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import socket
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -277,3 +279,14 @@ def test_a_desk_that_ends_by_a_fault_of_its_own_leaves_nobody_waiting(
     monkeypatch.setattr(alone.desks[0], "_answer_all", lambda: 1 / 0)
     with pytest.raises(ShardsError, match="the agent of this Pod does not answer"):
         next(pulling)
+
+
+def test_a_long_path_for_temporary_files_keeps_no_agent_from_starting(
+    job: Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    monkeypatch.setenv(ENV_SHARDS_SOCKET, job.add(0).path)
+    assert [part[0] for part in pull("train", 3)] == [0, 1, 2]
+    assert not any(long.iterdir())
