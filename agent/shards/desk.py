@@ -194,7 +194,7 @@ class Desk(threading.Thread):
             if not chosen.processes and chosen.holding.is_empty:
                 chosen.holding = Holding(process.definition)
             chosen.processes.append(process)
-            chosen.deserted_at, chosen.holding.leaving = None, False
+            chosen.deserted_at = None
             self._follow_one(chosen)
         chosen = self._set_of(process)
         if process.in_hand is not None and said.get("failed") is not None:
@@ -251,6 +251,10 @@ class Desk(threading.Thread):
         wanted = chosen.holding.definition
         known = self._job.get(wanted.name)
         chosen.holding.follow(known.lease if known and known.definition == wanted else None)
+        if chosen.processes and chosen.holding.is_empty:
+            chosen.holding.leaving = (
+                False  # not before: what it was told to give back may be another's by now
+            )
 
     # What goes out.
 

@@ -290,3 +290,23 @@ def test_a_long_path_for_temporary_files_keeps_no_agent_from_starting(
     monkeypatch.setenv(ENV_SHARDS_SOCKET, job.add(0).path)
     assert [part[0] for part in pull("train", 3)] == [0, 1, 2]
     assert not any(long.iterdir())
+
+
+def test_what_was_told_to_be_given_back_is_given_to_no_process_that_comes_then() -> None:
+    """The report is on its way: another worker may have it already."""
+    named = {"name": "train", "size": 100, "digest": "0:1", "retries": 3}
+    held = {**named, "leases": "0.1.1=0-49", "leased": 50, "waiting": 50}
+    desk = Desk(0, 1)
+    first, second = (desk_module._Process(socket.socket()) for _ in range(2))
+    try:
+        desk._follow([held])
+        desk._hear(first, {"pull": named, "leaves": True})
+        desk._release_deserted()
+        desk._hear(second, {"pull": named, "next": 1})
+        (chosen,) = desk._sets.values()
+        assert chosen.holding.to_status()["leaves"] and desk._answer(chosen, second) is None
+        desk._follow([{**named, "leases": "", "leased": 0, "waiting": 100}])
+        assert chosen.holding.to_status()["wants"]
+    finally:
+        second.connection.close()
+        desk.stop()
