@@ -26,6 +26,7 @@ from typing import Any
 
 from agent.shards.holding import Definition, Holding
 from agent.shards.job_sets import JobSet, refusal, sets_of, skipped_epoch
+from agent.temporary_directory import SHARED_MEMORY
 from crds.intervals import to_text
 from crds.protocol import MAX_SHARD_SETS, ShardsStatus
 
@@ -76,11 +77,9 @@ class Desk(threading.Thread):
     ) -> None:
         super().__init__(name="dlr-shards", daemon=True)
         self._worker, self._incarnation, self._monotonic = worker, incarnation, monotonic
-        self._directory = Path(tempfile.mkdtemp(prefix="dlr_"))
-        self.path = str(self._directory / "shards")
-        """The socket's."""
         self._server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        self._server.bind(self.path)
+        self.path = _bound(self._server)
+        """The socket's."""
         self._server.listen(64)
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         # Not by `stop`: whoever follows the job may still write to it.
@@ -127,9 +126,17 @@ class Desk(threading.Thread):
             self.join()
         self._server.close()
         self._selector.close()
-        shutil.rmtree(self._directory, ignore_errors=True)
+        shutil.rmtree(Path(self.path).parent, ignore_errors=True)
 
     def run(self) -> None:
+        try:
+            self._serve()
+        finally:  # whatever ended it: who pulls is not left to wait for ever
+            self._server.close()
+            for each in [p for s in self._sets.values() for p in s.processes]:
+                each.connection.close()
+
+    def _serve(self) -> None:
         said: Sequence[Mapping[str, Any]] = ()
         while not self._stopped:
             events = self._selector.select(self._seconds_to_wait())
@@ -144,8 +151,6 @@ class Desk(threading.Thread):
                 news = self._news()
             for at_once in news:
                 self._tell(at_once)
-        for each in [p for s in self._sets.values() for p in s.processes]:
-            each.connection.close()
 
     # What comes in.
 
@@ -175,7 +180,7 @@ class Desk(threading.Thread):
                 raise ValueError("a line is too long")
             for line in lines:
                 self._hear(process, json.loads(line))
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             logger.warning("a process that pulls shards says what makes no sense: %r", error)
             got = b""
         if not got:
@@ -189,7 +194,7 @@ class Desk(threading.Thread):
             if not chosen.processes and chosen.holding.is_empty:
                 chosen.holding = Holding(process.definition)
             chosen.processes.append(process)
-            chosen.deserted_at, chosen.holding.leaving = None, False
+            chosen.deserted_at = None
             self._follow_one(chosen)
         chosen = self._set_of(process)
         if process.in_hand is not None and said.get("failed") is not None:
@@ -246,6 +251,10 @@ class Desk(threading.Thread):
         wanted = chosen.holding.definition
         known = self._job.get(wanted.name)
         chosen.holding.follow(known.lease if known and known.definition == wanted else None)
+        if chosen.processes and chosen.holding.is_empty:
+            chosen.holding.leaving = (
+                False  # not before: what it was told to give back may be another's by now
+            )
 
     # What goes out.
 
@@ -312,6 +321,24 @@ class Desk(threading.Thread):
         ]
         for each in self._sets.values():
             known = self._job.get(each.holding.definition.name)
-            if known is not None and known.definition.epoch < each.holding.definition.epoch:
+            if known is None or known.is_over:
+                continue  # the next epoch begins as soon as the job has heard of it: no answer is due
+            if known.definition.epoch < each.holding.definition.epoch:
                 due += [p.asked_at + SKIPPED_EPOCH_SECONDS + 0.01 for p in each.processes if p.asks_for]
         return max(min(due) - self._monotonic(), 0.0) if due else None
+
+
+def _bound(server: socket.socket) -> str:
+    """Bind it to a path of its own, and return that.
+
+    Not every directory for temporary files is fit for a socket: its path may be longer than the 107 bytes of
+    an address, and its file system may have no sockets. Most jobs pull nothing, and start all the same.
+    """
+    directory = tempfile.mkdtemp(prefix="dlr_")
+    try:
+        server.bind(f"{directory}/shards")
+    except OSError:
+        Path(directory).rmdir()
+        directory = tempfile.mkdtemp(prefix="dlr_", dir=SHARED_MEMORY)
+        server.bind(f"{directory}/shards")
+    return f"{directory}/shards"

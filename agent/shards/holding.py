@@ -113,9 +113,12 @@ class Holding:
 
     @property
     def must_tell(self) -> tuple[object, ...]:
-        """What the job is to hear at once; while that stays the same, a report can wait."""
-        news = (self._rest, self._failed) if self.wants or self.leaving else self._failed
-        return self._lease, self.wants, self.leaving, news
+        """What the job is to hear at once; while that stays the same, a report can wait.
+
+        What is done after it was told that more is wanted can wait too, or each part would cost a report for
+        as long as the controller is away. Of the last one the job hears: the set may be over with it.
+        """
+        return self._lease, self.wants, self.leaving, not self._rest, self._failed
 
     @property
     def is_empty(self) -> bool:

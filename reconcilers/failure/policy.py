@@ -154,7 +154,7 @@ def assess(
     elif budget is not None and budget.consequences and _is_pods(failure, status.last_failure):
         restarts = uncounted(restarts, ExitClass.UNKNOWN)
         budget = budgets.explained(budget)
-        late_loss = _late_loss(failure, status.last_failure, workers)
+        late_loss = _late_loss(failure, status, workers)
     renewals = {} if incident else _renewals(job, workers, now)
     pending = incident is not None and _renewal(job, culprit_of(incident.failure, workers), incident)
     return Assessment(
@@ -241,9 +241,13 @@ def _is_pods(failure: JobFailure | None, before: JobFailure | None) -> bool:
     return failure is not None and failure.round is None and failure != before
 
 
-def _late_loss(end: JobFailure | None, blamed: JobFailure | None, workers: Workers) -> LateLoss | None:
-    """Of a Pod that has ended, and whom its peers' failures are blamed on by now."""
-    if end is None or blamed is None or blamed.round is None:
+def _late_loss(end: JobFailure | None, status: ElasticJobStatus, workers: Workers) -> LateLoss | None:
+    """Of a Pod that has ended, and whom its peers' failures are blamed on by now.
+
+    A Pod that ends when the next world stands has nothing to do with how the one before broke.
+    """
+    blamed, published = status.last_failure, status.rendezvous or Rendezvous()
+    if end is None or blamed is None or blamed.round is None or blamed.round != published.round:
         return None
     index = next(w.spec.index for w in workers.exceptional if w.metadata.name == end.worker)
     line = f"worker {index} was lost: {first_line(end.message)}".removesuffix(": ")

@@ -15,6 +15,7 @@ from functools import cached_property
 
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODECHECKS, Object
 from crds.elasticjob import ElasticJob, JobPhase, Rendezvous
+from crds.elasticworker import ElasticWorker
 from crds.model import validated
 from crds.nodecheck import NodeCheck
 from reconcilers.account.comparable import with_comparable_steps
@@ -131,8 +132,8 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
     phase = seen.job.status.phase
     if phase is not None and phase.finished:
         return _of_a_finished_job(seen, now)
-    seen, told = _with_news(seen, now)
     slots = plan_workers(seen.job, seen.workers, seen.published)
+    seen, told = _with_news(seen, slots.surplus, now)
     workers = seen.workers.without({worker.metadata.uid for worker in slots.surplus})
     fresh = freshness(seen.job, workers, seen.pods)
     managed_fields = seen.raw["metadata"].get("managedFields") or ()
@@ -160,13 +161,19 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
     )
 
 
-def _with_news(seen: Seen, now: datetime) -> tuple[Seen, tuple[Event, ...]]:
+def _with_news(
+    seen: Seen, surplus: Collection[ElasticWorker], now: datetime
+) -> tuple[Seen, tuple[Event, ...]]:
     """With what was said of the job's Pods, if they were tried, and of edits that they do not have, and with
-    steps that compare, and the next leases of its shard sets; and the Events that tell of it."""
+    steps that compare, and the next leases of its shard sets; and the Events that tell of it.
+
+    Args:
+        surplus: the workers that are to go, and what they have done of their leases with them.
+    """
     tried = refusal.with_trial(seen.job, seen.trial, seen.has_begun, now)
     job = edits.with_edits(tried, seen.outdated_pods, len(seen.pods), now)
-    if job_shards.seconds_to_lease(job, seen.workers, seen.shards_age_seconds) is None:
-        job = with_shards(job, seen.workers, now)
+    if surplus or job_shards.seconds_to_lease(job, seen.workers, seen.shards_age_seconds) is None:
+        job = with_shards(job, seen.workers, surplus, now)
     workers = with_comparable_steps(job, seen.workers)
     told = (*refusal.told(seen.job, job), *edits.told(seen.job, job), *job_shards.told(seen.job, job))
     return replace(seen, job=job, workers=workers), told

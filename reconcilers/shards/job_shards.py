@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from controller.wording import shortened
 from crds.elasticjob import MAX_SHARDS_DONE, ElasticJob, RendezvousPhase
+from crds.elasticworker import ElasticWorker
 from crds.intervals import count, first, minus, to_text
 from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionStatus
 from reconcilers.acts import Event
@@ -38,15 +39,21 @@ def seconds_to_lease(job: ElasticJob, workers: Workers, age_seconds: float) -> f
     return wanted - age_seconds
 
 
-def with_shards(job: ElasticJob, workers: Workers, now: datetime) -> ElasticJob:
-    """The job after what its workers say of the sets that they pull from."""
+def with_shards(
+    job: ElasticJob, workers: Workers, surplus: Iterable[ElasticWorker], now: datetime
+) -> ElasticJob:
+    """The job after what its workers say of the sets that they pull from.
+
+    Args:
+        surplus: those of them that are deleted after this: their words are the last ones.
+    """
     voices = any(w.status.agent is not None and w.status.agent.shards for w in workers.training)
     if not voices and not job.status.shards:
         return job
     world = job.status.rendezvous
     members = len(world.members) if world is not None and world.phase is RendezvousPhase.FORMED else 0
     known = tuple(map(of_status, job.status.shards))
-    sets = lease(known, crew_of(workers.training, members), now)
+    sets = lease(known, crew_of(workers.training, {worker.metadata.uid for worker in surplus}, members), now)
     if sets == known:
         return job
     conditions = _with_condition(job.status.conditions, sets, now)

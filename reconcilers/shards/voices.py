@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from crds.elasticworker import ElasticWorker, ShardsReport, WorkerPhase
 from crds.intervals import from_text
@@ -10,16 +10,17 @@ from reconcilers.shards.lease import Crew
 from reconcilers.shards.sets import Voice
 
 
-def crew_of(workers: Iterable[ElasticWorker], members: int) -> Crew:
+def crew_of(workers: Iterable[ElasticWorker], going: Collection[str], members: int) -> Crew:
     """The workers as far as shard sets go.
 
     Args:
+        going: the uids of those that nothing more is leased to, though their Pods have not ended.
         members: how many train together.
     """
     alive: dict[int, int] = {}
     voices: list[Voice] = []
     for worker in workers:
-        if not _has_ended(worker):
+        if not _has_ended(worker) and worker.metadata.uid not in going:
             alive[worker.spec.index] = worker.spec.incarnation
         voices += _voices_of(worker)
     return Crew(alive, voices, members)

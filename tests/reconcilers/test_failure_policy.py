@@ -162,6 +162,19 @@ def test_a_lost_pod_of_which_its_peers_told_first_is_named_in_the_world_and_in_a
     assert life.events[-1][2] == said, "it is told once"
 
 
+def test_a_pod_that_is_lost_in_the_next_world_did_not_break_the_one_before() -> None:
+    life = Life.of()
+    life.train()
+    life.fail(0, message=GLOO)
+    life.recover()
+    assert (life.world.phase, life.world.round) == (FORMED, 2)
+    before = len(life.events)
+    life.look(120)
+    life.lose(1, "Killed")
+    told = [message for _, reason, message in life.events[before:] if reason == "WorldBroken"]
+    assert len(told) == 1 and told[0].startswith("round 2: worker 1 was lost")
+
+
 def test_the_next_world_comes_without_word_of_who_was_first() -> None:
     life = Life.of()
     life.train()

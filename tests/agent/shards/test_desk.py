@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import socket
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agent.shards import desk as desk_module
 from agent.shards.desk import Desk
+from agent.shards.holding import Definition, Holding
 from crds.elasticjob import ShardSetStatus
 from crds.elasticworker import ShardsReport
+from crds.leases import Lease
 from crds.protocol import ENV_SHARDS_SOCKET, MAX_SHARD_SETS
 from dlr.shards import ShardsError, pull
 from reconcilers.shards.lease import Crew, lease
@@ -224,3 +229,84 @@ def test_an_agent_that_is_gone(alone: Job) -> None:
     alone.remove(0)
     with pytest.raises(ShardsError, match="the agent of this Pod does not answer"):
         next(pulling)
+
+
+def test_parts_done_while_nobody_answers_cost_no_report_each() -> None:
+    """As when the controller is away: 1,000 agents would write to the API server as fast as it answers."""
+    holding = Holding(Definition("train", 0, 2_000, "", 3, 0))
+    holding.follow(Lease(0, 1, 1, ((0, 800),)))
+    news = {holding.must_tell}
+    while (part := holding.take(1)) is not None:
+        holding.finish(part)
+        news.add(holding.must_tell)
+    assert len(news) == 3, "that it works, that it wants more, and that it has nothing left"
+
+
+def test_a_desk_whose_next_epoch_nobody_begins_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looked again and again without a pause, once that had taken longer than a refusal may."""
+    monkeypatch.setattr(desk_module, "SKIPPED_EPOCH_SECONDS", 0.01)
+    over = {"name": "train", "size": 10, "digest": "0:1", "retries": 3, "leased": 0, "waiting": 0}
+    desk = Desk(0, 1, monotonic=lambda: 100.0)
+    wanted = Definition("train", 1, 10, "0:1", 3, 0)
+    asking = desk_module._Process(socket.socket(), definition=wanted, asks_for=1, asked_at=1.0)
+    try:
+        desk._follow([over])
+        desk._sets["train", 1] = desk_module._Set(Holding(wanted), [asking])
+        desk._answer_all()
+        assert asking.asks_for, "it still waits"
+        assert desk._seconds_to_wait() is None
+    finally:
+        asking.connection.close()
+        desk.stop()
+
+
+def test_a_process_that_says_what_makes_no_sense_is_left_and_the_others_go_on(alone: Job) -> None:
+    confused, other = pull("train", 20), pull("train", 20)
+    next(confused), next(other)
+    confused._source._socket.sendall(b"[]\n")  # type: ignore[union-attr]
+    with pytest.raises(ShardsError, match="the agent of this Pod does not answer"):
+        for _ in range(20):
+            next(confused)
+    assert next(other)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_desk_that_ends_by_a_fault_of_its_own_leaves_nobody_waiting(
+    alone: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pulling = pull("train", 20)
+    next(pulling)
+    monkeypatch.setattr(alone.desks[0], "_answer_all", lambda: 1 / 0)
+    with pytest.raises(ShardsError, match="the agent of this Pod does not answer"):
+        next(pulling)
+
+
+def test_a_long_path_for_temporary_files_keeps_no_agent_from_starting(
+    job: Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    monkeypatch.setenv(ENV_SHARDS_SOCKET, job.add(0).path)
+    assert [part[0] for part in pull("train", 3)] == [0, 1, 2]
+    assert not any(long.iterdir())
+
+
+def test_what_was_told_to_be_given_back_is_given_to_no_process_that_comes_then() -> None:
+    """The report is on its way: another worker may have it already."""
+    named = {"name": "train", "size": 100, "digest": "0:1", "retries": 3}
+    held = {**named, "leases": "0.1.1=0-49", "leased": 50, "waiting": 50}
+    desk = Desk(0, 1)
+    first, second = (desk_module._Process(socket.socket()) for _ in range(2))
+    try:
+        desk._follow([held])
+        desk._hear(first, {"pull": named, "leaves": True})
+        desk._release_deserted()
+        desk._hear(second, {"pull": named, "next": 1})
+        (chosen,) = desk._sets.values()
+        assert chosen.holding.to_status()["leaves"] and desk._answer(chosen, second) is None
+        desk._follow([{**named, "leases": "", "leased": 0, "waiting": 100}])
+        assert chosen.holding.to_status()["wants"]
+    finally:
+        second.connection.close()
+        desk.stop()
