@@ -210,6 +210,12 @@ def test_one_set_too_many(alone: Job) -> None:
         next(pull("one-more", 1))
 
 
+@pytest.mark.parametrize("items", [{"a", "b"}, {"a": 1}, "files.txt", b"files"])
+def test_what_has_a_length_but_is_no_list_is_refused(items: Any) -> None:
+    with pytest.raises(ShardsError, match=f"{type(items).__name__} is no list of elements"):
+        pull("files", items)
+
+
 def test_nothing_and_very_much(alone: Job) -> None:
     assert list(pull("nothing", 0)) == []
     much = pull("much", 10**12, size=10**9)
