@@ -61,8 +61,8 @@ def _voices_of(worker: ElasticWorker) -> Iterator[Voice]:
 
 
 def _has_ended(worker: ElasticWorker) -> bool:
-    """A worker of a suspended job waits in its incarnation for the next Pod, which knows nothing of the lease:
-    what the Pod before has said must have been counted by then."""
+    """A worker of a suspended job awaits its next Pod in the same incarnation, and that Pod knows nothing of
+    the lease: what the Pod before has said must have been counted by then."""
     status, incarnation = worker.status, worker.spec.incarnation
     if status.observed_incarnation != incarnation:
         return False

@@ -30,6 +30,9 @@ def worker(phase: str, history: list[dict[str, Any]]) -> ElasticWorker:
                 "history": history,
                 "agent": {
                     "incarnation": 1,
+                    "podUid": "p",
+                    "address": "127.0.0.1",
+                    "storePort": 4242,
                     "localWorldSize": 1,
                     "state": "Stopped",
                     "since": BEGAN,
