@@ -165,8 +165,9 @@ def _with_news(seen: Seen, now: datetime) -> tuple[Seen, tuple[Event, ...]]:
     steps that compare, and the next leases of its shard sets; and the Events that tell of it."""
     tried = refusal.with_trial(seen.job, seen.trial, seen.has_begun, now)
     job = edits.with_edits(tried, seen.outdated_pods, len(seen.pods), now)
-    if job_shards.seconds_to_lease(job, seen.workers, seen.shards_age_seconds) is None:
-        job = with_shards(job, seen.workers, now)
+    surplus = frozenset(each.metadata.uid for each in plan_workers(job, seen.workers, seen.published).surplus)
+    if surplus or job_shards.seconds_to_lease(job, seen.workers, seen.shards_age_seconds) is None:
+        job = with_shards(job, seen.workers, now, leaving=surplus)
     workers = with_comparable_steps(job, seen.workers)
     told = (*refusal.told(seen.job, job), *edits.told(seen.job, job), *job_shards.told(seen.job, job))
     return replace(seen, job=job, workers=workers), told

@@ -38,15 +38,21 @@ def seconds_to_lease(job: ElasticJob, workers: Workers, age_seconds: float) -> f
     return wanted - age_seconds
 
 
-def with_shards(job: ElasticJob, workers: Workers, now: datetime) -> ElasticJob:
-    """The job after what its workers say of the sets that they pull from."""
+def with_shards(
+    job: ElasticJob, workers: Workers, now: datetime, leaving: frozenset[str] = frozenset()
+) -> ElasticJob:
+    """The job after what its workers say of the sets that they pull from.
+
+    Args:
+        leaving: uids of workers that are about to be deleted, and their last words with them.
+    """
     voices = any(w.status.agent is not None and w.status.agent.shards for w in workers.training)
     if not voices and not job.status.shards:
         return job
     world = job.status.rendezvous
     members = len(world.members) if world is not None and world.phase is RendezvousPhase.FORMED else 0
     known = tuple(map(of_status, job.status.shards))
-    sets = lease(known, crew_of(workers.training, members), now)
+    sets = lease(known, crew_of(workers.training, members, leaving), now)
     if sets == known:
         return job
     conditions = _with_condition(job.status.conditions, sets, now)

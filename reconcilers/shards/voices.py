@@ -10,16 +10,17 @@ from reconcilers.shards.lease import Crew
 from reconcilers.shards.sets import Voice
 
 
-def crew_of(workers: Iterable[ElasticWorker], members: int) -> Crew:
+def crew_of(workers: Iterable[ElasticWorker], members: int, leaving: frozenset[str] = frozenset()) -> Crew:
     """The workers as far as shard sets go.
 
     Args:
         members: how many train together.
+        leaving: uids of those that are let go: what they have said is settled now.
     """
     alive: dict[int, int] = {}
     voices: list[Voice] = []
     for worker in workers:
-        if not _has_ended(worker):
+        if worker.metadata.uid not in leaving and not _has_ended(worker):
             alive[worker.spec.index] = worker.spec.incarnation
         voices += _voices_of(worker)
     return Crew(alive, voices, members)

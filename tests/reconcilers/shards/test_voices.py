@@ -43,10 +43,10 @@ def worker(phase: str, history: list[dict[str, Any]]) -> ElasticWorker:
     )
 
 
-def after(seen: ElasticWorker) -> ShardSet:
+def after(seen: ElasticWorker, leaving: frozenset[str] = frozenset()) -> ShardSet:
     held = Lease(0, 1, 1, ((0, 50),))
     known = ShardSet("files", 0, 100, "d", 3, 0, waiting=((50, 100),), leases=(held,), last_lease=1)
-    return lease((known,), crew_of([seen], 0), NOW)[0]
+    return lease((known,), crew_of([seen], 0, leaving), NOW)[0]
 
 
 def test_of_a_pod_that_a_suspension_took_away_the_last_words_count() -> None:
@@ -61,3 +61,9 @@ def test_a_pod_that_is_there_or_on_its_way_keeps_its_lease() -> None:
     now = {"incarnation": 1, "createdAt": ENDED, "reason": ""}
     for phase, history in (("Running", [now]), ("Running", [before, now]), ("Pending", [before, now])):
         assert after(worker(phase, history)).leases == (Lease(0, 1, 1, ((0, 50),)),)
+
+
+def test_of_a_worker_that_is_let_go_the_last_words_count() -> None:
+    """Its ElasticWorker is deleted next, and what its agent said with it."""
+    let_go = after(worker("Running", [{"incarnation": 1, "createdAt": BEGAN, "reason": ""}]), frozenset("u"))
+    assert (let_go.leases, let_go.done, count(let_go.waiting)) == ((), 40, 60)
