@@ -57,7 +57,7 @@ class Job:
 
     def show(self) -> None:
         status = {"shards": [each.to_status().to_wire() for each in self.sets]}
-        for desk in self.desks.values():
+        for desk in list(self.desks.values()):  # others are added meanwhile
             desk.see({"status": status})
 
 
