@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from crds.intervals import LIMIT
@@ -178,6 +178,11 @@ def pull(
             f"shard set {name!r}: {type(items).__name__} has no length, and who pulls from a set must know "
             "how many elements it has: make a list of it"
         ) from None
+    if isinstance(items, str | bytes | Mapping) or not hasattr(items, "__getitem__"):
+        raise ShardsError(
+            f"shard set {name!r}: {type(items).__name__} is no list of elements: make a list of it, in the "
+            "same order in all workers"
+        )
     if number >= LIMIT:
         raise ShardsError(f"shard set {name!r} has too many elements: there may be 2^53 - 1 at most")
     digest = _digest(items)

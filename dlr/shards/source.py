@@ -129,8 +129,9 @@ class OwnShare:
             return part[0]
         self.failed, named = self._failed, self._definition
         if count(self.failed) > named.max_failed:
+            many = "1 element" if count(self.failed) == 1 else f"{count(self.failed)} elements"
             raise ShardsError(
-                f"shard set {named.name!r} has failed: {count(self.failed)} elements "
+                f"shard set {named.name!r} has failed: {many} "
                 f"({to_text(first(self.failed, 1 << 60, 20))}) failed more than {named.retries} times, and "
                 f"max_failed is {named.max_failed}; the first: {self._reason or 'no reason was given'}"
             )

@@ -62,6 +62,11 @@ def _voices_of(worker: ElasticWorker) -> Iterator[Voice]:
 
 
 def _has_ended(worker: ElasticWorker) -> bool:
-    status = worker.status
-    ended = status.phase in (WorkerPhase.FAILED, WorkerPhase.SUCCEEDED)
-    return ended and status.observed_incarnation == worker.spec.incarnation
+    """A worker of a suspended job awaits its next Pod in the same incarnation, and that Pod knows nothing of
+    the lease: what the Pod before has said must have been counted by then."""
+    status, incarnation = worker.status, worker.spec.incarnation
+    if status.observed_incarnation != incarnation:
+        return False
+    last = status.history[-1] if status.history else None
+    is_gone = last is not None and last.incarnation == incarnation and last.ended_at is not None
+    return is_gone or status.phase in (WorkerPhase.FAILED, WorkerPhase.SUCCEEDED)

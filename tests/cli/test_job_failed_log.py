@@ -151,3 +151,16 @@ def test_ranks_that_wait_at_one_place_are_one_entry() -> None:
         "ranks 0-2,5, step 9, waiting for other ranks:",
         "    all_reduce",
     ]
+
+
+def test_a_job_that_failed_by_no_worker_says_by_what(server: ScriptedServer, dlr: Dlr) -> None:
+    script(server, None)
+    message = "shard set 'files': 1 element failed for good (element 7), and max_failed is 0"
+    ended = {"phase": "Failed", "reason": "ShardsFailed", "message": message}
+    server.answers[JOB] = troubled_job(lastFailure=None, **ended)
+    done = dlr("job", "logs", "digits", "--failed")
+    assert (done.exit_code, done.out) == (0, "")
+    assert done.err == (
+        f"No worker failed first in ElasticJob 'digits'; it failed by ShardsFailed: {message}. "
+        "Its logs: dlr job logs digits\n"
+    )

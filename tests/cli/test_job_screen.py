@@ -294,3 +294,6 @@ def test_each_shard_set_has_a_line_with_what_workers_have_reported_of_their_leas
     assert entry(lines, "Shards") == (
         "files: 29%, 29 of 100 done, 21 leased, 49 waiting, 1 failed, 0.58 a second, about 2m left"
     )
+    ended = job(shards=[files], phase="Failed", completionTime=(NOW - timedelta(seconds=21)).isoformat())
+    lines = drawn(screen.Snapshot(ended, workers_, []), terminal=False)
+    assert entry(lines, "Shards") == "files: 29%, 29 of 100 done, 70 left undone, 1 failed, 1 a second"

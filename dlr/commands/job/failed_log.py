@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from datetime import datetime, timedelta
+from typing import Any
 
 from rich.table import Table
 from rich.text import Text
@@ -28,9 +29,10 @@ CLOSE_BEHIND = timedelta(seconds=1)
 
 
 def print_failed_log(api: Api, name: str, wanted: Wanted) -> None:
-    culprit = find_culprit(get_job(api, name), list_workers(api, name))
+    job = get_job(api, name)
+    culprit = find_culprit(job, list_workers(api, name))
     if culprit is None:
-        print(f"Nothing has failed in ElasticJob {name!r}.", file=sys.stderr)
+        print(_without_culprit(job), file=sys.stderr)
         return
     _print_heading(culprit)
     if culprit.stacks:
@@ -43,6 +45,15 @@ def print_failed_log(api: Api, name: str, wanted: Wanted) -> None:
     else:
         whose = f" of Pod {culprit.pod}" if culprit.pod else ""
         print(f"The log{whose} is gone, and status kept nothing of it.", file=sys.stderr)
+
+
+def _without_culprit(job: dict[str, Any]) -> str:
+    """A job may fail though no process and no Pod of it has: by elements of its shard sets, or a deadline."""
+    name, status = job["metadata"]["name"], job.get("status") or {}
+    if status.get("phase") != "Failed":
+        return f"Nothing has failed in ElasticJob {name!r}."
+    why = ": ".join(status[each] for each in ("reason", "message") if status.get(each))
+    return f"No worker failed first in ElasticJob {name!r}; it failed by {why}. Its logs: dlr job logs {name}"
 
 
 def _print_heading(culprit: Culprit) -> None:

@@ -30,7 +30,9 @@ class SetProgress:
     waiting: int
     failed: int
     per_second: float | None
-    """Since the set was begun, by its end if it is over."""
+    """Since the set was begun, by its end, or the job's, if it is over."""
+    job_has_ended: bool = False
+    """What is not done will not be."""
 
     @property
     def is_over(self) -> bool:
@@ -42,10 +44,13 @@ class SetProgress:
 
 
 def sets_of(job: JSON, workers: Sequence[JSON], now: datetime) -> Iterator[SetProgress]:
-    for said in job.get("status", {}).get("shards") or ():
+    status = job.get("status", {})
+    completed = parse_time(status.get("completionTime"))
+    until = completed or now
+    for said in status.get("shards") or ():
         ahead = _done_of_leases(said, workers)
         done, leased = said.get("done", 0) + ahead, said.get("leased", 0) - ahead
-        began, ended = parse_time(said.get("startedAt")), parse_time(said.get("finishedAt")) or now
+        began, ended = parse_time(said.get("startedAt")), parse_time(said.get("finishedAt")) or until
         seconds = (ended - began).total_seconds() if began else 0.0
         yield SetProgress(
             said["name"],
@@ -56,6 +61,7 @@ def sets_of(job: JSON, workers: Sequence[JSON], now: datetime) -> Iterator[SetPr
             said.get("waiting", 0),
             said.get("failed", 0),
             done / seconds if done and seconds >= LEAST_SECONDS else None,
+            completed is not None,
         )
 
 
@@ -63,13 +69,15 @@ def shards_line(found: SetProgress) -> str:
     epoch = f" epoch {found.epoch}" if found.epoch else ""
     share = f"{found.done / found.size:.0%}"
     parts = [f"{found.name}{epoch}: {share}, {found.done} of {found.size} done"]
-    if not found.is_over:
+    if found.job_has_ended and not found.is_over:
+        parts.append(f"{found.leased + found.waiting} left undone")
+    elif not found.is_over:
         parts += [f"{found.leased} leased", f"{found.waiting} waiting"]
     if found.failed:
         parts.append(f"{found.failed} failed")
     if found.per_second:
         parts.append(f"{significant(found.per_second)} a second")
-    if found.seconds_left and not found.is_over:
+    if found.seconds_left and not found.is_over and not found.job_has_ended:
         parts.append(f"about {duration(found.seconds_left)} left")
     return ", ".join(parts)
 

@@ -62,7 +62,7 @@ class Job:
 
     def show(self) -> None:
         status = {"shards": [each.to_status().to_wire() for each in self.sets]}
-        for desk in self.desks.values():
+        for desk in list(self.desks.values()):  # others are added meanwhile
             desk.see({"status": status})
 
 
@@ -213,6 +213,12 @@ def test_one_set_too_many(alone: Job) -> None:
         assert len(list(pull(f"set-{number}", 1))) == 1
     with pytest.raises(ShardsError, match="use epochs of one set"):
         next(pull("one-more", 1))
+
+
+@pytest.mark.parametrize("items", [{"a", "b"}, {"a": 1}, "files.txt", b"files"])
+def test_what_has_a_length_but_is_no_list_is_refused(items: Any) -> None:
+    with pytest.raises(ShardsError, match=f"{type(items).__name__} is no list of elements"):
+        pull("files", items)
 
 
 def test_nothing_and_very_much(alone: Job) -> None:
