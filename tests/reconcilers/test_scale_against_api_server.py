@@ -98,6 +98,15 @@ async def ask(hollow: Hollow, name: str, job: str, **spec: Any) -> None:
     await hollow.client.create(SCALEPLANS, plan | {"metadata": {"name": name, "namespace": NAMESPACE}})
 
 
+async def looked_at(hollow: Hollow, name: str) -> None:
+    """Of plans that are made within one second, the one that is looked at first is the older one."""
+
+    async def look() -> bool:
+        return "createTime" in (await hollow.client.get(SCALEPLANS, name, NAMESPACE)).get("status", {})
+
+    await hollow.until(f"ScalePlan {name} to be looked at", look)
+
+
 async def ended(hollow: Hollow, name: str, phase: str = "Succeeded") -> JSON:
     """The plan's condition."""
 
@@ -177,6 +186,7 @@ async def test_memory_is_doubled_on_three_workers_one_at_a_time_never_below_two(
 async def test_newer_plan_supersedes_and_an_edit_wins_over_both(hollow: Hollow) -> None:
     async with training(hollow, "newer", 2, 1):
         await ask(hollow, "first", "newer", migratePods=[{"id": 0}, {"id": 1}])
+        await looked_at(hollow, "first")
         await ask(hollow, "second", "newer", replicaResourceSpecs={"worker": {"replicas": 3}})
         await ended(hollow, "second")
         first = await hollow.client.get(SCALEPLANS, "first", NAMESPACE)
