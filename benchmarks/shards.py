@@ -15,8 +15,9 @@ import random
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from agent.shards.holding import Definition, Holding
+from agent.shards.holding import Holding
 from crds.elasticworker import ShardsReport
+from crds.shard_set import Definition
 from reconcilers.shards.job_shards import LEAST_SECONDS, SECONDS_PER_WORKER
 from reconcilers.shards.lease import Crew, lease
 from reconcilers.shards.sets import ShardSet, Voice

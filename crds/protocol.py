@@ -305,8 +305,8 @@ MAX_SHARD_TEXT = 16_384
 """Characters of a set of elements."""
 
 
-class ShardsStatus(TypedDict):
-    """One of `status.agent.shards`: a set that the worker's processes pull from."""
+class ShardSetDefinition(TypedDict):
+    """What all who pull from a set have to say alike (`crds.shard_set`)."""
 
     name: str
     epoch: int
@@ -314,6 +314,11 @@ class ShardsStatus(TypedDict):
     digest: str
     retries: int
     maxFailed: int
+
+
+class ShardsStatus(ShardSetDefinition):
+    """One of `status.agent.shards`: a set that the worker's processes pull from."""
+
     lease: int
     rest: str
     failed: str

@@ -24,11 +24,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agent.shards.holding import Definition, Holding
+from agent.shards.holding import Holding
 from agent.shards.job_sets import JobSet, refusal, sets_of, skipped_epoch
 from agent.temporary_directory import SHARED_MEMORY
 from crds.intervals import to_text
 from crds.protocol import MAX_SHARD_SETS, ShardsStatus
+from crds.shard_set import Definition
 
 logger = logging.getLogger(__name__)
 

@@ -5,51 +5,15 @@ Plain data and arithmetic; `agent/shards/desk.py` brings processes and cluster t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
-
 from crds.intervals import NONE, Intervals, common, count, first, minus, to_text, union
 from crds.leases import Lease
 from crds.protocol import MAX_SHARD_REASON, ShardsStatus
+from crds.shard_set import Definition
 
 ASK_EARLY = 8
 """More is asked for when an eighth of a lease is untouched, or less: so it comes before it is needed."""
 MAX_FAILED_INTERVALS = 256
 """Of one report. Further elements are told with the next lease."""
-
-
-@dataclass(frozen=True)
-class Definition:
-    """What a process names when it begins to pull."""
-
-    name: str
-    epoch: int
-    size: int
-    digest: str
-    retries: int
-    max_failed: int
-
-    @classmethod
-    def parse(cls, said: Mapping[str, Any]) -> Definition:
-        """Read one, as processes and jobs say it.
-
-        Raises:
-            KeyError, TypeError, ValueError: that is none.
-        """
-        return cls(
-            str(said["name"]),
-            int(said.get("epoch") or 0),
-            int(said["size"]),
-            str(said.get("digest") or ""),
-            int(said.get("retries") or 0),
-            int(said.get("maxFailed") or 0),
-        )
-
-    @property
-    def content(self) -> tuple[object, ...]:
-        """What all workers have to say alike."""
-        return self.size, self.digest, self.retries, self.max_failed
 
 
 class Holding:
@@ -127,14 +91,8 @@ class Holding:
 
     def to_status(self) -> ShardsStatus:
         failed = self._failed[:MAX_FAILED_INTERVALS]
-        named = self.definition
         return {
-            "name": named.name,
-            "epoch": named.epoch,
-            "size": named.size,
-            "digest": named.digest,
-            "retries": named.retries,
-            "maxFailed": named.max_failed,
+            **self.definition.to_wire(),
             "lease": self._lease,
             "rest": to_text(minus(minus(self._elements, self._done), failed)),
             "failed": to_text(failed),

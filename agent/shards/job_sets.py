@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agent.shards.holding import Definition
-from crds.intervals import NONE, Intervals, from_text
+from crds.intervals import Intervals, count, from_text
 from crds.leases import Lease, leases_from_text
 from crds.protocol import MAX_SHARD_SETS
+from crds.shard_set import Definition
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class JobSet:
 
     @property
     def has_failed(self) -> bool:
-        return sum(end - start for start, end in self.failed) > self.definition.max_failed
+        return count(self.failed) > self.definition.max_failed
 
 
 def sets_of(shards: Sequence[Mapping[str, Any]], worker: int, incarnation: int) -> dict[str, JobSet]:
@@ -47,7 +47,7 @@ def sets_of(shards: Sequence[Mapping[str, Any]], worker: int, incarnation: int) 
             definition,
             not not_done,
             not_done,
-            failed or NONE,
+            failed,
             str(said.get("reason") or ""),
             mine[0] if mine else None,
         )
@@ -67,7 +67,7 @@ def refusal(wanted: Definition, sets: Mapping[str, JobSet]) -> str:
     if wanted.epoch != known.definition.epoch:
         return ""
     if known.has_failed:
-        return failure(known)
+        return known.definition.failure(known.failed, known.reason)
     if wanted.content != known.definition.content:
         return _difference(wanted, known.definition)
     return ""
@@ -79,16 +79,6 @@ def skipped_epoch(wanted: Definition, known: JobSet) -> str:
     return (
         f"epoch {wanted.epoch} of shard set {wanted.name!r} is asked for, but {known.not_done} elements of "
         f"epoch {epoch} are not done: pull one epoch after the other"
-    )
-
-
-def failure(known: JobSet) -> str:
-    named = known.definition
-    number = sum(end - start for start, end in known.failed)
-    elements = "1 element" if number == 1 else f"{number} elements"
-    return (
-        f"shard set {named.name!r} has failed: {elements} failed more than {named.retries} times, and "
-        f"max_failed is {named.max_failed}; the first: {known.reason or 'no reason was given'}"
     )
 
 

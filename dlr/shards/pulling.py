@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from crds.intervals import LIMIT
 from crds.protocol import MAX_SHARD_REASON, MAX_SHARD_RETRIES
-from dlr.shards.source import AgentSource, Definition, OwnShare, ShardsError, source_of
+from crds.shard_set import Definition
+from dlr.shards.source import AgentSource, OwnShare, ShardsError, source_of
 
 if TYPE_CHECKING:
     from types import TracebackType

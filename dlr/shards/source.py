@@ -6,25 +6,15 @@ import contextlib
 import json
 import os
 import socket
-from typing import Any, NamedTuple
+from typing import Any
 
 from crds.intervals import Intervals, count, first, from_text, minus, to_text, union
 from crds.protocol import ENV_SHARDS_SOCKET
+from crds.shard_set import Definition
 
 
 class ShardsError(RuntimeError):
     """A set cannot be pulled from, or more of it has failed than may; the message is one sentence."""
-
-
-class Definition(NamedTuple):
-    """What every worker has to say alike."""
-
-    name: str
-    epoch: int
-    size: int
-    digest: str
-    retries: int
-    max_failed: int
 
 
 class AgentSource:
@@ -33,16 +23,7 @@ class AgentSource:
     def __init__(self, definition: Definition, path: str) -> None:
         self._name = definition.name
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._pending: dict[str, Any] = {
-            "pull": {
-                "name": definition.name,
-                "epoch": definition.epoch,
-                "size": definition.size,
-                "digest": definition.digest,
-                "retries": definition.retries,
-                "maxFailed": definition.max_failed,
-            }
-        }
+        self._pending: dict[str, Any] = {"pull": definition.to_wire()}
         self.failed: Intervals = ()
         try:
             self._socket.connect(path)
@@ -129,12 +110,8 @@ class OwnShare:
             return part[0]
         self.failed, named = self._failed, self._definition
         if count(self.failed) > named.max_failed:
-            many = "1 element" if count(self.failed) == 1 else f"{count(self.failed)} elements"
-            raise ShardsError(
-                f"shard set {named.name!r} has failed: {many} "
-                f"({to_text(first(self.failed, 1 << 60, 20))}) failed more than {named.retries} times, and "
-                f"max_failed is {named.max_failed}; the first: {self._reason or 'no reason was given'}"
-            )
+            places = to_text(first(self.failed, 1 << 60, 20))
+            raise ShardsError(named.failure(self.failed, self._reason, places))
         return None
 
     def settle(self, reason: str | None) -> None:

@@ -17,7 +17,7 @@ from datetime import datetime
 
 from crds.intervals import NONE, Intervals, common, count, first, minus, union, whole
 from crds.leases import Lease
-from crds.protocol import MAX_SHARD_SETS
+from crds.protocol import MAX_SHARD_REASON, MAX_SHARD_SETS
 from reconcilers.shards.sets import ShardSet, Tried, Voice, merged, nameless, part_of
 
 MAX_LEASES = 10_000
@@ -26,8 +26,6 @@ MAX_LEASE_INTERVALS = 8
 """Of one grant. What is scattered more goes to several."""
 MAX_HISTORIES = 64
 """With more of them, it is kept no longer who an element failed on, but only how often."""
-MAX_REASON = 256
-"""Characters of why an element failed."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +120,7 @@ def _settled(
         rest = minus(common(held.elements, voice.rest), failed) if voice else held.elements
         if failed and voice is not None:
             failed_on[held.worker] = failed
-            reason = reason or voice.reason[:MAX_REASON]
+            reason = reason or voice.reason[:MAX_SHARD_REASON]
             histories = part_of(again, failed)
             fresh = Tried((), minus(failed, union(*(each.elements for each in histories))))
             tried += [Tried((*each.workers, held.worker), each.elements) for each in (*histories, fresh)]

@@ -14,11 +14,12 @@ import pytest
 
 from agent.shards import desk as desk_module
 from agent.shards.desk import Desk
-from agent.shards.holding import Definition, Holding
+from agent.shards.holding import Holding
 from crds.elasticjob import ShardSetStatus
 from crds.elasticworker import ShardsReport
 from crds.leases import Lease
 from crds.protocol import ENV_SHARDS_SOCKET, MAX_SHARD_SETS
+from crds.shard_set import Definition
 from dlr.shards import ShardsError, pull
 from reconcilers.shards.lease import Crew, lease
 from reconcilers.shards.sets import ShardSet, of_status

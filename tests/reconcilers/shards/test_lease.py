@@ -12,11 +12,12 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.shards.holding import Definition, Holding
+from agent.shards.holding import Holding
 from crds.elasticjob import ShardSetStatus
 from crds.elasticworker import ShardsReport
 from crds.intervals import count, minus, of_numbers, union, whole
 from crds.leases import Lease
+from crds.shard_set import Definition
 from reconcilers.shards.lease import Crew, lease
 from reconcilers.shards.sets import MAX_SCATTERED, ShardSet, of_status
 from reconcilers.shards.voices import voice_of
