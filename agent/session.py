@@ -260,6 +260,10 @@ class Session:
         """As the job says it now."""
         return (self.watcher.view() or JobView()).hang_timeout_seconds
 
+    def asks_for_stacks(self) -> str:
+        """What asks where the training processes are, as the job says it now; "" if nothing does."""
+        return (self.watcher.view() or JobView()).asks_for_stacks
+
     def failures_per_hour(self) -> float | None:
         """Of the job so far, by its first hour at least; None where it does not say when it began."""
         view = self.watcher.view() or JobView()

@@ -30,6 +30,7 @@ from crds.protocol import (
     MAX_FRAMES,
     MAX_LOCAL_PROBES,
     MAX_PAIR_PROBES,
+    MAX_REQUEST,
     MAX_ROUNDS,
     MAX_SENTENCE,
     MAX_SENTENCES,
@@ -41,6 +42,7 @@ from crds.protocol import (
     MAX_TROUBLE,
     AcceleratorsStatus,
     AgentStatus,
+    AskedStacksStatus,
     CheckpointTrouble,
     CheckpointTroubleStatus,
     CheckStatus,
@@ -122,7 +124,7 @@ class ElasticWorkerSpec(Model):
 
 @agreed(RankStackStatus)
 class RankStack(Model):
-    """Where one training process was when it was found hanging."""
+    """Where one training process was when it was found hanging, or when somebody asked."""
 
     rank: Index
     """Global."""
@@ -278,6 +280,17 @@ class Departure(Model):
     """It is saved."""
 
 
+@agreed(AskedStacksStatus)
+class AskedStacks(Model):
+    """Where the worker's processes were when somebody asked (`dlr job stacks`)."""
+
+    request: Annotated[str, Field(max_length=MAX_REQUEST)]
+    """What asked: the job's annotation elastic.iml.github.io/stacks."""
+    time: datetime
+    """When they were taken."""
+    stacks: Annotated[list[RankStack], Field(max_length=MAX_STACKS, json_schema_extra=ATOMIC)]
+
+
 @agreed(ShardsStatus)
 class ShardsReport(Model):
     """A shard set that the worker's processes pull from (docs/shards.md), and what became of its lease."""
@@ -333,6 +346,8 @@ class AgentReport(Model):
     check: AgentCheck | None = None
     departure: Departure | None = None
     """The last one of this agent's processes."""
+    asked_stacks: AskedStacks | None = None
+    """For a minute or so after they were asked for."""
     shards: (
         Annotated[list[ShardsReport], Field(max_length=MAX_SHARD_SETS, json_schema_extra=ATOMIC)] | None
     ) = None

@@ -50,6 +50,10 @@ ANNOTATION_TEMPLATE = f"{GROUP}/template"
 ANNOTATION_TOTAL_STEPS = f"{GROUP}/total-steps"
 """Of an ElasticJob: how many steps its training has in all, where its author knows."""
 
+ANNOTATION_STACKS = f"{GROUP}/stacks"
+"""Of an ElasticJob: a text of one's own choice, each new one of which asks the agents of its workers where
+their training processes are (docs/hangs.md)."""
+
 CONDITION_UNHEALTHY = "ElasticUnhealthy"
 """Condition of a Node: True while the newest verdict says that it is faulty."""
 

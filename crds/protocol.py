@@ -126,6 +126,8 @@ MAX_STACKS = 16
 """Entries of `status.agent.failure.stacks`."""
 MAX_FRAMES = 1_024
 """Characters of the frames in one of them."""
+MAX_REQUEST = 64
+"""Characters of what asks for stacks; a longer text is cut."""
 
 MAX_LOCAL_PROBES = 16
 """Entries of `status.agent.check.local`."""
@@ -146,6 +148,14 @@ class RankStackStatus(TypedDict):
     step: int | None
     inCollective: bool
     frames: str
+
+
+class AskedStacksStatus(TypedDict):
+    """`status.agent.askedStacks`."""
+
+    request: str
+    time: str
+    stacks: list[RankStackStatus]
 
 
 class FailureStatus(TypedDict):
@@ -348,6 +358,7 @@ class AgentStatus(TypedDict):
     accelerators: AcceleratorsStatus | None
     check: CheckStatus | None
     departure: DepartureStatus | None
+    askedStacks: AskedStacksStatus | None
     shards: list[ShardsStatus] | None
 
 

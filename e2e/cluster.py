@@ -160,6 +160,27 @@ class Cluster(ABC):
             )
         return done
 
+    def dlr(self, *arguments: str, timeout_seconds: float = 60.0) -> str:
+        """The dlr command, as a person calls it."""
+        done = self.run_dlr(*arguments, timeout_seconds=timeout_seconds)
+        if done.returncode != 0:
+            raise AssertionError(
+                f"dlr {' '.join(arguments)}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
+            )
+        return done.stdout
+
+    def run_dlr(self, *arguments: str, timeout_seconds: float = 60.0) -> subprocess.CompletedProcess[str]:
+        """The same, for who wants to see the exit code."""
+        return subprocess.run(
+            [str(Path(sys.executable).with_name("dlr")), *arguments],
+            env=self.environment(),
+            cwd=REPOSITORY,
+            capture_output=True,
+            text=True,
+            timeout=timeout_seconds,
+            check=False,
+        )
+
     def environment(self) -> dict[str, str]:
         """For programs that a person would call with this cluster's kubeconfig."""
         return os.environ | {"KUBECONFIG": str(self.kubeconfig)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -95,8 +95,8 @@ class HangGuard:
         captures = stacks.capture(pids, self._stack_files.files, self._stack_files.signal)
         if not captures:
             return None
-        found = {self._started.ranks[rank]: capture for rank, capture in captures.items()}
-        suspects = hang.order_by_suspicion([self._stack(rank, found) for rank in captures])
+        suspects = hang.order_by_suspicion([self._stack(self._started, *each) for each in captures.items()])
+        found = {self._started.ranks[local]: capture for local, capture in captures.items()}
         blamed = suspects[0]
         local_rank = next(local for local, rank in self._started.ranks.items() if rank == blamed.rank)
         limit = f" (the limit is {limit_seconds:.0f} s)" if stalled_seconds > limit_seconds else ""
@@ -127,11 +127,23 @@ class HangGuard:
             stacks=tuple(suspects[:MAX_STACKS]),
         )
 
-    def _stack(self, local_rank: int, found: Mapping[int, Capture]) -> RankStack:
-        rank = self._started.ranks[local_rank]
-        capture = found[rank]
+    def stacks_of(self, pids: Mapping[int, int]) -> Callable[[], list[RankStack]]:
+        """Return what takes the stacks of processes of this round. It takes a moment, in any thread.
+
+        Args:
+            pids: of the processes that live, by local rank.
+        """
+        started, files, signum = self._started, self._stack_files.files, self._stack_files.signal
+
+        def take() -> list[RankStack]:
+            captures = stacks.capture(pids, files, signum)
+            return [self._stack(started, local, capture) for local, capture in captures.items()]
+
+        return take
+
+    def _stack(self, started: Started, local_rank: int, capture: Capture) -> RankStack:
         return RankStack(
-            rank=rank,
+            rank=started.ranks[local_rank],
             step=self._files.read_rank(local_rank).step,
             in_collective=dump.waits_for_others(capture.frames),
             frames=dump.format_frames(capture.frames) or capture.note,

@@ -12,7 +12,15 @@ from datetime import datetime
 from enum import Enum
 from typing import Any, NamedTuple
 
-from crds.protocol import HANG_TIMEOUT_SECONDS, AgentState, JobPhase, KeptIn, RendezvousPhase
+from crds import names
+from crds.protocol import (
+    HANG_TIMEOUT_SECONDS,
+    MAX_REQUEST,
+    AgentState,
+    JobPhase,
+    KeptIn,
+    RendezvousPhase,
+)
 from crds.ranges import from_text, incarnations_of
 
 
@@ -79,6 +87,8 @@ class JobView:
     started_at: datetime | None = None
     topology_levels: int = 0
     """How many of the job's `nodeCheck.topologyKeys` there are."""
+    asks_for_stacks: str = ""
+    """Each new text asks where the training processes are; "" asks for nothing."""
 
     @classmethod
     def parse(cls, job: Mapping[str, Any]) -> JobView:
@@ -93,7 +103,12 @@ class JobView:
             sum(map(int, (status.get("restarts") or {}).values())),
             _time(status.get("startTime")),
             len(((job.get("spec") or {}).get("nodeCheck") or {}).get("topologyKeys") or ()),
+            _request(((job.get("metadata") or {}).get("annotations") or {}).get(names.ANNOTATION_STACKS)),
         )
+
+
+def _request(annotation: str | None) -> str:
+    return (annotation or "")[:MAX_REQUEST]
 
 
 def _time(text: Any) -> datetime | None:

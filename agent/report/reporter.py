@@ -30,6 +30,7 @@ from crds.protocol import (
     PROTOCOL,
     AcceleratorsStatus,
     AgentState,
+    AskedStacksStatus,
     CheckpointTroubleStatus,
     DepartureStatus,
     MemoryStatus,
@@ -184,6 +185,7 @@ class Reporter(threading.Thread):
         self._figures: Callable[[], Figures] | None = None
         self._memory: Callable[[], MemoryStatus | None] = lambda: None
         self._shards: Callable[[], list[ShardsStatus] | None] = lambda: None
+        self._asked_stacks: Callable[[], AskedStacksStatus | None] = lambda: None
         self._progress_due_at: float | None = None
         self._last_written_at = float("-inf")
         self._checkpoint_reported_at = float("-inf")
@@ -211,6 +213,10 @@ class Reporter(threading.Thread):
     def follow_shards(self, shards: Callable[[], list[ShardsStatus] | None]) -> None:
         """Have every report say what `shards` returns; `progress` is how to have one written for it."""
         self._shards = shards
+
+    def follow_asked_stacks(self, stacks: Callable[[], AskedStacksStatus | None]) -> None:
+        """As `follow_shards`, for the stacks that somebody asked for."""
+        self._asked_stacks = stacks
 
     def report(
         self, state: AgentState, observed_round: int | None = None, failure: Failure | None = None
@@ -344,6 +350,7 @@ class Reporter(threading.Thread):
             "usage": usage.to_status() if usage else None,
             "memory": self._memory(),
             "shards": self._shards(),
+            "askedStacks": self._asked_stacks(),
         }
         try:
             self._api.merge_patch(self._path, {"status": {"agent": status}})

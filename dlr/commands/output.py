@@ -130,6 +130,11 @@ def plain(text: str) -> str:
     return "".join(character if character.isprintable() else " " for character in text.strip())
 
 
+def printable_line(line: str) -> str:
+    """Without control characters, its indentation kept."""
+    return line[: len(line) - len(line.lstrip())].expandtabs(4) + plain(line)
+
+
 def significant(value: float) -> str:
     """With three significant digits, and never as a power of ten: 0.0303, 5.85, 612, 2250."""
     return f"{value:.3g}" if 1e-4 <= abs(value) < 999.5 else f"{value:.0f}"

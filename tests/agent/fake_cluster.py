@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from crds import names
 from crds.ranges import from_text, grouped, to_text
 
 JOB = "job"
@@ -76,7 +77,7 @@ class FakeCluster:
         with self.changed:
             self.version += 1
             self.job = {
-                "metadata": {"name": JOB, "resourceVersion": str(self.version)},
+                "metadata": self.job["metadata"] | {"resourceVersion": str(self.version)},
                 "spec": self.job["spec"],
                 "status": {**self.job["status"], **status},
             }
@@ -84,6 +85,10 @@ class FakeCluster:
 
     def set_policy(self, **elastic_policy: Any) -> None:
         self.job["spec"] = {"elasticPolicy": elastic_policy}
+        self.publish()
+
+    def ask_for_stacks(self, request: str) -> None:
+        self.job["metadata"] |= {"annotations": {names.ANNOTATION_STACKS: request}}
         self.publish()
 
     def form(self, members: list[int], *, reason: str = "the test says so", lost: bool = False) -> int:

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from crds.elasticworker import AskedStacks
 from crds.protocol import ASKED
 from tests.agent.conftest import Agents
 from tests.agent.fake_cluster import FakeCluster
@@ -75,6 +76,32 @@ def test_hang_is_told_with_the_rank_that_is_behind_and_its_stack_and_training_st
     assert "File" in (folder / "1" / "stacks.txt").read_text()
     cluster.publish(phase="Succeeded")
     assert agent.wait(60) == 0
+
+
+def test_where_the_processes_are_is_told_once_for_each_new_request(
+    cluster: FakeCluster, agents: Agents, tmp_path: Path
+) -> None:
+    (tmp_path / "work/other.py").write_text(AWAIT_THE_OTHER)
+    cluster.ask_for_stacks("of somebody before")
+    agents.start(0, "--nproc-per-node=2", agents.script(DEADLOCK))
+    cluster.wait_state({0: "Ready"}, 0)
+    cluster.form([0])
+    cluster.wait_step(0, 3)
+    cluster.wait(lambda: cluster.agent(0)["rounds"], "a report since the steps")
+    assert not cluster.agent(0).get("askedStacks"), "that request was for others"
+
+    cluster.ask_for_stacks("r" * 70)
+    cluster.wait(lambda: cluster.agent(0).get("askedStacks"), "an answer")
+    answer = cluster.agent(0)["askedStacks"]
+    assert answer["request"] == "r" * 64
+    assert AskedStacks.model_validate(answer), "it is what the CRD takes"
+    frames = {stack["rank"]: stack["frames"].splitlines()[0] for stack in answer["stacks"]}
+    assert frames[0].endswith("script.py:14 in <module>: time.sleep(1000)")
+    assert frames[1].endswith("script.py:6 in wait_for_the_other: lock.acquire()")
+    assert cluster.agent(0)["state"] == "Running", "nobody was disturbed"
+
+    cluster.ask_for_stacks("another")
+    cluster.wait(lambda: cluster.agent(0)["askedStacks"]["request"] == "another", "the next answer")
 
 
 TELLS_NOTHING = """

@@ -30,7 +30,8 @@ class Answer:
 
 
 class ScriptedServer:
-    """Answers what a test has put under `METHOD /path`; of a list each entry in turn, then the last."""
+    """Answers what a test has put under `METHOD /path`; of a list each entry in turn, then the last;
+    of a function what it returns for the request."""
 
     def __init__(self) -> None:
         self.answers: dict[str, Any] = {}
@@ -51,6 +52,8 @@ class ScriptedServer:
         scripted = self.answers.get(f"{request.method} {request.path}")
         if isinstance(scripted, list):
             scripted = scripted.pop(0) if len(scripted) > 1 else scripted[0]
+        if callable(scripted):
+            scripted = scripted(request)
         if scripted is None:
             return Answer(404, "404 page not found\n")
         return scripted if isinstance(scripted, Answer) else Answer(200, scripted)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dlr.commands.job.culprit import find_culprit, stack_lines
+from dlr.commands.job.culprit import find_culprit
 from tests.cli.scripted import GROUP_PATH, ScriptedServer, listing, pod, refusal, worker
 from tests.cli.troubled import RAISED, SUBMITTED, at, life, troubled_job, troubled_workers
 
@@ -135,22 +135,6 @@ def test_incarnation_is_the_one_that_failed(seconds: float, status: JSON, incarn
     assert found is not None
     assert found.pod == f"digits-worker-1-{incarnation}"
     assert found.time == SUBMITTED + timedelta(seconds=seconds)
-
-
-def test_rank_without_a_stack_says_so() -> None:
-    assert stack_lines([{"rank": 2}]) == ["rank 2:", "    (no stack)"]
-
-
-def test_ranks_that_wait_at_one_place_are_one_entry() -> None:
-    waiting = [
-        {"rank": rank, "inCollective": True, "step": 9, "frames": "all_reduce"} for rank in (0, 1, 2, 5)
-    ]
-    assert stack_lines([*waiting, {"rank": 3, "step": 9, "frames": "acquire"}]) == [
-        "rank 3, step 9:",
-        "    acquire",
-        "ranks 0-2,5, step 9, waiting for other ranks:",
-        "    all_reduce",
-    ]
 
 
 def test_a_job_that_failed_by_no_worker_says_by_what(server: ScriptedServer, dlr: Dlr) -> None:

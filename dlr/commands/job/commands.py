@@ -19,6 +19,9 @@ class JobCommands(LazyGroup):
             "Show a job on one screen: phase, world, progress, goodput, workers, last Events.",
         ),
         "logs": Lazy("dlr.commands.job.logs", "logs", "Print what a job's workers print."),
+        "stacks": Lazy(
+            "dlr.commands.job.stacks", "stacks", "Show where all training processes are at this moment."
+        ),
         "events": Lazy(
             "dlr.commands.job.events",
             "events",

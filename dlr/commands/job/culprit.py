@@ -8,13 +8,10 @@ from datetime import datetime
 from typing import Any
 
 from controller.wording import first_line
-from crds.ranges import as_ranges
 from dlr.commands.job.failures import SAME_MOMENT
 from dlr.commands.output import age, parse_time
 
 JSON = dict[str, Any]
-
-INDENT = "    "
 
 
 @dataclass(frozen=True)
@@ -119,18 +116,3 @@ def heading(culprit: Culprit, now: datetime) -> list[tuple[str, str]]:
         ("Class", f"{failure['exitClass']}" + (f", exit code {code}" if code is not None else "")),
         ("Error", first_line(message) if culprit.stacks else message),  # the stacks are shown beside it
     ]
-
-
-def stack_lines(stacks: Sequence[JSON]) -> list[str]:
-    """A hang's stacks, those first that waited for nobody: they are rather its cause."""
-    ranks_at: dict[tuple[bool, str, str], list[int]] = {}
-    for stack in sorted(stacks, key=lambda each: (bool(each.get("inCollective")), each["rank"])):
-        step = f", step {stack['step']}" if stack.get("step") is not None else ""
-        place = (bool(stack.get("inCollective")), step, stack.get("frames") or "(no stack)")
-        ranks_at.setdefault(place, []).append(stack["rank"])
-    lines = []
-    for (waits, step, frames), ranks in ranks_at.items():
-        who = f"rank{'s' if len(ranks) > 1 else ''} {as_ranges(sorted(ranks))}"
-        lines.append(f"{who}{step}{', waiting for other ranks' if waits else ''}:")
-        lines += [f"{INDENT}{line}" for line in frames.splitlines()]
-    return lines

@@ -15,10 +15,11 @@ from rich.table import Table
 from rich.text import Text
 
 from dlr.commands.api import PODS, Api, ApiFailure
-from dlr.commands.job.culprit import Culprit, find_culprit, heading, stack_lines
+from dlr.commands.job.culprit import Culprit, find_culprit, heading
 from dlr.commands.job.lookup import get_job, list_workers
+from dlr.commands.job.merged_stacks import merge, stack_lines
 from dlr.commands.job.pod_log import Wanted, named_once
-from dlr.commands.output import parse_time, plain, show, utc_now
+from dlr.commands.output import parse_time, printable_line, show, utc_now
 
 LINES = 100
 """So many without --tail."""
@@ -36,7 +37,7 @@ def print_failed_log(api: Api, name: str, wanted: Wanted) -> None:
         return
     _print_heading(culprit)
     if culprit.stacks:
-        _print_section("Stacks, the innermost frame first", stack_lines(culprit.stacks))
+        _print_section("Stacks, the innermost frame first", stack_lines(merge(culprit.stacks)))
     lines = _pod_log(api, culprit, wanted)
     if lines:
         _print_section(f"Log of Pod {culprit.pod} up to the failure, {len(lines)} lines", lines)
@@ -59,19 +60,14 @@ def _without_culprit(job: dict[str, Any]) -> str:
 def _print_heading(culprit: Culprit) -> None:
     head = Table.grid(padding=(0, 2))
     for label, text in heading(culprit, utc_now()):
-        head.add_row(Text(label, style="bold"), Text("\n".join(map(_printable, text.splitlines()))))
+        head.add_row(Text(label, style="bold"), Text("\n".join(map(printable_line, text.splitlines()))))
     show(head)
 
 
 def _print_section(title: str, lines: list[str]) -> None:
     show(Text(f"\n{title}:", style="bold"))
     for line in lines:
-        print(_printable(line))
-
-
-def _printable(line: str) -> str:
-    """Without control characters, its indentation kept."""
-    return line[: len(line) - len(line.lstrip())].expandtabs(4) + plain(line)
+        print(printable_line(line))
 
 
 def _pod_log(api: Api, culprit: Culprit, wanted: Wanted) -> list[str]:

@@ -1,0 +1,140 @@
+"""`dlr job stacks`: where all training processes are at this moment.
+
+The job's annotation asks, its agents answer in their workers' status: no way into a Pod is needed, but the
+right to patch the job.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from crds import names
+from dlr.commands.api import ELASTICJOBS, Api
+from dlr.commands.connection import connect
+from dlr.commands.errors import CommandError
+from dlr.commands.following import until_finished
+from dlr.commands.job.failures import current_report
+from dlr.commands.job.lookup import get_unfinished_job, list_workers
+from dlr.commands.job.merged_stacks import merge, stack_lines
+from dlr.commands.job.report import sort_workers
+from dlr.commands.job.workers import state_of
+from dlr.commands.options import Context, JobName, Kubeconfig, Namespace, Output
+from dlr.commands.output import Format, print_json, printable_line, show, utc_now
+
+JSON = dict[str, Any]
+
+RUNNING = "Running"
+"""Only in this state of an agent there are processes."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What became of one request."""
+
+    stacks: Sequence[JSON]
+    """As `RankStack`, of those who answered."""
+    where: Mapping[int, str]
+    """Pod and node, by rank."""
+    silent: Sequence[str]
+    """Workers that train and have not answered."""
+    idle: Sequence[str]
+    """Workers without processes, and their states."""
+
+
+def read(request: str, workers: Sequence[JSON]) -> Asked:
+    """Read the answers to one request."""
+    where: dict[int, str] = {}
+    stacks, silent, idle = [], [], []
+    for worker in sort_workers(workers):
+        name, state = worker["metadata"]["name"], state_of(worker)
+        answer = current_report(worker).get("askedStacks") or {}
+        if answer.get("request") == request:
+            status = worker["status"]
+            node = f" on {status['nodeName']}" if status.get("nodeName") else ""
+            stacks += answer["stacks"]
+            where |= {stack["rank"]: f"{status.get('podName') or name}{node}" for stack in answer["stacks"]}
+        elif state == RUNNING:
+            silent.append(name)
+        else:
+            idle.append(f"{name} ({state or 'no Pod yet'})")
+    return Asked(stacks, where, silent, idle)
+
+
+def stacks(
+    name: JobName,
+    rank: Annotated[
+        int | None, typer.Option(min=0, metavar="R", help="Show this process alone, by its global rank.")
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option(min=1, max=300, metavar="SECONDS", help="Wait so long for answers.")
+    ] = 15,
+    output: Output = Format.TABLE,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Show where all training processes are at this moment: equal stacks once, the odd ones first."""
+    api = Api(connect(kubeconfig, context, namespace))
+    get_unfinished_job(api, name)
+    asked = _ask(api, name, timeout)
+    if not asked.stacks:
+        raise CommandError(_without_answer(name, asked, timeout))
+    shown = [stack for stack in asked.stacks if rank in (None, stack["rank"])]
+    if not shown:
+        raise CommandError(f"No process of {name!r} has rank {rank}: {len(asked.stacks)} have answered.")
+    if output is Format.JSON:
+        print_json([{**stack, "where": asked.where[stack["rank"]]} for stack in shown])
+    else:
+        _print_places(shown, asked)
+    _tell_who_is_missing(asked, timeout)
+
+
+def _ask(api: Api, name: str, timeout: float) -> Asked:
+    request = f"{utc_now():%Y-%m-%dT%H:%M:%SZ}-{secrets.token_hex(4)}"
+    deadline = time.monotonic() + timeout
+    api.patch(ELASTICJOBS, name, patch={"metadata": {"annotations": {names.ANNOTATION_STACKS: request}}})
+
+    def is_finished(asked: Asked) -> bool:
+        return not asked.silent or time.monotonic() > deadline
+
+    *_, last = until_finished(lambda: read(request, list_workers(api, name)), is_finished)
+    return last
+
+
+def _without_answer(name: str, asked: Asked, timeout: float) -> str:
+    if asked.silent:
+        return (
+            f"None of the {len(asked.silent)} workers of {name!r} that train has answered within "
+            f"{timeout:g} s: their agents are older than this dlr, or cannot reach the API server."
+        )
+    if asked.idle:
+        return f"No process of {name!r} runs just now: {_some(asked.idle)}."
+    return f"The job {name!r} has no workers now."
+
+
+def _print_places(stacks: Sequence[JSON], asked: Asked) -> None:
+    places = merge(stacks)
+    head = f"{len(stacks)} process{'es' if len(stacks) > 1 else ''} at {len(places)} place"
+    show(Text(f"{head}{'s' if len(places) > 1 else ''}, the innermost frame first:", style="bold"))
+    for line in stack_lines(places, asked.where):
+        print(printable_line(line))
+
+
+def _tell_who_is_missing(asked: Asked, timeout: float) -> None:
+    if asked.silent:
+        print(f"No answer within {timeout:g} s: {_some(asked.silent)}", file=sys.stderr)
+    if asked.idle:
+        print(f"Without processes: {_some(asked.idle)}", file=sys.stderr)
+
+
+def _some(workers: Sequence[str], most: int = 8) -> str:
+    more = f" and {len(workers) - most} more" if len(workers) > most else ""
+    return f"{', '.join(workers[:most])}{more}"
