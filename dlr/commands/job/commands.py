@@ -20,7 +20,9 @@ class JobCommands(LazyGroup):
         ),
         "logs": Lazy("dlr.commands.job.logs", "logs", "Print what a job's workers print."),
         "stacks": Lazy(
-            "dlr.commands.job.stacks", "stacks", "Show where all training processes are at this moment."
+            "dlr.commands.job.stacks",
+            "stacks",
+            "Show where all training processes are at this moment: equal stacks once, the odd ones first.",
         ),
         "events": Lazy(
             "dlr.commands.job.events",
