@@ -36,7 +36,7 @@ WORKERS_GIVEN_UP = "WorkersGivenUp"
 MASTER_IGNORED = "MasterReplicaIgnored"
 NO_REPLICAS = "NoReplicas"
 NO_REPLICAS_MESSAGE = "replicas is 0, so the job has no Pods: raise replicas in spec.replicaSpecs to start it"
-MAX_WHY = 128
+MAX_WHY = 96
 """Characters of the world's reason in a condition; the world itself has all of it."""
 
 
