@@ -121,7 +121,7 @@ def progress_conditions(
     conditions = with_older_agents(conditions, job, workers.exceptional, now)
     conditions = with_steps_known(conditions, job, workers.telling_steps, now)
     conditions = with_loss(conditions, job, workers, now)
-    conditions = with_saving(conditions, workers, now)
+    conditions = with_saving(conditions, workers, rendezvous, now)
     return _with_waits(conditions, workers.exceptional, now)
 
 
