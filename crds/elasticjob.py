@@ -52,8 +52,8 @@ MAX_WORLD_REASON = 384
 MAX_FAILURE = 512
 MAX_SIGNATURE = 128
 MAX_EPISODES = 12
-MAX_EPISODES_OF_MANY = 4
-"""Of a job of more than `MANY_WORKERS`, whose object all of them watch."""
+MAX_EPISODES_OF_MANY = 2
+"""Of a job of more than `MANY_WORKERS`, whose object all of them watch: the present one and the last."""
 MANY_WORKERS = 1_000
 MAX_EPISODE_MEMBERS = 24
 MAX_EPISODE_REASON = 64

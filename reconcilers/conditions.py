@@ -29,7 +29,10 @@ def with_condition(
     message: str,
     now: datetime,
 ) -> list[Condition]:
-    """The conditions with this one set; in place of the earlier one of its type, if there is one."""
+    """The conditions with this one set; in place of the earlier one of its type, if there is one.
+
+    Its time has whole seconds, as a metav1.Time.
+    """
     earlier = condition_of(conditions, type_)
     unmoved = earlier is not None and earlier.status == status
     condition = Condition(
@@ -37,7 +40,9 @@ def with_condition(
         status=status,
         reason=reason,
         message=message,
-        last_transition_time=earlier.last_transition_time if earlier and unmoved else now,
+        last_transition_time=earlier.last_transition_time
+        if earlier and unmoved
+        else now.replace(microsecond=0),
     )
     if earlier is None:
         return [*conditions, condition]

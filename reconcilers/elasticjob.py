@@ -16,7 +16,7 @@ from controller.errors import Forbidden, Invalid
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
 from controller.resources import ELASTICJOBS, Object
-from controller.slices import computed
+from controller.slices import computed, let_go
 from crds.elasticjob import ElasticJob
 from reconcilers.acts import Act, carry_out, tell
 from reconcilers.clock import Clock
@@ -45,6 +45,13 @@ class ElasticJobReconciler(Reconciler):
         seen = await self._view.of(request)
         if seen is None:
             return Result()
+        workers = list(seen.workers)
+        result = await self._look(seen)
+        del seen  # and with it all but `workers`, of which the cache may have newer ones by now
+        await let_go(workers)
+        return result
+
+    async def _look(self, seen: Seen) -> Result:
         plan = await self._plan(seen)
         if plan.check is not None and (refused := await self._refusal_of(seen, plan.check)):
             plan = await self._plan(replace(seen, check_refused=refused))

@@ -56,6 +56,8 @@ LEFTOVER_RETRY_SECONDS = 10.0
 """What is left over is watched, and leads to a look when it goes; this is for what we do not see."""
 START_SECONDS = 3.0
 """For so long a worker's first Pod may be on its way before the status says that it is."""
+STARTS_PER_SECOND = 250
+"""That a cluster's scheduler manages at least; the Pods of more workers may take as much longer."""
 HEARTBEAT_SLACK_SECONDS = 0.1
 
 Object = dict[str, Any]
@@ -319,7 +321,8 @@ class WorkerReconciler(Reconciler):
         if seen.pod is not None and not seen.released and not _is_recorded(worker):
             new = UnrecordedPod(_life(worker), seen.pod["metadata"]["uid"], self._clock.monotonic())
             known = self._unrecorded.setdefault(request, new)
-            left_seconds = known.seen_at + START_SECONDS - self._clock.monotonic()
+            start_seconds = max(START_SECONDS, assignment.workers / STARTS_PER_SECOND)
+            left_seconds = known.seen_at + start_seconds - self._clock.monotonic()
             if left_seconds > 0 and is_on_its_way(worker, status):
                 return left_seconds
         await self._write(raw, status)

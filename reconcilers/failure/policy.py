@@ -151,7 +151,7 @@ def assess(
     late_loss = None
     if incident is not None:
         budget = _charged(job, workers, incident, now)
-    elif budget is not None and budget.consequences and _is_pods(failure, status.last_failure):
+    elif budget is not None and budget.consequences and _explains(failure, status, workers):
         restarts = uncounted(restarts, ExitClass.UNKNOWN)
         budget = budgets.explained(budget)
         late_loss = _late_loss(failure, status, workers)
@@ -236,9 +236,16 @@ def _charged(job: ElasticJob, workers: Workers, incident: Incident, now: datetim
     return budgets.held(charged, job.spec.elastic_policy.heartbeat_timeout_seconds, now, lasted_seconds)
 
 
-def _is_pods(failure: JobFailure | None, before: JobFailure | None) -> bool:
-    """Whether what is to be looked at first has just become the end of a Pod."""
-    return failure is not None and failure.round is None and failure != before
+def _explains(end: JobFailure | None, status: ElasticJobStatus, workers: Workers) -> bool:
+    """Whether what is to be looked at first has just become the end of a Pod, and peers may have failed by
+    it, as they have not by that of a member of the next world.
+    """
+    blamed, published = status.last_failure, status.rendezvous or Rendezvous()
+    if end is None or end.round is not None or end == blamed:
+        return False
+    if blamed is None or blamed.round is None or blamed.round == published.round:
+        return True
+    return _index_of(end, workers) not in published.members
 
 
 def _late_loss(end: JobFailure | None, status: ElasticJobStatus, workers: Workers) -> LateLoss | None:
@@ -249,9 +256,13 @@ def _late_loss(end: JobFailure | None, status: ElasticJobStatus, workers: Worker
     blamed, published = status.last_failure, status.rendezvous or Rendezvous()
     if end is None or blamed is None or blamed.round is None or blamed.round != published.round:
         return None
-    index = next(w.spec.index for w in workers.exceptional if w.metadata.name == end.worker)
+    index = _index_of(end, workers)
     line = f"worker {index} was lost: {first_line(end.message)}".removesuffix(": ")
     return LateLoss(blamed.round, line, blamed.worker)
+
+
+def _index_of(end: JobFailure, workers: Workers) -> int:
+    return next(w.spec.index for w in workers.exceptional if w.metadata.name == end.worker)
 
 
 def _renewals(job: ElasticJob, workers: Workers, now: datetime) -> dict[str, Renewal]:

@@ -68,4 +68,4 @@ def renewals(job: ElasticJob, workers: Sequence[ElasticWorker], world: Rendezvou
 
 def _made_since(worker: ElasticWorker, seen_at: datetime) -> bool:
     lives = worker.status.history
-    return bool(lives) and lives[-1].created_at > seen_at
+    return bool(lives) and lives[-1].created_at.replace(microsecond=0) > seen_at

@@ -32,6 +32,7 @@ from reconcilers.job import edits, older_agents, outcome, refusal
 from reconcilers.job.acts import created, deleted, relaunched, told_standby
 from reconcilers.job.departed import with_departed
 from reconcilers.job.outcome import Outcome, Training
+from reconcilers.job.pace import seconds_to_tell
 from reconcilers.job.relaunch import RESUMED, plan_relaunches, suspended_pods
 from reconcilers.job.run_policy import seconds_to_deadline, seconds_to_expiry
 from reconcilers.job.seen import Seen
@@ -147,7 +148,7 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
     missing = () if look.is_held else slots.missing[:most]
     surplus = (deleted(ELASTICWORKERS, worker.metadata) for worker in slots.surplus)
     more = 0.0 if 0 < len(missing) < len(slots.missing) else None
-    return replace(
+    plan = replace(
         plan,
         events=(*told, *outcome.of_scale(uptake), *plan.events),
         acts=(*created(seen.job, missing), *surplus, *plan.acts),
@@ -159,6 +160,18 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
             job_shards.seconds_to_lease(seen.job, seen.workers, seen.shards_age_seconds),
         ),
     )
+    return _paced(seen, plan)
+
+
+def _paced(seen: Seen, plan: Plan) -> Plan:
+    """Of a large job, without counts that were told a moment ago, if there is nothing else to be written."""
+    if plan.check or plan.first or plan.events or plan.acts:
+        return plan
+    status, age_seconds = seen.raw.get("status", {}), seen.status_age_seconds
+    wait = seconds_to_tell(status, plan.status_patch, len(seen.workers), age_seconds)
+    if wait <= 0:
+        return plan
+    return replace(plan, status_patch={}, look_again_seconds=_soonest(plan.look_again_seconds, wait))
 
 
 def _with_news(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
+from crds.elasticjob import Rendezvous, RendezvousPhase
+from crds.elasticworker import ElasticWorker
 from crds.model import Condition, ConditionStatus
 from reconcilers.acts import Event
 from reconcilers.conditions import condition_of, with_condition
@@ -15,11 +17,14 @@ BEGAN = ", first: "
 """Between the worker's name and what it told first: later steps fail in silence."""
 
 
-def with_saving(conditions: Sequence[Condition], workers: Workers, now: datetime) -> list[Condition]:
+def with_saving(
+    conditions: Sequence[Condition], workers: Workers, world: Rendezvous, now: datetime
+) -> list[Condition]:
     """The conditions, with this one once something did not work.
 
     Its message is kept as long as the same worker has the same trouble, whatever its newest step is. It is
-    taken back when that worker tells no more of it, or is gone; while its Pod is replaced nothing is known.
+    taken back when that worker tells no more of it, is gone, or stands by while others make steps; while its
+    Pod is replaced nothing is known.
     """
     reports = ((worker.metadata.name, worker.status.agent) for worker in workers.telling_steps)
     telling = {name: report.checkpoint_trouble for name, report in reports if report is not None}
@@ -28,8 +33,9 @@ def with_saving(conditions: Sequence[Condition], workers: Workers, now: datetime
     fails = known is not None and known.status is ConditionStatus.TRUE
     told_by = known.message.partition(BEGAN)[0] if known is not None else ""
     if not troubled:
-        silent = told_by not in telling and any(worker.metadata.name == told_by for worker in workers)
-        if not fails or silent:
+        who = next((worker for worker in workers if worker.metadata.name == told_by), None)
+        is_known = told_by in telling or who is None or _stands_by(who, world, workers)
+        if not fails or not is_known:
             return list(conditions)
         return with_condition(conditions, CHECKPOINTS_FAILING, ConditionStatus.FALSE, "Saved", "", now)
     name = told_by if told_by in troubled else next(iter(troubled))
@@ -39,6 +45,14 @@ def with_saving(conditions: Sequence[Condition], workers: Workers, now: datetime
     if known is not None and fails and known.reason == trouble.reason and told_by == name:
         message = known.message
     return with_condition(conditions, CHECKPOINTS_FAILING, ConditionStatus.TRUE, trouble.reason, message, now)
+
+
+def _stands_by(worker: ElasticWorker, world: Rendezvous, workers: Workers) -> bool:
+    """Whether it is in no world, and the members of the one that there is have made steps."""
+    if world.phase is not RendezvousPhase.FORMED or worker.spec.index in world.members:
+        return False
+    told = (other.status.agent for other in workers.telling_steps)
+    return any(report.rounds[-1].round == world.round for report in told if report is not None)
 
 
 def events_of_saving(before: Sequence[Condition], after: Sequence[Condition]) -> Iterator[Event]:

@@ -53,6 +53,8 @@ class Seen:
     ages: Ages = field(default_factory=Ages)
     account_age_seconds: float = 0.0
     """How long ago the job's account was written."""
+    status_age_seconds: float = float("inf")
+    """How long ago anything of the job was written."""
     shards_age_seconds: float = float("inf")
     """How long ago leases of its shard sets were last written."""
     trial: Trial | None = None
@@ -93,6 +95,7 @@ class JobView:
         self._joined = Observations(self._workers, clock.monotonic)
         self._saved = Observations(self._workers, clock.monotonic)
         self._accounted = Observations(self._jobs, clock.monotonic)
+        self._written = Observations(self._jobs, clock.monotonic)
         self._leased = Observations(self._jobs, clock.monotonic)
 
     async def of(self, request: Request) -> Seen | None:
@@ -121,6 +124,7 @@ class JobView:
             nodes=self._nodes.list(),
             ages=await self._ages(workers, checks),
             account_age_seconds=self._account_age_seconds(job),
+            status_age_seconds=self._written.age_seconds(job.metadata.uid, job.metadata.resource_version),
             shards_age_seconds=self._shards_age_seconds(job),
             trial=await self._try_pods(job, raw, workers),
         )

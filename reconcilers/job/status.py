@@ -36,7 +36,7 @@ WORKERS_GIVEN_UP = "WorkersGivenUp"
 MASTER_IGNORED = "MasterReplicaIgnored"
 NO_REPLICAS = "NoReplicas"
 NO_REPLICAS_MESSAGE = "replicas is 0, so the job has no Pods: raise replicas in spec.replicaSpecs to start it"
-MAX_WHY = 128
+MAX_WHY = 96
 """Characters of the world's reason in a condition; the world itself has all of it."""
 
 
@@ -121,7 +121,7 @@ def progress_conditions(
     conditions = with_older_agents(conditions, job, workers.exceptional, now)
     conditions = with_steps_known(conditions, job, workers.telling_steps, now)
     conditions = with_loss(conditions, job, workers, now)
-    conditions = with_saving(conditions, workers, now)
+    conditions = with_saving(conditions, workers, rendezvous, now)
     return _with_waits(conditions, workers.exceptional, now)
 
 

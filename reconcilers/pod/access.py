@@ -10,8 +10,10 @@ and then.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any
+from weakref import WeakValueDictionary
 
 from controller.cache import Cache
 from controller.client import Client
@@ -21,6 +23,8 @@ from controller.store import Change
 from crds import names
 
 Object = dict[str, Any]
+Key = tuple[str, str, str]
+"""Kind, namespace and name."""
 
 WORKER_ROLE = "dlr-worker"
 RECHECK_SECONDS = 300.0
@@ -36,8 +40,10 @@ class WorkerAccess:
         self._client = client
         self._monotonic = monotonic
         self._cached = {resource: cache.store(resource) for resource in (SERVICEACCOUNTS, ROLEBINDINGS)}
-        self._found: dict[tuple[str, str, str], float] = {}
-        """When the API server said of one that it is there: by kind, namespace and name."""
+        self._found: dict[Key, float] = {}
+        """When the API server said of one that it is there."""
+        self._asking: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
+        """Of many workers that begin at once, one asks for it, and the others wait for the answer."""
         for resource in self._cached:
             cache.add_handler(resource, self._forget)
 
@@ -50,25 +56,32 @@ class WorkerAccess:
         for resource, wanted in _wanted(namespace, account):
             name = wanted["metadata"]["name"]
             key = (resource.kind, namespace, name)
-            if not missed and self._cached[resource].get(namespace, name) is not None:
+            if self._is_there(resource, key, missed=missed):
                 continue
-            if self._is_known(key, MISSED_RECHECK_SECONDS if missed else RECHECK_SECONDS):
-                continue
-            try:
-                await self._client.create(resource, wanted)
-            except AlreadyExists:
-                self._note(key)
+            async with self._asking.setdefault(key, asyncio.Lock()):
+                if self._is_there(resource, key, missed=missed):
+                    continue
+                try:
+                    await self._client.create(resource, wanted)
+                except AlreadyExists:
+                    self._note(key)
+
+    def _is_there(self, resource: Resource, key: Key, *, missed: bool) -> bool:
+        """As far as we know without a request."""
+        if not missed and self._cached[resource].get(*key[1:]) is not None:
+            return True
+        return self._is_known(key, MISSED_RECHECK_SECONDS if missed else RECHECK_SECONDS)
 
     def _forget(self, change: Change) -> None:
         if change.new is None:
             obj = change.current
             self._found.pop((obj["kind"], obj["metadata"]["namespace"], obj["metadata"]["name"]), None)
 
-    def _is_known(self, key: tuple[str, str, str], seconds: float) -> bool:
+    def _is_known(self, key: Key, seconds: float) -> bool:
         found_at = self._found.get(key)
         return found_at is not None and self._monotonic() - found_at < seconds
 
-    def _note(self, key: tuple[str, str, str]) -> None:
+    def _note(self, key: Key) -> None:
         """What is too old to be believed goes, so that this grows no further than there are namespaces."""
         self._found = {k: at for k, at in self._found.items() if self._is_known(k, RECHECK_SECONDS)}
         self._found[key] = self._monotonic()

@@ -77,6 +77,11 @@ class Assignment(ABC):
         """For how long its agent may be silent."""
 
     @property
+    @abstractmethod
+    def workers(self) -> int:
+        """How many of its kind start with it, itself included."""
+
+    @property
     def failure_rules(self) -> Sequence[FailureRule]:
         """What its owner says to particular ends."""
         return ()
@@ -129,6 +134,10 @@ class JobAssignment(Assignment):
         return float(self.job.spec.elastic_policy.heartbeat_timeout_seconds)
 
     @property
+    def workers(self) -> int:
+        return slot_count(self.job.spec.replica_specs[self.worker.spec.type])
+
+    @property
     def failure_rules(self) -> Sequence[FailureRule]:
         return rules_of(self.job)
 
@@ -168,6 +177,10 @@ class CheckAssignment(Assignment):
     @property
     def heartbeat_timeout_seconds(self) -> float:
         return CHECK_HEARTBEAT_TIMEOUT_SECONDS
+
+    @property
+    def workers(self) -> int:
+        return len(self.check.status.nodes)
 
     @property
     def pod_group(self) -> PodGroup | None:

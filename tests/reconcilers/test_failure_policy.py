@@ -168,9 +168,10 @@ def test_a_pod_that_is_lost_in_the_next_world_did_not_break_the_one_before() -> 
     life.fail(0, message=GLOO)
     life.recover()
     assert (life.world.phase, life.world.round) == (FORMED, 2)
-    before = len(life.events)
+    before, counted = len(life.events), life.job.status.restarts
     life.look(120)
     life.lose(1, "Killed")
+    assert life.job.status.restarts == counted != {}, "what that one cost stays"
     told = [message for _, reason, message in life.events[before:] if reason == "WorldBroken"]
     assert len(told) == 1 and told[0].startswith("round 2: worker 1 was lost")
 

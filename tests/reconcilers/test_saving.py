@@ -6,16 +6,21 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import AgentState, ElasticWorker
 from crds.protocol import CheckpointTrouble
 from reconcilers.job.plan import Plan
-from reconcilers.job.saving import CHECKPOINTS_FAILING
+from reconcilers.job.saving import CHECKPOINTS_FAILING, with_saving
+from reconcilers.job.workers import Workers
 from reconcilers.predicates import _without_steps
-from tests.reconcilers.build import report, worker
+from tests.reconcilers.build import NOW, report, worker
 from tests.reconcilers.test_loss import look, of_world
 
 
-def trains(index: int, trouble: CheckpointTrouble | None = None, message: str = "") -> ElasticWorker:
-    told = {"round": 1, "firstStep": 1, "lastStep": 20}
+def trains(
+    index: int, trouble: CheckpointTrouble | None = None, message: str = "", round_: int = 1
+) -> ElasticWorker:
+    told = {"round": round_, "firstStep": 1, "lastStep": 20}
     said = {"reason": trouble, "message": message} if trouble else None
-    agent = report(index, state=AgentState.RUNNING, observed_round=1, rounds=[told], checkpoint_trouble=said)
+    agent = report(
+        index, state=AgentState.RUNNING, observed_round=round_, rounds=[told], checkpoint_trouble=said
+    )
     return worker(index, agent=agent.to_wire())
 
 
@@ -60,6 +65,20 @@ def test_it_stays_while_the_pod_of_who_told_it_is_replaced() -> None:
     assert said(failing) == said(after) and told(plan) == []
     plan, gone = look(starting, trains(0))
     assert said(gone) == ("False", "Saved", ""), "nobody is left who tells of it"
+
+
+def test_it_is_taken_back_when_who_told_it_stands_by_and_others_make_steps() -> None:
+    _, failing = look(of_world(), trains(0), trains(1, CheckpointTrouble.STORAGE, "step 10: full"))
+    shrunk = {"round": 2, "members": [0], "incarnations": [1], "world_size": 1}
+    world = failing.status.rendezvous.model_copy(update=shrunk)
+    standby = worker(1, agent=report(1).to_wire())
+
+    def status_with(*workers: ElasticWorker) -> str:
+        found = with_saving(failing.status.conditions, Workers(workers), world, NOW)
+        return next(c.status for c in found if c.type == CHECKPOINTS_FAILING)
+
+    assert status_with(trains(0), standby) == "True", "nobody has tried in this round"
+    assert status_with(trains(0, round_=2), standby) == "False"
 
 
 def test_it_wakes_the_job() -> None:

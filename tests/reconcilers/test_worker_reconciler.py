@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import Any
 
@@ -17,8 +18,10 @@ from controller.resources import (
     PODS,
     ROLEBINDINGS,
     SERVICEACCOUNTS,
+    Resource,
 )
-from reconcilers.pod.access import RECHECK_SECONDS
+from crds import names
+from reconcilers.pod.access import RECHECK_SECONDS, WorkerAccess
 from reconcilers.worker import LEFTOVER_RETRY_SECONDS, REFUSED_RETRY_SECONDS, START_SECONDS
 from tests.reconcilers.build import terminated
 from tests.reconcilers.check_stage import merged
@@ -187,6 +190,22 @@ async def test_an_account_that_somebody_else_made_is_asked_for_now_and_then(
     assert api.requests == [("create", "ServiceAccount")]
 
 
+async def test_of_many_workers_that_begin_at_once_one_makes_what_all_need(
+    api: Api, controller: Controller
+) -> None:
+    made = []
+
+    class Slow:
+        async def create(self, resource: Resource, obj: dict[str, Any]) -> None:
+            made.append(resource.kind)
+            await asyncio.sleep(0)  # the others come here meanwhile
+            controller.cache.take(resource, None, api.create(resource, obj))
+
+    access = WorkerAccess(Slow(), controller.cache, lambda: api.seconds)  # type: ignore[arg-type]
+    await asyncio.gather(*(access.ensure("default", names.SERVICE_ACCOUNT) for _ in range(16)))
+    assert made == ["ServiceAccount", "RoleBinding"]
+
+
 # --- What is written ------------------------------------------------------------------------------------------
 
 
@@ -207,6 +226,19 @@ async def test_a_pod_that_takes_longer_is_told_to_be_pending(api: Api, controlle
     api.seconds += START_SECONDS
     await controller.look()
     assert (api.status["phase"], api.status["podName"]) == ("Pending", POD)
+
+
+async def test_pods_of_a_large_job_may_take_as_long_as_a_scheduler_needs_for_them(
+    api: Api, controller: Controller
+) -> None:
+    api.patch(ELASTICJOBS, JOB, {"spec": {"replicaSpecs": {"worker": {"replicas": 10_000}}}})
+    assert (await controller.look()).requeue_after_seconds == 40
+    api.seconds += 39
+    await controller.look()
+    assert api.status == {}
+    api.seconds += 1
+    await controller.look()
+    assert api.status["phase"] == "Pending"
 
 
 async def test_a_pod_that_finds_no_node_is_told_at_once(api: Api, controller: Controller) -> None:
