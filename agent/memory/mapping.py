@@ -84,7 +84,7 @@ def populate(memory: memoryview) -> None:
 
 
 def map_pages(memory: memoryview) -> None:
-    """Have all pages that a mapped file has mapped into this process, so that nothing has to wait for it later.
+    """Have all pages of a mapped file mapped into this process, so that nothing has to wait for it later.
 
     Args:
         memory: it begins with a page.

@@ -44,8 +44,8 @@ CONTROL_BYTES = 4096
 ALIGNMENT = 64
 _WORD_BYTES = 8
 _PIECE_WORDS = (512 << 10) // _WORD_BYTES
-"""Of what is copied out of a slot, so much is summed up at once: it fits into a core's own cache, or nearly so,
-and a large state has few enough of them."""
+"""Of what is copied out of a slot, so much is summed up at once: it fits into a core's own cache, or nearly
+so, and a large state has few enough of them."""
 
 
 class Commit(IntEnum):
