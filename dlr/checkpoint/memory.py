@@ -134,7 +134,8 @@ class Writer:
         self._slots = slots
         self._views: dict[Slot, tuple[Header, list[Tensor]]] = {}
         self._layout: Layout | None = None
-        self._background = ThreadPoolExecutor(2, "dlr-checkpoint")  # one copies, one adds sums
+        self._copying = ThreadPoolExecutor(1, "dlr-copy")
+        self._summing = ThreadPoolExecutor(1, "dlr-sum")  # which no copy waits for
         self._pending: dict[Slot, Future[None]] = {}
         """When each slot has its sums."""
         self._under_way: tuple[Copy, Future[None]] | None = None
@@ -148,7 +149,7 @@ class Writer:
     def prepare(self) -> None:
         """Have the slots mapped, in the background: the first saves would take much longer to do it."""
         for slot in self._slots:
-            self._background.submit(slot.map_pages)
+            self._summing.submit(slot.map_pages)
 
     def save(self, mark: Mark, captured: Captured, then: Then | None = None) -> None:
         """Begin to copy a state into a slot. What is settled in it stays as it is until `wait`.
@@ -164,12 +165,12 @@ class Writer:
             header, views = self._place(slot, captured)
             slot.begin()
             copy = self._begin(Copy(slot, mark, header), captured, views)
-            committed = self._background.submit(self._finish, copy)
+            committed = self._copying.submit(self._finish, copy)
         except BaseException:
             slot.unlock()
             raise
         self._under_way = copy, committed
-        self._pending[slot] = self._background.submit(self._sum_up, copy, committed)
+        self._pending[slot] = self._summing.submit(self._sum_up, copy, committed)
         if then is not None:
             self._reserved.add(slot)
             then(slot, self._pending[slot], lambda: self._reserved.discard(slot))
@@ -190,7 +191,8 @@ class Writer:
 
     def close(self) -> None:
         """Wait until all that was saved is committed and has its sums."""
-        self._background.shutdown()
+        self._copying.shutdown()
+        self._summing.shutdown()
 
     def discard(self) -> None:
         """Close it, and its slots too, whose memory is free when nobody refers to this writer any more."""
