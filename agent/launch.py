@@ -7,17 +7,19 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from agent.warm.argv_padding import PADDING, VARIABLE
 from crds.dlrover import options
-from crds.names import ENV_JOB_NAME
+from crds.names import ENV_JOB_NAME, ENV_MEMORY_BYTES
 
 if TYPE_CHECKING:
     from agent.warm.warm_parent import WarmParent
 
 THREADS = "OMP_NUM_THREADS"
+HUGE_PAGES = "THP_MEM_ALLOC_ENABLE"
+"""torch asks the kernel for huge pages where a tensor has 2 MB or more (madvise(2), MADV_HUGEPAGE)."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -31,6 +33,7 @@ def main(argv: Sequence[str]) -> int:
     """
     signal.signal(signal.SIGTERM, _leave)  # without a handler, it does not end a container's first process
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+    prefer_huge_pages(os.environ)
     env = foreseen_environment(argv, os.environ)
     if env is None:
         return run(argv, None)
@@ -77,6 +80,17 @@ def run(argv: Sequence[str], parent: WarmParent | None) -> int:
 def _leave(signum: int, _frame: object) -> NoReturn:
     """Exit at once: until the agent has handlers of its own there is nothing to tidy up."""
     os._exit(128 + signum)
+
+
+def prefer_huge_pages(environ: MutableMapping[str, str]) -> None:
+    """Have tensors of a job with checkpoints in memory in huge pages, unless its user decides otherwise.
+
+    A new process that loads a checkpoint touches all of its memory for the first time, and the old one gives
+    all of it back: with pages of 4 KiB, that is most of what a restart takes. torch reads the variable at
+    the first tensor that is made, in the warm parent perhaps; it needs 2.2, and others do not look at it.
+    """
+    if ENV_MEMORY_BYTES in environ:
+        environ.setdefault(HUGE_PAGES, "1")
 
 
 def restart_with_padding(environ: Mapping[str, str]) -> None:

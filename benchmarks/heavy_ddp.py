@@ -51,8 +51,9 @@ def main() -> None:
     while True:
         step += 1
         optimizer.zero_grad()
-        small(torch.randn(16, 32)).square().mean().backward()
-        checkpointer.wait()
+        loss = small(torch.randn(16, 32)).square().mean()
+        checkpointer.wait()  # this early, so that no kill costs more than a step (docs/checkpoints.md)
+        loss.backward()
         with torch.no_grad():
             for tensor in large:
                 tensor[0] = step

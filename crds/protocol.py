@@ -235,8 +235,12 @@ class CheckpointTrouble(Word):
 
     STATE = "StateNotSaved"
     """The state cannot be taken apart, or the steps do not rise: nothing is saved."""
+    LOST = "CheckpointLost"
+    """Training has begun at step 0, though there was a checkpoint in memory."""
     SLOT = "SlotTooSmall"
     """The state does not fit into the memory that the job asks for."""
+    MEMORY = "MemoryFails"
+    """That memory cannot be used for another reason."""
     STORAGE = "StorageFails"
     """The last step that was due has not reached the storage."""
     SKIPPED = "SaveSkipped"
@@ -492,6 +496,8 @@ class CheckpointFile(TypedDict, total=False):
     """Among how many slots the memory that the job asks for is divided."""
     storageFile: str
     """Into which the process is to say what it does with checkpoints (`CheckpointerFile`)."""
+    lostStep: int
+    """The newest that was in memory here, where nothing in memory is of use any more; absent without one."""
 
 
 class StorageFile(TypedDict):

@@ -95,6 +95,8 @@ class CheckpointMemory:
         """The checkpoint last agreed upon, and how many rounds that count began with it, in a row."""
         self._planned = False
         """Whether the round last agreed upon ends by plan."""
+        self._lost_step: int | None = None
+        """The newest that was here, where nothing in memory is of use any more."""
         self._own: list[list[Slot]] = []
         """The slots of the processes that run, by local rank; none while none runs."""
         self._incoming = Incoming(self._pool, self._lock)
@@ -265,6 +267,8 @@ class CheckpointMemory:
             elif not self._planned:
                 self._tries = checkpoint, tries + 1
             self._planned = False
+            kept = max((mark.step for _, mark in self._pool.whole()), default=None)
+            self._lost_step = kept if checkpoint is None else None
             self._pool.forget_after(checkpoint)
             self._replicated_step = None
             self._handover.note_copied(None)
@@ -312,6 +316,8 @@ class CheckpointMemory:
                 "slotsOfPod": len(self._pool.slots),
                 "storageFile": str(self._storage_files[local_rank]),
             }
+            if self._lost_step is not None:
+                content["lostStep"] = self._lost_step
             if failures_per_hour is not None:
                 content["failuresPerHour"] = round(failures_per_hour, 4)
             path = directory / f"checkpoint.{local_rank}"

@@ -13,8 +13,9 @@ import weakref
 from contextlib import suppress
 from pathlib import Path
 
+_MADV_POPULATE_READ = 22
 _MADV_POPULATE_WRITE = 23
-"""madvise(2), since Linux 5.14."""
+"""madvise(2), both since Linux 5.14."""
 _MADV_COLLAPSE = 25
 """Since Linux 6.1; for such files it asks for no setting of /sys/kernel/mm/transparent_hugepage."""
 _MAP_FIXED = 0x10
@@ -80,6 +81,17 @@ def populate(memory: memoryview) -> None:
             return
     if _libc.madvise(address, nbytes, _MADV_POPULATE_WRITE) != 0:
         bytes(memory[:: mmap.PAGESIZE])  # an older kernel
+
+
+def map_pages(memory: memoryview) -> None:
+    """Have all pages of a mapped file mapped into this process, so that nothing has to wait for it later.
+
+    Args:
+        memory: it begins with a page.
+    """
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    if _libc.madvise(address, len(memory), _MADV_POPULATE_READ) != 0:
+        bytes(memory[:: mmap.PAGESIZE])  # an older kernel: a read maps many at once, where a write maps one
 
 
 def _mmap(address: int | None, size: int, protection: int, flags: int, descriptor: int) -> int:

@@ -36,15 +36,16 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from agent.memory.mapping import map_shared
+from agent.memory.mapping import map_pages, map_shared
 
 MAGIC = 0x31_54_4F_4C_53_52_4C_44
 """`DLRSLOT1`, in little-endian order."""
 CONTROL_BYTES = 4096
 ALIGNMENT = 64
 _WORD_BYTES = 8
-_PIECE_WORDS = (256 << 10) // _WORD_BYTES
-"""Of what is copied out of a slot, so much is summed up at once: it fits into any processor's cache."""
+_PIECE_WORDS = (512 << 10) // _WORD_BYTES
+"""Of what is copied out of a slot, so much is summed up at once: it fits into a core's own cache, or nearly
+so, and a large state has few enough of them."""
 
 
 class Commit(IntEnum):
@@ -437,11 +438,8 @@ class Slot:
         return torch.frombuffer(self._memory, dtype=torch.uint8)
 
     def map_pages(self) -> None:
-        """Have all of it mapped into this process: a read maps many pages at once, where a write maps one.
-
-        The kernel calls it fault-around.
-        """
-        self.whole()[:: mmap.PAGESIZE].sum()
+        """Have all of it mapped into this process."""
+        map_pages(self._memory)
 
     def bytes(self, start: int, stop: int) -> memoryview:
         """A view of a range of it, without a copy."""

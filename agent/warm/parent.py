@@ -51,6 +51,7 @@ USUAL_MODULES = (
     "torch.distributed.checkpoint",
     # DistributedDataParallel and the optimizers import it when they are first used: half of all import time.
     "torch._dynamo",
+    "dlr.checkpoint",
 )
 """Modules that training scripts import, themselves or with their first model. Not every torch has all."""
 

@@ -17,7 +17,7 @@ import tempfile
 import tokenize
 import types
 from collections.abc import Sequence
-from importlib.machinery import SourceFileLoader
+from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from agent.warm.step_counter import count_steps
 UNBUFFERED = "-u"
 MODULE = "-m"
 OURS = __name__.partition(".")[0]
+SDK = "dlr"
 MARKER = "DLR_PROGRESS_FILE"
 """The variable by which the agent knows what stems from its training processes."""
 
@@ -105,17 +106,22 @@ def _reset_process(argv: Sequence[str]) -> None:
     tempfile.tempdir = None  # TMPDIR is read again
     if os.environ.get("PYTHONFAULTHANDLER") and not faulthandler.is_enabled():
         faulthandler.enable()
-    for name in [name for name in sys.modules if name.partition(".")[0] == OURS]:
-        del sys.modules[name]  # A script may have an `agent` of its own.
     sys.orig_argv = list(argv)
     show_command(argv)
     show_environment()
 
 
 def _set_first_path(folder: str, safe_path: bool) -> None:
-    """Replace the parent's first entry of sys.path, which says where the parent was started from."""
-    if not safe_path:
-        sys.path[0] = folder
+    """Replace the parent's first entry of sys.path, which says where the parent was started from.
+
+    A script may have an `agent` or a `dlr` of its own there: then ours is forgotten.
+    """
+    if safe_path:
+        return
+    sys.path[0] = folder
+    shadowed = {ours for ours in (OURS, SDK) if PathFinder.find_spec(ours, [folder]) is not None}
+    for name in [name for name in sys.modules if name.partition(".")[0] in shadowed]:
+        del sys.modules[name]
 
 
 def _is_source(script: str) -> bool:

@@ -19,7 +19,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import MutableMapping, Sequence
+from collections.abc import MutableMapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -37,12 +37,16 @@ from dlr.checkpoint.modules import MismatchError
 from dlr.checkpoint.persistence import Persistence
 from dlr.checkpoint.state import Captured, capture, restore
 from dlr.checkpoint.storage import Manifest, StorageError
-from dlr.checkpoint.surroundings import MemoryResume, Notice, logger, look_around
+from dlr.checkpoint.surroundings import MemoryResume, Notice, Surroundings, logger, look_around
 from dlr.checkpoint.trouble import Trouble, quantity
 
 PREPARE_SECONDS = 5.0
 """From the start of a process to that of its saver, whose imports take CPU for seconds: by then a restart is
 over, and whoever saves to storage, or has to leave for it, finds it ready."""
+
+
+LOST_SECONDS = 60.0
+"""So long at least the agent is told that a checkpoint was lost, which no later save mends."""
 
 
 class DamagedCheckpointError(Exception):
@@ -82,11 +86,12 @@ class Checkpointer:
         self._every = every
         self._persist_every = persist_every
         self._here = look_around()
-        slots = _open_slots(self._here.slots)
-        self._memory = Writer(slots) if slots else None
         self._trouble = Trouble()
+        slots = self._open_slots()
+        self._memory = Writer(slots) if slots else None
         self._storage = Persistence(self._path, self._here, keep, self._trouble)
-        self._trouble.works(*_unused(bool(slots), persist_every))
+        self._trouble.works(*_unused(self._here, persist_every))
+        self._lost_until = math.inf
         self._pace = self._make_pace() if every == "auto" and slots else None
         self._found: Manifest | Literal[False] | None = False
         self._trained_since: float | None = None
@@ -143,6 +148,7 @@ class Checkpointer:
         if manifest is None:
             if resume is None:
                 self._newest = 0
+                self._tell_lost()
                 return 0
             self._load_from_memory(resume)
             return self._has_loaded(resume.step, Tier.MEMORY)
@@ -204,6 +210,16 @@ class Checkpointer:
         self._hook.remove()
         atexit.unregister(self._at_exit)
 
+    def _open_slots(self) -> list[Slot]:
+        """Those that the agent has for this process, if it can use them."""
+        try:
+            return [Slot.open(path) for path in self._here.slots]
+        except (OSError, ValueError) as error:
+            sentence = f"there are no checkpoints in memory, since the agent's cannot be opened: {error}"
+            logger.warning("%s", sentence)
+            self._trouble.tell(CheckpointTrouble.MEMORY, sentence)
+            return []
+
     # Saving.
 
     def _make_pace(self) -> Pace:
@@ -237,13 +253,13 @@ class Checkpointer:
             if self._memory is not None:
                 try:
                     self._memory.save(mark, captured, self._storage.then(mark) if to_storage else None)
-                    self._trouble.works(CheckpointTrouble.STATE, CheckpointTrouble.SLOT)
+                    self._works(CheckpointTrouble.STATE, CheckpointTrouble.SLOT, CheckpointTrouble.MEMORY)
                     return True
                 except (TooSmallError, RuntimeError) as error:
                     self._give_up_memory(error, captured)
             if to_storage:
                 self._storage.save(mark, captured)
-                self._trouble.works(CheckpointTrouble.STATE)
+                self._works(CheckpointTrouble.STATE)
                 return True
         except Exception as error:  # a state_dict may raise anything, and training goes on
             self._not_saved(f"step {step} is not saved: {type(error).__name__}: {error}")
@@ -259,9 +275,18 @@ class Checkpointer:
                 size = quantity(1.05 * needed_bytes(captured) * self._here.slots_of_pod)
                 sentence += f"; set replicaSpecs.worker.memoryCheckpoint.size to {size} or more"
             self._trouble.tell(CheckpointTrouble.SLOT, sentence)
+        else:
+            self._trouble.tell(CheckpointTrouble.MEMORY, sentence)
         logger.warning("%s", sentence)
         self._memory = None
         leaving.take_part("storage")
+
+    def _works(self, *kinds: CheckpointTrouble) -> None:
+        """A save has worked, so that these do, and what was lost is over once everybody has heard of it."""
+        self._trouble.works(*kinds)
+        if time.monotonic() >= self._lost_until:
+            self._trouble.works(CheckpointTrouble.LOST)
+            self._lost_until = math.inf
 
     def _not_saved(self, sentence: str) -> None:
         logger.warning("%s", sentence)
@@ -275,6 +300,8 @@ class Checkpointer:
         """
         if self._newest < 0 and not self._loaded:
             self._refuse_earlier_run(step)
+            if self._memory is not None:
+                self._memory.prepare()
         if step > self._newest:
             self._newest, self._said = step, False
             return True
@@ -347,7 +374,20 @@ class Checkpointer:
                 "the next start goes on from another one"
             ) from error
 
+    def _tell_lost(self) -> None:
+        """`load` has found nothing."""
+        if (step := self._here.lost_step) is None:
+            return
+        sentence = (
+            f"training begins at step 0: of step {step} in memory a part is lost, and {self._path} has no "
+            "checkpoint; memoryCheckpoint.replicas: 1, or persist_every, keeps one where a Pod is lost"
+        )
+        logger.warning("%s", sentence)
+        self._trouble.tell(CheckpointTrouble.LOST, sentence)
+        self._lost_until = time.monotonic() + LOST_SECONDS
+
     def _has_loaded(self, step: int, tier: Tier) -> int:
+        self._trouble.works(CheckpointTrouble.LOST)
         self._newest = step
         self._notice.tell_loaded(step, tier)
         return step
@@ -362,9 +402,9 @@ class Checkpointer:
             ) from None
 
 
-def _unused(memory: bool, persist_every: int | None) -> list[CheckpointTrouble]:
+def _unused(here: Surroundings, persist_every: int | None) -> list[CheckpointTrouble]:
     """What cannot fail, though a process of an earlier Pod may have told that it did."""
-    unused = [] if memory else [CheckpointTrouble.SLOT]
+    unused = [] if here.slots else [CheckpointTrouble.SLOT, CheckpointTrouble.MEMORY]
     if persist_every is None:
         unused += [CheckpointTrouble.STORAGE, CheckpointTrouble.SKIPPED]
     return unused
@@ -374,16 +414,3 @@ def _check(name: str, number: object, or_else: str | None) -> None:
     """Raises ValueError, unless it is a number, at least 1, or what stands for none."""
     if number != or_else and (not isinstance(number, int) or isinstance(number, bool) or number < 1):
         raise ValueError(f"{name} is {or_else!r} or a whole number, at least 1, not {number!r}")
-
-
-def _open_slots(paths: Sequence[str]) -> list[Slot]:
-    slots = []
-    for path in paths:
-        try:
-            slots.append(Slot.open(path))
-        except (OSError, ValueError) as error:
-            logger.warning(
-                "the slot %s cannot be opened, so there are no checkpoints in memory: %s", path, error
-            )
-            return []
-    return slots

@@ -2,8 +2,10 @@
 
 A save opens the oldest slot that no saver reads and copies the state into it. What may change at any time
 is copied at once; what only an optimizer's step changes (`Captured.settled`) is copied while the next forward
-and backward pass run: by a thread, or on a stream of its own where it is on a GPU. `wait` comes before the
-optimizer's step. The thread commits the slot when all is there, and then adds the sums.
+and backward pass run: by a thread, or on a stream of its own where it is on a GPU. The thread commits the
+slot when all is there, and then adds the sums. `wait` comes before the optimizer's step, and returns when the
+slot is committed: who has ended that step has not lost the one before. (On a GPU its stream waits for the
+copy, and the next save for the commit.)
 
 A tensor that changes sooner is found by its version, which torch counts: that slot is not used, and the
 tensor is copied at once from then on. torch does not count what is changed by way of `.data`.
@@ -77,21 +79,24 @@ class NotSavedError(Exception):
     """A state changed while it was copied, so that its copy is not used."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Copy:
     """A save that is under way: what a thread has to copy of it, and whether it has."""
 
     slot: Slot
     mark: Mark
     header: Header
+    is_on_gpu: bool = False
+    """Whether the GPU copies a part of it."""
     views: list[Tensor] = field(default_factory=list)
     sources: list[Tensor] = field(default_factory=list)
     watched: list[tuple[str, Tensor, Tensor, int]] = field(default_factory=list)
     """What is to stay as it is: name, the tensor, its memory here, and the version of both."""
     changed: list[str] = field(default_factory=list)
     """What did not, by name: then the slot is not used."""
-    copied: threading.Event = field(default_factory=threading.Event)
-    """Set when what is in the memory of the host may change."""
+    may_change: threading.Event = field(default_factory=threading.Event)
+    """Set when what is in the memory of the host may change: once the slot is committed, or is not going to
+    be; where there is anything on a GPU, earlier."""
     released: threading.Event = field(default_factory=threading.Event)
     """Set when all may change: training has waited."""
 
@@ -107,12 +112,9 @@ class Copy:
 
     def run(self) -> None:
         """Copy what is in the memory of the host."""
-        try:
-            if self.sources:  # else training goes on already
-                torch._foreach_copy_(self.views, self.sources)  # one call, which training need not wait for
-                self.check()
-        finally:
-            self.copied.set()
+        if self.sources:  # else training goes on already
+            torch._foreach_copy_(self.views, self.sources)  # one call, which training need not wait for
+            self.check()
 
 
 def _version(tensor: Tensor, source: Tensor) -> int:
@@ -132,7 +134,8 @@ class Writer:
         self._slots = slots
         self._views: dict[Slot, tuple[Header, list[Tensor]]] = {}
         self._layout: Layout | None = None
-        self._background = ThreadPoolExecutor(2, "dlr-checkpoint")  # one copies, one adds sums
+        self._copying = ThreadPoolExecutor(1, "dlr-copy")
+        self._summing = ThreadPoolExecutor(1, "dlr-sum")  # which no copy waits for
         self._pending: dict[Slot, Future[None]] = {}
         """When each slot has its sums."""
         self._under_way: tuple[Copy, Future[None]] | None = None
@@ -146,7 +149,7 @@ class Writer:
     def prepare(self) -> None:
         """Have the slots mapped, in the background: the first saves would take much longer to do it."""
         for slot in self._slots:
-            self._background.submit(slot.map_pages)
+            self._summing.submit(slot.map_pages)
 
     def save(self, mark: Mark, captured: Captured, then: Then | None = None) -> None:
         """Begin to copy a state into a slot. What is settled in it stays as it is until `wait`.
@@ -162,12 +165,12 @@ class Writer:
             header, views = self._place(slot, captured)
             slot.begin()
             copy = self._begin(Copy(slot, mark, header), captured, views)
-            committed = self._background.submit(self._finish, copy)
+            committed = self._copying.submit(self._finish, copy)
         except BaseException:
             slot.unlock()
             raise
         self._under_way = copy, committed
-        self._pending[slot] = self._background.submit(self._sum_up, copy, committed)
+        self._pending[slot] = self._summing.submit(self._sum_up, copy, committed)
         if then is not None:
             self._reserved.add(slot)
             then(slot, self._pending[slot], lambda: self._reserved.discard(slot))
@@ -175,7 +178,7 @@ class Writer:
     def wait(self) -> None:
         """From here on, what was saved may change."""
         if self._under_way is not None and not (copy := self._under_way[0]).released.is_set():
-            copy.copied.wait()
+            copy.may_change.wait()
             is_known = bool(copy.changed)
             copy.check()  # again: torch counts a change when it is over, and on a GPU nobody has looked yet
             if copy.changed:
@@ -188,7 +191,8 @@ class Writer:
 
     def close(self) -> None:
         """Wait until all that was saved is committed and has its sums."""
-        self._background.shutdown()
+        self._copying.shutdown()
+        self._summing.shutdown()
 
     def discard(self) -> None:
         """Close it, and its slots too, whose memory is free when nobody refers to this writer any more."""
@@ -249,8 +253,9 @@ class Writer:
             view[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         if settled or passing:
             self._on_gpu.begin(copy.slot, settled, passing)
-        if not copy.sources:
-            copy.copied.set()
+            copy.is_on_gpu = True
+            if not copy.sources:
+                copy.may_change.set()
         return copy
 
     def _finish(self, copy: Copy) -> None:
@@ -261,7 +266,9 @@ class Writer:
         """
         try:
             copy.run()
-            self._on_gpu.finish()
+            if copy.is_on_gpu:
+                copy.may_change.set()
+                self._on_gpu.finish()
             _refuse(copy)
             copy.slot.commit(copy.mark, copy.header)
             _refuse(copy)
@@ -269,6 +276,7 @@ class Writer:
             logger.warning("step %s is not saved to memory: %s", copy.mark.step, error)
             raise
         finally:
+            copy.may_change.set()
             copy.slot.unlock()
 
     @staticmethod

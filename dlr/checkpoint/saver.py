@@ -30,6 +30,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.planner import SavePlan
 
 from agent.memory.slot import DamagedError, Slot
+from crds.protocol import AFTER_FAILURE
 from dlr.checkpoint import storage
 from dlr.checkpoint.dcp import SlotPlanner, metadata, save_plan
 from dlr.checkpoint.plan import Piece, divide, name_of_rank, pieces_of
@@ -83,6 +84,9 @@ def persist(request: Request, has_read: Callable[[], None]) -> None:
         OSError, DamagedError, SaveError: the step is not there.
     """
     save = _Save(request)
+    if save.is_there():
+        has_read()
+        return
     try:
         save.write()
         has_read()
@@ -97,10 +101,20 @@ class _Save:
         self.request = request
         self.path = Path(request.path)
         self.working = storage.working_folder(self.path, request.step, request.attempt)
+        self._final = storage.folder_of(self.path, request.step)
         self._writer = FileSystemWriter(self.working)
         self._plans: list[list[Piece]] = []
         self._leaves: dict[str, Any] = {}
         self._paths: dict[str, Any] = {}
+
+    def is_there(self) -> bool:
+        """After a failure, what all go on from may be in storage already: then nothing is to be written."""
+        if not self.request.attempt.startswith(AFTER_FAILURE):
+            return False
+        try:
+            return storage.read_manifest(self._final).job == self.request.job
+        except storage.StorageError:
+            return False
 
     def write(self) -> None:
         """Write this rank's part."""
@@ -141,8 +155,7 @@ class _Save:
         """Make the checkpoint complete, or wait until rank 0's saver has."""
         request = self.request
         if request.rank != 0:
-            final = storage.folder_of(self.path, request.step)
-            self._await(lambda: (not self.working.exists() and final.exists()) or None)
+            self._await(lambda: (not self.working.exists() and self._final.exists()) or None)
             return
         parts = [pickle.loads(data) for data in self._collect("part-{}")]
         pieces = [piece for of_rank in divide(self._plans) for piece in of_rank]

@@ -52,6 +52,8 @@ class Surroundings:
     """Among how many slots the memory that the job asks for is divided; None if the agent does not say."""
     storage_file: str = ""
     """In which the agent wants to know what this process does with checkpoints."""
+    lost_step: int | None = None
+    """The newest that was in memory here, where nothing in memory is of use any more."""
 
 
 def look_around(environ: Mapping[str, str] = os.environ) -> Surroundings:
@@ -76,6 +78,7 @@ def look_around(environ: Mapping[str, str] = os.environ) -> Surroundings:
         given.get("failuresPerHour"),
         given.get("slotsOfPod"),
         given.get("storageFile", ""),
+        given.get("lostStep"),
     )
 
 

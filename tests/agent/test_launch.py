@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from agent.launch import HUGE_PAGES, prefer_huge_pages
+from crds.names import ENV_MEMORY_BYTES
 from tests.agent.conftest import Agent, Agents
 
 SECONDS = 60.0
@@ -23,6 +25,15 @@ def test_sigterm_ends_it_while_it_imports_torch_even_as_a_container_s_first_proc
     await_handler(process, signal.SIGTERM)
     process.send_signal(signal.SIGTERM)
     assert process.wait(SECONDS) == 128 + signal.SIGTERM
+
+
+def test_jobs_with_checkpoints_in_memory_have_huge_pages_unless_their_user_decides_otherwise() -> None:
+    asked = {ENV_MEMORY_BYTES: "1"}
+    without: dict[str, str] = {}
+    refused = {**asked, HUGE_PAGES: "0"}
+    for environ in (without, asked, refused):
+        prefer_huge_pages(environ)
+    assert (without, asked[HUGE_PAGES], refused[HUGE_PAGES]) == ({}, "1", "0")
 
 
 def await_handler(process: Agent, number: int) -> None:

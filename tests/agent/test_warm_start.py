@@ -248,12 +248,20 @@ def test_script_is_found_from_the_working_directory_and_through_a_link(
         assert run_warm(warm, argv, tmp_path) == run_cold(argv)
 
 
-def test_script_may_have_a_package_of_the_agents_name(warm: WarmStart, tmp_path: Path) -> None:
-    (tmp_path / "agent.py").write_text("NAME = 'a learning agent'")
+@pytest.mark.parametrize("name", ["agent", "dlr"])
+def test_script_may_have_a_module_of_our_name(warm: WarmStart, name: str, tmp_path: Path) -> None:
+    (tmp_path / f"{name}.py").write_text("NAME = 'their own'")
     script = tmp_path / "train.py"
-    script.write_text("import agent; print(agent.NAME); raise SystemExit('bye')")
+    script.write_text(f"import {name}; print({name}.NAME); raise SystemExit('bye')")
     argv = [sys.executable, "-u", str(script)]
     assert run_warm(warm, argv, tmp_path) == run_cold(argv)
+    assert run_warm(warm, argv, tmp_path).stdout == "their own\n"
+
+
+def test_script_finds_the_checkpointer_imported(warm: WarmStart, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import sys; print('dlr.checkpoint' in sys.modules)")
+    assert run_warm(warm, [sys.executable, "-u", str(script)], tmp_path).stdout == "True\n"
 
 
 def test_random_numbers_differ_from_process_to_process(warm: WarmStart, tmp_path: Path) -> None:

@@ -100,6 +100,24 @@ def given(slots: list[Slot], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("DLR_CHECKPOINT_FILE", str(tmp_path / "file"))
 
 
+def test_a_rank_that_may_change_its_parameters_has_the_step_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is killed right after `wait` goes on from the step that was being saved."""
+    made, commit = state(1), Slot.commit
+    writer = Writer(slots := slots_for(made))
+
+    def late(*args: Any) -> None:
+        time.sleep(0.05)
+        commit(*args)
+
+    monkeypatch.setattr(Slot, "commit", late)
+    for step in (1, 2, 3):
+        set_step(made, step)
+        writer.save(Mark(1, step, 0, 1), capture(made))
+        writer.wait()
+        assert newest(slots).mark == Mark(1, step, 0, 1)
+    writer.close()
+
+
 @pytest.mark.parametrize("act", ["the optimizer's step", "the next save", "load"])
 def test_it_waits_for_the_copy(act: str, gate: Gate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = state(1)

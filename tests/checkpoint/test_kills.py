@@ -12,18 +12,20 @@ import signal
 import struct
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from agent.memory.slot import Commit, Mark, Slot
 from dlr.checkpoint import storage
 from dlr.checkpoint.choosing import choose
-from dlr.checkpoint.memory import Writer, private_slot
+from dlr.checkpoint.memory import Copy, Writer, private_slot
 from dlr.checkpoint.reading import in_storage
 from dlr.checkpoint.saver import persist
-from dlr.checkpoint.state import capture, restore
+from dlr.checkpoint.state import Captured, capture, restore
 from dlr.checkpoint.surroundings import Surroundings
 from tests.checkpoint.states import assert_whole, fork, load, request, saved, set_step, state
 
@@ -95,6 +97,13 @@ def test_copies_from_a_gpu_that_are_under_way_do_not_look_like_the_oldest_slot(
         writer.save(Mark(1, step, 0, 1), capture(made))
     assert writer._under_way is not None
     writer._under_way[1].result()  # or it would wait for the third one's copy
+    begin = writer._begin
+
+    def on_gpu(copy: Copy, captured: Captured, views: Sequence[Tensor]) -> Copy:
+        copy.is_on_gpu = True
+        return begin(copy, captured, views)
+
+    monkeypatch.setattr(writer, "_begin", on_gpu)
     monkeypatch.setattr(writer._on_gpu, "finish", copied.wait)
     writer.save(Mark(1, 3, 0, 1), capture(made))
     threading.Timer(0.1, copied.set).start()

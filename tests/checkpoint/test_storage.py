@@ -12,6 +12,7 @@ import warnings
 from collections import Counter
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ import torch.distributed.checkpoint as dcp
 from agent.memory.pool import Pool
 from agent.memory.server import SlotServer
 from agent.memory.slot import Commit, DamagedError, Mark, Slot
-from crds.protocol import EXIT_LEFT
+from crds.protocol import AFTER_FAILURE, EXIT_LEFT
 from dlr.checkpoint import Checkpointer, DamagedCheckpointError, MismatchError, choosing, storage
 from dlr.checkpoint.choosing import choose
 from dlr.checkpoint.memory import Writer, private_slot
@@ -105,6 +106,18 @@ def test_as_many_stay_as_are_to_be_kept_and_nothing_of_what_was_never_complete(t
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["step-11", "step-12"]
     save(tmp_path, 12, keep=None, round=2)
     assert storage.steps_in(tmp_path) == [12, 11]
+
+
+def test_what_is_in_storage_already_is_not_written_again_after_a_failure(tmp_path: Path) -> None:
+    save(tmp_path, 6)
+    mark = Mark(1, 6, 0, 1)
+    slot, written_at = saved(state(6), mark), (tmp_path / "step-6").stat().st_mtime_ns
+    after_failure = replace(request(slot, mark, tmp_path), attempt=f"{AFTER_FAILURE}2")
+    persist(after_failure, lambda: None)
+    assert (tmp_path / "step-6").stat().st_mtime_ns == written_at
+    (tmp_path / "step-6" / "manifest.json").write_text("damaged")
+    persist(after_failure, lambda: None)
+    assert storage.read_manifest(tmp_path / "step-6").step == 6
 
 
 def test_a_rank_that_gives_up_is_not_waited_for(tmp_path: Path) -> None:

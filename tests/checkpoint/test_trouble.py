@@ -76,10 +76,39 @@ def test_a_slot_that_is_too_small_is_told_with_the_size_that_would_do(
     checkpointer.close()
 
 
+def test_memory_that_cannot_be_opened_is_told(
+    tmp_path: Path, record: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text(json.dumps({"round": 1, "slots": ["/proc/self/fd/999999"]}))
+    monkeypatch.setenv("DLR_CHECKPOINT_FILE", str(tmp_path / "file"))
+    Checkpointer(tmp_path / "path", state(1), persist_every=None).close()
+    assert told(record)["MemoryFails"].startswith("there are no checkpoints in memory, since the agent's")
+
+
+def test_a_start_at_step_0_after_a_checkpoint_was_lost_is_told_for_a_while(
+    tmp_path: Path, record: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text(json.dumps({"round": 2, "resume": {"tier": "storage"}, "lostStep": 120}))
+    monkeypatch.setenv("DLR_CHECKPOINT_FILE", str(tmp_path / "file"))
+    checkpointer = Checkpointer(tmp_path / "path", state(1), persist_every=1)
+    assert checkpointer.load() == 0
+    assert told(record)["CheckpointLost"].startswith("training begins at step 0: of step 120 in memory")
+    checkpointer.step(1)
+    assert told(record)["CheckpointLost"]
+    monkeypatch.setattr(checkpointer, "_lost_until", 0.0)
+    checkpointer._storage.finish()
+    checkpointer.step(2)
+    checkpointer.close()
+    assert not told(record)["CheckpointLost"]
+    Checkpointer(tmp_path / "path", again := state(0)).load()
+    assert again["step"] == 1, "storage has one, so nothing is lost"
+    assert not told(record)["CheckpointLost"]
+
+
 def test_what_is_not_used_does_not_fail_any_more(tmp_path: Path, record: Path) -> None:
     """Whatever a process of an earlier Pod has told of it."""
     Checkpointer(tmp_path / "path", state(1), persist_every=None).close()
-    assert told(record) == {"SlotTooSmall": "", "StorageFails": "", "SaveSkipped": ""}
+    assert told(record) == {"SlotTooSmall": "", "MemoryFails": "", "StorageFails": "", "SaveSkipped": ""}
 
 
 def test_a_value_that_cannot_be_saved_is_named_and_then_that_it_can_be_again(

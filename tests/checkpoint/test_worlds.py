@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import signal
 import threading
+import time
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch import Tensor
 
-from dlr.checkpoint import storage
+from dlr.checkpoint import Checkpointer, storage
 from dlr.checkpoint.saver import persist
 from tests.checkpoint import training
 from tests.checkpoint.states import request as request_of
@@ -92,6 +97,58 @@ def test_ranks_that_are_killed_go_on_bitwise_as_if_they_had_not_been(tmp_path: P
     assert losses(parts) == [*expected_losses[:4], *expected_losses[resumed:]]
     expected, found = torch.load(whole / "final"), torch.load(parts / "final")
     assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+
+
+def train_with_a_copy_that_never_ends(arguments: list[str]) -> None:
+    """Rank 1's third save is never complete. Each rank writes down what it comes to.
+
+    Args:
+        arguments: OUT, PATH, and what comes after the call of `wait`: "backward" or "optimizer".
+    """
+    out, path, waits_before = arguments
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    model, optimizer = training.build("ddp", 5)
+    copy, calls = torch._foreach_copy_, itertools.count(1)
+
+    def held(*tensors: list[Tensor]) -> None:
+        if next(calls) == 3 and rank == 1:
+            threading.Event().wait()
+        copy(*tensors)
+
+    torch._foreach_copy_ = held  # type: ignore[assignment]
+    checkpointer = Checkpointer(path, {"model": model, "optimizer": optimizer}, every=1, persist_every=None)
+    with Path(f"{out}.{rank}").open("a") as lines:
+        for step in range(1, 5):
+            loss = model(training.batch(step, 5)).square().sum()
+            print(json.dumps({"forward": step}), file=lines, flush=True)
+            if waits_before == "backward":
+                checkpointer.wait()
+            loss.backward()
+            checkpointer.wait()
+            optimizer.step()
+            print(json.dumps({"ended": step}), file=lines, flush=True)
+            checkpointer.step(step)
+    threading.Event().wait()
+
+
+@pytest.mark.parametrize(("waits_before", "redone"), [("optimizer", 2), ("backward", 1)])
+def test_a_rank_killed_while_it_copies_costs_two_steps_at_most_and_one_if_it_waits_before_it_answers_others(
+    waits_before: str, redone: int, tmp_path: Path
+) -> None:
+    slots, deadline = Slots(), time.monotonic() + 300
+    processes = start(tmp_path, 2, waits_before, slots=slots, main=train_with_a_copy_that_never_ends)
+    last = {"ended": 4} if waits_before == "optimizer" else {"forward": 4}  # no rank can come further
+    while not all((tmp_path / f"out.{rank}").exists() for rank in (0, 1)) or last not in lines(tmp_path, 0):
+        assert time.monotonic() < deadline and all(process.is_alive() for process in processes)
+        time.sleep(0.05)
+    for process in processes:
+        process.kill()
+        process.join()
+    newest = slots.newest()
+    assert newest is not None
+    ended = max(line.get("ended", 0) for rank in (0, 1) for line in lines(tmp_path, rank))
+    assert ended - newest[0][0].step == redone
 
 
 def test_without_dlr_storage_is_all_there_is_and_the_saver_of_each_rank_writes_it(tmp_path: Path) -> None:

@@ -222,11 +222,17 @@ def test_a_rack_that_is_lost_is_resumed_from_the_others(tmp_path: Path) -> None:
         world.close()
 
 
-def test_an_agent_and_its_peer_that_are_lost_lead_to_storage(world: World) -> None:
-    world.save(world.meet(1), 10, 0)
+def test_an_agent_and_its_peer_that_are_lost_lead_to_storage_and_who_is_left_says_what_is_lost(
+    world: World,
+) -> None:
+    first = world.meet(1)
+    world.save(first, 10, 0)
     world.replace(0)
     world.replace(1)
-    assert [file["resume"] for file in world.meet(2)] == [{"tier": "storage"}] * 3
+    found = world.meet(2)
+    assert [file["resume"] for file in found] == [{"tier": "storage"}] * 3
+    assert [file.get("lostStep") for file in found] == [None, None, 10]
+    assert not any("lostStep" in file for file in [*first, *world.meet(3)])
 
 
 @pytest.mark.parametrize("gone", [0, 2])
