@@ -10,9 +10,9 @@ import argparse
 import asyncio
 import statistics
 
-from benchmarks.hollow import JOB, HollowNodes, background, cluster_at, job_of, until
-from benchmarks.hollow_agents import Agent, Sightings, now
-from benchmarks.hollow_cluster import START_TIMEOUT_SECONDS
+from benchmarks.hollow import JOB, job_of
+from benchmarks.hollow_agents import Agent, HollowNodes, Sightings, now
+from benchmarks.hollow_cluster import START_TIMEOUT_SECONDS, background, cluster_at, until
 from controller.cache import Cache
 from controller.client import Client
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, PODS, Object
