@@ -29,9 +29,20 @@ def main(argv: Sequence[str]) -> int:
     words, padding = (argv[:-1], argv[-1:]) if second else (argv, ())
     command, not_obeyed = translated(words, can_bind_to_numa_nodes)
     if not second:
+        os.environ["PYTHONPATH"] = os.pathsep.join(with_our_clients(os.environ.get("PYTHONPATH", "")))
         for advice in not_obeyed:
             print(f"{LAUNCHER}: not obeyed: {advice}", file=sys.stderr)
     return launch([*command, *padding])
+
+
+def with_our_clients(python_path: str) -> list[str]:
+    """PYTHONPATH with a place where `dlrover.python.elastic_agent.sharding.client` needs no master.
+
+    It comes first: DLRover itself may be installed, and its client waits for a master that is not there.
+    """
+    dlr = importlib.util.find_spec("dlr")
+    places = list(dlr.submodule_search_locations or ()) if dlr is not None else []
+    return [*(f"{place}/as_dlrover" for place in places), *filter(None, [python_path])]
 
 
 def translated(argv: Sequence[str], can_bind: Callable[[], bool]) -> tuple[list[str], list[str]]:

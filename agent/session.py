@@ -143,7 +143,9 @@ class Session:
             )
             cleanup.callback(reporter.stop)
             reporter.follow_shards(desk.to_status)
-            desk.serve(lambda at_once: reporter.progress(at_once=at_once))
+            # What is not reported is done again when the Pod is lost, so it is reported twice a heartbeat.
+            later = me.heartbeat_seconds / 2
+            desk.serve(lambda at_once: reporter.progress(within_seconds=0.0 if at_once else later))
             members = view.world.members if view.world else ()
             return cls(
                 me,

@@ -25,7 +25,7 @@ from reconcilers.shards.voices import voice_of
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 REPORT_SECONDS = 0.02
-PROGRESS_SECONDS = 10.0
+PROGRESS_SECONDS = 5.0
 REPLACED_SECONDS = 3.0
 
 

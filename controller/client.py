@@ -13,6 +13,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 import tenacity
 
 from controller import calls
+from controller.api_wait import current_wait
 from controller.calls import Call
 from controller.connection import Connection
 from controller.contact import Contact
@@ -255,14 +256,15 @@ class Client:
 
         What an attempt waits for its own turn comes on top.
         """
-        try:
-            async with self._turn(call):
-                deadline = asyncio.get_running_loop().time() + self.call_timeout_seconds
-                return await self._send(call, self.call_timeout_seconds)
-        except Unavailable as error:
-            if not _is_safe_to_retry(call, error):
-                raise
-            return await self._send_again(call, error, deadline)
+        with current_wait.get():
+            try:
+                async with self._turn(call):
+                    deadline = asyncio.get_running_loop().time() + self.call_timeout_seconds
+                    return await self._send(call, self.call_timeout_seconds)
+            except Unavailable as error:
+                if not _is_safe_to_retry(call, error):
+                    raise
+                return await self._send_again(call, error, deadline)
 
     async def _send_again(self, call: Call, first_error: Unavailable, deadline: float) -> Answer:
         """Apart from the first attempt, because even an unused retry loop costs a fifth of a call."""

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Coroutine, Hashable
 from typing import Any
 
+from controller.api_wait import ApiWait, current_wait
 from controller.errors import ClientError, Conflict, InvalidStatus, NamespaceTerminating, Unavailable
 from controller.fairness import current_flow
 from controller.metrics import QueueMetrics, ReconcileMetrics
@@ -76,18 +77,24 @@ class ReconcileLoop:
             except QueueShutDown:
                 return
             current_flow.set(self._queue.flow_of(request))
+            wait = ApiWait()
+            current_wait.set(wait)
             started = _now()
             with self._metrics.active_workers.labels(self.name).track_inprogress():
                 try:
                     await self.process(request)
                 finally:
-                    self._rest(request, _now() - started)
+                    self._rest(request, _now() - started - wait.seconds)
 
     def _rest(self, request: Request, took_seconds: float) -> None:
-        """After a long look, the next one at the same object waits for as long again.
+        """After a look that computed for long, the next one at the same object waits for as long again.
 
         What happens meanwhile is seen by one look. Else a thousand workers that become ready, one after the
-        other, would have their job looked at again and again.
+        other, would have their job looked at again and again. What the look has waited for the API server is
+        no reason: where that is slow, all that follows would come later still.
+
+        Args:
+            took_seconds: without that.
         """
         if took_seconds < LONG_LOOK_SECONDS:
             self._queue.done(request)

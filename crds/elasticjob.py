@@ -632,6 +632,8 @@ class ShardSetStatus(Model):
     """Those that failed for good."""
     last_lease: Annotated[int, Field(ge=0)] = 0
     """The number of the newest lease."""
+    restoration: Annotated[int, Field(ge=0)] = 0
+    """The number of the last restoration: what is done was set by a checkpoint of the set."""
     reason: Annotated[str, cut(MAX_SHARD_REASON), Field(max_length=MAX_SHARD_REASON)] = ""
     """Why the first element failed."""
     started_at: datetime | None = None

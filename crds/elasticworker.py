@@ -313,6 +313,10 @@ class ShardsReport(Model):
     """It could do with more elements."""
     leaves: bool = False
     """Nobody works on the lease any more: the rest is for others."""
+    restoration: Annotated[int, Field(ge=0)] = 0
+    """The number of the restoration that its processes ask for; 0 if the set is as they want it."""
+    undone: Annotated[str, Field(max_length=MAX_SHARD_TEXT)] = ""
+    """What is to be done after it. All else counts as done."""
 
 
 @agreed(AgentStatus)

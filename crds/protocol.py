@@ -310,6 +310,8 @@ class DepartureStatus(TypedDict):
 
 ENV_SHARDS_SOCKET = "DLR_SHARDS_SOCKET"
 """Names the Unix socket of the agent from which its training processes pull shards."""
+ENV_ROUND = "DLR_ROUND"
+"""The round of the world that a training process belongs to."""
 MAX_SHARD_SETS = 16
 """Of one job: `status.shards`, and so `status.agent.shards`."""
 MAX_SHARD_RETRIES = 16
@@ -339,6 +341,8 @@ class ShardsStatus(ShardSetDefinition):
     reason: str
     wants: bool
     leaves: bool
+    restoration: int
+    undone: str
 
 
 class AgentStatus(TypedDict):

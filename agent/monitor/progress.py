@@ -312,7 +312,7 @@ class ProgressMonitor(threading.Thread):
         if before is not None and before.checkpoint_step != progress.checkpoint_step:
             self._reporter.checkpoint()
         else:
-            self._reporter.progress(at_once=before is None)
+            self._reporter.progress(within_seconds=0.0 if before is None else None)
 
     def _now(self) -> tuple[_Start, Figures]:
         with self._lock:

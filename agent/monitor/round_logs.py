@@ -23,7 +23,7 @@ from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
 from agent.monitor.progress import ProgressFiles
 from agent.monitor.stacks import StackFiles
 from agent.torch_compat import LOG_FOLDER_PREFIX, RESTART_COUNT
-from crds.protocol import ENV_SHARDS_SOCKET
+from crds.protocol import ENV_ROUND, ENV_SHARDS_SOCKET
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ class RoundLogsSpecs(LogsSpecs):
         for rank, env in envs.items():
             env.update({**progress[rank], **stacks[rank]})
             if self._desk:
-                env[ENV_SHARDS_SOCKET] = self._desk
+                env.update({ENV_SHARDS_SOCKET: self._desk, ENV_ROUND: str(round_)})
         if self._checkpoints is not None:
             ranks = [int(envs[rank]["RANK"]) for rank in range(len(envs))]
             for rank, env in enumerate(self._checkpoints(self._progress.directory, ranks)):

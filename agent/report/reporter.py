@@ -246,12 +246,11 @@ class Reporter(threading.Thread):
         with self._changed:
             self._put(replace(self._up_to_date(), check=check))
 
-    def progress(self, *, at_once: bool = False) -> None:
-        """Report how far training is: at once, or with the next write that is due for that."""
+    def progress(self, *, within_seconds: float | None = None) -> None:
+        """Report how far training is: so long after the last write, or when the next is due for that."""
+        wait = self._progress_seconds if within_seconds is None else within_seconds
         with self._changed:
-            self._report_progress_at(
-                time.monotonic() if at_once else self._last_written_at + self._progress_seconds
-            )
+            self._report_progress_at(self._last_written_at + wait)
 
     def checkpoint(self) -> None:
         """Report that a checkpoint was saved: at once, or when the last one was reported long enough ago."""

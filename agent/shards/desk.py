@@ -1,9 +1,15 @@
 """Where the worker's training processes pull from: a Unix socket, and what the job leases to this worker.
 
 A process connects for each set that it pulls from, and says one JSON object a line: first the set's
-definition, then each time what became of its part, and how many elements it would take next. It is answered
+definition, then each time what became of a part, and how many elements it would take next. It is answered
 when there are some, or when the set is over. Between desk and cluster there is no request and no answer: the
 desk reports what it holds and wants (`status.agent.shards`), and follows the leases in the job's status.
+
+    {"pull": {…}, "restore": 3, "undone": "0-41"}   the set, and the checkpoint of it to go on from, if any
+    {"next": 10}                                    answered by a part, [start, end]; over; drained; refused
+    {"done": [0, 10]}, {"failed": "why", "part": [0, 10]}
+    {"leaves": true}
+    {"checkpoint": {…}}                             answered by what is not done; the set need not be pulled
 """
 
 from __future__ import annotations
@@ -25,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.shards.holding import Holding
-from agent.shards.job_sets import JobSet, refusal, sets_of, skipped_epoch
+from agent.shards.job_sets import JobSet, refusal, sets_of, skipped_epoch, undone_of
 from agent.temporary_directory import SHARED_MEMORY
 from crds.intervals import to_text
 from crds.protocol import MAX_SHARD_SETS, ShardsStatus
@@ -47,7 +53,9 @@ class _Process:
     connection: socket.socket
     buffer: bytes = b""
     definition: Definition | None = None
-    in_hand: tuple[int, int] | None = None
+    in_hand: list[tuple[int, int]] = field(default_factory=list)
+    restoration: int = 0
+    """Before the set has had this one, nothing is given to it."""
     asks_for: int = 0
     """So many elements it waits for; 0: it works."""
     asked_at: float = 0.0
@@ -62,6 +70,8 @@ class _Set:
     deserted_at: float | None = None
     """Since when nobody here pulls from it."""
     told: tuple[object, ...] = ()
+    restoration: int = 0
+    """The set's last one when the holding began."""
 
 
 class Desk(threading.Thread):
@@ -188,26 +198,46 @@ class Desk(threading.Thread):
             self._part_with(process)
 
     def _hear(self, process: _Process, said: Mapping[str, Any]) -> None:
+        if "checkpoint" in said:
+            self._send(process, {"undone": self._undone(Definition.parse(said["checkpoint"]))})
+            return
         if "pull" in said:
-            process.definition = Definition.parse(said["pull"])
-            key = process.definition.name, process.definition.epoch
-            chosen = self._sets.setdefault(key, _Set(Holding(process.definition)))
-            if not chosen.processes and chosen.holding.is_empty:
-                chosen.holding = Holding(process.definition)
-            chosen.processes.append(process)
-            chosen.deserted_at = None
-            self._follow_one(chosen)
+            self._begin(process, Definition.parse(said["pull"]))
         chosen = self._set_of(process)
-        if process.in_hand is not None and said.get("failed") is not None:
-            chosen.holding.fail(process.in_hand, str(said["failed"]))
-            process.in_hand = None
-        elif process.in_hand is not None and said.get("done"):
-            chosen.holding.finish(process.in_hand)
-            process.in_hand = None
+        if "restore" in said:
+            process.restoration = int(said["restore"])
+            if process.restoration > chosen.restoration:
+                chosen.holding.ask_for_restoration(process.restoration, str(said["undone"]))
+        settled = said.get("part") if "failed" in said else said.get("done")
+        part = None if settled is None else (int(settled[0]), int(settled[1]))
+        if part is not None and part in process.in_hand:  # else the set has gone back to a checkpoint
+            process.in_hand.remove(part)
+            if "failed" in said:
+                chosen.holding.fail(part, str(said["failed"]))
+            else:
+                chosen.holding.finish(part)
         if "next" in said:
             process.asks_for, process.asked_at = max(int(said["next"]), 1), self._monotonic()
         if said.get("leaves"):
             self._part_with(process, at_once=True)
+
+    def _begin(self, process: _Process, wanted: Definition) -> None:
+        process.definition = wanted
+        chosen = self._sets.setdefault((wanted.name, wanted.epoch), _Set(Holding(wanted)))
+        if not chosen.processes and chosen.holding.is_empty:
+            chosen.holding = Holding(wanted)
+        chosen.processes.append(process)
+        chosen.deserted_at = None
+        self._follow_one(chosen)
+
+    def _undone(self, wanted: Definition) -> str | None:
+        """What is not done of a set, as far as this worker knows; None if nobody has begun it."""
+        here = self._sets.get((wanted.name, wanted.epoch))
+        for said in self._said:
+            if Definition.parse(said) == wanted:
+                undone = undone_of(said)
+                return to_text(here.holding.without_done(undone) if here else undone)
+        return None
 
     def _part_with(self, process: _Process, *, at_once: bool = False) -> None:
         with contextlib.suppress(KeyError, ValueError):
@@ -219,9 +249,9 @@ class Desk(threading.Thread):
         if process not in chosen.processes:
             return
         chosen.processes.remove(process)
-        if process.in_hand is not None:
-            chosen.holding.put_back(process.in_hand)
-            process.in_hand = None
+        for part in process.in_hand:
+            chosen.holding.put_back(part)
+        process.in_hand.clear()
         if not chosen.processes:
             chosen.deserted_at = self._monotonic() - (RELEASE_SECONDS if at_once else 0.0)
 
@@ -251,6 +281,10 @@ class Desk(threading.Thread):
     def _follow_one(self, chosen: _Set) -> None:
         wanted = chosen.holding.definition
         known = self._job.get(wanted.name)
+        if known is not None and known.definition == wanted and known.restoration != chosen.restoration:
+            chosen.restoration, chosen.holding = known.restoration, Holding(wanted)
+            for process in chosen.processes:
+                process.in_hand.clear()  # what is done of it counts no more
         chosen.holding.follow(known.lease if known and known.definition == wanted else None)
         if chosen.processes and chosen.holding.is_empty:
             chosen.holding.leaving = (
@@ -265,10 +299,13 @@ class Desk(threading.Thread):
                 answer = self._answer(chosen, process)
                 if answer is not None:
                     process.asks_for = 0
-                    try:
-                        process.connection.sendall(json.dumps(answer).encode() + b"\n")
-                    except OSError:
-                        self._part_with(process)
+                    self._send(process, answer)
+
+    def _send(self, process: _Process, answer: Mapping[str, Any]) -> None:
+        try:
+            process.connection.sendall(json.dumps(answer).encode() + b"\n")
+        except OSError:
+            self._part_with(process)
 
     def _answer(self, chosen: _Set, process: _Process) -> dict[str, Any] | None:
         assert process.definition is not None
@@ -276,6 +313,8 @@ class Desk(threading.Thread):
         if sentence := refusal(wanted, self._job):
             return {"refused": sentence}
         known = self._job.get(wanted.name)
+        if process.restoration > (known.restoration if known is not None else 0):
+            return None
         if known is not None and known.definition.epoch > wanted.epoch:
             return {"over": "", "failed": 0}
         if known is not None and known.definition.epoch == wanted.epoch and known.is_over:
@@ -284,10 +323,12 @@ class Desk(threading.Thread):
             waited = self._monotonic() - process.asked_at
             return {"refused": skipped_epoch(wanted, known)} if waited > SKIPPED_EPOCH_SECONDS else None
         part = chosen.holding.take(process.asks_for)
-        if part is None:
-            return None
-        process.in_hand = part
-        return {"part": part}
+        if part is not None:
+            process.in_hand.append(part)
+            return {"part": part}
+        # Who still has parts in hand would wait for itself, where there is nothing more to come.
+        is_last = known is not None and known.definition == wanted and not known.waiting
+        return {"drained": True} if process.in_hand and is_last else None
 
     def _release_deserted(self) -> None:
         """Give back what nobody here works on, and forget it when the job has taken it."""

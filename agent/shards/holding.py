@@ -5,7 +5,7 @@ Plain data and arithmetic; `agent/shards/desk.py` brings processes and cluster t
 
 from __future__ import annotations
 
-from crds.intervals import NONE, Intervals, common, count, first, minus, to_text, union
+from crds.intervals import LIMIT, NONE, Intervals, common, count, first, minus, to_text, union
 from crds.leases import Lease
 from crds.protocol import MAX_SHARD_REASON, ShardsStatus
 from crds.shard_set import Definition
@@ -14,6 +14,8 @@ ASK_EARLY = 8
 """More is asked for when an eighth of a lease is untouched, or less: so it comes before it is needed."""
 MAX_FAILED_INTERVALS = 256
 """Of one report. Further elements are told with the next lease."""
+MAX_REST_INTERVALS = 512
+"""Of one report: more of them might be too long a text. What is done beyond is told later."""
 
 
 class Holding:
@@ -30,6 +32,7 @@ class Holding:
         self._in_hand: Intervals = NONE
         self._granted = 0
         self._reason = ""
+        self._restoration, self._undone = 0, ""
 
     def follow(self, lease: Lease | None) -> None:
         """Take over what the job says this worker holds; None if nothing.
@@ -46,6 +49,11 @@ class Holding:
         self._failed = common(self._failed, elements)
         if not self._failed:
             self._reason = ""
+
+    def ask_for_restoration(self, number: int, undone: str) -> None:
+        """A process has gone back to a checkpoint of the set. Until the job has, nothing is given to it."""
+        if number > self._restoration:
+            self._restoration, self._undone = number, undone
 
     def take(self, most: int) -> tuple[int, int] | None:
         """The next elements for a process, (start, end), at most so many; None if there are none to give."""
@@ -70,6 +78,10 @@ class Holding:
         """A process has let go of its part: another one here may take it."""
         self._in_hand = minus(self._in_hand, (part,))
 
+    def without_done(self, elements: Intervals) -> Intervals:
+        """What of these elements is not done here, as far as the job has not heard of it."""
+        return minus(elements, self._done)
+
     @property
     def wants(self) -> bool:
         """Whether more should be on its way."""
@@ -82,7 +94,7 @@ class Holding:
         What is done after it was told that more is wanted can wait too, or each part would cost a report for
         as long as the controller is away. Of the last one the job hears: the set may be over with it.
         """
-        return self._lease, self.wants, self.leaving, not self._rest, self._failed
+        return self._lease, self.wants, self.leaving, not self._rest, self._failed, self._restoration
 
     @property
     def is_empty(self) -> bool:
@@ -94,12 +106,21 @@ class Holding:
         return {
             **self.definition.to_wire(),
             "lease": self._lease,
-            "rest": to_text(minus(minus(self._elements, self._done), failed)),
+            "rest": to_text(self._shortened(minus(minus(self._elements, self._done), failed))),
             "failed": to_text(failed),
             "reason": self._reason,
             "wants": self.wants,
             "leaves": self.leaving,
+            "restoration": self._restoration,
+            "undone": self._undone,
         }
+
+    def _shortened(self, rest: Intervals) -> Intervals:
+        """As few intervals as can be told: all that is left of the lease behind them counts as not done."""
+        if len(rest) <= MAX_REST_INTERVALS:
+            return rest
+        behind = common(self._elements, ((rest[MAX_REST_INTERVALS][0], LIMIT),))
+        return (*rest[:MAX_REST_INTERVALS], *minus(behind, self._failed))
 
     @property
     def _rest(self) -> Intervals:

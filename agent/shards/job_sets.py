@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from crds.intervals import Intervals, count, from_text
+from crds.intervals import Intervals, count, from_text, union
 from crds.leases import Lease, leases_from_text
 from crds.protocol import MAX_SHARD_SETS
 from crds.shard_set import Definition
@@ -20,10 +20,14 @@ class JobSet:
     is_over: bool
     """Every element is done, or failed for good."""
     not_done: int
+    waiting: int
+    """So many of them are leased to nobody."""
     failed: Intervals
     reason: str
     lease: Lease | None
     """This worker's."""
+    restoration: int = 0
+    """The number of the last one."""
 
     @property
     def has_failed(self) -> bool:
@@ -40,18 +44,33 @@ def sets_of(shards: Sequence[Mapping[str, Any]], worker: int, incarnation: int) 
     for said in shards:
         leases = leases_from_text(str(said.get("leases") or ""))
         mine = [lease for lease in leases if (lease.worker, lease.incarnation) == (worker, incarnation)]
-        not_done = sum(int(said.get(key) or 0) for key in ("leased", "waiting"))
+        waiting = int(said.get("waiting") or 0)
+        not_done = waiting + int(said.get("leased") or 0)
         failed = from_text(str(said.get("failedElements") or ""))
         definition = Definition.parse(said)
         found[definition.name] = JobSet(
             definition,
             not not_done,
             not_done,
+            waiting,
             failed,
             str(said.get("reason") or ""),
             mine[0] if mine else None,
+            int(said.get("restoration") or 0),
         )
     return found
+
+
+def undone_of(said: Mapping[str, Any]) -> Intervals:
+    """The elements of one of `status.shards` that are neither done nor failed for good.
+
+    Raises:
+        KeyError, TypeError, ValueError: that makes no sense.
+    """
+    leases = leases_from_text(str(said.get("leases") or ""))
+    tried = [each.partition(":")[2] for each in str(said.get("tried") or "").split(";")]
+    parts = [from_text(text) for text in (str(said.get("rest") or ""), *tried)]
+    return union(*parts, *(lease.elements for lease in leases))
 
 
 def refusal(wanted: Definition, sets: Mapping[str, JobSet]) -> str:

@@ -114,7 +114,7 @@ class Pull(Iterator[Part[T]], Generic[T]):
     def _settle(self) -> None:
         part, self._part = self._part, None
         if part is not None and self._source is not None:
-            self._source.settle(part.failure)
+            self._source.settle((part.start, part.stop), part.failure)
 
 
 @overload

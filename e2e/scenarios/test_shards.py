@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -19,21 +20,26 @@ WITHIN_SECONDS = 150
 pytestmark = pytest.mark.needs(Capability.STORAGE)
 
 
-def submit(cluster: Cluster, observation: Observation, **variables: str) -> Path:
+DLROVERS = Path(__file__).parent.parent / "fixtures" / "strangers" / "dlrover_shards.py"
+
+
+def submit(
+    cluster: Cluster, observation: Observation, *command: str, workers: int = WORKERS, **variables: str
+) -> Path:
     storage = cluster.storage(observation.namespace)
     variables = {"OUT": storage.path, "OMP_NUM_THREADS": "1", **variables}
     container = {
         "name": "main",
         "image": cluster.image,
         "imagePullPolicy": "IfNotPresent",
-        "command": ["dlr", "run", f"{cluster.examples}/shards/infer.py"],
+        "command": [*(command or ("dlr", "run", f"{cluster.examples}/shards/infer.py"))],
         "env": [{"name": key, "value": value} for key, value in variables.items()],
         "resources": jobs.TRAINING_RESOURCES,
         "volumeMounts": storage.mounts,
     }
     pod = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": [container]}
     policy = {**jobs.QUICK_REPORTS, "shrinkAfterSeconds": 60}
-    manifest = jobs.job(NAME, {"spec": {**pod, "volumes": storage.volumes}}, WORKERS, elasticPolicy=policy)
+    manifest = jobs.job(NAME, {"spec": {**pod, "volumes": storage.volumes}}, workers, elasticPolicy=policy)
     manifest["spec"]["replicaSpecs"]["worker"]["restartCount"] = 100
     cluster.apply(manifest, observation.namespace)
     return Path(storage.path)
@@ -116,3 +122,25 @@ def test_more_failures_than_may_be_fail_the_job_with_their_names(
     failed = jobs.condition(observation.job(NAME), "Failed")
     assert (failed["status"], failed["reason"]) == ("True", "ShardsFailed")
     assert "1 element failed for good (element 17), and max_failed is 0" in failed["message"]
+
+
+@pytest.mark.slow
+def test_a_script_of_dlrovers_documentation_runs_unchanged_through_a_death(
+    cluster: Cluster, observation: Observation
+) -> None:
+    script = Path(cluster.storage(observation.namespace).path, DLROVERS.name)
+    shutil.copy(DLROVERS, script)
+    folder = submit(cluster, observation, "dlrover-run", str(script), workers=2)
+
+    def records() -> Counter[int]:
+        file = folder / "records"
+        return Counter(map(int, file.read_text().split())) if file.exists() else Counter()
+
+    observation.wait_for("a third of the records", lambda: len(records()) >= 800, WITHIN_SECONDS)
+    cluster.delete_pod(observation.namespace, jobs.current_pods(observation, NAME)[1]["metadata"]["name"])
+    jobs.wait_until_succeeded(observation, NAME, WITHIN_SECONDS)
+
+    assert set(records()) == set(range(2400))
+    assert sum(records().values()) < 1.5 * 2400, "what was in hand is done again, and what was not reported"
+    (known,) = observation.job(NAME)["status"]["shards"]
+    assert (known["done"], known["rest"], known["leases"]) == (150, "", "")

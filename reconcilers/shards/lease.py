@@ -53,7 +53,8 @@ def lease(sets: Sequence[ShardSet], crew: Crew, now: datetime) -> tuple[ShardSet
         if name not in names and any(crew.alive.get(v.worker) == v.incarnation for v in voices)
     ]
     return tuple(
-        _step(each, by_name.get(each.name, ()), crew, now) for each in [*known, *begun][:MAX_SHARD_SETS]
+        _step(_restored(each, by_name.get(each.name, ()), crew), by_name.get(each.name, ()), crew, now)
+        for each in [*known, *begun][:MAX_SHARD_SETS]
     )
 
 
@@ -81,7 +82,36 @@ def _continued(known: ShardSet, voices: Iterable[Voice], crew: Crew, now: dateti
         return known
     epoch = min(voice.epoch for voice in later)
     begun = _begun([voice for voice in later if voice.epoch == epoch], crew, now)
-    return replace(begun, last_lease=known.last_lease)
+    return replace(begun, last_lease=known.last_lease, restoration=known.restoration)
+
+
+def _restored(known: ShardSet, voices: Iterable[Voice], crew: Crew) -> ShardSet:
+    """The set as a checkpoint has it, if a process that went back to one asks for that.
+
+    Nobody's lease goes on: what was done of it is done or undone by the checkpoint alone. Numbers of leases
+    are given once, so what is said of the old ones counts no more.
+    """
+    asking = [
+        voice
+        for voice in voices
+        if voice.restoration > known.restoration
+        and (voice.size, voice.digest) == (known.size, known.digest)
+        and crew.alive.get(voice.worker) == voice.incarnation
+    ]
+    if not asking or known.has_failed:
+        return known
+    newest = max(asking, key=lambda voice: voice.restoration)  # of several, the first: they say the same
+    undone = minus(common(newest.undone, whole(known.size)), known.failed)
+    return replace(
+        known,
+        epoch=newest.epoch,
+        restoration=newest.restoration,
+        waiting=undone,
+        leases=(),
+        tried=(),
+        again=(),
+        finished_at=None,
+    )
 
 
 def _step(known: ShardSet, voices: Iterable[Voice], crew: Crew, now: datetime) -> ShardSet:

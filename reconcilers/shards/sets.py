@@ -42,6 +42,10 @@ class Voice:
     """It could do with more."""
     leaves: bool = False
     """Nobody works there on this lease any more: the rest goes back."""
+    restoration: int = 0
+    """The number of the restoration that it asks for; 0 if for none."""
+    undone: Intervals = NONE
+    """What is to be done after that."""
 
     @property
     def definition(self) -> tuple[object, ...]:
@@ -78,6 +82,8 @@ class ShardSet:
     """Tried as often as may be."""
     last_lease: int = 0
     """The number of the newest lease. Numbers are given once."""
+    restoration: int = 0
+    """The number of the last restoration. They rise."""
     reason: str = ""
     """Why the first element failed for good."""
     started_at: datetime | None = None
@@ -131,6 +137,7 @@ class ShardSet:
             again=_histories_to_text(self.again),
             failed_elements=to_text(self.failed),
             last_lease=self.last_lease,
+            restoration=self.restoration,
             reason=self.reason,
             started_at=self.started_at,
             finished_at=self.finished_at,
@@ -151,6 +158,7 @@ def of_status(status: ShardSetStatus) -> ShardSet:
         again=_histories_from_text(status.again),
         failed=from_text(status.failed_elements),
         last_lease=status.last_lease,
+        restoration=status.restoration,
         reason=status.reason,
         started_at=status.started_at,
         finished_at=status.finished_at,

@@ -46,6 +46,8 @@ def voice_of(index: int, incarnation: int, said: ShardsReport) -> Voice:
         reason=said.reason,
         wants=said.wants,
         leaves=said.leaves,
+        restoration=said.restoration,
+        undone=from_text(said.undone),
     )
 
 

@@ -192,9 +192,9 @@ class FakeReporter:
     def follow(self, figures: Callable[[], Figures]) -> None:
         self.figures = figures
 
-    def progress(self, *, at_once: bool) -> None:
+    def progress(self, *, within_seconds: float | None) -> None:
         progress = self.figures().progress
-        self.told.append((progress.step, progress.checkpoint_step, at_once))
+        self.told.append((progress.step, progress.checkpoint_step, within_seconds == 0.0))
 
     def checkpoint(self) -> None:
         progress = self.figures().progress

@@ -212,7 +212,7 @@ def test_first_step_of_a_round_and_a_checkpoint_do_not_wait(api: FakeApi, report
     reporter.start()
     assert reporter.flush(60)
     attempts = len(api.told)
-    reporter.progress(at_once=True)
+    reporter.progress(within_seconds=0.0)
     reporter.progress()  # does not put it off
     assert api.attempts.acquire(timeout=60)
     assert api.attempts.acquire(timeout=60)  # sooner than progress_seconds
@@ -301,7 +301,7 @@ def test_news_while_a_report_is_written_is_told_after_it(api: FakeApi, reporter:
             nonlocal step
             if step == 1:
                 step = 2
-                reporter.progress(at_once=True)
+                reporter.progress(within_seconds=0.0)
             return api.merge_patch(path, patch)
 
     reporter._api = News()  # type: ignore[assignment]

@@ -5,6 +5,7 @@ import time
 import pytest
 from prometheus_client import CollectorRegistry
 
+from controller.api_wait import current_wait
 from controller.errors import Conflict, Invalid, InvalidStatus, NamespaceTerminating, Unavailable
 from controller.loop import ReconcileLoop, ReconcileTimeout, make_queue
 from controller.metrics import QueueMetrics, ReconcileMetrics
@@ -119,6 +120,20 @@ def test_after_a_long_look_the_next_one_waits_for_as_long_again_but_no_longer_th
     reconciler = Scripted(lambda: fail_after(0.5), lambda: fail_after(3.0), lambda: fail_after(0.01))
     play(reconciler)
     assert reconciler.calls == pytest.approx([0.0, 1.0, 5.0, 5.01 + 0.02], abs=1e-6)
+
+
+def test_what_a_look_waited_for_the_api_server_makes_it_no_long_one():
+    async def wait_for_answers():
+        async def request():
+            with current_wait.get():
+                await asyncio.sleep(0.5)
+
+        await asyncio.gather(request(), request())
+        raise Unavailable("x")
+
+    reconciler = Scripted(wait_for_answers)
+    play(reconciler)
+    assert reconciler.calls == pytest.approx([0.0, 0.505], abs=1e-6)
 
 
 def test_success_resets_the_back_off():

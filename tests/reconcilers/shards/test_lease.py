@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from agent.shards.holding import Holding
 from crds.elasticjob import ShardSetStatus
 from crds.elasticworker import ShardsReport
-from crds.intervals import count, minus, of_numbers, union, whole
+from crds.intervals import count, minus, of_numbers, to_text, union, whole
 from crds.leases import Lease
 from crds.shard_set import Definition
 from reconcilers.shards.lease import Crew, lease
@@ -34,11 +34,19 @@ class Worker:
     definition: Definition
     holding: Holding = field(init=False)
     in_hand: tuple[int, int] | None = None
+    restoration: int = 0
+    """The set's last one, as far as the agent knows."""
+    waits_for: int = 0
+    """Before the set has had this one, its process is given nothing."""
 
     def __post_init__(self) -> None:
         self.holding = Holding(self.definition)
 
     def see(self, job: tuple[ShardSet, ...]) -> None:
+        for each in job:
+            if each.restoration != self.restoration:
+                self.restoration, self.holding = each.restoration, Holding(self.definition)
+                self.in_hand = None
         mine = [
             held
             for each in job
@@ -79,6 +87,8 @@ class Cluster:
         self.done: list[int] = []
         self.failures: dict[int, list[int]] = {}
         self.late: list[tuple[int, tuple[ShardSet, ...]]] = []
+        self.saved: list[int] = []
+        self.round = 0
 
     @property
     def job(self) -> tuple[ShardSet, ...]:
@@ -118,12 +128,14 @@ class Cluster:
             together = union(*parts)
             assert sum(map(count, parts)) == count(together), "in two places"
             lost = minus(minus(whole(each.size), together), of_numbers(self.done))
-            assert not lost, f"lost: {lost}"
+            assert not lost or each.restoration < self.round, f"lost: {lost}"
 
     def report(self, worker: Worker) -> None:
         self.reports[worker.index].append((worker.incarnation, dict(worker.holding.to_status())))
 
     def work(self, worker: Worker) -> None:
+        if worker.waits_for > worker.restoration:
+            return
         if worker.in_hand is None:
             worker.in_hand = worker.holding.take(self.choose.choice([1, 1, 3]))
             return
@@ -140,6 +152,16 @@ class Cluster:
         if worker.in_hand is not None:
             worker.holding.put_back(worker.in_hand)
             worker.in_hand = None
+
+    def go_back(self, lost: Worker) -> None:
+        """A worker is lost, and all go back to the last checkpoint."""
+        self.workers[lost.index] = Worker(lost.index, lost.incarnation + 1, self.definition)
+        self.done, self.round = list(self.saved), self.round + 1
+        undone = to_text(minus(whole(self.definition.size), of_numbers(self.done)))
+        for worker in self.workers.values():
+            self.crash_in_place(worker)
+            worker.waits_for = self.round
+            worker.holding.ask_for_restoration(self.round, undone)
 
     def disturb(self, what: Disturbance, worker: Worker) -> None:  # noqa: C901 (a list of what may happen)
         match what:
@@ -177,6 +199,9 @@ class Cluster:
             for worker in list(self.workers.values()):
                 worker.holding.leaving = False
                 worker.see(self.job)
+                if worker.waits_for > worker.restoration:  # as a process that comes later
+                    undone = to_text(minus(whole(self.definition.size), of_numbers(self.saved)))
+                    worker.holding.ask_for_restoration(self.round, undone)
                 self.work(worker)
                 self.report(worker)
             self.look(0, "now")
@@ -222,6 +247,31 @@ def test_every_element_is_done_or_named_whatever_happens(
         assert len(cluster.failures.get(element, ())) > retries or any(
             len(cluster.failures.get(other, ())) > retries for other in range(element - 3, element + 4)
         )
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    workers=st.integers(1, 4), size=st.integers(1, 60), acts=st.integers(0, 300), seed=st.integers(0, 2**32)
+)
+def test_what_goes_back_with_a_checkpoint_is_in_the_model_once(
+    workers: int, size: int, acts: int, seed: int
+) -> None:
+    """`done` is here what a model has learnt: a loss takes it back to the checkpoint, with the set."""
+    definition = Definition("train", 0, size, "", 3, 0)
+    cluster = Cluster(workers, definition, frozenset(), random.Random(seed))
+    others = {Disturbance.DEATH, Disturbance.NOBODY_PULLS, Disturbance.FEWER, Disturbance.MORE}
+    usual = [act for act in Disturbance if act not in others]
+    for _ in range(acts):
+        worker = cluster.choose.choice(list(cluster.workers.values()))
+        match cluster.choose.choices(["save", "loss", "usual"], [5, 3, 100])[0]:
+            case "save" if all(w.waits_for <= w.restoration for w in cluster.workers.values()):
+                cluster.saved = list(cluster.done)
+            case "loss":
+                cluster.go_back(worker)
+            case _:
+                cluster.disturb(cluster.choose.choices(usual, [act.value for act in usual])[0], worker)
+    cluster.quiet()
+    assert sorted(cluster.done) == list(range(size))
 
 
 def test_nothing_is_done_twice_without_a_death() -> None:

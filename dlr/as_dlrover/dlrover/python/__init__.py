@@ -1,0 +1,5 @@
+"""Of DLRover, its sharding client alone is ours; where DLRover is installed, all else is its own."""
+
+from pkgutil import extend_path
+
+__path__ = extend_path(__path__, __name__)
