@@ -56,6 +56,13 @@ def job_of(name: str, task: Task, workers: Workers, chunks: int) -> JSON:
         "restartCount": RESTARTS,
         "template": _template(workers, [config_map_name(name, place) for place in range(chunks)]),
     }
+    policy: JSON = {
+        "lastCallSeconds": 0,
+        "shrinkAfterSeconds": 0,
+        "heartbeatTimeoutSeconds": HEARTBEAT_TIMEOUT_SECONDS,
+    }
+    if workers.least < workers.most:
+        policy["shardScaling"] = {"slotsPerWorker": workers.slots, "idleSeconds": workers.idle_seconds}
     exit_codes = {"operator": "In", "values": [2, EXIT_NO_LINES, EXIT_NOT_FOUND]}
     return {
         "apiVersion": API_VERSION,
@@ -65,11 +72,7 @@ def job_of(name: str, task: Task, workers: Workers, chunks: int) -> JSON:
             "distributionStrategy": "CustomStrategy",
             "suspend": True,
             "replicaSpecs": {"worker": worker},
-            "elasticPolicy": {
-                "lastCallSeconds": 0,
-                "shrinkAfterSeconds": 0,
-                "heartbeatTimeoutSeconds": HEARTBEAT_TIMEOUT_SECONDS,
-            },
+            "elasticPolicy": policy,
             "failurePolicy": {"rules": [{"action": "FailJob", "onExitCodes": exit_codes}]},
             "runPolicy": {"ttlSecondsAfterFinished": KEPT_SECONDS},
         },
