@@ -105,7 +105,7 @@ def command(
     if command_line is None or not command_line.strip():
         raise UsageError("There is no command to run for the lines; see `dlr map --help`.")
     least, most = worker_range(workers)
-    template = _template(pod)
+    template = read_template(pod)
     if not image and not _has_image(template):
         raise UsageError("Name the image that has the command: --image, or in the file of --pod.")
     lines = _read_lines() if lines_path is None else None
@@ -184,7 +184,7 @@ def _read_lines() -> Lines:
     return lines
 
 
-def _template(path: str | None) -> JSON:
+def read_template(path: str | None) -> JSON:
     if path is None:
         return {}
     try:

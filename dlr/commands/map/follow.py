@@ -119,7 +119,7 @@ def conclude(made: Submitted, job: JSON, folder: Path) -> None:
             parts.append(f"the first: {plain(found.reason)}")
     if not ended_well:
         many = f"{count(found.left)} of {found.size or 'its'} lines are not done"
-        parts.append(f"the job {made.name!r} failed: {_why_failed(job)}; {many}")
+        parts.append(f"the job {made.name!r} failed: {why_failed(job)}; {many}")
     raise CommandError("; ".join([*parts, _saved(made, found, folder)]) + ".")
 
 
@@ -149,7 +149,7 @@ def _numbers(places: Intervals) -> str:
     return f"numbers {numbers}" + (f" and {more} more" if more else "")
 
 
-def _why_failed(job: JSON) -> str:
+def why_failed(job: JSON) -> str:
     for condition in job.get("status", {}).get("conditions") or ():
         if condition["type"] == "Failed" and condition["status"] == "True":
             return plain(condition.get("message") or condition.get("reason") or "")

@@ -24,6 +24,8 @@ RESTARTS = 1_000
 KEPT_SECONDS = 86_400
 """A job that is over is there for a day, with the logs of its Pods."""
 HEARTBEAT_TIMEOUT_SECONDS = 30
+LAST_CALL_SECONDS = 5
+"""Workers do not wait for a world; so that many who come make one of it."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ def job_of(name: str, task: Task, workers: Workers, chunks: int) -> JSON:
         "template": _template(workers, [config_map_name(name, place) for place in range(chunks)]),
     }
     policy: JSON = {
-        "lastCallSeconds": 0,
+        "lastCallSeconds": LAST_CALL_SECONDS,
         "shrinkAfterSeconds": 0,
         "heartbeatTimeoutSeconds": HEARTBEAT_TIMEOUT_SECONDS,
     }
