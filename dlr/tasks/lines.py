@@ -67,9 +67,7 @@ def check(lines: Lines) -> None:
     """
     if b"\0" in lines.text:
         number = lines.text.count(b"\n", 0, lines.text.index(b"\0")) + 1
-        raise LinesError(
-            f"line {number} has a NUL byte, which no command can take as an argument: is this a text?"
-        )
+        raise LinesError(f"line {number} has a NUL byte, which no command can take as an argument")
     for number, line in enumerate(lines, start=1):
         if len(line) > MAX_LINE_BYTES:
             raise LinesError(

@@ -160,7 +160,7 @@ def choose_after_interrupt(api: Api, made: Submitted) -> Interrupted:
     """Ctrl-C: on a terminal, ask whether the job is to go on; else it is deleted."""
     again = f"`dlr map --attach {made.name} -n {api.namespace}` shows it again"
     try:
-        if sys.stdin.isatty() or _terminal_is_there():
+        if sys.stderr.isatty() and _terminal_is_there():
             print(
                 f"\ndlr: delete the job {made.name!r}, or leave it running? [d/l] ", end="", file=sys.stderr
             )
