@@ -67,4 +67,4 @@ class AskedStacks:
         self._answer = _Answer(
             {"request": request, "time": taken_at, "stacks": stacks}, time.monotonic() + TOLD_SECONDS
         )
-        self._session.reporter.progress(at_once=True)
+        self._session.reporter.progress(within_seconds=0.0)

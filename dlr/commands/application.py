@@ -28,6 +28,11 @@ class Commands(LazyGroup):
             "Print where the embedded cluster's kubeconfig is: export KUBECONFIG=$(dlr kubeconfig)",
         ),
         "job": Lazy("dlr.commands.job.commands", "jobs", "Submit, look at, change and delete training jobs."),
+        "map": Lazy(
+            "dlr.commands.map.command",
+            "command",
+            "Run a command for each line of standard input, in Pods that come and go with the work.",
+        ),
         "node-check": Lazy(
             "dlr.commands.node_check.command",
             "command",
