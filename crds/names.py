@@ -54,8 +54,13 @@ ANNOTATION_STACKS = f"{GROUP}/stacks"
 """Of an ElasticJob: a text of one's own choice, each new one of which asks the agents of its workers where
 their training processes are (docs/hangs.md)."""
 
+ANNOTATION_RECORD = f"{GROUP}/record"
+"""Of a Node: what its last checks gave (`reconcilers/cordon/record.py`)."""
+
 CONDITION_UNHEALTHY = "ElasticUnhealthy"
-"""Condition of a Node: True while the newest verdict says that it is faulty."""
+"""Condition of a Node: True while it is out of service by its newest verdict, and should be remediated."""
+CONDITION_SUSPECTED = "ElasticSuspected"
+"""Condition of a Node: True while something speaks against it for which it is not out of service."""
 
 ENV_JOB_NAME = "DLR_JOB_NAME"
 ENV_CHECK_NAME = "DLR_CHECK_NAME"

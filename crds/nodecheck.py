@@ -128,7 +128,10 @@ class Withdrawal(Model):
     """A node that could not be tested, or not to the end, for no fault of its own."""
 
     node: Name
-    message: Text
+    message: Text = ""
+    """Of many, the first ones have it, and the reason."""
+    reason: Annotated[str, Field(max_length=64)] = ""
+    """Of the kubelet's or the scheduler's, such as ErrImagePull or Unschedulable, if that is what kept it."""
 
 
 class NodeVerdict(StrEnum):
@@ -139,18 +142,45 @@ class NodeVerdict(StrEnum):
     """It may be at fault, and nothing proves or disproves it. Only a person acts on this."""
 
 
+class Action(StrEnum):
+    """What to do about a node, or a link; the first thing to try."""
+
+    RESET_GPU = "ResetGPU"
+    REBOOT = "Reboot"
+    REPLACE = "Replace"
+    LOOK_AT_LINK = "LookAtLink"
+    """At its network interface, cable and switch port."""
+    LOOK_AT_DOMAIN = "LookAtDomain"
+    """At the rack or switch that it shares with others."""
+    LOOK_AT_LOAD = "LookAtLoad"
+    """At what else runs there, at clocks, temperature and power."""
+    CHECK_AGAIN = "CheckAgain"
+
+
+Causes = Annotated[
+    list[Annotated[str, Field(max_length=64)]],
+    Field(max_length=8, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
+]
+
+INTERMITTENT = "Intermittent"
+NODE_CONDITION = "NodeCondition"
+"""Causes that rest on more than this check: the node's record, and a condition of the node's own."""
+
+
 class NodeResult(Model):
     """The verdict on one node, and what it rests on."""
 
     node: Name
     verdict: NodeVerdict
-    causes: Annotated[
-        list[Annotated[str, Field(max_length=64)]],
-        Field(max_length=8, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
-    ] = Field(default_factory=list)
-    """LocalTest, NoAnswer, PairTest, SlowCompute, SlowNetwork, Withdrawn; none if it is healthy."""
+    causes: Causes = Field(default_factory=list)
+    """LocalTest, NoAnswer, PairTest, SlowCompute, SlowNetwork, Withdrawn, Intermittent, NodeCondition.
+
+    None of a healthy node.
+    """
     message: Text = ""
     """The evidence, in a sentence."""
+    action: Action | None = None
+    """What to do first. None if it is healthy."""
     figures: Figures = Field(default_factory=dict)
     """What the node measured by itself; what it measured with others is in `rounds`."""
 
@@ -164,6 +194,7 @@ class FaultyLink(Model):
     """`failed` or `slow`."""
     message: Text = ""
     """The evidence, in a sentence."""
+    action: Action | None = None
 
 
 class FaultyDomain(Model):

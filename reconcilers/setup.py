@@ -27,9 +27,10 @@ from crds import names
 from reconcilers.account.metrics import JobMetrics
 from reconcilers.clock import Clock
 from reconcilers.companions import CompanionReconciler
+from reconcilers.cordon.limits import pools_of
 from reconcilers.cordon.options import CordonMode, CordonOptions
 from reconcilers.cordon.policy import MarkState
-from reconcilers.cordon.reconciler import BY_CORDON, NodeCordonReconciler, cordon_states
+from reconcilers.cordon.reconciler import BY_CORDON, BY_POOL, NodeCordonReconciler, cordon_states
 from reconcilers.cordon.verdicts import accusation_keys, decided_nodes, failed_nodes
 from reconcilers.elasticjob import ElasticJobReconciler
 from reconcilers.managed_by import OfOurJobs, own_key
@@ -250,6 +251,7 @@ def _add_cordon(manager: Manager, clock: Clock, options: CordonOptions) -> None:
     """Whatever may give or take room under the limit also wakes the nodes that wait for it."""
     cache = manager.cache
     cache.add_index(NODES, BY_CORDON, cordon_states)
+    cache.add_index(NODES, BY_POOL, lambda raw: pools_of(raw["metadata"].get("labels") or {}, options.pools))
     if options.mode is CordonMode.OFF:
         return
     nodes = cache.store(NODES)

@@ -10,26 +10,28 @@ that a report from before the last passing check does not count again then.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
 from pydantic import ValidationError
 
-from controller.events import EventType
 from crds import names
-from crds.model import ConditionStatus, Model
-from reconcilers.cordon.options import CordonMode, CordonOptions
+from crds.model import Model
+from crds.nodecheck import Action
+from reconcilers.cordon.limits import Limits, Room
 
 
 class VerdictReason(StrEnum):
-    """Values of our taint, and reasons of our condition."""
+    """Values of our taint, and reasons of our conditions; the last two of a suspicion alone."""
 
     CHECK_FAILED = "CheckFailed"
     HARDWARE_ERROR = "HardwareError"
     CHECK_PASSED = "CheckPassed"
+    STRAGGLER = "Straggler"
+    INCONCLUSIVE = "Inconclusive"
 
 
 class Verdict(Model):
@@ -43,6 +45,14 @@ class Verdict(Model):
     namespace: str
     name: str
     """With kind and namespace: the object that says so."""
+    evidence: str = ""
+    """Why, in a sentence of at most `MAX_EVIDENCE` characters."""
+    action: Action | None = None
+    """What to do first about it."""
+
+
+MAX_EVIDENCE = 240
+"""The mark is in every copy of the Node that somebody watches."""
 
 
 class MarkState(StrEnum):
@@ -63,6 +73,8 @@ class Mark(Model):
     """The value of the taint that we set; None if we set none."""
     unschedulable: bool = False
     """Whether it was us who set spec.unschedulable."""
+    full: str | None = None
+    """Of a node that is held: the pool that has no room, or `limits.ALL_NODES`."""
 
 
 def read_mark(node: dict[str, Any]) -> Mark | None:
@@ -91,6 +103,10 @@ class NodeState:
     unschedulable: bool = False
     verdict: Verdict | None = None
     """The newest one, that of the mark included."""
+    suspicion: Verdict | None = None
+    """A newer word that speaks against the node, and is not enough to act on it."""
+    pools: frozenset[str] = frozenset()
+    """Those it is in, whose limits hold for it (`limits.pools_of`)."""
 
     @property
     def cordoned(self) -> bool:
@@ -103,11 +119,12 @@ def newest_verdict(verdicts: Iterable[Verdict]) -> Verdict | None:
     return max(verdicts, key=lambda v: (v.time, not v.healthy, v.kind, v.namespace, v.name), default=None)
 
 
-def decide_cordon(node: NodeState, *, admitted: bool) -> NodeState:
+def decide_cordon(node: NodeState, full: str | None = None) -> NodeState:
     """The node as it should be.
 
     Args:
-        admitted: whether the limit leaves room for this node's cordon (`admit`).
+        node: as it is.
+        full: the pool that leaves no room for this node's cordon (`Admission.full`); None if there is room.
     """
     if node.mark is not None and node.cordoned and _is_undone(node, node.mark):
         node = _released(node, MarkState.OVERRULED, node.mark.verdict)
@@ -122,31 +139,43 @@ def decide_cordon(node: NodeState, *, admitted: bool) -> NodeState:
         return node
     if mark is not None and mark.state is MarkState.CORDONED:
         return replace(node, mark=mark.model_copy(update={"verdict": verdict}))
-    if not admitted:
-        return replace(node, mark=Mark(state=MarkState.HELD, verdict=verdict))
+    if full is not None:
+        return replace(node, mark=Mark(state=MarkState.HELD, verdict=verdict, full=full))
     return _cordoned(node, verdict)
 
 
-def admit(fleet: Iterable[NodeState], limit: int) -> frozenset[str]:
-    """The names of the nodes that may be cordoned: those that are, then the longest accused.
+@dataclass(frozen=True)
+class Admission:
+    """Whose cordon the limits leave room for."""
+
+    nodes: frozenset[str]
+    """Those that are cordoned by us, and those that may be."""
+    full: Mapping[str, str] = field(default_factory=dict)
+    """By node that has to wait: the pool that has no room."""
+
+
+def admit(fleet: Iterable[NodeState], limits: Limits) -> Admission:
+    """The nodes that are cordoned, then the longest accused; who finds no room in a pool lets others pass.
 
     Args:
         fleet: at least all nodes that are cordoned by us or have an unhealthy verdict.
+        limits: of the whole and of each pool.
     """
-    cordoned, waiting = set[str](), list[tuple[Verdict, str]]()
+    cordoned, waiting = list[NodeState](), list[tuple[datetime, str, NodeState]]()
     for node in fleet:
         if node.cordoned:
-            cordoned.add(node.name)
-        elif node.verdict is not None and decide_cordon(node, admitted=True).cordoned:
-            waiting.append((node.verdict, node.name))
-    waiting.sort(key=lambda item: (item[0].time, item[1]))
-    room = max(limit - len(cordoned), 0)
-    return frozenset(cordoned | {name for _, name in waiting[:room]})
-
-
-def cordon_limit(nodes: int, percent: int) -> int:
-    """How many nodes of a cluster may be cordoned by us at once."""
-    return max(1, nodes * percent // 100)
+            cordoned.append(node)
+        elif node.verdict is not None and decide_cordon(node).cordoned:
+            waiting.append((node.verdict.time, node.name, node))
+    room = Room(limits, (node.pools for node in cordoned))
+    admitted, full = {node.name for node in cordoned}, dict[str, str]()
+    for _, name, node in sorted(waiting, key=lambda item: item[:2]):
+        pool = room.take(node.pools)
+        if pool is None:
+            admitted.add(name)
+        else:
+            full[name] = pool
+    return Admission(frozenset(admitted), full)
 
 
 def _is_undone(node: NodeState, mark: Mark) -> bool:
@@ -174,75 +203,3 @@ def _released(node: NodeState, state: MarkState, verdict: Verdict) -> NodeState:
         taint = None if taint == node.mark.taint else taint
         unschedulable = unschedulable and not node.mark.unschedulable
     return replace(node, mark=Mark(state=state, verdict=verdict), taint=taint, unschedulable=unschedulable)
-
-
-HELD = "CordonHeld"
-"""Reason of the condition while the limit keeps a faulty node in service."""
-
-
-@dataclass(frozen=True)
-class Statement:
-    status: ConditionStatus
-    reason: str
-    message: str
-    event_type: EventType
-    event_reason: str
-
-
-def statement_on(
-    node: NodeState, wanted: NodeState, options: CordonOptions, *, accused: bool
-) -> Statement | None:
-    """What to say of a node; None to leave what is said as it is.
-
-    Args:
-        node: as it was found.
-        wanted: as `decide_cordon` wants it, which a dry run does not make true.
-        accused: whether the condition is True now, so that it has to be taken back.
-    """
-    if wanted.mark is not None and wanted.mark.state is not MarkState.LIFTED:
-        dry = options.mode is CordonMode.REPORT and not node.cordoned
-        return _accusation(wanted.mark, options, dry=dry)
-    if accused or node.cordoned:
-        return _acquittal(wanted, options)
-    return None
-
-
-def _accusation(mark: Mark, options: CordonOptions, *, dry: bool) -> Statement:
-    true, said = ConditionStatus.TRUE, _said(mark.verdict)
-    if mark.state is MarkState.OVERRULED:
-        message = f"{said}; uncordoned by hand, which stands until there is a newer verdict"
-        return Statement(true, "CordonOverruled", message, "Normal", "CordonOverruled")
-    if mark.state is MarkState.HELD:
-        message = (
-            f"{said}; not cordoned, because as many nodes are as --cordon-limit allows "
-            f"({options.limit_percent}% of all, and at least one)"
-        )
-        return Statement(true, HELD, message, "Warning", HELD)
-    if dry:
-        message = f"{said}; the controller runs with --cordon=report and cordons nothing"
-        return Statement(true, mark.verdict.reason, message, "Warning", "CordonReported")
-    return Statement(true, mark.verdict.reason, f"{said}; cordoned", "Warning", "Cordoned")
-
-
-def _acquittal(node: NodeState, options: CordonOptions) -> Statement:
-    false, verdict = ConditionStatus.FALSE, node.verdict
-    if verdict is None or not verdict.healthy:
-        message = "the object that accused this node was deleted before the node was cordoned"
-        return Statement(false, "VerdictGone", message, "Normal", "VerdictGone")
-    said = _said(verdict)
-    if options.mode is CordonMode.REPORT:
-        message = f"{said}; the controller runs with --cordon=report and lifts no cordon"
-        return Statement(false, verdict.reason, message, "Normal", "CordonReported")
-    others = node.unschedulable or node.taint is not None
-    message = f"{said}; the cordon that others set stays" if others else f"{said}; not cordoned any more"
-    return Statement(false, verdict.reason, message, "Normal", "CordonLifted")
-
-
-def _said(verdict: Verdict) -> str:
-    speaker = f"{verdict.kind} {verdict.namespace}/{verdict.name}"
-    when = verdict.time.strftime("%Y-%m-%dT%H:%M:%SZ")
-    if verdict.healthy:
-        return f"{speaker} passed this node at {when}"
-    if verdict.reason == VerdictReason.HARDWARE_ERROR:
-        return f"{speaker} ended on this node with a hardware error at {when}"
-    return f"{speaker} found this node faulty at {when}"

@@ -16,27 +16,31 @@ from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
 from controller.resources import NAMESPACES, NODES
 from controller.slices import Slices
+from controller.wording import shortened
 from crds import names
 from crds.model import ConditionStatus
 from reconcilers.clock import Clock
+from reconcilers.cordon.evidence import NodeFault, own_fault
+from reconcilers.cordon.limits import ALL_NODES, Limits, limit_of, pools_of
 from reconcilers.cordon.options import CordonMode, CordonOptions
 from reconcilers.cordon.policy import (
-    HELD,
+    MAX_EVIDENCE,
+    Admission,
     MarkState,
     NodeState,
-    Statement,
     Verdict,
     admit,
-    cordon_limit,
     decide_cordon,
     newest_verdict,
     read_mark,
-    statement_on,
     write_mark,
 )
+from reconcilers.cordon.statement import HELD, Statement, statement_on
 from reconcilers.cordon.verdicts import Verdicts
+from reconcilers.nodecheck.record import read_record, with_results, write_record
 
 BY_CORDON = "cordon"
+BY_POOL = "pool"
 UNSCHEDULABLE = "spec.unschedulable=true"
 NO_SCHEDULE = "NoSchedule"
 
@@ -60,47 +64,65 @@ class NodeCordonReconciler(Reconciler):
         if raw is None or raw["metadata"].get("deletionTimestamp"):
             return Result()
         node = self._state(raw)
-        wanted = decide_cordon(node, admitted=True)
+        wanted = decide_cordon(node)
         if wanted.cordoned and not node.cordoned:
-            wanted = decide_cordon(node, admitted=await self._has_room(request.name))
-        if self._options.mode is CordonMode.ENFORCE:
-            raw = await self._write(raw, node, wanted)
+            wanted = decide_cordon(node, await self._full_pool(node))
+        raw = await self._write(raw, node, wanted)
         await self._tell(raw, node, wanted)
         self._tell_of_ignored_verdict(raw, node)
         return Result()
 
     def _state(self, raw: dict[str, Any]) -> NodeState:
-        mark = read_mark(raw)
+        mark, fault = read_mark(raw), own_fault(raw)
         said = [] if mark is None else [mark.verdict]
-        said += filter(self._may_cordon, self._verdicts_on(raw))
+        said += (_with_fault(v, fault) for v in self._verdicts_on(raw) if self._counts(v, fault))
+        newest = newest_verdict(said)
         return NodeState(
             name=raw["metadata"]["name"],
             mark=mark,
             taint=next((t.get("value", "") for t in _taints(raw) if _is_ours(t)), None),
             unschedulable=bool(raw.get("spec", {}).get("unschedulable")),
-            verdict=newest_verdict(said),
+            verdict=newest,
+            suspicion=self._suspicion_on(raw, newest),
+            pools=pools_of(raw["metadata"].get("labels") or {}, self._options.pools),
         )
 
     def _verdicts_on(self, raw: dict[str, Any]) -> list[Verdict]:
         """On this machine: one of the same name that was there before was another, or has been repaired."""
-        created = datetime.fromisoformat(raw["metadata"]["creationTimestamp"])
-        return [v for v in self._verdicts.on(raw["metadata"]["name"]) if v.time >= created]
+        return [v for v in self._verdicts.on(raw["metadata"]["name"]) if v.time >= _created(raw)]
+
+    def _suspicion_on(self, raw: dict[str, Any], newest: Verdict | None) -> Verdict | None:
+        """The last word on the node, if it is one that decides nothing."""
+        after = _created(raw) if newest is None else max(_created(raw), newest.time)
+        said = self._verdicts.suspicions(raw["metadata"]["name"])
+        return newest_verdict(s for s in said if s.time > after and self._may_cordon(s))
+
+    def _counts(self, verdict: Verdict, fault: NodeFault | None) -> bool:
+        """Whoever runs Pods in a namespace can make them say anything: an administrator allows the namespace,
+        or what runs on the node in the administrator's name says the same."""
+        return self._may_cordon(verdict) or (not verdict.healthy and fault is not None)
 
     def _may_cordon(self, verdict: Verdict) -> bool:
-        """Whoever runs Pods in a namespace can make them say anything, so an administrator decides."""
-        return may_cordon(self._namespaces.get(None, verdict.namespace))
+        return self._allowed(verdict.namespace)
 
-    async def _has_room(self, name: str) -> bool:
-        """Also asks the API server itself: a stale cache must not let the limit be exceeded."""
-        limit = cordon_limit(len(self._nodes), self._options.limit_percent)
-        if len(self._nodes.by_index(BY_CORDON, MarkState.CORDONED)) >= limit:
-            return False
-        if name not in await self._admitted({}, limit):
-            return False
-        answer = await self._client.list(NODES, field_selector=UNSCHEDULABLE)
-        return name in await self._admitted({raw["metadata"]["name"]: raw for raw in answer["items"]}, limit)
+    def _allowed(self, namespace: str) -> bool:
+        return may_cordon(self._namespaces.get(None, namespace))
 
-    async def _admitted(self, fresh: dict[str, dict[str, Any]], limit: int) -> frozenset[str]:
+    async def _full_pool(self, node: NodeState) -> str | None:
+        """The pool that has no room for the node, if there is one.
+
+        Also asks the API server itself: a stale cache must not let a limit be exceeded.
+        """
+        whole = limit_of(len(self._nodes), self._options.limit_percent)
+        if len(self._nodes.by_index(BY_CORDON, MarkState.CORDONED)) >= whole:
+            return ALL_NODES
+        admission = await self._admitted({}, whole)
+        if node.name in admission.nodes:
+            answer = await self._client.list(NODES, field_selector=UNSCHEDULABLE)
+            admission = await self._admitted({raw["metadata"]["name"]: raw for raw in answer["items"]}, whole)
+        return None if node.name in admission.nodes else admission.full.get(node.name, ALL_NODES)
+
+    async def _admitted(self, fresh: dict[str, dict[str, Any]], whole: int) -> Admission:
         """Which nodes may be cordoned, by the cache and what is known better."""
         known = {raw["metadata"]["name"]: raw for raw in self._marked()}
         for name in self._verdicts.accused():
@@ -111,43 +133,64 @@ class NodeCordonReconciler(Reconciler):
         for raw in (known | fresh).values():
             fleet.append(self._state(raw))
             await slices.pause()
-        return admit(fleet, limit)
+        pools = frozenset().union(*(node.pools for node in fleet))
+        sizes = {pool: len(self._nodes.by_index(BY_POOL, pool)) for pool in pools}
+        limits = {pool: limit_of(size, self._options.limit_percent) for pool, size in sizes.items()}
+        return admit(fleet, Limits(whole, limits))
 
     def _marked(self) -> Iterable[dict[str, Any]]:
         for state in (MarkState.CORDONED, MarkState.HELD):
             yield from self._nodes.by_index(BY_CORDON, state)
 
     async def _write(self, raw: dict[str, Any], node: NodeState, wanted: NodeState) -> dict[str, Any]:
-        """Refused with Conflict if the node changed since it was read; then it is looked at anew."""
-        if wanted == node or wanted.mark is None:
+        """Mark, what it marks, and record in one.
+
+        Refused with Conflict if the node changed since it was read; then it is looked at anew.
+        """
+        annotations, spec = self._record(raw), dict[str, Any]()
+        if self._options.mode is CordonMode.ENFORCE and wanted != node and wanted.mark is not None:
+            annotations[names.ANNOTATION_CORDON] = write_mark(wanted.mark)
+            if wanted.unschedulable != node.unschedulable:
+                spec["unschedulable"] = wanted.unschedulable or None
+            if wanted.taint != node.taint:
+                spec["taints"] = _with_taint(_taints(raw), wanted.taint) or None
+        if not annotations:
             return raw
-        spec: dict[str, Any] = {}
-        if wanted.unschedulable != node.unschedulable:
-            spec["unschedulable"] = wanted.unschedulable or None
-        if wanted.taint != node.taint:
-            spec["taints"] = _with_taint(_taints(raw), wanted.taint) or None
-        metadata = {
-            "resourceVersion": raw["metadata"]["resourceVersion"],
-            "annotations": {names.ANNOTATION_CORDON: write_mark(wanted.mark)},
-        }
-        return await self._client.patch(NODES, node.name, {"metadata": metadata, "spec": spec})
+        metadata = {"resourceVersion": raw["metadata"]["resourceVersion"], "annotations": annotations}
+        patch = {"metadata": metadata} | ({"spec": spec} if spec else {})
+        return await self._client.patch(NODES, node.name, patch)
+
+    def _record(self, raw: dict[str, Any]) -> dict[str, str]:
+        """The annotation with the node's record, if there is more to it than there was."""
+        name, known = raw["metadata"]["name"], read_record(raw)
+        new = [
+            result
+            for result in self._verdicts.results(name)
+            if result.time >= _created(raw) and self._allowed(result.check.partition("/")[0])
+        ]
+        record = with_results(known, new)
+        return {names.ANNOTATION_RECORD: write_record(record)} if record != known else {}
 
     async def _tell(self, raw: dict[str, Any], node: NodeState, wanted: NodeState) -> None:
-        """The condition, and Events when it changes: on the node, and on what spoke the verdict."""
-        current = condition_of(raw)
-        accused = current.get("status") == ConditionStatus.TRUE
+        """The conditions, and Events when they change: on the node, and on what spoke the verdict."""
+        current = {type_: condition_of(raw, type_) for type_ in CONDITIONS}
+        accused = any(c.get("status") == ConditionStatus.TRUE for c in current.values())
         statement = statement_on(node, wanted, self._options, accused=accused)
-        if statement is None or _says(current, statement):
+        if statement is None:
             return
-        conditions = [c for c in raw.get("status", {}).get("conditions", ()) if c is not current]
-        conditions.append(self._condition(current, statement))
+        told = [self._condition(type_, current[type_], statement) for type_ in CONDITIONS]
+        told = [condition for condition in told if condition is not None]
+        if all(condition in current.values() for condition in told):
+            return
+        others = [c for c in raw.get("status", {}).get("conditions", ()) if c["type"] not in CONDITIONS]
         patch = {
             "metadata": {"resourceVersion": raw["metadata"]["resourceVersion"]},
-            "status": {"conditions": conditions},
+            "status": {"conditions": [*others, *told]},
         }
         await self._client.patch(NODES, wanted.name, patch, subresource="status")
         self._recorder.event(raw, statement.event_type, statement.event_reason, statement.message)
-        speaker = self._verdicts.speaker(wanted.verdict) if wanted.verdict else None
+        spoken = _spoken(wanted)
+        speaker = self._verdicts.speaker(spoken) if spoken is not None else None
         if speaker is not None:
             message = f"node {wanted.name}: {statement.message}"
             self._recorder.event(speaker, statement.event_type, statement.event_reason, message)
@@ -165,24 +208,30 @@ class NodeCordonReconciler(Reconciler):
             )
             self._recorder.event(speaker, "Normal", "CordonNotAllowed", message)
 
-    def _condition(self, current: dict[str, Any], statement: Statement) -> dict[str, Any]:
-        """A NodeCondition, which has a heartbeat where others have a generation."""
+    def _condition(self, type_: str, current: dict[str, Any], statement: Statement) -> dict[str, Any] | None:
+        """A NodeCondition, which has a heartbeat where others have a generation.
+
+        As it is if it says this already; None if it is not there and would be False.
+        """
+        status = statement.unhealthy if type_ == names.CONDITION_UNHEALTHY else statement.suspected
+        if not current and status is ConditionStatus.FALSE:
+            return None
+        said = {"status": status.value, "reason": statement.reason, "message": statement.message}
+        if said.items() <= current.items():
+            return current
         now = self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
-        unmoved = current.get("status") == statement.status
-        return {
-            "type": names.CONDITION_UNHEALTHY,
-            "status": statement.status.value,
-            "reason": statement.reason,
-            "message": statement.message,
-            "lastHeartbeatTime": now,
-            "lastTransitionTime": current["lastTransitionTime"] if unmoved else now,
-        }
+        unmoved = current.get("status") == status
+        since = current["lastTransitionTime"] if unmoved else now
+        return {"type": type_} | said | {"lastHeartbeatTime": now, "lastTransitionTime": since}
 
 
-def condition_of(node: dict[str, Any]) -> dict[str, Any]:
-    """Our condition of a Node; empty if it has none."""
+CONDITIONS = (names.CONDITION_UNHEALTHY, names.CONDITION_SUSPECTED)
+
+
+def condition_of(node: dict[str, Any], type_: str) -> dict[str, Any]:
+    """That condition of a Node; empty if it has none."""
     conditions: list[dict[str, Any]] = node.get("status", {}).get("conditions") or []
-    return next((c for c in conditions if c["type"] == names.CONDITION_UNHEALTHY), {})
+    return next((c for c in conditions if c["type"] == type_), {})
 
 
 def may_cordon(namespace: dict[str, Any] | None) -> bool:
@@ -195,7 +244,8 @@ def cordon_states(node: dict[str, Any]) -> Iterable[str]:
     """Index function: what the mark says, and in a dry run, which makes none, the condition."""
     mark = read_mark(node)
     states = set() if mark is None else {mark.state.value}
-    if condition_of(node).get("reason") == HELD:
+    suspected = condition_of(node, names.CONDITION_SUSPECTED)
+    if (suspected.get("status"), suspected.get("reason")) == (ConditionStatus.TRUE, HELD):
         states.add(MarkState.HELD.value)
     return states
 
@@ -206,14 +256,16 @@ def cordon_view(node: dict[str, Any] | None) -> tuple[object, ...] | None:
         return None
     metadata, spec = node["metadata"], node.get("spec", {})
     mark = (metadata.get("annotations") or {}).get(names.ANNOTATION_CORDON)
-    said = condition_of(node)
+    said = (condition_of(node, type_) for type_ in CONDITIONS)
+    fault = own_fault(node)
     return (
         metadata["uid"],
         mark,
+        metadata.get("labels"),
         spec.get("unschedulable"),
         _taints(node),
-        said.get("status"),
-        said.get("reason"),
+        fault and (fault.type, fault.status),
+        *((condition.get("status"), condition.get("reason")) for condition in said),
     )
 
 
@@ -233,6 +285,19 @@ def _with_taint(taints: Iterable[dict[str, Any]], value: str | None) -> list[dic
     return [*others, {"key": names.TAINT_UNHEALTHY, "value": value, "effect": NO_SCHEDULE}]
 
 
-def _says(condition: dict[str, Any], statement: Statement) -> bool:
-    said = {"status": statement.status, "reason": statement.reason, "message": statement.message}
-    return said.items() <= condition.items()
+def _created(node: dict[str, Any]) -> datetime:
+    return datetime.fromisoformat(node["metadata"]["creationTimestamp"])
+
+
+def _with_fault(verdict: Verdict, fault: NodeFault | None) -> Verdict:
+    """The accusation with what the node's own conditions add to it."""
+    if fault is None or verdict.healthy:
+        return verdict
+    evidence = shortened("; ".join(filter(None, (str(fault), verdict.evidence))), MAX_EVIDENCE)
+    return verdict.model_copy(update={"evidence": evidence, "action": fault.action})
+
+
+def _spoken(node: NodeState) -> Verdict | None:
+    """What the statement on the node rests on."""
+    accused = node.mark is not None and node.mark.state is not MarkState.LIFTED
+    return node.verdict if accused or node.suspicion is None else node.suspicion

@@ -1,7 +1,7 @@
 """What finished NodeChecks and ended workers say about nodes.
 
-Only those that decide something: a check that could not tell, or found a node slow, neither cordons nor
-lifts, and one with `cordon: false` is for reading only.
+Only those that decide something are verdicts: a check that could not tell, or found a node slow, neither
+cordons nor lifts, and makes a suspicion. One with `cordon: false` is for reading only.
 """
 
 from __future__ import annotations
@@ -10,10 +10,13 @@ from typing import Any
 
 from controller.cache import Cache
 from controller.resources import ELASTICWORKERS, NODECHECKS
+from controller.wording import shortened
 from crds.elasticworker import ElasticWorker, ExitClass
 from crds.nodecheck import NodeVerdict
-from reconcilers.cordon.policy import Verdict, VerdictReason
+from reconcilers.cordon.policy import MAX_EVIDENCE, Verdict, VerdictReason
+from reconcilers.nodecheck.actions import action_for_text
 from reconcilers.nodecheck.finished import ACCUSERS, BY_VERDICT, FinishedCheck, FinishedChecks, judged_nodes
+from reconcilers.nodecheck.record import CheckResult
 
 
 class Verdicts:
@@ -32,6 +35,16 @@ class Verdicts:
         said += [verdict_of_worker(self._parse_worker.parse(raw)) for raw in reports]
         return [verdict for verdict in said if verdict is not None]
 
+    def suspicions(self, node: str) -> list[Verdict]:
+        """What checks that could not tell, or found it slow, say of one node."""
+        said = (suspicion_of_check(done, node) for done in self._finished.on(node))
+        return [suspicion for suspicion in said if suspicion is not None]
+
+    def results(self, node: str) -> list[CheckResult]:
+        """For its record."""
+        found = (done.record.get(node) for done in self._finished.on(node) if done.check.spec.cordon)
+        return [result for result in found if result is not None]
+
     def accused(self) -> set[str]:
         """The nodes that somebody calls faulty, be it the newest word on them or not."""
         reports = self._workers.by_index(BY_VERDICT, ACCUSERS)
@@ -45,20 +58,41 @@ class Verdicts:
 
 def verdict_of_check(done: FinishedCheck, node: str) -> Verdict | None:
     """A node that passed no round is not cleared, even with nothing held against it."""
-    status, metadata = done.check.status, done.check.metadata
     found = done.verdicts.get(node)
-    passed = found is NodeVerdict.HEALTHY and node in done.passed
+    if found is NodeVerdict.HEALTHY and node in done.passed:
+        return _said(done, node, VerdictReason.CHECK_PASSED)
+    return _said(done, node, VerdictReason.CHECK_FAILED) if found is NodeVerdict.FAULTY else None
+
+
+SUSPICIONS = {
+    NodeVerdict.STRAGGLER: VerdictReason.STRAGGLER,
+    NodeVerdict.INCONCLUSIVE: VerdictReason.INCONCLUSIVE,
+}
+
+
+def suspicion_of_check(done: FinishedCheck, node: str) -> Verdict | None:
+    """That it is slow, or that it was tested and could not be cleared."""
+    found = done.verdicts.get(node)
+    if found not in SUSPICIONS or node in done.withdrawn:
+        return None
+    return _said(done, node, SUSPICIONS[found])
+
+
+def _said(done: FinishedCheck, node: str, reason: VerdictReason) -> Verdict | None:
+    """None of a check that is for reading only, or has not ended."""
+    status, metadata = done.check.status, done.check.metadata
     if not done.check.spec.cordon or status.completion_time is None:
         return None
-    if not passed and found is not NodeVerdict.FAULTY:
-        return None
+    result = done.results.get(node)
     return Verdict(
         time=status.completion_time,
-        healthy=passed,
-        reason=VerdictReason.CHECK_PASSED if passed else VerdictReason.CHECK_FAILED,
+        healthy=reason is VerdictReason.CHECK_PASSED,
+        reason=reason,
         kind=NODECHECKS.kind,
         namespace=metadata.namespace,
         name=metadata.name,
+        evidence=shortened(result.message, MAX_EVIDENCE) if result is not None else "",
+        action=result.action if result is not None else None,
     )
 
 
@@ -74,12 +108,17 @@ def verdict_of_worker(worker: ElasticWorker) -> Verdict | None:
         kind=ELASTICWORKERS.kind,
         namespace=metadata.namespace,
         name=metadata.name,
+        evidence=shortened(end.message, MAX_EVIDENCE),
+        action=action_for_text(end.message),
     )
 
 
-def decided_nodes(check: dict[str, Any]) -> set[str]:
-    """The nodes that a NodeCheck speaks of which may cordon."""
-    return judged_nodes(check) if check["spec"].get("cordon") else set()
+def decided_nodes(check: dict[str, Any]) -> list[str]:
+    """The nodes that a NodeCheck speaks of which may cordon, the faulty ones first."""
+    if not check["spec"].get("cordon"):
+        return []
+    faulty = set(check.get("status", {}).get("faultyNodes") or ())
+    return sorted(judged_nodes(check), key=lambda node: (node not in faulty, node))
 
 
 def failed_nodes(worker: dict[str, Any]) -> list[str]:

@@ -13,6 +13,7 @@ from controller.resources import NODECHECKS
 from controller.store import Memory
 from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck, NodeCheckPhase, NodeResult, NodeVerdict
+from reconcilers.nodecheck.record import CheckResult, results_of
 
 LONG_AGO = datetime.min.replace(tzinfo=UTC)
 BY_VERDICT = "verdict"
@@ -61,6 +62,16 @@ class FinishedCheck:
             failed = {test.test for test in done.failed}
             places.update(p for at, test in enumerate(done.tests) if at not in failed for p in test)
         return frozenset(status.nodes[place] for place in places)
+
+    @cached_property
+    def withdrawn(self) -> frozenset[str]:
+        """The nodes that could not be tested to the end, for no fault of theirs."""
+        return frozenset(left.node for left in self.check.status.withdrawn)
+
+    @cached_property
+    def record(self) -> Mapping[str, CheckResult]:
+        """What it gave on each node that it tested, for the nodes' records."""
+        return results_of(self.check) if self.succeeded else {}
 
     def covers(self, worker: ElasticWorker) -> bool:
         """Whether the check was to test the node of this slot."""

@@ -25,9 +25,14 @@ from crds.nodecheck import NodeCheck, NodeCheckSpec
 from healthcheck.fleet import Domain, Node
 from healthcheck.measurements import Metric
 from healthcheck.settings import Settings
+from reconcilers.conditions import condition_of
+from reconcilers.pod.start import STARTED
 from reconcilers.pod.worker_status import SCHEDULED, current_report
 
 MAX_MESSAGE = 500
+POD_ENDED = "PodEnded"
+TOO_LATE = "TooLate"
+"""Reason of whatever was not there when the time for it was over."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,8 @@ class Out:
     message: str
     lost: bool = False
     """The node itself is gone: a fault of its. Otherwise it withdraws."""
+    reason: str = "NotTested"
+    """CamelCase; the kubelet's or the scheduler's, where one of these gave it."""
 
 
 def checked_nodes_of(check: NodeCheck, workers: Iterable[ElasticWorker]) -> tuple[CheckedNode, ...]:
@@ -97,19 +104,20 @@ def out_of(participant: CheckedNode) -> Out | None:
     """Whether the node's worker has ended or was replaced, so that no answer will come."""
     worker = participant.worker
     if worker is None or worker.metadata.deletion_timestamp is not None:
-        return Out("its worker was deleted")
+        return Out("its worker was deleted", reason="WorkerDeleted")
     status, end = worker.status, worker.status.last_exit
     replaced = worker.spec.incarnation != participant.incarnation
     ended = status.observed_incarnation == participant.incarnation and status.phase is WorkerPhase.FAILED
     if (replaced or ended) and end is not None and end.incarnation == participant.incarnation:
         lost = end.exit_class is ExitClass.NODE_LOST
-        return Out(f"its Pod ended ({end.exit_class}): {end.message or end.reason}"[:MAX_MESSAGE], lost)
+        why = f"its Pod ended ({end.exit_class}): {end.message or end.reason}"[:MAX_MESSAGE]
+        return Out(why, lost, "NodeLost" if lost else POD_ENDED)
     if replaced:
-        return Out("its Pod was replaced")
+        return Out("its Pod was replaced", reason=POD_ENDED)
     if ended or status.phase is WorkerPhase.SUCCEEDED:
-        return Out("its Pod ended")
+        return Out("its Pod ended", reason=POD_ENDED)
     if participant.report is not None and participant.report.state is AgentState.STOPPED:
-        return Out("its agent has stopped")
+        return Out("its agent has stopped", reason="AgentStopped")
     return None
 
 
@@ -117,24 +125,31 @@ def departure_of(participant: CheckedNode) -> Out | None:
     """The same of a node whose agent was there: a Pod that is not known is gone, not yet to come."""
     out, worker = out_of(participant), participant.worker
     if out is None and worker is not None and worker.status.pod_uid is None:
-        return Out("its Pod is gone")
+        return Out("its Pod is gone", reason=POD_ENDED)
     return out
 
 
 def absence_of(participant: CheckedNode) -> Out:
-    """Why a node's agent has not come within the time that it was given."""
+    """Why a node's agent has not come within the time that it was given.
+
+    That is no fault of the node's unless its Pod was lost with it (`out_of`): images, quota, scheduling,
+    admission and slow disks keep Pods of healthy nodes from starting in time.
+    """
     known = out_of(participant)
     if known is not None or participant.worker is None:
-        return known or Out("its worker was deleted")
+        return known or Out("its worker was deleted", reason="WorkerDeleted")
     status = participant.worker.status
-    for condition in status.conditions:
-        if condition.type == SCHEDULED and condition.status is ConditionStatus.FALSE:
-            return Out(f"its Pod could not be placed: {condition.message}"[:MAX_MESSAGE])
+    for type_, what in ((SCHEDULED, "could not be placed"), (STARTED, "does not start")):
+        condition = condition_of(status.conditions, type_)
+        if condition is not None and condition.status is ConditionStatus.FALSE:
+            why = f"its Pod {what} ({condition.reason}): {condition.message}"[:MAX_MESSAGE].rstrip(": ")
+            return Out(why, reason=condition.reason)
     if status.pod_uid is None:
-        return Out("no Pod was made for it in time")
+        return Out("no Pod was made for it in time", reason=TOO_LATE)
     if not status.node_name:
-        return Out("its Pod was not placed in time")
-    return Out(f"its Pod never reported: {status.message}"[:MAX_MESSAGE].rstrip(": "), lost=True)
+        return Out("its Pod was not placed in time", reason=TOO_LATE)
+    late = "did not report" if status.phase is WorkerPhase.RUNNING else "did not start"
+    return Out(f"its Pod {late} in time: {status.message}"[:MAX_MESSAGE].rstrip(": "), reason=TOO_LATE)
 
 
 NVIDIA = "nvidia.com/gpu"

@@ -34,6 +34,7 @@ from reconcilers.nodecheck import status as check_status
 from reconcilers.nodecheck.finished import is_finished, newest_on
 from reconcilers.nodecheck.nodes import (
     CheckedNode,
+    Out,
     checked_nodes_of,
     fleet_of,
     lacks_gpu,
@@ -63,7 +64,7 @@ from reconcilers.status_patch import merge_patch
 from reconcilers.world.slots import wanted_slots
 
 SLACK_SECONDS = 0.05
-NO_GPU = "it has no nvidia.com/gpu, which was asked for"
+NO_GPU = Out("it has no nvidia.com/gpu, which was asked for", reason="NoGPU")
 
 
 class Judge(Protocol):
@@ -209,7 +210,7 @@ class NodeCheckReconciler(Reconciler):
         if ended is None:
             message = "waits for the agents on its nodes"
             return check_status.waiting(turn.status, "WaitingForAgents", message, turn.now)
-        return self._start(turn, check_status.settled(turn.status, ended))
+        return self._start(turn, check_status.settled(turn.status, ended, turn.now))
 
     def _start(self, turn: _Turn, status: NodeCheckStatus) -> NodeCheckStatus:
         count = len(set(status.nodes) - settled_nodes(status) - {*status.reused})
@@ -256,7 +257,7 @@ class NodeCheckReconciler(Reconciler):
     ) -> NodeCheckStatus:
         """Pure, but for what it adds to the turn."""
         turn.event("Normal", "RoundFinished", step_ended(ended, len(turn.status.nodes)))
-        status = check_status.settled(turn.status, ended)
+        status = check_status.settled(turn.status, ended, turn.now)
         history = history_of(status, participants)
         if not turn.status.round:
             status = check_status.with_local_failures(status, history)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from crds.model import ConditionStatus
+from crds.model import Condition, ConditionStatus
 from crds.nodecheck import (
     CheckGroup,
     FaultyDomain,
@@ -25,14 +26,16 @@ from healthcheck.diagnosis import Cause, Verdicts
 from healthcheck.measurements import History
 from healthcheck.plan import Round
 from reconcilers.conditions import with_condition
-from reconcilers.nodecheck.nodes import CheckedNode
+from reconcilers.nodecheck.nodes import CheckedNode, Out
 from reconcilers.nodecheck.scope import CheckRefusal, Scope
 from reconcilers.nodecheck.steps import Ended, first_told, round_to_record, rounded
 
 RUNNING, SUCCEEDED, FAILED, HEALTHY = "Running", "Succeeded", "Failed", "Healthy"
 ACCELERATORS_TESTED = "AcceleratorsTested"
+NODES_TESTED = "NodesTested"
 
 MAX_TEXT = 1_024
+MAX_REASON = 64
 MAX_DETAILED = 250
 """Nodes whose verdict is kept with evidence and figures, or whose leaving is told with a reason."""
 WORST_FIRST = (NodeVerdict.FAULTY, NodeVerdict.STRAGGLER, NodeVerdict.INCONCLUSIVE, NodeVerdict.HEALTHY)
@@ -56,6 +59,7 @@ def to_wire(status: NodeCheckStatus) -> dict[str, Any]:
     for done in wire["rounds"]:
         done["failed"] = [_full(test) for test in done["failed"]]
     wire["rounds"] = [_full(done) for done in wire["rounds"]]
+    wire["withdrawn"] = [_full(left) for left in wire["withdrawn"]]
     wire["nodeResults"] = [_full(result) for result in wire["nodeResults"]]
     return wire
 
@@ -103,7 +107,7 @@ def refused(status: NodeCheckStatus, refusal: CheckRefusal, now: datetime) -> No
 
 
 def scoped(
-    status: NodeCheckStatus, scope: Scope, withdrawn: Mapping[str, str], now: datetime
+    status: NodeCheckStatus, scope: Scope, withdrawn: Mapping[str, Out], now: datetime
 ) -> NodeCheckStatus:
     """Who takes part, from now on fixed."""
     return status.model_copy(
@@ -133,15 +137,17 @@ def started(status: NodeCheckStatus, now: datetime) -> NodeCheckStatus:
     return status.model_copy(update={"phase": NodeCheckPhase.RUNNING, "conditions": conditions, "round": 0})
 
 
-def settled(status: NodeCheckStatus, ended: Ended) -> NodeCheckStatus:
+def settled(status: NodeCheckStatus, ended: Ended, now: datetime) -> NodeCheckStatus:
     """With what a step gave: a finished round, and who withdrew."""
     rounds = status.rounds
     if ended.round is not None:
         rounds = [*rounds, round_to_record(ended.round, status.nodes)]
+    withdrawn = [*status.withdrawn, *_withdrawals(ended.withdrawn)]
     return status.model_copy(
         update={
             "rounds": rounds,
-            "withdrawn": [*status.withdrawn, *_withdrawals(ended.withdrawn)],
+            "withdrawn": withdrawn,
+            "conditions": _with_untested_nodes(status, withdrawn, now),
             "node_results": [
                 *status.node_results,
                 *(_dropped(node, Cause.NO_ANSWER, message) for node, message in ended.unanswered.items()),
@@ -248,8 +254,28 @@ def _named(results: Iterable[NodeResult], verdict: NodeVerdict) -> list[str]:
     return [result.node for result in results if result.verdict is verdict]
 
 
-def _withdrawals(withdrawn: Mapping[str, str]) -> list[Withdrawal]:
-    return [Withdrawal(node=node, message=message[:MAX_TEXT]) for node, message in withdrawn.items()]
+def _withdrawals(withdrawn: Mapping[str, Out]) -> list[Withdrawal]:
+    return [
+        Withdrawal(node=node, message=out.message[:MAX_TEXT], reason=out.reason[:MAX_REASON])
+        for node, out in withdrawn.items()
+    ]
+
+
+def _with_untested_nodes(
+    status: NodeCheckStatus, withdrawn: Sequence[Withdrawal], now: datetime
+) -> list[Condition]:
+    """That some nodes could not be tested, and the commonest reason: the check's trouble, not the nodes'."""
+    conditions = list(status.conditions)
+    if not withdrawn:
+        return conditions
+    ((reason, _),) = Counter(left.reason or "NotTested" for left in withdrawn).most_common(1)
+    named = [left.node for left in withdrawn if (left.reason or "NotTested") == reason]
+    first = next(left.message for left in withdrawn if left.node == named[0])
+    message = (
+        f"{len(withdrawn)} of {len(status.nodes)} nodes could not be tested, for no fault of theirs; "
+        f"{reason}: {_list(named)}: {first}"
+    )
+    return with_condition(conditions, NODES_TESTED, ConditionStatus.FALSE, reason, message, now)
 
 
 def _dropped(node: str, cause: Cause, message: str) -> NodeResult:

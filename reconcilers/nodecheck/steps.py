@@ -24,12 +24,15 @@ from healthcheck.measurements import (
 )
 from healthcheck.probes.report import Report
 from healthcheck.probes.runner import ProbeResult
-from reconcilers.nodecheck.nodes import MAX_MESSAGE, CheckedNode, absence_of, departure_of, out_of
+from reconcilers.nodecheck.nodes import MAX_MESSAGE, CheckedNode, Out, absence_of, departure_of, out_of
 
 Told = TypeVar("Told", FailedTest, NodeResult, Withdrawal)
 
 UNTESTABLE = (ProbeEnding.UNAVAILABLE, ProbeEnding.SKIPPED)
 """Endings of a pair test that never took place."""
+
+UNTESTED = "ProbeUnavailable"
+"""Reason of a node that could not test what was asked of it."""
 
 MAX_GROUP_MESSAGE = 200
 MAX_GROUP_MESSAGES = 50
@@ -40,8 +43,8 @@ MAX_GROUP_MESSAGES = 50
 class Ended:
     """What a step of the check gave, when it is over."""
 
-    withdrawn: Mapping[str, str]
-    """Nodes that withdrew since the step before, with the reason."""
+    withdrawn: Mapping[str, Out]
+    """Nodes that withdrew since the step before, and why."""
     unanswered: Mapping[str, str]
     """Nodes that gave no answer to the local tests, with what is known of them."""
     round: RoundResult | None = None
@@ -66,7 +69,7 @@ def ended_gathering(
         return None
     absent = {participant.node: absence_of(participant) for participant in missing}
     return Ended(
-        withdrawn={node: out.message for node, out in absent.items() if not out.lost},
+        withdrawn={node: out for node, out in absent.items() if not out.lost},
         unanswered={node: out.message for node, out in absent.items() if out.lost},
     )
 
@@ -96,13 +99,13 @@ def settled_nodes(status: NodeCheckStatus) -> frozenset[str]:
 
 
 def _ended_local(present: Sequence[CheckedNode], *, overdue: bool) -> Ended | None:
-    withdrawn: dict[str, str] = {}
+    withdrawn: dict[str, Out] = {}
     unanswered: dict[str, str] = {}
     for participant in present:
         out = departure_of(participant)
         answered = participant.reused or bool(participant.local)
         if out is not None and (not out.lost or participant.reused):
-            withdrawn[participant.node] = out.message
+            withdrawn[participant.node] = out
         elif out is not None:
             unanswered[participant.node] = out.message
         elif not answered and not overdue:
@@ -110,9 +113,9 @@ def _ended_local(present: Sequence[CheckedNode], *, overdue: bool) -> Ended | No
         elif not answered:
             unanswered[participant.node] = "no result in time"
         elif participant.report is None:
-            withdrawn[participant.node] = "its agent has no address"
+            withdrawn[participant.node] = Out("its agent has no address", reason="AgentStopped")
         elif untested := _untested(participant.local):
-            withdrawn[participant.node] = untested
+            withdrawn[participant.node] = Out(untested, reason=UNTESTED)
     return Ended(withdrawn, unanswered)
 
 
@@ -128,7 +131,7 @@ def _ended_round(
     outs = {
         node: out for node, participant in by_node.items() if (out := departure_of(participant)) is not None
     }
-    withdrawn: dict[str, str] = {}
+    withdrawn: dict[str, Out] = {}
     outcomes = []
     for group in groups:
         answers: dict[str, PairOutcome] = {}
@@ -137,14 +140,14 @@ def _ended_round(
             if answer is None and node in by_node and node not in outs and not overdue:
                 return None
             if answer is not None and answer.ending in UNTESTABLE:
-                withdrawn[node] = f"{answer.probe}: {answer.reason}"[:MAX_MESSAGE]
+                withdrawn[node] = Out(f"{answer.probe}: {answer.reason}"[:MAX_MESSAGE], reason=UNTESTED)
             elif answer is not None:
                 answers[node] = answer
         outcomes.append(_outcome(group.members, answers))
     silent = {node for outcome in outcomes for node in outcome.silent}
     for node, out in outs.items():
         if node not in silent_before and not (out.lost and node in silent):
-            withdrawn.setdefault(node, out.message)
+            withdrawn.setdefault(node, out)
     return Ended(withdrawn, {}, RoundResult(number, tuple(outcomes)))
 
 
@@ -154,8 +157,12 @@ def first_told(entries: Sequence[Told], most: int) -> list[Told]:
     kept = []
     for entry in entries:
         left -= bool(entry.message)
-        kept.append(entry.model_copy(update={"message": ""}) if entry.message and left < 0 else entry)
+        kept.append(entry.model_copy(update=_untold(entry)) if entry.message and left < 0 else entry)
     return kept
+
+
+def _untold(entry: Told) -> dict[str, str]:
+    return {"message": "", "reason": ""} if isinstance(entry, Withdrawal) else {"message": ""}
 
 
 def _outcome(members: Sequence[str], answers: Mapping[str, PairOutcome]) -> GroupResult:

@@ -16,6 +16,7 @@ from healthcheck.measurements import COMPARED_IN_PAIRS, GroupResult, Metric, Rou
 from reconcilers.nodecheck.nodes import (
     MAX_MESSAGE,
     CheckedNode,
+    Out,
     departure_of,
     fleet_of,
     out_of,
@@ -217,13 +218,48 @@ def test_pod_that_is_not_placed_is_waited_for_until_it_is_too_late() -> None:
     waiting = CheckedNode("n0", 1, worker(phase="Pending", nodeName=None, conditions=[condition]))
     assert ended_gathering(NodeCheckStatus(), [waiting, participant(1)], overdue=False) is None
     ended = ended_gathering(NodeCheckStatus(), [waiting, participant(1)], overdue=True)
-    assert ended is not None and ended.withdrawn == {"n0": "its Pod could not be placed: no room"}
+    assert ended is not None and ended.withdrawn["n0"].message == "its Pod could not be placed (x): no room"
 
 
-def test_placed_pod_that_never_reports_is_the_nodes_fault() -> None:
-    mute = CheckedNode("n0", 1, worker(phase="Pending"))
-    ended = ended_gathering(NodeCheckStatus(), [mute], overdue=True)
-    assert ended is not None and ended.unanswered == {"n0": "its Pod never reported"} and not ended.withdrawn
+@pytest.mark.parametrize(
+    ("phase", "conditions", "reason", "message"),
+    [
+        ("Pending", [], "TooLate", "its Pod did not start in time"),
+        ("Running", [], "TooLate", "its Pod did not report in time"),
+        (
+            "Pending",
+            [("Started", "ErrImagePull")],
+            "ErrImagePull",
+            "its Pod does not start (ErrImagePull): why",
+        ),
+        ("Pending", [("Started", "FailedMount")], "FailedMount", "its Pod does not start (FailedMount): why"),
+        (
+            "Pending",
+            [("Scheduled", "PodRefused")],
+            "PodRefused",
+            "its Pod could not be placed (PodRefused): why",
+        ),
+    ],
+)
+def test_whatever_keeps_a_pod_from_reporting_in_time_is_no_fault_of_the_nodes(
+    phase: str, conditions: list[tuple[str, str]], reason: str, message: str
+) -> None:
+    told = [
+        {"type": type_, "status": "False", "reason": why, "message": "why", "lastTransitionTime": NOW}
+        for type_, why in conditions
+    ]
+    late = CheckedNode("n0", 1, worker(phase=phase, conditions=told))
+    ended = ended_gathering(NodeCheckStatus(), [late], overdue=True)
+    assert ended is not None and not ended.unanswered
+    assert (ended.withdrawn["n0"].reason, ended.withdrawn["n0"].message) == (reason, message)
+
+
+def test_node_that_is_lost_with_its_pod_gives_no_answer() -> None:
+    end = {"incarnation": 1, "exitClass": "NodeLost", "nodeName": "n0", "time": NOW, "message": "not ready"}
+    lost = CheckedNode("n0", 1, worker(phase="Failed", lastExit=end))
+    ended = ended_gathering(NodeCheckStatus(), [lost], overdue=False)
+    assert ended is not None and not ended.withdrawn
+    assert ended.unanswered == {"n0": "its Pod ended (NodeLost): not ready"}
 
 
 # --- what a step gave ---------------------------------------------------------------------------------
@@ -242,7 +278,7 @@ def test_local_tests_are_over_when_all_but_the_reused_have_answered_this_check()
 
 def test_what_could_not_be_tested_withdraws_a_node_unless_something_failed() -> None:
     ended = ended_step(LOCAL, [participant(0, NO_GPU), participant(1, NO_GPU + BAD)], overdue=False)
-    assert ended is not None and ended.withdrawn == {"n0": "a GPU was asked for, and there is none"}
+    assert ended is not None and ended.withdrawn["n0"].message == "a GPU was asked for, and there is none"
 
 
 def test_round_is_over_when_every_member_has_answered_and_passed_if_all_say_so() -> None:
@@ -274,7 +310,9 @@ def test_member_that_could_not_test_withdraws_and_says_nothing_of_its_partner() 
         status, [participant(0, GOOD, [unable]), participant(1, GOOD, [failed])], overdue=False
     )
     assert ended is not None and ended.round is not None
-    assert ended.withdrawn == {"n0": "pair: torch is missing"} and ended.round.groups[0].silent == ("n0",)
+    assert ended.withdrawn["n0"].message == "pair: torch is missing" and ended.round.groups[0].silent == (
+        "n0",
+    )
 
 
 def test_local_failure_is_remembered_when_the_report_is_gone() -> None:
@@ -386,7 +424,7 @@ def test_rounds_are_kept_as_the_diagnosis_takes_them(data: st.DataObject) -> Non
         for members in groups
     ]
     told = RoundResult(3, tuple(outcomes))
-    status = settled(NodeCheckStatus(nodes=nodes), Ended({}, {}, told))
+    status = settled(NodeCheckStatus(nodes=nodes), Ended({}, {}, told), NOW)
     stored = NodeCheckStatus.model_validate(to_wire(status))
     assert rounds_of(stored) == (told,)
 
@@ -399,8 +437,9 @@ def long_name(index: int) -> str:
 @pytest.mark.parametrize("step", ["withdrawn", "unanswered"])
 def test_status_of_7000_nodes_that_all_drop_out_fits_into_etcd(step: str) -> None:
     why = {long_name(i): ("out of order " * 50)[:MAX_MESSAGE] for i in range(7_000)}
-    ended = Ended(**{"withdrawn": {}, "unanswered": {}, step: why})
-    status = settled(NodeCheckStatus(nodes=list(why), workers=list(range(7_000))), ended)
+    outs = {node: Out(message, reason="ErrImagePull") for node, message in why.items()}
+    ended = Ended(outs, {}) if step == "withdrawn" else Ended({}, why)
+    status = settled(NodeCheckStatus(nodes=list(why), workers=list(range(7_000))), ended, NOW)
     verdicts = [
         NodeResult(node=node, verdict="Inconclusive", causes=["Withdrawn"], message=message)
         for node, message in why.items()

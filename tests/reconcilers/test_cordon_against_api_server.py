@@ -13,6 +13,7 @@ import pytest
 from controller.resources import ELASTICWORKERS, EVENTS, NAMESPACES, NODECHECKS, NODES
 from crds import names
 from reconcilers.cordon.options import CordonMode, CordonOptions
+from reconcilers.nodecheck.record import read_record
 from tests.reconcilers.build import verdicts
 from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers
 
@@ -71,16 +72,21 @@ class Ward(Hollow):
     async def taints(self, name: str) -> list[dict[str, Any]]:
         return (await self.node(name))["spec"].get("taints", [])
 
-    async def said(self, name: str) -> tuple[str, str] | None:
-        """Status and reason of our condition."""
+    async def said(self, name: str, type_: str = names.CONDITION_UNHEALTHY) -> tuple[str, str] | None:
+        """Status and reason of one of our conditions."""
         conditions = (await self.node(name))["status"]["conditions"]
         assert any(c["type"] == "Ready" for c in conditions), "another's condition was lost"
-        ours = [c for c in conditions if c["type"] == names.CONDITION_UNHEALTHY]
+        ours = [c for c in conditions if c["type"] == type_]
         return (ours[0]["status"], ours[0]["reason"]) if ours else None
 
-    async def until_said(self, name: str, status: str, reason: str) -> dict[str, Any]:
+    async def until_suspected(self, name: str, status: str, reason: str) -> dict[str, Any]:
+        return await self.until_said(name, status, reason, names.CONDITION_SUSPECTED)
+
+    async def until_said(
+        self, name: str, status: str, reason: str, type_: str = names.CONDITION_UNHEALTHY
+    ) -> dict[str, Any]:
         async def check() -> bool:
-            return await self.said(name) == (status, reason)
+            return await self.said(name, type_) == (status, reason)
 
         await self.until(f"{name}: {reason}", check)
         return await self.node(name)
@@ -124,6 +130,8 @@ async def test_faulty_node_is_cordoned_told_of_and_released_by_a_later_pass(ward
     assert node["spec"]["taints"] == [UNHEALTHY] and node["spec"]["unschedulable"] is True
     for name in ("b", check):
         await ward.until_event(name, "Cordoned")
+    await ward.until_suspected("slow", "True", "Straggler")
+    await ward.until_suspected("open", "True", "Inconclusive")
     for name in ("a", "slow", "open"):
         assert await ward.said(name) is None and not await ward.taints(name)
 
@@ -157,14 +165,14 @@ async def test_one_node_is_cordoned_and_the_next_is_held_until_there_is_room(war
     check = await ward.judge("a", "b", "c", faultyNodes=["c", "a", "b"])
     await ward.until_said("a", "True", "CheckFailed")
     for name in ("b", "c"):
-        node = await ward.until_said(name, "True", "CordonHeld")
+        node = await ward.until_suspected(name, "True", "CordonHeld")
         assert not node["spec"].get("taints") and not node["spec"].get("unschedulable")
     await ward.until_event(check, "CordonHeld")
 
     await ward.client.delete(NODECHECKS, check, NAMESPACE)  # a held node's verdict is on the node
     await ward.judge("a")
     await ward.until_said("b", "True", "CheckFailed")
-    assert await ward.said("c") == ("True", "CordonHeld")
+    assert await ward.said("c", names.CONDITION_SUSPECTED) == ("True", "CordonHeld")
     await ward.client.delete(NODES, "b")
     await ward.until_said("c", "True", "CheckFailed")
 
@@ -174,7 +182,7 @@ async def test_uncordon_by_hand_is_respected_until_a_newer_verdict(ward: Ward) -
     await ward.judge("a", faultyNodes=["a"])
     await ward.until_said("a", "True", "CheckFailed")
     await ward.client.patch(NODES, "a", {"spec": {"unschedulable": False}})
-    node = await ward.until_said("a", "True", "CordonOverruled")
+    node = await ward.until_suspected("a", "True", "CordonOverruled")
     assert not node["spec"].get("taints")
     await ward.judge("a", inconclusive=["a"])
     await ward.judge("a", faultyNodes=["a"])
@@ -215,7 +223,7 @@ async def test_nothing_said_in_a_namespace_cordons_until_an_administrator_allows
 
     await ward.may_cordon("true")
     await ward.until_said("a", "True", "HardwareError")
-    await ward.until_said("b", "True", "CordonHeld")
+    await ward.until_suspected("b", "True", "CordonHeld")
 
 
 async def test_cordon_outlives_the_label_and_no_pass_without_it_lifts_it(ward: Ward) -> None:
@@ -283,15 +291,61 @@ async def test_dry_run_reports_and_touches_no_node(server: ApiServer, idle: Ward
     async with controllers(server, cordon=CordonOptions(CordonMode.REPORT)):
         await idle.judge("a", "b", faultyNodes=["a", "b"])
         await idle.until_event("a", "CordonReported")
-        await idle.until_said("a", "True", "CheckFailed")
-        await idle.until_said("b", "True", "CordonHeld")
+        await idle.until_suspected("a", "True", "CordonReported")
+        await idle.until_suspected("b", "True", "CordonHeld")
         await idle.judge("a")
-        await idle.until_said("a", "False", "CheckPassed")
-        await idle.until_said("b", "True", "CheckFailed")
+        await idle.until_suspected("a", "False", "CheckPassed")
+        await idle.until_suspected("b", "True", "CordonReported")
     for name in ("a", "b"):
         node = await idle.node(name)
         assert not node["spec"].get("taints") and not node["spec"].get("unschedulable")
         assert names.ANNOTATION_CORDON not in node["metadata"].get("annotations", {})
+
+
+async def test_pool_keeps_its_own_nodes_in_service(server: ApiServer, idle: Ward) -> None:
+    await idle.add_nodes("a", "b", "c", "d")
+    for name in ("a", "b"):
+        labels = {"metadata": {"labels": {"nvidia.com/gpu.product": "H100"}}}
+        await idle.client.patch(NODES, name, labels)
+    await idle.judge("a", "b", "c", "d", faultyNodes=["a", "b", "c"])
+    async with controllers(server, cordon=CordonOptions(limit_percent=60)):
+        await idle.until_said("a", "True", "CheckFailed")
+        node = await idle.until_suspected("b", "True", "CordonHeld")
+        await idle.until_said("c", "True", "CheckFailed")
+    (told,) = (c for c in node["status"]["conditions"] if c["type"] == names.CONDITION_SUSPECTED)
+    assert "of the nodes with nvidia.com/gpu.product=H100, as many are" in told["message"]
+
+
+async def test_word_of_a_namespace_without_the_label_counts_if_the_nodes_own_condition_agrees(
+    ward: Ward,
+) -> None:
+    await ward.may_cordon(None)
+    await ward.add_nodes("a", "b")
+    await ward.judge("a", "b", faultyNodes=["a"])
+    await asyncio.sleep(0.2)
+    assert await ward.said("a") is None
+    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": ""}
+    missing = {"type": "GPUMissing", "status": "True", "reason": "GPUMissing", "message": "7 of 8 GPUs"}
+    patch = {"status": {"conditions": [ready, missing]}}
+    await ward.client.patch(NODES, "a", patch, subresource="status")
+    node = await ward.until_said("a", "True", "CheckFailed")
+    (told,) = (c for c in node["status"]["conditions"] if c["type"] == names.CONDITION_UNHEALTHY)
+    assert "its condition GPUMissing is True: 7 of 8 GPUs" in told["message"]
+    assert "Do: reboot it" in told["message"]
+
+
+async def test_record_of_a_node_has_its_last_checks_and_no_more_than_there_is_room_for(ward: Ward) -> None:
+    await ward.add_nodes("a", "b")
+    await ward.judge("a", "b")
+    await ward.judge("a", "b", faultyNodes=["b"])
+    await ward.judge("a", cordon=False, faultyNodes=["a"])
+    await ward.until_said("b", "True", "CheckFailed")
+
+    async def is_kept() -> bool:
+        return [r.verdict for r in read_record(await ward.node("b"))] == ["Healthy", "Faulty"]
+
+    await ward.until("both checks are in the record", is_kept)
+    assert {r.verdict for r in read_record(await ward.node("a"))} == {"Healthy"}
 
 
 async def test_wider_limit_lets_more_through(server: ApiServer, idle: Ward) -> None:
@@ -300,4 +354,4 @@ async def test_wider_limit_lets_more_through(server: ApiServer, idle: Ward) -> N
     async with controllers(server, cordon=CordonOptions(limit_percent=50)):
         await idle.until_said("a", "True", "CheckFailed")
         await idle.until_said("b", "True", "CheckFailed")
-        await idle.until_said("c", "True", "CordonHeld")
+        await idle.until_suspected("c", "True", "CordonHeld")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -8,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reconcilers.cordon.limits import ALL_NODES, Limits, limit_of, pools_of
+from reconcilers.cordon.options import DEFAULT_POOLS
 from reconcilers.cordon.policy import (
     Mark,
     MarkState,
@@ -15,7 +18,6 @@ from reconcilers.cordon.policy import (
     Verdict,
     VerdictReason,
     admit,
-    cordon_limit,
     decide_cordon,
     newest_verdict,
     read_mark,
@@ -36,6 +38,11 @@ def faulty(name: str = "node-6", at: float = 1, **more: Any) -> NodeState:
     return NodeState(name, verdict=verdict(at), **more)
 
 
+def looked_at(node: NodeState, fleet: Iterable[NodeState], limit: int) -> NodeState:
+    """As the reconciler decides on it."""
+    return decide_cordon(node, admit(fleet, Limits(limit)).full.get(node.name))
+
+
 def heard(node: NodeState, said: Verdict) -> NodeState:
     """The node after another verdict."""
     return replace(node, verdict=newest_verdict([said] if node.verdict is None else [node.verdict, said]))
@@ -45,7 +52,7 @@ def heard(node: NodeState, said: Verdict) -> NodeState:
 
 
 def test_faulty_node_is_tainted_unschedulable_and_marked_with_both() -> None:
-    after = decide_cordon(faulty(), admitted=True)
+    after = decide_cordon(faulty())
     assert (after.taint, after.unschedulable) == ("CheckFailed", True)
     assert after.mark == Mark(
         state=MarkState.CORDONED, verdict=verdict(1), taint="CheckFailed", unschedulable=True
@@ -53,70 +60,70 @@ def test_faulty_node_is_tainted_unschedulable_and_marked_with_both() -> None:
 
 
 def test_later_pass_lifts_all_of_it() -> None:
-    cordoned = decide_cordon(faulty(), admitted=True)
-    after = decide_cordon(heard(cordoned, verdict(2, healthy=True)), admitted=True)
+    cordoned = decide_cordon(faulty())
+    after = decide_cordon(heard(cordoned, verdict(2, healthy=True)))
     assert (after.taint, after.unschedulable) == (None, False)
     assert after.mark is not None and after.mark.state is MarkState.LIFTED
 
 
 def test_earlier_pass_lifts_nothing() -> None:
-    cordoned = decide_cordon(faulty(at=5), admitted=True)
-    assert decide_cordon(heard(cordoned, verdict(4, healthy=True)), admitted=True) == cordoned
+    cordoned = decide_cordon(faulty(at=5))
+    assert decide_cordon(heard(cordoned, verdict(4, healthy=True))) == cordoned
 
 
 def test_report_from_before_the_last_pass_does_not_count_when_the_check_is_deleted() -> None:
-    cordoned = decide_cordon(faulty(at=1), admitted=True)
-    lifted = decide_cordon(heard(cordoned, verdict(2, healthy=True)), admitted=True)
+    cordoned = decide_cordon(faulty(at=1))
+    lifted = decide_cordon(heard(cordoned, verdict(2, healthy=True)))
     assert lifted.mark is not None
     with_check_deleted = replace(lifted, verdict=newest_verdict([verdict(1), lifted.mark.verdict]))
-    assert decide_cordon(with_check_deleted, admitted=True) == lifted
+    assert decide_cordon(with_check_deleted) == lifted
 
 
 def test_cordon_made_by_hand_outlives_ours() -> None:
-    cordoned = decide_cordon(faulty(unschedulable=True), admitted=True)
+    cordoned = decide_cordon(faulty(unschedulable=True))
     assert cordoned.mark is not None and not cordoned.mark.unschedulable
-    after = decide_cordon(heard(cordoned, verdict(2, healthy=True)), admitted=True)
+    after = decide_cordon(heard(cordoned, verdict(2, healthy=True)))
     assert (after.taint, after.unschedulable) == (None, True)
 
 
 def test_taint_of_our_key_that_was_there_before_is_not_ours() -> None:
-    cordoned = decide_cordon(faulty(taint="by-hand"), admitted=True)
-    after = decide_cordon(heard(cordoned, verdict(2, healthy=True)), admitted=True)
+    cordoned = decide_cordon(faulty(taint="by-hand"))
+    after = decide_cordon(heard(cordoned, verdict(2, healthy=True)))
     assert (after.taint, after.unschedulable) == ("by-hand", False)
 
 
 @pytest.mark.parametrize("undone", [{"unschedulable": False}, {"taint": None}])
 def test_uncordon_by_hand_is_respected_until_a_newer_verdict(undone: dict[str, Any]) -> None:
-    cordoned = decide_cordon(faulty(at=1), admitted=True)
-    overruled = decide_cordon(replace(cordoned, **undone), admitted=True)
+    cordoned = decide_cordon(faulty(at=1))
+    overruled = decide_cordon(replace(cordoned, **undone))
     assert (overruled.taint, overruled.unschedulable) == (None, False)
     assert overruled.mark is not None and overruled.mark.state is MarkState.OVERRULED
-    assert decide_cordon(overruled, admitted=True) == overruled
-    assert decide_cordon(heard(overruled, verdict(2)), admitted=True).cordoned
+    assert decide_cordon(overruled) == overruled
+    assert decide_cordon(heard(overruled, verdict(2))).cordoned
 
 
 def test_hand_cordon_lifted_by_hand_leaves_our_taint() -> None:
-    cordoned = decide_cordon(faulty(unschedulable=True), admitted=True)
-    after = decide_cordon(replace(cordoned, unschedulable=False), admitted=True)
+    cordoned = decide_cordon(faulty(unschedulable=True))
+    after = decide_cordon(replace(cordoned, unschedulable=False))
     assert (after.taint, after.unschedulable, after.cordoned) == ("CheckFailed", False, True)
 
 
 def test_another_check_that_confirms_the_fault_is_what_a_person_then_overrules() -> None:
-    confirmed = decide_cordon(heard(decide_cordon(faulty(at=1), admitted=True), verdict(3)), admitted=True)
-    overruled = decide_cordon(replace(confirmed, unschedulable=False), admitted=True)
+    confirmed = decide_cordon(heard(decide_cordon(faulty(at=1)), verdict(3)))
+    overruled = decide_cordon(replace(confirmed, unschedulable=False))
     assert overruled.mark is not None and overruled.mark.verdict == verdict(3)
     assert not overruled.cordoned
 
 
 def test_node_that_is_held_back_is_marked_and_not_touched() -> None:
-    held = decide_cordon(faulty(), admitted=False)
+    held = decide_cordon(faulty(), ALL_NODES)
     assert (held.taint, held.unschedulable) == (None, False)
     assert held.mark is not None and held.mark.state is MarkState.HELD
-    assert decide_cordon(held, admitted=True).cordoned
+    assert decide_cordon(held).cordoned
 
 
 def test_nobody_says_anything_of_a_node_nobody_judged() -> None:
-    assert decide_cordon(NodeState("node-1", unschedulable=True), admitted=True).mark is None
+    assert decide_cordon(NodeState("node-1", unschedulable=True)).mark is None
 
 
 # --- the mark ---------------------------------------------------------------------------------------
@@ -127,7 +134,7 @@ def marked(text: str) -> dict[str, Any]:
 
 
 def test_mark_is_read_as_it_was_written() -> None:
-    mark = decide_cordon(faulty(), admitted=True).mark
+    mark = decide_cordon(faulty()).mark
     assert mark is not None and read_mark(marked(write_mark(mark))) == mark
 
 
@@ -147,23 +154,54 @@ def test_reasons_are_valid_taint_values() -> None:
     ("nodes", "percent", "limit"), [(1, 10, 1), (9, 10, 1), (20, 10, 2), (29, 10, 2), (4, 100, 4)]
 )
 def test_limit_is_a_share_of_all_nodes_and_at_least_one(nodes: int, percent: int, limit: int) -> None:
-    assert cordon_limit(nodes, percent) == limit
+    assert limit_of(nodes, percent) == limit
 
 
 def test_longest_accused_goes_first_then_the_name_decides() -> None:
     fleet = [faulty("c", at=1), faulty("b", at=2), faulty("a", at=2)]
-    assert admit(fleet, 1) == {"c"}
-    assert admit(fleet, 2) == {"c", "a"}
+    assert admit(fleet, Limits(1)).nodes == {"c"}
+    assert admit(fleet, Limits(2)).nodes == {"c", "a"}
 
 
 def test_cordoned_nodes_keep_their_place() -> None:
-    old, new = faulty("old", at=1), decide_cordon(faulty("new", at=9), admitted=True)
-    assert admit([old, new], 1) == {"new"}
+    old, new = faulty("old", at=1), decide_cordon(faulty("new", at=9))
+    assert admit([old, new], Limits(1)).nodes == {"new"}
+
+
+H100, A100 = frozenset({"gpu=H100"}), frozenset({"gpu=A100", "pool=old"})
+
+
+def test_full_pool_holds_its_own_and_lets_others_pass() -> None:
+    fleet = [faulty("a", at=1, pools=H100), faulty("b", at=2, pools=H100), faulty("c", at=3, pools=A100)]
+    admission = admit(fleet, Limits(10, {"gpu=H100": 1, "gpu=A100": 1, "pool=old": 1}))
+    assert admission.nodes == {"a", "c"} and admission.full == {"b": "gpu=H100"}
+
+
+def test_node_of_two_pools_needs_room_in_both() -> None:
+    cordoned = decide_cordon(faulty("a", at=1, pools=frozenset({"pool=old"})))
+    admission = admit([cordoned, faulty("b", at=2, pools=A100)], Limits(10, {"gpu=A100": 5, "pool=old": 1}))
+    assert admission.full == {"b": "pool=old"}
+
+
+@pytest.mark.parametrize(
+    ("rules", "pools"),
+    [
+        (DEFAULT_POOLS, {"nvidia.com/gpu.product=H100", "karpenter.sh/nodepool=big"}),
+        (("team=a",), {"team=a"}),
+        (("team=a,karpenter.sh/nodepool=big", "team=b", "rack"), {"team=a,karpenter.sh/nodepool=big"}),
+        ((), set()),
+    ],
+)
+def test_pools_are_values_of_labels_or_what_a_selector_matches(
+    rules: tuple[str, ...], pools: set[str]
+) -> None:
+    labels = {"nvidia.com/gpu.product": "H100", "karpenter.sh/nodepool": "big", "team": "a"}
+    assert pools_of(labels, rules) == pools
 
 
 def test_overruled_node_takes_no_room_and_asks_for_none() -> None:
-    overruled = decide_cordon(replace(decide_cordon(faulty("a"), admitted=True), taint=None), admitted=True)
-    assert admit([overruled, faulty("b", at=9)], 1) == {"b"}
+    overruled = decide_cordon(replace(decide_cordon(faulty("a")), taint=None))
+    assert admit([overruled, faulty("b", at=9)], Limits(1)).nodes == {"b"}
 
 
 # --- properties -------------------------------------------------------------------------------------
@@ -193,15 +231,15 @@ def nodes(draw: st.DrawFn, marked: bool = True) -> NodeState:
 
 @given(nodes(), st.booleans())
 def test_deciding_twice_changes_nothing(node: NodeState, admitted: bool) -> None:
-    once = decide_cordon(node, admitted=admitted)
-    assert decide_cordon(once, admitted=admitted) == once
+    once = decide_cordon(node, None if admitted else ALL_NODES)
+    assert decide_cordon(once, None if admitted else ALL_NODES) == once
 
 
 @given(nodes(marked=False), st.booleans())
 def test_node_without_our_mark_is_never_touched_other_than_to_cordon_it(
     node: NodeState, admitted: bool
 ) -> None:
-    after = decide_cordon(node, admitted=admitted)
+    after = decide_cordon(node, None if admitted else ALL_NODES)
     if after.cordoned:
         assert node.verdict is not None and not node.verdict.healthy and admitted
         assert after.taint == (node.taint or node.verdict.reason) and after.unschedulable
@@ -212,8 +250,8 @@ def test_node_without_our_mark_is_never_touched_other_than_to_cordon_it(
 @given(nodes(marked=False), st.integers(0, 5))
 def test_newer_healthy_verdict_lifts_ours_and_leaves_the_rest(node: NodeState, at: int) -> None:
     accused = replace(node, verdict=verdict(at))
-    cordoned = decide_cordon(accused, admitted=True)
-    after = decide_cordon(heard(cordoned, verdict(at + 1, healthy=True)), admitted=True)
+    cordoned = decide_cordon(accused)
+    after = decide_cordon(heard(cordoned, verdict(at + 1, healthy=True)))
     assert not after.cordoned
     assert (after.taint, after.unschedulable) == (node.taint, node.unschedulable)
 
@@ -221,9 +259,23 @@ def test_newer_healthy_verdict_lifts_ours_and_leaves_the_rest(node: NodeState, a
 @given(st.lists(nodes(), max_size=8, unique_by=lambda node: node.name), st.integers(1, 4))
 def test_admission_never_exceeds_the_limit_and_evicts_nobody(fleet: list[NodeState], limit: int) -> None:
     cordoned = {node.name for node in fleet if node.cordoned}
-    admitted = admit(fleet, limit)
+    admitted = admit(fleet, Limits(limit)).nodes
     assert cordoned <= admitted
     assert len(admitted) <= max(limit, len(cordoned))
+
+
+@given(st.lists(nodes(), max_size=8, unique_by=lambda node: node.name), st.data())
+def test_no_pool_gets_more_than_its_limit(fleet: list[NodeState], data: st.DataObject) -> None:
+    pools = st.frozensets(st.sampled_from(["p", "q", "r"]))
+    fleet = [replace(node, pools=data.draw(pools)) for node in fleet]
+    limits = Limits(data.draw(st.integers(1, 4)), {pool: data.draw(st.integers(1, 3)) for pool in "pqr"})
+    admission = admit(fleet, limits)
+    for pool, limit in limits.pools.items():
+        inside = [node for node in fleet if pool in node.pools]
+        before = sum(node.cordoned for node in inside)
+        assert sum(node.name in admission.nodes for node in inside) <= max(limit, before)
+    waiting = {node.name for node in fleet if not node.cordoned and decide_cordon(node).cordoned}
+    assert admission.full.keys() == waiting - admission.nodes
 
 
 NAMES = "abcdef"
@@ -248,14 +300,12 @@ def test_fleet_stays_within_the_limit_and_hand_made_cordons_stay(
             fleet[name] = heard(node, verdict(time, healthy=step == "clear"))
         elif step == "cordon by hand" and not node.unschedulable:
             by_hand.add(name)
-            seen = (
-                decide_cordon(node, admitted=name in admit(fleet.values(), limit)) if node.cordoned else node
-            )
+            seen = looked_at(node, fleet.values(), limit) if node.cordoned else node
             fleet[name] = replace(seen, unschedulable=True)
         elif step == "uncordon by hand":
             by_hand.discard(name)
             fleet[name] = replace(node, unschedulable=False)
         elif step == "look":
-            fleet[name] = decide_cordon(node, admitted=name in admit(fleet.values(), limit))
+            fleet[name] = looked_at(node, fleet.values(), limit)
         assert sum(node.cordoned for node in fleet.values()) <= limit
         assert all(fleet[name].unschedulable for name in by_hand)

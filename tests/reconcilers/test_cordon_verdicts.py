@@ -8,11 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crds.nodecheck import NodeCheck
+from reconcilers.cordon.limits import ALL_NODES
 from reconcilers.cordon.options import CordonMode, CordonOptions
-from reconcilers.cordon.policy import NodeState, Statement, Verdict, decide_cordon, statement_on
+from reconcilers.cordon.policy import NodeState, Verdict, decide_cordon
+from reconcilers.cordon.statement import Statement, statement_on
 from reconcilers.cordon.verdicts import (
     decided_nodes,
     failed_nodes,
+    suspicion_of_check,
     verdict_of_check,
     verdict_of_worker,
 )
@@ -69,7 +72,7 @@ def test_nodes_of_a_faulty_link_are_well() -> None:
     "raw", [check(phase="Running"), check(phase="Failed"), check(cordon=False), {**check(), "status": {}}]
 )
 def test_only_finished_checks_that_may_cordon_decide(raw: dict[str, Any]) -> None:
-    assert decided_nodes(raw) == set()
+    assert not decided_nodes(raw)
     assert not any(verdict_on(node, raw) for node in NODES)
 
 
@@ -92,16 +95,19 @@ ENFORCE, REPORT = CordonOptions(), CordonOptions(CordonMode.REPORT)
 
 
 def said(
-    node: NodeState, options: CordonOptions = ENFORCE, *, admitted: bool = True, accused: bool = False
+    node: NodeState, options: CordonOptions = ENFORCE, *, full: str | None = None, accused: bool = False
 ) -> Statement:
-    statement = statement_on(node, decide_cordon(node, admitted=admitted), options, accused=accused)
+    statement = statement_on(node, decide_cordon(node, full), options, accused=accused)
     assert statement is not None
     return statement
 
 
 @pytest.fixture
 def faulty() -> NodeState:
-    return NodeState("node-4", verdict=verdict_on("node-4", check(faultyNodes=["node-4"])))
+    raw = check(faultyNodes=["node-4"])
+    told = {"message": "gemm: a product is wrong", "causes": ["LocalTest"], "action": "Replace"}
+    raw["status"]["nodeResults"] = [{"node": "node-4", "verdict": "Faulty"} | told]
+    return NodeState("node-4", verdict=verdict_on("node-4", raw))
 
 
 @pytest.fixture
@@ -109,34 +115,67 @@ def passed() -> Verdict | None:
     return verdict_on("node-4", check(completionTime="2026-01-01T13:00:00Z"))
 
 
-def test_condition_names_the_check_and_when(faulty: NodeState) -> None:
+def test_condition_names_the_check_and_when_and_what_to_do(faulty: NodeState) -> None:
     statement = said(faulty)
-    assert (statement.status, statement.reason, statement.event_reason) == ("True", "CheckFailed", "Cordoned")
-    assert "NodeCheck default/c found this node faulty at 2026-01-01T12:00:00Z" in statement.message
+    assert (statement.unhealthy, statement.suspected) == ("True", "False")
+    assert (statement.reason, statement.event_reason) == ("CheckFailed", "Cordoned")
+    assert statement.message == (
+        "NodeCheck default/c found this node faulty at 2026-01-01T12:00:00Z; cordoned. "
+        "Why: gemm: a product is wrong. Do: replace it."
+    )
 
 
-def test_held_node_is_told_which_limit_holds_it(faulty: NodeState) -> None:
-    statement = said(faulty, admitted=False)
+@pytest.mark.parametrize(
+    ("full", "of"), [(ALL_NODES, "of all nodes"), ("gpu=H100", "the nodes with gpu=H100")]
+)
+def test_held_node_is_suspected_and_told_which_limit_holds_it(faulty: NodeState, full: str, of: str) -> None:
+    statement = said(faulty, full=full)
+    assert (statement.unhealthy, statement.suspected) == ("False", "True")
     assert (statement.reason, statement.event_reason) == ("CordonHeld", "CordonHeld")
-    assert "--cordon-limit" in statement.message and "10%" in statement.message
+    assert of in statement.message and "--cordon-limit" in statement.message and "10%" in statement.message
+
+
+def test_overruled_node_is_suspected_and_needs_no_remedy(faulty: NodeState) -> None:
+    statement = said(replace(decide_cordon(faulty), unschedulable=False))
+    assert (statement.unhealthy, statement.suspected) == ("False", "True")
+    assert statement.reason == "CordonOverruled" and "uncordoned by hand" in statement.message
 
 
 def test_dry_run_says_that_nothing_is_done(faulty: NodeState, passed: Verdict) -> None:
-    assert "cordons nothing" in said(faulty, REPORT).message
-    cordoned = decide_cordon(faulty, admitted=True)
+    statement = said(faulty, REPORT)
+    assert (statement.unhealthy, statement.suspected, statement.reason) == ("False", "True", "CordonReported")
+    assert "not cordoned: the controller runs with --cordon=report" in statement.message
+    cordoned = decide_cordon(faulty)
     assert said(cordoned, REPORT).message == said(faulty).message
     assert "lifts no cordon" in said(replace(cordoned, verdict=passed), REPORT).message
 
 
+@pytest.mark.parametrize(("kind", "reason"), [("stragglers", "Straggler"), ("inconclusive", "Inconclusive")])
+def test_suspicion_is_told_and_cordons_nobody(kind: str, reason: str) -> None:
+    found = suspicion_of_check(FinishedCheck(NodeCheck.model_validate(check(**{kind: ["node-4"]}))), "node-4")
+    assert found is not None
+    statement = said(NodeState("node-4", suspicion=found))
+    assert (statement.unhealthy, statement.suspected, statement.reason) == ("False", "True", reason)
+    assert "that cordons nobody" in statement.message and statement.event_reason == "Suspected"
+    healthy = NodeState("node-4", verdict=verdict_on("node-4", check()))
+    assert said(healthy, accused=True).event_reason == "SuspicionLifted"
+
+
+def test_node_that_could_not_be_tested_is_not_suspected() -> None:
+    withdrawn = [{"node": "node-4", "message": "ErrImagePull", "reason": "ErrImagePull"}]
+    raw = check(inconclusive=["node-4"], withdrawn=withdrawn)
+    assert suspicion_of_check(FinishedCheck(NodeCheck.model_validate(raw)), "node-4") is None
+
+
 def test_pass_takes_the_accusation_back_once(faulty: NodeState, passed: Verdict) -> None:
-    cordoned = replace(decide_cordon(faulty, admitted=True), verdict=passed)
+    cordoned = replace(decide_cordon(faulty), verdict=passed)
     assert said(cordoned, accused=True).event_reason == "CordonLifted"
-    lifted = decide_cordon(cordoned, admitted=True)
+    lifted = decide_cordon(cordoned)
     assert statement_on(lifted, lifted, ENFORCE, accused=False) is None
 
 
 def test_cordon_of_others_that_stays_is_mentioned(faulty: NodeState, passed: Verdict) -> None:
-    both = replace(decide_cordon(replace(faulty, unschedulable=True), admitted=True), verdict=passed)
+    both = replace(decide_cordon(replace(faulty, unschedulable=True)), verdict=passed)
     assert "that others set stays" in said(both, accused=True).message
 
 

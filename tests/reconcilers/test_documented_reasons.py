@@ -40,6 +40,7 @@ COMPUTED = {
     ("reconciler.py", "refusal.reason"): {reason.value for reason in FailedReason},
     ("reconciler.py", "statement.event_reason"): {
         *("Cordoned", "CordonHeld", "CordonReported", "CordonLifted", "CordonOverruled", "VerdictGone"),
+        *("Suspected", "SuspicionLifted"),
     },
     ("scaleplan.py", "reason"): {
         *(phase.value for phase in ScalePlanPhase if phase is not ScalePlanPhase.FAILED),
@@ -112,7 +113,7 @@ def test_events_have_a_type() -> None:
 
 
 def test_every_condition_is_documented() -> None:
-    types = {names.CONDITION_UNHEALTHY, RECONCILED}
+    types = {names.CONDITION_UNHEALTHY, names.CONDITION_SUSPECTED, RECONCILED}
     for path, name, call in calls():
         if name == "with_condition":
             said = ast.unparse(call.args[1])

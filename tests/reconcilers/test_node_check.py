@@ -130,7 +130,7 @@ async def test_new_controller_gives_everybody_the_whole_time_again() -> None:
     assert staged.status()["phase"] == "Running"
 
 
-async def test_node_without_a_starting_pod_is_silent_and_the_others_go_on() -> None:
+async def test_node_whose_image_cannot_be_pulled_is_not_blamed_and_the_others_go_on() -> None:
     staged = stage(timeoutSeconds=60)
     staged.dead.add("node-3")
     while not staged.stores.store(ELASTICWORKERS).list():
@@ -141,11 +141,25 @@ async def test_node_without_a_starting_pod_is_silent_and_the_others_go_on() -> N
         "podUid": "p",
         "nodeName": "node-3",
         "message": "main: ErrImagePull",
+        "conditions": [
+            {
+                "type": "Started",
+                "status": "False",
+                "reason": "ErrImagePull",
+                "message": "main: no such image",
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+            }
+        ],
     }
     staged.update(ELASTICWORKERS, "c-check-2", {"status": placed})
     check = await staged.play()
-    assert check.status.faulty_nodes == ["node-3"]
-    assert "its Pod never reported: main: ErrImagePull" in check.status.node_results[2].message
+    assert check.status.faulty_nodes == [] and check.status.inconclusive == ["node-3"]
+    told = staged.condition("NodesTested")
+    assert (told["status"], told["reason"]) == ("False", "ErrImagePull")
+    assert told["message"] == (
+        "1 of 6 nodes could not be tested, for no fault of theirs; "
+        "ErrImagePull: node-3: its Pod does not start (ErrImagePull): main: no such image"
+    )
 
 
 async def test_node_that_cannot_take_the_pod_withdraws() -> None:

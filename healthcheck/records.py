@@ -1,0 +1,181 @@
+"""What a node's last checks say together: a fault that no single check could tell from an accident.
+
+A node that fails a share p of its tests passes most checks, and is cleared by its later passes where it fails
+one. Over a week its failures add up where an innocent node's do not. Two explanations of a record are
+compared: accidents, which hit any test at the background rate, and a fault of the node's own, at the rate
+that fits best (a generalised likelihood ratio).
+
+What keeps healthy nodes from being blamed:
+
+* A partner counts once, so a bad link is never its nodes' fault, and `LEAST_WITNESSES` partners must agree.
+* They must have failed with it in `LEAST_CHECKS` checks: what disturbs a node for an hour has passed by then.
+* The background is what the others saw in the same time, and at least `BACKGROUND`; for a node in a rack or
+  behind a switch it is what its neighbours there saw. Where everybody fails now and then, nobody stands out.
+* Where more than `MOST_BLAMED` of the nodes stand out at once, they share something, and none is blamed.
+* Only a node that failed in the last check is judged: nobody is blamed for what is past.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import log
+
+from healthcheck.fleet import Domain, Node, NodeName
+
+BACKGROUND = 0.01
+"""The share of tests that fail by accident, at least."""
+PRIOR_FAILURES = 1
+PRIOR_TESTS, PRIOR_TESTS_BESIDE = 100, 10
+"""Assumed before anything was seen, of the fleet and of a node's neighbours in its rack."""
+LEAST_WITNESSES = 3
+LEAST_CHECKS = 2
+LEAST_LOG_RATIO = log(1e4)
+"""A fault explains the record so much better than accidents do. At a tenth of it, 1 % of healthy fleets have
+a node blamed within a week where 5 % of all tests fail by accident."""
+MOST_BLAMED = 0.1
+"""Of the nodes with a record; one always may be."""
+
+
+@dataclass(frozen=True)
+class NodeRecord:
+    """What one check gave on one node, as far as it is the node's own."""
+
+    passed: int
+    """Tests with others that passed."""
+    failed_with: tuple[NodeName, ...] = ()
+    """Partners of failed tests that nothing else explains: no faulty node, link or rack took part."""
+    faulty: bool = False
+    """The check found the node faulty: what was before is settled."""
+
+
+@dataclass(frozen=True)
+class Intermittent:
+    """A node that fails now and then."""
+
+    node: NodeName
+    tests: int
+    witnesses: tuple[NodeName, ...]
+    checks: int
+    """Those in which it failed."""
+    of_checks: int
+    background: float
+
+    def __str__(self) -> str:
+        """Evidence, in one sentence."""
+        return (
+            f"it failed {len(self.witnesses)} of {self.tests} tests, each with another node, "
+            f"in {self.checks} of its last {self.of_checks} checks, while others fail {self.background:.0%}"
+        )
+
+
+def intermittent(
+    records: Mapping[NodeName, Sequence[NodeRecord]], nodes: Collection[Node]
+) -> dict[NodeName, Intermittent]:
+    """The nodes that fail now and then, as the records show. Linear in the number of results.
+
+    Args:
+        records: of all nodes with one, the oldest result first; the last one is that of the newest check.
+        nodes: those of the newest check, who alone are judged.
+    """
+    current = {name: _since_fault(results) for name, results in records.items()}
+    domains = {node.name: node.smallest_domain for node in nodes}
+    most = max(1, MOST_BLAMED * len(current))
+    open_ones = [node.name for node in nodes if current.get(node.name) and current[node.name][-1].failed_with]
+    found: dict[NodeName, Intermittent] = {}
+    while len(found) <= most:
+        seen = _Seen(current, domains, frozenset(found))
+        ratios = {name: seen.judge(name, found)[0] for name in open_ones if name not in found}
+        before = len(found)
+        for name in sorted(ratios, key=lambda name: (-ratios[name], name)):
+            _, finding = seen.judge(name, found)  # without its failures with those who are worse
+            if finding is not None:
+                found[name] = finding
+        if len(found) == before:
+            return found
+    return {}
+
+
+def _since_fault(results: Sequence[NodeRecord]) -> Sequence[NodeRecord]:
+    after = max((at + 1 for at, result in enumerate(results) if result.faulty), default=0)
+    return results[after:]
+
+
+@dataclass
+class _Counts:
+    """What a group of nodes saw."""
+
+    failed: int = 0
+    tests: int = 0
+    with_: Counter[NodeName] = field(default_factory=Counter)
+    """Failures by partner."""
+
+
+class _Seen:
+    """All records, without the nodes that have been found, and without what others saw of these."""
+
+    def __init__(
+        self,
+        records: Mapping[NodeName, Sequence[NodeRecord]],
+        domains: Mapping[NodeName, Domain | None],
+        found: frozenset[NodeName],
+    ) -> None:
+        self._records, self._domains, self._found = records, domains, found
+        self._fleet = _Counts()
+        self._in: dict[Domain, _Counts] = {}
+        for name in records.keys() - found:
+            domain = domains.get(name)
+            failures, tests = self._own(name)
+            for counts in (self._fleet, *([self._in.setdefault(domain, _Counts())] if domain else [])):
+                counts.failed += len(failures)
+                counts.tests += tests
+                counts.with_.update(failures)
+
+    def judge(self, name: NodeName, found: Collection[NodeName]) -> tuple[float, Intermittent | None]:
+        """How much likelier a fault of its own is (a logarithm), and the finding if that is enough."""
+        results = self._records[name]
+        failures = [{other for other in result.failed_with if other not in found} for result in results]
+        witnesses = set().union(*failures)
+        tests = len(witnesses) + sum(result.passed for result in results)
+        background = self._background(name)
+        ratio = _log_ratio(len(witnesses), tests, background)
+        checks = sum(map(bool, failures))
+        proven = (
+            bool(failures[-1])
+            and len(witnesses) >= LEAST_WITNESSES
+            and checks >= LEAST_CHECKS
+            and ratio >= LEAST_LOG_RATIO
+        )
+        if not proven:
+            return ratio, None
+        finding = Intermittent(name, tests, tuple(sorted(witnesses)), checks, len(results), background)
+        return ratio, finding
+
+    def _own(self, name: NodeName) -> tuple[list[NodeName], int]:
+        """Its failures, by partner, and how many tests it made in all."""
+        results = self._records[name]
+        failures = [other for result in results for other in result.failed_with if other not in self._found]
+        return failures, len(failures) + sum(result.passed for result in results)
+
+    def _background(self, name: NodeName) -> float:
+        """What the others saw, or those beside it if they saw more; without what they saw of this node."""
+        failures, tests = self._own(name)
+        domain = self._domains.get(name)
+        groups = [(self._fleet, PRIOR_TESTS)]
+        groups += [(self._in[domain], PRIOR_TESTS_BESIDE)] if domain else []
+        rates = []
+        for counts, weight in groups:
+            of_it = counts.with_[name]
+            failed, made = counts.failed - len(failures) - of_it, counts.tests - tests - of_it
+            rates.append((failed + PRIOR_FAILURES) / (made + weight))
+        return max(BACKGROUND, *rates)
+
+
+def _log_ratio(failed: int, tests: int, background: float) -> float:
+    """A share of failures that fits best, against the background."""
+    if not failed or failed / tests <= background:
+        return 0.0
+    share, passed = failed / tests, tests - failed
+    ratio = failed * log(share / background)
+    return ratio + passed * log((1 - share) / (1 - background)) if passed else ratio

@@ -1,0 +1,76 @@
+"""What to do about a node or a link, by what speaks against it: the first thing to try. Pure.
+
+The texts are the probes' (`healthcheck/probes/device_faults.py`) and the agent's. What helps against an Xid
+is what NVIDIA's catalogue (`crds/xids.py`) says: RESET_GPU, RESTART_BM, CONTACT_SUPPORT.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+
+from crds import xids
+from crds.nodecheck import INTERMITTENT, Action, NodeResult, NodeVerdict
+from healthcheck.diagnosis import Cause
+
+GONE = ("fallen off the bus", "not usable", "lost")
+BEYOND_REPAIR = ("must be replaced", "could not be remapped", "not exactly right", "byte changed")
+BY_A_RESET = ("uncorrectable ECC", "wait for a reset", "NVLinks are up", "of its memory is in use")
+XIDS_TO_REPLACE = frozenset({54, 64, 140, 157, 161})
+"""No reset helps: power that is not connected, memory that cannot be repaired."""
+XIDS_TO_REBOOT = frozenset({62, 79, 109, 110, 119, 120, 143, 158, 167, 169})
+"""The device does not answer, so it cannot be reset either."""
+
+_XID = re.compile(xids.NUMBER_PATTERN)
+
+
+def action_for_text(text: str) -> Action:
+    """Of what a device's fault, or a failure of the hardware's, is said to be."""
+    numbers = {int(number) for number in _XID.findall(text)}
+    if numbers & XIDS_TO_REPLACE or _has(text, BEYOND_REPAIR):
+        return Action.REPLACE
+    if numbers & XIDS_TO_REBOOT or _has(text, GONE):
+        return Action.REBOOT
+    if any(map(xids.condemns_device, numbers)) or _has(text, BY_A_RESET):
+        return Action.RESET_GPU
+    return Action.REBOOT
+
+
+def action_for(result: NodeResult, faulty_before: bool = False) -> Action | None:
+    """What to do about a node; None for a healthy one.
+
+    Args:
+        result: the verdict on it.
+        faulty_before: another check of its record found it faulty too: what was done did not help.
+    """
+    causes = set(result.causes)
+    if result.verdict is NodeVerdict.HEALTHY:
+        return None
+    if result.verdict is NodeVerdict.INCONCLUSIVE:
+        return Action.CHECK_AGAIN
+    if result.verdict is NodeVerdict.STRAGGLER:
+        return Action.LOOK_AT_LOAD if Cause.SLOW_COMPUTE in causes else Action.LOOK_AT_LINK
+    if faulty_before:
+        return Action.REPLACE
+    if Cause.LOCAL_TEST in causes:
+        return action_for_text(result.message)
+    return Action.LOOK_AT_LINK if causes & {Cause.PAIR_TEST, INTERMITTENT} else Action.REBOOT
+
+
+def with_actions(results: Iterable[NodeResult], faulty_before: Collection[str] = ()) -> list[NodeResult]:
+    """The verdicts, each with what to do; one that has it already keeps it.
+
+    Args:
+        results: of a check.
+        faulty_before: nodes that an earlier check of their record found faulty.
+    """
+    return [
+        result
+        if result.action is not None
+        else result.model_copy(update={"action": action_for(result, result.node in faulty_before)})
+        for result in results
+    ]
+
+
+def _has(text: str, parts: Iterable[str]) -> bool:
+    return any(part in text for part in parts)

@@ -1,0 +1,159 @@
+"""A node's record: what its last checks gave, kept in an annotation of the Node. Pure.
+
+It is the Node's own, so a machine that takes the name of another begins anew, and nothing has to be
+collected. The NodeCordon reconciler writes it, the only writer of Nodes; the NodeCheck reconciler reads it,
+to see a fault that comes and goes (`healthcheck/records.py`), and `dlr node-check history` shows it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from itertools import combinations
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from crds import names
+from crds.model import Model
+from crds.nodecheck import CheckRound, NodeCheck, NodeCheckStatus, NodeVerdict
+from healthcheck.records import NodeRecord
+from reconcilers.nodecheck.status import MAX_NAMED_IN_DOMAIN
+
+MOST_RESULTS = 20
+MOST_PARTNERS = 6
+"""More failures of a node in one check say no more."""
+MOST_BYTES = 4096
+"""Of all results, the oldest of which go first. Whoever watches Nodes has them all in memory."""
+WINDOW = timedelta(days=14)
+"""What is older says nothing of a fault that comes and goes."""
+
+
+class CheckResult(Model):
+    """What one check gave on one node."""
+
+    check: str
+    """`namespace/name`."""
+    uid: str
+    """The first characters of the check's."""
+    time: datetime
+    verdict: NodeVerdict
+    passed: int = 0
+    """Tests with others that passed."""
+    failed: int = 0
+    """Tests with others that did not, whoever was to blame."""
+    failed_with: Annotated[list[str], Field(max_length=MOST_PARTNERS)] = Field(default_factory=list)
+    """Partners of failures that nothing else explains."""
+
+
+_RESULTS = TypeAdapter(list[CheckResult])
+
+
+def read_record(node: Mapping[str, Any]) -> list[CheckResult]:
+    """Of a raw Node, the oldest first; what somebody made unreadable is none."""
+    written = (node["metadata"].get("annotations") or {}).get(names.ANNOTATION_RECORD)
+    if written is None:
+        return []
+    try:
+        return _RESULTS.validate_json(written)
+    except ValidationError:
+        return []
+
+
+def write_record(results: Sequence[CheckResult]) -> str:
+    return _RESULTS.dump_json(list(results), by_alias=True, exclude_defaults=True).decode()
+
+
+def with_results(record: Sequence[CheckResult], new: Iterable[CheckResult]) -> list[CheckResult]:
+    """The record with what is not in it yet: the newest results, as many as there is room for."""
+    by_uid = {result.uid: result for result in (*new, *record)}
+    newest = sorted(by_uid.values(), key=lambda result: (result.time, result.uid))[-MOST_RESULTS:]
+    while len(write_record(newest)) > MOST_BYTES:
+        newest.pop(0)
+    return newest
+
+
+def as_evidence(record: Iterable[CheckResult], now: datetime) -> list[NodeRecord]:
+    """As `healthcheck.records` takes it."""
+    return [
+        NodeRecord(result.passed, tuple(result.failed_with), result.verdict is NodeVerdict.FAULTY)
+        for result in record
+        if result.time > now - WINDOW
+    ]
+
+
+def results_of(check: NodeCheck) -> dict[str, CheckResult]:
+    """What a check that succeeded gave on each node that it tested, by name. Linear in its tests."""
+    status, metadata = check.status, check.metadata
+    ended = status.completion_time
+    if ended is None:
+        return {}
+    verdicts = dict.fromkeys(status.nodes, NodeVerdict.HEALTHY)
+    verdicts |= dict.fromkeys(status.inconclusive, NodeVerdict.INCONCLUSIVE)
+    verdicts |= dict.fromkeys(status.stragglers, NodeVerdict.STRAGGLER)
+    verdicts |= dict.fromkeys(status.faulty_nodes, NodeVerdict.FAULTY)
+    counts = _counts(status)
+    untested = {left.node for left in status.withdrawn} | {*status.reused} - counts.keys()
+    return {
+        node: CheckResult(
+            check=f"{metadata.namespace}/{metadata.name}",
+            uid=metadata.uid[:8],
+            time=ended,
+            verdict=verdict,
+            passed=counts[node].passed if node in counts else 0,
+            failed=counts[node].failed if node in counts else 0,
+            failed_with=counts[node].failed_with[:MOST_PARTNERS] if node in counts else [],
+        )
+        for node, verdict in verdicts.items()
+        if node not in untested
+    }
+
+
+class _Count:
+    def __init__(self) -> None:
+        self.passed = 0
+        self.failed = 0
+        self.failed_with: list[str] = []
+
+
+def _counts(status: NodeCheckStatus) -> Mapping[str, _Count]:
+    """Of the tests with others, by node."""
+    explained = _Explained(status)
+    counts: defaultdict[str, _Count] = defaultdict(_Count)
+    for round_ in status.rounds:
+        for members, passed in _tests(round_, status.nodes):
+            for name in members:
+                counts[name].passed += passed
+                counts[name].failed += not passed
+            if passed or len(members) != 2 or explained(members):
+                continue
+            for name, other in (members, members[::-1]):
+                if other not in counts[name].failed_with:
+                    counts[name].failed_with.append(other)
+    return dict(counts)
+
+
+def _tests(round_: CheckRound, nodes: Sequence[str]) -> Iterable[tuple[list[str], bool]]:
+    """Members, and whether they passed. One alone meets nobody, and silence says nothing of the others."""
+    failed = {test.test: test for test in round_.failed}
+    for at, places in enumerate(round_.tests):
+        if len(places) > 1 and not (at in failed and failed[at].silent):
+            yield [nodes[place] for place in places], at not in failed
+
+
+class _Explained:
+    """Whether something that the check named took part in a failure."""
+
+    def __init__(self, status: NodeCheckStatus) -> None:
+        self._cut = any(len(domain.nodes) >= MAX_NAMED_IN_DOMAIN for domain in status.faulty_domains)
+        """Not all of its nodes are named, so any failure may be the rack's."""
+        self._links = {frozenset((link.a, link.b)) for link in status.faulty_links}
+        self._guilty = {*status.faulty_nodes}.union(*(domain.nodes for domain in status.faulty_domains))
+
+    def __call__(self, members: Sequence[str]) -> bool:
+        return (
+            self._cut
+            or not self._guilty.isdisjoint(members)
+            or any(frozenset(pair) in self._links for pair in combinations(members, 2))
+        )
