@@ -2,8 +2,8 @@
 
 The generalised extreme Studentized deviate test (Rosner, 1983), one-sided: the lowest value is taken away
 again and again, and what counts is the largest number of them after which the lowest was still out of line
-with those left. So several low values do not hide each other, and the whole test errs, for normal values, with
-the given probability. Values with heavier tails widen the spread, and with it the limit.
+with those left. So several low values do not hide each other, and the whole test errs, for normal values,
+with the given probability. Values with heavier tails widen the spread, and with it the limit.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class Settings:
     """A suspect measures again so often, in a round each, and is slow only if it is each time: noise with
     heavy tails exceeds any limit once among thousands of values, and not three times in a row."""
     confirming_share: float = 2 / 3
-    """Of the loss of speed that raises a suspicion, so much confirms it: a slow node is not let go for noise."""
+    """Of the loss of speed that raises a suspicion, so much confirms it."""
     most_rounds_about_slowness: int = 8
     """After so many rounds nobody is asked about speed any more: traffic that comes and goes has no end."""
     least_slowdown: Mapping[Metric, float] = field(default_factory=lambda: {Metric.PAIR_LATENCY_US: 0.5})

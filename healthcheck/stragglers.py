@@ -203,7 +203,7 @@ def _confirms(standard: Standard, figures: Mapping[Metric, float], settings: Set
 
 
 def _measured_again(history: History) -> dict[NodeName, list[Mapping[Metric, float]]]:
-    """The further measurements that nodes made alone, each in a group of one; without figures if they failed."""
+    """The further measurements of nodes in groups of one; without figures if they failed."""
     again: dict[NodeName, list[Mapping[Metric, float]]] = defaultdict(list)
     for round_ in history.rounds:
         for group in (group for group in round_.groups if len(group.members) == 1):
@@ -266,7 +266,7 @@ def _standard(
 
 
 def _small_standard(metric: Metric, class_: str, values: Sequence[float], settings: Settings) -> Standard:
-    """Of two nodes one may be slow: the faster half is what is typical. One alone has earlier checks beside it."""
+    """What is typical is the faster half; for one node alone, what earlier checks found."""
     known = settings.references.get((class_, metric))
     if len(values) == 1 and known is not None:
         values = [known]

@@ -1,8 +1,8 @@
 """Times of repeated work: CUDA events on a GPU, where the host only enqueues; the clock on a CPU.
 
-On a CPU, the time that the thread was ready and waited while others ran there is taken off (the run delay of the
-scheduler's statistics, Documentation/scheduler/sched-stats.rst): it tells of who else is there, and not of
-the machine. What a slower clock, a hypervisor or a stopped process takes is not taken off.
+On a CPU, the time that the thread was ready and waited while others ran there is taken off (the run delay of
+the scheduler's statistics, Documentation/scheduler/sched-stats.rst): it tells of who else is there, and not
+of the machine. What a slower clock, a hypervisor or a stop of the process takes is not taken off.
 """
 
 from __future__ import annotations
@@ -37,6 +37,14 @@ def time_repeats(
     for device in devices:
         torch.cuda.synchronize(device)
     return {device: _gaps(events) for device, events in marks.items()}
+
+
+def undisturbed(seconds: Sequence[float], device: torch.device) -> float:
+    """What a repeat takes when nothing else is in the way: the median on a GPU, which nobody else uses.
+
+    On a CPU the caches and the bus are shared too, with whoever runs beside: the quickest hundredth counts.
+    """
+    return median(seconds) if device.type != "cpu" else sorted(seconds)[len(seconds) // 100]
 
 
 def slowest_median(seconds: Mapping[torch.device, Sequence[float]]) -> float:

@@ -211,7 +211,7 @@ def history_of(status: NodeCheckStatus, participants: Sequence[CheckedNode]) -> 
 
 
 def _with_measured_again(round_: RoundResult, participants: Sequence[CheckedNode]) -> RoundResult:
-    """With the figures of groups of one. Like those of the local tests, only the agents' reports have them."""
+    """With the figures of groups of one: like those of local tests, only the agents' reports have them."""
     alone = {group.members[0] for group in round_.groups if len(group.members) == 1 and group.passed}
     if not alone:
         return round_
