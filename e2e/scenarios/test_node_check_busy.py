@@ -1,4 +1,4 @@
-"""Checks on a machine that is busy with something else: nobody is slow for that, and who is slow is not dead."""
+"""Checks on a busy machine: nobody is slow for that, and who is slow is not dead."""
 
 from __future__ import annotations
 

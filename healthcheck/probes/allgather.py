@@ -2,9 +2,9 @@
 
 With S the bytes that every rank ends up with, of n ranks, and t the time (NVIDIA nccl-tests, PERFORMANCE.md):
 algorithm bandwidth = S/t, bus bandwidth = S/t · (n − 1)/n. The latter is what a link carries, so that groups
-of two and of three compare. t is the slowest rank's median, and over Gloo its quickest hundredth: a message needs
-both ranks and their threads to run at once, which on nodes that are busy with other things few do. Latency is
-t for 8 bytes a rank.
+of two and of three compare. t is the slowest rank's median, and over Gloo its quickest hundredth: a message
+needs both ranks and their threads to run at once, which on nodes that are busy with other things few do.
+Latency is t for 8 bytes a rank.
 """
 
 from __future__ import annotations
