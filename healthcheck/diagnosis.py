@@ -13,7 +13,7 @@ from healthcheck.fleet import Link, Node, NodeName
 from healthcheck.measurements import History, RoundResult
 from healthcheck.pairing import Evidence
 from healthcheck.settings import Settings
-from healthcheck.stragglers import Slowness, slow_nodes
+from healthcheck.stragglers import ClassFinding, Slowness, class_findings, slow_nodes
 from healthcheck.trials import Symptom, failing_trials, slow_trials
 
 UNSETTLED = OPEN | {Standing.CUT_OFF}
@@ -66,6 +66,8 @@ class Verdicts:
     nodes: tuple[NodeVerdict, ...]
     links: tuple[LinkVerdict, ...] = ()
     domains: tuple[FaultyDomain, ...] = ()
+    classes: tuple[ClassFinding, ...] = ()
+    """Classes of hardware that are slow as a whole, or of two kinds: nobody is blamed for that."""
 
     def named(self, verdict: Verdict) -> tuple[NodeName, ...]:
         return tuple(found.node for found in self.nodes if found.verdict is verdict)
@@ -86,6 +88,7 @@ class Findings:
     withdrawn: Mapping[NodeName, str]
     """Why the node could not be tested to the end."""
     slow_compute: Mapping[NodeName, tuple[Slowness, ...]]
+    classes: tuple[ClassFinding, ...]
     evidence: Mapping[Symptom, Evidence]
 
 
@@ -107,7 +110,8 @@ def investigate(history: History, nodes: Sequence[Node], settings: Settings) -> 
         silent=silent,
         unheard=unheard,
         withdrawn=history.withdrawn,
-        slow_compute=slow_nodes(local, nodes, settings),
+        slow_compute=slow_nodes(history, nodes, settings),
+        classes=class_findings(history, nodes, settings),
         evidence={Symptom.FAILED: Evidence(failing, failed), Symptom.SLOW: Evidence(slow_ledger, slow)},
     )
 
@@ -126,7 +130,7 @@ def conclude(findings: Findings, settings: Settings) -> Verdicts:
         *clustered(findings.nodes, faulty, settings.significance),
         *cut_off(findings.nodes, failed.ledger, failed.attribution),
     )
-    return Verdicts(nodes, links, domains)
+    return Verdicts(nodes, links, domains, findings.classes)
 
 
 def most_are_silent(round_: RoundResult, withdrawn: Collection[NodeName] = ()) -> bool:
@@ -192,10 +196,13 @@ def _open_verdict(name: NodeName, findings: Findings) -> NodeVerdict:
     if failed.standing(name) in UNSETTLED:
         text = doubt(Symptom.FAILED, name, failed)
         return NodeVerdict(name, Verdict.INCONCLUSIVE, text, (Cause.PAIR_TEST,))
-    if slow.standing(name) in UNSETTLED:
+    if slow.standing(name) in UNSETTLED and not slow.ledger.passes(name):
         text = doubt(Symptom.SLOW, name, slow)
         return NodeVerdict(name, Verdict.INCONCLUSIVE, text, (Cause.SLOW_NETWORK,))
-    return NodeVerdict(name, Verdict.HEALTHY, acquittal(name, failed))
+    text = acquittal(name, failed)
+    if slow.standing(name) in UNSETTLED:  # with somebody it was fast
+        text = f"{text}; {doubt(Symptom.SLOW, name, slow)}"
+    return NodeVerdict(name, Verdict.HEALTHY, text)
 
 
 def _untested_verdict(name: NodeName, findings: Findings) -> NodeVerdict:

@@ -53,7 +53,10 @@ class LocalResult:
 
 @dataclass(frozen=True)
 class GroupResult:
-    """How one group's collective went in one round. A group passed if all of its members say so."""
+    """How one group's collective went in one round. A group passed if all of its members say so.
+
+    In a group of one, a node that looked slow has measured its own figures again; it tests nobody else.
+    """
 
     members: tuple[NodeName, ...]
     passed: bool

@@ -14,6 +14,8 @@ from healthcheck.fleet import Node
 from healthcheck.measurements import History
 from healthcheck.pairing import Group, next_groups, opening_groups
 from healthcheck.settings import Settings
+from healthcheck.stragglers import to_measure_again
+from healthcheck.trials import Symptom
 
 UNHEARD_ROUNDS = 2
 """After so many rounds in a row without an answer from most nodes, more rounds would only wait."""
@@ -52,14 +54,28 @@ def _groups(history: History, findings: Findings, settings: Settings) -> tuple[G
     nobody_hears_us = len(last) == UNHEARD_ROUNDS and all(unheard)
     if done >= settings.most_rounds or nobody_hears_us or _is_hopeless(history, findings, settings):
         return ()
-    evidence = tuple(findings.evidence.values())
+    evidence = tuple(
+        found
+        for symptom, found in findings.evidence.items()
+        if symptom is not Symptom.SLOW or done < settings.most_rounds_about_slowness
+    )
     screening = done < settings.screening_rounds
-    return next_groups(findings.nodes, evidence, screening=screening, absent=history.absent)
+    groups = next_groups(findings.nodes, evidence, screening=screening, absent=history.absent)
+    return groups + _alone(history, findings, settings, groups)
+
+
+def _alone(
+    history: History, findings: Findings, settings: Settings, groups: Sequence[Group]
+) -> tuple[Group, ...]:
+    """Groups of one, for nodes whose own figures are to be measured again and that are free in this round."""
+    busy = {*history.absent, *findings.local_failures, *(name for group in groups for name in group)}
+    again = to_measure_again(history, findings.nodes, settings)
+    return tuple((name,) for name in again if name not in busy)
 
 
 def _is_hopeless(history: History, findings: Findings, settings: Settings) -> bool:
     """Whether nothing has passed yet, and nothing will."""
-    tests = [group.passed for round_ in history.rounds for group in round_.groups]
+    tests = [group.passed for round_ in history.rounds for group in round_.groups if len(group.members) > 1]
     if any(tests) or any(node.vouched for node in findings.nodes):
         return False
     rounds = len(history.rounds)

@@ -42,19 +42,29 @@ class Settings:
     """Traffic of others slows a healthy pair now and then: two fast tests are enough."""
 
     straggler_ratio: float = 1.5
-    """Slower than this many times the median is slow whatever the spread."""
+    """Slower than this many times what is typical is suspicious whatever the spread."""
     small_fleet_ratio: float = 1.2
     """The same where there are too few values for a spread: twice what healthy units may differ."""
-    smallest_fleet_with_spread: int = 5
-    """Values needed for a median absolute deviation that means something."""
-    deviations: float = 4.0
-    """Slow is so many standard deviations (1.4826 · MAD) below the median."""
+    false_straggler_chance: float = 0.01
+    """That anybody at all is suspected in a check of a healthy fleet, over all nodes and figures."""
+    remeasurements: int = 2
+    """A suspect measures again so often, in a round each, and is slow only if it is each time: noise with
+    heavy tails exceeds any limit once among thousands of values, and not three times in a row."""
+    confirming_share: float = 2 / 3
+    """Of the loss of speed that raises a suspicion, so much confirms it."""
+    most_rounds_about_slowness: int = 8
+    """After so many rounds nobody is asked about speed any more: traffic that comes and goes has no end."""
     least_slowdown: Mapping[Metric, float] = field(default_factory=lambda: {Metric.PAIR_LATENCY_US: 0.5})
-    """The absolute floor: up to this share off the median is not slow, however small the spread."""
+    """The absolute floor: up to this share off what is typical is not slow, however small the spread."""
     least_slowdown_default: float = 0.05
+    least_of_a_kind: int = 2
+    least_share_of_a_kind: float = 0.05
+    """So many nodes of a class, and such a share of it, that are slow alike are another kind of hardware."""
     minimums: Mapping[tuple[str, Metric], float] = field(default_factory=dict)
     """By hardware class: the worst acceptable value, whatever the others show. The only way to judge the
     network of two or three nodes."""
+    references: Mapping[tuple[str, Metric], float] = field(default_factory=dict)
+    """By hardware class: what was typical in earlier checks (`healthcheck.stragglers.references_of`)."""
 
     significance: float = 0.05
     """Failures cluster in a rack if chance would put so many there with less than this probability."""

@@ -1,23 +1,26 @@
-"""Slow, compared with one's own kind: median and MAD per metric and hardware class, with an absolute floor.
+"""Slow, compared with one's own kind: each figure apart, within one class of hardware.
 
-MAD: the median absolute deviation, which half of the values may distort without harm; 1.4826 · MAD estimates
-the standard deviation of normal values (Rousseeuw and Croux, 1993). Compute and network are separate metrics,
-so that neither hides the other.
+What is slow follows from the values that were measured first, of all nodes at once, and from then on it
+stays. The limit is where one check of healthy nodes in a hundred would suspect anybody, over all nodes and
+figures. Who is suspected measures again, alone, and is called slow only if that comes out slow each time.
+Compute and network are separate figures, so that neither hides the other.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from itertools import pairwise
+from math import ceil, inf, isfinite
 from statistics import median
 
 from healthcheck.fleet import Node, NodeName
-from healthcheck.measurements import COMPARED_IN_PAIRS, GroupResult, LocalResult, Metric, RoundResult
+from healthcheck.measurements import COMPARED_IN_PAIRS, GroupResult, History, Metric, RoundResult
+from healthcheck.outliers import LEAST_VALUES, belonging
 from healthcheck.settings import Settings
 
-MAD_TO_STANDARD_DEVIATION = 1.4826
+Values = Mapping[NodeName, float]
 
 
 @dataclass(frozen=True)
@@ -27,116 +30,141 @@ class Slowness:
     metric: Metric
     value: float
     reference: float
-    """The median of its kind, or the minimum set for it."""
+    """What is typical of its kind, or the minimum set for it."""
 
     def __str__(self) -> str:
-        share = self.value / self.reference if self.metric.higher_is_better else self.reference / self.value
+        share = 1 / slowdown(self.metric, self.value, self.reference)
         return f"{self.metric} {self.value:.4g}, {share:.0%} of the speed of {self.reference:.4g}"
 
 
 @dataclass(frozen=True)
-class Peers:
-    """One node's best value each, of one metric and hardware class."""
+class ClassFinding:
+    """What is wrong with a class of hardware and not with single nodes of it. It blames nobody."""
+
+    hardware_class: str
+    nodes: tuple[NodeName, ...]
+    evidence: str
+    """One sentence for a person."""
+
+
+@dataclass(frozen=True)
+class Standard:
+    """What counts as slow in one metric among one class. It does not change while a check lasts."""
 
     metric: Metric
-    hardware_class: str
-    values: Mapping[NodeName, float]
+    typical: float
+    limit: float
+    """Suspicious from this slowdown on: how many times slower than `typical`."""
+    minimum: float | None = None
+    """The worst acceptable value, whatever is typical."""
+    kinds: tuple[tuple[float, float], ...] = ()
+    """Slowdowns, from and to, that several nodes share: another kind of hardware under the same label."""
 
-    def judge(self, value: float, members: Collection[NodeName], settings: Settings) -> Slowness | None:
-        """Whether `value`, measured by `members`, is slow beside the others.
+    def suspicion(self, value: float) -> Slowness | None:
+        """What makes this value suspicious, if anything does."""
+        return self._beyond(value, self.limit)
 
-        Too few values for a spread are compared without the members' own, so that one of two can be slow.
-        """
-        minimum = settings.minimums.get((self.hardware_class, self.metric))
-        if minimum is not None and self._speed(value) < self._speed(minimum):
-            return Slowness(self.metric, value, minimum)
-        few = len(self.values) < settings.smallest_fleet_with_spread
-        typical = self._typical_without(members) if few else self._typical
-        if typical is None:
+    def confirmation(self, value: float, settings: Settings) -> Slowness | None:
+        """What a suspect's further value says against it: it may be a third nearer to what is typical."""
+        limit = 1 / (1 - settings.confirming_share * (1 - 1 / self.limit))
+        return self._beyond(value, max(limit, _floor(self.metric, settings)))
+
+    def _beyond(self, value: float, limit: float) -> Slowness | None:
+        if self.minimum is not None and slowdown(self.metric, value, self.minimum) > 1:
+            return Slowness(self.metric, value, self.minimum)
+        times = slowdown(self.metric, value, self.typical)
+        if times < limit or any(fastest <= times <= slowest for fastest, slowest in self.kinds):
             return None
-        slowdown = self._slowdown(value, typical)
-        if 1 - 1 / slowdown <= settings.floor(self.metric):
-            return None
-        if slowdown >= (settings.small_fleet_ratio if few else settings.straggler_ratio):
-            return Slowness(self.metric, value, typical)
-        if not few and abs(value - typical) > settings.deviations * self._standard_deviation:
-            return Slowness(self.metric, value, typical)
-        return None
+        return Slowness(self.metric, value, self.typical)
 
-    @cached_property
-    def _typical(self) -> float:
-        return median(self.values.values())
 
-    @cached_property
-    def _standard_deviation(self) -> float:
-        return MAD_TO_STANDARD_DEVIATION * median(abs(best - self._typical) for best in self.values.values())
-
-    def _typical_without(self, members: Collection[NodeName]) -> float | None:
-        return median(others) if (others := [v for n, v in self.values.items() if n not in members]) else None
-
-    def _slowdown(self, value: float, typical: float) -> float:
-        """How many times slower than `typical`; below 1 is faster."""
-        speed = self._speed(value)
-        return self._speed(typical) / speed if speed > 0 else float("inf")
-
-    def _speed(self, value: float) -> float:
-        if self.metric.higher_is_better:
-            return value
-        return 1 / value if value > 0 else float("inf")
+def slowdown(metric: Metric, value: float, typical: float) -> float:
+    """How many times slower than `typical`; below 1 is faster. No clock that shows 0 makes anybody slow."""
+    slow, fast = (typical, value) if metric.higher_is_better else (value, typical)
+    if slow <= 0:
+        return 0.0
+    return slow / fast if fast > 0 else (inf if metric.higher_is_better else 1.0)
 
 
 def slow_nodes(
-    local: Mapping[NodeName, LocalResult], nodes: Sequence[Node], settings: Settings
+    history: History, nodes: Sequence[Node], settings: Settings
 ) -> dict[NodeName, tuple[Slowness, ...]]:
-    """The nodes whose own figures are slow, with every figure that is."""
-    slow: dict[NodeName, list[Slowness]] = defaultdict(list)
-    for peers in _local_peers(local, nodes):
-        for name, value in peers.values.items():
-            found = peers.judge(value, (name,), settings)
-            if found:
-                slow[name].append(found)
-    return {name: tuple(found) for name, found in slow.items()}
+    """The nodes whose own figures were slow each time they were measured, with every figure that was."""
+    again = _measured_again(history)
+    return {
+        name: tuple(slowness for _, slowness in standing)
+        for name, standing in _suspects(history, nodes, settings).items()
+        if len(again.get(name, ())) >= settings.remeasurements
+    }
+
+
+def to_measure_again(history: History, nodes: Sequence[Node], settings: Settings) -> tuple[NodeName, ...]:
+    """Nodes that a suspicion stands against and that have not measured again often enough, in rank order."""
+    again = _measured_again(history)
+    suspects = _suspects(history, nodes, settings)
+    return tuple(name for name in suspects if len(again.get(name, ())) < settings.remeasurements)
+
+
+def class_findings(history: History, nodes: Sequence[Node], settings: Settings) -> tuple[ClassFinding, ...]:
+    """Classes of two kinds, and classes that are slow as a whole, beside earlier checks."""
+    found = []
+    standards = _standards(history, nodes, settings)
+    for (metric, class_), values in _local_values(history, nodes).items():
+        found += _kinds_told(class_, standards[metric, class_], values)
+        found += _slow_as_a_whole(class_, metric, values, settings)
+    return tuple(found)
+
+
+def references_of(
+    history: History, nodes: Sequence[Node], settings: Settings
+) -> dict[tuple[str, Metric], float]:
+    """What was typical of each class in this check, for later ones as `Settings.references`.
+
+    Of classes with too few nodes, and of those that are slow as a whole, nothing is to be learnt.
+    """
+    return {
+        (class_, metric): median(values.values())
+        for (metric, class_), values in _local_values(history, nodes).items()
+        if len(values) >= LEAST_VALUES and not _slow_as_a_whole(class_, metric, values, settings)
+    }
 
 
 class PairSpeeds:
-    """Judges the speed of groups by the best that each node showed in any group.
+    """Judges the speed of groups by those of the first round of their kind, in which everybody takes part.
 
-    A healthy node that shared its first group with a slow one shows its own speed as soon as it meets
-    another, so a few slow nodes do not move the median, however often they are re-tested.
+    Later rounds are about suspects and their partners: they would make slow what is not.
     """
 
     def __init__(self, rounds: Iterable[RoundResult], nodes: Sequence[Node], settings: Settings) -> None:
-        self._settings = settings
         self._nodes = {node.name: node for node in nodes}
-        bests: dict[tuple[Metric, str, bool], dict[NodeName, float]] = defaultdict(dict)
-        for group in (group for round_ in rounds for group in round_.groups if group.passed):
-            for metric in (metric for metric in COMPARED_IN_PAIRS if metric in group.measured):
-                self._enter(bests, group, metric)
-        self._peers = {key: Peers(key[0], key[1], values) for key, values in bests.items()}
+        first: dict[tuple[Metric, str, bool], list[float]] = {}
+        for round_ in rounds:
+            found: dict[tuple[Metric, str, bool], list[float]] = defaultdict(list)
+            for group in (group for group in round_.groups if group.passed and len(group.members) > 1):
+                for metric, class_, value in self._figures(group):
+                    found[metric, class_, self._crosses(group)].append(value)
+            first = {**found, **first}
+        total = sum(map(len, first.values()))
+        self._standards = {
+            key: _pair_standard(key[0], key[1], values, total, settings) for key, values in first.items()
+        }
 
     def judge(self, group: GroupResult) -> tuple[Slowness, ...]:
         """What is slow about this group. A mixed group is held to its slowest class."""
-        slow = []
-        for metric in (metric for metric in COMPARED_IN_PAIRS if metric in group.measured):
-            verdicts = [
-                self._peers[metric, class_, self._crosses(group)].judge(
-                    group.measured[metric], group.members, self._settings
-                )
-                for class_ in sorted({node.hardware_class for node in self._members(group)})
-            ]
-            found = [verdict for verdict in verdicts if verdict]
-            if found and len(found) == len(verdicts):
-                slow.append(found[0])
-        return tuple(slow)
+        verdicts: dict[Metric, list[Slowness | None]] = defaultdict(list)
+        for metric, class_, value in self._figures(group):
+            standard = self._standards.get((metric, class_, self._crosses(group)))
+            verdicts[metric].append(standard.suspicion(value) if standard else None)
+        return tuple(found[0] for found in verdicts.values() if found[0] and all(found))
 
-    def _enter(
-        self, bests: dict[tuple[Metric, str, bool], dict[NodeName, float]], group: GroupResult, metric: Metric
-    ) -> None:
-        better = max if metric.higher_is_better else min
-        value = group.measured[metric]
-        for node in self._members(group):
-            values = bests[metric, node.hardware_class, self._crosses(group)]
-            values[node.name] = better(values.get(node.name, value), value)
+    def _figures(self, group: GroupResult) -> list[tuple[Metric, str, float]]:
+        classes = sorted({node.hardware_class for node in self._members(group)})
+        return [
+            (metric, class_, group.measured[metric])
+            for metric in COMPARED_IN_PAIRS
+            if isfinite(group.measured.get(metric, inf))
+            for class_ in classes
+        ]
 
     def _members(self, group: GroupResult) -> list[Node]:
         return [self._nodes[name] for name in group.members if name in self._nodes]
@@ -146,10 +174,161 @@ class PairSpeeds:
         return len({node.smallest_domain for node in self._members(group)}) > 1
 
 
-def _local_peers(local: Mapping[NodeName, LocalResult], nodes: Sequence[Node]) -> list[Peers]:
+def _suspects(
+    history: History, nodes: Sequence[Node], settings: Settings
+) -> dict[NodeName, list[tuple[Standard, Slowness]]]:
+    """The nodes with figures that are suspicious, and that every further measurement confirmed."""
+    standards = _standards(history, nodes, settings)
+    again = _measured_again(history)
+    classes = {node.name: node.hardware_class for node in nodes}
+    suspects: dict[NodeName, list[tuple[Standard, Slowness]]] = {}
+    for name, class_ in classes.items():
+        result = history.local.get(name)
+        measured = result.measured if result and result.passed else {}
+        standing = [
+            (standard, slowness)
+            for metric, value in measured.items()
+            if isfinite(value) and (standard := standards.get((metric, class_)))
+            if (slowness := standard.suspicion(value))
+            and all(_confirms(standard, figures, settings) for figures in again.get(name, ()))
+        ]
+        if standing:
+            suspects[name] = standing
+    return suspects
+
+
+def _confirms(standard: Standard, figures: Mapping[Metric, float], settings: Settings) -> bool:
+    value = figures.get(standard.metric)
+    return value is not None and isfinite(value) and standard.confirmation(value, settings) is not None
+
+
+def _measured_again(history: History) -> dict[NodeName, list[Mapping[Metric, float]]]:
+    """The further measurements of nodes in groups of one; without figures if they failed."""
+    again: dict[NodeName, list[Mapping[Metric, float]]] = defaultdict(list)
+    for round_ in history.rounds:
+        for group in (group for group in round_.groups if len(group.members) == 1):
+            again[group.members[0]].append(group.measured)
+    return again
+
+
+def _local_values(history: History, nodes: Sequence[Node]) -> dict[tuple[Metric, str], dict[NodeName, float]]:
     values: dict[tuple[Metric, str], dict[NodeName, float]] = defaultdict(dict)
     for node in nodes:
-        result = local.get(node.name)
+        result = history.local.get(node.name)
         for metric, value in result.measured.items() if result and result.passed else ():
-            values[metric, node.hardware_class][node.name] = value
-    return [Peers(metric, class_, found) for (metric, class_), found in values.items()]
+            if isfinite(value):
+                values[metric, node.hardware_class][node.name] = value
+    return values
+
+
+def _standards(
+    history: History, nodes: Sequence[Node], settings: Settings
+) -> dict[tuple[Metric, str], Standard]:
+    """Of the nodes' own figures."""
+    found = _local_values(history, nodes)
+    total = sum(map(len, found.values()))
+    standards = {}
+    for (metric, class_), values in found.items():
+        measured = list(values.values())
+        if len(measured) >= LEAST_VALUES:
+            standard = _standard(metric, class_, measured, (len(measured) - 1) // 2, total, settings)
+        else:
+            standard = _small_standard(metric, class_, measured, settings)
+        standards[metric, class_] = standard
+    return standards
+
+
+def _pair_standard(
+    metric: Metric, class_: str, values: Sequence[float], total: int, settings: Settings
+) -> Standard:
+    """Half of the groups may be slow, if each has a slow node; of a few, the fastest one is well."""
+    if len(values) >= LEAST_VALUES:
+        return _standard(metric, class_, values, len(values) // 2, total, settings)
+    typical = max(values) if metric.higher_is_better else min(values)
+    return _bare(metric, class_, typical, settings.small_fleet_ratio, settings)
+
+
+def _standard(
+    metric: Metric, class_: str, values: Sequence[float], most: int, total: int, settings: Settings
+) -> Standard:
+    """From the values' own spread; `total` is how many values of all figures the check has."""
+    sign = 1 if metric.higher_is_better else -1
+    chance = settings.false_straggler_chance * len(values) / total
+    well = belonging([sign * value for value in values], chance, most)
+    typical = sign * well.typical
+    by_spread = slowdown(metric, sign * well.lowest, typical)
+    if sign * well.lowest <= 0:  # the spread of speeds is as large as they are
+        by_spread = inf
+    limit = min(by_spread, settings.straggler_ratio)
+    standard = _bare(metric, class_, typical, limit, settings)
+    kinds = _kinds([slowdown(metric, value, typical) for value in values], standard.limit, settings)
+    return Standard(metric, typical, standard.limit, standard.minimum, kinds)
+
+
+def _small_standard(metric: Metric, class_: str, values: Sequence[float], settings: Settings) -> Standard:
+    """What is typical is the faster half; for one node alone, what earlier checks found."""
+    known = settings.references.get((class_, metric))
+    if len(values) == 1 and known is not None:
+        values = [known]
+    ordered = sorted(values, reverse=metric.higher_is_better)
+    typical = median(ordered[: ceil(len(ordered) / 2)])
+    return _bare(metric, class_, typical, settings.small_fleet_ratio, settings)
+
+
+def _bare(metric: Metric, class_: str, typical: float, limit: float, settings: Settings) -> Standard:
+    limit = max(limit, _floor(metric, settings))
+    return Standard(metric, typical, limit, settings.minimums.get((class_, metric)))
+
+
+def _floor(metric: Metric, settings: Settings) -> float:
+    return 1 / (1 - settings.floor(metric))
+
+
+def _kinds(slowdowns: Sequence[float], limit: float, settings: Settings) -> tuple[tuple[float, float], ...]:
+    """Bands of slowdowns, below what is slow whatever the spread, that several nodes share closely."""
+    slow = sorted(times for times in slowdowns if limit <= times < settings.straggler_ratio)
+    least = max(settings.least_of_a_kind, ceil(settings.least_share_of_a_kind * len(slowdowns)))
+    gap = (limit - 1) / 2
+    bands: list[list[float]] = [slow[:1]]
+    for before, times in pairwise(slow):
+        if times - before <= gap:
+            bands[-1].append(times)
+        else:
+            bands.append([times])
+    return tuple((band[0] - gap, band[-1] + gap) for band in bands if len(band) >= least)
+
+
+def _kinds_told(class_: str, standard: Standard, values: Values) -> list[ClassFinding]:
+    found = []
+    for fastest, slowest in standard.kinds:
+        kind = {
+            name: value
+            for name, value in values.items()
+            if fastest <= slowdown(standard.metric, value, standard.typical) <= slowest
+        }
+        evidence = (
+            f"{len(kind)} of the {len(values)} nodes{_of(class_)} do {median(kind.values()):.4g} in "
+            f"{standard.metric} and the others {standard.typical:.4g}: they look like another generation, or "
+            "share a setting, and none is called slow for it"
+        )
+        found.append(ClassFinding(class_, tuple(kind), evidence))
+    return found
+
+
+def _slow_as_a_whole(class_: str, metric: Metric, values: Values, settings: Settings) -> list[ClassFinding]:
+    known = settings.references.get((class_, metric))
+    if known is None or len(values) < 2:
+        return []
+    typical = median(values.values())
+    times = slowdown(metric, typical, known)
+    if times < settings.small_fleet_ratio:
+        return []
+    evidence = (
+        f"the {len(values)} nodes{_of(class_)} together are at {1 / times:.0%} of their earlier speed in "
+        f"{metric}, {typical:.4g} beside {known:.4g}: look at what they share (power, cooling, driver, image)"
+    )
+    return [ClassFinding(class_, tuple(values), evidence)]
+
+
+def _of(class_: str) -> str:
+    return f" of class {class_}" if class_ else ""

@@ -76,7 +76,7 @@ def failing_trials(rounds: Iterable[RoundResult]) -> Ledger:
         Trial(round_.number, group.members, group.passed, group.failure)
         for round_ in rounds
         for group in round_.groups
-        if not group.silent
+        if not group.silent and len(group.members) > 1
     )
 
 
@@ -85,7 +85,7 @@ def slow_trials(rounds: Sequence[RoundResult], nodes: Sequence[Node], settings: 
     speeds = PairSpeeds(rounds, nodes, settings)
     trials = []
     for round_ in rounds:
-        for group in (group for group in round_.groups if group.passed):
+        for group in (group for group in round_.groups if group.passed and len(group.members) > 1):
             slow = speeds.judge(group)
             trials.append(Trial(round_.number, group.members, not slow, _reason(slow)))
     return Ledger(trials)

@@ -23,7 +23,7 @@ from healthcheck.probes import meeting
 from healthcheck.probes.device_kind import AUTO, CPU, CUDA
 from healthcheck.probes.report import Report
 from healthcheck.probes.runner import Cancellation, Cancelled, Probe, ProbeResult, run
-from healthcheck.probes.suite import run_local
+from healthcheck.probes.suite import measure_again, run_local
 
 logger = logging.getLogger(__name__)
 
@@ -123,11 +123,11 @@ class CheckDuties:
                 duty.round,
                 ",".join(duty.members),
             )
-            results = [self._pair_test(view, duty, cancellation)]
+            results = [self._test(view, duty, cancellation)]
             report = report.with_pair(duty.round, results[0])
         _log(results)
         self._reporter.check(report)
-        if isinstance(duty, PairTest) and results[0].ending in SILENT_ENDINGS:
+        if isinstance(duty, PairTest) and duty.others and results[0].ending in SILENT_ENDINGS:
             _adjourn(duty, results[0].report.reason)
 
     def _local_tests(self, view: CheckView, cancellation: Cancellation) -> list[ProbeResult]:
@@ -141,12 +141,19 @@ class CheckDuties:
         except OSError as error:
             return [_not_started("local", error)]
 
-    def _pair_test(self, view: CheckView, duty: PairTest, cancellation: Cancellation) -> ProbeResult:
-        probe = pair_probe(view, duty, self._me.pod_ip)
+    def _test(self, view: CheckView, duty: PairTest, cancellation: Cancellation) -> ProbeResult:
+        """Take part in the test of a group; alone in it, measure this node again."""
         try:
-            return run(probe, cancellation)
+            if duty.others:
+                return run(pair_probe(view, duty, self._me.pod_ip), cancellation)
+            return measure_again(
+                view.accelerator == Accelerator.NVIDIA_GPU,
+                cpu_only=view.accelerator == Accelerator.NONE,
+                budget_seconds=LOCAL_SHARE * view.timeout_seconds,
+                cancellation=cancellation,
+            )
         except OSError as error:
-            return _not_started(probe.name, error)
+            return _not_started("pair" if duty.others else "again", error)
 
 
 class ActiveCheck:

@@ -35,6 +35,11 @@ class PairTest:
     master_port: int
     """Where the group meets: the TCPStore of the first member's agent."""
 
+    @property
+    def others(self) -> bool:
+        """Whether there is anybody else in the group; if not, the node measures itself once more."""
+        return len(self.members) > 1
+
 
 Duty = LocalTests | PairTest
 

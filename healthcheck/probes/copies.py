@@ -8,6 +8,7 @@ within its memory.
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Sequence
 from itertools import cycle
 
@@ -16,13 +17,14 @@ import torch
 from crds.protocol import ProbeEnding
 from healthcheck.probes import child, device_kind, devices
 from healthcheck.probes.report import ProbeError, Report
-from healthcheck.probes.timing import slowest_median, time_repeats
+from healthcheck.probes.timing import time_repeats, undisturbed
 
 MEBIBYTES = {"cpu": 64, "cuda": 256}
 PIECES = {"cpu": 64, "cuda": 1}
-"""Timed one by one. What shares a CPU interrupts whatever takes longer than a slice of a few milliseconds; a
-piece of a MiB takes a fraction of one, so that the median piece is one that nobody interrupted."""
-REPEATS = 8
+"""Timed one by one, so that some of a CPU's pieces are copied while nobody else uses its caches."""
+MOST_REPEATS = 8
+BUDGET_SECONDS = 1.0
+"""For the repeats; each way is measured once at least, however slow the machine is."""
 
 
 def measure(arguments: argparse.Namespace) -> Report:
@@ -59,6 +61,7 @@ def _copy(device: torch.device, size: int) -> tuple[float, float]:
 
 def _seconds(device: torch.device, targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> float:
     """Seconds for a piece; each is copied at least once before that counts, for what only the first takes."""
+    ends_at = time.monotonic() + BUDGET_SECONDS
     pairs = cycle(zip(targets, sources, strict=True))
 
     def copy_next(_: torch.device) -> None:
@@ -66,7 +69,10 @@ def _seconds(device: torch.device, targets: Sequence[torch.Tensor], sources: Seq
         target.copy_(source, non_blocking=True)
 
     time_repeats([device], copy_next, len(targets))
-    return slowest_median(time_repeats([device], copy_next, len(targets) * REPEATS))
+    seconds: list[float] = []
+    while not seconds or (time.monotonic() < ends_at and len(seconds) < MOST_REPEATS * len(targets)):
+        seconds += time_repeats([device], copy_next, len(targets))[device]
+    return undisturbed(seconds, device)
 
 
 def _payload(size: int) -> torch.Tensor:

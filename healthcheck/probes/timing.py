@@ -1,13 +1,22 @@
-"""Times of repeated work: CUDA events on a GPU, where the host only enqueues; the clock on a CPU."""
+"""Times of repeated work: CUDA events on a GPU, where the host only enqueues; the clock on a CPU.
+
+On a CPU, the time that the thread was ready and waited while others ran there is taken off (the run delay of
+the scheduler's statistics, Documentation/scheduler/sched-stats.rst): it tells of who else is there, and not
+of the machine. What a slower clock, a hypervisor or a stop of the process takes is not taken off.
+"""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from itertools import pairwise
 from statistics import median
 
 import torch
+
+SCHEDULER_STATISTICS = "/proc/thread-self/schedstat"
 
 Work = Callable[[torch.device], None]
 
@@ -17,7 +26,8 @@ def time_repeats(
 ) -> dict[torch.device, list[float]]:
     """Seconds of each of `repeats` runs of `work`, by device. GPUs run at the same time, as in training."""
     if devices[0].type == "cpu":
-        return {device: [_clocked(work, device) for _ in range(repeats)] for device in devices}
+        with closing(Clock()) as clock:
+            return {device: [_clocked(work, device, clock) for _ in range(repeats)] for device in devices}
     marks: dict[torch.device, list[torch.cuda.Event]] = {device: [_mark(device)] for device in devices}
     for _ in range(repeats):
         for device in devices:
@@ -29,15 +39,43 @@ def time_repeats(
     return {device: _gaps(events) for device, events in marks.items()}
 
 
+def undisturbed(seconds: Sequence[float], device: torch.device) -> float:
+    """What a repeat takes when nothing else is in the way: the median on a GPU, which nobody else uses.
+
+    On a CPU the caches and the bus are shared too, with whoever runs beside: the quickest hundredth counts.
+    """
+    return median(seconds) if device.type != "cpu" else sorted(seconds)[len(seconds) // 100]
+
+
 def slowest_median(seconds: Mapping[torch.device, Sequence[float]]) -> float:
     """A node is as fast as its slowest device."""
     return max(median(values) for values in seconds.values())
 
 
-def _clocked(work: Work, device: torch.device) -> float:
-    begin = time.perf_counter()
+class Clock:
+    """Seconds of this thread, but for those that it spent waiting for a CPU, where the kernel tells them."""
+
+    def __init__(self) -> None:
+        try:
+            self._statistics: int | None = os.open(SCHEDULER_STATISTICS, os.O_RDONLY)
+        except OSError:
+            self._statistics = None
+
+    def __call__(self) -> float:
+        waited = 0
+        if self._statistics is not None:
+            waited = int(os.pread(self._statistics, 128, 0).split()[1])
+        return time.perf_counter() - waited / 1e9
+
+    def close(self) -> None:
+        if self._statistics is not None:
+            os.close(self._statistics)
+
+
+def _clocked(work: Work, device: torch.device, clock: Clock) -> float:
+    begin = clock()
     work(device)
-    return time.perf_counter() - begin
+    return clock() - begin
 
 
 def _mark(device: torch.device) -> torch.cuda.Event:

@@ -60,7 +60,8 @@ class FinishedCheck:
         places = set[int]()
         for done in status.rounds:
             failed = {test.test for test in done.failed}
-            places.update(p for at, test in enumerate(done.tests) if at not in failed for p in test)
+            tests = (test for at, test in enumerate(done.tests) if at not in failed and len(test) > 1)
+            places.update(place for test in tests for place in test)
         return frozenset(status.nodes[place] for place in places)
 
     @cached_property

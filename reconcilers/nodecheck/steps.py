@@ -7,7 +7,7 @@ middle comes to the same conclusions as the one before it. Pure.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from crds.elasticworker import PairOutcome, ProbeEnding, ProbeOutcome
@@ -174,14 +174,19 @@ def _outcome(members: Sequence[str], answers: Mapping[str, PairOutcome]) -> Grou
         passed=passed,
         failure=message[:MAX_GROUP_MESSAGE],
         silent=tuple(node for node in members if node not in answers),
-        measured=_slowest(answers.values()) if passed else {},
+        measured=_slowest(answers.values(), _compared(members)) if passed else {},
     )
 
 
-def _slowest(answers: Collection[PairOutcome]) -> dict[Metric, float]:
+def _compared(members: Sequence[str]) -> Iterable[Metric]:
+    """A group of one has measured the node's own figures again."""
+    return COMPARED_IN_PAIRS if len(members) > 1 else Metric
+
+
+def _slowest(answers: Collection[PairOutcome], metrics: Iterable[Metric]) -> dict[Metric, float]:
     """Every member reports the group's figures; should they differ, the worst counts."""
     figures: dict[Metric, float] = {}
-    for metric in COMPARED_IN_PAIRS:
+    for metric in metrics:
         values = [answer.figures[metric] for answer in answers if metric in answer.figures]
         if values:
             figures[metric] = rounded(min(values) if metric.higher_is_better else max(values))
@@ -202,14 +207,29 @@ def _untested(outcomes: Iterable[ProbeOutcome]) -> str:
     return "; ".join(dict.fromkeys(outcome.reason for outcome in missing))[:MAX_MESSAGE]
 
 
-def history_of(status: NodeCheckStatus, participants: Iterable[CheckedNode]) -> History:
+def history_of(status: NodeCheckStatus, participants: Sequence[CheckedNode]) -> History:
     """All finished steps, as the diagnosis takes them."""
     return History(
         local=_local_results(status, participants),
-        rounds=rounds_of(status),
+        rounds=tuple(_with_measured_again(round_, participants) for round_ in rounds_of(status)),
         unanswered=_unanswered(status),
         withdrawn={left.node: left.message for left in status.withdrawn},
     )
+
+
+def _with_measured_again(round_: RoundResult, participants: Sequence[CheckedNode]) -> RoundResult:
+    """With the figures of groups of one: like those of local tests, only the agents' reports have them."""
+    alone = {group.members[0] for group in round_.groups if len(group.members) == 1 and group.passed}
+    if not alone:
+        return round_
+    answers = {p.node: answer for p in participants if p.node in alone if (answer := p.pair(round_.number))}
+    groups = (
+        replace(group, measured=_slowest([answers[group.members[0]]], Metric))
+        if len(group.members) == 1 and group.members[0] in answers
+        else group
+        for group in round_.groups
+    )
+    return replace(round_, groups=tuple(groups))
 
 
 def _local_results(status: NodeCheckStatus, participants: Iterable[CheckedNode]) -> dict[str, LocalResult]:

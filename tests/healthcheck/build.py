@@ -47,8 +47,16 @@ def play(
     rounds: tuple[RoundResult, ...] = ()
     while isinstance(step := next_step(History(local, rounds, **absent), nodes, settings), Round):
         assert step.number == len(rounds) + 1
-        rounds += (RoundResult(step.number, tuple(probe(step.number, group) for group in step.groups)),)
+        groups = (
+            _again(group, local) if len(group) == 1 else probe(step.number, group) for group in step.groups
+        )
+        rounds += (RoundResult(step.number, tuple(groups)),)
     return Played(rounds, step)
+
+
+def _again(group: Group, local: Mapping[str, LocalResult]) -> GroupResult:
+    """What a node measures of itself comes out as before."""
+    return GroupResult(group, True, measured=local[group[0]].measured)
 
 
 def fleet(size: int, **fields: object) -> list[Node]:

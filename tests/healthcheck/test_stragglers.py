@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping, Sequence
 
 import pytest
 
+from healthcheck import stragglers
 from healthcheck.diagnosis import Cause, Verdict
 from healthcheck.fleet import Domain, Node
-from healthcheck.measurements import GroupResult, LocalResult, Metric
+from healthcheck.measurements import GroupResult, History, LocalResult, Metric, RoundResult
 from healthcheck.settings import Settings
-from healthcheck.stragglers import slow_nodes
+from healthcheck.stragglers import Slowness
 from healthcheck.trials import Symptom
 from tests.healthcheck.build import Group, Probe, fleet, hard, play
 
@@ -38,6 +40,20 @@ def network(slow: dict[str, float], slow_links: dict[frozenset[str], float] | No
         return GroupResult(group, True, measured={BUS: 45 / factor * (1 + rng.uniform(-0.01, 0.01))})
 
     return probe
+
+
+def slow_nodes(
+    local: Mapping[str, LocalResult], nodes: Sequence[Node], settings: Settings, again: float = 1.0
+) -> Mapping[str, tuple[Slowness, ...]]:
+    """Those that are slow when everybody measures so often again, `again` times as fast."""
+    groups = tuple(
+        GroupResult(
+            (name,), True, measured={metric: again * value for metric, value in result.measured.items()}
+        )
+        for name, result in local.items()
+    )
+    rounds = tuple(RoundResult(number, groups) for number in range(1, settings.remeasurements + 1))
+    return stragglers.slow_nodes(History(local, rounds), nodes, settings)
 
 
 def test_ten_percent_slow_among_many_is_seen() -> None:
