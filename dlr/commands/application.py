@@ -28,6 +28,11 @@ class Commands(LazyGroup):
             "Print where the embedded cluster's kubeconfig is: export KUBECONFIG=$(dlr kubeconfig)",
         ),
         "job": Lazy("dlr.commands.job.commands", "jobs", "Submit, look at, change and delete training jobs."),
+        "dashboard": Lazy(
+            "dlr.commands.dashboard",
+            "dashboard",
+            "Show jobs on a web page of this machine alone, with your own rights; Ctrl-C ends it.",
+        ),
         "node-check": Lazy(
             "dlr.commands.node_check.command",
             "command",
