@@ -17,7 +17,7 @@ from dlr.bundle.relocate import INTERNAL, PARTS, module_name, relocated  # noqa:
 SCRIPTS = ["bin/dlr", "bin/kubectl-dlr", "bin/dlr-queue.pl"]
 """What is installed as commands; kubectl runs the second as `kubectl dlr`, and Kaldi's recipes the third."""
 
-SHIPPED = {".py", ".yaml", ".json", ".typed"}
+SHIPPED = {".py", ".yaml", ".json", ".typed", ".html", ".js", ".css", ".svg", ".txt"}
 """The endings of our modules, of the files that they read at run time, and of `py.typed`."""
 
 

@@ -33,6 +33,11 @@ class Commands(LazyGroup):
             "command",
             "Run a command for each line of standard input, in Pods that come and go with the work.",
         ),
+        "dashboard": Lazy(
+            "dlr.commands.dashboard",
+            "dashboard",
+            "Show jobs on a web page of this machine alone, with your own rights; Ctrl-C ends it.",
+        ),
         "node-check": Lazy(
             "dlr.commands.node_check.command",
             "command",

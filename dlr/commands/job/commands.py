@@ -34,6 +34,11 @@ class JobCommands(LazyGroup):
             "timeline",
             "Draw a job's life: what its workers did when, rounds, failures, and what its time came to.",
         ),
+        "diagnose": Lazy(
+            "dlr.commands.job.diagnose",
+            "diagnose",
+            "Say on one page how a job is, why, on what evidence, and what to do; for a ticket.",
+        ),
         "scale": Lazy("dlr.commands.job.scale", "scale", "Ask for another count of workers."),
         "suspend": Lazy(
             "dlr.commands.job.suspension",

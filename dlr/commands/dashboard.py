@@ -1,0 +1,44 @@
+"""`dlr dashboard`: serve the page on this machine until Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import webbrowser
+from typing import Annotated
+
+import typer
+
+from controller.garbage import keep_pauses_short
+from dlr.commands.api import Api
+from dlr.commands.connection import connect
+from dlr.commands.options import Context, Kubeconfig, Namespace, object_name
+from dlr.dashboard.reading import Cluster
+from dlr.dashboard.server import Dashboard, serve
+
+
+def dashboard(
+    name: Annotated[
+        str | None, typer.Argument(callback=object_name, help="The job to begin with, instead of all.")
+    ] = None,
+    namespace: Namespace = None,
+    all_namespaces: Annotated[
+        bool, typer.Option("--all-namespaces", "-A", help="Jobs of all namespaces.")
+    ] = False,
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="On 127.0.0.1; 0 is any free one.")] = 0,
+    open_browser: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Show jobs on a web page of this machine alone, with your own rights; Ctrl-C ends it."""
+    keep_pauses_short()
+    cluster = Cluster(lambda: Api(connect(kubeconfig, context, namespace)), all_namespaces=all_namespaces)
+    begin = f"#/job/{cluster.namespace}/{name}" if name else ""
+    asyncio.run(_serve(cluster, port, begin, open_browser=open_browser))
+
+
+async def _serve(cluster: Cluster, port: int, begin: str, *, open_browser: bool) -> None:
+    async with serve(Dashboard(cluster), port) as url:
+        print(f"{url}{begin}", flush=True)
+        if open_browser:
+            webbrowser.open(f"{url}{begin}")
+        await asyncio.Event().wait()

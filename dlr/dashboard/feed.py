@@ -1,0 +1,137 @@
+"""A view that is read again and again while somebody looks at it, gently and through outages."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from dlr.commands.errors import CommandError
+from dlr.dashboard.reading import View
+
+JSON = dict[str, Any]
+Result = TypeVar("Result")
+LOG = logging.getLogger(__name__)
+
+INTERVAL_SECONDS = 1.0
+SHARE = 0.1
+"""Of one core's time reading takes at most this much: a large job is read less often."""
+MOST_WAIT_SECONDS = 30.0
+TROUBLE_WAIT_SECONDS = 3.0
+
+
+@dataclass(frozen=True)
+class Update:
+    number: int
+    body: bytes
+    """JSON: `page`, the last one there is, or null; `trouble`, why there is no newer one; `at`, its time."""
+
+
+class Feed:
+    """Reads a view in a thread, one at a time, while it has subscribers, and hands on the newest."""
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+        self._subscribers = 0
+        self._changed = asyncio.Condition()
+        self._newest: Update | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._number = 0
+        self._reading = threading.Lock()
+
+    async def updates(self) -> AsyncGenerator[Update]:
+        """The newest, and each one after it; who is slow misses some."""
+        self._subscribers += 1
+        if self._reader is None:
+            self._reader = asyncio.create_task(self._read_on())
+        try:
+            seen = 0
+            while True:
+                update = await self._newer_than(seen)
+                seen = update.number
+                yield update
+        finally:
+            self._subscribers -= 1
+            if not self._subscribers and self._reader is not None:
+                self._reader.cancel()
+                self._reader = None
+                self._newest = None  # who comes later is not shown what is old
+
+    async def _newer_than(self, number: int) -> Update:
+        async with self._changed:
+            while self._newest is None or self._newest.number <= number:
+                await self._changed.wait()
+            return self._newest
+
+    @property
+    def is_idle(self) -> bool:
+        return self._subscribers == 0
+
+    async def _read_on(self) -> None:
+        page = b"null"
+        while True:
+            cpu_seconds, read, trouble = await in_thread(self._read)
+            page = read if read is not None else page
+            body = _body(page, trouble)
+            async with self._changed:
+                self._number += 1
+                self._newest = Update(self._number, body)
+                self._changed.notify_all()
+            await asyncio.sleep(pause_seconds(cpu_seconds, in_trouble=trouble is not None))
+
+    def _read(self) -> tuple[float, bytes | None, str | None]:
+        """In a thread: the CPU seconds that it took, the page as JSON, or why there is none."""
+        began = time.thread_time()
+        try:
+            with self._reading:  # a thread whose reader was given up may still be at it
+                page: bytes | None = json.dumps(self.view.read(), separators=(",", ":")).encode()
+            trouble = None
+        except CommandError as failed:
+            page, trouble = None, f"{failed}"
+        except Exception as defect:
+            LOG.exception("a page cannot be made")
+            page = None
+            trouble = f"dlr cannot make this page ({type(defect).__name__}: {defect}). Please report it."
+        return time.thread_time() - began, page, trouble
+
+
+def pause_seconds(cpu_seconds: float, *, in_trouble: bool) -> float:
+    """Until the next reading, after one that took so much CPU time."""
+    least = TROUBLE_WAIT_SECONDS if in_trouble else INTERVAL_SECONDS
+    return min(MOST_WAIT_SECONDS, max(least, cpu_seconds / SHARE))
+
+
+def _body(page: bytes, trouble: str | None) -> bytes:
+    at = json.dumps({"trouble": trouble, "at": time.time()}).encode()
+    return at[:-1] + b', "page": ' + page + b"}"
+
+
+async def in_thread(work: Callable[[], Result]) -> Result:
+    """Its result, or what it raises. The thread is a daemon: Ctrl-C need not wait until a server answers."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Result] = loop.create_future()
+
+    def settle(result: Result | None, error: BaseException | None) -> None:
+        if done.cancelled():
+            return
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(result)  # type: ignore[arg-type]
+
+    def run() -> None:
+        result, error = None, None
+        try:
+            result = work()
+        except BaseException as raised:
+            error = raised
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(settle, result, error)
+
+    threading.Thread(target=run, name="dlr-dashboard", daemon=True).start()
+    return await done

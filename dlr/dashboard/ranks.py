@@ -1,0 +1,141 @@
+"""The ranks of a job on its nodes, a cell each, for a grid. Pure functions of plain objects and `now`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from statistics import median
+from typing import Any
+
+from crds import names
+from dlr.commands.job.failures import current_report, worker_failures
+from dlr.commands.job.report import is_finished, ranks
+from dlr.commands.job.workers import state_of
+
+JSON = dict[str, Any]
+
+MOST_CELLS = 4_096
+"""More workers share cells: one stands for the worst of some that follow each other."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One worker as the grid shows it."""
+
+    rank: int | None
+    """In the current world."""
+    index: int
+    node: str
+    state: str
+    step: int | None
+    lag: int | None
+    """Steps behind the furthest of the world."""
+    seconds_per_step: float | None
+    slowness: float | None
+    """Its step time over the median of all; 1 is as usual."""
+    failed: str
+    """The class of its last failure that did not follow from another's."""
+    failed_seconds_ago: float | None
+
+    @property
+    def badness(self) -> tuple[bool, int, float, float]:
+        """The greater, the more it deserves to be looked at."""
+        age = self.failed_seconds_ago
+        return (
+            self.state not in ("Running", "Standby", "Succeeded"),
+            self.lag or 0,
+            self.slowness or 0.0,
+            0.0 if age is None else 1.0 / (1.0 + age),
+        )
+
+
+def cells_of(job: JSON, workers: Sequence[JSON], now: datetime) -> list[Cell]:
+    """Of all that train or stand by to, in rank order, those without a rank last."""
+    rank_of = ranks(job)
+    training = [worker for worker in workers if worker["spec"]["type"] == names.WORKER]
+    told = {worker["spec"]["index"]: current_report(worker).get("progress") or {} for worker in training}
+    steps = [told[index]["step"] for index in told if index in rank_of and "step" in told[index]]
+    speeds = [speed for each in told.values() if (speed := each.get("secondsPerStep"))]
+    furthest, usual = max(steps, default=None), median(speeds) if speeds else None
+    cells = [_cell(worker, rank_of, told, furthest, usual, now) for worker in training]
+    return sorted(cells, key=lambda cell: (cell.rank is None, cell.rank or 0, cell.index))
+
+
+def _cell(
+    worker: JSON,
+    rank_of: Mapping[int, int],
+    told: Mapping[int, JSON],
+    furthest: int | None,
+    usual: float | None,
+    now: datetime,
+) -> Cell:
+    index, status = worker["spec"]["index"], worker.get("status") or {}
+    progress = told[index]
+    step, speed = progress.get("step"), progress.get("secondsPerStep")
+    own = [failure for failure in worker_failures(worker) if not (failure.follows or failure.waited)]
+    last = max(own, key=lambda failure: failure.time, default=None)
+    in_world = index in rank_of and step is not None and furthest is not None
+    return Cell(
+        rank_of.get(index),
+        index,
+        status.get("nodeName") or "",
+        state_of(worker) or "Pending",
+        step,
+        furthest - step if in_world and furthest is not None and step is not None else None,
+        speed,
+        speed / usual if speed and usual else None,
+        last.what if last else "",
+        (now - last.time).total_seconds() if last else None,
+    )
+
+
+def grid(job: JSON, workers: Sequence[JSON], now: datetime) -> JSON:
+    """Cells as rows of figures; nodes, states and classes are numbers there, since it is sent each second."""
+    cells = cells_of(job, workers, now)
+    size = max(1, -(-len(cells) // MOST_CELLS))
+    shown = [max(cells[at : at + size], key=lambda cell: cell.badness) for at in range(0, len(cells), size)]
+    nodes = sorted({cell.node for cell in shown})
+    states = sorted({cell.state for cell in shown})
+    classes = sorted({cell.failed for cell in shown})
+    places = ({each: number for number, each in enumerate(known)} for known in (nodes, states, classes))
+    node_at, state_at, class_at = places
+    return {
+        "perCell": size,
+        "workers": len(cells),
+        "nodes": nodes,
+        "states": states,
+        "classes": classes,
+        "finished": is_finished(job),
+        "columns": [
+            "rank",
+            "index",
+            "node",
+            "state",
+            "step",
+            "lag",
+            "secondsPerStep",
+            "slowness",
+            "class",
+            "ago",
+        ],
+        "cells": [
+            [
+                cell.rank,
+                cell.index,
+                node_at[cell.node],
+                state_at[cell.state],
+                cell.step,
+                cell.lag,
+                _short(cell.seconds_per_step),
+                _short(cell.slowness),
+                class_at[cell.failed],
+                None if cell.failed_seconds_ago is None else round(cell.failed_seconds_ago),
+            ]
+            for cell in shown
+        ],
+    }
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.3g}")

@@ -1,0 +1,160 @@
+"""What a page shows, read from the API server. It blocks, so it is called in threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from http import HTTPStatus
+from typing import Any, Protocol, TypeVar
+
+from crds import names
+from crds.elasticjob import JobState
+from dlr.commands.api import ELASTICJOBS, ELASTICWORKERS, PODS, Api, ApiFailure
+from dlr.commands.job.diagnose import read_case
+from dlr.commands.job.diagnose_case import Case
+from dlr.commands.job.lookup import NoSuchJob
+from dlr.commands.job.pod_log import Wanted, named_once, why_no_log
+from dlr.commands.job.report import is_finished, ranks
+from dlr.commands.output import parse_time, utc_now
+from dlr.dashboard.fleet import LEAD_SELECTOR, fleet_page
+from dlr.dashboard.job_page import job_page
+from dlr.dashboard.series import StepTimes
+
+JSON = dict[str, Any]
+Answer = TypeVar("Answer")
+
+LOG_LINES = 300
+LOG_BYTES = 256 * 1024
+
+
+class Cluster:
+    """The API server of the user's kubeconfig. May be used by several threads.
+
+    Args:
+        connect: makes the API; again where its credentials are no longer accepted (a login plugin's expire).
+        all_namespaces: the fleet is of all, and not of the kubeconfig's.
+    """
+
+    def __init__(self, connect: Callable[[], Api], *, all_namespaces: bool) -> None:
+        self._connect = connect
+        self._api = connect()
+        self._lock = threading.Lock()
+        self.all_namespaces = all_namespaces
+
+    @property
+    def namespace(self) -> str:
+        return self._api.namespace
+
+    def ask(self, question: Callable[[Api], Answer]) -> Answer:
+        """Its answer; once more with new credentials, if the old ones are refused.
+
+        Raises:
+            CommandError: what went wrong, in a sentence.
+        """
+        api = self._api
+        try:
+            return question(api)
+        except ApiFailure as failure:
+            if failure.status != HTTPStatus.UNAUTHORIZED:
+                raise
+        with self._lock:
+            if self._api is api:
+                self._api = self._connect()
+        return question(self._api)
+
+
+class View(Protocol):
+    """Something that is looked at."""
+
+    def read(self) -> JSON: ...
+
+
+@dataclass
+class Fleet:
+    cluster: Cluster
+
+    def read(self) -> JSON:
+        def ask(api: Api) -> JSON:
+            of_all = self.cluster.all_namespaces
+            jobs = api.find(ELASTICJOBS, all_namespaces=of_all)
+            leads = api.find(ELASTICWORKERS, all_namespaces=of_all, label_selector=LEAD_SELECTOR)
+            return fleet_page(jobs, leads, utc_now())
+
+        return self.cluster.ask(ask) | {
+            "namespace": None if self.cluster.all_namespaces else self.cluster.namespace
+        }
+
+
+@dataclass
+class Job:
+    cluster: Cluster
+    namespace: str
+    name: str
+    seen: Case | None = None
+    """What was read last."""
+    steps: StepTimes | None = None
+
+    def read(self) -> JSON:
+        case, unread = self.cluster.ask(lambda api: read_case(api.within(self.namespace), self.name))
+        # Who manages which field is a third of an object and no page shows it.
+        for each in [case.job, *case.workers]:
+            each["metadata"].pop("managedFields", None)
+        self.seen = case
+        uid = case.job["metadata"]["uid"]
+        if self.steps is None or self.steps.uid != uid:
+            self.steps = StepTimes(uid)
+        speed = case.progress.seconds_per_step if case.progress else None
+        is_training = case.account is not None and case.account.state is JobState.TRAINING
+        if is_training and not is_finished(case.job):
+            self.steps.add(_seconds_since_submission(case.job, case.now), speed)
+        return job_page(case, self.steps.samples, unread)
+
+    def log(self, rank: int) -> JSON:
+        """The end of the log of the worker with that node rank.
+
+        Raises:
+            CommandError: what keeps it from being read, in a sentence.
+        """
+        if self.seen is None:
+            self.read()
+        assert self.seen is not None
+        worker = _worker_of(self.seen.job, self.seen.workers, rank)
+        if worker is None:
+            raise NoSuchJob(f"ElasticJob {self.name!r} has no rank {rank}.")
+        pod = (worker.get("status") or {}).get("podName")
+        if not pod:
+            return {"pod": None, "lines": [], "note": f"{worker['metadata']['name']} has no Pod (yet)."}
+        return {"pod": pod} | self.cluster.ask(lambda api: _log_of(api.within(self.namespace), pod))
+
+
+def _seconds_since_submission(job: JSON, now: datetime) -> float:
+    submitted = parse_time(job["metadata"]["creationTimestamp"]) or now
+    return (now - submitted).total_seconds()
+
+
+def _worker_of(job: JSON, workers: Iterable[JSON], rank: int) -> JSON | None:
+    """Before the first world the slot's index is what the rank will be."""
+    rank_of = ranks(job)
+    for worker in workers:
+        index = worker["spec"]["index"]
+        if worker["spec"]["type"] == names.WORKER and rank_of.get(index, None if rank_of else index) == rank:
+            return worker
+    return None
+
+
+def _log_of(api: Api, pod: str) -> JSON:
+    try:
+        found = api.get(PODS, pod)
+        if why := why_no_log(found):
+            return {"lines": [], "note": why}
+        parameters = Wanted(None, LOG_LINES, previous=False).parameters(found) | {"limitBytes": LOG_BYTES}
+        with api.log(pod, parameters, follow=False) as lines:
+            return {"lines": [named_once(line.partition(" ")[2]) for line in lines], "note": ""}
+    except ApiFailure as failure:
+        if failure.reason == "NotFound":
+            return {"lines": [], "note": f"The Pod {pod} is gone, and its log with it."}
+        if failure.reason == "BadRequest":  # its container does not run yet
+            return {"lines": [], "note": f"{failure}"}
+        raise

@@ -1,0 +1,155 @@
+"""The dashboard's HTTP server, on loopback: a page, its files, and what it shows as server-sent events.
+
+    /TOKEN/                                 the page
+    /TOKEN/static/NAME                      a file of it
+    /TOKEN/events?view=fleet                all jobs
+    /TOKEN/events?view=job&namespace=&name= one job
+    /TOKEN/log?namespace=&name=&rank=       the end of the log of one rank
+
+There is nothing that changes anything. All that takes time happens in threads.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from dlr.commands.errors import CommandError
+from dlr.commands.options import NAME_LENGTH_MAX, OBJECT_NAME
+from dlr.dashboard.feed import Feed, in_thread
+from dlr.dashboard.guard import HEADERS, why_refused
+from dlr.dashboard.reading import Cluster, Fleet, Job
+
+JSON = dict[str, Any]
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+ADDRESS = "127.0.0.1"
+STATIC = Path(__file__).parent / "static"
+FILES = {
+    "app.js": "text/javascript",
+    "charts.js": "text/javascript",
+    "style.css": "text/css",
+    "uplot.js": "text/javascript",
+    "uplot.css": "text/css",
+    "icon.svg": "image/svg+xml",
+}
+MOST_FEEDS = 32
+"""Jobs that are kept in memory, the ones looked at last."""
+MOST_STREAMS = 64
+TOKEN_BYTES = 24
+
+
+class Dashboard:
+    def __init__(self, cluster: Cluster, token: str | None = None) -> None:
+        self._cluster = cluster
+        self.token = token or secrets.token_urlsafe(TOKEN_BYTES)
+        self._fleet = Feed(Fleet(cluster))
+        self._jobs: OrderedDict[tuple[str, str], tuple[Job, Feed]] = OrderedDict()
+        self._streams = 0
+
+    def app(self) -> web.Application:
+        app = web.Application(middlewares=[self._guard])
+        app.router.add_get("/{token}/", self._index)
+        app.router.add_get("/{token}/static/{name}", self._file)
+        app.router.add_get("/{token}/events", self._events)
+        app.router.add_get("/{token}/log", self._log)
+        return app
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        given = request.path.split("/", 2)[1]
+        refused = why_refused(request.headers.get("Host"), request.headers.get("Origin"), given, self.token)
+        if refused:
+            return web.Response(status=403, text=f"{refused}\n", headers=HEADERS)
+        try:
+            return await handler(request)
+        except web.HTTPException as error:
+            error.headers.update(HEADERS)
+            raise
+
+    async def _index(self, _: web.Request) -> web.StreamResponse:
+        return _file(STATIC / "index.html", "text/html")
+
+    async def _file(self, request: web.Request) -> web.StreamResponse:
+        name = request.match_info["name"]
+        if name not in FILES:
+            raise web.HTTPNotFound(text=f"There is no file {name!r}.\n")
+        return _file(STATIC / name, FILES[name])
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        feed = self._fleet if request.query.get("view") == "fleet" else self._job(request)[1]
+        if self._streams >= MOST_STREAMS:
+            raise web.HTTPServiceUnavailable(text="Too many pages of this dashboard are open; close some.\n")
+        response = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream"})
+        self._streams += 1
+        try:
+            await response.prepare(request)
+            async with aclosing(feed.updates()) as updates:
+                async for update in updates:
+                    await response.write(b"data: " + update.body + b"\n\n")
+        except ConnectionResetError:
+            pass  # nobody looks any more
+        finally:
+            self._streams -= 1
+        return response
+
+    async def _log(self, request: web.Request) -> web.StreamResponse:
+        job, _ = self._job(request)
+        rank = request.query.get("rank", "")
+        if not (rank.isascii() and rank.isdigit() and len(rank) <= 6):
+            raise web.HTTPBadRequest(text="rank must be a number.\n")
+        try:
+            told = await in_thread(lambda: job.log(int(rank)))
+        except CommandError as error:
+            told = {"pod": None, "lines": [], "note": f"{error}"}
+        return web.json_response(told, headers=HEADERS)
+
+    def _job(self, request: web.Request) -> tuple[Job, Feed]:
+        """The one that is asked for; the ones looked at last are kept, with the step times seen."""
+        key = (request.query.get("namespace", ""), request.query.get("name", ""))
+        if not all(len(part) <= NAME_LENGTH_MAX and OBJECT_NAME.fullmatch(part) for part in key):
+            raise web.HTTPBadRequest(text="namespace and name must be names in Kubernetes.\n")
+        if key not in self._jobs:
+            idle = (other for other, (_, feed) in self._jobs.items() if feed.is_idle)
+            if len(self._jobs) >= MOST_FEEDS and (oldest := next(idle, None)):
+                del self._jobs[oldest]
+            elif len(self._jobs) >= MOST_FEEDS:
+                raise web.HTTPServiceUnavailable(text="Too many jobs are looked at; close some pages.\n")
+            job = Job(self._cluster, *key)
+            self._jobs[key] = (job, Feed(job))
+        self._jobs.move_to_end(key)
+        return self._jobs[key]
+
+
+def _file(path: Path, content_type: str) -> web.Response:
+    return web.Response(body=path.read_bytes(), content_type=content_type, charset="utf-8", headers=HEADERS)
+
+
+class CannotListen(CommandError):
+    """The port is taken, or may not be used."""
+
+
+@asynccontextmanager
+async def serve(dashboard: Dashboard, port: int) -> AsyncIterator[str]:
+    """Serves while the block runs; gives the page's address.
+
+    Raises:
+        CannotListen: not on that port.
+    """
+    runner = web.AppRunner(dashboard.app(), access_log=None, handle_signals=False, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, ADDRESS, port)
+        try:
+            await site.start()
+        except OSError as error:
+            raise CannotListen(f"{ADDRESS}:{port} cannot be listened on: {error.strerror}.") from error
+        yield f"http://{ADDRESS}:{runner.addresses[0][1]}/{dashboard.token}/"
+    finally:
+        await runner.cleanup()

@@ -1,0 +1,344 @@
+"""`dlr job diagnose`: the first sentence names the cause, and every sentence a field that is there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dlr.commands.job.diagnose import MOST_LINES, as_json, page
+from dlr.commands.job.diagnose_case import Case, Field, Sentence
+from dlr.commands.job.diagnose_cost import outages_of
+from dlr.commands.job.diagnose_sections import sections
+from dlr.commands.job.diagnose_verdict import Finding, findings
+from tests.cli.scripted import GROUP_PATH, ScriptedServer, job, listing, node_check, refusal, worker
+from tests.cli.troubled import NOW, RAISED, at, troubled_events, troubled_job, troubled_workers
+
+JSON = dict[str, Any]
+Dlr = Callable[..., Any]
+
+NODE = {"metadata": {"name": "node-1"}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+
+
+def case(
+    made: JSON | None = None,
+    workers: list[JSON] | None = None,
+    checks: list[JSON] | None = None,
+    nodes: list[JSON] | None = None,
+) -> Case:
+    return Case(
+        made or troubled_job(),
+        troubled_workers() if workers is None else workers,
+        troubled_events(),
+        checks or [],
+        [NODE] if nodes is None else nodes,
+        NOW,
+    )
+
+
+def condition(kind: str, status: str, reason: str, message: str) -> JSON:
+    return {
+        "type": kind,
+        "status": status,
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": at(200),
+    }
+
+
+def verdict(of: Case) -> Finding:
+    return findings(of)[0]
+
+
+def resolve(of: Case, field: Field) -> Any:
+    """What stands there; None if nothing does."""
+    objects: Mapping[str, list[JSON]] = {
+        "ElasticJob": [of.job],
+        "ElasticWorker": list(of.workers),
+        "NodeCheck": list(of.checks),
+        "Node": list(of.nodes),
+        "Event": list(of.events),
+    }
+    found: Any = next(each for each in objects[field.kind] if each["metadata"]["name"] == field.name)
+    for step in re.findall(r"\[([^\]]+)\]|([^.\[\]]+)", field.path):
+        key = step[0] or step[1]
+        if isinstance(found, list):
+            found = next(
+                (each for each in found if key in (each.get("type"), each.get("name"), each.get("node"))),
+                None,
+            )
+        else:
+            found = found.get(key) if isinstance(found, dict) else None
+    return found
+
+
+def assert_each_sentence_rests_on_fields(of: Case) -> None:
+    found = findings(of)
+    for section in sections(of, found):
+        assert section.sentences
+        for each in section.sentences:
+            assert each.fields, f"{section.title}: {each.text}"
+            for field in each.fields:
+                assert resolve(of, field) is not None, f"{each.text}: {field}"
+
+
+HUNG = "no step for 10 s (the limit is 10 s): rank 2, after step 270, is at work/loader.py:31 in read: file.read()"
+OUT_OF_MEMORY = "the container was killed by the kernel's OOM killer"
+
+
+def a_hang_in_a_loader() -> Case:
+    failure = {"worker": "digits-worker-2", "rank": 2, "exitClass": "Hang", "step": 270, "message": HUNG}
+    return case(troubled_job(lastFailure=failure | {"round": 3, "time": at(290)}))
+
+
+def a_slow_node() -> Case:
+    found = {"node": "node-1", "verdict": "Straggler", "message": "fp32 2.1 times slower than the median"}
+    check = node_check(
+        phase="Succeeded",
+        nodes=["node-0", "node-1"],
+        stragglers=["node-1"],
+        nodeResults=[found],
+        completionTime=at(20),
+    )
+    return case(checks=[check])
+
+
+def an_oom_loop() -> Case:
+    failure = {"worker": "digits-worker-1", "rank": 1, "exitClass": "OOM", "exitCode": 137}
+    workers = troubled_workers()
+    workers[1]["status"] |= {"restarts": {"OOM": 3}, "failureBudget": {"step": 500, "spent": {"OOM": 3}}}
+    told = {"message": OUT_OF_MEMORY, "time": at(290), "round": 3}
+    return case(troubled_job(phase="Restarting", lastFailure=failure | told), workers)
+
+
+def a_bad_link() -> Case:
+    links = [{"a": "node-0", "b": "node-1", "symptom": "failed", "message": "3 of 3 tests of the two failed"}]
+    check = node_check(
+        phase="Succeeded", nodes=["node-0", "node-1"], faultyLinks=links, completionTime=at(290)
+    )
+    return case(checks=[check])
+
+
+def a_job_that_waits_for_room() -> Case:
+    message = "2 of 3 Pods have no node: 0/3 nodes are available: 3 Insufficient nvidia.com/gpu"
+    return case(job(phase="Pending", reason="Unschedulable", message=message), [])
+
+
+def a_nan() -> Case:
+    message = "the loss of digits-worker-1 rank 1 was NaN or infinite, first at step 301 of round 3; training goes on"
+    return case(troubled_job(conditions=[condition("LossFinite", "False", "NonFinite", message)]))
+
+
+@pytest.mark.parametrize(
+    ("staged", "cause", "said"),
+    [
+        (a_hang_in_a_loader, "Hang", ("rank 2", "hung", "work/loader.py:31 in read")),
+        (a_slow_node, "Stragglers", ("node-1 slow", "2.1 times slower")),
+        (an_oom_loop, "OOM", ("again and again, 3 times", "rank 1", "ran out of memory")),
+        (a_bad_link, "FaultyLinks", ("bad links between node-0 and node-1", "failed")),
+        (a_job_that_waits_for_room, "Unschedulable", ("waits for room", "Insufficient nvidia.com/gpu")),
+        (a_nan, "NonFinite", ("loss", "NaN", "rank 1", "step 301")),
+    ],
+)
+def test_first_sentence_names_the_cause(
+    staged: Callable[[], Case], cause: str, said: tuple[str, ...]
+) -> None:
+    found = verdict(staged())
+    assert found.cause == cause
+    for words in said:
+        assert words in found.sentence.text
+    assert_each_sentence_rests_on_fields(staged())
+
+
+def test_job_without_trouble_says_how_it_is() -> None:
+    quiet = troubled_job(lastFailure=None, restarts={})
+    found = verdict(case(quiet))
+    assert found.cause == "Running"
+    assert found.sentence.text.startswith("The job is Running, Training for 2m28s: 40%, step 401 of 1000")
+    assert not found.advice
+
+
+def test_failure_of_yesterday_is_no_verdict() -> None:
+    old = troubled_job()
+    old["status"]["lastFailure"]["time"] = "2025-12-31T00:00:00Z"
+    assert verdict(case(old)).cause == "Running"
+
+
+def test_failed_job_names_the_culprit_and_why_it_was_the_end() -> None:
+    ended = condition(
+        "Failed", "True", "SameErrorRepeated", "training failed 3 times in a row by the same error"
+    )
+    failed = case(troubled_job(phase="Failed", completionTime=at(250), conditions=[ended]))
+    found = verdict(failed)
+    assert found.cause == "SameErrorRepeated"
+    assert "rank 1 (digits-worker-1) on node-1 failed by an error of its own" in found.sentence.text
+    assert found.sentence.lines[-1] == '  File "train.py", line 9'
+    assert found.advice[0].text.endswith("dlr job logs digits --failed.")
+    assert_each_sentence_rests_on_fields(failed)
+
+
+def test_failure_that_was_survived_comes_before_how_the_job_is() -> None:
+    survived, then = findings(case())
+    assert survived.sentence.text == (
+        "Rank 1 (digits-worker-1) on node-1 failed by an error of its own, 4m ago, round 1, step 118: "
+        "ValueError: a <bad> batch."
+    )
+    assert then.sentence.text.startswith("The job is Running, Training for 2m28s")
+
+
+def test_verdict_of_a_check_counts_for_nodes_where_the_job_is_now() -> None:
+    check = node_check(phase="Succeeded", nodes=["node-9"], faultyNodes=["node-9"], completionTime=at(20))
+    assert verdict(case(checks=[check])).cause == "UserError"
+    later = node_check(phase="Succeeded", nodes=["node-1"], completionTime=at(30))
+    earlier = node_check(
+        "old", phase="Succeeded", nodes=["node-1"], faultyNodes=["node-1"], completionTime=at(2)
+    )
+    assert verdict(case(checks=[earlier, later])).cause == "UserError", "it has passed since"
+    assert verdict(case(checks=[earlier])).cause == "FaultyNodes"
+
+
+def test_no_step_for_long_says_who_is_behind() -> None:
+    workers = troubled_workers()
+    for each in workers:
+        each["status"]["agent"]["progress"]["time"] = at(200)
+    found = verdict(case(workers=workers))
+    assert found.cause == "Stalled"
+    assert "No rank has made a step for 1m40s; the furthest behind is digits-worker-0, after step 400" in (
+        found.sentence.text
+    )
+
+
+def test_outages_have_their_failure_and_the_time_of_all_workers() -> None:
+    life = case().life
+    assert life is not None
+    told = [(each.begin, each.end, each.workers, each.failures[0][1].title) for each in outages_of(life)]
+    assert told == [(60, 72, 3, "worker-1"), (120, 152, 3, "worker-2")]
+
+
+TEXTS = st.sampled_from(["", "a reason", "x\x1b[31m" * 300])
+STATUS = st.fixed_dictionaries(
+    {},
+    optional={
+        "phase": st.sampled_from(["Pending", "Running", "Restarting", "Suspended", "Failed", "Succeeded"]),
+        "reason": TEXTS,
+        "message": TEXTS,
+        "history": st.just([]),
+        "goodput": st.just(None),
+        "lastFailure": st.one_of(
+            st.none(),
+            st.fixed_dictionaries(
+                {
+                    "worker": st.sampled_from(["digits-worker-1", "digits-worker-9"]),
+                    "exitClass": st.sampled_from(["OOM", "Hang", "Killed", "NodeLost", "Other"]),
+                    "message": TEXTS,
+                    "time": st.just(at(60)),
+                }
+            ),
+        ),
+        "failureBudget": st.just({"spent": {"OOM": 2, "Hang": 2}, "alike": 3, "signature": "x"}),
+        "rendezvous": st.just({"round": 1, "phase": "Reforming", "reason": "gone", "hangSince": at(9)}),
+        "conditions": st.lists(
+            st.builds(
+                condition,
+                st.sampled_from(["LossFinite", "NodesChecked", "Failed", "Slow", "CheckpointsFailing"]),
+                st.sampled_from(["True", "False"]),
+                st.sampled_from(["FaultyNodes", "NonFinite", "X"]),
+                TEXTS,
+            ),
+            max_size=3,
+            unique_by=lambda each: each["type"],
+        ),
+        "restarts": st.just({"OOM": 2}),
+        "activeCheck": st.just("check-1"),
+        "completionTime": st.just(at(200)),
+    },
+)
+
+
+@settings(max_examples=40)
+@given(STATUS, st.booleans(), st.booleans())
+def test_every_sentence_rests_on_fields_that_are_there(status: JSON, whole: bool, has_workers: bool) -> None:
+    made = troubled_job(**status) if whole else job(**status)
+    of = case(made, None if has_workers else [])
+    assert_each_sentence_rests_on_fields(of)
+    lines = page(of, sections(of, findings(of)), [])
+    assert not any("\x1b" in line for line in lines)
+    assert len(lines) < 150
+
+
+def test_a_thousand_workers_in_trouble_are_one_page() -> None:
+    failure = RAISED | {"message": "no\n" * 200}
+    workers = [
+        worker(n, phase="Pending", message="no room", agent={"failure": failure}) for n in range(1_000)
+    ]
+    of = case(troubled_job(), workers)
+    assert len(page(of, sections(of, findings(of)), [])) < 120
+
+
+def test_of_a_long_traceback_the_end_is_shown() -> None:
+    long = troubled_job()
+    long["status"]["lastFailure"]["message"] = "\n".join(["no", *map(str, range(40))])
+    of = case(long)
+    lines = page(of, sections(of, findings(of)), [])
+    at_ = lines.index(f"      … {40 - MOST_LINES} lines before")
+    assert lines[at_ + 1 : at_ + 1 + MOST_LINES] == [f"      {n}" for n in range(40 - MOST_LINES, 40)]
+
+
+def script(server: ScriptedServer, made: JSON, workers: list[JSON]) -> None:
+    within = f"{GROUP_PATH}/default"
+    server.answers |= {
+        f"GET {within}/elasticjobs/digits": made,
+        f"GET {within}/elasticworkers": listing(*workers),
+        f"GET {within}/nodechecks": listing(),
+        "GET /api/v1/namespaces/default/events": listing(*troubled_events()),
+    }
+
+
+def test_who_may_not_read_nodes_is_told_and_gets_the_rest(server: ScriptedServer, dlr: Dlr) -> None:
+    script(server, troubled_job(), troubled_workers())
+    for node in ("node-0", "node-1", "node-3"):
+        server.answers[f"GET /api/v1/nodes/{node}"] = refusal(403, "Forbidden", "nodes is forbidden: no")
+    done = dlr("job", "diagnose", "digits")
+    assert done.exit_code == 0
+    assert done.out.startswith("ElasticJob default/digits at ")
+    assert "Nodes could not be read: nodes is forbidden: no" in done.out
+    assert "[status.restarts]" in done.out
+
+
+def test_json_has_the_cause_and_the_fields_of_each_sentence(server: ScriptedServer, dlr: Dlr) -> None:
+    script(server, troubled_job(), troubled_workers())
+    for number in (0, 1, 3):
+        gone = refusal(404, "NotFound", "no node", name=f"node-{number}")
+        server.answers[f"GET /api/v1/nodes/node-{number}"] = gone
+    told = dlr("job", "diagnose", "digits", "-o", "json").json
+    assert told["notRead"] == []
+    assert told["sections"][0]["title"] == "Verdict"
+    assert told["cause"] == "Stalled", "it is long ago"
+    assert told["verdict"]["fields"] == [
+        {"object": "ElasticWorker/digits-worker-0", "path": "status.agent.progress"}
+    ]
+
+
+def test_job_that_is_not_there_is_one_sentence(server: ScriptedServer, dlr: Dlr) -> None:
+    server.answers |= {
+        f"GET {GROUP_PATH}/default/elasticjobs/digits": refusal(404, "NotFound", "no", name="digits"),
+        "GET /api/v1/namespaces/default": {"metadata": {"name": "default"}},
+    }
+    done = dlr("job", "diagnose", "digits")
+    assert (done.exit_code, done.out) == (1, "")
+    assert done.err.startswith("dlr: There is no ElasticJob 'digits' in namespace 'default'")
+
+
+def test_sentence_without_lines_has_none_in_json() -> None:
+    told = Sentence("It is.", (Field("ElasticJob", "digits", "status.phase"),))
+    assert told.as_json() == {
+        "text": "It is.",
+        "fields": [{"object": "ElasticJob/digits", "path": "status.phase"}],
+    }
+    of = case()
+    found = findings(of)
+    assert as_json(of, found, sections(of, found), ["no"])["notRead"] == ["no"]

@@ -1,0 +1,223 @@
+"""What the dashboard's pages say, as data: bounded, whatever the cluster holds."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dlr.commands.job.diagnose_case import Case
+from dlr.dashboard import fleet, ranks
+from dlr.dashboard.fleet import fleet_page, strip_of
+from dlr.dashboard.job_page import MOST_FAILURES, job_page
+from dlr.dashboard.ranks import MOST_CELLS, cells_of, grid
+from dlr.dashboard.series import MOST_SAMPLES, StepTimes, rounds_of
+from tests.cli.scripted import job, worker
+from tests.cli.troubled import (
+    NOW,
+    RAISED,
+    at,
+    life,
+    troubled_events,
+    troubled_job,
+    troubled_workers,
+)
+
+JSON = dict[str, Any]
+
+
+def case(made: JSON | None = None, workers: list[JSON] | None = None) -> Case:
+    told = troubled_workers() if workers is None else workers
+    return Case(made or troubled_job(), told, troubled_events(), [], [], NOW)
+
+
+def lead(step: int = 400, speed: float | None = 0.5) -> JSON:
+    return worker(
+        0, agent={"incarnation": 1, "progress": {"step": step, "time": at(299), "secondsPerStep": speed}}
+    )
+
+
+def line(made: JSON, leads: list[JSON]) -> JSON:
+    (only,) = fleet_page([made], leads, NOW)["jobs"]
+    return dict(only)
+
+
+def test_fleet_tells_speed_and_time_left_by_one_worker_of_each_job() -> None:
+    told = line(troubled_job(), [lead()])
+    assert (told["step"], told["total"], told["secondsPerStep"], told["secondsLeft"]) == (
+        400,
+        1000,
+        0.5,
+        300.0,
+    )
+    assert (told["phase"], told["state"], told["workers"], told["goodput"]) == (
+        "Running",
+        "Training",
+        "3/3",
+        0.3,
+    )
+
+
+def test_fleet_takes_the_job_s_account_where_that_worker_is_silent() -> None:
+    told = line(troubled_job(), [worker(0)])
+    assert (told["step"], told["secondsPerStep"], told["secondsLeft"]) == (210, 0.5, 395.0)
+
+
+def test_fleet_says_nothing_of_the_speed_of_a_job_that_has_ended() -> None:
+    told = line(troubled_job(phase="Succeeded", completionTime=at(280)), [lead()])
+    assert (told["secondsPerStep"], told["secondsLeft"], told["step"], told["state"]) == (
+        None,
+        None,
+        210,
+        None,
+    )
+
+
+def test_namesake_of_another_namespace_is_another_job() -> None:
+    told = fleet_page([troubled_job(), job("digits", "other")], [lead()], NOW)["jobs"]
+    assert {each["namespace"]: each["step"] for each in told} == {"default": 400, "other": None}
+
+
+def test_jobs_that_run_come_first_and_the_oldest_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet, "MOST_JOBS", 2)
+    made = [job("old"), job("new"), job("done", phase="Failed")]
+    made[1]["metadata"]["creationTimestamp"] = made[2]["metadata"]["creationTimestamp"] = at(200)
+    page = fleet_page(made, [], NOW)
+    assert ([each["name"] for each in page["jobs"]], page["leftOut"]) == (["new", "old"], 1)
+
+
+def test_strip_has_the_states_of_the_last_day_up_to_now() -> None:
+    day = timedelta(hours=24).total_seconds()
+    young = strip_of(troubled_job(), NOW)
+    assert young[0] == ["Pending", day - 300, day - 290]
+    assert young[-1] == ["Training", day - 148, day]
+    later = strip_of(troubled_job(), NOW + timedelta(hours=30))
+    assert later == [["Training", 0.0, day]]
+    assert strip_of(troubled_job(phase="Failed", completionTime=at(300)), NOW + timedelta(hours=30)) == []
+    assert strip_of(job(), NOW) == []
+
+
+def test_job_page_is_json_with_the_verdict_of_diagnose() -> None:
+    page = json.loads(json.dumps(job_page(case(), [(290.0, 0.42)], ["Nodes could not be read: no"])))
+    assert page["cause"] == "UserError"
+    assert page["verdict"]["text"].startswith("Rank 1 (digits-worker-1) on node-1 failed")
+    assert page["share"] == 0.401
+    assert [lane["title"] for lane in page["life"]["lanes"]] == ["worker-0", "worker-1", "worker-2"]
+    assert page["steps"]["samples"] == [[290.0, 0.42]]
+    assert page["unread"] == ["Nodes could not be read: no"]
+    assert [(each["worker"], each["class"], each["seconds"]) for each in page["failures"]] == [
+        ("worker-2", "NodeLost", 32.0),
+        ("worker-1", "UserError", 12.0),
+    ]
+    assert page["lost"]["workerHours"] == pytest.approx(44 * 3 / 3600)
+    assert page["culprit"]["log"] == [
+        "loading",
+        "Traceback (most recent call last):",
+        "ValueError: a <bad> batch",
+    ]
+
+
+def test_job_that_nobody_has_looked_at_yet_has_a_page() -> None:
+    page = job_page(case(job(), []), [], [])
+    assert (page["cause"], page["life"], page["failures"], page["culprit"]) == ("Unobserved", None, [], None)
+    assert page["ranks"]["cells"] == []
+
+
+def in_trouble(index: int) -> JSON:
+    """One worker of thousands, with as much to say as its status may."""
+    history = [
+        life(
+            each,
+            f"node-{each}",
+            each * 10,
+            each * 10 + 5,
+            endedAt=at(each * 10 + 9),
+            exitClass="OOM",
+            reason="x" * 90,
+        )
+        for each in range(1, 6)
+    ]
+    progress = {"step": 400 - index % 7, "time": at(299), "secondsPerStep": 0.4 + index % 3}
+    report = {"incarnation": 1, "progress": progress, "failure": RAISED | {"message": "y" * 800}}
+    return worker(index, nodeName=f"node-{index // 8}", history=history, agent=report, message="z" * 500)
+
+
+def test_page_of_thousands_of_workers_in_trouble_is_bounded() -> None:
+    made = troubled_job()
+    made["status"]["rendezvous"]["members"] = "0-4999"
+    page = job_page(case(made, [in_trouble(index) for index in range(5_000)]), [], [])
+    text = json.dumps(page, separators=(",", ":"))
+    assert len(page["ranks"]["cells"]) <= MOST_CELLS
+    assert len(page["failures"]) <= MOST_FAILURES
+    assert page["nodes"]["leftOut"] == 625 - len(page["nodes"]["shown"])
+    assert len(text) < 1_500_000
+    quiet = job_page(case(made, [worker(index, nodeName=f"node-{index}") for index in range(1_000)]), [], [])
+    assert len(json.dumps(quiet, separators=(",", ":"))) < 150_000
+
+
+def test_cell_tells_how_far_behind_and_how_much_slower_a_rank_is() -> None:
+    workers = troubled_workers()
+    workers[0]["status"]["agent"]["progress"] = {"step": 391, "time": at(299), "secondsPerStep": 0.84}
+    first, second, _ = cells_of(troubled_job(), workers, NOW)
+    assert (first.rank, first.lag, first.slowness, first.failed) == (0, 10, 2.0, "")
+    assert (second.lag, second.slowness, second.failed, second.failed_seconds_ago) == (
+        0,
+        1.0,
+        "UserError",
+        240,
+    )
+
+
+def test_rank_that_died_of_a_peer_has_not_failed_by_itself() -> None:
+    text = "RuntimeError: [gloo/transport/tcp/pair.cc:537] Connection closed by peer [127.0.0.7]:51633."
+    workers = troubled_workers()
+    workers[0]["status"]["agent"]["failure"] = RAISED | {"rank": 0, "message": text}
+    assert cells_of(troubled_job(), workers, NOW)[0].failed == ""
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 60), st.integers(1, 20), st.sets(st.integers(0, 59)))
+def test_each_cell_is_the_worst_of_its_workers(count: int, most: int, bad: set[int]) -> None:
+    workers = [
+        worker(n, phase="Pending" if n in bad else "Running", agent={"incarnation": 1, "state": "Running"})
+        for n in range(count)
+    ]
+    made = job(workers=count, rendezvous={"round": 1, "members": f"0-{count - 1}" if count else ""})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ranks, "MOST_CELLS", most)
+        drawn = grid(made, workers, NOW)
+    assert len(drawn["cells"]) <= most
+    assert drawn["workers"] == count
+    if count:
+        size = drawn["perCell"]
+        shown = [drawn["states"][row[drawn["columns"].index("state")]] == "Pending" for row in drawn["cells"]]
+        expected = [
+            any(n in bad for n in range(first, min(first + size, count))) for first in range(0, count, size)
+        ]
+        assert shown == expected
+
+
+@settings(max_examples=30)
+@given(st.integers(1, 6_000), st.floats(0.2, 20))
+def test_samples_stay_bounded_and_reach_back_to_the_first(count: int, interval: float) -> None:
+    steps = StepTimes("a")
+    for number in range(count):
+        steps.add(number * interval, 0.5)
+    times = [time for time, _ in steps.samples]
+    assert len(times) <= MOST_SAMPLES
+    assert times == sorted(set(times))
+    assert times[0] == 0.0
+    assert times[-1] >= (count - 1) * interval - max(2 * steps.interval_seconds, interval)
+
+
+def test_older_step_times_are_one_mean_a_round() -> None:
+    shown = case()
+    assert shown.life is not None
+    workers = troubled_workers()
+    first = [{"round": 1, "firstStep": 1, "lastStep": 101, "steppingSeconds": 48.0}]
+    workers[0]["status"]["agent"]["rounds"] = first + workers[0]["status"]["agent"]["rounds"]
+    assert rounds_of(shown.life, workers) == [[10, 58, 0.48], [152, 257, 0.525]]

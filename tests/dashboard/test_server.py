@@ -1,0 +1,342 @@
+"""The dashboard's server, asked over HTTP, beside an API server that is scripted."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import yaml
+
+from dlr.commands.api import Api
+from dlr.commands.connection import connect
+from dlr.dashboard import feed as feeds
+from dlr.dashboard.feed import pause_seconds
+from dlr.dashboard.guard import why_refused
+from dlr.dashboard.reading import Cluster
+from dlr.dashboard.server import FILES, STATIC, CannotListen, Dashboard, serve
+from tests.cli.scripted import (
+    GROUP_PATH,
+    Answer,
+    ScriptedServer,
+    kubeconfig_for,
+    listing,
+    pod,
+    refusal,
+    worker,
+)
+from tests.cli.troubled import at, life, troubled_events, troubled_job, troubled_workers
+
+JSON = dict[str, Any]
+
+WITHIN = f"{GROUP_PATH}/default"
+JOB = f"GET {WITHIN}/elasticjobs/digits"
+JOB_QUERY = "view=job&namespace=default&name=digits"
+WAIT_SECONDS = 30.0
+
+
+@dataclass
+class Served:
+    url: str
+    api: ScriptedServer
+    session: aiohttp.ClientSession
+
+    async def get(self, path: str, **headers: str) -> tuple[int, str, Any]:
+        async with self.session.get(f"{self.url}{path}", headers=headers) as answer:
+            return answer.status, await answer.text(), answer.headers
+
+    @contextlib.asynccontextmanager
+    async def events(self, query: str) -> AsyncIterator[Callable[[Callable[[JSON], Any]], Any]]:
+        """What waits for an update that is as asked."""
+        async with self.session.get(f"{self.url}events?{query}") as answer:
+            assert answer.status == 200, await answer.text()
+
+            async def until(fits: Callable[[JSON], Any]) -> JSON:
+                async with asyncio.timeout(WAIT_SECONDS):
+                    while True:
+                        line = await answer.content.readuntil(b"\n\n")
+                        told: JSON = json.loads(line.removeprefix(b"data: "))
+                        if fits(told):
+                            return told
+
+            yield until
+
+
+@pytest.fixture
+async def served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[Served]:
+    server = ScriptedServer()
+    config = tmp_path / "kubeconfig"
+    config.write_text(yaml.safe_dump(kubeconfig_for(server.url)))
+    monkeypatch.setenv("KUBECONFIG", str(config))
+    monkeypatch.setattr(feeds, "INTERVAL_SECONDS", 0.02)
+    monkeypatch.setattr(feeds, "TROUBLE_WAIT_SECONDS", 0.02)
+    server.answers |= {
+        JOB: troubled_job(),
+        f"GET {WITHIN}/elasticjobs": listing(troubled_job()),
+        f"GET {WITHIN}/elasticworkers": listing(*troubled_workers()),
+        f"GET {WITHIN}/nodechecks": listing(),
+        "GET /api/v1/namespaces/default/events": listing(*troubled_events()),
+    }
+    for number in range(4):
+        server.answers[f"GET /api/v1/nodes/node-{number}"] = {
+            "metadata": {"name": f"node-{number}"},
+            "status": {},
+        }
+    cluster = Cluster(lambda: Api(connect(None, None, None)), all_namespaces=False)
+    session = aiohttp.ClientSession(read_bufsize=2**22)
+    async with serve(Dashboard(cluster), 0) as url, session:
+        yield Served(url, server, session)
+    server.close()
+
+
+@pytest.mark.parametrize(
+    "path", ["", "static/app.js", f"events?{JOB_QUERY}", "log?namespace=default&name=digits&rank=0"]
+)
+async def test_without_the_token_nothing_is_told(served: Served, path: str) -> None:
+    served.api.requests.clear()
+    port = served.url.split("/")[2]
+    for given in ("", "x", "x" * 32, "%C3%A4"):
+        async with served.session.get(
+            f"http://{port}/{given}/{path}" if given else f"http://{port}/{path}"
+        ) as answer:
+            assert answer.status == 403
+            assert "open the address that `dlr dashboard` printed" in await answer.text()
+    assert not served.api.requests
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "evil.example:80"}, 403),
+        ({"Host": "127.0.0.1.evil.example"}, 403),
+        ({"Host": "[::1"}, 403),
+        ({"Host": "localhost:9999"}, 200),
+        ({"Host": "localhost:9999", "Origin": "http://localhost:9999"}, 200),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": "https://127.0.0.1"}, 403),
+    ],
+)
+async def test_only_pages_of_its_own_under_a_loopback_name_are_answered(
+    served: Served, headers: dict[str, str], status: int
+) -> None:
+    assert (await served.get("static/app.js", **headers))[0] == status
+
+
+def test_request_without_a_host_is_refused() -> None:
+    assert why_refused(None, None, "t", "t") is not None
+    assert why_refused("localhost", None, "t", "t") is None
+
+
+async def test_nothing_can_be_changed(served: Served) -> None:
+    for method in ("POST", "PUT", "PATCH", "DELETE"):
+        async with served.session.request(method, f"{served.url}events?{JOB_QUERY}") as answer:
+            assert answer.status == 405
+    assert {request.method for request in served.api.requests} <= {"GET"}
+
+
+async def test_each_answer_has_the_headers_that_keep_others_out(served: Served) -> None:
+    for path in ("", "static/app.js", "static/none", "nothing", "log?namespace=default&name=digits&rank=x"):
+        _, _, headers = await served.get(path)
+        assert "default-src 'none'" in headers["Content-Security-Policy"]
+        assert (headers["Referrer-Policy"], headers["Cache-Control"]) == ("no-referrer", "no-store")
+
+
+async def test_page_and_its_files_come_from_here_alone_and_are_small(served: Served) -> None:
+    status, index, _ = await served.get("")
+    assert status == 200
+    size = len(index)
+    for name in FILES:
+        status, text, _ = await served.get(f"static/{name}")
+        assert status == 200
+        size += len(text)
+        if not name.startswith("uplot"):
+            outside = text.replace("http://www.w3.org/2000/svg", "")
+            assert "http://" not in outside and "https://" not in outside
+            assert "innerHTML" not in text
+    assert size < 150_000
+    assert (await served.get("static/..%2Fserver.py"))[0] == 404
+    assert {path.name for path in STATIC.iterdir()} == {*FILES, "index.html", "uplot.LICENSE.txt"}
+
+
+async def test_fleet_and_job_are_told_again_and_again(served: Served) -> None:
+    async with served.events("view=fleet") as until:
+        told = await until(lambda told: told["page"])
+        assert [job["name"] for job in told["page"]["jobs"]] == ["digits"]
+    async with served.events(JOB_QUERY) as until:
+        await until(lambda told: told["page"]["phase"] == "Running")
+        served.api.answers[JOB] = troubled_job(phase="Succeeded")
+        told = await until(lambda told: told["page"]["phase"] == "Succeeded")
+        assert told["trouble"] is None
+
+
+async def test_job_that_is_deleted_while_it_is_shown_says_so_and_stays(served: Served) -> None:
+    async with served.events(JOB_QUERY) as until:
+        await until(lambda told: told["page"])
+        served.api.answers[JOB] = refusal(404, "NotFound", "no", name="digits")
+        served.api.answers["GET /api/v1/namespaces/default"] = {"metadata": {"name": "default"}}
+        told = await until(lambda told: told["trouble"])
+        assert told["trouble"].startswith("There is no ElasticJob 'digits' in namespace 'default'")
+        assert told["page"]["name"] == "digits"
+        again = troubled_job()
+        again["metadata"]["uid"] = "another"
+        served.api.answers[JOB] = again
+        assert (await until(lambda told: not told["trouble"]))["page"]["uid"] == "another"
+
+
+async def test_api_server_that_goes_away_and_comes_back_is_sat_out(served: Served) -> None:
+    async with served.events(JOB_QUERY) as until:
+        await until(lambda told: told["page"])
+        served.api.answers[JOB] = Answer(503, "gone\n")
+        told = await until(lambda told: told["trouble"])
+        assert told["page"]["phase"] == "Running"
+        served.api.answers[JOB] = troubled_job(phase="Restarting")
+        assert (await until(lambda told: not told["trouble"]))["page"]["phase"] == "Restarting"
+
+
+async def test_no_api_server_at_all_is_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    config = tmp_path / "kubeconfig"
+    config.write_text(yaml.safe_dump(kubeconfig_for("http://127.0.0.1:9")))
+    monkeypatch.setenv("KUBECONFIG", str(config))
+    cluster = Cluster(lambda: Api(connect(None, None, None)), all_namespaces=True)
+    async with (
+        serve(Dashboard(cluster), 0) as url,
+        aiohttp.ClientSession() as session,
+        Served(url, None, session).events("view=fleet") as until,  # type: ignore[arg-type]
+    ):
+        told = await until(lambda told: told["trouble"])
+    assert told["page"] is None
+    assert told["trouble"].startswith("No API server answers at http://127.0.0.1:9")
+
+
+async def test_cluster_without_dlr_and_missing_rights_are_sentences(served: Served) -> None:
+    served.api.answers[f"GET {WITHIN}/elasticjobs"] = Answer(404, "404 page not found\n")
+    async with served.events("view=fleet") as until:
+        assert "Install dlr there" in (await until(lambda told: told["trouble"]))["trouble"]
+        served.api.answers[f"GET {WITHIN}/elasticjobs"] = refusal(
+            403, "Forbidden", "elasticjobs is forbidden: no"
+        )
+        await until(lambda told: told["trouble"] == "elasticjobs is forbidden: no")
+
+
+async def test_credentials_that_have_expired_are_got_anew(served: Served) -> None:
+    served.api.answers[JOB] = [Answer(401, "no\n"), troubled_job()]
+    async with served.events(JOB_QUERY) as until:
+        told = await until(lambda told: True)
+    assert (told["trouble"], told["page"]["name"]) == (None, "digits")
+
+
+async def test_defect_in_a_page_is_told_and_the_next_one_is_tried(served: Served) -> None:
+    broken = troubled_job()
+    del broken["metadata"]["creationTimestamp"]
+    served.api.answers[JOB] = broken
+    async with served.events(JOB_QUERY) as until:
+        told = await until(lambda told: told["trouble"])
+        assert "dlr cannot make this page (KeyError" in told["trouble"]
+        served.api.answers[JOB] = troubled_job()
+        await until(lambda told: told["page"] and not told["trouble"])
+
+
+async def test_log_of_a_rank_is_its_end(served: Served) -> None:
+    name = "digits-worker-2-2"
+    served.api.answers[f"GET /api/v1/namespaces/default/pods/{name}"] = pod(name)
+    served.api.answers[f"GET /api/v1/namespaces/default/pods/{name}/log"] = (
+        "2026-01-01T00:00:01Z [rank2]: [rank2]: <b>no</b>\n2026-01-01T00:00:02Z two\n"
+    )
+    status, text, _ = await served.get("log?namespace=default&name=digits&rank=2")
+    assert (status, json.loads(text)) == (
+        200,
+        {"pod": name, "lines": ["[rank2]: <b>no</b>", "two"], "note": ""},
+    )
+    query = served.api.requests[-1].query
+    assert (query["tailLines"], query["limitBytes"]) == ("300", "262144")
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "said"),
+    [
+        ("namespace=default&name=digits&rank=7", 200, "has no rank 7"),
+        ("namespace=default&name=digits&rank=-1", 400, "rank must be a number"),
+        ("namespace=default&name=digits&rank=\u0663", 400, "rank must be a number"),
+        ("namespace=default&name=../../x&rank=1", 400, "names in Kubernetes"),
+        ("namespace=&name=digits&rank=1", 400, "names in Kubernetes"),
+        ("namespace=default&name=digits&rank=1", 200, "is gone, and its log with it"),
+    ],
+)
+async def test_log_that_cannot_be_is_a_sentence(served: Served, query: str, status: int, said: str) -> None:
+    gone = refusal(404, "NotFound", "no", name="digits-worker-1-1")
+    served.api.answers["GET /api/v1/namespaces/default/pods/digits-worker-1-1"] = gone
+    found, text, _ = await served.get(f"log?{query}")
+    assert found == status
+    assert said in text
+
+
+async def test_many_jobs_that_nobody_looks_at_any_more_make_room(served: Served) -> None:
+    for number in range(40):
+        status, _, _ = await served.get(f"log?namespace=default&name=job-{number}&rank=0")
+        assert status == 200
+
+
+async def test_nobody_asks_the_api_server_while_nobody_looks(served: Served) -> None:
+    async with served.events(JOB_QUERY) as until:
+        await until(lambda told: told["page"])
+    async with asyncio.timeout(WAIT_SECONDS):
+        while True:
+            before = len(served.api.requests)
+            await asyncio.sleep(0.3)
+            if len(served.api.requests) == before:
+                return
+
+
+async def test_port_that_is_taken_is_a_sentence(served: Served) -> None:
+    port = int(served.url.split("/")[2].partition(":")[2])
+    with pytest.raises(CannotListen, match=f"127.0.0.1:{port} cannot be listened on"):
+        async with serve(
+            Dashboard(Cluster(lambda: Api(connect(None, None, None)), all_namespaces=False)), port
+        ):
+            pass
+
+
+async def test_event_loop_does_none_of_the_work_for_ten_thousand_workers(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the CPU time of each of its callbacks: how late it is depends on the machine."""
+    made = troubled_job()
+    made["status"]["rendezvous"]["members"] = "0-9999"
+    served.api.answers[JOB] = made
+    progress = {"step": 400, "time": at(299), "secondsPerStep": 0.4}
+    report = {"incarnation": 1, "state": "Running", "progress": progress}
+    workers = (
+        worker(index, agent=report, history=[life(1, f"node-{index}", 0, 5)]) for index in range(10_000)
+    )
+    body = json.dumps(listing(*workers))
+    served.api.answers[f"GET {WITHIN}/elasticworkers"] = Answer(200, body, {})
+    longest = 0.0
+    run = asyncio.Handle._run
+
+    def timed(handle: asyncio.Handle) -> None:
+        nonlocal longest
+        began = time.thread_time()
+        run(handle)
+        longest = max(longest, time.thread_time() - began)
+
+    async with served.events(JOB_QUERY) as until:
+        monkeypatch.setattr(asyncio.Handle, "_run", timed)
+        told = await until(lambda told: told["page"])
+        monkeypatch.setattr(asyncio.Handle, "_run", run)
+    assert told["page"]["ranks"]["workers"] == 10_000
+    assert longest < 0.05
+
+
+def test_large_page_is_made_less_often() -> None:
+    assert pause_seconds(0.01, in_trouble=False) == 1.0
+    assert pause_seconds(0.5, in_trouble=False) == 5.0
+    assert pause_seconds(60.0, in_trouble=False) == 30.0
+    assert pause_seconds(0.0, in_trouble=True) == 3.0
