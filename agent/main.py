@@ -77,6 +77,13 @@ def _dlrover_run(arguments: Sequence[str]) -> int:
     return dlrover_run(arguments)
 
 
+def _hosts(arguments: Sequence[str]) -> int:
+    """What Horovod's driver in this Pod may start processes on."""
+    from agent.hosts import main as print_hosts
+
+    return print_hosts(arguments)
+
+
 def _check_worker(arguments: Sequence[str]) -> int:
     """The main program of a Pod that tests a node for a NodeCheck."""
     from agent.node_check.__main__ import main as check_worker
@@ -89,4 +96,5 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "torchrun": _torchrun,
     "dlrover-run": _dlrover_run,
     "check-worker": _check_worker,
+    "hosts": _hosts,
 }
