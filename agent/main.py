@@ -84,6 +84,13 @@ def _hosts(arguments: Sequence[str]) -> int:
     return print_hosts(arguments)
 
 
+def _exec(arguments: Sequence[str]) -> int:
+    """A command that is nobody's rank, and needs no torch."""
+    from agent.exec import main as execute
+
+    return execute(arguments)
+
+
 def _check_worker(arguments: Sequence[str]) -> int:
     """The main program of a Pod that tests a node for a NodeCheck."""
     from agent.node_check.__main__ import main as check_worker
@@ -93,6 +100,7 @@ def _check_worker(arguments: Sequence[str]) -> int:
 
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "run": _run,
+    "exec": _exec,
     "torchrun": _torchrun,
     "dlrover-run": _dlrover_run,
     "check-worker": _check_worker,

@@ -10,19 +10,16 @@ import logging
 import select
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
-from typing import Any
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from agent.environment import Environment
 from agent.kube.api import ApiClient
 from agent.kube.watcher import Watcher
+from agent.link import Link
 from agent.monitor import accelerators
 from agent.monitor.hang import StepReporting, step_reporting_of_slot
-from agent.monitor.stepping import RoundProgress
-from agent.monitor.usage import meter_of_pod
 from agent.node_check.duties import ActiveCheck
-from agent.node_check.report import CheckReport
 from agent.rendezvous.world import (
     WAIT,
     Action,
@@ -35,22 +32,15 @@ from agent.rendezvous.world import (
     planned_tier,
     tier_of_a_stop,
 )
-from agent.report.failure import Failure
-from agent.report.heartbeat import Heartbeat
 from agent.report.reporter import (
     Departure,
     Facts,
-    Report,
     Reporter,
-    is_of_this_pod,
-    last_report,
     topology_of_pod,
 )
 from agent.shards.desk import Desk
 from crds.protocol import (
     AgentState,
-    CheckpointTrouble,
-    CheckpointTroubleStatus,
     KeptIn,
     RendezvousPhase,
 )
@@ -107,52 +97,21 @@ class Session:
         Raises:
             InvalidEnvironmentError: this is no worker's Pod.
         """
-        me = Environment.read(environ)
-        api = ApiClient.in_cluster(environ)
         with contextlib.ExitStack() as cleanup:
-            heartbeat = Heartbeat(api, me)
-            heartbeat.start()
-            cleanup.callback(heartbeat.stop)
-            desk = Desk(me.worker_index, me.incarnation)
-            cleanup.callback(desk.stop)
-
-            def view_of(job: Mapping[str, Any]) -> JobView:
-                desk.see(job)
-                return JobView.parse(job)
-
-            watcher = Watcher(
-                api, "elasticjobs", me.namespace, me.owner_name, parse=view_of, missing=JobView()
-            )
-            watcher.start()
-            cleanup.callback(watcher.stop)
-            meter = meter_of_pod(me.pod_uid)
-            meter.start()
-            cleanup.callback(meter.stop)
+            link = Link.start(environ, cleanup)
+            me = link.environment
             store = TCPStore(me.pod_ip, 0, is_master=True, wait_for_workers=False)
-            facts = Facts(store.port, local_world_size, accelerators.detect())
-            predecessor = last_report(api, me)
-            view = _first_view(watcher)
-            reporter = Reporter(
-                api,
-                me,
-                facts,
-                first_report(predecessor, me, view),
-                progress_seconds=me.heartbeat_seconds,
-                usage=meter.latest,
-                on_final_refusal=heartbeat.stop,
-            )
-            cleanup.callback(reporter.stop)
-            reporter.follow_shards(desk.to_status)
-            desk.serve(lambda at_once: reporter.progress(at_once=at_once))
+            reporter = link.reporter(Facts(store.port, local_world_size, accelerators.detect()), cleanup)
+            view, predecessor = link.first_view, link.predecessor
             members = view.world.members if view.world else ()
             return cls(
                 me,
-                api,
+                link.api,
                 store=store,
-                watcher=watcher,
+                watcher=link.watcher,
                 reporter=reporter,
                 step_reporting=step_reporting_of_slot(predecessor, me.worker_index, members),
-                desk=desk,
+                desk=link.desk,
                 tells_steps=any(not r.get("counted") for r in predecessor.get("rounds") or ()),
                 cleanup=cleanup.pop_all(),
             )
@@ -310,49 +269,3 @@ class Session:
         report = self.reporter.latest
         action = next_action(view.world, self.member, report.observed_round, report.state, view.phase)
         return action, view
-
-
-def _first_view(watcher: Watcher[JobView]) -> JobView:
-    poll = select.poll()
-    poll.register(watcher.fileno(), select.POLLIN)
-    while watcher.view() is None:
-        poll.poll()
-    return watcher.take() or JobView()
-
-
-def first_report(predecessor: Mapping[str, Any], me: Environment, view: JobView) -> Report:
-    """Ready, for a world newer than any this Pod may have been in.
-
-    A container that was restarted in its Pod finds itself in a world whose processes died with its
-    predecessor. It must not join that round again: the others are in the middle of it. Ready at that round
-    says that it was left.
-
-    What an earlier Pod of the slot has said counts for its checkpoints alone: what did not work there is not
-    known to work now.
-    """
-    trouble = trouble_from_status(predecessor.get("checkpointTrouble"))
-    if not is_of_this_pod(predecessor, me):
-        predecessor = {}
-    known_round = int(predecessor.get("observedRound") or 0)
-    if view.world is not None and Member(me.worker_index, me.incarnation) in view.world.members:
-        known_round = max(known_round, view.world.round)
-    failure = predecessor.get("failure")
-    return Report(
-        AgentState.READY,
-        since=datetime.now(timezone.utc),
-        observed_round=known_round,
-        failure=Failure.from_status(failure) if failure else None,
-        rounds=tuple(RoundProgress.from_status(round_) for round_ in predecessor.get("rounds") or ()),
-        check=CheckReport.from_status(predecessor.get("check")),
-        trouble=trouble,
-    )
-
-
-def trouble_from_status(status: Mapping[str, Any] | None) -> CheckpointTroubleStatus | None:
-    """Read `status.agent.checkpointTrouble`; None of a kind that this version does not know."""
-    if not status:
-        return None
-    try:
-        return {"reason": CheckpointTrouble(status["reason"]), "message": str(status["message"])}
-    except (ValueError, KeyError):
-        return None

@@ -176,6 +176,16 @@ ReplicaSpecs = Annotated[
 """By type; in the CRD it is an object with a property for each type that there is."""
 
 
+class ShardScaling(Model):
+    """Keeps as many workers as the job's shard sets have work for, from minReplicas (1 without it) to
+    maxReplicas (docs/tasks.md). It asks by automatic ScalePlans, and takes no worker that holds a lease."""
+
+    slots_per_worker: Annotated[int, Field(ge=1, le=1_024)] = 1
+    """So many elements at a time keep a worker busy."""
+    idle_seconds: Annotated[int, Field(ge=0, le=86_400)] = 60
+    """A worker that is not needed goes when it has held no lease for this long."""
+
+
 class ElasticPolicy(Model):
     """How the world of workers forms, shrinks and grows, and when a worker counts as lost."""
 
@@ -191,6 +201,8 @@ class ElasticPolicy(Model):
     """A world that is to grow waits for the next checkpoint (`dlr.checkpoint_saved`), at most this long."""
     hang_timeout_seconds: Annotated[int, Field(ge=10, le=86_400)] = HANG_TIMEOUT_SECONDS
     """Without step progress for this long, living processes count as hung."""
+    shard_scaling: ShardScaling | None = None
+    """Of a job whose workers pull shards: their number follows the work."""
 
 
 TopologyKeys = Annotated[

@@ -324,8 +324,8 @@ class AgentReport(Model):
     incarnation: Annotated[int, Field(ge=1)]
     pod_uid: Annotated[str, Field(max_length=64)]
     address: Annotated[str, Field(max_length=253)]
-    store_port: Annotated[int, Field(ge=1, le=65_535)]
-    """The agent's TCPStore, which the world uses when this agent is rank 0."""
+    store_port: Annotated[int, Field(ge=0, le=65_535)]
+    """The agent's TCPStore, which the world uses when this agent is rank 0; 0 where `dlr exec` needs none."""
     local_world_size: Annotated[int, Field(ge=1)]
     observed_round: Annotated[int, Field(ge=0)] = 0
     """The highest round acted upon."""

@@ -79,5 +79,5 @@ ENV_COUNT_STEPS = "DLR_COUNT_STEPS"
 
 AGENT_ZIP = "dlr.pyz"
 """The file of the injected agent, beside the launchers in `bin/`."""
-POD_COMMANDS = ("run", "check-worker")
+POD_COMMANDS = ("run", "exec", "check-worker")
 """The commands of `dlr` that run in a Pod; its others need what an image of ours has."""

@@ -13,14 +13,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
-
-from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+from typing import TYPE_CHECKING, Any
 
 from agent.monitor.dump import LAUNCHER
 from agent.report.timestamps import rfc3339
 from agent.supervision.consequences import follows_from_a_peer
 from crds.protocol import EXITED_WITH, KILLED_BY, FailureCause, FailureStatus, RankStackStatus
+
+if TYPE_CHECKING:  # `dlr exec` reports too, where there is no torch
+    from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 TEXT_BYTES = 4096
 """The longest that each text may be, so that a worker's status stays small."""

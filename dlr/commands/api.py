@@ -41,6 +41,7 @@ class Kind:
 
 ELASTICJOBS = Kind(names.API_VERSION, "elasticjobs", "ElasticJob")
 ELASTICWORKERS = Kind(names.API_VERSION, "elasticworkers", "ElasticWorker")
+CONFIGMAPS = Kind("v1", "configmaps", "ConfigMap")
 NODECHECKS = Kind(names.API_VERSION, "nodechecks", "NodeCheck")
 PODS = Kind("v1", "pods", "Pod")
 EVENTS = Kind("v1", "events", "Event")

@@ -33,6 +33,11 @@ class Commands(LazyGroup):
             "hosts",
             "Print a job's workers as `address:slots`, those that can be used now: Horovod's host discovery.",
         ),
+        "map": Lazy(
+            "dlr.commands.map.command",
+            "command",
+            "Run a command for each line of standard input, in Pods that come and go with the work.",
+        ),
         "node-check": Lazy(
             "dlr.commands.node_check.command",
             "command",

@@ -41,7 +41,7 @@ from reconcilers.job.waiting import why_not_training
 from reconcilers.job.workers import Workers, plan_workers, slot_of
 from reconcilers.nodecheck.job_checks import CheckState, Standing, finding_of, standing_of
 from reconcilers.nodecheck.job_world import Course, plan_world, waiting_since_the_check
-from reconcilers.scale import rolling
+from reconcilers.scale import by_shards, rolling
 from reconcilers.scale.rolling import Freshness, Roll, freshness, plan_roll
 from reconcilers.scale.uptake import take_up, with_moves_done, with_sources
 from reconcilers.shards import job_shards
@@ -231,6 +231,7 @@ def _train(look: _Look) -> Plan:
     elif course.check:
         check = create(NODECHECKS, look.seen.checks.next_for(look.job, course.check))
     relaunches, retry_seconds = _relaunches(look, course.decision.rendezvous, roll, failures.renewals)
+    sized = by_shards.decide(look.job, workers.training, look.seen.ages.idle)
     waits = (
         course.decision.look_again_seconds,
         retry_seconds,
@@ -238,11 +239,13 @@ def _train(look: _Look) -> Plan:
         failures.seconds_to_judgement(now),
         seconds_to_notice(look.job, workers.telling_steps, now),
         seconds_to_refresh(look.job, now, look.seen.account_age_seconds),
+        sized.look_again_seconds,
     )
     plan = _go_on(look, course, failures, broken_at, waits)
     if look.leaving:
         return replace(plan, check=check, first=tuple(relaunches))
-    return replace(plan, check=check, acts=(*relaunches, *plan.acts))
+    asked = by_shards.acts(look.job, sized.scale, look.seen.plans.spent) if sized.scale else ()
+    return replace(plan, check=check, acts=(*relaunches, *asked, *plan.acts))
 
 
 def _world(look: _Look) -> tuple[Course, Roll]:

@@ -25,6 +25,7 @@ from reconcilers.pod.options import PodOptions
 from reconcilers.pod.resources import template_digest
 from reconcilers.pod.trial import PodTrial, Trial
 from reconcilers.pod.worker_status import current_report
+from reconcilers.scale.by_shards import holders_of, scaling_of
 from reconcilers.scale.job_plans import JobPlans
 from reconcilers.scale.uptake import Plans, Vacant
 from reconcilers.worker import BY_JOB, owner_uids
@@ -94,6 +95,7 @@ class JobView:
         self._saved = Observations(self._workers, clock.monotonic)
         self._accounted = Observations(self._jobs, clock.monotonic)
         self._leased = Observations(self._jobs, clock.monotonic)
+        self._idle = Observations(self._workers, clock.monotonic)
 
     async def of(self, request: Request) -> Seen | None:
         """None if the job is gone, or going: garbage collection takes everything that it made."""
@@ -119,7 +121,7 @@ class JobView:
             pods=pods,
             outdated_pods=outdated,
             nodes=self._nodes.list(),
-            ages=await self._ages(workers, checks),
+            ages=await self._ages(job, workers, checks),
             account_age_seconds=self._account_age_seconds(job),
             shards_age_seconds=self._shards_age_seconds(job),
             trial=await self._try_pods(job, raw, workers),
@@ -161,7 +163,7 @@ class JobView:
             await slices.pause()
         return digests, outdated
 
-    async def _ages(self, workers: Workers, checks: JobChecks) -> Ages:
+    async def _ages(self, job: ElasticJob, workers: Workers, checks: JobChecks) -> Ages:
         checking, now = checks.active.metadata.name if checks.active else None, self._clock.monotonic()
         joined, checkpoint, slices = {}, {}, Slices()
         for worker in workers:
@@ -171,7 +173,18 @@ class JobView:
             if step is not None:
                 checkpoint[uid] = self._saved.age_seconds(uid, step, now)
             await slices.pause()
-        return Ages(joined, checkpoint)
+        return Ages(joined, checkpoint, self._idle_seconds(job, workers, now))
+
+    def _idle_seconds(self, job: ElasticJob, workers: Workers, now: float) -> dict[str, float]:
+        if scaling_of(job) is None:
+            return {}
+        holders, idle = holders_of(job), {}
+        for worker in workers.training:
+            uid, holds = worker.metadata.uid, (worker.spec.index, worker.spec.incarnation) in holders
+            seconds = self._idle.age_seconds(uid, holds, now)
+            if not holds:
+                idle[uid] = seconds
+        return idle
 
     def _shards_age_seconds(self, job: ElasticJob) -> float:
         leases = tuple((each.name, each.epoch, each.last_lease) for each in job.status.shards)

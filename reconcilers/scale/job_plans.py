@@ -13,6 +13,7 @@ from controller.slices import Slices, computed
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.scaleplan import ScalePlan, ScalePlanPhase
+from reconcilers.scale.by_shards import is_ours
 from reconcilers.scale.uptake import Plans, Vacant, counts_moved, newest
 from reconcilers.worker import BY_JOB
 from reconcilers.world.slots import Slot, vacant_slots
@@ -41,7 +42,8 @@ class JobPlans:
             fresh = await self._from_server(named)
             plans |= {named.metadata.name: fresh}
             named = fresh
-        return Plans(newest(plans.values()), named)
+        spent = (plan for plan in plans.values() if is_ours(plan) and plan.status.finish_time is not None)
+        return Plans(newest(plans.values()), named, tuple(plan for plan in spent if plan is not named))
 
     async def _from_server(self, plan: ScalePlan) -> ScalePlan:
         try:

@@ -49,6 +49,8 @@ class Plans:
     """The one to carry out."""
     named: ScalePlan | None = None
     """The one in the job's status, whatever became of it."""
+    spent: tuple[ScalePlan, ...] = ()
+    """Those that the controller made, which have ended, but for that one."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ def crew_of(workers: Iterable[ElasticWorker], going: Collection[str], members: i
     for worker in workers:
         if not _has_ended(worker) and worker.metadata.uid not in going:
             alive[worker.spec.index] = worker.spec.incarnation
-        voices += _voices_of(worker)
+        voices += voices_of(worker)
     return Crew(alive, voices, members)
 
 
@@ -49,7 +49,7 @@ def voice_of(index: int, incarnation: int, said: ShardsReport) -> Voice:
     )
 
 
-def _voices_of(worker: ElasticWorker) -> Iterator[Voice]:
+def voices_of(worker: ElasticWorker) -> Iterator[Voice]:
     """Of an incarnation that has ended, its last words count too."""
     report = worker.status.agent
     if report is None:

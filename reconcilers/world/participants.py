@@ -38,6 +38,8 @@ class Ages:
     """When it began to wait for a world."""
     checkpoint: Mapping[str, float] = field(default_factory=dict)
     """When it saved a checkpoint."""
+    idle: Mapping[str, float] = field(default_factory=dict)
+    """Of a job whose workers follow its shards: since when those without a lease hold none."""
 
 
 def participants_of(job: ElasticJob, workers: Sequence[ElasticWorker], ages: Ages) -> list[Participant]:

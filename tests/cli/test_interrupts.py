@@ -164,5 +164,5 @@ def test_the_installed_commands_handle_the_signal_before_they_import_anything() 
         first, *_, last = ast.parse((folder / script).read_text()).body
         assert ast.unparse(first) == "import _signal"
         assert ast.unparse(last) == "main()"
-    assert {Path(script).name for script in scripts} == {"dlr", "kubectl-dlr"}
+    assert {Path(script).name for script in scripts} == {"dlr", "kubectl-dlr", "dlr-queue.pl"}
     assert "scripts" not in tomllib.loads((folder / "pyproject.toml").read_text())["project"]

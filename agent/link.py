@@ -1,0 +1,136 @@
+"""What an agent does beside the cluster, with or without torch: Lease, watch of the job, usage, shards.
+
+`Session` puts to it what a world of training processes needs, `dlr exec` nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from agent.environment import Environment
+from agent.kube.api import ApiClient
+from agent.kube.watcher import Watcher
+from agent.monitor.stepping import RoundProgress
+from agent.monitor.usage import UsageMeter, meter_of_pod
+from agent.node_check.report import CheckReport
+from agent.rendezvous.world import JobView, Member
+from agent.report.failure import Failure
+from agent.report.heartbeat import Heartbeat
+from agent.report.reporter import Facts, Report, Reporter, is_of_this_pod, last_report
+from agent.shards.desk import Desk
+from crds.protocol import AgentState, CheckpointTrouble, CheckpointTroubleStatus
+
+
+@dataclass(frozen=True)
+class Link:
+    """What runs, from `start` on until the `cleanup` that it was given ends it."""
+
+    environment: Environment
+    api: ApiClient
+    watcher: Watcher[JobView]
+    desk: Desk
+    first_view: JobView
+    predecessor: Mapping[str, Any]
+    """What an earlier agent of this slot reported last."""
+    _heartbeat: Heartbeat
+    _meter: UsageMeter
+
+    @classmethod
+    def start(cls, environ: Mapping[str, str], cleanup: contextlib.ExitStack) -> Link:
+        """Connect to the cluster, and wait for the first view of the job.
+
+        Args:
+            environ: of a worker's Pod.
+            cleanup: ends what was started.
+
+        Raises:
+            InvalidEnvironmentError: this is no worker's Pod.
+        """
+        me = Environment.read(environ)
+        api = ApiClient.in_cluster(environ)
+        heartbeat = Heartbeat(api, me)
+        heartbeat.start()
+        cleanup.callback(heartbeat.stop)
+        desk = Desk(me.worker_index, me.incarnation)
+        cleanup.callback(desk.stop)
+
+        def view_of(job: Mapping[str, Any]) -> JobView:
+            desk.see(job)
+            return JobView.parse(job)
+
+        watcher = Watcher(api, "elasticjobs", me.namespace, me.owner_name, parse=view_of, missing=JobView())
+        watcher.start()
+        cleanup.callback(watcher.stop)
+        meter = meter_of_pod(me.pod_uid)
+        meter.start()
+        cleanup.callback(meter.stop)
+        predecessor = last_report(api, me)
+        return cls(me, api, watcher, desk, _first_view(watcher), predecessor, heartbeat, meter)
+
+    def reporter(self, facts: Facts, cleanup: contextlib.ExitStack) -> Reporter:
+        """What reports this agent, once it is started; from now on processes may pull shards."""
+        me = self.environment
+        reporter = Reporter(
+            self.api,
+            me,
+            facts,
+            first_report(self.predecessor, me, self.first_view),
+            progress_seconds=me.heartbeat_seconds,
+            usage=self._meter.latest,
+            on_final_refusal=self._heartbeat.stop,
+        )
+        cleanup.callback(reporter.stop)
+        reporter.follow_shards(self.desk.to_status)
+        self.desk.serve(lambda at_once: reporter.progress(at_once=at_once))
+        return reporter
+
+
+def _first_view(watcher: Watcher[JobView]) -> JobView:
+    poll = select.poll()
+    poll.register(watcher.fileno(), select.POLLIN)
+    while watcher.view() is None:
+        poll.poll()
+    return watcher.take() or JobView()
+
+
+def first_report(predecessor: Mapping[str, Any], me: Environment, view: JobView) -> Report:
+    """Ready, for a world newer than any this Pod may have been in.
+
+    A container that was restarted in its Pod finds itself in a world whose processes died with its
+    predecessor. It must not join that round again: the others are in the middle of it. Ready at that round
+    says that it was left.
+
+    What an earlier Pod of the slot has said counts for its checkpoints alone: what did not work there is not
+    known to work now.
+    """
+    trouble = trouble_from_status(predecessor.get("checkpointTrouble"))
+    if not is_of_this_pod(predecessor, me):
+        predecessor = {}
+    known_round = int(predecessor.get("observedRound") or 0)
+    if view.world is not None and Member(me.worker_index, me.incarnation) in view.world.members:
+        known_round = max(known_round, view.world.round)
+    failure = predecessor.get("failure")
+    return Report(
+        AgentState.READY,
+        since=datetime.now(timezone.utc),
+        observed_round=known_round,
+        failure=Failure.from_status(failure) if failure else None,
+        rounds=tuple(RoundProgress.from_status(round_) for round_ in predecessor.get("rounds") or ()),
+        check=CheckReport.from_status(predecessor.get("check")),
+        trouble=trouble,
+    )
+
+
+def trouble_from_status(status: Mapping[str, Any] | None) -> CheckpointTroubleStatus | None:
+    """Read `status.agent.checkpointTrouble`; None of a kind that this version does not know."""
+    if not status:
+        return None
+    try:
+        return {"reason": CheckpointTrouble(status["reason"]), "message": str(status["message"])}
+    except (ValueError, KeyError):
+        return None

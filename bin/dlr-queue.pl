@@ -1,0 +1,8 @@
+#!python
+# Not an entry point: the script that pip makes for one imports `re` first, and Ctrl-C meanwhile is a traceback.
+import _signal
+
+_signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+from dlr.commands.queue.command import main
+
+main()

@@ -1,0 +1,203 @@
+"""`dlr map`: its options, and what they come to."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+
+from crds.intervals import LIMIT
+from crds.protocol import MAX_SHARD_RETRIES
+from dlr.commands.api import Api
+from dlr.commands.connection import connect
+from dlr.commands.errors import CommandError, UsageError
+from dlr.commands.map.follow import choose_after_interrupt, conclude, follow
+from dlr.commands.map.manifest import Workers
+from dlr.commands.map.submission import Submitted, attach, new_name, submit
+from dlr.commands.options import Context, Kubeconfig, Namespace, not_empty, object_name
+from dlr.tasks.lines import Lines, LinesError, check
+from dlr.tasks.task import Task
+
+JSON = dict[str, Any]
+
+WHERE = "What it runs in"
+_RANGE = re.compile(r"(\d+)(?::(\d+))?")
+MOST_WORKERS = 10_000
+
+
+def command(
+    command_line: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="COMMAND",
+            help="For /bin/sh, with {} for the line, quoted, and {#} for its number; without either, the "
+            "line comes last.",
+            show_default=False,
+        ),
+    ] = None,
+    workers: Annotated[
+        str, typer.Option(metavar="MIN:MAX", help="How many Pods; as many as there is work for.")
+    ] = "1",
+    slots: Annotated[int, typer.Option(min=1, max=1_024, help="Commands at a time in each Pod.")] = 1,
+    retries: Annotated[
+        int, typer.Option(min=0, max=MAX_SHARD_RETRIES, help="How often a line that failed is tried again.")
+    ] = 2,
+    max_failed: Annotated[
+        int | None,
+        typer.Option(min=0, help="With more lines that failed for good, all ends. Default: no limit."),
+    ] = None,
+    lines_path: Annotated[
+        str | None,
+        typer.Option(
+            callback=not_empty, help="The lines, as a file that all Pods see, instead of standard input."
+        ),
+    ] = None,
+    log_dir: Annotated[
+        str | None,
+        typer.Option(
+            callback=not_empty,
+            help="A folder that all Pods see, for a file with each line's output, instead of the Pods' logs.",
+        ),
+    ] = None,
+    idle_seconds: Annotated[
+        int, typer.Option(min=0, help="A worker without work for so long goes, down to MIN.")
+    ] = 60,
+    name: Annotated[
+        str | None, typer.Option(callback=object_name, help="The job's name; default: a new one.")
+    ] = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Submit, print the name, and exit.")] = False,
+    attached: Annotated[
+        str | None,
+        typer.Option("--attach", callback=object_name, help="Follow the `dlr map` of this name again."),
+    ] = None,
+    image: Annotated[
+        str, typer.Option(help="With the command, and Python 3.10 or newer.", rich_help_panel=WHERE)
+    ] = "",
+    pod: Annotated[
+        str | None,
+        typer.Option(
+            callback=not_empty,
+            help="A YAML file with a Pod template (`spec: …`): volumes, nodes, environment; its first "
+            "container runs the command.",
+            rich_help_panel=WHERE,
+        ),
+    ] = None,
+    cpu: Annotated[str, typer.Option(help="Of a slot, such as 500m.", rich_help_panel=WHERE)] = "",
+    memory: Annotated[str, typer.Option(help="Of a slot, such as 2Gi.", rich_help_panel=WHERE)] = "",
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Run a command for each line of standard input, in Pods that come and go with the work.
+
+    Exit code: 0 all lines are done; 1 some are not, and are in a file; 2 an option cannot be meant.
+    """
+    if attached is not None:
+        if command_line is not None:
+            raise UsageError("--attach follows what is there: drop the command, or the option.")
+        api = Api(connect(kubeconfig, context, namespace))
+        _follow(api, attach(api, attached))
+        return
+    if command_line is None or not command_line.strip():
+        raise UsageError("There is no command to run for the lines; see `dlr map --help`.")
+    least, most = worker_range(workers)
+    template = read_template(pod)
+    if not image and not _has_image(template):
+        raise UsageError("Name the image that has the command: --image, or in the file of --pod.")
+    lines = _read_lines() if lines_path is None else None
+    if lines is not None and not lines:
+        print("dlr: there are no lines, so nothing is run.", file=sys.stderr)
+        return
+    task = Task(
+        command_line,
+        len(lines) if lines is not None else 0,
+        lines.digest if lines is not None else "",
+        slots,
+        retries,
+        LIMIT - 1 if max_failed is None else max_failed,
+        lines_path or "",
+        log_dir or "",
+    )
+    requests = {key: times(text, slots) for key, text in (("cpu", cpu), ("memory", memory)) if text}
+    run_in = Workers(least, most, slots, idle_seconds, image, requests, {}, template)
+    api = Api(connect(kubeconfig, context, namespace))
+    made = submit(api, name or new_name(), task, lines, run_in)
+    if detach:
+        print(made.name)
+        return
+    print(f"dlr: {made.name} in namespace {api.namespace}", file=sys.stderr)
+    _follow(api, made)
+
+
+def _follow(api: Api, made: Submitted) -> None:
+    try:
+        job = follow(api, made, Path())
+    except KeyboardInterrupt:
+        raise choose_after_interrupt(api, made) from None
+    conclude(made, job, Path())
+
+
+def worker_range(text: str) -> tuple[int, int]:
+    """
+    Raises:
+        UsageError: that is none.
+    """
+    found = _RANGE.fullmatch(text)
+    least, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+    if not 1 <= least <= most <= MOST_WORKERS:
+        raise UsageError(
+            f"--workers {text!r} must be a number or MIN:MAX, from 1 to {MOST_WORKERS}, such as 2:50."
+        )
+    return least, most
+
+
+_QUANTITY = re.compile(r"(\d+)(?:\.(\d+))?(m|[kMGTPE]i?|Ki)?")
+
+
+def times(quantity: str, slots: int) -> str:
+    """So many times an amount.
+
+    Raises:
+        UsageError: that is none.
+    """
+    found = _QUANTITY.fullmatch(quantity)
+    if found is None:
+        raise UsageError(f"{quantity!r} is no amount; it is written such as 500m, 2, 1.5 or 2Gi.")
+    decimals = found[2] or ""
+    number = str(int(found[1] + decimals) * slots).rjust(len(decimals) + 1, "0")
+    whole, rest = number[: len(number) - len(decimals)], number[len(number) - len(decimals) :].rstrip("0")
+    return whole + (f".{rest}" if rest else "") + (found[3] or "")
+
+
+def _read_lines() -> Lines:
+    if sys.stdin.isatty():
+        print("dlr: the lines are read from this terminal; Ctrl-D ends them", file=sys.stderr)
+    lines = Lines(sys.stdin.buffer.read())
+    try:
+        check(lines)
+    except LinesError as error:
+        raise CommandError(f"Standard input: {error}.") from error
+    return lines
+
+
+def read_template(path: str | None) -> JSON:
+    if path is None:
+        return {}
+    try:
+        found = yaml.safe_load(Path(path).read_text())
+    except OSError as error:
+        raise UsageError(f"--pod {path} cannot be read: {error.strerror}.") from error
+    except yaml.YAMLError as error:
+        raise UsageError(f"--pod {path} is no YAML: {' '.join(str(error).split())}.") from error
+    if not isinstance(found, dict) or not isinstance(found.get("spec"), dict):
+        raise UsageError(f"--pod {path} is no Pod template: it needs a `spec` with the Pod's containers.")
+    return {key: found[key] for key in ("metadata", "spec") if key in found}
+
+
+def _has_image(template: JSON) -> bool:
+    containers = template.get("spec", {}).get("containers") or [{}]
+    return bool(containers[0].get("image"))

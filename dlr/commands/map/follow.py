@@ -1,0 +1,215 @@
+"""Shows how far a `dlr map` is until it is over, and what became of its lines."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from crds.elasticjob import ShardSetStatus
+from crds.intervals import NONE, Intervals, count, first, to_text, union, whole
+from dlr.commands.api import ELASTICJOBS, Api
+from dlr.commands.errors import CommandError, Interrupted
+from dlr.commands.following import until_finished
+from dlr.commands.job import report
+from dlr.commands.job.lookup import NoSuchJob, get_job, list_workers
+from dlr.commands.job.shards import SetProgress, sets_of
+from dlr.commands.map.submission import Submitted
+from dlr.commands.output import duration, plain, significant, utc_now
+from dlr.tasks.task import SET_NAME
+from reconcilers.shards.sets import of_status
+
+JSON = dict[str, Any]
+
+QUIET_SECONDS = 10.0
+"""Where there is no terminal, a line as often as that."""
+MOST_NAMED = 10
+CLEAR_LINE = "\r\033[K"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of a list: the places of the lines."""
+
+    size: int
+    failed: Intervals
+    """For good."""
+    left: Intervals
+    """Those, and what is not known to be done: it was not begun, or its job ended first."""
+    reason: str
+    """Why the first one failed."""
+
+
+def follow(api: Api, made: Submitted, folder: Path) -> JSON:
+    """Show how far it is until the job is over, and return it as it is then.
+
+    Raises:
+        CommandError: somebody has deleted it.
+    """
+    job = made.job
+    display = _Display(made.name)
+    uid = made.job["metadata"]["uid"]
+
+    def fetch() -> tuple[JSON, list[JSON]]:
+        job = get_job(api, made.name)
+        if job["metadata"]["uid"] != uid:
+            raise NoSuchJob(f"The job {made.name!r} was deleted, and another has its name now.")
+        return job, list_workers(api, made.name)
+
+    try:
+        with display.shown():
+            for job, workers in until_finished(fetch, lambda seen: report.is_finished(seen[0])):
+                display.show(progress_line(job, workers, made.task.size))
+    except NoSuchJob:
+        raise _left_behind(made, job, folder) from None
+    return job
+
+
+def progress_line(job: JSON, workers: list[JSON], size: int) -> str:
+    progress = next((each for each in sets_of(job, workers, utc_now()) if each.name == SET_NAME), None)
+    parts = _of_lines(progress) if progress is not None else [f"0 of {size} lines" if size else "waiting"]
+    if not report.is_finished(job):
+        parts.append(f"{report.workers_line(job)} workers")
+        if progress is None and (why := report.why_line(job)):
+            parts.append(why)
+    return ", ".join(parts)
+
+
+def _of_lines(progress: SetProgress) -> list[str]:
+    parts = [f"{progress.done / progress.size:.0%}", f"{progress.done} of {progress.size} lines"]
+    if progress.failed:
+        parts.append(f"{progress.failed} failed")
+    if progress.per_second:
+        parts.append(f"{significant(progress.per_second)} a second")
+    if progress.seconds_left and not (progress.is_over or progress.job_has_ended):
+        parts.append(f"about {duration(progress.seconds_left)} left")
+    return parts
+
+
+def outcome_of(job: JSON, size: int) -> Outcome:
+    """What became of the lines, as the job says it."""
+    for said in (job.get("status") or {}).get("shards") or ():
+        if said["name"] == SET_NAME:
+            known = of_status(ShardSetStatus.model_validate(said))
+            held = [each.elements for each in known.leases] + [each.elements for each in known.tried]
+            left = union(known.failed, known.waiting, *held)
+            return Outcome(known.size, known.failed, left, known.reason)
+    return Outcome(size, NONE, whole(size) if size else NONE, "")
+
+
+def conclude(made: Submitted, job: JSON, folder: Path) -> None:
+    """Say what became of the lines, and write those that are not done into a file.
+
+    Raises:
+        CommandError: some are not.
+    """
+    found = outcome_of(job, made.task.size)
+    ended_well = report.phase(job) == "Succeeded"
+    if ended_well and not found.left:
+        print(f"dlr: all {found.size} lines are done.", file=sys.stderr)
+        return
+    parts = []
+    if found.failed:
+        parts.append(f"{count(found.failed)} of {found.size} lines failed ({_numbers(found.failed)})")
+        if found.reason:
+            parts.append(f"the first: {plain(found.reason)}")
+    if not ended_well:
+        many = f"{count(found.left)} of {found.size or 'its'} lines are not done"
+        parts.append(f"the job {made.name!r} failed: {why_failed(job)}; {many}")
+    raise CommandError("; ".join([*parts, _saved(made, found, folder)]) + ".")
+
+
+def _left_behind(made: Submitted, job: JSON, folder: Path) -> CommandError:
+    """Of a job that somebody has deleted."""
+    found = outcome_of(job, made.task.size)
+    many = f"{count(found.left)} of {found.size or 'its'} lines are not known to be done"
+    return CommandError(f"The job {made.name!r} was deleted; {many}; {_saved(made, found, folder)}.")
+
+
+def _saved(made: Submitted, found: Outcome, folder: Path) -> str:
+    """Write what is left, and say where."""
+    if made.lines is None:
+        return f"they are in {made.task.lines_path}, which cannot be read here"
+    path = folder / f"{made.name}.left"
+    with path.open("wb") as file:
+        for start, end in found.left:
+            file.writelines(made.lines[place] + b"\n" for place in range(start, min(end, len(made.lines))))
+    return f"they are in {path}, which `dlr map` takes"
+
+
+def _numbers(places: Intervals) -> str:
+    """Of lines, from 1 on."""
+    shown = first(places, count(places), MOST_NAMED)
+    numbers = to_text(tuple((start + 1, end + 1) for start, end in shown))
+    more = count(places) - count(shown)
+    return f"numbers {numbers}" + (f" and {more} more" if more else "")
+
+
+def why_failed(job: JSON) -> str:
+    for condition in job.get("status", {}).get("conditions") or ():
+        if condition["type"] == "Failed" and condition["status"] == "True":
+            return plain(condition.get("message") or condition.get("reason") or "")
+    return "see its conditions"
+
+
+def choose_after_interrupt(api: Api, made: Submitted) -> Interrupted:
+    """Ctrl-C: on a terminal, ask whether the job is to go on; else it is deleted."""
+    again = f"`dlr map --attach {made.name} -n {api.namespace}` shows it again"
+    try:
+        if sys.stderr.isatty() and _terminal_is_there():
+            print(
+                f"\ndlr: delete the job {made.name!r}, or leave it running? [d/l] ", end="", file=sys.stderr
+            )
+            sys.stderr.flush()
+            if _answer().strip().lower().startswith("l"):
+                return Interrupted(f"The job {made.name!r} goes on; {again}.")
+    except KeyboardInterrupt:
+        return Interrupted(f"The job {made.name!r} goes on; {again}.")
+    api.delete(ELASTICJOBS, made.name)
+    return Interrupted(f"The job {made.name!r} is deleted, and what it was running is ended.")
+
+
+def _terminal_is_there() -> bool:
+    try:
+        with Path("/dev/tty").open():
+            return True
+    except OSError:
+        return False
+
+
+def _answer() -> str:
+    """What the person types, though the lines may have come from standard input."""
+    with Path("/dev/tty").open() as terminal:
+        return terminal.readline()
+
+
+class _Display:
+    """On a terminal one line that changes, elsewhere a line now and then."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._live = sys.stderr.isatty()
+        self._last = ""
+        self._printed_at = float("-inf")
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            if self._live and self._last:
+                print(file=sys.stderr)
+
+    def show(self, line: str) -> None:
+        now = time.monotonic()
+        if line == self._last or (not self._live and now - self._printed_at < QUIET_SECONDS):
+            return
+        self._last, self._printed_at = line, now
+        if self._live:
+            print(f"{CLEAR_LINE}{self._name}: {line}", end="", file=sys.stderr, flush=True)
+        else:
+            print(f"dlr: {self._name}: {line}", file=sys.stderr, flush=True)

@@ -1,0 +1,164 @@
+"""The objects of a `dlr map`: an ElasticJob, and ConfigMaps with its lines. Pure."""
+
+from __future__ import annotations
+
+import base64
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from crds import names
+from crds.names import API_VERSION
+from dlr.tasks.lines import CHUNK_NAME, Lines, chunk_names, packed, unpacked
+from dlr.tasks.task import FOLDER, TASK_FILE, Task
+from dlr.tasks.worker import EXIT_NO_LINES, EXIT_NOT_FOUND
+
+JSON = dict[str, Any]
+
+VOLUME = "dlr-map"
+COMMAND = ("dlr", "exec", "-m", "dlr.tasks.worker")
+GRACE_SECONDS = 10
+RESTARTS = 1_000
+"""Of workers: that a Pod is lost says nothing of the lines, which have retries of their own."""
+KEPT_SECONDS = 86_400
+"""A job that is over is there for a day, with the logs of its Pods."""
+HEARTBEAT_TIMEOUT_SECONDS = 15
+"""Agents report in a third of it what is done: so much is done again when a worker is lost."""
+LAST_CALL_SECONDS = 5
+"""Workers do not wait for a world; so that many who come make one of it."""
+
+
+@dataclass(frozen=True)
+class Workers:
+    """What the command runs in."""
+
+    least: int
+    most: int
+    slots: int
+    idle_seconds: int
+    image: str = ""
+    requests: Mapping[str, str] = field(default_factory=dict)
+    """Of one worker, that is, of all its slots."""
+    limits: Mapping[str, str] = field(default_factory=dict)
+    template: JSON = field(default_factory=dict)
+    """A Pod template of the user's, whose first container runs the command."""
+
+    def at_first(self, lines: int) -> int:
+        """How many there are to be when the job begins: as many as lines fill, where that is known."""
+        wanted = -(-lines // self.slots) if lines else self.least
+        return max(self.least, min(wanted, self.most))
+
+
+def job_of(name: str, task: Task, workers: Workers, chunks: int) -> JSON:
+    """Suspended, so that no Pod waits for ConfigMaps that are not there yet."""
+    worker = {
+        "replicas": workers.at_first(task.size),
+        "minReplicas": workers.least,
+        "maxReplicas": workers.most,
+        "restartCount": RESTARTS,
+        "template": _template(workers, [config_map_name(name, place) for place in range(chunks)]),
+    }
+    policy: JSON = {
+        "lastCallSeconds": LAST_CALL_SECONDS,
+        "shrinkAfterSeconds": 0,
+        "heartbeatTimeoutSeconds": HEARTBEAT_TIMEOUT_SECONDS,
+    }
+    if workers.least < workers.most:
+        policy["shardScaling"] = {"slotsPerWorker": workers.slots, "idleSeconds": workers.idle_seconds}
+    exit_codes = {"operator": "In", "values": [2, EXIT_NO_LINES, EXIT_NOT_FOUND]}
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "ElasticJob",
+        "metadata": {"name": name, "labels": {names.LABEL_APP: names.APP}},
+        "spec": {
+            "distributionStrategy": "CustomStrategy",
+            "suspend": True,
+            "replicaSpecs": {"worker": worker},
+            "elasticPolicy": policy,
+            "failurePolicy": {"rules": [{"action": "FailJob", "onExitCodes": exit_codes}]},
+            "runPolicy": {"ttlSecondsAfterFinished": KEPT_SECONDS},
+        },
+    }
+
+
+def chunks_of(task: Task, lines: Lines | None) -> list[JSON]:
+    """The data of the ConfigMaps; the first has the task too.
+
+    Raises:
+        LinesError: there are too many lines.
+    """
+    data: list[JSON] = [{}]
+    if lines is not None:
+        parts = packed(lines)
+        encoded = (base64.b64encode(part).decode() for part in parts)
+        data = [
+            {"binaryData": {key: text}} for key, text in zip(chunk_names(len(parts)), encoded, strict=True)
+        ]
+    return [{**data[0], "data": {TASK_FILE: task.to_json()}}, *data[1:]]
+
+
+def config_maps(name: str, uid: str, chunks: Sequence[JSON]) -> Iterator[JSON]:
+    """They go with the job."""
+    owner = {"apiVersion": API_VERSION, "kind": "ElasticJob", "name": name, "uid": uid}
+    for place, data in enumerate(chunks):
+        yield {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {
+                "name": config_map_name(name, place),
+                "labels": {names.LABEL_APP: names.APP, names.LABEL_JOB: name},
+                "ownerReferences": [owner],
+            },
+            "immutable": True,
+            **data,
+        }
+
+
+def config_map_name(job: str, place: int) -> str:
+    return f"{job}-map-{place:04}"
+
+
+def config_map_names(job: JSON) -> list[str]:
+    """Of a job that `dlr map` made; none if it did not."""
+    volumes = job["spec"]["replicaSpecs"].get("worker", {}).get("template", {}).get("spec", {}).get("volumes")
+    for volume in volumes or ():
+        if volume["name"] == VOLUME:
+            return [source["configMap"]["name"] for source in volume["projected"]["sources"]]
+    return []
+
+
+def task_and_lines(found: Sequence[JSON]) -> tuple[Task, Lines | None]:
+    """What the ConfigMaps say, in their order; the lines only if they are in them.
+
+    Raises:
+        KeyError, TypeError, ValueError: they make no sense.
+    """
+    task = Task.from_json(found[0]["data"][TASK_FILE])
+    if task.lines_path:
+        return task, None
+    chunks = {key: text for each in found for key, text in (each.get("binaryData") or {}).items()}
+    ordered = sorted(key for key in chunks if key.startswith(CHUNK_NAME))
+    return task, unpacked(base64.b64decode(chunks[key]) for key in ordered)
+
+
+def _template(workers: Workers, sources: Sequence[str]) -> JSON:
+    template = copy.deepcopy(workers.template)
+    spec = template.setdefault("spec", {})
+    spec.setdefault("restartPolicy", "Never")
+    spec.setdefault("terminationGracePeriodSeconds", GRACE_SECONDS)
+    container = spec.setdefault("containers", [{}])[0]
+    container.setdefault("name", "main")
+    if workers.image:
+        container["image"] = workers.image
+    container["command"] = [*COMMAND]
+    container.pop("args", None)
+    resources = container.setdefault("resources", {})
+    for kind, amounts in (("requests", workers.requests), ("limits", workers.limits)):
+        if amounts:
+            resources[kind] = {**(resources.get(kind) or {}), **amounts}
+    mount = {"name": VOLUME, "mountPath": FOLDER, "readOnly": True}
+    container["volumeMounts"] = [*(container.get("volumeMounts") or ()), mount]
+    volume = {"name": VOLUME, "projected": {"sources": [{"configMap": {"name": name}} for name in sources]}}
+    spec["volumes"] = [*(spec.get("volumes") or ()), volume]
+    return template

@@ -1,0 +1,96 @@
+"""Makes a `dlr map` in a cluster, whole or not at all, and finds one that is there."""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dlr.commands.api import CONFIGMAPS, ELASTICJOBS, Api, ApiFailure
+from dlr.commands.errors import CommandError
+from dlr.commands.job.lookup import get_job, require_namespace
+from dlr.commands.map.manifest import (
+    Workers,
+    chunks_of,
+    config_map_names,
+    config_maps,
+    job_of,
+    task_and_lines,
+)
+from dlr.tasks.lines import Lines, LinesError, read
+from dlr.tasks.task import Task
+
+JSON = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A `dlr map` in the cluster."""
+
+    job: JSON
+    task: Task
+    lines: Lines | None
+    """None where only its workers can see them."""
+
+    @property
+    def name(self) -> str:
+        return str(self.job["metadata"]["name"])
+
+
+def new_name() -> str:
+    return f"map-{secrets.token_hex(3)}"
+
+
+def submit(api: Api, name: str, task: Task, lines: Lines | None, workers: Workers) -> Submitted:
+    """Make the job and its ConfigMaps, and let it begin.
+
+    Args:
+        lines: to be sent along; None where workers read them from `task.lines_path`.
+    """
+    try:
+        chunks = chunks_of(task, lines)
+    except LinesError as error:
+        raise CommandError(f"{error}.") from error
+    try:
+        job, _ = api.create(ELASTICJOBS, job_of(name, task, workers, len(chunks)))
+    except ApiFailure as failure:
+        if failure.reason == "NotFound" and failure.names_object:
+            require_namespace(api)
+        if failure.reason == "AlreadyExists":
+            raise CommandError(
+                f"There is an ElasticJob {name!r} in namespace {api.namespace!r} already; attach to it with "
+                f"`dlr map --attach {name}`, or choose another --name."
+            ) from failure
+        raise
+    try:
+        for config_map in config_maps(name, job["metadata"]["uid"], chunks):
+            api.create(CONFIGMAPS, config_map)
+        job = api.patch(ELASTICJOBS, name, patch={"spec": {"suspend": False}})
+    except BaseException:
+        with suppress(CommandError):
+            api.delete(ELASTICJOBS, name)
+        raise
+    return Submitted(job, task, lines if lines is not None else _lines_here(task))
+
+
+def attach(api: Api, name: str) -> Submitted:
+    """The `dlr map` of that name."""
+    job = get_job(api, name)
+    made = config_map_names(job)
+    if not made:
+        raise CommandError(
+            f"The job {name!r} was not made by `dlr map`; `dlr job status {name}` shows how it is."
+        )
+    try:
+        task, lines = task_and_lines([api.get(CONFIGMAPS, each) for each in made])
+    except (KeyError, TypeError, ValueError) as error:
+        raise CommandError(f"The ConfigMaps of the job {name!r} cannot be read: {error}.") from error
+    return Submitted(job, task, lines if lines is not None else _lines_here(task))
+
+
+def _lines_here(task: Task) -> Lines | None:
+    with suppress(LinesError):
+        return read(Path(task.lines_path))
+    return None

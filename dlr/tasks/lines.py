@@ -1,0 +1,131 @@
+"""The lines that a command is run for, as bytes: cut from a file, packed for ConfigMaps, and read again."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import overload
+
+MAX_LINE_BYTES = 65_536
+"""A line is an argument of a shell, and Linux takes 128 KiB for one text (MAX_ARG_STRLEN)."""
+CHUNK_BYTES = 900_000
+"""Of a ConfigMap; Kubernetes takes 1 MiB of data."""
+MAX_CHUNKS = 16
+"""ConfigMaps for one list: 14.4 MB packed, which every node that runs a worker holds."""
+CHUNK_NAME = "lines-"
+
+
+class LinesError(ValueError):
+    """Lines that cannot be run, or do not fit; the message is one sentence."""
+
+
+class Lines(Sequence[bytes]):
+    """The lines of a text, without their ends, which takes eight bytes a line beside the text.
+
+    The last line may have a newline or not; a text of no bytes has no lines.
+    """
+
+    def __init__(self, text: bytes) -> None:
+        self._text = text if not text or text.endswith(b"\n") else text + b"\n"
+        self._starts = array("Q", [0])
+        at = self._text.find(b"\n")
+        while at >= 0:
+            self._starts.append(at + 1)
+            at = self._text.find(b"\n", at + 1)
+
+    @property
+    def digest(self) -> str:
+        """Of all lines, in their order."""
+        return hashlib.blake2b(self._text, digest_size=8).hexdigest()
+
+    @property
+    def text(self) -> bytes:
+        """All of them, each with its newline."""
+        return self._text
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    @overload
+    def __getitem__(self, place: int) -> bytes: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[bytes]: ...
+    def __getitem__(self, place: int | slice) -> bytes | list[bytes]:
+        if isinstance(place, slice):
+            return [self[each] for each in range(len(self))[place]]
+        place = range(len(self))[place]
+        return self._text[self._starts[place] : self._starts[place + 1] - 1]
+
+
+def check(lines: Lines) -> None:
+    """
+    Raises:
+        LinesError: a line cannot be an argument of a command.
+    """
+    if b"\0" in lines.text:
+        number = lines.text.count(b"\n", 0, lines.text.index(b"\0")) + 1
+        raise LinesError(f"line {number} has a NUL byte, which no command can take as an argument")
+    for number, line in enumerate(lines, start=1):
+        if len(line) > MAX_LINE_BYTES:
+            raise LinesError(
+                f"line {number} has {len(line)} bytes, and a command takes {MAX_LINE_BYTES} at most: put the "
+                "content into a file, and its path into the line"
+            )
+
+
+def packed(lines: Lines) -> list[bytes]:
+    """For ConfigMaps, one each.
+
+    Raises:
+        LinesError: there are too many.
+    """
+    whole = gzip.compress(lines.text, mtime=0)
+    if len(whole) > MAX_CHUNKS * CHUNK_BYTES:
+        raise LinesError(
+            f"{len(lines)} lines have {len(whole) / 1e6:.1f} MB when they are packed, and ConfigMaps take "
+            f"{MAX_CHUNKS * CHUNK_BYTES / 1e6:.1f} MB of one job: put the file where all Pods see it, and "
+            "name it with --lines-path"
+        )
+    return [whole[start : start + CHUNK_BYTES] for start in range(0, len(whole), CHUNK_BYTES)]
+
+
+def unpacked(chunks: Iterable[bytes]) -> Lines:
+    """
+    Raises:
+        LinesError: these are not all of them.
+    """
+    try:
+        return Lines(gzip.decompress(b"".join(chunks)))
+    except (OSError, EOFError) as error:
+        raise LinesError(f"the lines cannot be unpacked: {error}") from error
+
+
+def chunk_names(number: int) -> Iterator[str]:
+    return (f"{CHUNK_NAME}{place:04}" for place in range(number))
+
+
+def read(path: Path) -> Lines:
+    """Of a plain file.
+
+    Raises:
+        LinesError: it cannot be read.
+    """
+    try:
+        return Lines(path.read_bytes())
+    except OSError as error:
+        raise LinesError(f"the lines cannot be read from {path}: {error.strerror}") from error
+
+
+def read_packed(folder: Path) -> Lines:
+    """As ConfigMaps bring them to a Pod.
+
+    Raises:
+        LinesError: they cannot be read.
+    """
+    try:
+        return unpacked(path.read_bytes() for path in sorted(folder.glob(f"{CHUNK_NAME}*")))
+    except OSError as error:
+        raise LinesError(f"the lines cannot be read from {folder}: {error.strerror}") from error

@@ -1,0 +1,79 @@
+"""What a `dlr map` is to do, as its submitter says it and its workers read it; and a line's command."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+FOLDER = "/tmp/dlr-map"
+"""Where the ConfigMaps are in a Pod."""
+TASK_FILE = "task.json"
+SET_NAME = "lines"
+"""The shard set."""
+
+ENV_LINE = "DLR_LINE"
+ENV_NUMBER = "DLR_LINE_NUMBER"
+
+_PLACE = re.compile(r"\{(#?)\}")
+_PLAIN_START = re.compile(r"\s*([A-Za-z0-9_./+:@%,-]+)(?=\s|$)")
+
+
+@dataclass(frozen=True)
+class Task:
+    command: str
+    """For `sh -c`, with `{}` for the line."""
+    size: int
+    """How many lines there are; 0 if only the workers can see."""
+    digest: str
+    """Of the lines; empty if only the workers can see them."""
+    slots: int
+    """Commands that a worker runs at a time."""
+    retries: int
+    max_failed: int
+    lines_path: str = ""
+    """Where workers find the lines, if not beside this."""
+    log_folder: str = ""
+    """Where each line's output goes, if not to the Pod's log."""
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Task:
+        """
+        Raises:
+            TypeError, ValueError: that is none.
+        """
+        said: Mapping[str, Any] = json.loads(text)
+        return cls(**said)
+
+
+def command_for(template: str, line: bytes, number: int) -> str:
+    """The shell's text for a line.
+
+    `{}` becomes the line, quoted for the shell, so that whatever it says it is one argument, and `{#}` its
+    number. Where neither is in the template, the line is its last argument.
+
+    Args:
+        number: the line's, from 1 on.
+    """
+    quoted = shlex.quote(os.fsdecode(line))
+    if _PLACE.search(template) is None:
+        return f"{template} {quoted}"
+    return _PLACE.sub(lambda place: str(number) if place[1] else quoted, template)
+
+
+def program_of(template: str) -> str | None:
+    """The program that a template starts, if that can be told; None if a shell has to say."""
+    found = _PLAIN_START.match(template)
+    return found[1] if found else None
+
+
+def log_path(folder: str, number: int) -> str:
+    """Where a line's output goes: a thousand files a folder."""
+    return f"{folder}/{number // 1000:04}/{number:07}.log"

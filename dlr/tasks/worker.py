@@ -1,0 +1,195 @@
+"""Runs a command for each line that this worker is leased, in its slots: what `dlr exec` starts in a Pod.
+
+Each slot is a thread with a connection of its own to the agent of this Pod, which has the lease. A slot takes
+a line, runs its command as a child process, and says what became of it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import IO
+
+from crds.shard_set import Definition
+from dlr.shards import Pull, ShardsError
+from dlr.tasks.lines import Lines, LinesError, read, read_packed
+from dlr.tasks.task import (
+    ENV_LINE,
+    ENV_NUMBER,
+    FOLDER,
+    SET_NAME,
+    TASK_FILE,
+    Task,
+    command_for,
+    log_path,
+    program_of,
+)
+
+EXIT_NOT_FOUND = 127
+EXIT_NO_LINES = 66
+"""EX_NOINPUT."""
+TAIL_BYTES = 512
+
+
+class Stopped(Exception):
+    """This Pod is to go: what becomes of its commands now says nothing of their lines."""
+
+
+class Slots:
+    """The commands that run here."""
+
+    def __init__(self, task: Task, lines: Lines, out: IO[bytes]) -> None:
+        self._task, self._lines, self._out = task, lines, out
+        self._print_lock, self._lock = threading.Lock(), threading.Lock()
+        self._children: set[subprocess.Popen[bytes]] = set()
+        self._stopped = False
+        self._errors: list[ShardsError] = []
+
+    def run(self) -> int:
+        """Work until the set is over, in all workers; the exit code."""
+        threads = [threading.Thread(target=self._pull, daemon=True) for _ in range(self._task.slots)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for error in self._errors[:1]:
+            print(f"dlr map: {error}", file=sys.stderr)
+        return 1 if self._errors else 0
+
+    def stop(self) -> None:
+        """End all commands, and wait for that."""
+        self._stopped = True
+        with self._lock:
+            children = [*self._children]
+        for child in children:
+            child.terminate()
+        for child in children:
+            child.wait()
+
+    def _pull(self) -> None:
+        task = self._task
+        lines = Definition(SET_NAME, 0, len(self._lines), self._lines.digest, task.retries, task.max_failed)
+        try:
+            for part in Pull(lines, range(len(self._lines)), 1):
+                for place in part:
+                    if reason := self._do(place):
+                        part.fail(reason)
+        except ShardsError as error:
+            self._errors.append(error)
+        except Stopped:
+            pass
+
+    def _do(self, place: int) -> str:
+        """Run the command for one line; why it failed, or an empty text."""
+        number, line = place + 1, self._lines[place]
+        words = ["/bin/sh", "-c", command_for(self._task.command, line, number)]
+        env = {**os.environ, ENV_LINE: os.fsdecode(line), ENV_NUMBER: str(number)}
+        try:
+            with self._log_of(number) as log:
+                code, tail = self._execute(words, env, number, log)
+        except OSError as error:
+            code, tail = 126, error.strerror or str(error)
+        if self._stopped:
+            raise Stopped
+        if code == 0:
+            return ""
+        how = f"killed by {_signal_name(-code)}" if code < 0 else f"exit code {code}"
+        reason = f"line {number}, {how}" + (f": {tail}" if tail else "")
+        print(f"dlr map: {reason}", file=sys.stderr, flush=True)
+        return reason
+
+    def _log_of(self, number: int) -> IO[bytes]:
+        """A file of the line's own, or what stands for the Pod's log."""
+        folder = self._task.log_folder
+        if not folder:
+            return open(os.devnull, "wb")  # noqa: PTH123
+        path = Path(log_path(folder, number))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("w+b")
+
+    def _execute(self, words: list[str], env: dict[str, str], number: int, log: IO[bytes]) -> tuple[int, str]:
+        """The exit code, and the last line that was written."""
+        to_file = bool(self._task.log_folder)
+        child = self._start(words, env, log if to_file else None)
+        last = b""
+        try:
+            if child.stdout is not None:
+                with child.stdout as output:
+                    for written in output:
+                        last = written if written.strip() else last
+                        self._print(b"%d: %s\n" % (number, written.rstrip(b"\n")))
+            code = child.wait()
+        finally:
+            with self._lock:
+                self._children.discard(child)
+        if to_file and code:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - TAIL_BYTES))
+            last = log.read().strip().rpartition(b"\n")[2]
+        return code, last.strip()[-TAIL_BYTES:].decode(errors="replace")
+
+    def _start(self, words: list[str], env: dict[str, str], log: IO[bytes] | None) -> subprocess.Popen[bytes]:
+        with self._lock:
+            if self._stopped:
+                raise Stopped
+            child = subprocess.Popen(
+                words,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE if log is None else log,
+                stderr=subprocess.STDOUT,
+            )
+            self._children.add(child)
+        return child
+
+    def _print(self, line: bytes) -> None:
+        with self._print_lock:
+            self._out.write(line)
+            self._out.flush()
+
+
+def main(folder: Path = Path(FOLDER), find: Callable[[str], bool] | None = None) -> int:
+    """Run a worker of `dlr map`, and return its exit code."""
+    try:
+        task = Task.from_json((folder / TASK_FILE).read_text())
+        lines = read(Path(task.lines_path)) if task.lines_path else read_packed(folder)
+        if not task.lines_path and (len(lines), lines.digest) != (task.size, task.digest):
+            raise LinesError(f"{folder} has {len(lines)} lines, and not the {task.size} that were submitted")
+    except (OSError, TypeError, ValueError) as error:
+        print(f"dlr map: {error}", file=sys.stderr)
+        return EXIT_NO_LINES
+    program = program_of(task.command)
+    if program is not None and not (find or _is_there)(program):
+        print(f"dlr map: this image has no command {program!r}", file=sys.stderr)
+        return EXIT_NOT_FOUND
+    slots = Slots(task, lines, sys.stdout.buffer)
+
+    def stop(_signum: int, _frame: FrameType | None) -> None:
+        slots.stop()
+        os._exit(128 + signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, stop)
+    return slots.run()
+
+
+def _is_there(program: str) -> bool:
+    found = subprocess.run(
+        ["/bin/sh", "-c", 'command -v "$1"', "sh", program], capture_output=True, check=False
+    )
+    return found.returncode == 0
+
+
+def _signal_name(number: int) -> str:
+    with suppress(ValueError):
+        return signal.Signals(number).name
+    return f"signal {number}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,116 @@
+"""`dlr-queue.pl`: the command line and the logs of Kaldi's queue.pl."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlr.commands.queue.request import Request, RequestError, parse, script, script_path, within
+
+
+def run(request: Request, number: int, folder: Path, **environ: str) -> int:
+    path = folder / "job.sh"
+    path.write_text(script(request, str(folder), environ))
+    return subprocess.run(["/bin/bash", str(path), str(number)], check=False, timeout=30).returncode
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("JOB=1:4 log/x.JOB.log echo JOB", Request("log/x.JOB.log", ("echo", "JOB"), "JOB", 1, 4)),
+        ("foo.log echo baz", Request("foo.log", ("echo", "baz"))),
+        ("SDG=3 x.SDG.log a", Request("x.SDG.log", ("a",), "SDG", 3, 3)),
+        (
+            "--mem 2G JOB=1:2 --num-threads 4 --max-jobs-run 8 --gpu 1 x.JOB.log a -b",
+            Request("x.JOB.log", ("a", "-b"), "JOB", 1, 2, "2Gi", 4, 8, 1),
+        ),
+        ("-q all.q@@xyz -l ram_free=1200M,mem_free=1200M -V -pe smp 5 -sync y x.log a",
+         Request("x.log", ("a",), threads=5, with_environment=True)),
+        ("-tc 5 --max-jobs-run 3 --mem 0 --config conf/no.conf x.log a", Request("x.log", ("a",), max_jobs=3)),
+        ("--mem 500M x.log a", Request("x.log", ("a",), memory="500Mi")),
+    ],
+)  # fmt: skip
+def test_the_command_line_is_read_as_queue_pl_reads_it(words: str, found: Request) -> None:
+    assert parse(words.split()) == found
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("x.log", "Usage"),
+        ("JOB=1:4 x.JOB.log", "Usage"),
+        ("JOB=1:4 x.log echo", "just one log file"),
+        ("JOB=4:1 x.JOB.log echo", "invalid job range JOB=4:1"),
+        ("JOB=0:4 x.JOB.log echo", "invalid job range JOB=0:4"),
+        ("--num-threads many x.log echo", "--num-threads takes a number"),
+        ("--mem lots x.log echo", "--mem lots"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(words: str, said: str) -> None:
+    with pytest.raises(RequestError, match=said):
+        parse(words.split())
+
+
+def test_the_log_has_the_lines_that_recipes_read(tmp_path: Path) -> None:
+    request = parse(
+        ["--num-threads", "2", "JOB=1:9", "exp/log/x.JOB.log", "echo", "a  b", "part-JOB", ";", "exit", "3"]
+    )
+    assert run(request, 7, tmp_path) == 1
+    first, *lines = (tmp_path / "exp/log/x.7.log").read_text().splitlines()
+    assert first.startswith("# Running on ")
+    assert lines[0].startswith("# Started at ")
+    assert lines[1] == '# echo "a  b" part-7 ; exit 3 '
+    assert lines[2] == "a  b part-7"
+    assert lines[3].startswith("# Accounting: time=") and lines[3].endswith(" threads=2")
+    assert lines[4].startswith("# Ended (code 3) at ") and ", elapsed time " in lines[4]
+    assert lines[5].startswith("# Finished at ") and lines[5].endswith(" with status 3")
+    assert len(lines) == 6
+
+
+def test_pipes_are_the_shells_and_words_with_spaces_are_the_programs(tmp_path: Path) -> None:
+    words = ["JOB=2", "x.JOB.log", "echo", "ark:gunzip -c a.JOB.gz |", "|", "cat", ">", "out.JOB"]
+    assert run(parse(words), 2, tmp_path) == 0
+    assert (tmp_path / "out.2").read_text() == "ark:gunzip -c a.2.gz |\n"
+    assert (
+        run(parse(["JOB=2", "x.JOB.log", "awk", 'BEGIN { print "JOB" }', ">", "out.JOB"]), 2, tmp_path) == 0
+    )
+    assert (tmp_path / "out.2").read_text() == "2\n", "in single quotes, too"
+
+
+def test_path_sh_and_the_callers_path_count(tmp_path: Path) -> None:
+    (tmp_path / "path.sh").write_text("export KALDI_ROOT=/opt/kaldi\n")
+    request = parse(["-V", "x.log", "echo", "$KALDI_ROOT", "$LC_ALL", "$DLR_HOME", "&&", "mine"])
+    tools = tmp_path / "my tools"
+    tools.mkdir()
+    (tools / "mine").write_text("#!/bin/sh\necho from the path\n")
+    (tools / "mine").chmod(0o755)
+    assert run(request, 1, tmp_path, PATH=str(tools), LC_ALL="C", DLR_HOME="/secret") == 0
+    log = (tmp_path / "x.log").read_text().splitlines()
+    assert log[3:5] == ["/opt/kaldi C", "from the path"]
+
+
+@pytest.mark.parametrize(
+    ("log", "path"),
+    [
+        ("exp/log/x.JOB.log", "exp/q/x.sh"),
+        ("exp/x.JOB.log", "exp/q/x.sh"),
+        ("x.JOB", "q/x.sh"),
+        ("/data/log/a.JOB.b.log", "/data/q/a.b.sh"),
+    ],
+)
+def test_its_script_is_where_queue_pl_has_it(log: str, path: str) -> None:
+    assert str(script_path(parse(["JOB=1:2", log, "echo"]))) == path
+
+
+@given(st.integers(1, 200), st.integers(0, 40), st.integers(1, 30), st.integers(1, 30), st.integers(0, 2))
+def test_no_more_run_at_a_time_than_may(jobs: int, most: int, workers: int, slots: int, gpus: int) -> None:
+    request = Request("x.JOB.log", ("a",), "JOB", 1, jobs, max_jobs=most, gpus=gpus)
+    pods = within(request, 1, workers, slots)
+    assert 1 <= pods.least <= pods.most <= workers and 1 <= pods.slots <= slots
+    assert not most or pods.most * pods.slots <= most
+    assert (pods.most - 1) * pods.slots < jobs, "no Pod is without a job"
+    assert pods.slots == 1 or not gpus
