@@ -77,6 +77,13 @@ def _dlrover_run(arguments: Sequence[str]) -> int:
     return dlrover_run(arguments)
 
 
+def _hosts(arguments: Sequence[str]) -> int:
+    """What Horovod's driver in this Pod may start processes on."""
+    from agent.hosts import main as print_hosts
+
+    return print_hosts(arguments)
+
+
 def _exec(arguments: Sequence[str]) -> int:
     """A command that is nobody's rank, and needs no torch."""
     from agent.exec import main as execute
@@ -97,4 +104,5 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "torchrun": _torchrun,
     "dlrover-run": _dlrover_run,
     "check-worker": _check_worker,
+    "hosts": _hosts,
 }

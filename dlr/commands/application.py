@@ -28,6 +28,11 @@ class Commands(LazyGroup):
             "Print where the embedded cluster's kubeconfig is: export KUBECONFIG=$(dlr kubeconfig)",
         ),
         "job": Lazy("dlr.commands.job.commands", "jobs", "Submit, look at, change and delete training jobs."),
+        "hosts": Lazy(
+            "dlr.commands.hosts",
+            "hosts",
+            "Print a job's workers as `address:slots`, those that can be used now: Horovod's host discovery.",
+        ),
         "map": Lazy(
             "dlr.commands.map.command",
             "command",

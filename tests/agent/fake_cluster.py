@@ -339,8 +339,11 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer(
                     200, {"metadata": {"resourceVersion": version}, "items": [thing] if thing else []}
                 )
+        elif resource == "elasticworkers":
+            assert query["labelSelector"] == f"{names.LABEL_JOB}={JOB}"
+            self._answer(200, {"items": list(cluster.workers.values())})
         else:
-            self._answer(200, cluster.workers[url.path.rpartition("/")[2]])
+            self._answer(200, cluster.workers[resource])
 
     def do_PATCH(self) -> None:
         patch = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

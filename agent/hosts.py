@@ -1,0 +1,85 @@
+"""`dlr hosts`: the job's workers as Horovod's host discovery wants them, a line `address:slots` each.
+
+Horovod runs such a script every second, takes hosts that it no longer names for lost, and keeps the order of
+those that it knew, lowest ranks first
+(https://horovod.readthedocs.io/en/stable/elastic_include.html#running-with-horovodrun).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from agent.environment import Environment, InvalidEnvironmentError
+from agent.kube.api import GROUP_PATH, ApiClient, ApiError
+from crds import names
+from crds.protocol import AgentState
+
+USABLE = (AgentState.READY, AgentState.RUNNING)
+
+
+def hosts_of(workers: Iterable[Mapping[str, Any]], slots: int | None = None) -> list[str]:
+    """The workers on which processes can be started now, in rank order.
+
+    Those are the ones whose agent runs in the Pod that is wanted and has nothing against it: a Pod that is
+    replaced has another address, so that nothing held against the old one counts for the new.
+
+    Args:
+        workers: ElasticWorkers of one job, as objects.
+        slots: processes in each; by default as many as each agent says.
+    """
+    usable = [worker for worker in workers if _is_usable(worker)]
+    usable.sort(key=lambda worker: int(worker["spec"]["index"]))
+    agents = [worker["status"]["agent"] for worker in usable]
+    return [f"{agent['address']}:{slots or agent['localWorldSize']}" for agent in agents]
+
+
+def _is_usable(worker: Mapping[str, Any]) -> bool:
+    spec, status = worker["spec"], worker.get("status") or {}
+    agent = status.get("agent") or {}
+    return (
+        spec.get("type") == names.WORKER
+        and not worker["metadata"].get("deletionTimestamp")
+        and status.get("phase") == "Running"
+        and not status.get("standby")
+        and (agent.get("incarnation"), agent.get("podUid")) == (spec.get("incarnation"), status.get("podUid"))
+        and agent.get("state") in USABLE
+    )
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the hosts of the job that this Pod works for.
+
+    Args:
+        argv: `--slots N`.
+
+    Returns:
+        0, also if there are none; 1 if the API server did not answer; 2 outside of a worker's Pod.
+    """
+    parser = argparse.ArgumentParser(prog="dlr hosts", description="Print the job's workers, for Horovod.")
+    parser.add_argument("--slots", type=_positive, help="processes on each; default: as many as it says")
+    chosen = parser.parse_args(argv)
+    try:
+        me = Environment.read(os.environ)
+        api = ApiClient.in_cluster(os.environ)
+        path = f"{GROUP_PATH}/namespaces/{me.namespace}/elasticworkers"
+        workers = api.get(path, {"labelSelector": f"{names.LABEL_JOB}={me.owner_name}"})["items"]
+    except InvalidEnvironmentError as error:
+        print(f"dlr hosts: {error}", file=sys.stderr)
+        return 2
+    except ApiError as error:
+        print(f"dlr hosts: the workers of this job cannot be read: {error}", file=sys.stderr)
+        return 1
+    for host in hosts_of(workers, chosen.slots):
+        print(host)
+    return 0
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number

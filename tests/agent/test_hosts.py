@@ -1,0 +1,93 @@
+"""What Horovod's driver is told: the workers that can be used now, in rank order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.hosts import hosts_of, main
+from crds.protocol import AgentState
+from tests.agent.fake_cluster import FakeCluster
+
+JSON = dict[str, Any]
+
+
+def worker(index: int, *, incarnation: int = 1, of: str = "worker", **status: Any) -> JSON:
+    uid = f"uid-{index}-{incarnation}"
+    agent = {
+        "incarnation": incarnation,
+        "podUid": uid,
+        "address": f"10.0.{incarnation}.{index}",
+        "localWorldSize": 2,
+        "state": "Ready",
+    }
+    return {
+        "metadata": {"name": f"job-{of}-{index}"},
+        "spec": {"type": of, "index": index, "incarnation": incarnation},
+        "status": {"phase": "Running", "podUid": uid, "agent": agent} | status,
+    }
+
+
+def test_one_line_a_worker_in_rank_order_with_its_processes() -> None:
+    assert hosts_of([worker(1), worker(0)]) == ["10.0.1.0:2", "10.0.1.1:2"]
+    assert hosts_of([worker(1), worker(0)], slots=4) == ["10.0.1.0:4", "10.0.1.1:4"]
+
+
+def test_what_cannot_be_used_is_left_out() -> None:
+    def with_agent(**said: Any) -> JSON:
+        found = worker(0)
+        found["status"]["agent"] |= said
+        return found
+
+    leaving = worker(0)
+    leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    useless = [
+        leaving,
+        worker(0, of="chief"),
+        worker(0, phase="Pending"),
+        worker(0, standby=True),
+        worker(0, agent=None),
+        worker(0, podUid="of the next Pod"),
+        with_agent(incarnation=7),
+        *(with_agent(state=state) for state in ("Failed", "Stopped", "Succeeded")),
+    ]
+    assert hosts_of(useless) == []
+    assert hosts_of([{"metadata": {}, "spec": {"type": "worker", "index": 0, "incarnation": 1}}]) == []
+
+
+def test_pod_that_is_replaced_is_another_host() -> None:
+    assert hosts_of([worker(0), worker(1, incarnation=2)]) == ["10.0.1.0:2", "10.0.2.1:2"]
+
+
+@given(st.permutations(range(5)), st.lists(st.sampled_from(AgentState), min_size=5, max_size=5))
+def test_order_is_that_of_ranks_whatever_the_api_server_says_first(
+    order: list[int], states: list[AgentState]
+) -> None:
+    def told(index: int) -> JSON:
+        found = worker(index)
+        found["status"]["agent"]["state"] = states[index].value
+        return found
+
+    usable = [index for index, state in enumerate(states) if state in (AgentState.READY, AgentState.RUNNING)]
+    assert hosts_of(map(told, order)) == [f"10.0.1.{index}:2" for index in usable]
+
+
+def test_in_a_pod_it_reads_the_workers_of_its_job(
+    cluster: FakeCluster, monkeypatch: Any, capsys: Any
+) -> None:
+    for name, value in cluster.environ(0).items():
+        monkeypatch.setenv(name, value)
+    cluster.workers["job-worker-0"] = worker(0)
+    assert main(["--slots", "3"]) == 0
+    assert capsys.readouterr().out == "10.0.1.0:3\n"
+    cluster.stop()
+    assert main([]) == 1
+    assert capsys.readouterr().err.startswith("dlr hosts: the workers of this job cannot be read: ")
+
+
+def test_outside_of_a_worker_one_sentence_says_what_to_do(monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.delenv("DLR_JOB_NAME", raising=False)
+    assert main([]) == 2
+    assert capsys.readouterr().err.startswith("dlr hosts: DLR_JOB_NAME is not set, so this is not a worker")

@@ -1,0 +1,44 @@
+"""`dlr hosts`: the hosts of a job on stdout, nothing else; watched, each new list with an empty line behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dlr.commands import following
+from tests.cli.scripted import GROUP_PATH, ScriptedServer, job, listing, worker
+
+Dlr = Callable[..., Any]
+JOB = f"GET {GROUP_PATH}/default/elasticjobs/digits"
+WORKERS = f"GET {GROUP_PATH}/default/elasticworkers"
+
+
+def host(index: int, state: str = "Ready") -> dict[str, Any]:
+    address = f"10.0.0.{index}"
+    agent = {"incarnation": 1, "podUid": "u", "address": address, "localWorldSize": 1, "state": state}
+    return worker(index, podUid="u", agent=agent)
+
+
+def test_prints_what_can_be_used_now(server: ScriptedServer, dlr: Dlr) -> None:
+    server.answers |= {JOB: job(phase="Running"), WORKERS: listing(host(1), host(0), host(2, "Failed"))}
+    done = dlr("hosts", "digits", "--slots", "2")
+    assert (done.exit_code, done.out, done.err) == (0, "10.0.0.0:2\n10.0.0.1:2\n", "")
+
+
+def test_no_hosts_are_an_answer_and_no_job_is_none(server: ScriptedServer, dlr: Dlr) -> None:
+    server.answers |= {JOB: job(phase="Pending"), WORKERS: listing()}
+    assert (dlr("hosts", "digits").exit_code, dlr("hosts", "digits").out) == (0, "")
+    assert dlr("hosts", "nosuch").exit_code == 1
+
+
+def test_watched_it_tells_changes_until_the_job_ends(
+    server: ScriptedServer, dlr: Dlr, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "INTERVAL_SECONDS", 0.001)
+    running, ended = job(phase="Running"), job(phase="Succeeded")
+    server.answers[JOB] = [running, running, running, running, ended]
+    server.answers[WORKERS] = [listing(host(0)), listing(host(0)), listing(host(0), host(1))]
+    done = dlr("hosts", "digits", "--watch")
+    assert done.out == "10.0.0.0:1\n\n10.0.0.0:1\n10.0.0.1:1\n\n\n"
