@@ -208,7 +208,6 @@ def test_worker_may_do_nothing_else(server: Server, worker_token: str, method: s
         ("DELETE", "/api/v1/nodes/node-0"),
         ("POST", f"{GROUP}/{DEFAULT}/elasticjobs"),
         ("PATCH", f"{GROUP}/{DEFAULT}/scaleplans/any"),
-        ("DELETE", f"{GROUP}/{DEFAULT}/scaleplans/any"),
         ("PATCH", f"{LEASES}/rights-worker-0"),
         ("POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"),
         ("POST", f"/apis/rbac.authorization.k8s.io/v1/{DEFAULT}/roles"),
