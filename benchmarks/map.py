@@ -169,8 +169,7 @@ def main() -> None:
         f"{fleet.done * args.seconds / slot_seconds:.1%} of the slots' time was spent in tasks, "
         f"{args.tasks * args.seconds / slot_seconds:.1%} in such that count "
         f"({(fleet.done - args.tasks) / args.tasks:.2%} done twice); {over.last_lease} leases, "
-        f"{fleet.writes} API writes, {fleet.writes / (args.tasks * WRITES_A_POD):.2%} of those of a Pod "
-        "for each task"
+        f"{fleet.writes} API writes, {fleet.writes / (args.tasks * WRITES_A_POD):.2%} of a Pod a task"
     )
 
 

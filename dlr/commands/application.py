@@ -84,6 +84,12 @@ class Commands(LazyGroup):
             "Train, in a Pod: torchrun's flags, a script and its arguments.",
             {"context_settings": {"ignore_unknown_options": True, "help_option_names": []}},
         ),
+        "exec": Lazy(
+            "dlr.commands.run",
+            "execute",
+            "Run a command in a Pod, once, whatever the world: what pulls shards needs no torch for it.",
+            {"context_settings": {"ignore_unknown_options": True, "help_option_names": []}},
+        ),
     }
 
 

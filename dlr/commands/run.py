@@ -1,4 +1,4 @@
-"""`dlr run` in the list of commands; a call goes to the agent before (`dlr.commands.dispatch`)."""
+"""`dlr run` and `dlr exec` in the list of commands; `dlr.commands.dispatch` takes calls first."""
 
 from __future__ import annotations
 
@@ -14,5 +14,16 @@ def run(
 ) -> None:
     """Train, in a Pod: torchrun's flags, a script and its arguments."""
     from agent.launch import main
+
+    raise typer.Exit(main(arguments or []))
+
+
+def execute(
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[-m] COMMAND [ARGS]...", show_default=False)
+    ] = None,
+) -> None:
+    """Run a command in a Pod, once, whatever the world: what pulls shards needs no torch for it."""
+    from agent.exec import main
 
     raise typer.Exit(main(arguments or []))
