@@ -122,7 +122,7 @@ def test_worker_that_is_lost_comes_back_as_another_host_and_ranks_are_kept(
     pod = observation.workers(NAME)[1]["status"]["podName"]
     killed_at = time.monotonic()
     api = cluster.api()
-    api.delete(Kind.POD, observation.namespace, pod)
+    api.delete(Kind.POD, pod, observation.namespace)
     api.close()
     gone = driver.wait_for("the loss", lambda state: lost not in hosts(state))
     print(f"Horovod noticed the loss after {time.monotonic() - killed_at:.2f} s")
