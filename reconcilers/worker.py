@@ -24,7 +24,7 @@ from controller.resources import ELASTICJOBS, ELASTICWORKERS, LEASES, NODES, POD
 from controller.wording import shortened
 from crds import names
 from crds.elasticworker import ElasticWorker, ElasticWorkerStatus
-from crds.model import ConditionStatus, validated
+from crds.model import ConditionStatus
 from reconcilers.clock import Clock
 from reconcilers.conditions import with_condition
 from reconcilers.pod.access import WorkerAccess
@@ -46,7 +46,7 @@ from reconcilers.pod.worker_status import (
     is_over,
     observe,
 )
-from reconcilers.status_patch import merge_patch
+from reconcilers.status_patch import validated_patch
 
 BY_OWNER = "owner"
 BY_NODE = "node"
@@ -344,8 +344,8 @@ class WorkerReconciler(Reconciler):
         All else is written beside the agent's reports, however often those come. Late, it counts nothing.
         """
         current = {k: v for k, v in raw.get("status", {}).items() if k != "agent"}
-        desired = {k: v for k, v in validated(status).items() if k != "agent"}
-        patch = merge_patch(current, desired)
+        desired = {k: v for k, v in status.to_wire().items() if k != "agent"}
+        patch = validated_patch(current, status, desired)
         if not patch:
             return
         metadata, body = raw["metadata"], {"status": patch}
