@@ -33,10 +33,11 @@ from reconcilers.pod.builder import pod_name, service_account
 from reconcilers.pod.gang import GangGate, Obstacle
 from reconcilers.pod.heartbeat import Heartbeats, lease_of
 from reconcilers.pod.injection import inject_agent
+from reconcilers.pod.late_pods import LatePods
 from reconcilers.pod.options import PodOptions
 from reconcilers.pod.ownership import Leftover, belongs_to, ensure
 from reconcilers.pod.ownership import owner_uids as owner_uids
-from reconcilers.pod.start import Hindrance, LatePods
+from reconcilers.pod.start import Hindrance
 from reconcilers.pod.worker_status import (
     ENDED,
     MAX_MESSAGE,
