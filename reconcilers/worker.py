@@ -24,7 +24,7 @@ from controller.resources import ELASTICJOBS, ELASTICWORKERS, LEASES, NODES, POD
 from controller.wording import shortened
 from crds import names
 from crds.elasticworker import ElasticWorker, ElasticWorkerStatus
-from crds.model import ConditionStatus, validated
+from crds.model import ConditionStatus
 from reconcilers.clock import Clock
 from reconcilers.conditions import with_condition
 from reconcilers.pod.access import WorkerAccess
@@ -33,10 +33,11 @@ from reconcilers.pod.builder import pod_name, service_account
 from reconcilers.pod.gang import GangGate, Obstacle
 from reconcilers.pod.heartbeat import Heartbeats, lease_of
 from reconcilers.pod.injection import inject_agent
+from reconcilers.pod.late_pods import LatePods
 from reconcilers.pod.options import PodOptions
 from reconcilers.pod.ownership import Leftover, belongs_to, ensure
 from reconcilers.pod.ownership import owner_uids as owner_uids
-from reconcilers.pod.start import Hindrance, LatePods
+from reconcilers.pod.start import Hindrance
 from reconcilers.pod.worker_status import (
     ENDED,
     MAX_MESSAGE,
@@ -46,7 +47,7 @@ from reconcilers.pod.worker_status import (
     is_over,
     observe,
 )
-from reconcilers.status_patch import merge_patch
+from reconcilers.status_patch import validated_patch
 
 BY_OWNER = "owner"
 BY_NODE = "node"
@@ -344,8 +345,8 @@ class WorkerReconciler(Reconciler):
         All else is written beside the agent's reports, however often those come. Late, it counts nothing.
         """
         current = {k: v for k, v in raw.get("status", {}).items() if k != "agent"}
-        desired = {k: v for k, v in validated(status).items() if k != "agent"}
-        patch = merge_patch(current, desired)
+        desired = {k: v for k, v in status.to_wire().items() if k != "agent"}
+        patch = validated_patch(current, status, desired)
         if not patch:
             return
         metadata, body = raw["metadata"], {"status": patch}

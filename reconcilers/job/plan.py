@@ -16,7 +16,6 @@ from functools import cached_property
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODECHECKS, Object
 from crds.elasticjob import ElasticJob, JobPhase, Rendezvous
 from crds.elasticworker import ElasticWorker
-from crds.model import validated
 from crds.nodecheck import NodeCheck
 from reconcilers.account.comparable import with_comparable_steps
 from reconcilers.account.ledger import seconds_to_refresh, with_account
@@ -47,7 +46,7 @@ from reconcilers.scale.rolling import Freshness, Roll, freshness, plan_roll
 from reconcilers.scale.uptake import take_up, with_moves_done, with_sources
 from reconcilers.shards import job_shards
 from reconcilers.shards.job_shards import with_shards
-from reconcilers.status_patch import merge_patch
+from reconcilers.status_patch import validated_patch
 from reconcilers.world import resumption
 from reconcilers.world.participants import bounds_of, participants_of
 from reconcilers.world.slots import present_slots, training_types
@@ -354,7 +353,7 @@ def _plan(
     concerned = look.workers if standing else look.workers.exceptional
     told = [told_standby(worker, standing) for worker in told_otherwise(concerned, standing)]
     return Plan(
-        status_patch=merge_patch(raw, validated(status)),
+        status_patch=validated_patch(raw, status),
         events=found.events,
         acts=(*acts, *told),
         look_again_seconds=_soonest(*look_again),

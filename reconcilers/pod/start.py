@@ -3,22 +3,18 @@
 A kubelet says in a container's status that an image cannot be pulled, or that a Secret of its environment is
 missing. That a volume cannot be mounted (its Secret, ConfigMap or claim is missing) stands in an Event alone:
 https://kubernetes.io/docs/tasks/debug/debug-application/debug-pods/. So the Events of a Pod that is late are
-read; of a job's Pods, one at a time, only now and then, and ever more rarely: an API server has no index of
-Events, so each reading goes through all of the namespace's.
+read (`late_pods.py`); of a job's Pods, one at a time, only now and then, and ever more rarely: an API server
+has no index of Events, so each reading goes through all of the namespace's.
+
+Pure, and imported by the CLI, so it asks for no client.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from controller.cache import Cache
-from controller.client import Client
-from controller.errors import ClientError
-from controller.resources import ELASTICJOBS, EVENTS, PODS
-from controller.store import Memory
 from crds.model import Condition
-from reconcilers.observations import Observations
 
 Object = dict[str, Any]
 
@@ -50,7 +46,7 @@ NOTHING = Hindrance("", "")
 
 
 def hindrance_of(pod: Object, known: Condition | None) -> Hindrance | None:
-    """What the status of a Pod that waits for its containers says. Pure.
+    """What the status of a Pod that waits for its containers says.
 
     Args:
         known: what was said of it before. While an image is tried again and again, the kubelet has two
@@ -82,7 +78,7 @@ class Asked(NamedTuple):
 
 
 def next_reading(last: Asked | None, pod: str, now: float) -> Asked | None:
-    """The reading to make now; None if it is too early for one. Pure.
+    """The reading to make now; None if it is too early for one.
 
     Another Pod has its turn before the one of the last reading, which may just be slow.
     """
@@ -93,46 +89,8 @@ def next_reading(last: Asked | None, pod: str, now: float) -> Asked | None:
     return Asked(now, pod, last.times + 1) if now - last.at >= interval else None
 
 
-class LatePods:
-    """The Events of Pods that are late."""
-
-    def __init__(self, client: Client, cache: Cache, monotonic: Callable[[], float]) -> None:
-        self._client = client
-        self._monotonic = monotonic
-        self._starting = Observations(cache.store(PODS), monotonic)
-        jobs = cache.store(ELASTICJOBS)
-        self._asked: Memory[Asked] = jobs.memory()
-
-    async def hindrance_of(self, pod: Object, owner: Object) -> tuple[Hindrance | None, float | None]:
-        """What its Events say, if it is late; and seconds until it might be, or is to be looked at again.
-
-        None if they were not read, `NOTHING` if they say of nothing that lasts.
-        """
-        if not _is_starting(pod):
-            return None, None
-        age_seconds = self._starting.age_seconds(pod["metadata"]["uid"], True)
-        if age_seconds < LATE_SECONDS:
-            return None, LATE_SECONDS - age_seconds
-        uid = owner["metadata"]["uid"]
-        reading = next_reading(self._asked.get(uid), pod["metadata"]["uid"], self._monotonic())
-        if reading is None:
-            return None, AGAIN_SECONDS
-        self._asked.put(uid, reading)
-        return await self._warning(pod), AGAIN_SECONDS
-
-    async def _warning(self, pod: Object) -> Hindrance | None:
-        """None if we may not read Events."""
-        metadata = pod["metadata"]
-        selector = f"involvedObject.uid={metadata['uid']}"
-        try:
-            found = await self._client.list(EVENTS, metadata["namespace"], field_selector=selector)
-        except ClientError:
-            return None
-        return warning_of(found["items"])
-
-
 def warning_of(events: Iterable[Object]) -> Hindrance:
-    """The last word of those who work on a Pod that has a node, if that is a warning. Pure.
+    """The last word of those who work on a Pod that has a node, if that is a warning.
 
     Once a kubelet pulls the image, the volumes are mounted, whatever it said of them before.
     """
@@ -152,7 +110,7 @@ def _told_at(event: Object) -> str:
     return str(event.get("lastTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"])
 
 
-def _is_starting(pod: Object) -> bool:
+def is_starting(pod: Object) -> bool:
     """It has a node and has not started, and its status does not say why."""
     if not pod["spec"].get("nodeName") or pod.get("status", {}).get("phase", "Pending") != "Pending":
         return False

@@ -307,6 +307,14 @@ def test_a_list_of_jobs_loads_no_models_and_no_client_of_the_controllers() -> No
     assert not heavy & set(done.stdout.split())
 
 
+def test_the_status_of_a_job_loads_no_client_of_the_controllers() -> None:
+    program = "import sys, dlr.commands.job.status; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert not {"aiohttp", "kubernetes", "controller.client"} & set(done.stdout.split())
+
+
 def test_version(dlr: Dlr) -> None:
     assert re.fullmatch(r"dlr \d+\.\d+\.\d+\S*\n", dlr("--version").out)
 

@@ -40,6 +40,9 @@ MODELS = {
     NODECHECKS: NodeCheck,
     SCALEPLANS: ScalePlan,
 }
+STATUSES: dict[Resource, Any] = {
+    resource: model.model_fields["status"].annotation for resource, model in MODELS.items()
+}
 WITH_STATUS = frozenset({*MODELS, PODS, NODES, PODDISRUPTIONBUDGETS})
 NAMESPACE = "default"
 
@@ -217,7 +220,7 @@ class Api:
             return current
         if changed.get("spec") != current.get("spec"):
             changed["metadata"] = changed["metadata"] | {"generation": metadata["generation"] + 1}
-        self._validate(resource, changed)
+        self._validate(resource, changed, status_alone=write.subresource == "status")
         return self._put(resource, changed)
 
     def _delete(self, write: Write) -> JSON:
@@ -237,12 +240,15 @@ class Api:
             mark = {"deletionTimestamp": self.now(), "deletionGracePeriodSeconds": 30}
             self._put(resource, obj | {"metadata": metadata | mark})
 
-    def _validate(self, resource: Resource, obj: JSON) -> None:
+    def _validate(self, resource: Resource, obj: JSON, *, status_alone: bool = False) -> None:
         model = MODELS.get(resource)
         if model is None:
             return
         try:
-            model.model_validate(self._stamped(obj, take=False))
+            if status_alone:  # the rest is as it was, and valid
+                STATUSES[resource].model_validate(obj.get("status", {}))
+            else:
+                model.model_validate(self._stamped(obj, take=False))
         except ValidationError as error:
             raise Invalid(422, "Invalid", f"{resource.kind} is invalid: {error}") from error
 

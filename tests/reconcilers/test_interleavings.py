@@ -12,7 +12,8 @@ What there is in the end, the worlds that were formed, incarnations, restarts an
 of the undisturbed run. Each failure names its `Interleaving`, which `play` plays again.
 
 `make test` covers about 3,000, in half a minute. `DLR_INTERLEAVINGS=100000 pytest tests/reconcilers/test_interleavings.py`
-plays that many drawn ones, and the systematic ones without gaps and with three kills: about an hour and a half.
+plays that many drawn ones, and the systematic ones without gaps and with three kills: half an hour of CPU (15-18 ms for each
+drawn one, on a core of its own), and nine minutes.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from controller.client import Client
 from controller.errors import Forbidden
 from controller.resources import ELASTICJOBS, PODS
 from crds.elasticworker import ElasticWorkerStatus, WorkerPhase
+from reconcilers.pod.late_pods import LatePods
 from reconcilers.pod.start import (
     AGAIN_SECONDS,
     ASK_AFTER_SECONDS,
@@ -21,7 +22,6 @@ from reconcilers.pod.start import (
     STARTED,
     Asked,
     Hindrance,
-    LatePods,
     next_reading,
     warning_of,
 )
