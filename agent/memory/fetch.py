@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from agent.memory.slot import CONTROL_BYTES, DamagedError, Mark, Slot
+from agent.memory.layout import CONTROL_BYTES
+from agent.memory.slot import DamagedError, Mark, Slot
 from agent.memory.wire import SlotBytes, receive
 
 CHUNK_BYTES = 8 << 20

@@ -23,7 +23,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from agent.memory.slot import Commit, DamagedError, Header, Mark, Part, Slot, TooSmallError, lay_out
+from agent.memory.layout import Header, Part, lay_out
+from agent.memory.slot import Commit, DamagedError, Mark, Slot, TooSmallError
 from dlr.checkpoint.cuda import GpuCopies, Pair
 from dlr.checkpoint.state import RNG, VALUES, Captured, capacity
 from dlr.checkpoint.surroundings import logger

@@ -18,8 +18,9 @@ from agent.environment import Environment, InvalidEnvironmentError
 from agent.memory.agreed import Agreed, HeldReplicas
 from agent.memory.agreement import Agreement
 from agent.memory.checkpoints import CheckpointMemory, OutdatedMeetingError
+from agent.memory.layout import CONTROL_BYTES, Part, lay_out
 from agent.memory.resume import Checkpoint, Inventory
-from agent.memory.slot import CONTROL_BYTES, Mark, Part, Slot, lay_out
+from agent.memory.slot import Mark, Slot
 from agent.monitor.oom import OomWatch
 
 HEADER = lay_out([Part("weights", "int64", (512,), 4096)])
