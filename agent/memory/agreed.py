@@ -12,7 +12,7 @@ from crds.protocol import ResumeFile, StorageFile, Tier
 
 
 @dataclass(frozen=True)
-class Copies:
+class HeldReplicas:
     """What this agent holds of another agent's checkpoints."""
 
     agent: int
@@ -36,7 +36,7 @@ class Agreed:
     """Whether any agent had to fetch a part of it from another."""
     peer: str | None = None
     """The slot server of who holds our replicas; None where nobody does."""
-    held: Copies | None = None
+    held: HeldReplicas | None = None
     """Whose replicas we hold; None where there is nobody. Others' offers are not taken."""
     peers: tuple[int, ...] | None = None
     """By agent of the round, who holds its replicas."""

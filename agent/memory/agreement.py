@@ -25,7 +25,7 @@ from typing import Any
 
 from torch.distributed import Store  # type: ignore[attr-defined]
 
-from agent.memory.agreed import Agreed, Copies
+from agent.memory.agreed import Agreed, HeldReplicas
 from agent.memory.checkpoints import CheckpointMemory, OutdatedMeetingError
 from agent.memory.fetch import FetchError
 from agent.memory.peers import peers_of, ring_of
@@ -72,7 +72,7 @@ class Agreement:
     def say_here(self) -> None:
         """Tell the others that this agent is here, and what it holds."""
         if self._memory is not None:
-            self._memory.await_copy(self._round, self._abandoned)
+            self._memory.await_arrivals(self._round, self._abandoned)
             if (storage := self._memory.storage()) is not None:
                 self._store.set("storage", json.dumps(storage))
         self._store.set(f"here/{self._agent}", self._held() if self._memory else "")
@@ -183,7 +183,7 @@ class Agreement:
             self._wait(self._store, ["ring"])
         peers = _peers(self._store, self._members, has_ring=has_ring)
         peer = None if peers is None else self._address_of(peers[self._agent])
-        held = None if peers is None else self._held_copies(peers.index(self._agent))
+        held = None if peers is None else self._held_replicas(peers.index(self._agent))
         if self._abandoned.is_set():
             raise OutdatedMeetingError
         persist_to = json.loads(self._store.get("storage")) if persists else None
@@ -207,9 +207,9 @@ class Agreement:
     def _address_of(self, agent: int) -> str | None:
         return _address(self._store, agent)
 
-    def _held_copies(self, agent: int) -> Copies | None:
+    def _held_replicas(self, agent: int) -> HeldReplicas | None:
         inventory = _inventory(self._store, agent)
-        return Copies(agent, inventory.address, inventory.ranks) if inventory else None
+        return HeldReplicas(agent, inventory.address, inventory.ranks) if inventory else None
 
     def _after_fetches(
         self, attempt: int, plan: Plan, inventories: Sequence[Inventory | None]

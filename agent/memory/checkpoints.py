@@ -16,8 +16,8 @@ from pathlib import Path
 from agent.environment import Environment, InvalidEnvironmentError
 from agent.memory.agreed import Agreed, resume_file
 from agent.memory.fetch import DamagedCopyError, FetchError
+from agent.memory.fetch_targets import FetchTargets
 from agent.memory.handover import Handover
-from agent.memory.incoming import Incoming
 from agent.memory.peers import shortened
 from agent.memory.persisting import Persisting
 from agent.memory.pool import Pool, assign, slot_for_replica
@@ -99,7 +99,7 @@ class CheckpointMemory:
         """The newest that was here, where nothing in memory is of use any more."""
         self._own: list[list[Slot]] = []
         """The slots of the processes that run, by local rank; none while none runs."""
-        self._incoming = Incoming(self._pool, self._lock)
+        self._fetch_targets = FetchTargets(self._pool, self._lock)
         self._replicated_step: int | None = None
         """The newest step that the peer holds for all local ranks."""
         self._own_ranks: frozenset[int] = frozenset()
@@ -148,11 +148,11 @@ class CheckpointMemory:
         """All processes of the round have left after that step, which is in memory."""
         self._handover.begin(step)
 
-    def await_copied(self, seconds: float) -> None:
+    def hand_over(self, seconds: float) -> None:
         """Stay until the peer has the step that the processes left after, now that this agent is to end."""
         peer = self._agreed.peer
         if self._has_replicas and peer is not None:
-            self._handover.await_copied(peer, seconds, self._has_kept)
+            self._handover.hand_over(peer, seconds, self._has_kept)
 
     def expect(self, gone: frozenset[int], *, after_failure: bool) -> None:
         """A round is to be joined.
@@ -163,7 +163,7 @@ class CheckpointMemory:
         """
         self._gone, self._after_failure = gone, after_failure
 
-    def await_copy(self, round_: int, abandoned: threading.Event) -> None:
+    def await_arrivals(self, round_: int, abandoned: threading.Event) -> None:
         """Before the meeting of a round, wait for the copy that is to come from a Pod that goes.
 
         And for what is being fetched for a predecessor: it is what the meeting would have fetched.
@@ -190,7 +190,7 @@ class CheckpointMemory:
             prefetch.join(LOOK_SECONDS)
             check()
         if self._has_replicas and held is not None and held.agent in self._gone:
-            self._handover.await_copy(held.address, has_come, check)
+            self._handover.await_arrival(held.address, has_come, check)
 
     # Between two rounds.
 
@@ -233,9 +233,9 @@ class CheckpointMemory:
                 raise OutdatedMeetingError
             if self._pool.find(mark) is not None:
                 return
-            target, agreed = self._incoming.take_oldest(checkpoint), self._agreed
+            target, agreed = self._fetch_targets.take_oldest(checkpoint), self._agreed
         try:
-            self._incoming.fetch(
+            self._fetch_targets.fetch(
                 target, mark, address, lambda: self._agreed is agreed and not abandoned.is_set()
             )
         except DamagedCopyError:
@@ -301,7 +301,7 @@ class CheckpointMemory:
                 self._pool.find(checkpoint.part(rank)) if checkpoint is not None and not reshard else None
                 for rank in ranks
             ]
-            usable = [slot for slot in self._pool.slots if slot not in self._incoming.slots]
+            usable = [slot for slot in self._pool.slots if slot not in self._fetch_targets.slots]
             self._own = assign(usable, resumed)
             self._own_ranks = frozenset(ranks)
             own = self._own
@@ -384,9 +384,9 @@ class CheckpointMemory:
     def _fetch_before(self, mark: Mark, address: str) -> None:
         """Fetch what a predecessor kept."""
         with self._lock:
-            target = self._incoming.take_oldest(Checkpoint.of(mark))
+            target = self._fetch_targets.take_oldest(Checkpoint.of(mark))
         agreed = self._agreed
-        self._incoming.fetch(target, mark, address, lambda: self._agreed is agreed)
+        self._fetch_targets.fetch(target, mark, address, lambda: self._agreed is agreed)
 
     def _take_replica(self, mark: Mark, address: str) -> bool:
         """Fetch what a peer offers, and tell whether it is here."""
@@ -396,7 +396,7 @@ class CheckpointMemory:
                 return False
             if any(held == mark for _, held in self._pool.held()):
                 return True
-            taken = [*(slot for slots in self._own for slot in slots), *self._incoming.slots]
+            taken = [*(slot for slots in self._own for slot in slots), *self._fetch_targets.slots]
             target = None
             if self._own:  # else the next round is being agreed upon
                 free = (slot for slot in self._pool.slots if slot not in taken)
@@ -405,10 +405,10 @@ class CheckpointMemory:
                 target = slot_for_replica(free, mark, has_resumed=resumed)
             if target is None:
                 return False
-            self._incoming.take(target)
+            self._fetch_targets.take(target)
             agreed = self._agreed
         try:
-            self._incoming.fetch(target, mark, address, lambda: self._agreed is agreed, self._share)
+            self._fetch_targets.fetch(target, mark, address, lambda: self._agreed is agreed, self._share)
         except FetchError as error:
             logger.debug("a replica of rank %d, step %d was not taken: %s", mark.rank, mark.step, error)
             return False

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from agent.memory.slot import CONTROL_BYTES, DamagedError, Mark, Slot
-from agent.memory.wire import Incoming, incoming
+from agent.memory.layout import CONTROL_BYTES
+from agent.memory.slot import DamagedError, Mark, Slot
+from agent.memory.wire import SlotBytes, receive
 
 CHUNK_BYTES = 8 << 20
 
@@ -44,7 +45,7 @@ def fetch(
     """
     slot.begin()
     try:
-        with incoming(address, mark) as source:
+        with receive(address, mark) as source:
             if not CONTROL_BYTES <= source.nbytes <= slot.size:
                 raise FetchError(f"{source.nbytes:,} bytes do not fit into a slot of {slot.size:,}")
             _receive(source, slot, goes_on, share)
@@ -55,7 +56,7 @@ def fetch(
         raise FetchError(f"{address}: {error}") from error
 
 
-def _receive(source: Incoming, slot: Slot, goes_on: Callable[[], bool], share: Callable[[], float]) -> None:
+def _receive(source: SlotBytes, slot: Slot, goes_on: Callable[[], bool], share: Callable[[], float]) -> None:
     """Receive all bytes of a slot but its commit word.
 
     Raises:

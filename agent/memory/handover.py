@@ -57,7 +57,7 @@ class Handover:
         with self._changed:
             self._changed.notify_all()
 
-    def await_copied(self, peer: str, seconds: float, is_here: Callable[[int], bool]) -> None:
+    def hand_over(self, peer: str, seconds: float, is_here: Callable[[int], bool]) -> None:
         """Stay until the agent with that slot server has the step, or is gone.
 
         Args:
@@ -75,7 +75,7 @@ class Handover:
                 return
         logger.info("step %d has been copied to the memory of another Pod", step)
 
-    def await_copy(self, source: str, has_come: Callable[[int], bool], check: Callable[[], None]) -> None:
+    def await_arrival(self, source: str, has_come: Callable[[int], bool], check: Callable[[], None]) -> None:
         """Wait for the step of the agent with that slot server, until it is here or that agent is gone.
 
         Args:

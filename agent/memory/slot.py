@@ -23,27 +23,22 @@ that dies gives it back.
 from __future__ import annotations
 
 import fcntl
-import hashlib
-import json
 import mmap
 import os
 import struct
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
-from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from agent.memory.layout import CONTROL_BYTES, WORD_BYTES, Entry, Header, padded
 from agent.memory.mapping import map_pages, map_shared
 
 MAGIC = 0x31_54_4F_4C_53_52_4C_44
 """`DLRSLOT1`, in little-endian order."""
-CONTROL_BYTES = 4096
-ALIGNMENT = 64
-_WORD_BYTES = 8
-_PIECE_WORDS = (512 << 10) // _WORD_BYTES
+_PIECE_WORDS = (512 << 10) // WORD_BYTES
 """Of what is copied out of a slot, so much is summed up at once: it fits into a core's own cache, or nearly
 so, and a large state has few enough of them."""
 
@@ -94,89 +89,6 @@ class Mark:
     step: int
     rank: int
     world_size: int
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One tensor of a slot."""
-
-    name: str
-    dtype: str
-    """As torch names it, without `torch.`."""
-    shape: tuple[int, ...]
-    offset: int
-    """From the beginning of the slot, in bytes."""
-    nbytes: int
-    global_shape: tuple[int, ...] | None = None
-    """Of the DTensor that this is a rank's part of; None for a plain tensor."""
-    global_offset: tuple[int, ...] | None = None
-    """Where in it this part begins."""
-
-
-@dataclass(frozen=True)
-class Header:
-    """What a slot's tensors are, and where."""
-
-    entries: tuple[Entry, ...]
-
-    @property
-    def layout(self) -> str:
-        """The same for states of the same names, types and shapes: 16 hexadecimal digits."""
-        return hashlib.sha256(self.encoded).hexdigest()[:16]
-
-    @cached_property
-    def end(self) -> int:
-        """Where the tensors end, in bytes: here the header begins."""
-        return max((entry.offset + _padded(entry.nbytes) for entry in self.entries), default=CONTROL_BYTES)
-
-    @property
-    def slot_bytes(self) -> int:
-        """How large a slot must be for it."""
-        return self.end + _padded(len(self.encoded)) + _padded(_WORD_BYTES * (len(self.entries) + 1))
-
-    @cached_property
-    def encoded(self) -> bytes:
-        return json.dumps([asdict(entry) for entry in self.entries], separators=(",", ":")).encode()
-
-    @classmethod
-    def decode(cls, data: bytes) -> Header:
-        """Read it.
-
-        Raises:
-            ValueError, TypeError: this is no header.
-        """
-        return cls(tuple(_entry(**fields) for fields in json.loads(data)))
-
-
-@dataclass(frozen=True)
-class Part:
-    """A tensor to be laid out; the fields are those of `Entry`."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    nbytes: int
-    global_shape: tuple[int, ...] | None = None
-    global_offset: tuple[int, ...] | None = None
-
-
-def lay_out(parts: Iterable[Part]) -> Header:
-    """Give each tensor its place, in the order that they come in."""
-    entries, offset = [], CONTROL_BYTES
-    for part in parts:
-        entries.append(
-            Entry(
-                part.name,
-                part.dtype,
-                part.shape,
-                offset,
-                part.nbytes,
-                part.global_shape,
-                part.global_offset,
-            )
-        )
-        offset += _padded(part.nbytes)
-    return Header(tuple(entries))
 
 
 class Slot:
@@ -374,7 +286,7 @@ class Slot:
         """
         source = self.tensor(entry)
         alike = target.is_cpu and target.is_contiguous() and target.dtype == source.dtype
-        if not alike or entry.nbytes % _WORD_BYTES or target.data_ptr() % _WORD_BYTES:
+        if not alike or entry.nbytes % WORD_BYTES or target.data_ptr() % WORD_BYTES:
             target.copy_(source)
             return self._sum(entry.offset, entry.nbytes)
         into, words = (tensor.reshape(-1).view(torch.uint8).view(torch.int64) for tensor in (target, source))
@@ -448,7 +360,7 @@ class Slot:
     def sums(self, header: Header) -> Sequence[int]:
         """Those that were written down: of each tensor, and of the header with the control words."""
         start = self._sums_at(header)
-        return self._memory[start : start + _WORD_BYTES * (len(header.entries) + 1)].cast("q")
+        return self._memory[start : start + WORD_BYTES * (len(header.entries) + 1)].cast("q")
 
     def _sum_of_header(self, header: Header) -> int:
         words = self._words[_Word.STEP :].tolist()[: len(_Word) - _Word.STEP]
@@ -456,16 +368,16 @@ class Slot:
 
     def _sum(self, offset: int, nbytes: int) -> int:
         """Of the 64-bit words, modulo 2⁶⁴; what a tensor leaves of its last word is not its own."""
-        whole = nbytes // _WORD_BYTES
+        whole = nbytes // WORD_BYTES
         total = 0
         if whole:
             words = torch.frombuffer(self._memory, dtype=torch.int64, count=whole, offset=offset)
             total = int(words.sum())
-        rest = bytes(self._memory[offset + whole * _WORD_BYTES : offset + nbytes]).ljust(_WORD_BYTES, b"\0")
+        rest = bytes(self._memory[offset + whole * WORD_BYTES : offset + nbytes]).ljust(WORD_BYTES, b"\0")
         return _wrapped(total + struct.unpack("q", rest)[0])
 
     def _sums_at(self, header: Header) -> int:
-        return header.end + _padded(self._words[_Word.HEADER_BYTES])
+        return header.end + padded(self._words[_Word.HEADER_BYTES])
 
     def _store_sums(self, header: Header, sums: Sequence[int]) -> None:
         start = self._sums_at(header)
@@ -475,19 +387,7 @@ class Slot:
 
 def header_offset(control: bytes | bytearray) -> int:
     """Where the header begins, by the first `CONTROL_BYTES` of a slot."""
-    return int(struct.unpack_from("q", control, _WORD_BYTES * _Word.HEADER_OFFSET)[0])
-
-
-def _entry(**fields: object) -> Entry:
-    entry = Entry(**fields)  # type: ignore[arg-type]
-    shapes = [None if shape is None else tuple(shape) for shape in (entry.global_shape, entry.global_offset)]
-    return Entry(
-        entry.name, entry.dtype, tuple(entry.shape), entry.offset, entry.nbytes, shapes[0], shapes[1]
-    )
-
-
-def _padded(nbytes: int) -> int:
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+    return int(struct.unpack_from("q", control, WORD_BYTES * _Word.HEADER_OFFSET)[0])
 
 
 def _wrapped(number: int) -> int:

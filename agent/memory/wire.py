@@ -129,8 +129,8 @@ def decode_answer(line: bytes) -> dict[str, Any]:
     return fields
 
 
-class Incoming:
-    """The bytes of an answer, as they come.
+class SlotBytes:
+    """The bytes of a slot, as they come from a server.
 
     Args:
         rest: those that came with the line.
@@ -157,7 +157,7 @@ class Incoming:
 
 
 @contextmanager
-def incoming(address: str, mark: Mark, start: int = 0, stop: int | None = None) -> Iterator[Incoming]:
+def receive(address: str, mark: Mark, start: int = 0, stop: int | None = None) -> Iterator[SlotBytes]:
     """Ask for a slot, or a range of it.
 
     Args:
@@ -173,7 +173,7 @@ def incoming(address: str, mark: Mark, start: int = 0, stop: int | None = None) 
         nbytes = answer.get("bytes")
         if not isinstance(nbytes, int):
             raise RefusedError(str(answer.get("error") or "it sent no slot"))
-        yield Incoming(connection, nbytes, rest)
+        yield SlotBytes(connection, nbytes, rest)
 
 
 def read(address: str, mark: Mark, start: int, stop: int | None) -> bytearray:
@@ -183,7 +183,7 @@ def read(address: str, mark: Mark, start: int, stop: int | None) -> bytearray:
         OSError: it could not be had; the message names the address.
     """
     try:
-        with incoming(address, mark, start, stop) as source:
+        with receive(address, mark, start, stop) as source:
             data = bytearray(source.nbytes)
             source.fill(memoryview(data))
             return data

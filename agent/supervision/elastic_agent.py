@@ -411,7 +411,7 @@ class DlrElasticAgent(LocalElasticAgent):
             processes.join(timeout_seconds=1.0)
         begun_at = self._shutdown_at = self._shutdown_at or time.monotonic()
         with signals.deferred():  # nor is it to end what the peer still copies
-            self._votes.await_copied(self._stop_grace_seconds - (time.monotonic() - begun_at))
+            self._votes.hand_over(self._stop_grace_seconds - (time.monotonic() - begun_at))
         self._pcontext = None  # The processes have closed it.
         super()._shutdown()  # It ends torch's watchdog and health check.
 

@@ -126,10 +126,10 @@ class Votes:
         """Have all leave by vote, since this agent's Pod is to stop; the grace began at `begun_at`."""
         return self.leave(processes, self._session.tier_of_a_stop(self._peers()), begun_at)
 
-    def await_copied(self, seconds: float) -> None:
+    def hand_over(self, seconds: float) -> None:
         """Stay until another Pod has what the processes left in memory, for so long at most."""
         if self._memory is not None:
-            self._memory.await_copied(seconds)
+            self._memory.hand_over(seconds)
 
     def leave(self, processes: TrainingProcesses, tier: KeptIn | None, begun_at: float) -> Outcome:
         """Have the processes of all agents leave after the same step, or take part in that.

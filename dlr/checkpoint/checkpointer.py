@@ -48,6 +48,9 @@ over, and whoever saves to storage, or has to leave for it, finds it ready."""
 LOST_SECONDS = 60.0
 """So long at least the agent is told that a checkpoint was lost, which no later save mends."""
 
+_OF_STORAGE = (CheckpointTrouble.STORAGE, CheckpointTrouble.SKIPPED)
+_OF_MEMORY = (CheckpointTrouble.SLOT, CheckpointTrouble.MEMORY)
+
 
 class DamagedCheckpointError(Exception):
     """A checkpoint in memory is not what was written. The next start goes on from another one."""
@@ -91,7 +94,6 @@ class Checkpointer:
         self._memory = Writer(slots) if slots else None
         self._storage = Persistence(self._path, self._here, keep, self._trouble)
         self._trouble.works(*_unused(self._here, persist_every))
-        self._lost_until = math.inf
         self._pace = self._make_pace() if every == "auto" and slots else None
         self._found: Manifest | Literal[False] | None = False
         self._trained_since: float | None = None
@@ -253,13 +255,13 @@ class Checkpointer:
             if self._memory is not None:
                 try:
                     self._memory.save(mark, captured, self._storage.then(mark) if to_storage else None)
-                    self._works(CheckpointTrouble.STATE, CheckpointTrouble.SLOT, CheckpointTrouble.MEMORY)
+                    self._trouble.works(CheckpointTrouble.STATE, CheckpointTrouble.LOST, *_OF_MEMORY)
                     return True
                 except (TooSmallError, RuntimeError) as error:
                     self._give_up_memory(error, captured)
             if to_storage:
                 self._storage.save(mark, captured)
-                self._works(CheckpointTrouble.STATE)
+                self._trouble.works(CheckpointTrouble.STATE, CheckpointTrouble.LOST)
                 return True
         except Exception as error:  # a state_dict may raise anything, and training goes on
             self._not_saved(f"step {step} is not saved: {type(error).__name__}: {error}")
@@ -280,13 +282,6 @@ class Checkpointer:
         logger.warning("%s", sentence)
         self._memory = None
         leaving.take_part("storage")
-
-    def _works(self, *kinds: CheckpointTrouble) -> None:
-        """A save has worked, so that these do, and what was lost is over once everybody has heard of it."""
-        self._trouble.works(*kinds)
-        if time.monotonic() >= self._lost_until:
-            self._trouble.works(CheckpointTrouble.LOST)
-            self._lost_until = math.inf
 
     def _not_saved(self, sentence: str) -> None:
         logger.warning("%s", sentence)
@@ -383,8 +378,7 @@ class Checkpointer:
             "checkpoint; memoryCheckpoint.replicas: 1, or persist_every, keeps one where a Pod is lost"
         )
         logger.warning("%s", sentence)
-        self._trouble.tell(CheckpointTrouble.LOST, sentence)
-        self._lost_until = time.monotonic() + LOST_SECONDS
+        self._trouble.tell(CheckpointTrouble.LOST, sentence, LOST_SECONDS)
 
     def _has_loaded(self, step: int, tier: Tier) -> int:
         self._trouble.works(CheckpointTrouble.LOST)
@@ -404,10 +398,7 @@ class Checkpointer:
 
 def _unused(here: Surroundings, persist_every: int | None) -> list[CheckpointTrouble]:
     """What cannot fail, though a process of an earlier Pod may have told that it did."""
-    unused = [] if here.slots else [CheckpointTrouble.SLOT, CheckpointTrouble.MEMORY]
-    if persist_every is None:
-        unused += [CheckpointTrouble.STORAGE, CheckpointTrouble.SKIPPED]
-    return unused
+    return [*(() if here.slots else _OF_MEMORY), *(() if persist_every is not None else _OF_STORAGE)]
 
 
 def _check(name: str, number: object, or_else: str | None) -> None:

@@ -13,7 +13,7 @@ Pair = tuple[Tensor, Tensor]
 """A view of a slot, and the tensor on a GPU that is to be copied there."""
 
 
-class Copies:
+class GpuCopies:
     """The copies of one save after the other."""
 
     def __init__(self) -> None:

@@ -23,8 +23,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from agent.memory.slot import Commit, DamagedError, Header, Mark, Part, Slot, TooSmallError, lay_out
-from dlr.checkpoint.cuda import Copies, Pair
+from agent.memory.layout import Header, Part, lay_out
+from agent.memory.slot import Commit, DamagedError, Mark, Slot, TooSmallError
+from dlr.checkpoint.cuda import GpuCopies, Pair
 from dlr.checkpoint.state import RNG, VALUES, Captured, capacity
 from dlr.checkpoint.surroundings import logger
 from dlr.checkpoint.tensors import local_tensor, part_of
@@ -140,7 +141,7 @@ class Writer:
         """When each slot has its sums."""
         self._under_way: tuple[Copy, Future[None]] | None = None
         """The last save, and when it is committed."""
-        self._on_gpu = Copies()
+        self._on_gpu = GpuCopies()
         self._restless: set[str] = set()
         """What has changed before `wait`, though it seemed to be settled."""
         self._reserved: set[Slot] = set()

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from agent.memory.slot import Part
+from agent.memory.layout import Part
 
 
 class MismatchError(Exception):

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agent.memory.slot import Header, Slot
+from agent.memory.layout import Header
+from agent.memory.slot import Slot
 from dlr.checkpoint.state import RNG, VALUES
 
 

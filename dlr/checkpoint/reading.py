@@ -20,16 +20,8 @@ from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
-from agent.memory.slot import (
-    CONTROL_BYTES,
-    DamagedError,
-    Entry,
-    Header,
-    Mark,
-    Part,
-    Slot,
-    header_offset,
-)
+from agent.memory.layout import CONTROL_BYTES, Entry, Header, Part
+from agent.memory.slot import DamagedError, Mark, Slot, header_offset
 from agent.memory.wire import have_checked, read
 from dlr.checkpoint.dcp import metadata
 from dlr.checkpoint.plan import holders, pieces_of

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from agent.memory.slot import Part
+from agent.memory.layout import Part
 from dlr.checkpoint.modules import (
     MismatchError,
     check_modules,

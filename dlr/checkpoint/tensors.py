@@ -7,7 +7,7 @@ import sys
 import torch
 from torch import Tensor, nn
 
-from agent.memory.slot import Part
+from agent.memory.layout import Part
 
 
 def part_of(name: str, tensor: Tensor) -> Part:

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -29,15 +30,23 @@ class Trouble:
         self._path = Path(f"{record}{TROUBLE_SUFFIX}") if record else None
         self._lock = threading.Lock()
         self._told: dict[CheckpointTrouble, str] = {}
+        self._until: dict[CheckpointTrouble, float] = {}
+        """Until when (monotonic) something stays, whatever works since."""
 
-    def tell(self, kind: CheckpointTrouble, message: str) -> None:
-        """Say that this fails now. What it said of it before is replaced."""
+    def tell(self, kind: CheckpointTrouble, message: str, at_least_seconds: float = 0.0) -> None:
+        """Say that this fails now. What it said of it before is replaced.
+
+        Args:
+            at_least_seconds: so long it stays, for all to hear of it.
+        """
+        self._until[kind] = time.monotonic() + at_least_seconds
         self._say({kind: message})
 
     def works(self, *kinds: CheckpointTrouble) -> None:
         """Say that these work, also after what an earlier process of this rank has told."""
-        if not all(self._told.get(kind) == "" for kind in kinds):
-            self._say(dict.fromkeys(kinds, ""))
+        news = [kind for kind in kinds if self._told.get(kind) != ""]
+        if news and (over := [kind for kind in news if time.monotonic() >= self._until.get(kind, 0.0)]):
+            self._say(dict.fromkeys(over, ""))
 
     def _say(self, news: Mapping[CheckpointTrouble, str]) -> None:
         with self._lock:

@@ -58,7 +58,7 @@ def test_a_second_signal_begins_no_new_grace(monkeypatch: pytest.MonkeyPatch) ->
         "_processes": SimpleNamespace(
             stop=lambda _signal, seconds: graces.append(seconds), join=lambda timeout_seconds: None
         ),
-        "_votes": SimpleNamespace(stop=stop, end=lambda: None, await_copied=lambda seconds: None),
+        "_votes": SimpleNamespace(stop=stop, end=lambda: None, hand_over=lambda seconds: None),
         "_shutdown_at": None,
         "_stop_grace_seconds": 10.0,
     }

@@ -95,7 +95,7 @@ def test_a_start_at_step_0_after_a_checkpoint_was_lost_is_told_for_a_while(
     assert told(record)["CheckpointLost"].startswith("training begins at step 0: of step 120 in memory")
     checkpointer.step(1)
     assert told(record)["CheckpointLost"]
-    monkeypatch.setattr(checkpointer, "_lost_until", 0.0)
+    checkpointer._trouble._until.clear()
     checkpointer._storage.finish()
     checkpointer.step(2)
     checkpointer.close()

@@ -17,7 +17,8 @@ import torch.distributed as dist
 
 import dlr
 from agent.memory.fetch import fetch
-from agent.memory.slot import DamagedError, Mark, Part, Slot, lay_out
+from agent.memory.layout import Part, lay_out
+from agent.memory.slot import DamagedError, Mark, Slot
 
 HEADER = lay_out([Part("weights", "int64", (1024,), 8192)])
 

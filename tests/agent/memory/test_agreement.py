@@ -15,11 +15,12 @@ import pytest
 from torch.distributed import HashStore, Store  # type: ignore[attr-defined]
 
 from agent.environment import Environment, InvalidEnvironmentError
-from agent.memory.agreed import Agreed, Copies
+from agent.memory.agreed import Agreed, HeldReplicas
 from agent.memory.agreement import Agreement
 from agent.memory.checkpoints import CheckpointMemory, OutdatedMeetingError
+from agent.memory.layout import CONTROL_BYTES, Part, lay_out
 from agent.memory.resume import Checkpoint, Inventory
-from agent.memory.slot import CONTROL_BYTES, Mark, Part, Slot, lay_out
+from agent.memory.slot import Mark, Slot
 from agent.monitor.oom import OomWatch
 
 HEADER = lay_out([Part("weights", "int64", (512,), 4096)])
@@ -113,7 +114,7 @@ class World:
         leaver = self.memories.pop(gone)
         assert leaver is not None
         self.size -= 1
-        threading.Thread(target=lambda: (leaver.await_copied(30), leaver.close()), daemon=True).start()
+        threading.Thread(target=lambda: (leaver.hand_over(30), leaver.close()), daemon=True).start()
 
     def close(self) -> None:
         self._cleanup.close()
@@ -204,7 +205,7 @@ def test_an_offer_is_taken_from_the_agent_whose_peer_this_is_alone(world: World)
     world.save(world.meet(1), 10, 0)
     memory, stranger = world.memories[1], world.memories[2]
     assert memory is not None and stranger is not None
-    assert memory._agreed.held == Copies(0, world.memories[0].address, 1)  # type: ignore[union-attr]
+    assert memory._agreed.held == HeldReplicas(0, world.memories[0].address, 1)  # type: ignore[union-attr]
     assert not memory._take_replica(Mark(1, 10, 2, 3), stranger.address)
     assert all(mark.rank != 2 for _, mark in memory._pool.held())
 
@@ -327,7 +328,7 @@ def test_a_pod_that_goes_does_not_wait_for_a_copy_of_what_its_processes_did_not_
     assert memory is not None
     memory.note_departure(11)
     began_at = time.monotonic()
-    memory.await_copied(200)
+    memory.hand_over(200)
     assert time.monotonic() - began_at < 60
 
 

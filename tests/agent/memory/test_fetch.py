@@ -15,9 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.memory.fetch import DamagedCopyError, FetchError, fetch
+from agent.memory.layout import CONTROL_BYTES, Part, lay_out
 from agent.memory.pool import Pool
 from agent.memory.server import SlotServer
-from agent.memory.slot import CONTROL_BYTES, Commit, Mark, Part, Slot, lay_out
+from agent.memory.slot import Commit, Mark, Slot
 from agent.memory.wire import RefusedError, Request, Verb, copies, have_checked, offer, read
 
 NBYTES = 20 << 20

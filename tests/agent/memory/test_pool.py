@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.memory.layout import Header, Part, lay_out
 from agent.memory.pool import Pool, assign, slot_for_replica
 from agent.memory.resume import Checkpoint
-from agent.memory.slot import Commit, Header, Mark, Part, Slot, lay_out
+from agent.memory.slot import Commit, Mark, Slot
 
 HEADER = lay_out([Part("weights", "int64", (16,), 128)])
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from agent.memory.slot import CONTROL_BYTES, Slot
+from agent.memory.layout import CONTROL_BYTES
+from agent.memory.slot import Slot
 from tests.agent.conftest import Agent, Agents, kill, state, training_processes
 from tests.agent.fake_cluster import FakeCluster
 

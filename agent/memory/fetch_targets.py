@@ -11,7 +11,7 @@ from agent.memory.resume import Checkpoint
 from agent.memory.slot import Mark, Slot
 
 
-class Incoming:
+class FetchTargets:
     """Of one agent.
 
     Args:
