@@ -146,7 +146,8 @@ class PairSpeeds:
             first = {**found, **first}
         total = sum(map(len, first.values()))
         self._standards = {
-            key: _pair_standard(key[0], key[1], values, total, settings) for key, values in first.items()
+            (metric, class_, crossing): _standard(metric, class_, values, len(values) // 2, total, settings)
+            for (metric, class_, crossing), values in first.items()
         }
 
     def judge(self, group: GroupResult) -> tuple[Slowness, ...]:
@@ -229,29 +230,23 @@ def _standards(
     total = sum(map(len, found.values()))
     standards = {}
     for (metric, class_), values in found.items():
-        measured = list(values.values())
-        if len(measured) >= LEAST_VALUES:
-            standard = _standard(metric, class_, measured, (len(measured) - 1) // 2, total, settings)
-        else:
-            standard = _small_standard(metric, class_, measured, settings)
-        standards[metric, class_] = standard
+        most = (len(values) - 1) // 2
+        standards[metric, class_] = _standard(metric, class_, list(values.values()), most, total, settings)
     return standards
-
-
-def _pair_standard(
-    metric: Metric, class_: str, values: Sequence[float], total: int, settings: Settings
-) -> Standard:
-    """Half of the groups may be slow, if each has a slow node; of a few, the fastest one is well."""
-    if len(values) >= LEAST_VALUES:
-        return _standard(metric, class_, values, len(values) // 2, total, settings)
-    typical = max(values) if metric.higher_is_better else min(values)
-    return _bare(metric, class_, typical, settings.small_fleet_ratio, settings)
 
 
 def _standard(
     metric: Metric, class_: str, values: Sequence[float], most: int, total: int, settings: Settings
 ) -> Standard:
-    """From the values' own spread; `total` is how many values of all figures the check has."""
+    """From the values' own spread.
+
+    Args:
+        values: of one metric and class.
+        most: how many of them may be slow. Of groups half may, if each has a slow node.
+        total: how many values of all figures there are.
+    """
+    if len(values) < LEAST_VALUES:
+        return _small_standard(metric, class_, values, settings)
     sign = 1 if metric.higher_is_better else -1
     chance = settings.false_straggler_chance * len(values) / total
     well = belonging([sign * value for value in values], chance, most)
@@ -288,14 +283,14 @@ def _kinds(slowdowns: Sequence[float], limit: float, settings: Settings) -> tupl
     """Bands of slowdowns, below what is slow whatever the spread, that several nodes share closely."""
     slow = sorted(times for times in slowdowns if limit <= times < settings.straggler_ratio)
     least = max(settings.least_of_a_kind, ceil(settings.least_share_of_a_kind * len(slowdowns)))
-    gap = (limit - 1) / 2
+    gap = limit - 1
     bands: list[list[float]] = [slow[:1]]
     for before, times in pairwise(slow):
         if times - before <= gap:
             bands[-1].append(times)
         else:
             bands.append([times])
-    return tuple((band[0] - gap, band[-1] + gap) for band in bands if len(band) >= least)
+    return tuple((band[0] - gap / 2, band[-1] + gap / 2) for band in bands if len(band) >= least)
 
 
 def _kinds_told(class_: str, standard: Standard, values: Values) -> list[ClassFinding]:

@@ -32,8 +32,8 @@ CHECKED_MEBIBYTES = {"cpu": 32, "cuda": 1024}
 INTERFACE_ENV = "GLOO_SOCKET_IFNAME"
 """With it a person chooses another network than that of the node's address."""
 SMALL_ELEMENTS = 2
-BUDGET_SECONDS = 0.5
-LEAST_REPEATS, MOST_REPEATS = 4, {"cpu": 400, "cuda": 50}
+BUDGET_SECONDS = {"cpu": 1.0, "cuda": 0.5}
+LEAST_REPEATS, MOST_REPEATS = 4, {"cpu": 1000, "cuda": 50}
 WARM_UP, LATENCY_REPEATS = 5, 100
 _RANK_STRIDE = 1_000_003
 """Between the first elements of two ranks' blocks, so that they differ in every place."""
@@ -136,7 +136,7 @@ def _figures(owners: Sequence[str], device: torch.device) -> dict[str, float]:
     latency = small.seconds(LATENCY_REPEATS)
     _require_intact(_large(CHECKED_MEBIBYTES, device), owners)
     large = _large(MEBIBYTES, device)
-    repeats = round(BUDGET_SECONDS / large.seconds(LEAST_REPEATS))
+    repeats = round(BUDGET_SECONDS[device.type] / large.seconds(LEAST_REPEATS))
     seconds = large.seconds(min(max(repeats, LEAST_REPEATS), MOST_REPEATS[device.type]))
     _require_intact(large, owners)
     algorithm = large.bytes / seconds / 1e9

@@ -162,6 +162,9 @@ UNKNOWN_ACCELERATORS = (
 TESTED_KIND = "nvidia"
 """What an agent says of accelerators that the probes compute on; on all others they test the CPU."""
 
+CPU_LATENCY_RATIO = 4.0
+"""Over Gloo the latency is that of waking threads: it doubles as cores sleep, or are not shared."""
+
 MAX_NAMED = 5
 
 
@@ -175,7 +178,7 @@ def settings_of(spec: NodeCheckSpec, participants: Iterable[CheckedNode]) -> Set
     return Settings(
         straggler_ratio=ratio,
         small_fleet_ratio=ratio,
-        least_slowdown={Metric.PAIR_LATENCY_US: floor},
+        least_slowdown={Metric.PAIR_LATENCY_US: max(floor, 1 - 1 / CPU_LATENCY_RATIO)},
         least_slowdown_default=floor,
     )
 

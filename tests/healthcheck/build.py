@@ -41,21 +41,24 @@ def play(
     probe: Probe,
     settings: Settings | None = None,
     local: Mapping[str, LocalResult] | None = None,
+    again: Mapping[str, LocalResult] | None = None,
     **absent: Mapping[str, str],
 ) -> Played:
+    """`again`: what a node measures of itself when it does so again; by default what it measured first."""
     settings, local = settings or Settings(), local or {}
     rounds: tuple[RoundResult, ...] = ()
     while isinstance(step := next_step(History(local, rounds, **absent), nodes, settings), Round):
         assert step.number == len(rounds) + 1
         groups = (
-            _again(group, local) if len(group) == 1 else probe(step.number, group) for group in step.groups
+            _again(group, again or local) if len(group) == 1 else probe(step.number, group)
+            for group in step.groups
         )
         rounds += (RoundResult(step.number, tuple(groups)),)
     return Played(rounds, step)
 
 
 def _again(group: Group, local: Mapping[str, LocalResult]) -> GroupResult:
-    """What a node measures of itself comes out as before."""
+    """A node measures itself again."""
     return GroupResult(group, True, measured=local[group[0]].measured)
 
 
