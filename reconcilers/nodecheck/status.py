@@ -12,6 +12,7 @@ import orjson
 
 from crds.model import Condition, ConditionStatus
 from crds.nodecheck import (
+    Action,
     CheckGroup,
     FaultyDomain,
     FaultyLink,
@@ -213,7 +214,9 @@ def with_places(status: NodeCheckStatus, verdicts: Verdicts) -> NodeCheckStatus:
     links = []
     for link in verdicts.links[:MAX_PLACES]:
         a, b = sorted(link.link)
-        links.append(FaultyLink(a=a, b=b, symptom=link.symptom.value, message=link.evidence[:MAX_EVIDENCE]))
+        told = link.evidence[:MAX_EVIDENCE]
+        action = Action.LOOK_AT_LINK
+        links.append(FaultyLink(a=a, b=b, symptom=link.symptom.value, message=told, action=action))
     domains = [
         FaultyDomain(
             level=found.domain.level,
