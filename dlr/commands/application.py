@@ -30,7 +30,7 @@ class Commands(LazyGroup):
         "job": Lazy("dlr.commands.job.commands", "jobs", "Submit, look at, change and delete training jobs."),
         "node-check": Lazy(
             "dlr.commands.node_check.command",
-            "command",
+            "checks",
             "Check nodes: their devices, and their network in pairs.",
         ),
         "install": Lazy(

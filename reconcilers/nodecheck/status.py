@@ -28,6 +28,7 @@ from healthcheck.measurements import History
 from healthcheck.plan import Round
 from reconcilers.conditions import with_condition
 from reconcilers.nodecheck.nodes import CheckedNode, Out
+from reconcilers.nodecheck.record import MAX_NAMED_IN_DOMAIN
 from reconcilers.nodecheck.scope import CheckRefusal, Scope
 from reconcilers.nodecheck.steps import Ended, first_told, round_to_record, rounded
 
@@ -43,7 +44,6 @@ WORST_FIRST = (NodeVerdict.FAULTY, NodeVerdict.STRAGGLER, NodeVerdict.INCONCLUSI
 MAX_EVIDENCE = 300
 """Of a link or rack."""
 MAX_PLACES = 100
-MAX_NAMED_IN_DOMAIN = 20
 MAX_BYTES = 1_350_000
 """Of a check that publishes another round: etcd takes 1.5 MiB, and the verdicts may take 0.2 MB more."""
 FIRST_ROUND_BYTES_A_NODE = 44
