@@ -29,6 +29,8 @@ class Settings:
     screening_rounds: int = 1
     """Rounds in which everybody is tested. One sees all hard faults; each further one meets other partners,
     and sees a share p of the intermittent faults still unseen that fail a share p of their tests."""
+    rotation: int = 0
+    """Any number of 0 or more that differs from check to check: which partners round 1 gives."""
     most_rounds: int = 12
     """One to see a failure, nine to clear an innocent (`Rules.clearing_passes`), two to re-run its pair. Hard
     faults in up to N/4 nodes need 2 to 4."""

@@ -45,7 +45,7 @@ class Commands(LazyGroup):
         ),
         "node-check": Lazy(
             "dlr.commands.node_check.command",
-            "command",
+            "checks",
             "Check nodes: their devices, and their network in pairs.",
         ),
         "install": Lazy(

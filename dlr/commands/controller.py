@@ -19,7 +19,8 @@ import typer
 from dlr.commands.connection import find_source
 from dlr.commands.errors import CommandError
 from dlr.commands.options import namespace_name, not_empty
-from reconcilers.cordon.options import DEFAULT_LIMIT_PERCENT, CordonMode, CordonOptions
+from reconcilers.cordon.limits import selector_of
+from reconcilers.cordon.options import DEFAULT_LIMIT_PERCENT, DEFAULT_POOLS, CordonMode, CordonOptions
 from reconcilers.pod.options import (
     DEFAULT_AGENT_IMAGE,
     DEFAULT_AGENT_PATH,
@@ -41,6 +42,16 @@ class LogLevel(StrEnum):
     INFO = "info"
     WARNING = "warning"
     ERROR = "error"
+
+
+def pool_rules(given: list[str] | None) -> list[str] | None:
+    """For `callback`: labels, or selectors that say what they seem to."""
+    for rule in given or ():
+        try:
+            selector_of(rule if "=" in rule else f"{rule}=")
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from error
+    return given
 
 
 def controller(
@@ -96,9 +107,18 @@ def controller(
     cordon_limit: Annotated[
         int,
         typer.Option(
-            min=1, max=100, help="Percent of all nodes that may be cordoned by dlr at once; one always may."
+            min=1, max=100, help="Percent of all nodes, and of each pool, that dlr may cordon; one always."
         ),
     ] = DEFAULT_LIMIT_PERCENT,
+    cordon_pool: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="LABEL|SELECTOR",
+            callback=pool_rules,
+            help="The limit also holds for each value of this node label, or for the nodes with these labels "
+            "(team=a,tier=gpu). Default: the kind of GPU, and the node pools of GKE, EKS, AKS and Karpenter.",
+        ),
+    ] = None,
     check_image: Annotated[
         str, typer.Option(help="The image of Pods that check nodes, for NodeChecks without a template.")
     ] = DEFAULT_CHECK_IMAGE,
@@ -144,7 +164,7 @@ def controller(
     def add_reconcilers(manager: Manager) -> None:
         from reconcilers.setup import add_all
 
-        add_all(manager, CordonOptions(cordon, cordon_limit), pods)
+        add_all(manager, CordonOptions(cordon, cordon_limit, tuple(cordon_pool or DEFAULT_POOLS)), pods)
 
     _run(files, context, options, add_reconcilers)
 

@@ -20,7 +20,6 @@ from controller.wording import shortened
 from crds import names
 from crds.model import ConditionStatus
 from reconcilers.clock import Clock
-from reconcilers.cordon.evidence import NodeFault, own_fault
 from reconcilers.cordon.limits import ALL_NODES, Limits, limit_of, pools_of
 from reconcilers.cordon.options import CordonMode, CordonOptions
 from reconcilers.cordon.policy import (
@@ -37,6 +36,7 @@ from reconcilers.cordon.policy import (
 )
 from reconcilers.cordon.statement import HELD, Statement, statement_on
 from reconcilers.cordon.verdicts import Verdicts
+from reconcilers.nodecheck.own_fault import NodeFault, own_fault
 from reconcilers.nodecheck.record import read_record, with_results, write_record
 
 BY_CORDON = "cordon"

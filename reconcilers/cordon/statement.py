@@ -14,25 +14,14 @@ from dataclasses import dataclass
 
 from controller.events import EventType
 from crds.model import ConditionStatus
-from crds.nodecheck import Action
 from reconcilers.cordon.limits import ALL_NODES
 from reconcilers.cordon.options import CordonMode, CordonOptions
 from reconcilers.cordon.policy import Mark, MarkState, NodeState, Verdict, VerdictReason
+from reconcilers.nodecheck.actions import advice
 
 HELD = "CordonHeld"
 OVERRULED = "CordonOverruled"
 REPORTED = "CordonReported"
-
-ADVICE: Mapping[Action, str] = {
-    Action.RESET_GPU: "reset its GPUs (nvidia-smi --gpu-reset), or reboot it",
-    Action.REBOOT: "reboot it; if it is found faulty again, replace it",
-    Action.REPLACE: "replace it",
-    Action.LOOK_AT_LINK: "look at its network: interface, cable, switch port",
-    Action.LOOK_AT_DOMAIN: "look at the rack or switch that it shares with others",
-    Action.LOOK_AT_LOAD: "look at what else runs there, at clocks, temperature and power",
-    Action.CHECK_AGAIN: "check it again",
-}
-"""What to do, in words."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +34,6 @@ class Statement:
     message: str
     event_type: EventType
     event_reason: str
-
-
-def advice(action: Action | None) -> str:
-    """A sentence; empty if there is nothing to do."""
-    return f"Do: {ADVICE[action]}." if action is not None else ""
 
 
 def statement_on(
@@ -136,4 +120,6 @@ def _said(verdict: Verdict, done: str = "") -> str:
     ]
     if verdict.evidence and not verdict.healthy:
         parts.append(f"Why: {verdict.evidence}.")
-    return " ".join(filter(None, (*parts, advice(verdict.action))))
+    if verdict.action is not None:
+        parts.append(f"Do: {advice(verdict.action)}.")
+    return " ".join(parts)

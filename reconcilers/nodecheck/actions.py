@@ -7,7 +7,7 @@ is what NVIDIA's catalogue (`crds/xids.py`) says: RESET_GPU, RESTART_BM, CONTACT
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from crds import xids
 from crds.nodecheck import INTERMITTENT, Action, NodeResult, NodeVerdict
@@ -20,6 +20,23 @@ XIDS_TO_REPLACE = frozenset({54, 64, 140, 157, 161})
 """No reset helps: power that is not connected, memory that cannot be repaired."""
 XIDS_TO_REBOOT = frozenset({62, 79, 109, 110, 119, 120, 143, 158, 167, 169})
 """The device does not answer, so it cannot be reset either."""
+
+ADVICE: Mapping[str, str] = {
+    Action.RESET_GPU: "reset its GPUs (nvidia-smi --gpu-reset), or reboot it",
+    Action.REBOOT: "reboot it; if it is found faulty again, replace it",
+    Action.REPLACE: "replace it",
+    Action.LOOK_AT_LINK: "look at its network: interface, cable, switch port",
+    Action.LOOK_AT_DOMAIN: "look at the rack or switch that it shares with others",
+    Action.LOOK_AT_LOAD: "look at what else runs there, at clocks, temperature and power",
+    Action.CHECK_AGAIN: "check it again",
+}
+"""What to do, in words."""
+
+
+def advice(action: Action | str | None) -> str:
+    """What to do, without a full stop; empty if there is nothing, or a newer controller's word for it."""
+    return ADVICE.get(action, str(action)) if action else ""
+
 
 _XID = re.compile(xids.NUMBER_PATTERN)
 

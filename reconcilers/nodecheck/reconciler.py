@@ -8,6 +8,7 @@ step gave and publishes the next, or the verdicts. All of it is decided from the
 from __future__ import annotations
 
 import contextlib
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -32,6 +33,7 @@ from reconcilers.clock import Clock
 from reconcilers.conditions import observed_at
 from reconcilers.nodecheck import status as check_status
 from reconcilers.nodecheck.finished import is_finished, newest_on
+from reconcilers.nodecheck.further_evidence import with_all_evidence
 from reconcilers.nodecheck.nodes import (
     CheckedNode,
     Out,
@@ -245,17 +247,18 @@ class NodeCheckReconciler(Reconciler):
         return participants, ended
 
     async def _after(self, turn: _Turn, participants: Sequence[CheckedNode], ended: Ended) -> NodeCheckStatus:
-        labels = self._labels(turn.status.nodes)
-        return await computed(len(turn.status.nodes), self._step_after, turn, participants, ended, labels)
+        nodes = self._view.nodes(turn.status.nodes)
+        return await computed(len(turn.status.nodes), self._step_after, turn, participants, ended, nodes)
 
     def _step_after(
         self,
         turn: _Turn,
         participants: Sequence[CheckedNode],
         ended: Ended,
-        labels: Mapping[str, Mapping[str, str]],
+        nodes: Mapping[str, dict[str, Any]],
     ) -> NodeCheckStatus:
         """Pure, but for what it adds to the turn."""
+        labels = {name: raw["metadata"].get("labels") or {} for name, raw in nodes.items()}
         turn.event("Normal", "RoundFinished", step_ended(ended, len(turn.status.nodes)))
         status = check_status.settled(turn.status, ended, turn.now)
         history = history_of(status, participants)
@@ -263,7 +266,7 @@ class NodeCheckReconciler(Reconciler):
             status = check_status.with_local_failures(status, history)
         spec = turn.check.spec
         fleet = fleet_of(participants, labels, spec.topology_keys)
-        settings = settings_of(spec, participants)
+        settings = replace(settings_of(spec, participants), rotation=rotation_of(turn.check.metadata.uid))
         step = next_step(history, fleet, settings)
         if isinstance(step, Round):
             published = check_status.in_round(status, step, participants, turn.now)
@@ -272,7 +275,9 @@ class NodeCheckReconciler(Reconciler):
                 return published
             step = conclude(investigate(history, fleet, settings), settings)
         status = check_status.with_places(status, step)
-        return self._finish(turn, status, check_status.node_results(step, history))
+        results = check_status.node_results(step, history)
+        results = with_all_evidence(turn.check, status, results, fleet, nodes, turn.now)
+        return self._finish(turn, status, results)
 
     def _finish(self, turn: _Turn, status: NodeCheckStatus, results: Sequence[NodeResult]) -> NodeCheckStatus:
         verdicts = {result.node: result.verdict for result in results}
@@ -286,9 +291,6 @@ class NodeCheckReconciler(Reconciler):
         return check_status.refused(turn.status, refusal, turn.now)
 
     # --- what is read and written ---------------------------------------------------------------------
-
-    def _labels(self, nodes: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
-        return {name: raw["metadata"].get("labels") or {} for name, raw in self._view.nodes(nodes).items()}
 
     def _is_overdue(self, turn: _Turn, step: object) -> bool:
         """Whether a step has lasted timeoutSeconds; if not, it is looked at again by then.
@@ -317,6 +319,11 @@ class NodeCheckReconciler(Reconciler):
         await self._client.patch(NODECHECKS, metadata.name, body, metadata.namespace, subresource="status")
         for event in turn.events:
             self._recorder.event(turn.raw, *event)
+
+
+def rotation_of(uid: str) -> int:
+    """Another one for each check, the same after any restart of the controller."""
+    return zlib.crc32(uid.encode())
 
 
 def has_nodes(check: dict[str, Any]) -> bool:

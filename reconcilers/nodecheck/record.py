@@ -19,7 +19,6 @@ from crds import names
 from crds.model import Model
 from crds.nodecheck import CheckRound, NodeCheck, NodeCheckStatus, NodeVerdict
 from healthcheck.records import NodeRecord
-from reconcilers.nodecheck.status import MAX_NAMED_IN_DOMAIN
 
 MOST_RESULTS = 20
 MOST_PARTNERS = 6
@@ -46,6 +45,9 @@ class CheckResult(Model):
     failed_with: Annotated[list[str], Field(max_length=MOST_PARTNERS)] = Field(default_factory=list)
     """Partners of failures that nothing else explains."""
 
+
+MAX_NAMED_IN_DOMAIN = 20
+"""Nodes that a NodeCheck's status names of a rack or switch."""
 
 _RESULTS = TypeAdapter(list[CheckResult])
 

@@ -12,6 +12,7 @@ import orjson
 
 from crds.model import Condition, ConditionStatus
 from crds.nodecheck import (
+    Action,
     CheckGroup,
     FaultyDomain,
     FaultyLink,
@@ -27,6 +28,7 @@ from healthcheck.measurements import History
 from healthcheck.plan import Round
 from reconcilers.conditions import with_condition
 from reconcilers.nodecheck.nodes import CheckedNode, Out
+from reconcilers.nodecheck.record import MAX_NAMED_IN_DOMAIN
 from reconcilers.nodecheck.scope import CheckRefusal, Scope
 from reconcilers.nodecheck.steps import Ended, first_told, round_to_record, rounded
 
@@ -42,7 +44,6 @@ WORST_FIRST = (NodeVerdict.FAULTY, NodeVerdict.STRAGGLER, NodeVerdict.INCONCLUSI
 MAX_EVIDENCE = 300
 """Of a link or rack."""
 MAX_PLACES = 100
-MAX_NAMED_IN_DOMAIN = 20
 MAX_BYTES = 1_350_000
 """Of a check that publishes another round: etcd takes 1.5 MiB, and the verdicts may take 0.2 MB more."""
 FIRST_ROUND_BYTES_A_NODE = 44
@@ -213,7 +214,9 @@ def with_places(status: NodeCheckStatus, verdicts: Verdicts) -> NodeCheckStatus:
     links = []
     for link in verdicts.links[:MAX_PLACES]:
         a, b = sorted(link.link)
-        links.append(FaultyLink(a=a, b=b, symptom=link.symptom.value, message=link.evidence[:MAX_EVIDENCE]))
+        told = link.evidence[:MAX_EVIDENCE]
+        action = Action.LOOK_AT_LINK
+        links.append(FaultyLink(a=a, b=b, symptom=link.symptom.value, message=told, action=action))
     domains = [
         FaultyDomain(
             level=found.domain.level,

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from dlr.commands import following
-from dlr.commands.node_check import view
+from dlr.commands.node_check import done, view
 from tests.cli.scripted import (
     GROUP_PATH,
     Answer,
@@ -27,6 +28,8 @@ Dlr = Callable[..., Any]
 JSON = dict[str, Any]
 CHECKS = f"{GROUP_PATH}/default/nodechecks"
 CHECK = f"{CHECKS}/node-check-abcde"
+NODE = "/api/v1/nodes/node-1"
+EVENTS = "/api/v1/namespaces/default/events"
 WORKERS = f"{GROUP_PATH}/default/elasticworkers"
 GONE = refusal(404, "NotFound", 'nodechecks "node-check-abcde" not found', name="node-check-abcde")
 GEMM = {"gemm_bf16_tflops": 612.0}
@@ -60,6 +63,20 @@ def finished(*verdicts: str, message: str = "2 of 2 nodes are healthy", **status
         conditions=[condition("Healthy", "True", message)],
         **MEMBERS | status,
     )
+
+
+def marked(state: str, **more: Any) -> JSON:
+    """A node that a check judged."""
+    verdict = {
+        "time": "2026-01-01T00:00:36Z",
+        "healthy": False,
+        "reason": "CheckFailed",
+        "kind": "NodeCheck",
+        "namespace": "default",
+        "name": "node-check-abcde",
+    }
+    mark = json.dumps({"state": state, "verdict": verdict} | more)
+    return {"metadata": {"name": "node-1", "annotations": {"elastic.iml.github.io/cordon": mark}}}
 
 
 def failed(message: str) -> JSON:
@@ -231,9 +248,9 @@ class TestWait:
             "Check  default/node-check-abcde",
             "Phase  Succeeded after 31s, 1 round",
             "",
-            "NODE    VERDICT  COMPUTE           NETWORK  WHY",
-            "node-0  Healthy  bf16 612 TFLOP/s  11 GB/s  -",
-            "node-1  Healthy  bf16 612 TFLOP/s  11 GB/s  -",
+            "NODE    VERDICT  COMPUTE           NETWORK",
+            "node-0  Healthy  bf16 612 TFLOP/s  11 GB/s",
+            "node-1  Healthy  bf16 612 TFLOP/s  11 GB/s",
             "",
             "Healthy: 2 of 2 nodes are healthy",
         ]
@@ -260,13 +277,60 @@ class TestWait:
             "Healthy", "Faulty", faultyNodes=["node-1"], faultyLinks=[link], faultyDomains=[rack]
         )
         script(server, check)
+        server.answers |= {f"GET {NODE}": marked("Cordoned"), f"GET {EVENTS}": listing()}
         done = dlr("node-check", "--all")
         assert done.exit_code == 1
         rows = [" ".join(line.split()) for line in done.out.splitlines()]
-        assert "node-1 Faulty bf16 612 TFLOP/s 11 GB/s its local tests failed: gemm: ended by SIGSEGV" in rows
+        assert "node-1 Faulty bf16 612 TFLOP/s 11 GB/s" in rows
+        at = rows.index("node-1 is Faulty: cordoned")
+        assert rows[at + 1] == "Why: its local tests failed: gemm: ended by SIGSEGV"
+        assert rows[at + 2].startswith("Do: ")
         assert "node-2 and node-3 failed each passed with others" in rows
         assert "rack=r7 node-0, node-1 2 of its 3 nodes" in rows
-        assert rows[-1].startswith("To be cordoned, if this namespace may and the limit leaves room: node-1;")
+
+    @pytest.mark.parametrize(
+        ("node", "events", "says"),
+        [
+            ({"state": "Cordoned"}, [], "cordoned"),
+            (
+                {"state": "Held", "full": "nvidia.com/gpu.product=H100"},
+                [],
+                "not cordoned: of the nodes with nvidia.com/gpu.product=H100, as many are as --cordon-limit allows",
+            ),
+            ({"state": "Overruled"}, [], "not cordoned: uncordoned by hand"),
+            (None, ["CordonNotAllowed"], "not cordoned: namespace default lacks the label"),
+            (None, [], "nothing is known yet of a cordon"),
+        ],
+    )
+    def test_what_was_in_fact_done_about_a_node_is_said(
+        self,
+        server: ScriptedServer,
+        dlr: Dlr,
+        monkeypatch: pytest.MonkeyPatch,
+        node: JSON | None,
+        events: list[str],
+        says: str,
+    ) -> None:
+        monkeypatch.setattr(done, "PATIENCE_SECONDS", 0.05)
+        monkeypatch.setattr(done, "INTERVAL_SECONDS", 0.01)
+        script(server, finished("Healthy", "Faulty", faultyNodes=["node-1"]))
+        told = [{"reason": reason, "involvedObject": {"uid": "uid-check"}} for reason in events]
+        bare: JSON = {"metadata": {"name": "node-1"}}
+        server.answers |= {
+            f"GET {NODE}": bare if node is None else marked(**node),
+            f"GET {EVENTS}": listing(*told),
+        }
+        out = dlr("node-check", "--all").out
+        assert f"node-1 is Faulty: {says}" in out
+
+    def test_who_may_not_read_nodes_is_told_so(self, server: ScriptedServer, dlr: Dlr) -> None:
+        script(server, finished("Healthy", "Faulty", faultyNodes=["node-1"]))
+        server.answers |= {
+            f"GET {NODE}": refusal(403, "Forbidden", "nodes is forbidden"),
+            f"GET {EVENTS}": listing(),
+        }
+        answer = dlr("node-check", "--all")
+        assert answer.exit_code == 1 and "whether it is cordoned cannot be seen" in answer.out
 
     def test_json_is_one_object_at_the_end(self, server: ScriptedServer, dlr: Dlr) -> None:
         script(server, node_check(phase="Running", round=0, **MEMBERS), finished("Healthy", "Faulty"))
@@ -284,6 +348,8 @@ class TestWait:
             "verdict": "Faulty",
             "causes": ["LocalTest"],
             "message": "its local tests failed: gemm: ended by SIGSEGV",
+            "action": "",
+            "done": "",
             "figures": GEMM,
         }
         assert shown["rounds"][0]["groups"][0]["figures"] == {"pair_bus_gbps": 11.0}
@@ -346,3 +412,42 @@ class TestWait:
         assert "round 1 with node-1" in done.out
         assert "Succeeded after 31s, 1 round" in done.out
         assert "\x1b[" in done.out
+
+
+class TestHistory:
+    RECORD: ClassVar[list[JSON]] = [
+        {
+            "check": "ops/nightly-1",
+            "uid": "1",
+            "time": "2026-01-01T00:00:00Z",
+            "verdict": "Healthy",
+            "passed": 2,
+        },
+        {
+            "check": "ops/nightly-2",
+            "uid": "2",
+            "time": "2026-01-02T00:00:00Z",
+            "verdict": "Faulty",
+            "passed": 1,
+            "failed": 2,
+            "failedWith": ["node-3", "node-4"],
+        },
+    ]
+
+    def node(self, record: list[JSON]) -> JSON:
+        annotations = {"elastic.iml.github.io/record": json.dumps(record)}
+        return {"metadata": {"name": "node-1", "annotations": annotations}}
+
+    def test_shows_the_last_checks_the_newest_first(self, server: ScriptedServer, dlr: Dlr) -> None:
+        server.answers[f"GET {NODE}"] = self.node(self.RECORD)
+        shown = dlr("node-check", "history", "node-1")
+        rows = [" ".join(line.split()[1:]) for line in shown.out.splitlines()]
+        assert shown.exit_code == 0
+        assert rows[1:3] == ["ops/nightly-2 Faulty 1 2 node-3, node-4", "ops/nightly-1 Healthy 2 0 -"]
+        assert "3 tests passed and 2 failed in 2 checks; in 1 of them" in shown.out
+        assert dlr("node-check", "history", "node-1", "-o", "json").json[0]["check"] == "ops/nightly-2"
+
+    def test_node_without_a_record_is_one_sentence(self, server: ScriptedServer, dlr: Dlr) -> None:
+        server.answers[f"GET {NODE}"] = {"metadata": {"name": "node-1"}}
+        shown = dlr("node-check", "history", "node-1")
+        assert shown.exit_code == 0 and shown.out.startswith("node-1 has no record: since it was added")

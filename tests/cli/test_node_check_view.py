@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlr.commands.node_check.history import happenings
+from dlr.commands.node_check.happenings import happenings
 from dlr.commands.node_check.outcome import health
 from dlr.commands.node_check.view import (
     Look,
@@ -19,6 +19,7 @@ from dlr.commands.node_check.view import (
     head,
     live_rows,
     most_telling,
+    reports_on_nodes,
 )
 from dlr.commands.output import significant
 from healthcheck.local import Health
@@ -193,7 +194,7 @@ class TestFinal:
         **MEMBERS,
         nodeResults=[
             verdict("node-0", message="it passed"),
-            verdict("node-1", "Faulty", "it failed with node-0 and node-2"),
+            verdict("node-1", "Faulty", "it failed with node-0 and node-2") | {"action": "LookAtLink"},
             verdict("node-2", "Inconclusive", "it was withdrawn"),
         ],
         faultyNodes=["node-1"],
@@ -204,20 +205,23 @@ class TestFinal:
         ],
     )
 
-    def test_rows_come_from_the_check_alone_and_the_healthy_need_no_reason(self) -> None:
+    def test_rows_come_from_the_check_alone(self) -> None:
         assert final_rows(self.CHECK) == [
-            ("node-0", "Healthy", "bf16 612 TFLOP/s", "7 GB/s", ""),
-            ("node-1", "Faulty", "bf16 612 TFLOP/s", "", "it failed with node-0 and node-2"),
-            ("node-2", "Inconclusive", "bf16 612 TFLOP/s", "7 GB/s", "it was withdrawn"),
+            ("node-0", "Healthy", "bf16 612 TFLOP/s", "7 GB/s"),
+            ("node-1", "Faulty", "bf16 612 TFLOP/s", ""),
+            ("node-2", "Inconclusive", "bf16 612 TFLOP/s", "7 GB/s"),
         ]
 
-    def test_says_what_is_cordoned_and_what_is_not(self) -> None:
-        assert closing_lines(self.CHECK) == [
-            "Faulty: node-1 is faulty",
-            "To be cordoned, if this namespace may and the limit leaves room: node-1; see kubectl describe node NODE.",
+    def test_each_node_that_is_not_healthy_has_a_verdict_a_reason_and_something_to_do(self) -> None:
+        assert reports_on_nodes(self.CHECK, {"node-1": "cordoned"}) == [
+            "node-1 is Faulty: cordoned",
+            "  Why: it failed with node-0 and node-2",
+            "  Do:  look at its network: interface, cable, switch port",
+            "node-2 is Inconclusive",
+            "  Why: it was withdrawn",
+            "  Do:  check it again",
         ]
-        lenient = self.CHECK | {"spec": {"nodeSelector": {}, "cordon": False}}
-        assert closing_lines(lenient)[-1] == "Not cordoned, as --no-cordon says: node-1."
+        assert closing_lines(self.CHECK) == ["Faulty: node-1 is faulty"]
 
     def test_says_which_accelerators_were_not_tested(self) -> None:
         untested = condition("AcceleratorsTested", "False", "node-0 has amd.com/gpu")

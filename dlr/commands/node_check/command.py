@@ -7,12 +7,15 @@ from typing import Annotated
 import typer
 
 from crds.nodecheck import Accelerator
+from dlr.commands import interrupts
 from dlr.commands.api import Api
 from dlr.commands.connection import connect
 from dlr.commands.errors import CommandError
+from dlr.commands.lazy import HELP_NAMES
 from dlr.commands.node_check import remote
 from dlr.commands.node_check.local import check_this_machine
 from dlr.commands.node_check.outcome import EXIT_CODES, CouldNotTell
+from dlr.commands.node_check.record import show_record
 from dlr.commands.node_check.request import Target, Wishes, node_check
 from dlr.commands.options import (
     Context,
@@ -30,8 +33,12 @@ from healthcheck.local import Health
 WHAT = "What to check (one of these)"
 HOW = "How"
 
+checks = typer.Typer(add_completion=False, context_settings=HELP_NAMES, invoke_without_command=True)
 
+
+@checks.callback()
 def command(
+    invocation: typer.Context,
     nodes: Annotated[
         list[str] | None, typer.Option("--nodes", metavar="A,B", help="These nodes.", rich_help_panel=WHAT)
     ] = None,
@@ -119,6 +126,9 @@ def command(
 
     Exit code: 0 all are healthy; 1 a node or link is faulty or slow; 2 could not tell.
     """
+    interrupts.raise_from_now_on()
+    if invocation.invoked_subcommand is not None:
+        return
     target = Target(tuple(nodes or ()), selector, every_node, job, local)
     target.require_one()
     wishes = Wishes(
@@ -140,6 +150,17 @@ def command(
         # A cluster that cannot be asked speaks against none of its nodes.
         raise CouldNotTell(str(error)) from error
     raise typer.Exit(EXIT_CODES[found])
+
+
+@checks.command("history")
+def history(
+    node: Annotated[str, typer.Argument(callback=object_name, help="The node's name.")],
+    output: Output = Format.TABLE,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Show what the last checks of a node gave: its record, which is kept on the Node."""
+    show_record(Api(connect(kubeconfig, context, None)), node, output)
 
 
 def _accelerator(named: str | None, gpu: bool) -> str | None:

@@ -68,8 +68,13 @@ def rounds_of(status: JSON) -> list[JSON]:
     return rounds
 
 
-def as_json(check: JSON) -> JSON:
-    """A finished NodeCheck for programs."""
+def as_json(check: JSON, done: Mapping[str, str] | None = None) -> JSON:
+    """A finished NodeCheck for programs.
+
+    Args:
+        check: the NodeCheck.
+        done: by node, what was done about it (`done.await_deeds`).
+    """
     metadata, status = check["metadata"], check.get("status") or {}
     results = {result["node"]: result for result in status.get("nodeResults") or []}
     return {
@@ -84,6 +89,8 @@ def as_json(check: JSON) -> JSON:
                 "verdict": verdict,
                 "causes": results.get(node, {}).get("causes") or [],
                 "message": results.get(node, {}).get("message") or "",
+                "action": results.get(node, {}).get("action") or "",
+                "done": (done or {}).get(node, ""),
                 "figures": results.get(node, {}).get("figures") or {},
             }
             for node, verdict in verdicts_of(status).items()

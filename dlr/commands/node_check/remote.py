@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -20,7 +20,8 @@ from dlr.commands.errors import CommandError, Interrupted
 from dlr.commands.following import until_finished
 from dlr.commands.job.lookup import get_job, require_namespace
 from dlr.commands.node_check import view
-from dlr.commands.node_check.history import happenings
+from dlr.commands.node_check.done import await_deeds
+from dlr.commands.node_check.happenings import happenings
 from dlr.commands.node_check.outcome import CouldNotTell, as_json, health, message
 from dlr.commands.output import Format, cell, console, print_json, show, table, utc_now
 from healthcheck.local import Health
@@ -81,7 +82,7 @@ def wait(api: Api, created: JSON, output: Format) -> Health:
     """
     name = created["metadata"]["name"]
     try:
-        check = _show(_looks(api, created), output)
+        check = _show(api, _looks(api, created), output)
     except KeyboardInterrupt:
         raise Interrupted(
             f"The check goes on without you. See it: kubectl get nc {name} -n {api.namespace} -o wide. "
@@ -118,7 +119,7 @@ def _gone(name: str) -> CouldNotTell:
     return CouldNotTell(f"The check {name!r} was deleted before it had finished.")
 
 
-def _show(looks: Iterator[view.Look], output: Format) -> JSON:
+def _show(api: Api, looks: Iterator[view.Look], output: Format) -> JSON:
     """Show each look as suits the output, and the end; returns the finished NodeCheck."""
     began = time.monotonic()
 
@@ -127,20 +128,20 @@ def _show(looks: Iterator[view.Look], output: Format) -> JSON:
 
     if output is Format.JSON:
         *_, last = looks
-        print_json(as_json(last.check))
+        print_json(as_json(last.check, await_deeds(api, last.check)))
     elif sys.stdout.isatty():
-        last = _redraw(looks, waited_seconds)
+        last = _redraw(api, looks, waited_seconds)
     else:
         last = _print_news(looks, waited_seconds)
-        show(final(last.check, utc_now()))
+        show(final(last.check, await_deeds(api, last.check), utc_now()))
     return last.check
 
 
-def _redraw(looks: Iterator[view.Look], waited_seconds: Callable[[], float]) -> view.Look:
+def _redraw(api: Api, looks: Iterator[view.Look], waited_seconds: Callable[[], float]) -> view.Look:
     with Live(console=console(), auto_refresh=False) as live:
         for look in looks:
             if view.is_finished(look.check):
-                shown = final(look.check, utc_now())
+                shown = final(look.check, await_deeds(api, look.check), utc_now())
             else:
                 most_rows = max(1, live.console.height - LINES_BESIDE_ROWS)
                 shown = running(look, utc_now(), waited_seconds(), most_rows)
@@ -167,7 +168,7 @@ def running(look: view.Look, now: datetime, waited_seconds: float, most_rows: in
     return Group(*parts)
 
 
-def final(check: JSON, now: datetime) -> RenderableType:
+def final(check: JSON, done: Mapping[str, str], now: datetime) -> RenderableType:
     parts = [_head(view.Look(check), now, 0.0)]
     for columns, rows in (
         (view.FINAL_COLUMNS, view.final_rows(check)),
@@ -177,7 +178,8 @@ def final(check: JSON, now: datetime) -> RenderableType:
         if rows:
             parts += [Text(""), table(columns, rows)]
     if check["status"]["phase"] == NodeCheckPhase.SUCCEEDED:
-        parts += [Text(""), *(cell(line) for line in view.closing_lines(check))]
+        for lines in (view.reports_on_nodes(check, done), view.closing_lines(check)):
+            parts += [Text(""), *(cell(line) for line in lines)] if lines else []
     return Group(*parts)
 
 

@@ -12,16 +12,20 @@ from datetime import datetime
 from typing import Any
 
 from crds.elasticworker import ProbeEnding
-from crds.nodecheck import NodeCheckPhase, NodeVerdict
+from crds.nodecheck import Action, NodeCheckPhase, NodeVerdict
 from dlr.commands.node_check.outcome import condition_message, health, message, rounds_of, verdicts_of
 from dlr.commands.output import age, parse_time, significant
 from healthcheck.measurements import Metric
+from reconcilers.nodecheck.actions import advice
 
 JSON = dict[str, Any]
 Row = tuple[object, ...]
 
 LIVE_COLUMNS = ("NODE", "STATE", "COMPUTE", "NETWORK", "WHY")
-FINAL_COLUMNS = ("NODE", "VERDICT", "COMPUTE", "NETWORK", "WHY")
+FINAL_COLUMNS = ("NODE", "VERDICT", "COMPUTE", "NETWORK")
+WORST_FIRST = (NodeVerdict.FAULTY, NodeVerdict.STRAGGLER, NodeVerdict.INCONCLUSIVE)
+MOST_REPORTS = 50
+"""Nodes of which more than the table's row is shown; the others are in the NodeCheck."""
 LINK_COLUMNS = ("LINK", "SYMPTOM", "WHY")
 DOMAIN_COLUMNS = ("DOMAIN", "NODES", "WHY")
 NO_CONTROLLER_AFTER_SECONDS = 10.0
@@ -219,15 +223,36 @@ def final_rows(check: JSON) -> list[Row]:
     look = Look(check)
     results = {result["node"]: result for result in look.status.get("nodeResults") or []}
     verdicts = verdicts_of(look.status)
-    buses, out = best_bus(rounds_of(look.status)), withdrawals(look)
+    buses = best_bus(rounds_of(look.status))
     rows: list[Row] = []
     for node in dict.fromkeys([*look.nodes, *results]):
-        result, verdict = results.get(node, {}), verdicts.get(node)
-        healthy = verdict == NodeVerdict.HEALTHY
-        why = "" if healthy else result.get("message") or out.get(node)
-        figures = result.get("figures") or {}
-        rows.append((node, verdict, compute(figures), network(buses.get(node)), why))
+        figures = results.get(node, {}).get("figures") or {}
+        rows.append((node, verdicts.get(node), compute(figures), network(buses.get(node))))
     return rows
+
+
+def reports_on_nodes(check: JSON, done: Mapping[str, str]) -> list[str]:
+    """Three lines for each node that is not healthy, the worst first: the verdict and what was done, why, and
+    what to do.
+
+    Args:
+        check: the finished NodeCheck.
+        done: by node, what was done about it.
+    """
+    look = Look(check)
+    results = {result["node"]: result for result in look.status.get("nodeResults") or []}
+    out, verdicts = withdrawals(look), verdicts_of(look.status)
+    guilty = [node for verdict in WORST_FIRST for node, found in verdicts.items() if found == verdict]
+    lines = []
+    for node in guilty[:MOST_REPORTS]:
+        result = results.get(node, {})
+        deed = f": {done[node]}" if node in done else ""
+        lines.append(f"{node} is {verdicts[node]}{deed}")
+        lines.append(f"  Why: {result.get('message') or out.get(node) or 'see the NodeCheck'}")
+        lines.append(f"  Do:  {advice(result.get('action') or Action.CHECK_AGAIN)}")
+    if len(guilty) > MOST_REPORTS:
+        lines.append(f"… and {len(guilty) - MOST_REPORTS} more nodes")
+    return lines
 
 
 def _figures(outcomes: Sequence[JSON]) -> dict[str, float]:
@@ -277,16 +302,7 @@ def domain_rows(check: JSON) -> list[Row]:
 
 
 def closing_lines(check: JSON) -> list[str]:
-    """The summary, and what follows from it."""
-    status = Look(check).status
+    """The summary, and what could not be tested."""
     summary = f"{health(check)}: {message(check)}".removesuffix(": ")
-    lines = [condition_message(check, "AcceleratorsTested", "False"), summary]
-    faulty = status.get("faultyNodes") or []
-    if faulty and not check["spec"].get("cordon", True):
-        lines.append(f"Not cordoned, as --no-cordon says: {', '.join(faulty)}.")
-    elif faulty:
-        lines.append(
-            f"To be cordoned, if this namespace may and the limit leaves room: {', '.join(faulty)}; "
-            "see kubectl describe node NODE."
-        )
-    return [line for line in lines if line]
+    untested = (condition_message(check, kind, "False") for kind in ("NodesTested", "AcceleratorsTested"))
+    return [line for line in (*untested, summary) if line]

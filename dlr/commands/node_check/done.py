@@ -1,0 +1,96 @@
+"""What was in fact done about the nodes that a check found faulty: cordoned, held back, or why neither.
+
+The NodeCordon reconciler says so on the Nodes, a moment after the check has finished.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from crds import names
+from dlr.commands.api import EVENTS, NODES, Api, ApiFailure
+from dlr.commands.errors import CommandError
+from reconcilers.cordon.limits import ALL_NODES
+from reconcilers.cordon.policy import Mark, MarkState, read_mark
+
+JSON = dict[str, Any]
+
+PATIENCE_SECONDS = 5.0
+"""How long it is waited for: a cordon takes one write after the check's last."""
+INTERVAL_SECONDS = 0.25
+NOT_ALLOWED = "CordonNotAllowed"
+UNKNOWN = "nothing is known yet of a cordon; see kubectl describe node"
+
+
+def await_deeds(api: Api, check: JSON) -> dict[str, str]:
+    """By faulty node of a finished check, what was done about it; waits a few seconds for it to be said."""
+    faulty = (check.get("status") or {}).get("faultyNodes") or []
+    if not check["spec"].get("cordon", True):
+        return dict.fromkeys(faulty, "not cordoned, as --no-cordon says")
+    ends_at = time.monotonic() + PATIENCE_SECONDS
+    done: dict[str, str] = {}
+    while waiting := [node for node in faulty if node not in done]:
+        try:
+            refused = _refused(api, check)
+            found = {node: deed(api.get(NODES, node), check, refused) for node in waiting}
+        except CommandError as error:
+            if isinstance(error, ApiFailure) and error.reason == "NotFound":
+                return done | dict.fromkeys(waiting, "the node is gone")
+            return done | dict.fromkeys(waiting, f"whether it is cordoned cannot be seen: {error}")
+        done |= {node: said for node, said in found.items() if said}
+        if time.monotonic() > ends_at:
+            break
+        if len(done) < len(faulty):
+            time.sleep(INTERVAL_SECONDS)
+    return dict.fromkeys(faulty, UNKNOWN) | done
+
+
+def deed(node: Mapping[str, Any], check: JSON, refused: bool) -> str:
+    """What was done about one node; empty while nothing is said of it.
+
+    Args:
+        node: the raw Node.
+        check: the finished NodeCheck that found it faulty.
+        refused: whether an Event says that the check's namespace may not have nodes cordoned.
+    """
+    mark = read_mark(dict(node))
+    if mark is not None and _is_of(mark, check):
+        return _marked(mark)
+    conditions = (node.get("status") or {}).get("conditions") or []
+    suspected: JSON = next((c for c in conditions if c["type"] == names.CONDITION_SUSPECTED), {})
+    if suspected.get("reason") == "CordonReported" and suspected.get("status") == "True":
+        return "not cordoned: the controller runs with --cordon=report"
+    if refused:
+        namespace = check["metadata"]["namespace"]
+        return f"not cordoned: namespace {namespace} lacks the label {names.LABEL_MAY_CORDON}=true"
+    return ""
+
+
+def _marked(mark: Mark) -> str:
+    if mark.state is MarkState.CORDONED:
+        return "cordoned"
+    if mark.state is MarkState.HELD:
+        of = "all nodes" if mark.full in (None, ALL_NODES) else f"the nodes with {mark.full}"
+        return f"not cordoned: of {of}, as many are as --cordon-limit allows"
+    if mark.state is MarkState.OVERRULED:
+        return "not cordoned: uncordoned by hand"
+    return "not cordoned: a later check passed it"
+
+
+def _is_of(mark: Mark, check: JSON) -> bool:
+    """Whether the mark rests on this check, or on a newer word."""
+    metadata, verdict = check["metadata"], mark.verdict
+    named = (verdict.kind, verdict.namespace, verdict.name)
+    ended = check["status"].get("completionTime") or ""
+    newer = verdict.time.strftime("%Y-%m-%dT%H:%M:%SZ") >= ended
+    return named == ("NodeCheck", metadata["namespace"], metadata["name"]) or newer
+
+
+def _refused(api: Api, check: JSON) -> bool:
+    uid = check["metadata"]["uid"]
+    return any(
+        event.get("reason") == NOT_ALLOWED and event.get("involvedObject", {}).get("uid") == uid
+        for event in api.find(EVENTS)
+    )

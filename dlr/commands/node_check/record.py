@@ -1,0 +1,49 @@
+"""`dlr node-check history NODE`: what the last checks of a node gave, as its record says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dlr.commands.api import NODES, Api
+from dlr.commands.output import Format, age, cell, print_json, show, table, utc_now
+from reconcilers.nodecheck.record import CheckResult, read_record
+
+COLUMNS = ("AGE", "CHECK", "VERDICT", "PASSED", "FAILED", "FAILED WITH")
+
+
+def show_record(api: Api, name: str, output: Format) -> None:
+    """The newest result first.
+
+    Raises:
+        CommandError: there is no such node, or it may not be read.
+    """
+    record = read_record(api.get(NODES, name))[::-1]
+    if output is Format.JSON:
+        print_json([result.to_wire() for result in record])
+        return
+    if record:
+        now = utc_now()
+        rows = [(age(result.time.isoformat(), now), *columns(result)) for result in record]
+        show(table(COLUMNS, rows))
+    show(cell(summary(name, record)))
+
+
+def columns(result: CheckResult) -> tuple[object, ...]:
+    """All of a row but the age. Partners are those of failures that nothing else explains."""
+    partners = ", ".join(result.failed_with)
+    return result.check, result.verdict.value, result.passed, result.failed, partners
+
+
+def summary(name: str, record: Sequence[CheckResult]) -> str:
+    """One sentence."""
+    if not record:
+        return (
+            f"{name} has no record: since it was added, no check of it has ended in a namespace that may "
+            "have nodes cordoned."
+        )
+    unexplained = sum(bool(result.failed_with) for result in record)
+    passed, failed = sum(r.passed for r in record), sum(r.failed for r in record)
+    return (
+        f"{name}: {passed} tests passed and {failed} failed in {len(record)} checks; "
+        f"in {unexplained} of them it failed with others for which nothing else is to blame."
+    )

@@ -1,0 +1,262 @@
+"""What a check leaves in its nodes' records, what speaks beside its tests, and what is to be done."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crds import names
+from crds.nodecheck import Action, NodeCheck, NodeResult, NodeVerdict
+from healthcheck.probes import device_faults
+from healthcheck.probes.kernel_log import Xid
+from healthcheck.probes.nvml import DeviceState
+from healthcheck.records import NodeRecord
+from reconcilers.nodecheck.actions import action_for, action_for_text
+from reconcilers.nodecheck.own_fault import own_fault
+from reconcilers.nodecheck.record import (
+    MOST_BYTES,
+    MOST_RESULTS,
+    CheckResult,
+    as_evidence,
+    read_record,
+    results_of,
+    with_results,
+    write_record,
+)
+from tests.reconcilers.build import NOW
+from tests.reconcilers.check_stage import NODES as NODE_KIND
+from tests.reconcilers.check_stage import Agents, Stage
+
+NODES = ["a", "b", "c", "d", "e", "f"]
+
+
+def check(*tests: tuple[str, bool], **status: Any) -> NodeCheck:
+    """A finished check of six nodes; tests such as ("ab", True) in one round."""
+    places = [[NODES.index(name) for name in members] for members, _ in tests]
+    failed = [{"test": at} for at, (_, passed) in enumerate(tests) if not passed]
+    ended = {
+        "phase": "Succeeded",
+        "completionTime": NOW,
+        "nodes": NODES,
+        "rounds": [{"number": 1, "tests": places, "failed": failed}],
+    }
+    return NodeCheck.model_validate(
+        {
+            "metadata": {"name": "c", "namespace": "n", "uid": "0123456789", "resourceVersion": "1"},
+            "spec": {"nodes": NODES},
+            "status": ended | status,
+        }
+    )
+
+
+# --- what a check leaves ----------------------------------------------------------------------------------
+
+
+def test_record_counts_tests_and_names_partners_of_failures_that_nothing_explains() -> None:
+    found = results_of(check(("ab", True), ("ac", False), ("ad", False), ("ef", True)))
+    assert (found["a"].passed, found["a"].failed, found["a"].failed_with) == (1, 2, ["c", "d"])
+    assert (found["c"].failed_with, found["e"].failed) == (["a"], 0)
+    assert (found["a"].check, found["a"].uid, found["a"].time) == ("n/c", "01234567", NOW)
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"faultyNodes": ["b"]},
+        {"faultyLinks": [{"a": "a", "b": "b", "symptom": "failed"}]},
+        {"faultyDomains": [{"level": "rack", "name": "r", "nodes": ["b"]}]},
+    ],
+)
+def test_failure_that_something_explains_speaks_against_nobody(named: dict[str, Any]) -> None:
+    found = results_of(check(("ab", False), **named))["a"]
+    assert (found.failed, found.failed_with) == (1, [])
+
+
+def test_node_that_was_not_tested_has_nothing_recorded() -> None:
+    found = results_of(
+        check(("ab", True), withdrawn=[{"node": "c", "message": "no image"}], reused=["b", "d"])
+    )
+    assert found.keys() == {"a", "b", "e", "f"}
+
+
+def test_test_alone_and_test_with_a_silent_node_are_no_tests_with_others() -> None:
+    alone_and_silent = {"number": 1, "tests": [[0], [1, 2]], "failed": [{"test": 1, "silent": [2]}]}
+    found = results_of(check(rounds=[alone_and_silent]))
+    assert all(result.passed + result.failed == 0 for result in found.values())
+
+
+# --- the annotation ---------------------------------------------------------------------------------------
+
+
+def result(number: int) -> CheckResult:
+    """Of one check, which gave what it gave."""
+    return CheckResult(
+        check="default/" + "nightly" * (number % 7),
+        uid=str(number),
+        time=NOW - timedelta(hours=number // 2),
+        verdict=list(NodeVerdict)[number % 4],
+        passed=number % 12,
+        failed_with=[f"{i}" * 60 for i in range(number % 7)],
+    )
+
+
+RESULTS = st.integers(0, 60).map(result)
+
+
+def node_with(record: list[CheckResult]) -> dict[str, Any]:
+    return {"metadata": {"annotations": {names.ANNOTATION_RECORD: write_record(record)}}}
+
+
+@given(st.lists(RESULTS, max_size=30), st.lists(RESULTS, max_size=30))
+def test_record_is_bounded_keeps_the_newest_and_takes_nothing_in_twice(
+    known: list[CheckResult], new: list[CheckResult]
+) -> None:
+    record = with_results(with_results([], known), new)
+    assert len(record) <= MOST_RESULTS and len(write_record(record)) <= MOST_BYTES
+    assert with_results(record, new) == record
+    assert read_record(node_with(record)) == record
+    assert sorted(record, key=lambda result: (result.time, result.uid)) == record
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '[{"check": "x"}]'])
+def test_unreadable_record_is_none(text: str) -> None:
+    assert read_record({"metadata": {"annotations": {names.ANNOTATION_RECORD: text}}}) == []
+
+
+def test_results_of_long_ago_say_nothing() -> None:
+    old, new = (
+        CheckResult(check="n/c", uid=uid, time=NOW - timedelta(days=days), verdict="Faulty", passed=2)
+        for uid, days in (("1", 30), ("2", 3))
+    )
+    assert as_evidence([old, new], NOW) == [NodeRecord(2, (), faulty=True)]
+
+
+# --- conditions of the node's own -------------------------------------------------------------------------
+
+
+def conditioned(type_: str, status: str, reason: str = "x") -> dict[str, Any]:
+    condition = {"type": type_, "status": status, "reason": reason, "message": "7 of 8\nGPUs"}
+    return {"metadata": {}, "status": {"conditions": [{"type": "Ready", "status": "True"}, condition]}}
+
+
+@pytest.mark.parametrize(
+    ("type_", "status", "reason", "action"),
+    [
+        ("GPUMissing", "True", "GPUMissing", Action.REBOOT),
+        ("AcceleratedHardwareReady", "False", "NvidiaXID79Error", Action.REPLACE),
+        ("GpuMemWatch", "True", "GpuMemWatchIsNotHealthy", Action.RESET_GPU),
+        ("GpuSomethingNew", "True", "GpuSomethingNewIsNotHealthy", Action.REBOOT),
+    ],
+)
+def test_conditions_of_those_who_look_after_nodes_are_evidence(
+    type_: str, status: str, reason: str, action: Action
+) -> None:
+    found = own_fault(conditioned(type_, status, reason))
+    assert found is not None and found.action is action
+    assert str(found) == f"its condition {type_} is {status}: 7 of 8 GPUs"
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        conditioned("GPUMissing", "False"),
+        conditioned("AcceleratedHardwareReady", "True"),
+        conditioned("MemoryPressure", "True"),
+        conditioned("GpuMemWatch", "False", "GpuMemWatchIsHealthy"),
+        conditioned("ElasticUnhealthy", "True", "CheckFailed"),
+        {"metadata": {}},
+    ],
+)
+def test_other_conditions_are_none(node: dict[str, Any]) -> None:
+    assert own_fault(node) is None
+
+
+# --- what to do -------------------------------------------------------------------------------------------
+
+
+def device(**state: Any) -> str:
+    """What the probe says of it."""
+    (fault,) = device_faults.faults([DeviceState(**({"index": 0} | state))])
+    return fault
+
+
+@pytest.mark.parametrize(
+    ("text", "action"),
+    [
+        (device(uncorrectable_ecc_volatile=2), Action.RESET_GPU),
+        (device(row_remap_pending=True), Action.RESET_GPU),
+        (device(row_remap_failed=True), Action.REPLACE),
+        (device(unusable="GPU is lost"), Action.REBOOT),
+        *(
+            (device_faults.xid_faults([Xid(code, "0000:3b:00", "", 60.0)])[0], action)
+            for code, action in ((48, Action.RESET_GPU), (79, Action.REBOOT), (64, Action.REPLACE))
+        ),
+        ("gemm: the product is not exactly right", Action.REPLACE),
+        ("ended by SIGKILL", Action.REBOOT),
+    ],
+)
+def test_what_a_fault_says_tells_what_to_do(text: str, action: Action) -> None:
+    assert action_for_text(text) is action
+
+
+@pytest.mark.parametrize(
+    ("verdict", "cause", "again", "action"),
+    [
+        ("Healthy", [], False, None),
+        ("Inconclusive", ["PairTest"], False, Action.CHECK_AGAIN),
+        ("Straggler", ["SlowCompute"], False, Action.LOOK_AT_LOAD),
+        ("Straggler", ["SlowNetwork"], False, Action.LOOK_AT_LINK),
+        ("Faulty", ["PairTest"], False, Action.LOOK_AT_LINK),
+        ("Faulty", ["Intermittent"], False, Action.LOOK_AT_LINK),
+        ("Faulty", ["NoAnswer"], False, Action.REBOOT),
+        ("Faulty", ["NoAnswer"], True, Action.REPLACE),
+    ],
+)
+def test_verdict_and_cause_tell_what_to_do(
+    verdict: str, cause: list[str], again: bool, action: Action | None
+) -> None:
+    assert action_for(NodeResult(node="a", verdict=verdict, causes=cause), again) is action
+
+
+# --- in a check -------------------------------------------------------------------------------------------
+
+
+def staged(nodes: int, fails: str, record: list[CheckResult], **status: Any) -> Stage:
+    """A check in which one node fails once, with what it has on its Node."""
+    names_of = [f"node-{i}" for i in range(nodes)]
+    failures = iter([True])
+    stage = Stage(
+        agents=Agents(passes=lambda round_, members: not (fails in members and next(failures, False)))
+    )
+    stage.add_nodes(*names_of)
+    stage.update(NODE_KIND, fails, node_with(record) | {"status": status})
+    stage.add_check(nodes=names_of)
+    return stage
+
+
+async def test_node_that_fails_once_more_is_faulty_by_its_record() -> None:
+    record = [
+        CheckResult(
+            check="n/nightly",
+            uid=str(day),
+            time=NOW - timedelta(days=day),
+            verdict="Healthy",
+            passed=3,
+            failed_with=[f"other-{day}", f"another-{day}"],
+        )
+        for day in (3, 2, 1)
+    ]
+    check = await staged(24, "node-5", record).play()
+    assert check.status.faulty_nodes == ["node-5"]
+    (found,) = (result for result in check.status.node_results if result.node == "node-5")
+    assert found.causes == ["Intermittent"] and found.action is Action.LOOK_AT_LINK
+    assert "in 4 of its last 4 checks" in found.message
+
+
+async def test_first_failure_of_a_node_without_a_record_is_an_accident() -> None:
+    check = await staged(24, "node-5", []).play()
+    assert check.status.faulty_nodes == []
