@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 from crds import names
 from dlr.commands.job import report
-from dlr.commands.job.failures import broken_worlds, current_report, ended_pods
+from dlr.commands.job.failures import current_report
 from dlr.commands.job.progress import Progress, total_steps
 from dlr.commands.job.states import COLORS
 from dlr.commands.job.timeline.episodes import Clock, episodes_of
+from dlr.commands.job.timeline.verdict import LOST
 from dlr.commands.output import parse_time
 
 JSON = dict[str, Any]
@@ -19,7 +21,8 @@ JSON = dict[str, Any]
 LEAD_SELECTOR = f"{names.LABEL_TYPE}={names.WORKER},{names.LABEL_INDEX}=0"
 """One worker a job: ranks step together, so it tells how fast the job goes."""
 MOST_JOBS = 500
-STRIP = timedelta(hours=24)
+MOST_STRIP = timedelta(hours=24)
+LEAST_STRIP = timedelta(minutes=5)
 MOST_WHY = 300
 
 
@@ -30,17 +33,18 @@ def fleet_page(jobs: Sequence[JSON], leads: Sequence[JSON], now: datetime) -> JS
         leads: those of their ElasticWorkers that LEAD_SELECTOR chooses.
     """
     lead_of = {(each["metadata"]["namespace"], each["spec"].get("jobName")): each for each in leads}
+    strip = strip_length(jobs, now)
     ordered = sorted(jobs, key=lambda job: job["metadata"]["creationTimestamp"], reverse=True)
     ordered = sorted(ordered, key=report.is_finished)  # keeps the newest first
     return {
-        "jobs": [_line(job, lead_of, now) for job in ordered[:MOST_JOBS]],
+        "jobs": [_line(job, lead_of, now, strip) for job in ordered[:MOST_JOBS]],
         "leftOut": max(0, len(ordered) - MOST_JOBS),
-        "strip": STRIP.total_seconds(),
+        "strip": strip.total_seconds(),
         "colors": COLORS,
     }
 
 
-def _line(job: JSON, lead_of: Mapping[tuple[str, str], JSON], now: datetime) -> JSON:
+def _line(job: JSON, lead_of: Mapping[tuple[str, str], JSON], now: datetime, strip: timedelta) -> JSON:
     metadata, status = job["metadata"], job.get("status") or {}
     lead = lead_of.get((metadata["namespace"], metadata["name"]))
     finished = report.is_finished(job)
@@ -61,8 +65,8 @@ def _line(job: JSON, lead_of: Mapping[tuple[str, str], JSON], now: datetime) -> 
         "total": total_steps(job),
         "secondsPerStep": progress.seconds_per_step if progress else None,
         "secondsLeft": progress.seconds_left if progress else None,
-        "failures": sum(broken_worlds(job).values()) + sum(ended_pods(job, []).values()),
-        "states": strip_of(job, now),
+        "outages": outages(job),
+        "states": strip_of(job, now, strip),
     }
 
 
@@ -80,15 +84,27 @@ def _progress(job: JSON, lead: JSON | None) -> Progress | None:
     )
 
 
-def strip_of(job: JSON, now: datetime) -> list[list[Any]]:
-    """[state, begin, end] of the last 24 hours, in seconds since these began; neighbours of one state as one.
+def strip_length(jobs: Sequence[JSON], now: datetime) -> timedelta:
+    """The last 24 hours, or less where all jobs are younger: one of minutes would not be seen in a day."""
+    oldest = min((datetime.fromisoformat(job["metadata"]["creationTimestamp"]) for job in jobs), default=now)
+    return max(LEAST_STRIP, min(MOST_STRIP, now - oldest))
+
+
+def outages(job: JSON) -> int:
+    """How often failures kept it from training, as far as its history goes."""
+    lost = [entry["state"] in LOST for entry in (job.get("status") or {}).get("history") or ()]
+    return sum(now and not before for before, now in pairwise([False, *lost]))
+
+
+def strip_of(job: JSON, now: datetime, length: timedelta) -> list[list[Any]]:
+    """[state, begin, end] of the time up to now, in seconds since it began; neighbours of one state as one.
 
     Of what history has forgotten, or was before the job, nothing.
     """
     status = job.get("status") or {}
     submitted = datetime.fromisoformat(job["metadata"]["creationTimestamp"])
     clock = Clock(submitted, parse_time(status.get("completionTime")) or now)
-    offset = (submitted - (now - STRIP)).total_seconds()
+    offset = (submitted - (now - length)).total_seconds()
     found: list[list[Any]] = []
     if not status.get("history"):
         return found

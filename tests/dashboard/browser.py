@@ -60,9 +60,11 @@ class Page:
 
     async def wait_for(self, expression: str) -> None:
         """Until it is true."""
-        async with asyncio.timeout(WAIT_SECONDS):
-            while not await self.evaluate(f"Boolean({expression})"):  # noqa: ASYNC110 - of another process
-                await asyncio.sleep(0.05)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + WAIT_SECONDS
+        while not await self.evaluate(f"Boolean({expression})"):
+            assert loop.time() < until, f"not so within {WAIT_SECONDS} s: {expression}; errors: {self.errors}"
+            await asyncio.sleep(0.05)
 
     async def press(self, key: str) -> None:
         code = {"Enter": 13}.get(key, ord(key[0].upper()))

@@ -91,14 +91,25 @@ def test_jobs_that_run_come_first_and_the_oldest_are_left_out(monkeypatch: pytes
 
 
 def test_strip_has_the_states_of_the_last_day_up_to_now() -> None:
-    day = timedelta(hours=24).total_seconds()
-    young = strip_of(troubled_job(), NOW)
+    length = timedelta(hours=24)
+    day = length.total_seconds()
+    young = strip_of(troubled_job(), NOW, length)
     assert young[0] == ["Pending", day - 300, day - 290]
     assert young[-1] == ["Training", day - 148, day]
-    later = strip_of(troubled_job(), NOW + timedelta(hours=30))
+    later = strip_of(troubled_job(), NOW + timedelta(hours=30), length)
     assert later == [["Training", 0.0, day]]
-    assert strip_of(troubled_job(phase="Failed", completionTime=at(300)), NOW + timedelta(hours=30)) == []
-    assert strip_of(job(), NOW) == []
+    assert (
+        strip_of(troubled_job(phase="Failed", completionTime=at(300)), NOW + timedelta(hours=30), length)
+        == []
+    )
+    assert strip_of(job(), NOW, length) == []
+
+
+def test_strip_is_no_longer_than_the_oldest_job() -> None:
+    page = fleet_page([troubled_job()], [], NOW + timedelta(minutes=5))
+    assert (page["strip"], page["jobs"][0]["outages"]) == (600, 2)
+    assert fleet_page([troubled_job()], [], NOW + timedelta(days=3))["strip"] == 86_400
+    assert fleet_page([], [], NOW)["strip"] == 300
 
 
 def test_job_page_is_json_with_the_verdict_of_diagnose() -> None:

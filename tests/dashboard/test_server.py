@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import time
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
@@ -17,83 +13,22 @@ import yaml
 
 from dlr.commands.api import Api
 from dlr.commands.connection import connect
-from dlr.dashboard import feed as feeds
 from dlr.dashboard.feed import pause_seconds
 from dlr.dashboard.guard import why_refused
 from dlr.dashboard.reading import Cluster
 from dlr.dashboard.server import FILES, STATIC, CannotListen, Dashboard, serve
 from tests.cli.scripted import (
-    GROUP_PATH,
     Answer,
-    ScriptedServer,
     kubeconfig_for,
     listing,
     pod,
     refusal,
     worker,
 )
-from tests.cli.troubled import at, life, troubled_events, troubled_job, troubled_workers
+from tests.cli.troubled import at, life, troubled_job
+from tests.dashboard.conftest import JOB, WAIT_SECONDS, WITHIN, Served
 
-JSON = dict[str, Any]
-
-WITHIN = f"{GROUP_PATH}/default"
-JOB = f"GET {WITHIN}/elasticjobs/digits"
 JOB_QUERY = "view=job&namespace=default&name=digits"
-WAIT_SECONDS = 30.0
-
-
-@dataclass
-class Served:
-    url: str
-    api: ScriptedServer
-    session: aiohttp.ClientSession
-
-    async def get(self, path: str, **headers: str) -> tuple[int, str, Any]:
-        async with self.session.get(f"{self.url}{path}", headers=headers) as answer:
-            return answer.status, await answer.text(), answer.headers
-
-    @contextlib.asynccontextmanager
-    async def events(self, query: str) -> AsyncIterator[Callable[[Callable[[JSON], Any]], Any]]:
-        """What waits for an update that is as asked."""
-        async with self.session.get(f"{self.url}events?{query}") as answer:
-            assert answer.status == 200, await answer.text()
-
-            async def until(fits: Callable[[JSON], Any]) -> JSON:
-                async with asyncio.timeout(WAIT_SECONDS):
-                    while True:
-                        line = await answer.content.readuntil(b"\n\n")
-                        told: JSON = json.loads(line.removeprefix(b"data: "))
-                        if fits(told):
-                            return told
-
-            yield until
-
-
-@pytest.fixture
-async def served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[Served]:
-    server = ScriptedServer()
-    config = tmp_path / "kubeconfig"
-    config.write_text(yaml.safe_dump(kubeconfig_for(server.url)))
-    monkeypatch.setenv("KUBECONFIG", str(config))
-    monkeypatch.setattr(feeds, "INTERVAL_SECONDS", 0.02)
-    monkeypatch.setattr(feeds, "TROUBLE_WAIT_SECONDS", 0.02)
-    server.answers |= {
-        JOB: troubled_job(),
-        f"GET {WITHIN}/elasticjobs": listing(troubled_job()),
-        f"GET {WITHIN}/elasticworkers": listing(*troubled_workers()),
-        f"GET {WITHIN}/nodechecks": listing(),
-        "GET /api/v1/namespaces/default/events": listing(*troubled_events()),
-    }
-    for number in range(4):
-        server.answers[f"GET /api/v1/nodes/node-{number}"] = {
-            "metadata": {"name": f"node-{number}"},
-            "status": {},
-        }
-    cluster = Cluster(lambda: Api(connect(None, None, None)), all_namespaces=False)
-    session = aiohttp.ClientSession(read_bufsize=2**22)
-    async with serve(Dashboard(cluster), 0) as url, session:
-        yield Served(url, server, session)
-    server.close()
 
 
 @pytest.mark.parametrize(

@@ -280,7 +280,8 @@ def _trains(case: Case) -> bool:
 def failure_words(case: Case, culprit: Culprit) -> tuple[str, list[Field]]:
     """Who it was, what became of it and when; and where that stands."""
     failure = culprit.failure
-    rank = f"rank {failure['rank']} ({culprit.worker})" if failure.get("rank") is not None else culprit.worker
+    has_rank = failure.get("rank") is not None
+    rank = f"rank {failure['rank']} ({culprit.worker})" if has_rank else f"worker {culprit.worker}"
     node = f" on {culprit.node}" if culprit.node else ""
     what = DONE_BY.get(failure["exitClass"], f"ended ({failure['exitClass']})")
     when = [f"{age(failure['time'], case.now)} ago"]

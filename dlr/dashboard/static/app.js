@@ -111,14 +111,14 @@ function renderFleet(page) {
     return document.createTextNode(`${jobs.length === page.jobs.length ? "" : `${jobs.length} of `}${page.jobs.length} jobs in ${place}`);
   });
   part("fleet", [jobs, page.leftOut], () => [
-    jobs.length ? el("table", { class: "fleet" }, fleetHead(), el("tbody", {}, jobs.map((job) => fleetRow(job, page)))) : el("p", { class: "quiet" }, words ? "No job fits the filter." : "There are no ElasticJobs here. `dlr dashboard -A` looks in all namespaces."),
+    jobs.length ? el("table", { class: "fleet" }, fleetHead(page.strip), el("tbody", {}, jobs.map((job) => fleetRow(job, page)))) : el("p", { class: "quiet" }, words ? "No job fits the filter." : "There are no ElasticJobs here. `dlr dashboard -A` looks in all namespaces."),
     page.leftOut ? el("p", { class: "quiet" }, `… and ${page.leftOut} older ones`) : null,
     jobs.length ? legend(page.colors, new Set(jobs.flatMap((job) => job.states.map(([state]) => state)))) : null,
   ]);
 }
 
-function fleetHead() {
-  return el("thead", {}, el("tr", {}, ["JOB", "PHASE", "WORKERS", "LAST 24 H", "GOODPUT", "STEP", "STEPS/S", "LEFT", "FAILURES", "WHY"].map((title) => el("th", { scope: "col" }, title))));
+function fleetHead(strip) {
+  return el("thead", {}, el("tr", {}, ["JOB", "PHASE", "WORKERS", `LAST ${duration(strip)}`, "GOODPUT", "STEP", "STEPS/S", "LEFT", "OUTAGES", "WHY"].map((title) => el("th", { scope: "col" }, title))));
 }
 
 function fleetRow(job, page) {
@@ -136,7 +136,7 @@ function fleetRow(job, page) {
     cell("step", step),
     cell("steps/s", job.secondsPerStep ? `${short(1 / job.secondsPerStep)}` : ""),
     cell("left", job.secondsLeft ? duration(job.secondsLeft) : ""),
-    cell("failures", job.failures ? `${job.failures}` : ""),
+    cell("outages", job.outages ? `${job.outages}` : ""),
     el("td", { class: "wide why" }, job.why));
 }
 
@@ -185,7 +185,7 @@ function verdictPart(page) {
   const bar = el("div", { class: "bar" }, el("div", {}));
   if (page.share !== null) bar.firstChild.style.width = `${page.share * 100}%`;
   return [
-    el("p", { class: `verdict ${tone(page.phase)}` }, page.verdict.text),
+    el("p", { class: `verdict ${page.phase === "Failed" || page.cause === page.phase ? tone(page.phase) : ""}` }, page.verdict.text),
     fields(page.verdict),
     page.also.length ? el("ul", {}, page.also.map(told)) : null,
     page.advice.length ? el("h2", {}, "What to do") : null,

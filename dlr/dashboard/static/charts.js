@@ -45,7 +45,7 @@ function strip(states, length, colors) {
     drawn.append(titled(bar, `${state} for ${duration(end - begin)}, until ${duration(length - end)} ago`));
   }
   const told = states.map(([state, begin, end]) => `${state} ${duration(end - begin)}`);
-  drawn.setAttribute("aria-label", told.length ? `The last 24 hours: ${told.slice(-6).join(", ")}` : "Nothing is known");
+  drawn.setAttribute("aria-label", told.length ? `Up to now: ${told.slice(-6).join(", ")}` : "Nothing is known");
   return drawn;
 }
 

@@ -1,0 +1,87 @@
+"""The page in a real browser, where one is installed: by keys from all jobs to one, live, in the dark, on a phone."""
+
+from __future__ import annotations
+
+import pytest
+
+from dlr.dashboard import feed as feeds
+from tests.cli.scripted import pod, refusal
+from tests.cli.troubled import at, episode, troubled_job
+from tests.dashboard.browser import CHROMIUM, Page, browser
+from tests.dashboard.conftest import JOB, Served
+
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="no Chromium is installed; the JSON is tested elsewhere"
+)
+
+VERDICT = "document.querySelector('#verdict .verdict')?.textContent"
+TROUBLE = "document.getElementById('trouble')"
+OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+
+
+@pytest.fixture(autouse=True)
+def calm(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer updates than other tests have: each is drawn."""
+    monkeypatch.setattr(feeds, "INTERVAL_SECONDS", 0.3)
+
+
+async def to_the_job(page: Page, served: Served) -> None:
+    await page.open(served.url)
+    await page.wait_for("document.querySelector('[data-row]')")
+    await page.press("j")
+    await page.press("Enter")
+    await page.wait_for(f"({VERDICT} || '').startsWith('No rank has made a step for')")
+
+
+async def test_page_shows_a_job_and_what_becomes_of_it(served: Served) -> None:
+    name = "digits-worker-2-2"
+    served.api.answers[f"GET /api/v1/namespaces/default/pods/{name}"] = pod(name)
+    log = "2026-01-01T00:00:01Z <img src=x onerror=alert(1)>\n"
+    served.api.answers[f"GET /api/v1/namespaces/default/pods/{name}/log"] = log
+    async with browser() as page:
+        await page.size(1280, 900)
+        await to_the_job(page, served)
+        assert await page.evaluate("document.querySelectorAll('.timeline .cross').length") == 2
+        assert await page.evaluate("document.querySelectorAll('#failures tbody tr').length") == 2
+        await page.wait_for("document.querySelector('#chart canvas')")
+
+        await page.evaluate("followLog(2)")
+        await page.wait_for("document.getElementById('log-lines').textContent.startsWith('<img')")
+
+        hung = {
+            "worker": "digits-worker-0",
+            "rank": 0,
+            "exitClass": "Hang",
+            "time": at(310),
+            "message": "no step",
+            "round": 3,
+        }
+        history = [
+            *troubled_job()["status"]["history"],
+            episode("Recovering", 310, 3, "0-2", "worker 0 hangs"),
+        ]
+        served.api.answers[JOB] = troubled_job(phase="Restarting", lastFailure=hung, history=history)
+        await page.wait_for(
+            "[...document.querySelectorAll('#failures td')].some((cell) => cell.textContent === 'Hang')"
+        )
+
+        served.api.answers[JOB] = refusal(404, "NotFound", "no", name="digits")
+        served.api.answers["GET /api/v1/namespaces/default"] = {"metadata": {"name": "default"}}
+        await page.wait_for(f"{TROUBLE}.textContent.includes('There is no ElasticJob')")
+        assert not await page.evaluate(f"{TROUBLE}.hidden")
+
+        await page.press("u")
+        await page.wait_for("document.querySelector('[data-row]')")
+        assert page.errors == []
+
+
+async def test_page_fits_a_phone_and_is_dark_in_the_dark(served: Served) -> None:
+    async with browser() as page:
+        await page.size(390, 844, dark=True)
+        await to_the_job(page, served)
+        assert await page.evaluate(OVERFLOW) == 0
+        assert await page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(22, 24, 27)"
+        await page.press("u")
+        await page.wait_for("document.querySelector('[data-row]')")
+        assert await page.evaluate(OVERFLOW) == 0
+        assert page.errors == []
