@@ -45,7 +45,6 @@ CONFIGMAPS = Kind("v1", "configmaps", "ConfigMap")
 NODECHECKS = Kind(names.API_VERSION, "nodechecks", "NodeCheck")
 PODS = Kind("v1", "pods", "Pod")
 EVENTS = Kind("v1", "events", "Event")
-NODES = Kind("v1", "nodes", "Node", namespaced=False)
 NODES = Kind("v1", "nodes", "node", namespaced=False)
 NAMESPACES = Kind("v1", "namespaces", "namespace", namespaced=False)
 
