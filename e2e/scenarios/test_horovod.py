@@ -34,14 +34,14 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("horovod")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     fetch = [*pip, "download", HOROVOD, "--no-deps", "--no-binary=:all:", "--dest", str(folder)]
-    fetched = subprocess.run(fetch, capture_output=True, text=True, check=False, timeout=120)
+    fetched = subprocess.run(fetch, capture_output=True, text=True, check=False, timeout=600)
     if fetched.returncode != 0:
         pytest.skip(f"no {HOROVOD} here: {fetched.stderr.strip()[-200:]}")
     (archive,) = folder.glob("horovod-*.tar.gz")
     with tarfile.open(archive) as opened:
         opened.extractall(folder, filter="data")
     (unpacked,) = (path for path in folder.iterdir() if path.is_dir())
-    subprocess.run([*pip, "install", "--target", str(unpacked), *ITS_NEEDS], check=True, timeout=120)
+    subprocess.run([*pip, "install", "--target", str(unpacked), *ITS_NEEDS], check=True, timeout=600)
     return unpacked
 
 
