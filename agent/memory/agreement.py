@@ -34,7 +34,7 @@ from crds.ranges import as_ranges, from_text, to_text
 
 logger = logging.getLogger(__name__)
 
-MAX_ATTEMPTS = 4
+MAX_FETCH_ROUNDS = 4
 """To fetch what is missing; after that the checkpoint comes from storage."""
 
 
@@ -81,7 +81,7 @@ class Agreement:
         """Decide, as rank 0's agent, when all are here."""
         store, inventories = self._store, self._inventories()
         plan, attempt = decide(inventories), 0
-        while plan.fetches and attempt < MAX_ATTEMPTS:
+        while plan.fetches and attempt < MAX_FETCH_ROUNDS:
             for agent, ranks in plan.fetches.items():
                 store.set(f"fetch/{attempt}/{agent}", json.dumps(ranks))
             self._announce(attempt, plan)

@@ -23,7 +23,7 @@ from agent.memory.persisting import Persisting
 from agent.memory.pool import Pool, assign, slot_for_replica
 from agent.memory.prefetch import Prefetch
 from agent.memory.replication import Replication
-from agent.memory.resume import Checkpoint, Inventory
+from agent.memory.resume import Attempts, Checkpoint, Inventory
 from agent.memory.room import FIELD, check_room
 from agent.memory.server import SlotServer
 from agent.memory.slot import Mark, Slot
@@ -43,10 +43,6 @@ logger = logging.getLogger(__name__)
 
 REPLICA_SHARE = 0.5
 """Of the time that a replica's fetch may take of network and CPU, so that training has the rest."""
-
-MAX_TRIES = 2
-"""Rounds in a row that may begin with the same checkpoint. After that many it may be what ends them. Those
-that end by plan do not count."""
 
 
 class OutdatedMeetingError(Exception):
@@ -91,10 +87,7 @@ class CheckpointMemory:
         self._agreed = Agreed(0)
         self._meeting = 0
         """The newest round whose meeting this agent has come to: older ones' threads may act no more."""
-        self._tries: tuple[Checkpoint | None, int] = (None, 0)
-        """The checkpoint last agreed upon, and how many rounds that count began with it, in a row."""
-        self._planned = False
-        """Whether the round last agreed upon ends by plan."""
+        self._attempts = Attempts()
         self._lost_step: int | None = None
         """The newest that was here, where nothing in memory is of use any more."""
         self._own: list[list[Slot]] = []
@@ -142,7 +135,7 @@ class CheckpointMemory:
 
     def note_plan(self) -> None:
         """The round ends by plan, whatever its processes have come to. It may be repeated."""
-        self._planned = True
+        self._attempts.note_plan()
 
     def note_departure(self, step: int) -> None:
         """All processes of the round have left after that step, which is in memory."""
@@ -208,11 +201,9 @@ class CheckpointMemory:
             self._own = []
             self._handover.end()
             held: dict[Checkpoint, frozenset[int]] = {}
-            tried, tries = self._tries
-            leads_nowhere = tries >= MAX_TRIES and not self._planned
             for _, mark in self._pool.whole():
                 checkpoint = Checkpoint.of(mark)
-                if not (leads_nowhere and checkpoint == tried):
+                if not self._attempts.leads_nowhere(checkpoint):
                     held[checkpoint] = held.get(checkpoint, frozenset()) | {mark.rank}
             prefetched = self._prefetch is not None and self._prefetch.has_fetched
         return Inventory(self._local_world_size, self.address, held, place, prefetched)
@@ -248,7 +239,7 @@ class CheckpointMemory:
 
     def persists(self, checkpoint: Checkpoint) -> bool:
         """Whether that checkpoint is to be written to storage, if the world goes on from it: once."""
-        return self._persists and self._after_failure and self._tries[0] != checkpoint
+        return self._persists and self._after_failure and self._attempts.checkpoint != checkpoint
 
     def agree(self, agreed: Agreed) -> None:
         """Take what the members have agreed upon; what is newer is of no use any more.
@@ -261,12 +252,7 @@ class CheckpointMemory:
             self._check_meeting(agreed.round)
             self._agreed = agreed
             self._prefetch = None
-            last, tries = self._tries
-            if checkpoint != last:
-                self._tries = checkpoint, 1
-            elif not self._planned:
-                self._tries = checkpoint, tries + 1
-            self._planned = False
+            self._attempts.begin(checkpoint)
             kept = max((mark.step for _, mark in self._pool.whole()), default=None)
             self._lost_step = kept if checkpoint is None else None
             self._pool.forget_after(checkpoint)

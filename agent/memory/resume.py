@@ -27,6 +27,11 @@ for the slowest. More are missing at once where a standby takes a lower place, s
 agents after it move; then thousands of whole states would cross the network, and storage is no slower."""
 
 
+MAX_ATTEMPTS = 2
+"""Rounds in a row that may begin with the same checkpoint. After that many it may be what ends them. Those
+that end by plan do not count."""
+
+
 @dataclass(frozen=True, order=True)
 class Checkpoint:
     """Slots of all ranks from 0 to world_size - 1. The order is that of their making."""
@@ -95,6 +100,32 @@ class Plan:
     """By agent, the ranks whose slots it has to fetch first, and from which agent."""
     shards: Mapping[int, frozenset[int]] = field(default_factory=dict)
     """For a world of another size: by agent, the ranks whose slots it is to serve."""
+
+
+class Attempts:
+    """The rounds in a row that have begun with the same checkpoint, as one agent counts them."""
+
+    def __init__(self) -> None:
+        self.checkpoint: Checkpoint | None = None
+        """The one last agreed upon."""
+        self._rounds = 0
+        self._is_planned = False
+
+    def begin(self, checkpoint: Checkpoint | None) -> None:
+        """A round begins with it. The one before does not count if it ended by plan."""
+        if checkpoint != self.checkpoint:
+            self.checkpoint, self._rounds = checkpoint, 1
+        elif not self._is_planned:
+            self._rounds += 1
+        self._is_planned = False
+
+    def note_plan(self) -> None:
+        """The round that began last ends by plan. It may be repeated."""
+        self._is_planned = True
+
+    def leads_nowhere(self, checkpoint: Checkpoint) -> bool:
+        """Whether so many rounds began with it, and saved nothing after, that it may be what ends them."""
+        return checkpoint == self.checkpoint and self._rounds >= MAX_ATTEMPTS and not self._is_planned
 
 
 def decide(inventories: Sequence[Inventory | None]) -> Plan:

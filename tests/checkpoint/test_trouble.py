@@ -17,6 +17,7 @@ from torch import Tensor
 from agent.memory.slot import Mark, Slot
 from crds.protocol import ENV_PROGRESS_FILE, TROUBLE_SUFFIX, CheckpointTrouble
 from dlr.checkpoint import Checkpointer, StorageError, persistence, saver, storage
+from dlr.checkpoint.memory import private_slot
 from dlr.checkpoint.persistence import Persistence
 from dlr.checkpoint.saver import SaveError, persist
 from dlr.checkpoint.state import capture
@@ -88,21 +89,30 @@ def test_memory_that_cannot_be_opened_is_told(
 def test_a_start_at_step_0_after_a_checkpoint_was_lost_is_told_for_a_while(
     tmp_path: Path, record: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "file").write_text(json.dumps({"round": 2, "resume": {"tier": "storage"}, "lostStep": 120}))
+    slots = [private_slot(capture(state(1))) for _ in range(3)]
+    given = {
+        "round": 2,
+        "slots": [slot.path for slot in slots],
+        "resume": {"tier": "storage"},
+        "lostStep": 120,
+    }
+    (tmp_path / "file").write_text(json.dumps(given))
     monkeypatch.setenv("DLR_CHECKPOINT_FILE", str(tmp_path / "file"))
-    checkpointer = Checkpointer(tmp_path / "path", state(1), persist_every=1)
+    checkpointer = Checkpointer(tmp_path / "path", state(1), every=1, persist_every=None)
     assert checkpointer.load() == 0
     assert told(record)["CheckpointLost"].startswith("training begins at step 0: of step 120 in memory")
     checkpointer.step(1)
     assert told(record)["CheckpointLost"]
     checkpointer._trouble._until.clear()
-    checkpointer._storage.finish()
     checkpointer.step(2)
     checkpointer.close()
     assert not told(record)["CheckpointLost"]
-    Checkpointer(tmp_path / "path", again := state(0)).load()
-    assert again["step"] == 1, "storage has one, so nothing is lost"
+    mark = Mark(1, 9, 0, 1)
+    persist(request(saved(state(9), mark), mark, tmp_path / "path"), lambda: None)
+    again = Checkpointer(tmp_path / "path", state(0), persist_every=None)
+    assert again.load() == 9, "storage has one, so nothing is lost"
     assert not told(record)["CheckpointLost"]
+    again.close()
 
 
 def test_what_is_not_used_does_not_fail_any_more(tmp_path: Path, record: Path) -> None:

@@ -19,17 +19,20 @@ from agent.memory.agreed import Agreed, HeldReplicas
 from agent.memory.agreement import Agreement
 from agent.memory.checkpoints import CheckpointMemory, OutdatedMeetingError
 from agent.memory.layout import CONTROL_BYTES, Part, lay_out
+from agent.memory.persisting import Persisting
 from agent.memory.resume import Checkpoint, Inventory
 from agent.memory.slot import Mark, Slot
 from agent.monitor.oom import OomWatch
+from crds.protocol import StorageFile
 
+STORAGE: StorageFile = {"path": "/data/run", "job": "default/job", "keep": None}
 HEADER = lay_out([Part("weights", "int64", (512,), 4096)])
 
 
 def environment(index: int = 0, size: int = 1 << 20, replicas: int = 1) -> Environment:
     return Environment(
         "job", "default", f"w-{index}", index, 1, "uid", f"127.0.0.{index + 2}", memory_bytes=size,
-        memory_replicas=replicas,
+        memory_replicas=replicas, persist_on_failure=True,
     )  # fmt: skip
 
 
@@ -208,6 +211,33 @@ def test_an_offer_is_taken_from_the_agent_whose_peer_this_is_alone(world: World)
     assert memory._agreed.held == HeldReplicas(0, world.memories[0].address, 1)  # type: ignore[union-attr]
     assert not memory._take_replica(Mark(1, 10, 2, 3), stranger.address)
     assert all(mark.rank != 2 for _, mark in memory._pool.held())
+
+
+def test_after_a_failure_a_smaller_world_has_each_old_rank_s_part_persisted_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, Checkpoint, Mark | None]] = []
+
+    def begin(_: Persisting, round_: int, checkpoint: Checkpoint, slots: dict[int, Slot], to: Any) -> None:
+        assert to == STORAGE
+        asked.extend((rank, checkpoint, slot.mark) for rank, slot in slots.items())
+
+    monkeypatch.setattr(Persisting, "begin", begin)
+    told = world.meet(1)
+    for file in told:
+        Path(file["storageFile"]).write_text(json.dumps(STORAGE))
+    world.save(told, 10, 0)
+    assert not asked, "nothing has failed"
+    lost = world.memories.pop()
+    assert lost is not None
+    world.size = 2
+    for memory in world.memories:
+        assert memory is not None
+        memory.expect(frozenset({2}), after_failure=True)
+    resumed = [file["resume"] for file in world.meet(2)]
+    assert [(of["step"], of["worldSize"]) for of in resumed] == [(10, 3)] * 2
+    whole = Checkpoint(1, 10, 3)
+    assert sorted(asked) == [(rank, whole, whole.part(rank)) for rank in range(3)]
 
 
 def test_a_rack_that_is_lost_is_resumed_from_the_others(tmp_path: Path) -> None:
