@@ -145,7 +145,7 @@ class Session:
             reporter.follow_shards(desk.to_status)
             # What is not reported is done again when the Pod is lost, so it is reported twice a heartbeat.
             later = me.heartbeat_seconds / 2
-            desk.serve(lambda at_once: reporter.progress(within_seconds=0.0 if at_once else later))
+            desk.serve(lambda soon: reporter.progress(within_seconds=min(soon, later)))
             members = view.world.members if view.world else ()
             return cls(
                 me,

@@ -18,6 +18,7 @@ from reconcilers.shards.sets import MAX_SCATTERED, ShardSet, of_status
 from reconcilers.shards.voices import crew_of
 
 SHARDS_DONE = "ShardsDone"
+PULLING = "Pulling"
 ENDED = "ShardsFailed"
 SECONDS_PER_WORKER = 0.001
 """Between two writes of leases, for each worker: with 1,000 of them, one second. Agents ask early enough."""
@@ -101,6 +102,15 @@ def ending(job: ElasticJob) -> str:
     return ""
 
 
+def with_end(conditions: Sequence[Condition], now: datetime) -> list[Condition]:
+    """The conditions of a job that ends: nobody pulls any more."""
+    for each in conditions:
+        if each.type == SHARDS_DONE and each.reason == PULLING:
+            message = shortened(f"the job has ended; {each.message}", MAX_CONDITION_MESSAGE)
+            return with_condition(conditions, SHARDS_DONE, each.status, "JobEnded", message, now)
+    return list(conditions)
+
+
 def _with_condition(
     conditions: Sequence[Condition], sets: Sequence[ShardSet], now: datetime
 ) -> list[Condition]:
@@ -110,7 +120,7 @@ def _with_condition(
         status, reason = ConditionStatus.FALSE, "ElementsFailed"
         message = "; ".join(_sentence(each) for each in sets if each.failed)
     elif open_:
-        status, reason = ConditionStatus.FALSE, "Pulling"
+        status, reason = ConditionStatus.FALSE, PULLING
         message = "not done yet: " + ", ".join(f"{each.name!r} of {each.size} elements" for each in open_)
     else:
         status, reason = ConditionStatus.TRUE, "AllDone"
