@@ -90,7 +90,9 @@ def told(before: ElasticJob, after: ElasticJob) -> tuple[Event, ...]:
 
 def ending(job: ElasticJob) -> str:
     """Why the job fails by its shard sets; empty if it does not."""
-    for each in map(of_status, job.status.shards):
+    # Decoding the leases of a thousand workers in each look would cost more than all else here.
+    suspects = [each for each in job.status.shards if each.failed_elements or each.tried or each.again]
+    for each in map(of_status, suspects):
         if each.is_too_scattered:
             return (
                 f"shard set {each.name!r}: elements failed in more than {MAX_SCATTERED} separate places, "
