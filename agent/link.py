@@ -88,7 +88,7 @@ class Link:
         reporter.follow_shards(self.desk.to_status)
         # What is not reported is done again when the Pod is lost, so it is reported twice a heartbeat.
         later = me.heartbeat_seconds / 2
-        self.desk.serve(lambda at_once: reporter.progress(within_seconds=0.0 if at_once else later))
+        self.desk.serve(lambda soon: reporter.progress(within_seconds=min(soon, later)))
         return reporter
 
 

@@ -13,7 +13,7 @@ import heapq
 import json
 import random
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from agent.shards.holding import Holding
 from crds.elasticworker import ShardsReport
@@ -23,7 +23,7 @@ from reconcilers.shards.lease import Crew, lease
 from reconcilers.shards.sets import ShardSet, Voice
 from reconcilers.shards.voices import voice_of
 
-NOW = datetime(2026, 11, 23, tzinfo=UTC)
+BEGAN = datetime(2026, 11, 23, tzinfo=UTC)
 REPORT_SECONDS = 0.02
 PROGRESS_SECONDS = 5.0
 REPLACED_SECONDS = 3.0
@@ -60,6 +60,10 @@ class Fleet:
         self.now, self.number = 0.0, 0
         self.look_due, self.written_at = False, float("-inf")
         self.reports = self.asking = self.writes = self.done = self.largest = self.kills = 0
+
+    @property
+    def wall_time(self) -> datetime:
+        return BEGAN + timedelta(seconds=self.now)
 
     def at(self, seconds: float, what: str, worker: int = 0, incarnation: int = 0) -> None:
         self.number += 1
@@ -128,7 +132,7 @@ class Fleet:
     def look(self) -> None:
         self.look_due = False
         alive = {worker.index: worker.incarnation for worker in self.workers}
-        decided = lease(self.job, Crew(alive, list(self.voices.values()), len(alive)), NOW)
+        decided = lease(self.job, Crew(alive, list(self.voices.values()), len(alive)), self.wall_time)
         if decided == self.job:
             return
         self.job, self.written_at, self.writes = decided, self.now, self.writes + 1

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import os
 import selectors
 import shutil
@@ -33,7 +34,7 @@ from typing import Any
 from agent.shards.holding import Holding
 from agent.shards.job_sets import JobSet, refusal, sets_of, skipped_epoch, undone_of
 from agent.temporary_directory import SHARED_MEMORY
-from crds.intervals import to_text
+from crds.intervals import Intervals, to_text
 from crds.protocol import MAX_SHARD_SETS, ShardsStatus
 from crds.shard_set import Definition
 
@@ -41,6 +42,8 @@ logger = logging.getLogger(__name__)
 
 RELEASE_SECONDS = 5.0
 """So long a lease waits for processes to come back, as after a restart in place. Then it is for others."""
+FAILED_SECONDS = 1.0
+"""So long after a report what fails is reported: where all parts fail, one a second tells of all."""
 SKIPPED_EPOCH_SECONDS = 10.0
 """So long the news that an epoch is over may take."""
 MAX_LINE_BYTES = 1 << 16
@@ -70,6 +73,7 @@ class _Set:
     deserted_at: float | None = None
     """Since when nobody here pulls from it."""
     told: tuple[object, ...] = ()
+    told_failed: Intervals = ()
     restoration: int = 0
     """The set's last one when the holding began."""
 
@@ -95,11 +99,13 @@ class Desk(threading.Thread):
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         # Not by `stop`: whoever follows the job may still write to it.
         weakref.finalize(self, os.close, self._wake_fd).atexit = False
+        self._spare_fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        """Given up to turn a process away where no more files may be open."""
         self._lock = threading.Lock()
         self._said: Sequence[Mapping[str, Any]] = ()
         self._job: dict[str, JobSet] = {}
         self._sets: dict[tuple[str, int], _Set] = {}
-        self._tell: Callable[[bool], None] = lambda at_once: None
+        self._tell: Callable[[float], None] = lambda within_seconds: None
         self._has_forgotten = False
         """A set is to be in the next report no more."""
         self._stopped = False
@@ -114,11 +120,12 @@ class Desk(threading.Thread):
             self._said = said
             os.eventfd_write(self._wake_fd, 1)
 
-    def serve(self, tell: Callable[[bool], None]) -> None:
+    def serve(self, tell: Callable[[float], None]) -> None:
         """Begin.
 
         Args:
-            tell: has the agent report what `to_status` says, at once or with its next regular report.
+            tell: has the agent report what `to_status` says, so many seconds after its last report, or with
+                its next regular one, if that is sooner.
         """
         self._tell = tell
         self.start()
@@ -136,6 +143,7 @@ class Desk(threading.Thread):
         if self.ident is not None:
             self.join()
         self._server.close()
+        os.close(self._spare_fd)
         self._selector.close()
         shutil.rmtree(Path(self.path).parent, ignore_errors=True)
 
@@ -160,22 +168,34 @@ class Desk(threading.Thread):
                 self._release_deserted()
                 self._answer_all()
                 news = self._news()
-            for at_once in news:
-                self._tell(at_once)
+            if news is not None:
+                self._tell(news)
 
     # What comes in.
 
     def _take_in(self, key: selectors.SelectorKey) -> None:
         if key.fileobj is self._server:
-            with contextlib.suppress(BlockingIOError):
-                connection, _ = self._server.accept()
-                connection.setblocking(False)
-                self._selector.register(connection, selectors.EVENT_READ, _Process(connection))
+            self._accept()
         elif key.data is None:
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(self._wake_fd)
         else:
             self._read(key.data)
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._server.accept()
+        except BlockingIOError:
+            return
+        except OSError as error:  # no more files may be open; left where it is, it would wake us for ever
+            logger.error("a process that would pull shards is turned away: %s", error)
+            os.close(self._spare_fd)
+            with contextlib.suppress(OSError):
+                self._server.accept()[0].close()
+            self._spare_fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+            return
+        connection.setblocking(False)
+        self._selector.register(connection, selectors.EVENT_READ, _Process(connection))
 
     def _read(self, process: _Process) -> None:
         try:
@@ -342,17 +362,20 @@ class Desk(threading.Thread):
                 del self._sets[key]
                 self._has_forgotten = True
 
-    def _news(self) -> list[bool]:
-        """Whether something is to be reported, and whether at once."""
-        news, self._has_forgotten = [True] * self._has_forgotten, False
+    def _news(self) -> float | None:
+        """How soon something is to be reported, as `serve` says it; None if nothing is."""
+        due = [0.0] * self._has_forgotten
+        self._has_forgotten = False
         for each in self._sets.values():
-            told = each.holding.must_tell
+            told, failed = each.holding.must_tell, each.holding.failed
             if told != each.told:
-                each.told = told
-                news = [True]
-            elif each.processes and not news:
-                news = [False]
-        return news
+                due.append(0.0)
+            elif failed != each.told_failed:
+                due.append(FAILED_SECONDS)
+            elif each.processes:
+                due.append(math.inf)
+            each.told, each.told_failed = told, failed
+        return min(due, default=None)
 
     def _seconds_to_wait(self) -> float | None:
         """Until a lease is to be given back, or an answer is due."""

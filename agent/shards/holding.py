@@ -94,7 +94,12 @@ class Holding:
         What is done after it was told that more is wanted can wait too, or each part would cost a report for
         as long as the controller is away. Of the last one the job hears: the set may be over with it.
         """
-        return self._lease, self.wants, self.leaving, not self._rest, self._failed, self._restoration
+        return self._lease, self.wants, self.leaving, not self._rest, self._restoration
+
+    @property
+    def failed(self) -> Intervals:
+        """What has failed here, and the job has not heard of yet: it is to hear soon."""
+        return self._failed
 
     @property
     def is_empty(self) -> bool:

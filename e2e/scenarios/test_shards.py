@@ -20,7 +20,7 @@ WITHIN_SECONDS = 150
 pytestmark = pytest.mark.needs(Capability.STORAGE)
 
 
-DLROVERS = Path(__file__).parent.parent / "fixtures" / "strangers" / "dlrover_shards.py"
+STRANGERS = Path(__file__).parent.parent / "fixtures" / "strangers"
 
 
 def submit(
@@ -43,6 +43,13 @@ def submit(
     manifest["spec"]["replicaSpecs"]["worker"]["restartCount"] = 100
     cluster.apply(manifest, observation.namespace)
     return Path(storage.path)
+
+
+def submit_strangers(cluster: Cluster, observation: Observation, name: str) -> Path:
+    """A script that was written for DLRover, by its own command."""
+    script = Path(cluster.storage(observation.namespace).path, name)
+    shutil.copy(STRANGERS / name, script)
+    return submit(cluster, observation, "dlrover-run", str(script), workers=2)
 
 
 def results_in(folder: Path) -> list[Path]:
@@ -128,9 +135,7 @@ def test_more_failures_than_may_be_fail_the_job_with_their_names(
 def test_a_script_of_dlrovers_documentation_runs_unchanged_through_a_death(
     cluster: Cluster, observation: Observation
 ) -> None:
-    script = Path(cluster.storage(observation.namespace).path, DLROVERS.name)
-    shutil.copy(DLROVERS, script)
-    folder = submit(cluster, observation, "dlrover-run", str(script), workers=2)
+    folder = submit_strangers(cluster, observation, "dlrover_shards.py")
 
     def records() -> Counter[int]:
         file = folder / "records"
@@ -144,3 +149,25 @@ def test_a_script_of_dlrovers_documentation_runs_unchanged_through_a_death(
     assert sum(records().values()) < 1.5 * 2400, "what was in hand is done again, and what was not reported"
     (known,) = observation.job(NAME)["status"]["shards"]
     assert (known["done"], known["rest"], known["leases"]) == (150, "", "")
+
+
+@pytest.mark.slow
+def test_all_workers_go_back_to_the_checkpoint_of_a_set_and_do_what_is_not_in_it_once(
+    cluster: Cluster, observation: Observation
+) -> None:
+    folder = submit_strangers(cluster, observation, "dlrover_shards_checkpoint.py")
+
+    def done_after() -> int:
+        first = folder / "shards-1"
+        return len(first.read_text().split()) if (folder / "checkpoint").exists() else 0
+
+    observation.wait_for("work beyond the checkpoint", lambda: done_after() > 60, WITHIN_SECONDS)
+    cluster.kill_process(observation.namespace, jobs.current_pods(observation, NAME)[1])
+    jobs.wait_until_succeeded(observation, NAME, WITHIN_SECONDS)
+
+    todo = json.loads((folder / "checkpoint").read_text())["todo"]
+    undone = [shard for start, end in todo for shard in range(start, end)]
+    rounds = [file for file in folder.glob("shards-*") if file.name != "shards-1"]
+    assert sorted(int(shard) for file in rounds for shard in file.read_text().split()) == undone
+    (known,) = observation.job(NAME)["status"]["shards"]
+    assert known["done"] == 150 and known["restoration"] > 1

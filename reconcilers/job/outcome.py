@@ -27,6 +27,7 @@ from reconcilers.scale.plan import intent_of
 from reconcilers.scale.rolling import Freshness
 from reconcilers.scale.scaled import phase_while_scaling, with_scaled
 from reconcilers.scale.uptake import Uptake, in_words
+from reconcilers.shards.job_shards import with_end
 from reconcilers.world.rendezvous import Decision, at_the_end, blaming, dissolve
 from reconcilers.world.slots import Migration
 
@@ -170,7 +171,7 @@ def finished(
 ) -> Outcome:
     conditions = with_loss(job.status.conditions, job, workers, now)
     told = events_of_loss(job.status.conditions, conditions)
-    conditions = job_status.final_conditions(conditions, phase, reason, message, now)
+    conditions = with_end(job_status.final_conditions(conditions, phase, reason, message, now), now)
     conditions, found = _with_finding(job, conditions, interrupted(conditions), now)
     world = at_the_end(job.status.rendezvous) if job.status.rendezvous else None
     update = {"last_failure": job_status.last_failure(job, workers), "rendezvous": world} | more

@@ -19,6 +19,7 @@ from reconcilers.shards.sets import MAX_SCATTERED, ShardSet, of_status
 from reconcilers.shards.voices import crew_of
 
 SHARDS_DONE = "ShardsDone"
+PULLING = "Pulling"
 ENDED = "ShardsFailed"
 SECONDS_PER_WORKER = 0.001
 """Between two writes of leases, for each worker: with 1,000 of them, one second. Agents ask early enough."""
@@ -92,7 +93,9 @@ def told(before: ElasticJob, after: ElasticJob) -> tuple[Event, ...]:
 
 def ending(job: ElasticJob) -> str:
     """Why the job fails by its shard sets; empty if it does not."""
-    for each in map(of_status, job.status.shards):
+    # Decoding the leases of a thousand workers in each look would cost more than all else here.
+    suspects = [each for each in job.status.shards if each.failed_elements or each.tried or each.again]
+    for each in map(of_status, suspects):
         if each.is_too_scattered:
             return (
                 f"shard set {each.name!r}: elements failed in more than {MAX_SCATTERED} separate places, "
@@ -104,6 +107,15 @@ def ending(job: ElasticJob) -> str:
     return ""
 
 
+def with_end(conditions: Sequence[Condition], now: datetime) -> list[Condition]:
+    """The conditions of a job that ends: nobody pulls any more."""
+    for each in conditions:
+        if each.type == SHARDS_DONE and each.reason == PULLING:
+            message = shortened(f"the job has ended; {each.message}", MAX_CONDITION_MESSAGE)
+            return with_condition(conditions, SHARDS_DONE, each.status, "JobEnded", message, now)
+    return list(conditions)
+
+
 def _with_condition(
     conditions: Sequence[Condition], sets: Sequence[ShardSet], now: datetime
 ) -> list[Condition]:
@@ -113,7 +125,7 @@ def _with_condition(
         status, reason = ConditionStatus.FALSE, "ElementsFailed"
         message = "; ".join(_sentence(each) for each in sets if each.failed)
     elif open_:
-        status, reason = ConditionStatus.FALSE, "Pulling"
+        status, reason = ConditionStatus.FALSE, PULLING
         message = "not done yet: " + ", ".join(f"{each.name!r} of {each.size} elements" for each in open_)
     else:
         status, reason = ConditionStatus.TRUE, "AllDone"

@@ -6,7 +6,8 @@ or none of it. What workers say (`Voice`) may be old: it counts only for the lea
 what it says of that can only become more (more is done, more has failed).
 
 Sizes follow factoring: a lease is half of what is left, divided by the workers (Flynn Hummel, Schonberg and
-Flynn, "Factoring", CACM 35(8), 1992). The number of leases grows with the logarithm of the set, not with it.
+Flynn, "Factoring", CACM 35(8), 1992). The number of leases grows with the logarithm of the set, not with it;
+and where elements are short, not even so: at the end a lease is work for three seconds, of however many.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ MAX_LEASES = 10_000
 """Of a set at a time; packed they have some 70 KB. Workers beyond wait until one of them is done."""
 MAX_LEASE_INTERVALS = 8
 """Of one grant. What is scattered more goes to several."""
+LEAST_SECONDS = 3.0
+"""No lease is for less work than that, by the pace so far. By so much workers may end one after the other."""
 MAX_HISTORIES = 64
 """With more of them, it is kept no longer who an element failed on, but only how often."""
 
@@ -125,7 +128,7 @@ def _step(known: ShardSet, voices: Iterable[Voice], crew: Crew, now: datetime) -
         # A lease that its holder does not know of yet is the answer to what it asked for.
         asking = [v for v in alive if v.wants and numbers.get((v.worker, v.incarnation), v.lease) == v.lease]
         pulling = frozenset(v.worker for v in alive if not v.leaves or (v.worker, v.incarnation) in numbers)
-        settled = _granted(settled, asking, pulling, failed_on, crew)
+        settled = _granted(settled, asking, pulling, failed_on, crew, _least(settled, len(pulling), now))
     if settled.is_over and settled.finished_at is None:
         settled = replace(settled, finished_at=now)
     return settled
@@ -179,14 +182,27 @@ def _settled(
     return settled, failed_on
 
 
+def _least(known: ShardSet, pulling: int, now: datetime) -> int:
+    """The elements that one worker does in `LEAST_SECONDS`; 0 where the pace is not known."""
+    if known.started_at is None or known.restoration or not pulling:
+        return 0
+    seconds = (now - known.started_at).total_seconds()
+    return int(known.done * LEAST_SECONDS / (seconds * pulling)) if seconds > LEAST_SECONDS else 0
+
+
 def _granted(
     known: ShardSet,
     asking: Sequence[Voice],
     pulling: frozenset[int],
     failed_on: Mapping[int, Intervals],
     crew: Crew,
+    least: int,
 ) -> ShardSet:
-    """With more for those that ask, in this order."""
+    """With more for those that ask, in this order.
+
+    Args:
+        least: elements of a lease, unless then some would have none.
+    """
     held = {each.worker: each for each in known.leases}
     shares = 2 * max(len(pulling), crew.members, 1)
     waiting, tried, again, last_lease = known.waiting, known.tried, [*known.again], known.last_lease
@@ -195,7 +211,7 @@ def _granted(
         before = held.get(voice.worker)
         if before is None and len(held) >= MAX_LEASES:
             continue
-        most = -(-left // shares)
+        most = max(-(-left // shares), min(least, 2 * left // shares))
         taken = _to_try(tried, voice.worker, pulling, failed_on.get(voice.worker, NONE), most)
         retaken = union(*(each.elements for each in taken))
         fresh = first(waiting, most - count(retaken), MAX_LEASE_INTERVALS)

@@ -24,6 +24,7 @@ from agent.monitor.round_logs import (
     prune,
 )
 from agent.monitor.stacks import ENV_STACKS_FILE, StackFiles
+from crds.protocol import ENV_ROUND, ENV_SHARDS_SOCKET
 
 MIB = 1 << 20
 
@@ -35,7 +36,7 @@ class Rounds:
         self.number = 0
         self.progress = ProgressFiles()
         inner = DefaultLogsSpecs(log_dir=str(root), tee=Std.ERR)
-        self.specs = RoundLogsSpecs(inner, lambda: self.number, self.progress, StackFiles())
+        self.specs = RoundLogsSpecs(inner, lambda: self.number, self.progress, StackFiles(), desk="/desk")
 
     def start(self, processes: int = 1) -> dict[int, dict[str, str]]:
         self.number += 1
@@ -70,6 +71,7 @@ def test_processes_learn_their_files_and_torchs_own_restart_count(rounds: Rounds
     folder = Path(rounds.specs.latest.error_files[1]).parent
     assert envs[1]["TORCHELASTIC_ERROR_FILE"] == str(folder / "error.json")
     assert envs[1][ENV_STACKS_FILE] == str(folder / "stacks.txt")
+    assert (envs[1][ENV_SHARDS_SOCKET], envs[1][ENV_ROUND]) == ("/desk", "1")
     assert rounds.specs.root_log_dir == str(tmp_path)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -29,7 +30,7 @@ class Job:
 
     def add(self, worker: int) -> Desk:
         desk = self.desks[worker] = Desk(worker, 1)
-        desk.serve(lambda at_once: self.look() if at_once else None)
+        desk.serve(lambda soon: self.look() if soon < math.inf else None)
         return desk
 
     def remove(self, worker: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import tempfile
 import threading
@@ -260,4 +261,51 @@ def test_what_was_told_to_be_given_back_is_given_to_no_process_that_comes_then()
         assert chosen.holding.to_status()["wants"]
     finally:
         second.connection.close()
+        desk.stop()
+
+
+def test_who_finds_no_more_open_files_is_turned_away_and_the_desk_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    desk = Desk(0, 1)
+    theirs, ours = socket.socketpair()
+    answers: list[Any] = [(ours, ""), OSError(24, "Too many open files")]
+
+    class Server:
+        def accept(self) -> Any:
+            if isinstance(answer := answers.pop(), OSError):
+                raise answer
+            return answer
+
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(desk, "_server", Server())
+            desk._accept()
+        assert theirs.recv(1) == b"", "it hears that nobody serves it"
+        os.fstat(desk._spare_fd)
+    finally:
+        theirs.close()
+        desk.stop()
+
+
+def test_parts_that_all_fail_are_told_together() -> None:
+    named = {"name": "train", "size": 100, "digest": "0:1", "retries": 3}
+    desk = Desk(0, 1)
+    theirs, ours = socket.socketpair()
+    process = desk_module._Process(ours)
+    try:
+        desk._follow([{**named, "leases": "0.1.1=0-49", "leased": 50, "waiting": 50}])
+        desk._hear(process, {"pull": named, "next": 1})
+        soon = []
+        for place in range(3):
+            desk._answer_all()
+            desk._news()
+            desk._hear(process, {"failed": "bad", "part": [place, place + 1], "next": 1})
+            soon.append(desk._news())
+        assert soon == [desk_module.FAILED_SECONDS] * 3
+        (said,) = desk.to_status() or ()
+        assert said["failed"] == "0-2"
+    finally:
+        theirs.close()
+        ours.close()
         desk.stop()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any
 
@@ -17,9 +17,11 @@ from crds.elasticjob import ShardSetStatus
 from crds.elasticworker import ShardsReport
 from crds.intervals import count, minus, of_numbers, to_text, union, whole
 from crds.leases import Lease
+from crds.model import Condition, ConditionStatus
 from crds.shard_set import Definition
+from reconcilers.shards.job_shards import PULLING, SHARDS_DONE, with_end
 from reconcilers.shards.lease import Crew, lease
-from reconcilers.shards.sets import MAX_SCATTERED, ShardSet, of_status
+from reconcilers.shards.sets import MAX_SCATTERED, ShardSet, Voice, of_status
 from reconcilers.shards.voices import voice_of
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
@@ -104,7 +106,8 @@ class Cluster:
                 voices.append(voice_of(index, incarnation, ShardsReport.model_validate(status)))
         alive = {worker.index: worker.incarnation for worker in self.workers.values()}
         before = tuple(read_back(each) for each in self.versions[version])
-        decided = lease(before, Crew(alive, voices, len(alive)), NOW)
+        now = NOW + timedelta(seconds=len(self.versions) / 2)
+        decided = lease(before, Crew(alive, voices, len(alive)), now)
         if write == "late":
             self.late.append((version, decided))
         elif write == "now":
@@ -308,6 +311,34 @@ def test_leases_grow_with_the_logarithm_of_the_set() -> None:
         counts[size] = given
     assert counts[1_000_000] < 2 * counts[10_000]
     assert counts[10**12] < 900
+
+
+def test_a_lease_is_work_for_three_seconds_but_no_more_than_an_even_share() -> None:
+    def granted(waiting: int) -> int:
+        """Elements, where 10 workers have done 100,000 in 100 s: each does 300 in three seconds."""
+        known = ShardSet("train", 0, 100_000 + waiting, "", 3, 0, ((100_000, 100_000 + waiting),))
+        voices = [Voice(i, 1, "train", 0, known.size, "", 3, 0, 0, (), (), wants=i == 0) for i in range(10)]
+        (after,) = lease(
+            (replace(known, started_at=NOW),),
+            Crew(dict.fromkeys(range(10), 1), voices, 10),
+            NOW + timedelta(seconds=100),
+        )
+        return count(after.leases[0].elements)
+
+    assert [granted(waiting) for waiting in (100_000, 4_000, 1_000, 3)] == [5_000, 300, 100, 1]
+
+
+def test_the_condition_of_a_job_that_ends_says_that_nobody_pulls_any_more() -> None:
+    pulling = Condition(
+        type=SHARDS_DONE,
+        status=ConditionStatus.FALSE,
+        reason=PULLING,
+        message="not done yet",
+        last_transition_time=NOW,
+    )
+    (ended,) = with_end([pulling], NOW)
+    assert (ended.reason, ended.message) == ("JobEnded", "the job has ended; not done yet")
+    assert with_end([ended], NOW) == [ended]
 
 
 def test_a_set_of_a_thousand_workers_has_less_than_fifteen_kilobytes_in_the_status() -> None:
