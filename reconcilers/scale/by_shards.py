@@ -6,7 +6,7 @@ limits, is told in its history, and ends where other plans end.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,6 +64,17 @@ def workers_for(elements: int, policy: ShardScaling, worker: ReplicaSpec, unit: 
     least, most = bounds_of(worker, unit)
     needed = -(-elements // policy.slots_per_worker)
     return max(least, min(-(-needed // unit) * unit, most))
+
+
+def expected_workers(job: ElasticJob, sets: Sequence[ShardSet], workers: Iterable[ElasticWorker]) -> int:
+    """How many are to share what is left, though some are yet to come; 0 where the job does not say."""
+    found = scaling_of(job)
+    if found is None:
+        return 0
+    unit = job.spec.elastic_policy.node_unit
+    if not sets:
+        return bounds_of(found[1], unit)[1]
+    return workers_for(left_of(sets, workers), *found, unit)
 
 
 def holders_of(job: ElasticJob) -> frozenset[tuple[int, int]]:

@@ -13,7 +13,7 @@ from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionStatus
 from reconcilers.acts import Event
 from reconcilers.conditions import with_condition
 from reconcilers.job.workers import Workers
-from reconcilers.scale.by_shards import scaling_of
+from reconcilers.scale.by_shards import expected_workers
 from reconcilers.shards.lease import lease
 from reconcilers.shards.sets import MAX_SCATTERED, ShardSet, of_status
 from reconcilers.shards.voices import crew_of
@@ -54,9 +54,8 @@ def with_shards(
         return job
     world = job.status.rendezvous
     members = len(world.members) if world is not None and world.phase is RendezvousPhase.FORMED else 0
-    if scaling := scaling_of(job):  # who is yet to come finds something left
-        members = max(members, scaling[1].max_replicas or 0)
     known = tuple(map(of_status, job.status.shards))
+    members = max(members, expected_workers(job, known, workers.training))
     sets = lease(known, crew_of(workers.training, {worker.metadata.uid for worker in surplus}, members), now)
     if sets == known:
         return job

@@ -207,14 +207,17 @@ def _granted(
     shares = 2 * max(len(pulling), crew.members, 1)
     waiting, tried, again, last_lease = known.waiting, known.tried, [*known.again], known.last_lease
     left = count(waiting) + known.to_try_again
+    # Who could do with more before all others have begun gets no more than its part: elements may take hours.
+    part = -(-2 * (left + sum(count(each.elements) for each in known.leases)) // shares)
     for voice in asking:
         before = held.get(voice.worker)
+        room = part - (count(before.elements) if before else 0)
         if before is None and len(held) >= MAX_LEASES:
             continue
         most = max(-(-left // shares), min(least, 2 * left // shares))
         taken = _to_try(tried, voice.worker, pulling, failed_on.get(voice.worker, NONE), most)
         retaken = union(*(each.elements for each in taken))
-        fresh = first(waiting, most - count(retaken), MAX_LEASE_INTERVALS)
+        fresh = first(waiting, min(most, room) - count(retaken), MAX_LEASE_INTERVALS)
         if not (retaken or fresh):
             continue
         tried = merged(Tried(each.workers, minus(each.elements, retaken)) for each in tried)

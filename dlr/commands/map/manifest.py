@@ -59,13 +59,12 @@ def job_of(name: str, task: Task, workers: Workers, chunks: int) -> JSON:
         "restartCount": RESTARTS,
         "template": _template(workers, [config_map_name(name, place) for place in range(chunks)]),
     }
-    policy: JSON = {
+    policy = {
         "lastCallSeconds": LAST_CALL_SECONDS,
         "shrinkAfterSeconds": 0,
         "heartbeatTimeoutSeconds": HEARTBEAT_TIMEOUT_SECONDS,
+        "shardScaling": {"slotsPerWorker": workers.slots, "idleSeconds": workers.idle_seconds},
     }
-    if workers.least < workers.most:
-        policy["shardScaling"] = {"slotsPerWorker": workers.slots, "idleSeconds": workers.idle_seconds}
     exit_codes = {"operator": "In", "values": [2, EXIT_NO_LINES, EXIT_NOT_FOUND]}
     return {
         "apiVersion": API_VERSION,

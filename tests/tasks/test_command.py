@@ -1,0 +1,121 @@
+"""`dlr map` before anything is in the cluster, and when making it fails half-way."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlr.commands.api import CONFIGMAPS, ELASTICJOBS, ApiFailure, Kind
+from dlr.commands.application import run
+from dlr.commands.errors import CommandError, UsageError
+from dlr.commands.map.manifest import Workers
+from dlr.commands.map.submission import attach, submit
+from dlr.tasks.lines import Lines
+from dlr.tasks.task import Task
+
+LINES = Lines(b"a\nb\n")
+TASK = Task("echo", 2, LINES.digest, 1, 2, 9)
+
+
+class Cluster:
+    """An API server that fails at the n-th request."""
+
+    namespace = "default"
+
+    def __init__(self, fails_at: int, error: BaseException) -> None:
+        self.requests, self._fails_at, self._error = 0, fails_at, error
+        self.there: dict[tuple[str, str], dict[str, Any]] = {}
+
+    def create(self, kind: Kind, body: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+        self._ask()
+        made = body | {"metadata": body["metadata"] | {"uid": f"uid-{self.requests}"}}
+        self.there[kind.plural, body["metadata"]["name"]] = made
+        return made, []
+
+    def patch(self, kind: Kind, name: str, patch: dict[str, Any]) -> dict[str, Any]:
+        self._ask()
+        job = self.there[kind.plural, name]
+        job["spec"] |= patch["spec"]
+        return job
+
+    def get(self, kind: Kind, name: str) -> dict[str, Any]:
+        return self.there[kind.plural, name]
+
+    def delete(self, kind: Kind, name: str) -> None:
+        uid = self.there.pop((kind.plural, name))["metadata"]["uid"]
+        self.there = {
+            key: each
+            for key, each in self.there.items()
+            if uid not in [owner["uid"] for owner in each["metadata"].get("ownerReferences", ())]
+        }
+
+    def _ask(self) -> None:
+        self.requests += 1
+        if self.requests == self._fails_at:
+            raise self._error
+
+
+@pytest.mark.parametrize("error", [ApiFailure("etcd is full", 500), KeyboardInterrupt()])
+@pytest.mark.parametrize("request_", [1, 2, 3])
+def test_whenever_it_ends_half_way_nothing_is_left(request_: int, error: BaseException) -> None:
+    cluster = Cluster(request_, error)
+    with pytest.raises(type(error)):
+        submit(cluster, "map-x", TASK, LINES, Workers(1, 2, 1, 60, "image"))  # type: ignore[arg-type]
+    assert not cluster.there
+
+
+def test_no_pod_waits_for_lines_and_who_attaches_has_them() -> None:
+    cluster = Cluster(0, RuntimeError())
+    made = submit(cluster, "map-x", TASK, LINES, Workers(1, 2, 1, 60, "image"))  # type: ignore[arg-type]
+    assert [kind for kind, _ in cluster.there] == [ELASTICJOBS.plural, CONFIGMAPS.plural]
+    assert made.job["spec"]["suspend"] is False
+    found = attach(cluster, "map-x")  # type: ignore[arg-type]
+    assert (found.task, list(found.lines or ())) == (TASK, list(LINES))
+
+
+def test_another_job_is_none_to_attach_to() -> None:
+    cluster = Cluster(0, RuntimeError())
+    template = {"spec": {"containers": [{"name": "main"}]}}
+    job = {"metadata": {"name": "digits"}, "spec": {"replicaSpecs": {"worker": {"template": template}}}}
+    cluster.create(ELASTICJOBS, job)
+    with pytest.raises(CommandError, match="'digits' was not made by `dlr map`"):
+        attach(cluster, "digits")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--image", "x"], "There is no command"),
+        (["--image", "x", " "], "There is no command"),
+        (["echo"], "Name the image"),
+        (["--image", "x", "--workers", "5:2", "echo"], "must be a number or MIN:MAX"),
+        (["--image", "x", "--cpu", "much", "echo"], "'much' is no amount"),
+        (["--image", "x", "--slots", "0", "echo"], "--slots"),
+        (["--image", "x", "--retries", "17", "echo"], "--retries"),
+        (["--image", "x", "--name", "No", "echo"], "not a valid name"),
+        (["--pod", "/no/such.yaml", "echo"], "cannot be read: No such file"),
+        (["--attach", "map-x", "echo"], "--attach follows what is there"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(
+    words: list[str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a\n")))
+    with pytest.raises(UsageError, match=said):
+        run(["map", *words], "dlr")
+
+
+@pytest.mark.parametrize("text", ["a: [", "metadata: {}", "- a"])
+def test_a_file_that_is_no_pod_template_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "pod.yaml").write_text(text)
+    with pytest.raises(UsageError, match="is no "):
+        run(["map", "--pod", str(tmp_path / "pod.yaml"), "echo"], "dlr")
+
+
+def test_no_lines_are_no_work(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO()))
+    assert run(["map", "--image", "x", "echo"], "dlr") == 0
+    assert capsys.readouterr().err == "dlr: there are no lines, so nothing is run.\n"
