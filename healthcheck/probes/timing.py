@@ -2,7 +2,8 @@
 
 On a CPU, the time that the thread was ready and waited while others ran there is taken off (the run delay of
 the scheduler's statistics, Documentation/scheduler/sched-stats.rst): it tells of who else is there, and not
-of the machine. That holds for work that one thread does. What a slower clock, a hypervisor or a stop of the process takes is not taken off.
+of the machine. That holds for work that one thread does. What a slower clock, a hypervisor or a stop of the
+process takes is not taken off.
 """
 
 from __future__ import annotations
