@@ -19,7 +19,7 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 
 from healthcheck.probes.meeting import brief
 from healthcheck.probes.report import ProbeError
-from healthcheck.probes.timing import time_repeats, undisturbed
+from healthcheck.probes.timing import undisturbed, wall_seconds
 
 STORE_PREFIX = "allgather"
 ALGORITHM_GBPS, BUS_GBPS, LATENCY_US = "algorithm_gbps", "bus_gbps", "latency_us"
@@ -65,8 +65,7 @@ class AllGather:
         What was gathered before is erased, so that `wrong_blocks` speaks of these.
         """
         self._out.zero_()
-        repeated = time_repeats([self.device], self.run, repeats)[self.device]
-        mine = undisturbed(repeated, self.device)
+        mine = undisturbed(wall_seconds(self.device, self.run, repeats), self.device)
         return max(_share(mine, self.device))
 
     def wrong_blocks(self) -> int:

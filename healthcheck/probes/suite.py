@@ -72,7 +72,7 @@ def run_local(
 
 
 def measure_again(
-    require_gpu: bool, *, cpu_only: bool, budget_seconds: float, cancellation: Cancellation
+    require_gpu: bool, *, cpu_only: bool, budget_seconds: float, cancellation: Cancellation | None
 ) -> ProbeResult:
     """Run the probes whose figures nodes are compared by once more: one result, with all that they measured.
 

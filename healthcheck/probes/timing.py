@@ -2,7 +2,8 @@
 
 On a CPU, the time that the thread was ready and waited while others ran there is taken off (the run delay of
 the scheduler's statistics, Documentation/scheduler/sched-stats.rst): it tells of who else is there, and not
-of the machine. What a slower clock, a hypervisor or a stop of the process takes is not taken off.
+of the machine. That holds for work that one thread does. What a slower clock, a hypervisor or a stop of the
+process takes is not taken off.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ def time_repeats(
 ) -> dict[torch.device, list[float]]:
     """Seconds of each of `repeats` runs of `work`, by device. GPUs run at the same time, as in training."""
     if devices[0].type == "cpu":
-        with closing(Clock()) as clock:
-            return {device: [_clocked(work, device, clock) for _ in range(repeats)] for device in devices}
+        with closing(Stopwatch()) as watch:
+            return {device: [_watched(work, device, watch) for _ in range(repeats)] for device in devices}
     marks: dict[torch.device, list[torch.cuda.Event]] = {device: [_mark(device)] for device in devices}
     for _ in range(repeats):
         for device in devices:
@@ -37,6 +38,18 @@ def time_repeats(
     for device in devices:
         torch.cuda.synchronize(device)
     return {device: _gaps(events) for device, events in marks.items()}
+
+
+def wall_seconds(device: torch.device, work: Work, repeats: int) -> list[float]:
+    """Of work that other threads and processes have a part in: they go on while this thread waits."""
+    if device.type != "cpu":
+        return time_repeats([device], work, repeats)[device]
+    seconds = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        work(device)
+        seconds.append(time.perf_counter() - started)
+    return seconds
 
 
 def undisturbed(seconds: Sequence[float], device: torch.device) -> float:
@@ -52,30 +65,41 @@ def slowest_median(seconds: Mapping[torch.device, Sequence[float]]) -> float:
     return max(median(values) for values in seconds.values())
 
 
-class Clock:
-    """Seconds of this thread, but for those that it spent waiting for a CPU, where the kernel tells them."""
+class Stopwatch:
+    """Seconds of this thread, but for those that it waited for a CPU, where the kernel tells them.
+
+    An interruption while it is read counts as time taken, and never as time that has to be taken off.
+    """
 
     def __init__(self) -> None:
         try:
             self._statistics: int | None = os.open(SCHEDULER_STATISTICS, os.O_RDONLY)
         except OSError:
             self._statistics = None
+        self.start()
 
-    def __call__(self) -> float:
-        waited = 0
-        if self._statistics is not None:
-            waited = int(os.pread(self._statistics, 128, 0).split()[1])
-        return time.perf_counter() - waited / 1e9
+    def start(self) -> None:
+        self._started = time.perf_counter()
+        self._had_waited = self._waited()
+
+    def stop(self) -> float:
+        waited = self._waited() - self._had_waited
+        return time.perf_counter() - self._started - waited
 
     def close(self) -> None:
         if self._statistics is not None:
             os.close(self._statistics)
 
+    def _waited(self) -> float:
+        if self._statistics is None:
+            return 0.0
+        return int(os.pread(self._statistics, 128, 0).split()[1]) / 1e9
 
-def _clocked(work: Work, device: torch.device, clock: Clock) -> float:
-    begin = clock()
+
+def _watched(work: Work, device: torch.device, watch: Stopwatch) -> float:
+    watch.start()
     work(device)
-    return clock() - begin
+    return watch.stop()
 
 
 def _mark(device: torch.device) -> torch.cuda.Event:

@@ -23,21 +23,24 @@ class Clock:
         return self.now
 
 
-Run = Callable[[dict[str, tuple[ProbeEnding, float]]], list[Probe]]
+Run = Callable[..., list[Probe]]
+FIGURES = True
+"""Each probe that passes measures something."""
 
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Run:
     """Given endings and seconds by probe (the others pass at once), what will have been run."""
 
-    def script(endings: dict[str, tuple[ProbeEnding, float]]) -> list[Probe]:
+    def script(endings: dict[str, tuple[ProbeEnding, float]], figures: bool = False) -> list[Probe]:
         clock, started = Clock(), []
 
         def run(probe: Probe, cancellation: object) -> ProbeResult:
             started.append(probe)
             ending, seconds = endings.get(probe.name, (ProbeEnding.PASSED, 0.0))
             clock.now += min(seconds, probe.timeout_seconds)
-            return ProbeResult(probe.name, Report(ending), seconds)
+            measured = {f"of {probe.name}": 1.0} if figures and ending is ProbeEnding.PASSED else {}
+            return ProbeResult(probe.name, Report(ending, figures=measured), seconds)
 
         monkeypatch.setattr(suite, "run", run)
         monkeypatch.setattr(suite, "time", clock)
@@ -73,6 +76,37 @@ def test_what_finds_the_budget_spent_was_not_tested_and_blames_nobody(asked: Run
     assert [result.ending for result in results[2:]] == [ProbeEnding.UNAVAILABLE] * 2
     assert results[2].report.reason == "copies was not run: the 40 s for all local tests were spent before"
     assert judge(results).health is Health.UNKNOWN
+
+
+def test_a_time_out_with_what_slow_probes_left_of_the_budget_blames_nobody(asked: Run) -> None:
+    asked({"gemm": (ProbeEnding.PASSED, 60.0), "copies": (ProbeEnding.TIMED_OUT, 1e9)})
+    results = suite.run_local(require_gpu=False, budget_seconds=100.0)
+    assert results[-1].probe == "copies" and results[-1].ending is ProbeEnding.UNAVAILABLE
+    assert results[-1].report.reason == "copies did not end: the 100 s for all local tests were spent before"
+    assert judge(results).health is Health.UNKNOWN
+
+
+def test_what_was_measured_before_the_budget_was_spent_speaks(asked: Run) -> None:
+    asked({"gemm": (ProbeEnding.PASSED, 60.0), "copies": (ProbeEnding.TIMED_OUT, 1e9)}, FIGURES)
+    results = suite.run_local(require_gpu=False, budget_seconds=100.0)
+    assert results[-1].ending is ProbeEnding.SKIPPED, "the node goes on, with its slow products"
+
+
+def test_a_suspect_measures_again_with_all_that_has_figures(asked: Run) -> None:
+    started = asked({}, FIGURES)
+    result = suite.measure_again(False, cpu_only=True, budget_seconds=100.0, cancellation=None)
+    assert [probe.name for probe in started] == ["gemm", "copies", "intra_node"]
+    assert result.ending is ProbeEnding.PASSED and result.report.figures == {
+        "of gemm": 1.0,
+        "of copies": 1.0,
+        "of intra_node": 1.0,
+    }
+
+
+def test_a_fault_while_measuring_again_is_told(asked: Run) -> None:
+    asked({"copies": (ProbeEnding.FAILED, 1.0)}, FIGURES)
+    result = suite.measure_again(False, cpu_only=True, budget_seconds=100.0, cancellation=None)
+    assert result.ending is ProbeEnding.FAILED and not result.report.figures
 
 
 def test_gpus_are_left_alone_if_so_asked(asked: Run) -> None:
