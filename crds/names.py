@@ -51,7 +51,7 @@ ANNOTATION_TOTAL_STEPS = f"{GROUP}/total-steps"
 """Of an ElasticJob: how many steps its training has in all, where its author knows."""
 
 ANNOTATION_RECORD = f"{GROUP}/record"
-"""Of a Node: what its last checks gave (`reconcilers/cordon/record.py`)."""
+"""Of a Node: what its last checks gave (`reconcilers/nodecheck/record.py`)."""
 
 CONDITION_UNHEALTHY = "ElasticUnhealthy"
 """Condition of a Node: True while it is out of service by its newest verdict, and should be remediated."""
