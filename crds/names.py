@@ -55,7 +55,7 @@ ANNOTATION_STACKS = f"{GROUP}/stacks"
 their training processes are (docs/hangs.md)."""
 
 ANNOTATION_RECORD = f"{GROUP}/record"
-"""Of a Node: what its last checks gave (`reconcilers/cordon/record.py`)."""
+"""Of a Node: what its last checks gave (`reconcilers/nodecheck/record.py`)."""
 
 CONDITION_UNHEALTHY = "ElasticUnhealthy"
 """Condition of a Node: True while it is out of service by its newest verdict, and should be remediated."""
