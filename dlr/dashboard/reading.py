@@ -13,6 +13,7 @@ from controller.garbage import free_gradually
 from crds import names
 from crds.elasticjob import JobState
 from dlr.commands.api import ELASTICJOBS, ELASTICWORKERS, PODS, Api, ApiFailure
+from dlr.commands.errors import CommandError
 from dlr.commands.job.diagnose import read_case
 from dlr.commands.job.lookup import NoSuchJob
 from dlr.commands.job.pod_log import Wanted, named_once, why_no_log
@@ -76,15 +77,20 @@ class Fleet:
     cluster: Cluster
 
     def read(self) -> JSON:
+        of_all = self.cluster.all_namespaces
+
         def ask(api: Api) -> JSON:
-            of_all = self.cluster.all_namespaces
             jobs = api.find(ELASTICJOBS, all_namespaces=of_all)
             leads = api.find(ELASTICWORKERS, all_namespaces=of_all, label_selector=LEAD_SELECTOR)
             return fleet_page(jobs, leads, utc_now())
 
-        return self.cluster.ask(ask) | {
-            "namespace": None if self.cluster.all_namespaces else self.cluster.namespace
-        }
+        try:
+            page = self.cluster.ask(ask)
+        except ApiFailure as failure:
+            if failure.status != HTTPStatus.FORBIDDEN or not of_all:
+                raise
+            raise CommandError(f"{failure}. Of one namespace: dlr dashboard -n NAMESPACE") from failure
+        return page | {"namespace": None if of_all else self.cluster.namespace}
 
 
 @dataclass
