@@ -9,11 +9,12 @@ from datetime import datetime
 from http import HTTPStatus
 from typing import Any, Protocol, TypeVar
 
+from controller.garbage import free_gradually
 from crds import names
 from crds.elasticjob import JobState
 from dlr.commands.api import ELASTICJOBS, ELASTICWORKERS, PODS, Api, ApiFailure
+from dlr.commands.errors import CommandError
 from dlr.commands.job.diagnose import read_case
-from dlr.commands.job.diagnose_case import Case
 from dlr.commands.job.lookup import NoSuchJob
 from dlr.commands.job.pod_log import Wanted, named_once, why_no_log
 from dlr.commands.job.report import is_finished, ranks
@@ -76,15 +77,20 @@ class Fleet:
     cluster: Cluster
 
     def read(self) -> JSON:
+        of_all = self.cluster.all_namespaces
+
         def ask(api: Api) -> JSON:
-            of_all = self.cluster.all_namespaces
             jobs = api.find(ELASTICJOBS, all_namespaces=of_all)
             leads = api.find(ELASTICWORKERS, all_namespaces=of_all, label_selector=LEAD_SELECTOR)
             return fleet_page(jobs, leads, utc_now())
 
-        return self.cluster.ask(ask) | {
-            "namespace": None if self.cluster.all_namespaces else self.cluster.namespace
-        }
+        try:
+            page = self.cluster.ask(ask)
+        except ApiFailure as failure:
+            if failure.status != HTTPStatus.FORBIDDEN or not of_all:
+                raise
+            raise CommandError(f"{failure}. Of one namespace: dlr dashboard -n NAMESPACE") from failure
+        return page | {"namespace": None if of_all else self.cluster.namespace}
 
 
 @dataclass
@@ -92,8 +98,8 @@ class Job:
     cluster: Cluster
     namespace: str
     name: str
-    seen: Case | None = None
-    """What was read last."""
+    pods: dict[int, tuple[str, str | None]] | None = None
+    """By rank, the worker and its Pod, as read last."""
     steps: StepTimes | None = None
 
     def read(self) -> JSON:
@@ -101,7 +107,7 @@ class Job:
         # Who manages which field is a third of an object and no page shows it.
         for each in [case.job, *case.workers]:
             each["metadata"].pop("managedFields", None)
-        self.seen = case
+        self.pods = _pods(case.job, case.workers)
         uid = case.job["metadata"]["uid"]
         if self.steps is None or self.steps.uid != uid:
             self.steps = StepTimes(uid)
@@ -109,7 +115,9 @@ class Job:
         is_training = case.account is not None and case.account.state is JobState.TRAINING
         if is_training and not is_finished(case.job):
             self.steps.add(_seconds_since_submission(case.job, case.now), speed)
-        return job_page(case, self.steps.samples, unread)
+        page = job_page(case, self.steps.samples, unread)
+        free_gradually(case.workers)
+        return page
 
     def log(self, rank: int) -> JSON:
         """The end of the log of the worker with that node rank.
@@ -117,15 +125,13 @@ class Job:
         Raises:
             CommandError: what keeps it from being read, in a sentence.
         """
-        if self.seen is None:
+        if self.pods is None:
             self.read()
-        assert self.seen is not None
-        worker = _worker_of(self.seen.job, self.seen.workers, rank)
-        if worker is None:
+        if rank not in (self.pods or {}):
             raise NoSuchJob(f"ElasticJob {self.name!r} has no rank {rank}.")
-        pod = (worker.get("status") or {}).get("podName")
-        if not pod:
-            return {"pod": None, "lines": [], "note": f"{worker['metadata']['name']} has no Pod (yet)."}
+        worker, pod = (self.pods or {})[rank]
+        if pod is None:
+            return {"pod": None, "lines": [], "note": f"{worker} has no Pod (yet)."}
         return {"pod": pod} | self.cluster.ask(lambda api: _log_of(api.within(self.namespace), pod))
 
 
@@ -134,14 +140,16 @@ def _seconds_since_submission(job: JSON, now: datetime) -> float:
     return (now - submitted).total_seconds()
 
 
-def _worker_of(job: JSON, workers: Iterable[JSON], rank: int) -> JSON | None:
+def _pods(job: JSON, workers: Iterable[JSON]) -> dict[int, tuple[str, str | None]]:
     """Before the first world the slot's index is what the rank will be."""
     rank_of = ranks(job)
+    found = {}
     for worker in workers:
         index = worker["spec"]["index"]
-        if worker["spec"]["type"] == names.WORKER and rank_of.get(index, None if rank_of else index) == rank:
-            return worker
-    return None
+        rank = rank_of.get(index, None if rank_of else index)
+        if worker["spec"]["type"] == names.WORKER and rank is not None:
+            found[rank] = worker["metadata"]["name"], (worker.get("status") or {}).get("podName") or None
+    return found
 
 
 def _log_of(api: Api, pod: str) -> JSON:

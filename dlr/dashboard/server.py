@@ -11,6 +11,7 @@ There is nothing that changes anything. All that takes time happens in threads.
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -149,7 +150,9 @@ async def serve(dashboard: Dashboard, port: int) -> AsyncIterator[str]:
         try:
             await site.start()
         except OSError as error:
-            raise CannotListen(f"{ADDRESS}:{port} cannot be listened on: {error.strerror}.") from error
+            raise CannotListen(
+                f"{ADDRESS}:{port} cannot be listened on: {os.strerror(error.errno or 0)}."
+            ) from error
         yield f"http://{ADDRESS}:{runner.addresses[0][1]}/{dashboard.token}/"
     finally:
         await runner.cleanup()

@@ -13,9 +13,10 @@ import yaml
 
 from dlr.commands.api import Api
 from dlr.commands.connection import connect
+from dlr.commands.errors import CommandError
 from dlr.dashboard.feed import pause_seconds
 from dlr.dashboard.guard import why_refused
-from dlr.dashboard.reading import Cluster
+from dlr.dashboard.reading import Cluster, Fleet
 from dlr.dashboard.server import FILES, STATIC, CannotListen, Dashboard, serve
 from tests.cli.scripted import (
     Answer,
@@ -159,6 +160,18 @@ async def test_cluster_without_dlr_and_missing_rights_are_sentences(served: Serv
             403, "Forbidden", "elasticjobs is forbidden: no"
         )
         await until(lambda told: told["trouble"] == "elasticjobs is forbidden: no")
+
+
+async def test_who_may_not_read_all_namespaces_is_told_how_to_see_one(served: Served) -> None:
+    path = "/apis/elastic.iml.github.io/v1alpha1/elasticjobs"
+    served.api.answers[f"GET {path}"] = refusal(
+        403, "Forbidden", "elasticjobs is forbidden: at the cluster scope"
+    )
+    cluster = Cluster(lambda: Api(connect(None, None, None)), all_namespaces=True)
+    with pytest.raises(
+        CommandError, match=r"at the cluster scope. Of one namespace: dlr dashboard -n NAMESPACE"
+    ):
+        Fleet(cluster).read()
 
 
 async def test_credentials_that_have_expired_are_got_anew(served: Served) -> None:

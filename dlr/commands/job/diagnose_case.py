@@ -61,7 +61,7 @@ class Case:
     """All that was read, at one time."""
 
     job: JSON
-    workers: Sequence[JSON]
+    workers: list[JSON]
     """In order."""
     events: Sequence[JSON]
     """Of the job, its workers and its Pods, the oldest first."""

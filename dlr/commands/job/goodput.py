@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from controller.garbage import free_gradually
 from crds.elasticjob import ElasticJob, Goodput
 from crds.elasticworker import ElasticWorker
 from dlr.commands.output import duration, parse_time
@@ -24,12 +25,14 @@ def account_of(job: JSON, workers: Sequence[JSON], now: datetime) -> Goodput | N
     """None where the cluster keeps none, or its objects are not as this version reads them."""
     if not (job.get("status") or {}).get("goodput"):
         return None
+    models: list[ElasticWorker] = []
     try:
-        return goodput_now(
-            ElasticJob.model_validate(job), [ElasticWorker.model_validate(each) for each in workers], now
-        )
+        models += (ElasticWorker.model_validate(each) for each in workers)
+        return goodput_now(ElasticJob.model_validate(job), models, now)
     except ValidationError:
         return None
+    finally:
+        free_gradually(models)
 
 
 def goodput_line(account: Goodput) -> str:

@@ -242,7 +242,7 @@ function failuresPart(page) {
   return [
     el("h2", {}, "Failures"),
     el("p", { class: "quiet" }, page.failures.length ? cost : "Nothing has failed, as far as the job's history goes."),
-    page.failures.length ? el("div", { class: "scroll" }, el("table", {},
+    page.failures.length ? el("div", { class: "scroll tall", tabindex: 0, "aria-label": "Failures" }, el("table", {},
       el("thead", {}, el("tr", {}, ["UTC", "WORKER", "CLASS", "COST", "WORKER-HOURS", "SAID"].map((title) => el("th", { scope: "col" }, title)))),
       el("tbody", {}, page.failures.map((each) => el("tr", {},
         el("td", {}, clock(page.life.submitted + each.at, page.life.seconds)),
@@ -273,7 +273,7 @@ function nodesPart(page) {
   return [
     el("h2", {}, "Nodes"),
     page.nodeEvidence.length ? el("ul", {}, page.nodeEvidence.map(told)) : null,
-    page.nodes.shown.length ? el("div", { class: "scroll" }, el("table", {},
+    page.nodes.shown.length ? el("div", { class: "scroll tall", tabindex: 0, "aria-label": "Nodes" }, el("table", {},
       el("thead", {}, el("tr", {}, ["NODE", "VERDICT", "CORDON", "READY"].map((title) => el("th", { scope: "col" }, title)))),
       el("tbody", {}, page.nodes.shown.map((node) => el("tr", {},
         el("td", {}, node.name),

@@ -189,6 +189,7 @@ function cellsOf(grid) {
 
 const MOST_ROWS = 64;
 const LABEL_WIDTH = 130;
+const RASTER_HEIGHT = 320;
 
 /* A row a node where they are few, else all in rank order. Gives what lies where, for pointer and keys. */
 function drawRanks(canvas, cells, mode, width) {
@@ -198,7 +199,8 @@ function drawRanks(canvas, cells, mode, width) {
   const rows = byNode ? nodes.map((node) => cells.filter((cell) => cell.node === node)) : [cells];
   const longest = Math.max(...rows.map((row) => row.length), 1);
   const room = width - labels;
-  const size = Math.max(6, Math.min(22, Math.floor(room / longest)));
+  const side = byNode ? room / longest : Math.sqrt((room * RASTER_HEIGHT) / longest);
+  const size = Math.max(6, Math.min(22, Math.floor(side)));
   const across = Math.max(1, Math.floor(room / size));
   const places = [], names = [];
   let line = 0;
