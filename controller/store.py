@@ -112,8 +112,12 @@ class Store:
 
         Each step is made when the iterator is asked for it, so that thousands need not be made at once.
         """
-        fresh = {key_of(obj): obj for obj in items}
-        for key in self._objects.keys() - fresh.keys():
+        before: set[Key] = {*self._objects}
+        fresh: dict[Key, Object] = {}
+        for obj in items:
+            fresh[key_of(obj)] = obj
+            yield None
+        for key in before.difference(fresh):
             yield self._remove(key)
         for key, obj in fresh.items():
             old = self._objects.get(key)

@@ -61,6 +61,16 @@ def test_replacing_tells_only_what_changed_and_what_is_gone():
     ]
 
 
+def test_what_we_make_while_a_list_is_taken_in_stays():
+    store = Store()
+    store.apply(obj("gone"))
+    steps = store.replace_stepwise([obj("a"), obj("b")])
+    assert next(steps) is None
+    store.apply(obj("ours", 7))
+    list(steps)
+    assert sorted(each["metadata"]["name"] for each in store.list()) == ["a", "b", "ours"]
+
+
 def test_a_deletion_carries_the_last_state_and_the_unknown_is_nobodys_business():
     store = Store()
     store.apply(obj("a", 1))
