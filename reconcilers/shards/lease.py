@@ -26,7 +26,11 @@ MAX_LEASES = 10_000
 MAX_LEASE_INTERVALS = 8
 """Of one grant. What is scattered more goes to several."""
 LEAST_SECONDS = 3.0
-"""No lease is for less work than that, by the pace so far. By so much workers may end one after the other."""
+"""No lease is for less work than that, by the pace so far. By so much workers may end one after the other.
+
+A lease is never more than an even share of what is left. So where later elements are slower than the pace
+says, it is guided self-scheduling at worst.
+"""
 MAX_HISTORIES = 64
 """With more of them, it is kept no longer who an element failed on, but only how often."""
 
