@@ -213,8 +213,7 @@ def _stalls(case: Case) -> Iterator[Finding]:
     behind = f"{worker['metadata']['name']}, after step {progress.get('step')}"
     text = f"No rank has made a step for {duration(silent)}; the furthest behind is {behind}"
     advice = sentence(
-        f"Wait for hangTimeoutSeconds, after which dlr says where each rank is, or look now: py-spy, or "
-        f"dlr job logs {case.name}",
+        f"Look where all ranks are: dlr job stacks {case.name}; hangTimeoutSeconds asks them too",
         fields,
     )
     yield Finding("Stalled", sentence(text, fields), (advice,))
