@@ -260,7 +260,12 @@ def _how_it_is(case: Case) -> Finding:
         fields = [*case.of_job("status.phase")]
         if case.account:
             seconds = (case.now - case.account.since).total_seconds()
-            text += f", {case.account.state.value} for {duration(seconds)}"
+            state = case.account.state.value
+            text += (
+                f" for {duration(seconds)}"
+                if state == report.phase(case.job)
+                else f", {state} for {duration(seconds)}"
+            )
             fields += case.of_job("status.goodput.state")
     if case.progress:
         text += f": {progress_line(case.progress, is_finished=report.is_finished(case.job))}"
