@@ -99,7 +99,9 @@ def _step(told: tuple[int, JSON]) -> int:
 def _phase_fields(case: Case) -> list[Field]:
     if not case.status.get("phase"):
         return [*case.of_job("metadata.creationTimestamp")]
-    return [*case.of_job("status.phase")]
+    ended = ["status.completionTime"] if case.status.get("completionTime") else []
+    why = case.of_condition("Failed") if case.condition("Failed", "True") else ()
+    return [*case.of_job("status.phase", *ended), *why]
 
 
 def _failures(case: Case) -> Iterator[Sentence]:

@@ -213,8 +213,7 @@ def _stalls(case: Case) -> Iterator[Finding]:
     behind = f"{worker['metadata']['name']}, after step {progress.get('step')}"
     text = f"No rank has made a step for {duration(silent)}; the furthest behind is {behind}"
     advice = sentence(
-        f"Wait for hangTimeoutSeconds, after which dlr says where each rank is, or look now: py-spy, or "
-        f"dlr job logs {case.name}",
+        f"Look where all ranks are: dlr job stacks {case.name}; hangTimeoutSeconds asks them too",
         fields,
     )
     yield Finding("Stalled", sentence(text, fields), (advice,))
@@ -261,7 +260,12 @@ def _how_it_is(case: Case) -> Finding:
         fields = [*case.of_job("status.phase")]
         if case.account:
             seconds = (case.now - case.account.since).total_seconds()
-            text += f", {case.account.state.value} for {duration(seconds)}"
+            state = case.account.state.value
+            text += (
+                f" for {duration(seconds)}"
+                if state == report.phase(case.job)
+                else f", {state} for {duration(seconds)}"
+            )
             fields += case.of_job("status.goodput.state")
     if case.progress:
         text += f": {progress_line(case.progress, is_finished=report.is_finished(case.job))}"
