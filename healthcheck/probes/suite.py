@@ -18,6 +18,10 @@ TIMEOUT_SECONDS = {DEVICE_STATE: 30.0, "gemm": 120.0, "copies": 90.0, "intra_nod
 LEAST_SECONDS = 3.0
 """With less than this left, a probe that does not end would say more about the budget than about the node."""
 
+ENOUGH = 0.8
+"""The share of its own limit, or of the whole budget if that is less, that a probe must have had. Not to have
+ended in less speaks against the probes before it, and not against the node."""
+
 Progress = Callable[[str, ProbeResult | None], None]
 """Told of a probe when it starts, with None, and when it has ended."""
 
@@ -34,7 +38,7 @@ def run_local(
 
     Without the GPU that is required, where even asking for the devices' state crashes or hangs, and after any
     probe that hangs, the rest is not run: it could only do the same. A probe that finds too little of the
-    budget left is Unavailable.
+    budget left is Unavailable, and so is one that did not end in what others had left of it.
 
     Args:
         cpu_only: leave GPUs alone, though there may be some.
@@ -54,6 +58,9 @@ def run_local(
         else:
             arguments = _arguments(name, require_gpu, cpu_only, results)
             result = run(Probe(name, arguments, timeout_seconds), cancellation)
+            had_its_time = timeout_seconds >= ENOUGH * min(limit_seconds, budget_seconds)
+            if result.ending is ProbeEnding.TIMED_OUT and not had_its_time:
+                result = _cut_short(result, timeout_seconds, budget_seconds)
         progress(name, result)
         results.append(result)
         if _is_pointless_to_go_on(result, require_gpu):
@@ -64,6 +71,14 @@ def run_local(
 def _not_run(name: str, budget_seconds: float) -> ProbeResult:
     reason = f"{name} was not run: the {budget_seconds:.0f} s for all local tests were spent before"
     return ProbeResult(name, Report(ProbeEnding.UNAVAILABLE, reason), 0.0)
+
+
+def _cut_short(result: ProbeResult, had_seconds: float, budget_seconds: float) -> ProbeResult:
+    reason = (
+        f"{result.probe} did not end in the {had_seconds:.0f} s that the probes before it had left "
+        f"of the {budget_seconds:.0f} s for all local tests"
+    )
+    return ProbeResult(result.probe, Report(ProbeEnding.UNAVAILABLE, reason), result.seconds)
 
 
 def _arguments(name: str, require_gpu: bool, cpu_only: bool, earlier: list[ProbeResult]) -> tuple[str, ...]:

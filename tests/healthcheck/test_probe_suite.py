@@ -75,6 +75,22 @@ def test_what_finds_the_budget_spent_was_not_tested_and_blames_nobody(asked: Run
     assert judge(results).health is Health.UNKNOWN
 
 
+def test_what_does_not_end_in_the_time_that_others_left_blames_nobody(asked: Run) -> None:
+    asked({"gemm": (ProbeEnding.PASSED, 90.0), "copies": (ProbeEnding.TIMED_OUT, 1e9)})
+    results = suite.run_local(require_gpu=False, budget_seconds=100.0)
+    assert [result.ending for result in results[2:]] == [ProbeEnding.UNAVAILABLE] * 2
+    assert results[2].report.reason == (
+        "copies did not end in the 10 s that the probes before it had left of the 100 s for all local tests"
+    )
+    assert judge(results).health is Health.UNKNOWN
+
+
+def test_what_does_not_end_in_nearly_all_of_a_short_budget_is_a_time_out(asked: Run) -> None:
+    asked({"device_state": (ProbeEnding.PASSED, 2.0), "gemm": (ProbeEnding.TIMED_OUT, 1e9)})
+    results = suite.run_local(require_gpu=False, budget_seconds=40.0)
+    assert results[-1].ending is ProbeEnding.TIMED_OUT and judge(results).health is Health.FAULTY
+
+
 def test_gpus_are_left_alone_if_so_asked(asked: Run) -> None:
     started = asked({})
     suite.run_local(require_gpu=False, cpu_only=True)
