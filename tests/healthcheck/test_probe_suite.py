@@ -109,6 +109,12 @@ def test_a_fault_while_measuring_again_is_told(asked: Run) -> None:
     assert result.ending is ProbeEnding.FAILED and not result.report.figures
 
 
+def test_what_does_not_end_in_nearly_all_of_a_short_budget_is_a_time_out(asked: Run) -> None:
+    asked({"device_state": (ProbeEnding.PASSED, 2.0), "gemm": (ProbeEnding.TIMED_OUT, 1e9)})
+    results = suite.run_local(require_gpu=False, budget_seconds=40.0)
+    assert results[-1].ending is ProbeEnding.TIMED_OUT and judge(results).health is Health.FAULTY
+
+
 def test_gpus_are_left_alone_if_so_asked(asked: Run) -> None:
     started = asked({})
     suite.run_local(require_gpu=False, cpu_only=True)

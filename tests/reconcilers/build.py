@@ -54,7 +54,7 @@ def verdicts(nodes: Sequence[str], passed: Sequence[str], **status: Any) -> dict
         "rounds": [
             {
                 "number": 1,
-                "tests": [[at] for at in range(len(nodes))],
+                "tests": [[at, at] for at in range(len(nodes))],  # with whom does not matter
                 "failed": [{"test": at} for at, node in enumerate(nodes) if node not in passed],
             }
         ],
