@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from healthcheck.diagnosis import Findings, Verdicts, conclude, investigate, most_are_silent
 from healthcheck.fleet import Node
 from healthcheck.measurements import History
-from healthcheck.pairing import Group, next_groups, opening_groups
+from healthcheck.pairing import Group, next_groups, screening_groups
 from healthcheck.settings import Settings
+from healthcheck.trials import Symptom
 
 UNHEARD_ROUNDS = 2
 """After so many rounds in a row without an answer from most nodes, more rounds would only wait."""
@@ -44,22 +45,26 @@ def next_step(history: History, nodes: Sequence[Node], settings: Settings) -> Ro
 
 def _groups(history: History, findings: Findings, settings: Settings) -> tuple[Group, ...]:
     done = len(history.rounds)
-    if not done:
-        out = {*findings.local_failures, *history.absent}
-        return opening_groups([node for node in findings.nodes if node.name not in out])
-    last = history.rounds[-UNHEARD_ROUNDS:]
-    unheard = [most_are_silent(round_, history.withdrawn) for round_ in last]
-    nobody_hears_us = len(last) == UNHEARD_ROUNDS and all(unheard)
-    if done >= settings.most_rounds or nobody_hears_us or _is_hopeless(history, findings, settings):
+    if done >= settings.most_rounds or _nobody_hears_us(history) or _is_hopeless(history, findings, settings):
         return ()
-    evidence = tuple(findings.evidence.values())
-    screening = done < settings.screening_rounds
-    return next_groups(findings.nodes, evidence, screening=screening, absent=history.absent)
+    evidence = findings.evidence[Symptom.FAILED]
+    if done < settings.screening_rounds:
+        out = {*findings.condemned, *history.absent, *evidence.attribution.guilty}
+        nodes = [node for node in findings.nodes if node.name not in out]
+        groups = screening_groups(nodes, settings.rotation + done, evidence.ledger)
+        if groups:
+            return groups
+    return next_groups(findings.nodes, tuple(findings.evidence.values()), absent=history.absent)
+
+
+def _nobody_hears_us(history: History) -> bool:
+    last = history.rounds[-UNHEARD_ROUNDS:]
+    return len(last) == UNHEARD_ROUNDS and all(most_are_silent(round_, history.withdrawn) for round_ in last)
 
 
 def _is_hopeless(history: History, findings: Findings, settings: Settings) -> bool:
     """Whether nothing has passed yet, and nothing will."""
-    tests = [group.passed for round_ in history.rounds for group in round_.groups]
+    tests = [group.passed for round_ in history.rounds for group in round_.groups if len(group.members) > 1]
     if any(tests) or any(node.vouched for node in findings.nodes):
         return False
     rounds = len(history.rounds)
