@@ -58,7 +58,7 @@ def test_of_six_nodes_the_sixth_is_broken_found_cordoned_and_replaced_and_the_jo
         }, observation.describe()
         assert checks.verdicts(check) == {**dict.fromkeys(nodes, "Healthy"), sixth: "Faulty"}
         assert check["status"]["faultyNodes"] == [sixth]
-        assert len(fault.killed) == 4, "four rounds find it, and no other tests it"
+        assert len(fault.killed) == 3, "three rounds find it, and no other tests it"
         checks.wait_until_cordoned(cluster, observation, sixth)
         checks.assert_in_service(cluster, nodes[:5])
 
