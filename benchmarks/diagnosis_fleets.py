@@ -1,4 +1,4 @@
-"""The fleets of diagnosis.py, and the two judges: our diagnosis, and DLRover's rule.
+"""The two judges of diagnosis.py: our diagnosis, and DLRover's rule.
 
 Ours runs the code that the NodeCheck reconciler runs. DLRover's is written here after its
 `NetworkCheckRendezvousManager` and agent (dlrover/python/master/elastic_training/rdzv_manager.py and
@@ -10,10 +10,10 @@ product plus all-reduce, is over twice the median. With up to three nodes, any f
 
 import random
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from itertools import combinations
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
+from benchmarks.diagnosis_faults import Fleet
 from healthcheck.diagnosis import Verdict, Verdicts
 from healthcheck.fleet import Domain, Link, Node, NodeName
 from healthcheck.measurements import GroupResult, History, LocalResult, Metric, RoundResult
@@ -30,38 +30,6 @@ FAILED_SECONDS = 3600.0
 
 
 @dataclass(frozen=True)
-class Fleet:
-    """Nodes and what is wrong with them. Nodes are numbered from 0."""
-
-    size: int
-    failing: dict[int, float] = field(default_factory=dict)
-    """Node → probability that a test with it fails."""
-    bad_links: dict[frozenset[int], float] = field(default_factory=dict)
-    slow_compute: dict[int, float] = field(default_factory=dict)
-    """Node → how many times longer its matrix products take."""
-    slow_network: dict[int, float] = field(default_factory=dict)
-    rack_size: int = 0
-    """0: no topology labels."""
-    cut_off_rack: int | None = None
-    """Its nodes reach each other, and nobody else."""
-
-    @property
-    def faulty_nodes(self) -> frozenset[int]:
-        return frozenset((*self.failing, *self.slow_compute, *self.slow_network))
-
-    def rack(self, node: int) -> int:
-        return node // self.rack_size if self.rack_size else 0
-
-    def test_passes(self, members: Sequence[int], rng: random.Random) -> bool:
-        """One test: every faulty part in the group may fail it."""
-        if self.cut_off_rack in (racks := {self.rack(m) for m in members}) and len(racks) > 1:
-            return False
-        risks = [self.failing.get(member, 0.0) for member in members]
-        risks += [self.bad_links.get(frozenset(pair), 0.0) for pair in combinations(members, 2)]
-        return all(rng.random() >= risk for risk in risks)
-
-
-@dataclass(frozen=True)
 class Answer:
     """What one judge said of one fleet."""
 
@@ -69,8 +37,8 @@ class Answer:
     slow: frozenset[int]
     undecided: frozenset[int]
     links: frozenset[frozenset[int]]
-    domains: frozenset[int]
-    """Racks."""
+    domains: frozenset[frozenset[int]]
+    """The nodes of each rack or part of the network that is named."""
     rounds: int
     tests: int
 
@@ -78,7 +46,7 @@ class Answer:
 def ask_ours(fleet: Fleet, rng: random.Random, settings: Settings) -> Answer:
     names = [f"node-{i}" for i in range(fleet.size)]
     index = {name: i for i, name in enumerate(names)}
-    nodes = [Node(name, "gpu", _rack_label(fleet, i)) for i, name in enumerate(names)]
+    nodes = [Node(name, "gpu", _rack_label(fleet, i), i in fleet.vouched) for i, name in enumerate(names)]
     local = {
         name: LocalResult(measured={GEMM: _speed(GEMM_TFLOPS, fleet.slow_compute, (i,), rng)})
         for i, name in enumerate(names)
@@ -97,7 +65,7 @@ def ask_ours(fleet: Fleet, rng: random.Random, settings: Settings) -> Answer:
         slow=numbers(Verdict.STRAGGLER),
         undecided=numbers(Verdict.INCONCLUSIVE),
         links=frozenset(_numbered(found.link, index) for found in step.links),
-        domains=frozenset(int(found.domain.name) for found in step.domains),
+        domains=frozenset(frozenset(index[name] for name in found.nodes) for found in step.domains),
         rounds=len(rounds),
         tests=tests,
     )
@@ -171,19 +139,22 @@ def _test(
     fleet: Fleet, names: Sequence[NodeName], index: dict[NodeName, int], rng: random.Random
 ) -> GroupResult:
     members = [index[name] for name in names]
+    silent = tuple(name for name in names if rng.random() < fleet.lost)
+    if silent:
+        return GroupResult(tuple(names), False, silent=silent)
     if not fleet.test_passes(members, rng):
         return GroupResult(tuple(names), False, "simulated")
     speed = _speed(PAIR_BUS_GBPS, fleet.slow_network, members, rng)
     return GroupResult(tuple(names), True, measured={Metric.PAIR_BUS_GBPS: speed})
 
 
-def _speed(full: float, slow: dict[int, float], members: Sequence[int], rng: random.Random) -> float:
+def _speed(full: float, slow: Mapping[int, float], members: Sequence[int], rng: random.Random) -> float:
     """What is measured: the slowest member's pace, and noise."""
     return full / max(slow.get(member, 1.0) for member in members) * (1 + rng.gauss(0, NOISE))
 
 
 def _rack_label(fleet: Fleet, node: int) -> tuple[Domain, ...]:
-    return (Domain("rack", str(fleet.rack(node))),) if fleet.rack_size else ()
+    return (Domain("rack", str(fleet.racks[node])),) if fleet.racks and fleet.labelled else ()
 
 
 def _numbered(pair: Link, index: dict[NodeName, int]) -> frozenset[int]:

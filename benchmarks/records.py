@@ -15,7 +15,7 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from benchmarks.diagnosis_fleets import Fleet
+from benchmarks.diagnosis_faults import Fleet
 from crds import names
 from crds.nodecheck import INTERMITTENT, NodeCheck, NodeCheckStatus, NodeVerdict
 from healthcheck.diagnosis import Verdicts
@@ -44,7 +44,7 @@ class Week:
     """Tests across its border fail half of the time."""
 
     def passes(self, members: Sequence[int], rng: random.Random) -> bool:
-        racks = {self.fleet.rack(member) for member in members}
+        racks = {self.fleet.racks[member] for member in members} if self.fleet.racks else set()
         if self.flaky_rack in racks and len(racks) > 1 and rng.random() < 0.5:
             return False
         return rng.random() >= self.background and self.fleet.test_passes(members, rng)
@@ -115,7 +115,7 @@ def _ended(status: NodeCheckStatus, results: Sequence[Any], now: datetime) -> No
 
 
 def _rack(fleet: Fleet, node: int) -> tuple[Domain, ...]:
-    return (Domain("rack", str(fleet.rack(node))),) if fleet.rack_size else ()
+    return (Domain("rack", str(fleet.racks[node])),) if fleet.racks else ()
 
 
 Draw = Callable[[random.Random], Week]
@@ -134,7 +134,8 @@ def bad_link(size: int) -> Draw:
 
 
 def flaky_rack(size: int, rack_size: int) -> Draw:
-    return lambda rng: Week(Fleet(size, rack_size=rack_size), 0.0, rng.randrange(size // rack_size))
+    racks = tuple(node // rack_size for node in range(size))
+    return lambda rng: Week(Fleet(size, racks=racks), 0.0, rng.randrange(size // rack_size))
 
 
 CELLS: dict[str, Draw] = {

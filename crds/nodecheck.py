@@ -71,6 +71,9 @@ class NodeCheckSpec(Model):
     fresh_seconds: Annotated[int, Field(ge=0, le=604_800)] = 0
     """Nodes that passed another check so short a time ago are not tested again; they serve as partners."""
     topology_keys: TopologyKeys = Field(default_factory=list)
+    screening_rounds: Annotated[int, Field(ge=1, le=12)] = 2
+    """Rounds in which every node is tested, each with another partner, though nothing has failed. Each meets
+    one of the N - 1 links of a node, and sees again what fails only now and then."""
 
 
 GroupMembers = Annotated[
@@ -103,6 +106,8 @@ class FailedTest(Model):
     """What was wrong, and who says so. Of many failed tests, the first ones have it."""
     silent: Places = Field(default_factory=list)
     """Members that gave no answer: a failure of theirs, which says nothing about the others."""
+    crashed: Places = Field(default_factory=list)
+    """Members whose own probe was ended by a signal, by the word of their agents: the same."""
 
 
 class CheckRound(Model):
@@ -173,10 +178,8 @@ class NodeResult(Model):
     node: Name
     verdict: NodeVerdict
     causes: Causes = Field(default_factory=list)
-    """LocalTest, NoAnswer, PairTest, SlowCompute, SlowNetwork, Withdrawn, Intermittent, NodeCondition.
-
-    None of a healthy node.
-    """
+    """LocalTest, NoAnswer, Crashed, PairTest, SlowCompute, SlowNetwork, Withdrawn, Intermittent or
+    NodeCondition; none of a healthy node."""
     message: Text = ""
     """The evidence, in a sentence."""
     action: Action | None = None

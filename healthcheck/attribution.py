@@ -1,34 +1,40 @@
-"""Who is to blame for the trials that failed: nodes, links, or nobody that can be named yet.
+"""Who is to blame for the trials that failed: nodes, links, a part of the network, or nobody that is known.
 
-The theory is system-level diagnosis by mutual tests (Preparata, Metze and Chien, 1967), in its adaptive form,
-with the difference that faults may be intermittent and may sit in a link. Of a test between two, a pass
-acquits both of a hard fault; a failure accuses both. So:
+System-level diagnosis by mutual tests (Preparata, Metze and Chien, 1967) in a world where tests also fail for
+no reason that lasts. Of a test between two, a failure accuses both; what acquits is what each does elsewhere.
 
-* A *node* is guilty when it failed with several distinct witnesses: partners who passed with others, and
-  whose open failures are with this node or with worse ones only. How often the node passed besides does not
-  matter. Hard faults never make it blame a healthy node: a witness passed, so it is not the faulty one.
+* A *witness* against a node is a partner who passes elsewhere, and whose other failures are somebody else's.
+* A *node* is guilty when it failed with three distinct witnesses, and its odds (`healthcheck.odds`) are high
+  enough for one healthy node in a thousand checks to get there. A partner counts once: how often a pair
+  fails again says something of their link, not of either node.
+* A *cut* is suspected where nodes pass among themselves and with nobody else. Failures across it accuse no
+  node; so a node that never passed is guilty only when it also failed with one that is outside of the main
+  part, as it would not behind a cut.
 * A *link* is guilty when its pair fails again and again while both of its nodes pass elsewhere, so that an
   intermittent fault of either node explains it far worse (a generalised likelihood ratio).
-* A failure is *explained*, and accuses nobody any more, when a guilty node or link took part in it.
-* A node with an open failure is *cleared* by many passes in a row, never by one.
+
+Everything that speaks against a node is weighed by what the others did without it. So a pass of a node never
+raises its odds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from itertools import combinations
 from math import log
 
+from healthcheck.components import Components
+from healthcheck.cuts import Cuts, cuts_of
 from healthcheck.fleet import Link, Node, NodeName
+from healthcheck.odds import log_odds
 from healthcheck.settings import Rules
 from healthcheck.trials import Ledger, Trial
 
-VOUCHED_PASSES = 2
-"""A vouched node passed elsewhere, more than once."""
-WITNESS_PASSES = 2
-"""Passes that make a witness against a node that has passed itself; one is enough against others."""
+MOST_BAD_LINKS = 2
+"""A node that failed with more partners than these has no bad links: it has a fault."""
 
 
 class Standing(StrEnum):
@@ -40,90 +46,126 @@ class Standing(StrEnum):
     """It failed and never passed."""
     CONTESTED = "contested"
     """It failed with a partner who passes elsewhere, as it does itself."""
-    PRESUMED = "presumed"
-    """Contested only by nodes that fail with more partners than it does: good enough as a partner."""
+    DOUBTED = "doubted"
+    """The same, and passed so often elsewhere that it is rather well."""
     CLEARED = "cleared"
     """Contested once, and passed often enough since."""
     CUT_OFF = "cut-off"
-    """It passes inside its domain only, and fails outside of it only, as if its rack had lost its uplink."""
+    """It passes with some nodes, and all tests of theirs with the others failed."""
     GUILTY = "guilty"
 
 
-ACCUSED = frozenset({Standing.UNTESTED, Standing.SUSPECT, Standing.CONTESTED})
-OPEN = ACCUSED | {Standing.PRESUMED}
+OPEN = frozenset({Standing.UNTESTED, Standing.SUSPECT, Standing.CONTESTED, Standing.DOUBTED})
+"""Another test may tell more of these."""
 
 
 @dataclass
 class Attribution:
     """What one symptom's trials say. Filled by `attribute`, read-only afterwards."""
 
+    components: Components
     guilty: dict[NodeName, tuple[Trial, ...]] = field(default_factory=dict)
     """With the trials that its witnesses failed with it."""
+    odds: dict[NodeName, float] = field(default_factory=dict)
+    """Natural logarithms, of the nodes that failed with a witness."""
     links: dict[Link, tuple[Trial, ...]] = field(default_factory=dict)
     """With all trials of the pair."""
-    cut_off: dict[NodeName, tuple[Trial, ...]] = field(default_factory=dict)
-    """Nodes that pass inside their domain only and fail outside of it only, with these failures."""
+    cuts: Cuts = field(default_factory=Cuts)
+    outside: frozenset[NodeName] = frozenset()
+    """Nodes that do not reach the main part of the fleet. Behind a cut, they would reach each other."""
     standings: dict[NodeName, Standing] = field(default_factory=dict)
     reruns: tuple[Link, ...] = ()
     """Failed pairs that should meet again now, to tell a link from a node."""
 
 
 def attribute(
-    ledger: Ledger, nodes: Sequence[Node], condemned: Collection[NodeName], rules: Rules
+    ledger: Ledger,
+    nodes: Sequence[Node],
+    condemned: Collection[NodeName],
+    rules: Rules,
+    absent: Collection[NodeName] = (),
 ) -> Attribution:
     """Blame as few as explain what was seen, and only those that no other story acquits.
 
     Args:
         ledger: the symptom's trials.
-        nodes: all nodes of the check.
-        condemned: nodes at fault by other evidence; what they took part in is explained.
+        nodes: all nodes of the check, in rank order.
+        condemned: nodes at fault by other evidence; what failed with them accuses nobody else.
         rules: how much evidence is enough.
+        absent: nodes that can be tested no further.
     """
-    return _Inquiry(ledger, nodes, condemned, rules).run()
+    return _Inquiry(ledger, nodes, condemned, rules, absent).run()
 
 
 class _Inquiry:
     def __init__(
-        self, ledger: Ledger, nodes: Sequence[Node], condemned: Collection[NodeName], rules: Rules
+        self,
+        ledger: Ledger,
+        nodes: Sequence[Node],
+        condemned: Collection[NodeName],
+        rules: Rules,
+        absent: Collection[NodeName],
     ) -> None:
         self._ledger = ledger
-        self._nodes = nodes
-        self._domain_of = {node.name: node.smallest_domain for node in nodes}
-        self._vouched = {node.name for node in nodes if node.vouched}
+        self._nodes = {node.name: node for node in nodes}
         self._condemned = frozenset(condemned)
         self._rules = rules
-        self._found = Attribution()
-        self._one_explains_all = _share_a_node(self._open_failures())
+        self._out = self._condemned.union(absent)
+        self._needed = log(rules.odds_a_node * max(len(nodes), rules.least_nodes))
+        self._components = Components(tuple(self._nodes), ledger.trials, self._vouched())
+        self._found = Attribution(self._components)
+        self._passes: dict[tuple[NodeName, ...], int] = {}
+        self._testimonies: dict[NodeName, tuple[Trial, ...]] = {}
 
     def run(self) -> Attribution:
-        while self._blame_nodes() or self._blame_links():
-            pass
         found = self._found
-        found.standings = {node.name: self._standing(node.name) for node in self._nodes}
-        found.reruns = self._reruns()
+        found.cuts = cuts_of(tuple(self._nodes), self._crossing, self._components, self._is_proven)
+        cut_off = {name for cut in found.cuts.proven for name in cut.nodes}
+        alone = (n for n in self._nodes if self._components.size(n) == 1 and n not in self._condemned)
+        found.outside = frozenset((*alone, *cut_off, *found.cuts.open))
+        for name in self._nodes:
+            testimony = self._testimony(name)
+            if testimony:
+                self._testimonies[name] = testimony
+                found.odds[name] = self._odds(name, testimony)
+        found.guilty = self._guilty()
+        found.links = {pair: tuple(self._ledger.of_pair(pair)) for pair in self._pairs if self._is_link(pair)}
+        found.standings = {name: self._standing(name, cut_off) for name in self._nodes}
+        found.reruns = tuple(pair for pair in self._pairs if self._wants_rerun(pair))
         return found
 
-    def _blame_nodes(self) -> bool:
-        """One pass over all nodes, judged by the same state, so that their order is of no account."""
-        guilty: dict[NodeName, tuple[Trial, ...]] = {}
-        cut_off: dict[NodeName, tuple[Trial, ...]] = {}
-        for node in self._nodes:
-            if self._is_guilty(node.name) or node.name in self._found.cut_off:
+    # --- nodes ----------------------------------------------------------------------------------------
+
+    def _guilty(self) -> dict[NodeName, tuple[Trial, ...]]:
+        """Judged all by the same state, so that the order of nodes is of no account."""
+        accused: dict[NodeName, tuple[Trial, ...]] = {}
+        for name, testimony in self._testimonies.items():
+            inside = self._inside(name, testimony)
+            if len(inside) < self._rules.witnesses or self._odds(name, inside) < self._needed:
                 continue
-            testimony = self._testimony(node.name)
-            if len(testimony) < self._needed(node.name):
-                continue
-            blamed = cut_off if self._is_cut_off(node.name) else guilty
-            blamed[node.name] = testimony
-        self._found.guilty.update(guilty)
-        self._found.cut_off.update(cut_off)
-        return bool(guilty or cut_off)
+            witnesses = {other for trial in inside for other in trial.others(name)}
+            failed = [t for t in self._failures_of(name) if witnesses.issuperset(t.others(name))]
+            if len(failed) >= self._rules.failures:
+                accused[name] = inside
+        sure = {name for name in accused if self._ledger.passes(name) or self._met_both_sides(name)}
+        unsettled = self._found.outside - self._out - sure
+        return {
+            name: inside
+            for name, inside in accused.items()
+            if name in sure or (self._met_main(name) and unsettled <= self._partners(name) | {name})
+        }
+
+    def _met_both_sides(self, name: NodeName) -> bool:
+        return self._met_main(name) and not self._found.outside.isdisjoint(self._partners(name))
+
+    def _met_main(self, name: NodeName) -> bool:
+        return not self._partners(name) <= self._found.outside
 
     def _testimony(self, name: NodeName) -> tuple[Trial, ...]:
-        """Failures of the node with credible witnesses, each witness counted once."""
+        """Failures of the node with witnesses, each witness counted once."""
         chosen: list[Trial] = []
         heard: set[NodeName] = set()
-        for trial in sorted(self._open_failures_of(name), key=lambda t: (len(t.members), t.round)):
+        for trial in sorted(self._failures_of(name), key=lambda t: (len(t.members), t.round)):
             others = trial.others(name)
             if heard.isdisjoint(others) and all(self._is_witness(other, name) for other in others):
                 chosen.append(trial)
@@ -131,133 +173,177 @@ class _Inquiry:
         return tuple(chosen)
 
     def _is_witness(self, witness: NodeName, against: NodeName) -> bool:
-        needed = WITNESS_PASSES if self._has_passed(against) else 1
-        return self._passes(witness, without=(against,)) >= needed and all(
-            against in trial.members or self._is_rather_anothers(trial, witness)
-            for trial in self._contested_failures_of(witness)
+        others = [t for t in self._failures_of(witness) if against not in t.members]
+        passes = self._passes_without(witness, against)
+        if not others and self._nodes[witness].vouches(self._rules.vouch_seconds):
+            passes += 1
+        return passes > 0 and all(self._is_anothers(trial, witness, against) for trial in others)
+
+    def _is_anothers(self, trial: Trial, witness: NodeName, against: NodeName) -> bool:
+        """Whether somebody else in this failure of the witness never passes, or fails with more partners."""
+        for other in trial.others(witness):
+            if not self._passes_without(other, against, witness):
+                return True
+            if self._contestants(other, (against, witness)) > self._contestants(witness, (against, other)):
+                return True
+        return False
+
+    def _contestants(self, name: NodeName, without: tuple[NodeName, ...]) -> int:
+        """With how many partners who have passed the node failed."""
+        partners = self._partners_failed.get(name, frozenset())
+        return len(partners) - sum(other in partners for other in without)
+
+    def _odds(self, name: NodeName, testimony: Sequence[Trial]) -> float:
+        failed, passed = self._background
+        passes = self._ledger.passes(name)
+        without_it = failed - len(self._accidents.get(name, ()))
+        return log_odds(len(testimony), passes, without_it, passed - passes)
+
+    def _inside(self, name: NodeName, testimony: Sequence[Trial]) -> tuple[Trial, ...]:
+        return tuple(trial for trial in testimony if not self._is_across(trial))
+
+    # --- links ----------------------------------------------------------------------------------------
+
+    @cached_property
+    def _pairs(self) -> tuple[Link, ...]:
+        """Pairs whose last test failed, while both of their nodes pass elsewhere and have no fault."""
+        pairs: dict[Link, None] = {}
+        for trial in self._ledger.trials:
+            if trial.passed or self._is_across(trial):
+                continue
+            for pair in map(frozenset, combinations(trial.members, 2)):
+                if all(self._may_have_bad_link(name, pair) for name in pair):
+                    pairs[pair] = None
+        return tuple(pair for pair in pairs if not self._last_passed(pair))
+
+    def _may_have_bad_link(self, name: NodeName, pair: Link) -> bool:
+        return (
+            name not in self._condemned
+            and name not in self._found.guilty
+            and self._passes_without(name, *(pair - {name})) > 0
+            and self._contestants(name, ()) <= MOST_BAD_LINKS
         )
 
-    def _is_rather_anothers(self, trial: Trial, name: NodeName) -> bool:
-        """Whether somebody else in this contested failure fails with more partners than `name` does."""
-        return max(map(self._contestants, trial.others(name))) > self._contestants(name)
-
-    def _contestants(self, name: NodeName) -> int:
-        """With how many different partners the node's contested failures are."""
-        return len({other for trial in self._contested_failures_of(name) for other in trial.others(name)})
-
-    def _needed(self, name: NodeName) -> int:
-        few = self._rules.witnesses_if_one_explains_all
-        return few if self._one_explains_all or self._met_all(name) else self._rules.witnesses
-
-    def _met_all(self, name: NodeName) -> bool:
-        """Nobody is left to ask."""
-        return all(
-            self._ledger.met(name, node.name) or self._is_guilty(node.name)
-            for node in self._nodes
-            if node.name != name
-        )
-
-    def _is_cut_off(self, name: NodeName) -> bool:
-        """Whether the node passes inside its domain only, and fails outside of it only."""
-        domain = self._domain_of[name]
-        if domain is None or not self._has_passed(name):
-            return False
-        return all(
-            trial.passed == all(self._domain_of.get(other) == domain for other in trial.others(name))
-            for trial in self._ledger.of(name)
-            if trial.passed or not self._is_explained(trial.members)
-        )
-
-    def _blame_links(self) -> bool:
-        pairs = {frozenset(t.members) for t in self._open_failures() if len(t.members) == 2}
-        guilty = {pair: tuple(self._ledger.of_pair(pair)) for pair in pairs if self._is_link(pair)}
-        self._found.links.update(guilty)
-        return bool(guilty)
+    def _last_passed(self, pair: Link) -> bool:
+        trials = self._ledger.of_pair(pair)
+        return bool(trials) and trials[-1].passed
 
     def _is_link(self, pair: Link) -> bool:
-        if not self._fails_only_together(pair):
-            return False
         trials = self._ledger.of_pair(pair)
         failed = sum(not trial.passed for trial in trials)
-        return all(
-            _log_likelihood(failed, len(trials) + self._passes(name, without=pair - {name}))
-            - _log_likelihood(failed, len(trials))
-            <= log(self._rules.link_likelihood_ratio)
+        background_failed, background_passed = self._background
+        odds = log_odds(failed, len(trials) - failed, max(0, background_failed - 1), background_passed)
+        return odds >= self._needed and all(
+            _log_likelihood(failed, len(trials)) + log(self._rules.link_likelihood_ratio)
+            >= _log_likelihood(failed, len(trials) + self._passes_without(name, *(pair - {name})))
             for name in pair
         )
 
-    def _fails_only_together(self, pair: Link) -> bool:
-        """Both passed without the other, and have no open failure without the other."""
-        return all(
-            self._passes(name, without=pair - {name}) > 0
-            and all(pair.issubset(trial.members) for trial in self._open_failures_of(name))
-            for name in pair
-        )
+    def _wants_rerun(self, pair: Link) -> bool:
+        """Whether both of its nodes have passed so often elsewhere that the link is the better story."""
+        if pair in self._found.links:
+            return False
+        meetings = len(self._ledger.of_pair(pair))
+        return all(self._passes_without(name, *(pair - {name})) > meetings + 1 for name in pair)
 
-    def _standing(self, name: NodeName) -> Standing:
-        if self._is_guilty(name):
+    # --- what is open ---------------------------------------------------------------------------------
+
+    def _standing(self, name: NodeName, cut_off: Collection[NodeName]) -> Standing:
+        if name in self._found.guilty or name in self._condemned:
             return Standing.GUILTY
-        if name in self._found.cut_off:
+        if name in cut_off:
             return Standing.CUT_OFF
-        if not self._has_passed(name):
-            return Standing.SUSPECT if self._open_failures_of(name) else Standing.UNTESTED
-        contested = self._contested_failures_of(name)
-        if not contested:
+        if not self._ledger.passes(name):
+            if self._failures_of(name):
+                return Standing.SUSPECT
+            return Standing.TRUSTED if self._nodes[name].vouched else Standing.UNTESTED
+        if name in self._found.cuts.open:
+            return Standing.CONTESTED
+        inside = self._inside(name, self._testimonies.get(name, ()))
+        if not inside or any(frozenset(trial.members) in self._found.links for trial in inside):
             return Standing.TRUSTED
-        since = self._ledger.passes(name, after=contested[-1].round)
-        if since >= self._rules.clearing_passes:
+        odds = self._odds(name, inside)
+        if odds <= log(self._rules.cleared_odds):
             return Standing.CLEARED
-        presumed = all(self._is_rather_anothers(trial, name) for trial in contested)
-        return Standing.PRESUMED if presumed else Standing.CONTESTED
+        return Standing.CONTESTED if odds > log(self._rules.open_odds) else Standing.DOUBTED
 
-    def _reruns(self) -> tuple[Link, ...]:
-        """Pairs to try again: their last trial failed, and each has passed without the other since."""
-        wanted: dict[Link, None] = {}
-        for failure in filter(self._is_contested, self._open_failures()):
-            for pair in map(frozenset, combinations(failure.members, 2)):
-                last = (self._ledger.of_pair(pair) or [failure])[-1]
-                if last.passed or not self._fails_only_together(pair):
-                    continue
-                if all(self._ledger.passes(name, pair - {name}, after=last.round) for name in pair):
-                    wanted[pair] = None
-        return tuple(wanted)
+    def _vouched(self) -> list[NodeName]:
+        """Nodes that passed with each other lately, and have failed with no more than one since."""
+        return [
+            node.name
+            for node in self._nodes.values()
+            if node.vouches(self._rules.vouch_seconds)
+            and len({other for trial in self._failures_of(node.name) for other in trial.others(node.name)})
+            < 2
+        ]
 
-    def _passes(self, name: NodeName, without: Collection[NodeName] = ()) -> int:
-        return self._ledger.passes(name, without) + (VOUCHED_PASSES if name in self._vouched else 0)
+    # --- what was seen --------------------------------------------------------------------------------
 
-    def _has_passed(self, name: NodeName) -> bool:
-        return self._passes(name) > 0
+    def _failures_of(self, name: NodeName) -> Sequence[Trial]:
+        """Those that no condemned node explains."""
+        return self._failures.get(name, ())
 
-    def _open_failures(self) -> list[Trial]:
-        return [t for t in self._ledger.trials if not t.passed and not self._is_explained(t.members)]
+    @cached_property
+    def _failures(self) -> Mapping[NodeName, list[Trial]]:
+        failures: dict[NodeName, list[Trial]] = {}
+        for trial in self._ledger.trials:
+            if not trial.passed and self._condemned.isdisjoint(trial.members):
+                for name in trial.members:
+                    failures.setdefault(name, []).append(trial)
+        return failures
 
-    def _open_failures_of(self, name: NodeName) -> list[Trial]:
-        return [t for t in self._ledger.of(name) if not t.passed and not self._is_explained(t.members)]
+    def _partners(self, name: NodeName) -> frozenset[NodeName]:
+        return frozenset(other for trial in self._ledger.of(name) for other in trial.others(name))
 
-    def _contested_failures_of(self, name: NodeName) -> list[Trial]:
-        return [trial for trial in self._open_failures_of(name) if self._is_contested(trial)]
+    @cached_property
+    def _partners_failed(self) -> Mapping[NodeName, frozenset[NodeName]]:
+        """By node, the partners who have passed and that it failed with."""
+        return {
+            name: frozenset(o for t in failures for o in t.others(name) if self._ledger.passes(o))
+            for name, failures in self._failures.items()
+        }
 
-    def _is_contested(self, trial: Trial) -> bool:
-        """Everybody in it passes elsewhere. A failure with one who never passed is presumably that one's."""
-        return all(self._has_passed(member) for member in trial.members)
+    def _passes_without(self, name: NodeName, *others: NodeName) -> int:
+        key = (name, *others)
+        if key not in self._passes:
+            self._passes[key] = self._ledger.passes(name, others)
+        return self._passes[key]
 
-    def _is_guilty(self, name: NodeName) -> bool:
-        return name in self._found.guilty or name in self._condemned
+    def _is_across(self, trial: Trial) -> bool:
+        return any(self._components.are_cut(a, b) for a, b in combinations(trial.members, 2))
 
-    def _is_explained(self, members: Sequence[NodeName]) -> bool:
-        return (
-            any(self._is_guilty(name) for name in members)
-            or any(frozenset(pair) in self._found.links for pair in combinations(members, 2))
-            or (
-                any(name in self._found.cut_off for name in members)
-                and len({self._domain_of.get(name) for name in members}) > 1
-            )
-        )
+    @cached_property
+    def _crossing(self) -> tuple[Trial, ...]:
+        """The failures between parts that no chain of passes joins."""
+        failures = {trial: None for trials in self._failures.values() for trial in trials}
+        return tuple(trial for trial in failures if self._is_across(trial))
 
+    def _is_proven(self, failures: int) -> bool:
+        """Whether so many failures without a pass are more than bad luck."""
+        enough = failures >= self._rules.failures
+        return enough and log_odds(failures, 0, *self._background) >= self._needed
 
-def _share_a_node(failures: Sequence[Trial]) -> bool:
-    """Whether one node takes part in every failure."""
-    return bool(failures) and bool(set(failures[0].members).intersection(*(t.members for t in failures)))
+    @cached_property
+    def _accidents(self) -> Mapping[NodeName, list[Link]]:
+        """By node, the groups that failed though all of their members pass elsewhere, on one side."""
+        accidents: dict[NodeName, list[Link]] = {}
+        for members in {frozenset(t.members): None for t in self._open_failures()}:
+            for name in members:
+                accidents.setdefault(name, []).append(members)
+        return accidents
+
+    def _open_failures(self) -> Iterator[Trial]:
+        for trial in self._ledger.trials:
+            if trial.passed or not self._condemned.isdisjoint(trial.members) or self._is_across(trial):
+                continue
+            if all(self._ledger.passes(name) for name in trial.members):
+                yield trial
+
+    @cached_property
+    def _background(self) -> tuple[int, int]:
+        """Failures that may be accidents, and passes."""
+        failed = len({frozenset(trial.members) for trial in self._open_failures()})
+        return failed, sum(trial.passed for trial in self._ledger.trials)
 
 
 def _log_likelihood(failed: int, trials: int) -> float:

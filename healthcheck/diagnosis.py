@@ -8,15 +8,16 @@ from enum import StrEnum
 
 from healthcheck.attribution import OPEN, Standing, attribute
 from healthcheck.domains import FaultyDomain, clustered, cut_off
-from healthcheck.evidence import accusation, acquittal, doubt, link_evidence
+from healthcheck.evidence import accusation, acquittal, doubt, in_rounds, link_evidence
 from healthcheck.fleet import Link, Node, NodeName
-from healthcheck.measurements import History, RoundResult
+from healthcheck.measurements import GroupResult, History, RoundResult
+from healthcheck.own_word import befell, is_of_most, proven
 from healthcheck.pairing import Evidence
 from healthcheck.settings import Settings
 from healthcheck.stragglers import ClassFinding, Slowness, class_findings, slow_nodes
 from healthcheck.trials import Symptom, failing_trials, slow_trials
 
-UNSETTLED = OPEN | {Standing.CUT_OFF}
+UNSETTLED = (OPEN | {Standing.CUT_OFF}) - {Standing.DOUBTED}
 
 
 class Verdict(StrEnum):
@@ -34,6 +35,8 @@ class Cause(StrEnum):
     LOCAL_TEST = "LocalTest"
     NO_ANSWER = "NoAnswer"
     PAIR_TEST = "PairTest"
+    CRASHED = "Crashed"
+    """Its own agent says that its probe was ended by a signal, again and again."""
     SLOW_COMPUTE = "SlowCompute"
     """A figure of the node's own: GEMM, copies, the collective inside the node."""
     SLOW_NETWORK = "SlowNetwork"
@@ -82,26 +85,34 @@ class Findings:
     locally_tested: frozenset[NodeName]
     local_failures: Mapping[NodeName, str]
     silent: Mapping[NodeName, str]
-    """With a text that tells which answer the node did not give."""
+    """With a text that tells which answers the node did not give."""
     unheard: Mapping[NodeName, str]
-    """The same, where most gave no answer."""
+    """The same, where most gave no answer, or where it may be bad luck."""
+    crashed: Mapping[NodeName, str]
+    """With a text that tells in which rounds the node's own probe was ended by a signal."""
     withdrawn: Mapping[NodeName, str]
     """Why the node could not be tested to the end."""
     slow_compute: Mapping[NodeName, tuple[Slowness, ...]]
     classes: tuple[ClassFinding, ...]
     evidence: Mapping[Symptom, Evidence]
 
+    @property
+    def condemned(self) -> frozenset[NodeName]:
+        """Nodes at fault by other evidence than tests with partners."""
+        return frozenset((*self.local_failures, *self.silent, *self.crashed))
+
 
 def investigate(history: History, nodes: Sequence[Node], settings: Settings) -> Findings:
     """Everything that the recorded results say. Pure, and so the same after any restart."""
     local = {n.name: history.local[n.name] for n in nodes if n.name in history.local}
     local_failures = {name: result.reason for name, result in local.items() if not result.passed}
-    silent, unheard = _silences(history, len(nodes))
-    condemned = {*local_failures, *silent}
+    silent, unheard = _silences(history, len(nodes), settings)
+    crashed = _crashes(history, len(nodes), settings)
+    condemned = {*local_failures, *silent, *crashed}
     failing = failing_trials(history.rounds)
-    failed = attribute(failing, nodes, condemned, settings.failed)
+    failed = attribute(failing, nodes, condemned, settings.failed, history.absent)
     slow_ledger = slow_trials(history.rounds, nodes, settings)
-    slow = attribute(slow_ledger, nodes, {*condemned, *failed.guilty}, settings.slow)
+    slow = attribute(slow_ledger, nodes, {*condemned, *failed.guilty}, settings.slow, history.absent)
     return Findings(
         nodes=tuple(nodes),
         vouched=frozenset(node.name for node in nodes if node.vouched),
@@ -109,6 +120,7 @@ def investigate(history: History, nodes: Sequence[Node], settings: Settings) -> 
         local_failures=local_failures,
         silent=silent,
         unheard=unheard,
+        crashed=crashed,
         withdrawn=history.withdrawn,
         slow_compute=slow_nodes(history, nodes, settings),
         classes=class_findings(history, nodes, settings),
@@ -128,31 +140,49 @@ def conclude(findings: Findings, settings: Settings) -> Verdicts:
     )
     domains = (
         *clustered(findings.nodes, faulty, settings.significance),
-        *cut_off(findings.nodes, failed.ledger, failed.attribution),
+        *cut_off(findings.nodes, failed.attribution),
     )
     return Verdicts(nodes, links, domains, findings.classes)
 
 
 def most_are_silent(round_: RoundResult, withdrawn: Collection[NodeName] = ()) -> bool:
     """Most of those asked gave no answer: likelier that nobody reaches us than that all of them died."""
-    asked = [name for group in round_.groups for name in group.members if name not in withdrawn]
-    quiet = [name for group in round_.groups for name in group.silent if name not in withdrawn]
-    return 2 * len(quiet) > len(asked)
+    return is_of_most(round_, _silent_members, withdrawn)
 
 
-def _silences(history: History, asked: int) -> tuple[dict[NodeName, str], dict[NodeName, str]]:
-    """Who never answered, and who did not when most did not."""
+def _silent_members(group: GroupResult) -> Collection[NodeName]:
+    return group.silent
+
+
+def _crashed_members(group: GroupResult) -> Collection[NodeName]:
+    return group.crashed
+
+
+def _silences(
+    history: History, asked: int, settings: Settings
+) -> tuple[dict[NodeName, str], dict[NodeName, str]]:
+    """Who gives no answer, and who gave none when most did not, or too seldom to say more."""
     silent: dict[NodeName, str] = {}
     unheard: dict[NodeName, str] = {}
     withdrawn = history.withdrawn
     most = 2 * len(history.unanswered) > asked - len(withdrawn)
     for name, known in history.unanswered.items():
         (unheard if most else silent)[name] = f"to the local tests{_because(known)}"
+    quiet = befell(history.rounds, _silent_members, withdrawn)
+    gone = proven(quiet, history.rounds, asked, settings.failed)
+    for name, rounds in quiet.items():
+        (silent if name in gone else unheard).setdefault(name, in_rounds(rounds))
     for round_ in history.rounds:
-        quiet = [name for group in round_.groups for name in group.silent if name not in withdrawn]
-        told = unheard if most_are_silent(round_, withdrawn) else silent
-        told.update((name, f"in round {round_.number}") for name in quiet if name not in told)
+        if most_are_silent(round_, withdrawn):
+            for name in (n for group in round_.groups for n in group.silent if n not in withdrawn):
+                unheard.setdefault(name, in_rounds([round_.number]))
     return silent, unheard
+
+
+def _crashes(history: History, asked: int, settings: Settings) -> dict[NodeName, str]:
+    crashes = befell(history.rounds, _crashed_members, history.withdrawn)
+    faulty = proven(crashes, history.rounds, asked, settings.failed)
+    return {name: in_rounds(rounds) for name, rounds in crashes.items() if name in faulty}
 
 
 def _because(known: str) -> str:
@@ -166,6 +196,9 @@ def _verdict(name: NodeName, findings: Findings) -> NodeVerdict:
     if name in findings.silent:
         text = f"it gave no answer {findings.silent[name]}"
         return NodeVerdict(name, Verdict.FAULTY, text, (Cause.NO_ANSWER,))
+    if name in findings.crashed:
+        text = f"its own probe was ended by a signal {findings.crashed[name]}"
+        return NodeVerdict(name, Verdict.FAULTY, text, (Cause.CRASHED,))
     failed = findings.evidence[Symptom.FAILED]
     if failed.standing(name) is Standing.GUILTY:
         text = accusation(Symptom.FAILED, name, failed)
@@ -208,7 +241,7 @@ def _open_verdict(name: NodeName, findings: Findings) -> NodeVerdict:
 def _untested_verdict(name: NodeName, findings: Findings) -> NodeVerdict:
     """Of a node that no finished pair test included: its local tests speak alone, if it made any."""
     if name in findings.unheard:
-        text = f"most nodes gave no answer {findings.unheard[name]}, and this was one of them"
+        text = f"it gave no answer {findings.unheard[name]}: too seldom, or as most did, to speak against it"
         return NodeVerdict(name, Verdict.INCONCLUSIVE, text, (Cause.NO_ANSWER,))
     if name in findings.locally_tested:
         text = "it passed its local tests; there was no partner to test its network with"

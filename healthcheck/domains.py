@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from math import comb
 
 from healthcheck.attribution import Attribution
+from healthcheck.cuts import Cut
 from healthcheck.fleet import Domain, Node, NodeName
-from healthcheck.trials import Ledger
 
 LEAST_NODES = 2
 """One node is not a cluster."""
+PARTITION = "partition"
+"""The level of a part that no label names; it is called by its first node."""
 
 
 @dataclass(frozen=True)
@@ -47,28 +49,27 @@ def clustered(
     return tuple(found)
 
 
-def cut_off(nodes: Sequence[Node], ledger: Ledger, found: Attribution) -> tuple[FaultyDomain, ...]:
-    """Smallest domains whose nodes pass among themselves, and whose every test with others failed."""
-    domain_of = {node.name: node.smallest_domain for node in nodes}
-    result = []
-    for domain in sorted({d for name in found.cut_off if (d := domain_of[name])}, key=str):
-        crossing = [
-            trial
-            for trial in ledger.trials
-            if len({domain_of.get(name) == domain for name in trial.members}) == 2
-            and not any(name in found.guilty for name in trial.members)
-        ]
-        tested = {name for trial in crossing for name in trial.members}
-        inside = tuple(n.name for n in nodes if n.name in tested and n.smallest_domain == domain)
-        outside = tested.difference(inside)
-        if any(t.passed for t in crossing) or min(len(inside), len(outside)) < LEAST_NODES:
-            continue
-        text = (
-            f"its nodes pass with each other, and all {len(crossing)} tests of {', '.join(inside)} with "
-            f"{len(outside)} nodes elsewhere failed"
-        )
-        result.append(FaultyDomain(domain, inside, text))
-    return tuple(result)
+def cut_off(nodes: Sequence[Node], found: Attribution) -> tuple[FaultyDomain, ...]:
+    """The parts of the network that are cut off, by the label that tells one, and else by a first node."""
+    return tuple(_named(nodes, cut) for cut in found.cuts.proven)
+
+
+def _named(nodes: Sequence[Node], cut: Cut) -> FaultyDomain:
+    """One side of the cut is a rack or switch, or its label tells nothing."""
+    inside = [node for node in nodes if node.name in set(cut.nodes)]
+    across = {name for trial in cut.crossing for name in trial.members} - set(cut.nodes)
+    domain = _common_domain(inside) or Domain(PARTITION, cut.nodes[0])
+    text = (
+        f"its nodes pass with each other, and all {len(cut.crossing)} tests of {len(cut.nodes)} of them with "
+        f"{len(across)} nodes elsewhere failed: look at the network between, not at the nodes"
+    )
+    return FaultyDomain(domain, cut.nodes, text)
+
+
+def _common_domain(nodes: Sequence[Node]) -> Domain | None:
+    """The smallest that all of them are in."""
+    shared = set(nodes[0].domains).intersection(*(node.domains for node in nodes))
+    return next((domain for domain in nodes[0].domains if domain in shared), None)
 
 
 def _members(nodes: Sequence[Node]) -> dict[Domain, list[NodeName]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import exp, log
 
 from healthcheck.attribution import Standing
 from healthcheck.fleet import Link, NodeName
@@ -12,12 +13,14 @@ from healthcheck.trials import Symptom, Trial
 VERB = {Symptom.FAILED: "failed", Symptom.SLOW: "was slow"}
 GOOD = {Symptom.FAILED: "passed", Symptom.SLOW: "was fast"}
 
+MOST_ODDS = 1_000_000
+"""More is not worth a number."""
+
 OPEN_QUESTION = {
     Standing.UNTESTED: "no test with a node that is well could be made",
     Standing.SUSPECT: "too few trusted nodes have tested it",
     Standing.CONTESTED: "nothing shows yet whether it is this node, its partner or the link",
-    Standing.PRESUMED: "more likely its partners are to blame, which nothing proves yet",
-    Standing.CUT_OFF: "it fails beyond its own rack or switch only, and that may be the one at fault",
+    Standing.CUT_OFF: "it fails only beyond its part of the network, which is cut off",
 }
 
 
@@ -30,8 +33,8 @@ def accusation(symptom: Symptom, name: NodeName, evidence: Evidence) -> str:
         f"{GOOD[symptom]} in {passes} of {len(ledger.of(name))} tests" if passes else f"never {GOOD[symptom]}"
     )
     return (
-        f"it {VERB[symptom]} {_meetings(name, testimony)}, who do well with others, and {besides}"
-        f"{_reason(testimony)}"
+        f"it {VERB[symptom]} {_meetings(name, testimony)}, who do well with others, and {besides}: "
+        f"{_odds(name, evidence)} for a fault of its own{_reason(testimony)}"
     )
 
 
@@ -52,7 +55,8 @@ def doubt(symptom: Symptom, name: NodeName, evidence: Evidence) -> str:
     failures = evidence.ledger.failures(name)
     seen = f"it {VERB[symptom]} {_meetings(name, failures)}; " if failures else ""
     passes = _tests(evidence.ledger.passes(name))
-    return f"{seen}it {GOOD[symptom]} in {passes}; {OPEN_QUESTION[evidence.standing(name)]}"
+    odds = f", {_odds(name, evidence)} for a fault" if name in evidence.attribution.odds else ""
+    return f"{seen}it {GOOD[symptom]} in {passes}{odds}; {OPEN_QUESTION[evidence.standing(name)]}"
 
 
 def acquittal(name: NodeName, evidence: Evidence) -> str:
@@ -66,7 +70,22 @@ def acquittal(name: NodeName, evidence: Evidence) -> str:
     if evidence.standing(name) is Standing.CLEARED:
         since = ledger.passes(name, after=failures[-1].round)
         return f"{text}, {since} of them since it failed {met}: a fault would have shown again"
+    if evidence.standing(name) is Standing.DOUBTED:
+        return f"{text} and failed {met}: {_odds(name, evidence)} for a fault, too little to doubt it"
     return f"{text}; that it failed {met} is the other side's"
+
+
+def _odds(name: NodeName, evidence: Evidence) -> str:
+    """Against bad luck, to one digit."""
+    odds = exp(min(evidence.attribution.odds[name], log(MOST_ODDS)))
+    if odds >= MOST_ODDS:
+        return f"odds over {MOST_ODDS:,}:1"
+    return f"odds {float(f'{odds:.1g}'):,.0f}:1" if odds >= 1 else "odds below 1:1"
+
+
+def in_rounds(numbers: Sequence[int]) -> str:
+    """Such as "in round 1 and 3"."""
+    return f"in round {_list(map(str, numbers))}"
 
 
 def _meetings(name: NodeName, trials: Sequence[Trial]) -> str:

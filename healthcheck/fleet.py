@@ -32,7 +32,13 @@ class Node:
     """Smallest first. Without labels, nothing is said about domains."""
     vouched: bool = False
     """It passed a check that is still fresh, with other partners: a reference."""
+    vouch_age_seconds: float = 0.0
+    """Since that check, if it is vouched."""
 
     @property
     def smallest_domain(self) -> Domain | None:
         return self.domains[0] if self.domains else None
+
+    def vouches(self, at_most_seconds: float) -> bool:
+        """Whether its vouch is young enough to speak against another node."""
+        return self.vouched and self.vouch_age_seconds <= at_most_seconds

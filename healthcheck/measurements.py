@@ -64,6 +64,8 @@ class GroupResult:
     """What the first member to fail said."""
     silent: tuple[NodeName, ...] = ()
     """Members that never answered. The failure is theirs, and says nothing about their partners."""
+    crashed: tuple[NodeName, ...] = ()
+    """Members whose own probe was ended by a signal, by the word of their own agents: the same."""
     measured: Mapping[Metric, float] = field(default_factory=dict)
 
 

@@ -1,19 +1,22 @@
 """Who tests with whom in the next round. Deterministic: the groups follow from the results so far alone.
 
-Round 1 pairs neighbours, and an odd one makes a triple; where nodes are vouched for, it pairs the others with
-them. Later rounds test whoever is open against trusted
-nodes that it has not met. Suspects meet each other only when no trusted node is free, with one exception: a
-pair that failed, while both of its nodes passed elsewhere since, meets again, to tell a link from a node.
+*Screening rounds* test everybody. They are rounds of a round-robin tournament (the circle method), of which
+two in a row join all nodes in one chain, and N - 1 let every two meet once. Nodes lie on the circle by racks,
+so that nearly all pairs cross racks; where nodes are vouched for, the others meet those.
+
+*Later rounds* test whoever is open: with a partner from the main part of the fleet that it has not met, and,
+as long as it never passed, also with one from outside of it, of its own rack if there is one: so a part that
+is cut off finds itself. A pair that failed, while both of its nodes passed elsewhere since, meets again, to
+tell a link from a node.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
+from itertools import chain, combinations, zip_longest
 
-from healthcheck.attribution import ACCUSED, OPEN, Attribution, Standing
+from healthcheck.attribution import OPEN, Attribution, Standing
 from healthcheck.fleet import Domain, Node, NodeName
 from healthcheck.trials import Ledger
 
@@ -34,96 +37,101 @@ class Evidence:
         return self.attribution.standings[name]
 
 
-def opening_groups(nodes: Sequence[Node]) -> tuple[Group, ...]:
-    """The groups of the first round: with a vouched partner where there is one, and else neighbours.
+def screening_groups(nodes: Sequence[Node], rotation: int, ledger: Ledger) -> tuple[Group, ...]:
+    """A round in which everybody is tested, but for those whose whole group has passed together before.
 
     Vouched nodes that nobody needs idle, as a reserve of witnesses.
+
+    Args:
+        nodes: all that can be tested, in rank order.
+        rotation: which round of the tournament it is, any number from 0.
+        ledger: what was tested before.
     """
-    open_ones = [node.name for node in nodes if not node.vouched]
+    rank = {node.name: place for place, node in enumerate(nodes)}
     vouched = [node.name for node in nodes if node.vouched]
-    groups = tuple(zip(open_ones, vouched, strict=False))
-    left = open_ones[len(vouched) :]
+    others = _by_racks([node for node in nodes if not node.vouched])
+    turn = rotation % len(vouched) if vouched else 0
+    groups: list[Group] = [*zip(others, vouched[turn:] + vouched[:turn], strict=False)]
+    left = others[len(groups) :]
     if groups and len(left) == 1:
-        return (*groups[:-1], (*groups[-1], *left))
-    return groups + neighbours(left)
-
-
-def neighbours(nodes: Sequence[NodeName]) -> tuple[Group, ...]:
-    """Pairs of neighbours in the given order; an odd one joins the last pair. One alone makes no group."""
-    if len(nodes) < 2:
-        return ()
-    groups = [tuple(nodes[at : at + 2]) for at in range(0, len(nodes), 2)]
-    if len(nodes) % 2:
-        groups[-2:] = [groups[-2] + groups[-1]]
-    return tuple(groups)
+        groups[-1] = (*groups[-1], *left)
+    else:
+        groups += _circle(left, rotation)
+    ordered = sorted(
+        (tuple(sorted(group, key=rank.__getitem__)) for group in groups), key=lambda g: rank[g[0]]
+    )
+    return tuple(group for group in ordered if not _passed_together(group, ledger))
 
 
 def next_groups(
-    nodes: Sequence[Node],
-    evidence: Sequence[Evidence],
-    screening: bool,
-    absent: Collection[NodeName] = (),
+    nodes: Sequence[Node], evidence: Sequence[Evidence], absent: Collection[NodeName] = ()
 ) -> tuple[Group, ...]:
-    """The groups of a round after the first; none if no test would tell more.
+    """The groups of a round after the screening; none if no test would tell more.
 
     Args:
         nodes: all nodes of the check, in rank order, but for those that take no part any more.
         evidence: each symptom's, failures first: a slow node may still be asked about its failures.
-        screening: whether nodes that are trusted already are to meet further partners too.
         absent: nodes that cannot be tested any more.
     """
-    return _Round(nodes, evidence, absent).groups(screening)
+    return _Round(nodes, evidence, absent).groups()
 
 
-class _Partners:
-    """Who may be chosen as a partner, by domain, in the order of preference that is the same for everybody.
+def _by_racks(nodes: Sequence[Node]) -> list[NodeName]:
+    """In rank order, but for nodes of one domain, the largest first, which follow its first one."""
+    first: dict[Domain, int] = {}
+    for place, node in enumerate(nodes):
+        for domain in node.domains:
+            first.setdefault(domain, place)
+    places = {node.name: [*(first[d] for d in reversed(node.domains)), at] for at, node in enumerate(nodes)}
+    return sorted(places, key=places.__getitem__)
 
-    So a choice looks at few heads of queues instead of at all nodes.
-    """
 
-    def __init__(
-        self,
-        ordered: Iterable[NodeName],
-        domains: Mapping[NodeName, Domain | None],
-        free: Collection[NodeName],
-    ) -> None:
+def _circle(names: Sequence[NodeName], rotation: int) -> list[Group]:
+    """One round of the tournament; the one without a partner joins a pair. One alone makes no group."""
+    size = len(names) + len(names) % 2
+    if len(names) < 2:
+        return []
+    groups: list[Group] = []
+    alone: NodeName | None = None
+    for place in range(size - 1):
+        partner = (rotation - place) % (size - 1)
+        if partner == place:
+            partner = size - 1
+        elif partner < place:
+            continue
+        if partner < len(names):
+            groups.append((names[place], names[partner]))
+        else:
+            alone = names[place]
+    if alone is not None:
+        groups[-1] = (*groups[-1], alone)
+    return groups
+
+
+def _passed_together(group: Group, ledger: Ledger) -> bool:
+    return all(ledger.met(a, b, passed_only=True) for a, b in combinations(group, 2))
+
+
+class _Queue:
+    """Possible partners in an order of preference. Choosing skips few: those taken, and those met before."""
+
+    def __init__(self, names: Iterable[NodeName], free: Collection[NodeName]) -> None:
         self._free = free
-        self._place = {name: place for place, name in enumerate(ordered)}
-        self._queues: dict[Domain | None, list[NodeName]] = {}
-        for name in reversed(self._place):
-            self._queues.setdefault(domains[name], []).append(name)
-        self._heads = [(self._place[queue[-1]], domain) for domain, queue in self._queues.items()]
-        heapify(self._heads)
+        self._names = list(names)
+        self._head = 0
 
-    def __contains__(self, name: NodeName) -> bool:
-        return name in self._place and name in self._free
+    def first(self, allowed: Callable[[NodeName], bool]) -> NodeName | None:
+        return next(filter(allowed, self.left()), None)
 
-    def best_of(self, domain: Domain | None, without: Collection[NodeName] = ()) -> NodeName | None:
-        """The first of this domain that is free."""
-        queue = self._queues.get(domain, [])
-        while queue and queue[-1] not in self._free:
-            queue.pop()
-        return next((name for name in reversed(queue) if name in self._free and name not in without), None)
+    def first_but(self, without: Collection[NodeName]) -> NodeName | None:
+        return self.first(lambda name: name not in without)
 
-    def best_elsewhere(self, domains: Collection[Domain | None]) -> NodeName | None:
-        """The first of all other domains that is free."""
-        found, looked_at = None, []
-        while self._heads and found is None:
-            place, domain = heappop(self._heads)
-            head = self.best_of(domain)
-            if head is None:
-                continue
-            now = (self._place[head], domain)
-            if domain in domains:
-                looked_at.append(now)
-            elif now[0] > place:
-                heappush(self._heads, now)
-            else:
-                looked_at.append(now)
-                found = head
-        for entry in looked_at:
-            heappush(self._heads, entry)
-        return found
+    def left(self) -> Iterator[NodeName]:
+        while self._head < len(self._names) and self._names[self._head] not in self._free:
+            self._head += 1
+        for place in range(self._head, len(self._names)):
+            if self._names[place] in self._free:
+                yield self._names[place]
 
 
 class _Round:
@@ -144,128 +152,96 @@ class _Round:
         )
         self._groups: list[Group] = []
 
-    def groups(self, screening: bool) -> tuple[Group, ...]:
-        trusted = self._trusted()
+    def groups(self) -> tuple[Group, ...]:
+        good = _Queue(self._good(), self._free)
         self._rerun_pairs()
-        presumed = [name for name in self._free if self._is_presumed(name)]
-        good, fair = self._partners(trusted), self._partners(presumed)
-        for name in self._by_need(name for name in self._open() if not self._is_presumed(name)):
-            self._seat(name, (good, fair), self._may_retest)
-        for name in self._by_need(presumed):
-            self._seat(name, (good,), self._may_retest)
-        suspects = self._by_need(self._open())
-        others = self._partners(suspects)
-        for name in suspects:
-            self._seat(name, (others,), self._may_meet_suspect)
-        for name in self._mates_of_cut_off(trusted):
-            self._seat(name, (good,), self._is_elsewhere)
-        if screening:
-            self._screen(trusted)
+        for evidence in self._evidence:
+            self._seat_mates(evidence)
+        for name in self._by_need(self._open()):
+            if name in self._free:
+                self._seat(name, good)
+        rest = _Queue(self._by_need(self._open()), self._free)
+        for name in list(rest.left()):
+            if name in self._free:
+                self._seat(name, rest)
         return tuple(self._groups)
 
     def _rerun_pairs(self) -> None:
         for pair in (pair for e in self._evidence for pair in e.attribution.reruns):
             if pair.issubset(self._free):
-                self._group(*sorted(pair, key=self._rank.__getitem__))
+                self._group(*pair)
 
-    def _partners(self, names: Iterable[NodeName]) -> _Partners:
-        ordered = sorted(names, key=lambda name: (-self._ledger.passes(name), self._rank[name]))
-        return _Partners(ordered, self._domain, self._free)
+    def _seat_mates(self, evidence: Evidence) -> None:
+        """Nodes that never passed, and have met nobody outside of the main part, meet one from there."""
+        outside = [name for name in self._free if name in evidence.attribution.outside]
+        everywhere = _Queue(outside, self._free)
+        in_domain: dict[Domain | None, list[NodeName]] = {}
+        for name in outside:
+            in_domain.setdefault(self._domain[name], []).append(name)
+        near = {domain: _Queue(names, self._free) for domain, names in in_domain.items()}
+        for name in outside:
+            if name not in self._free or evidence.standing(name) is not Standing.SUSPECT:
+                continue
+            met = {other for trial in self._ledger.of(name) for other in trial.others(name)}
+            if not evidence.attribution.outside.isdisjoint(met):
+                continue
+            pools = (near.get(self._domain[name], everywhere), everywhere)
+            mate = next(filter(None, (pool.first_but({name, *met}) for pool in pools)), None)
+            if mate is not None:
+                self._group(name, mate)
 
-    def _seat(
-        self, name: NodeName, pools: Sequence[_Partners], allowed: Callable[[NodeName, NodeName], bool]
-    ) -> None:
-        """Groups the node with the allowed partner that it prefers of all in the pools.
-
-        Of the nodes that it has not met, that can only be the first of its own domain, of a domain that it
-        has tried, or of all others.
-        """
-        if name not in self._free:
-            return
-        partners = [other for trial in self._ledger.of(name) for other in trial.others(name)]
-        met, tried = set(partners), Counter(map(self._domain.get, partners))
-        near = {self._domain[name], *tried}
-        found: set[NodeName | None] = set()
-        for pool in pools:
-            found.update(other for other in met if other in pool)
-            found.update(pool.best_of(domain, {name, *met}) for domain in near)
-            found.add(pool.best_elsewhere(near))
-        candidates = [other for other in found if other is not None and allowed(name, other)]
-        if candidates:
-            self._group(name, min(candidates, key=lambda other: self._preference(name, other, tried)))
-
-    def _screen(self, trusted: Sequence[NodeName]) -> None:
-        """Pairs whoever is free with the next that it has not met, rather in another domain."""
-        waiting = [name for name in trusted if name in self._free]
-        while waiting:
-            name = waiting.pop(0)
-            new = [partner for partner in waiting if not self._met(name, partner)]
-            partner = next((p for p in new if self._is_elsewhere(name, p)), new[0] if new else None)
-            if partner is not None:
-                waiting.remove(partner)
-                self._group(name, partner)
-
-    def _preference(
-        self, name: NodeName, partner: NodeName, tried: Mapping[Domain | None, int]
-    ) -> tuple[bool, bool, int, int, int, int]:
-        """Its own rack once, then who is new to it, from a rack little tried, who passed often; then by rank.
-
-        Its own rack first, so that a node whose rack is cut off from the others is seen to pass inside.
-        """
-        domain = self._domain[partner]
-        return (
-            self._is_presumed(partner),
-            self._is_elsewhere(name, partner) and not tried[self._domain[name]],
-            self._met(name, partner),
-            tried[domain],
-            -self._ledger.passes(partner),
-            self._rank[partner],
+    def _seat(self, name: NodeName, pool: _Queue) -> None:
+        """Groups the node with the first of the pool that it has not met, or with whom it met least."""
+        new = pool.first(
+            lambda other: other != name and not self._met(name, other) and self._tells(name, other)
         )
+        if new is None:
+            again = [other for other in pool.left() if other != name and self._may_meet_again(name, other)]
+            new = min(again, key=lambda other: self._met(name, other), default=None)
+        if new is not None:
+            self._group(name, new)
+
+    def _tells(self, name: NodeName, other: NodeName) -> bool:
+        """Two of one part that is cut off from the main one learn nothing new from each other."""
+        components = self._evidence[0].attribution.components
+        return components.of(name) != components.of(other) or components.is_in_main(name)
+
+    def _may_meet_again(self, name: NodeName, other: NodeName) -> bool:
+        if not self._tells(name, other):
+            return False
+        if self._ledger.passes(name) and self._ledger.passes(other):
+            return True
+        return self._met(name, other) < MOST_MEETINGS_WITHOUT_A_PASS
+
+    def _good(self) -> list[NodeName]:
+        """Partners: the main part first, then who never failed, then who passed often; racks take turns."""
+        trusted = {Standing.TRUSTED, Standing.CLEARED}
+        buckets: dict[tuple[bool, bool, int], dict[Domain | None, list[NodeName]]] = {}
+        components = self._evidence[0].attribution.components
+        for name in self._free:
+            if all(e.standing(name) in trusted for e in self._evidence):
+                key = (
+                    not components.is_in_main(name),
+                    bool(self._ledger.failures(name)),
+                    -min(2, self._ledger.passes(name)),
+                )
+                buckets.setdefault(key, {}).setdefault(self._domain[name], []).append(name)
+        return [
+            name
+            for _, racks in sorted(buckets.items(), key=lambda item: item[0])
+            for name in chain.from_iterable(zip_longest(*racks.values()))
+            if name is not None
+        ]
+
+    def _open(self) -> list[NodeName]:
+        return [name for name in self._free if any(e.standing(name) in OPEN for e in self._evidence)]
 
     def _by_need(self, names: Iterable[NodeName]) -> list[NodeName]:
         """Whoever was tested least first, so that none waits for ever where trusted nodes are few."""
         return sorted(names, key=lambda name: (len(self._ledger.of(name)), self._rank[name]))
 
-    def _may_retest(self, name: NodeName, partner: NodeName) -> bool:
-        return self._ledger.passes(name) > 0 or self._met(name, partner) < MOST_MEETINGS_WITHOUT_A_PASS
-
-    def _may_meet_suspect(self, name: NodeName, partner: NodeName) -> bool:
-        """Two that failed together learn nothing from each other."""
-        together = self._ledger.of_pair(frozenset((name, partner)))
-        return not together or together[-1].passed
-
-    def _is_elsewhere(self, name: NodeName, partner: NodeName) -> bool:
-        return self._domain[name] != self._domain[partner]
-
-    def _mates_of_cut_off(self, trusted: Iterable[NodeName]) -> list[NodeName]:
-        """Trusted nodes of a domain that somebody is cut off in, and that have not been tested beyond it."""
-        domains = {self._domain.get(name) for e in self._evidence for name in e.attribution.cut_off}
-        return [
-            name
-            for name in trusted
-            if self._domain[name] in domains
-            and not any(
-                self._is_elsewhere(name, other)
-                for trial in self._ledger.of(name)
-                for other in trial.others(name)
-            )
-        ]
-
-    def _open(self) -> list[NodeName]:
-        return [name for name in self._free if self._has(name, OPEN)]
-
-    def _trusted(self) -> list[NodeName]:
-        good = {Standing.TRUSTED, Standing.CLEARED}
-        return [name for name in self._free if all(e.standing(name) in good for e in self._evidence)]
-
-    def _is_presumed(self, name: NodeName) -> bool:
-        return self._has(name, {Standing.PRESUMED}) and not self._has(name, ACCUSED)
-
-    def _has(self, name: NodeName, standings: Collection[Standing]) -> bool:
-        return any(e.standing(name) in standings for e in self._evidence)
-
     def _group(self, *members: NodeName) -> None:
-        self._groups.append(members)
+        self._groups.append(tuple(sorted(members, key=self._rank.__getitem__)))
         for member in members:
             del self._free[member]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from healthcheck.diagnosis import Findings, Verdicts, conclude, investigate, most_are_silent
 from healthcheck.fleet import Node
 from healthcheck.measurements import History
-from healthcheck.pairing import Group, next_groups, opening_groups
+from healthcheck.pairing import Group, next_groups, screening_groups
 from healthcheck.settings import Settings
 from healthcheck.stragglers import to_measure_again
 from healthcheck.trials import Symptom
@@ -46,21 +46,21 @@ def next_step(history: History, nodes: Sequence[Node], settings: Settings) -> Ro
 
 def _groups(history: History, findings: Findings, settings: Settings) -> tuple[Group, ...]:
     done = len(history.rounds)
-    if not done:
-        out = {*findings.local_failures, *history.absent}
-        return opening_groups([node for node in findings.nodes if node.name not in out])
-    last = history.rounds[-UNHEARD_ROUNDS:]
-    unheard = [most_are_silent(round_, history.withdrawn) for round_ in last]
-    nobody_hears_us = len(last) == UNHEARD_ROUNDS and all(unheard)
-    if done >= settings.most_rounds or nobody_hears_us or _is_hopeless(history, findings, settings):
+    if done >= settings.most_rounds or _nobody_hears_us(history) or _is_hopeless(history, findings, settings):
         return ()
-    evidence = tuple(
-        found
-        for symptom, found in findings.evidence.items()
-        if symptom is not Symptom.SLOW or done < settings.most_rounds_about_slowness
-    )
-    screening = done < settings.screening_rounds
-    groups = next_groups(findings.nodes, evidence, screening=screening, absent=history.absent)
+    evidence = findings.evidence[Symptom.FAILED]
+    groups: tuple[Group, ...] = ()
+    if done < settings.screening_rounds:
+        out = {*findings.condemned, *history.absent, *evidence.attribution.guilty}
+        nodes = [node for node in findings.nodes if node.name not in out]
+        groups = screening_groups(nodes, settings.rotation + done, evidence.ledger)
+    if not groups:
+        asked = tuple(
+            found
+            for symptom, found in findings.evidence.items()
+            if symptom is not Symptom.SLOW or done < settings.most_rounds_about_slowness
+        )
+        groups = next_groups(findings.nodes, asked, absent=history.absent)
     return groups + _alone(history, findings, settings, groups)
 
 
@@ -68,9 +68,14 @@ def _alone(
     history: History, findings: Findings, settings: Settings, groups: Sequence[Group]
 ) -> tuple[Group, ...]:
     """Groups of one, for nodes whose own figures are to be measured again and that are free in this round."""
-    busy = {*history.absent, *findings.local_failures, *(name for group in groups for name in group)}
+    busy = {*history.absent, *findings.condemned, *(name for group in groups for name in group)}
     again = to_measure_again(history, findings.nodes, settings)
     return tuple((name,) for name in again if name not in busy)
+
+
+def _nobody_hears_us(history: History) -> bool:
+    last = history.rounds[-UNHEARD_ROUNDS:]
+    return len(last) == UNHEARD_ROUNDS and all(most_are_silent(round_, history.withdrawn) for round_ in last)
 
 
 def _is_hopeless(history: History, findings: Findings, settings: Settings) -> bool:

@@ -13,35 +13,45 @@ class Rules:
     """How much evidence one symptom (failed, or slow) needs."""
 
     witnesses: int = 3
-    """A node is guilty once it failed with this many distinct, credible partners. For a healthy node to get
-    there, as many partners must be at fault, each only with this node."""
-    witnesses_if_one_explains_all: int = 2
-    """The same, where one node takes part in every failure seen: any other story needs two faults."""
-    clearing_passes: int = 9
-    """A node with an unexplained failure is cleared by this many passes in a row: a fault that hits 30 % of
-    the tests stays hidden that long with 0.7⁹ = 4 %."""
+    """A node is guilty once it failed with this many distinct, credible partners. Two bad links at one node
+    give two."""
+    failures: int = 4
+    """And in so many tests: one more try than there are witnesses."""
+    odds_a_node: float = 400.0
+    """And once a fault explains what was seen so many times better than bad luck, times the number of nodes:
+    a healthy node gets there in one check of 400 at most, and as a jump overshoots, in one of thousands."""
+    least_nodes: int = 25
+    """Fleets of fewer nodes ask for the odds of so many: ten thousand."""
+    cleared_odds: float = 0.5
+    """A node that failed is cleared once bad luck explains it twice as well as a fault does."""
+    open_odds: float = 10.0
+    """A node whose tests ended before it was cleared is inconclusive above these odds, and else healthy: with
+    one faulty node in a hundred, nine of ten such are well."""
     link_likelihood_ratio: float = 0.01
     """A link is guilty once an intermittent fault of either node explains it all a hundred times worse."""
+    vouch_seconds: float = 86_400.0
+    """A vouch that is older makes no witness: its node has to pass again first."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    screening_rounds: int = 1
-    """Rounds in which everybody is tested. One sees all hard faults; each further one meets other partners,
-    and sees a share p of the intermittent faults still unseen that fail a share p of their tests."""
+    screening_rounds: int = 2
+    """Rounds in which everybody is tested, each with another partner. One sees all hard faults; each further
+    one sees a share p of the intermittent faults still unseen that fail a share p of their tests, and one
+    pair in N - 1 of the links. Two join all nodes in one chain, so that a part that is cut off shows."""
     rotation: int = 0
-    """Any number of 0 or more that differs from check to check: which partners round 1 gives."""
-    most_rounds: int = 12
-    """One to see a failure, nine to clear an innocent (`Rules.clearing_passes`), two to re-run its pair. Hard
-    faults in up to N/4 nodes need 2 to 4."""
+    """Which partners the first round takes, of the N - 1 rounds in which everybody meets everybody. A check
+    that takes up where the one before it ended meets other links."""
+    most_rounds: int = 20
+    """Hard faults in up to half of the nodes need 4 to 10; a node that fails now and then needs the others,
+    to be proven faulty or to be cleared."""
     most_rounds_without_a_pass: int = 4
     """While fewer than half of the nodes are faulty, some healthy pair meets by then. If nothing passes, it
     is likelier to be the software or its settings, and every further round costs a time-out."""
     most_tests_without_a_pass: int = 200
     """The same in tests: in so many pairs, two healthy nodes have met if fewer than half are faulty."""
     failed: Rules = field(default_factory=Rules)
-    slow: Rules = field(default_factory=lambda: Rules(clearing_passes=2))
-    """Traffic of others slows a healthy pair now and then: two fast tests are enough."""
+    slow: Rules = field(default_factory=Rules)
 
     straggler_ratio: float = 1.5
     """Slower than this many times what is typical is suspicious whatever the spread."""

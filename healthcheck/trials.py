@@ -61,9 +61,12 @@ class Ledger:
     def failures(self, name: NodeName) -> list[Trial]:
         return [trial for trial in self.of(name) if not trial.passed]
 
-    def met(self, name: NodeName, other: NodeName) -> int:
-        """In how many groups the two were together."""
-        return sum(other in trial.members for trial in self.of(name))
+    def met(self, name: NodeName, other: NodeName, *, passed_only: bool = False) -> int:
+        """How often the two were together, but for larger groups that failed: another's doing, maybe."""
+        return sum(
+            other in trial.members and (trial.passed or (len(trial.members) == 2 and not passed_only))
+            for trial in self.of(name)
+        )
 
     def of_pair(self, pair: Link) -> list[Trial]:
         """The trials of exactly these two."""
@@ -71,12 +74,12 @@ class Ledger:
 
 
 def failing_trials(rounds: Iterable[RoundResult]) -> Ledger:
-    """Whether groups failed. A group with a silent member says nothing about the others."""
+    """Whether groups failed. Where a member was silent or crashed, that says nothing about the others."""
     return Ledger(
         Trial(round_.number, group.members, group.passed, group.failure)
         for round_ in rounds
         for group in round_.groups
-        if not group.silent and len(group.members) > 1
+        if not group.silent and not group.crashed and len(group.members) > 1
     )
 
 
@@ -85,7 +88,7 @@ def slow_trials(rounds: Sequence[RoundResult], nodes: Sequence[Node], settings: 
     speeds = PairSpeeds(rounds, nodes, settings)
     trials = []
     for round_ in rounds:
-        for group in (group for group in round_.groups if group.passed and len(group.members) > 1):
+        for group in (g for g in round_.groups if g.passed and len(g.members) > 1):
             slow = speeds.judge(group)
             trials.append(Trial(round_.number, group.members, not slow, _reason(slow)))
     return Ledger(trials)

@@ -52,13 +52,13 @@ def test_of_six_nodes_the_sixth_is_broken_found_cordoned_and_replaced_and_the_jo
         assert nodes[5] == sixth
         assert len(set(nodes)) == WORKERS
         assert checks.groups(check, 1) == {
-            (nodes[0], nodes[1]): True,
+            (nodes[0], nodes[5]): False,
+            (nodes[1], nodes[4]): True,
             (nodes[2], nodes[3]): True,
-            (nodes[4], nodes[5]): False,
         }, observation.describe()
         assert checks.verdicts(check) == {**dict.fromkeys(nodes, "Healthy"), sixth: "Faulty"}
         assert check["status"]["faultyNodes"] == [sixth]
-        assert len(fault.killed) == 2, "two rounds find it, and no other tests it"
+        assert len(fault.killed) == 3, "three rounds find it, and no other tests it"
         checks.wait_until_cordoned(cluster, observation, sixth)
         checks.assert_in_service(cluster, nodes[:5])
 

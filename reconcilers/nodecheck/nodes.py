@@ -6,7 +6,7 @@ Everything is read from the ElasticWorkers, so a controller that starts in the m
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from crds.elasticworker import (
@@ -171,12 +171,18 @@ MAX_NAMED = 5
 def settings_of(spec: NodeCheckSpec, participants: Iterable[CheckedNode]) -> Settings:
     """CPUs are shared with anything: without accelerators, only the straggler ratio makes a node slow."""
     ratio = spec.straggler_ratio
+    further = spec.screening_rounds - Settings.screening_rounds
+    rounds = Settings(
+        screening_rounds=spec.screening_rounds,
+        most_rounds=Settings.most_rounds + further,
+        straggler_ratio=ratio,
+    )
     kinds = {found.kind for participant in participants if (found := _accelerators(participant)) is not None}
     if TESTED_KIND in kinds:
-        return Settings(straggler_ratio=ratio)
+        return rounds
     floor = 1 - 1 / ratio
-    return Settings(
-        straggler_ratio=ratio,
+    return replace(
+        rounds,
         small_fleet_ratio=ratio,
         least_slowdown={Metric.PAIR_LATENCY_US: max(floor, 1 - 1 / CPU_LATENCY_RATIO)},
         least_slowdown_default=floor,

@@ -34,6 +34,9 @@ UNTESTABLE = (ProbeEnding.UNAVAILABLE, ProbeEnding.SKIPPED)
 UNTESTED = "ProbeUnavailable"
 """Reason of a node that could not test what was asked of it."""
 
+OWN_SIGNALS = tuple(f"ended by {name}" for name in ("SIGKILL", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE"))
+"""As `healthcheck.probes.runner` tells them."""
+
 MAX_GROUP_MESSAGE = 200
 MAX_GROUP_MESSAGES = 50
 """In a round. Thousands of groups may fail at once, and every agent of the check watches the object."""
@@ -174,8 +177,14 @@ def _outcome(members: Sequence[str], answers: Mapping[str, PairOutcome]) -> Grou
         passed=passed,
         failure=message[:MAX_GROUP_MESSAGE],
         silent=tuple(node for node in members if node not in answers),
+        crashed=tuple(node for node, answer in failed.items() if _was_killed(answer)),
         measured=_slowest(answers.values(), _compared(members)) if passed else {},
     )
+
+
+def _was_killed(answer: PairOutcome) -> bool:
+    """Whether the node's own probe died of a signal that no partner sends: torch aborts itself (SIGABRT)."""
+    return answer.ending is ProbeEnding.CRASHED and answer.reason in OWN_SIGNALS
 
 
 def _compared(members: Sequence[str]) -> Iterable[Metric]:
@@ -257,7 +266,12 @@ def round_to_record(result: RoundResult, nodes: Sequence[str]) -> CheckRound:
     """
     places = {node: place for place, node in enumerate(nodes)}
     failed = [
-        FailedTest(test=number, message=group.failure, silent=[places[node] for node in group.silent])
+        FailedTest(
+            test=number,
+            message=group.failure,
+            silent=[places[node] for node in group.silent],
+            crashed=[places[node] for node in group.crashed],
+        )
         for number, group in enumerate(result.groups)
         if not group.passed
     ]
@@ -287,6 +301,7 @@ def _round_result(done: CheckRound, nodes: Sequence[str]) -> RoundResult:
                 passed=failure is None,
                 failure=failure.message if failure else "",
                 silent=tuple(nodes[place] for place in failure.silent) if failure else (),
+                crashed=tuple(nodes[place] for place in failure.crashed) if failure else (),
                 measured={m: figures[number] for m, figures in columns if figures and figures[number]},
             )
         )

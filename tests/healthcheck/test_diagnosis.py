@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
 
-from healthcheck.diagnosis import Cause, Verdict
+from healthcheck.diagnosis import Cause, Verdict, investigate
 from healthcheck.fleet import Domain, Node
-from healthcheck.measurements import GroupResult, LocalResult
+from healthcheck.measurements import GroupResult, History, LocalResult, RoundResult
 from healthcheck.settings import Settings
+from healthcheck.trials import Symptom
 from tests.healthcheck.build import Group, fleet, hard, names, play, scripted
 
 LOCAL_OK = LocalResult()
@@ -17,34 +19,54 @@ LOCAL_OK = LocalResult()
 
 def test_dlrover_example_six_nodes_of_which_the_sixth_is_broken() -> None:
     played = play(fleet(6), hard({"6"}))
-    assert played.groups == [[("1", "2"), ("3", "4"), ("5", "6")], [("5", "1"), ("6", "2")]]
+    assert played.groups[:2] == [[("1", "6"), ("2", "5"), ("3", "4")], [("1", "2"), ("3", "5"), ("4", "6")]]
+    assert len(played.groups) == 4
     assert played.faulty == {"6"}
     assert played.named(Verdict.HEALTHY) == names(1, 2, 3, 4, 5)
     assert played.of("6").evidence == (
-        "it failed in round 1 with 5 and in round 2 with 2, who do well with others, and never passed "
-        "(connection lost)"
+        "it failed in round 1 with 1, in round 2 with 4, in round 3 with 2 and in round 4 with 3, who do well "
+        "with others, and never passed: odds 200,000:1 for a fault of its own (connection lost)"
     )
 
 
-@pytest.mark.parametrize("size", range(3, 10))
+@pytest.mark.parametrize("size", range(4, 9))
 def test_every_hard_fault_below_half_of_the_nodes_is_found_wherever_it_is(size: int) -> None:
     for count in range((size + 1) // 2):
         for bad in combinations([str(i) for i in range(1, size + 1)], count):
             played = play(fleet(size), hard(bad))
             assert played.faulty == set(bad)
             assert not played.named(Verdict.INCONCLUSIVE)
-            assert len(played.rounds) <= 6
+            assert len(played.rounds) <= 8
 
 
 def test_two_nodes_that_fail_together_are_inconclusive() -> None:
     played = play(fleet(2), hard({"1"}))
     assert played.named(Verdict.INCONCLUSIVE) == {"1", "2"}
-    assert len(played.rounds) == 1
+    assert len(played.rounds) == 2, "one more try"
 
 
-def test_a_vouched_third_node_tells_two_apart() -> None:
-    nodes = [Node("1"), Node("2"), Node("reference", vouched=True)]
+def test_two_witnesses_condemn_nobody() -> None:
+    """Two bad links at one of three nodes would look the same."""
+    played = play(fleet(3), hard({"2"}))
+    assert played.faulty == set() and played.named(Verdict.INCONCLUSIVE) == {"2"}
+
+
+def test_three_vouched_nodes_tell_two_apart() -> None:
+    nodes = [Node("1"), Node("2"), *(Node(name, vouched=True) for name in ("a", "b", "c"))]
     assert play(nodes, hard({"2"})).faulty == {"2"}
+
+
+def test_an_old_vouch_is_no_witness() -> None:
+    aged = [Node(name, vouched=True, vouch_age_seconds=1e6) for name in ("a", "b", "c")]
+    nodes = [Node("1"), *aged]
+    rounds = tuple(
+        RoundResult(number, (GroupResult(("1", partner), False),))
+        for number, partner in enumerate(("a", "b", "c", "a"), start=1)
+    )
+    young = [Node("1"), *(replace(node, vouch_age_seconds=0.0) for node in aged)]
+    for listed, guilty in ((nodes, set()), (young, {"1"})):
+        evidence = investigate(History(rounds=rounds), listed, Settings()).evidence[Symptom.FAILED]
+        assert set(evidence.attribution.guilty) == guilty
 
 
 def test_one_node_alone_is_judged_by_its_local_tests() -> None:
@@ -63,16 +85,35 @@ def test_local_failures_decide_at_once_and_take_no_part_in_pairs() -> None:
     assert played.of("1").evidence == "its local tests failed: GPU 3: uncorrectable ECC error"
 
 
-def test_a_node_that_never_answers_is_faulty_and_its_partner_is_not() -> None:
+def test_a_node_that_answers_in_no_round_is_faulty_and_its_partners_are_not() -> None:
     def probe(round_: int, group: Group) -> GroupResult:
         silent = tuple(name for name in group if name == "2")
         return GroupResult(group, not silent, silent=silent)
 
-    played = play(fleet(4), probe)
+    played = play(fleet(8), probe)
     assert played.faulty == {"2"}
     assert played.of("2").causes == (Cause.NO_ANSWER,)
-    assert played.named(Verdict.HEALTHY) == names(1, 3, 4)
-    assert played.groups[1] == [("1", "3")]
+    assert played.of("2").evidence == "it gave no answer in round 1, 2 and 3"
+    assert played.named(Verdict.HEALTHY) == names(1, 3, 4, 5, 6, 7, 8)
+
+
+def test_one_lost_answer_says_nothing() -> None:
+    def probe(round_: int, group: Group) -> GroupResult:
+        silent = ("2",) if round_ == 1 and "2" in group else ()
+        return GroupResult(group, not silent, silent=silent)
+
+    played = play(fleet(8), probe)
+    assert len(played.named(Verdict.HEALTHY)) == 8 and len(played.rounds) == 2
+
+
+def test_the_word_of_a_nodes_own_agent_needs_no_witness() -> None:
+    def probe(round_: int, group: Group) -> GroupResult:
+        crashed = tuple(name for name in group if name == "2")
+        return GroupResult(group, not crashed, "ended by SIGKILL", crashed=crashed)
+
+    played = play(fleet(2), probe)
+    assert played.faulty == {"2"} and played.of("2").causes == (Cause.CRASHED,)
+    assert "ended by a signal in round 1, 2 and 3" in played.of("2").evidence
 
 
 def test_silence_of_most_nodes_condemns_nobody_and_ends_soon() -> None:
@@ -100,22 +141,20 @@ def test_a_bad_link_is_named_and_blames_no_node(size: int) -> None:
 
 
 def test_one_pass_does_not_clear_a_node_that_failed() -> None:
-    """Node 2 fails, passes twice, and fails again with another."""
+    """Node 2 fails, passes, and fails again and again."""
 
     def probe(round_: int, group: Group) -> GroupResult:
-        return GroupResult(group, not (round_ in (1, 4) and "2" in group))
+        return GroupResult(group, not (round_ != 2 and "2" in group))
 
     played = play(fleet(8), probe)
-    assert played.groups[1] == [("1", "3"), ("2", "4")]
-    assert played.groups[2] == [("1", "2")], "a failed pair meets again before anybody is blamed"
     assert played.faulty == {"2"}
-    assert "who do well with others, and passed in 2 of 4 tests" in played.of("2").evidence
+    assert "who do well with others, and passed in 1 of" in played.of("2").evidence
 
 
 def test_a_single_failure_that_never_returns_is_cleared_after_many_passes() -> None:
-    played = play(fleet(8), scripted({1: [("1", "2")]}))
+    played = play(fleet(8), scripted({1: [("1", "8")]}))
     assert played.named(Verdict.HEALTHY) == names(*range(1, 9))
-    assert len(played.rounds) == 1 + Settings().failed.clearing_passes
+    assert 6 <= len(played.rounds) <= 12
     assert "a fault would have shown again" in played.of("1").evidence
 
 
@@ -153,4 +192,35 @@ def test_further_screening_rounds_meet_other_partners_across_racks() -> None:
     met = [frozenset(group) for groups in played.groups for group in groups]
     assert len(met) == len(set(met)) == 12
     rack = {node.name: node.domains for node in racks(8, 4)}
-    assert all(rack[a] != rack[b] for a, b in played.groups[1])
+    assert all(rack[a] != rack[b] for a, b in played.groups[0])
+
+
+@pytest.mark.parametrize("size", [6, 7, 8, 12])
+def test_every_two_nodes_meet_once_in_as_many_screening_rounds_as_nodes(size: int) -> None:
+    played = play(fleet(size), hard(()), Settings(screening_rounds=size))
+    met = {frozenset(pair) for groups in played.groups for group in groups for pair in combinations(group, 2)}
+    assert len(met) == size * (size - 1) // 2
+
+
+def test_the_next_check_meets_other_partners() -> None:
+    first, second = (play(fleet(12), hard(()), Settings(rotation=2 * check)) for check in range(2))
+    pairs = [{frozenset(g) for groups in played.groups for g in groups} for played in (first, second)]
+    assert pairs[0].isdisjoint(pairs[1])
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_a_half_that_is_cut_off_is_one_verdict_and_no_node_of_it_is_blamed(labelled: bool) -> None:
+    inside = names(1, 4, 5, 8, 9, 12)
+    nodes = [
+        Node(str(i), domains=(Domain("zone", str(str(i) in inside)),) if labelled else ())
+        for i in range(1, 13)
+    ]
+
+    def probe(round_: int, group: Group) -> GroupResult:
+        return GroupResult(group, len({name in inside for name in group}) == 1)
+
+    played = play(nodes, probe)
+    assert played.faulty == set() and played.verdicts.links == ()
+    (found,) = played.verdicts.domains
+    assert set(found.nodes) in (inside, names(*range(1, 13)) - inside)
+    assert found.domain.level == ("zone" if labelled else "partition")
