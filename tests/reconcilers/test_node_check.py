@@ -42,6 +42,13 @@ def groups(staged: Stage) -> list[list[list[str]]]:
 # --- checks of nodes ----------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def first_rotation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Round 1 has the partners that it has where no uid turns them."""
+    monkeypatch.setattr("reconcilers.nodecheck.reconciler.rotation_of", lambda uid: 0)
+
+
+@pytest.mark.usefixtures("first_rotation")
 async def test_the_write_ups_example_six_nodes_of_which_the_sixth_is_broken() -> None:
     staged = stage(agents=broken("node-6"))
     check = await staged.play()
@@ -542,6 +549,7 @@ async def test_a_check_whose_names_have_no_room_is_refused_with_a_sentence() -> 
     assert "no room for 10000 nodes" in failed["message"]
 
 
+@pytest.mark.usefixtures("first_rotation")
 async def test_a_check_that_has_no_room_for_another_round_ends_with_what_it_knows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
