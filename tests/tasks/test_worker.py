@@ -12,7 +12,7 @@ from crds.intervals import to_text
 from dlr.tasks.lines import Lines, chunk_names, packed
 from dlr.tasks.task import TASK_FILE, Task, log_path
 from dlr.tasks.worker import EXIT_NO_LINES, EXIT_NOT_FOUND, Slots, main
-from tests.agent.shards.test_desk import Job, alone, job
+from tests.agent.shards.conftest import Job, alone, job
 
 __all__ = ["alone", "job"]
 
