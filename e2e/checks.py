@@ -60,6 +60,13 @@ def groups(check: Object, number: int) -> dict[tuple[str, ...], bool]:
     return {tuple(group["members"]): group["passed"] for group in found["groups"]}
 
 
+def assert_only_those_with(check: Object, number: int, broken: str) -> None:
+    """All nodes were tested in that round, with partners that the uid gives, and only its tests failed."""
+    found = groups(check, number)
+    assert sorted(node for members in found for node in members) == sorted(check["status"]["nodes"])
+    assert found == {members: broken not in members for members in found}, found
+
+
 def messages(check: Object) -> dict[str, str]:
     """What its conditions say, by type."""
     conditions = check.get("status", {}).get("conditions", [])

@@ -51,11 +51,7 @@ def test_of_six_nodes_the_sixth_is_broken_found_cordoned_and_replaced_and_the_jo
         nodes = check["status"]["nodes"]
         assert nodes[5] == sixth
         assert len(set(nodes)) == WORKERS
-        assert checks.groups(check, 1) == {
-            (nodes[0], nodes[5]): False,
-            (nodes[1], nodes[4]): True,
-            (nodes[2], nodes[3]): True,
-        }, observation.describe()
+        checks.assert_only_those_with(check, 1, sixth)
         assert checks.verdicts(check) == {**dict.fromkeys(nodes, "Healthy"), sixth: "Faulty"}
         assert check["status"]["faultyNodes"] == [sixth]
         assert len(fault.killed) == 3, "three rounds find it, and no other tests it"

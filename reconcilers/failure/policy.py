@@ -238,14 +238,18 @@ def _charged(job: ElasticJob, workers: Workers, incident: Incident, now: datetim
 
 def _explains(end: JobFailure | None, status: ElasticJobStatus, workers: Workers) -> bool:
     """Whether what is to be looked at first has just become the end of a Pod, and peers may have failed by
-    it, as they have not by that of a member of the next world.
+    it, as they have not by that of one that has taken up the next world. A node without power is a member
+    of that one too, until its silence is noticed, and says nothing any more.
     """
     blamed, published = status.last_failure, status.rendezvous or Rendezvous()
     if end is None or end.round is not None or end == blamed:
         return False
     if blamed is None or blamed.round is None or blamed.round == published.round:
         return True
-    return _index_of(end, workers) not in published.members
+    lost = _worker_of(end, workers)
+    report = lost.status.agent
+    takes_part = report is not None and report.observed_round >= published.round
+    return lost.spec.index not in published.members or not takes_part
 
 
 def _late_loss(end: JobFailure | None, status: ElasticJobStatus, workers: Workers) -> LateLoss | None:
@@ -256,13 +260,13 @@ def _late_loss(end: JobFailure | None, status: ElasticJobStatus, workers: Worker
     blamed, published = status.last_failure, status.rendezvous or Rendezvous()
     if end is None or blamed is None or blamed.round is None or blamed.round != published.round:
         return None
-    index = _index_of(end, workers)
+    index = _worker_of(end, workers).spec.index
     line = f"worker {index} was lost: {first_line(end.message)}".removesuffix(": ")
     return LateLoss(blamed.round, line, blamed.worker)
 
 
-def _index_of(end: JobFailure, workers: Workers) -> int:
-    return next(w.spec.index for w in workers.exceptional if w.metadata.name == end.worker)
+def _worker_of(end: JobFailure, workers: Workers) -> ElasticWorker:
+    return next(w for w in workers.exceptional if w.metadata.name == end.worker)
 
 
 def _renewals(job: ElasticJob, workers: Workers, now: datetime) -> dict[str, Renewal]:

@@ -176,6 +176,19 @@ def test_a_pod_that_is_lost_in_the_next_world_did_not_break_the_one_before() -> 
     assert len(told) == 1 and told[0].startswith("round 2: worker 1 was lost")
 
 
+def test_a_node_without_power_is_a_member_of_the_next_world_and_still_broke_the_one_before() -> None:
+    life = Life.of()
+    life.train()
+    life.fail(0, message=GLOO)
+    life.look(2)
+    silent = life.workers[1]
+    life.recover()
+    assert 1 in life.world.members and life.job.status.restarts == {"Unknown": 1}
+    life.workers[1] = silent  # its agent has never said that it takes part
+    life.lose(1)
+    assert life.job.status.restarts == {}
+
+
 def test_the_next_world_comes_without_word_of_who_was_first() -> None:
     life = Life.of()
     life.train()
