@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from types import FrameType
+from typing import NoReturn
 
 from agent.environment import Environment, InvalidEnvironmentError
 from agent.kube.watcher import Watcher
@@ -25,6 +26,7 @@ from agent.monitor import accelerators
 from agent.rendezvous.world import ExitReason, JobView, Member, Verb, next_action
 from agent.report.reporter import Facts, Reporter
 from agent.supervision.exit_fd import open_exit_fd
+from agent.supervision.orphans import Orphans, become_subreaper
 from agent.temporary_directory import ensure_temporary_directory
 from crds.protocol import ENV_SHARDS_SOCKET, AgentState
 
@@ -53,6 +55,7 @@ def main(argv: Sequence[str]) -> int:
         print("usage: dlr exec [--] COMMAND [ARGS]..., or dlr exec -m MODULE [ARGS]...", file=sys.stderr)
         return EXIT_USAGE
     command = [sys.executable, *words] if words[0] == "-m" else words
+    signal.signal(signal.SIGTERM, _leave)  # without a handler, it does not end a container's first process
     try:
         log_to_stderr()
         ensure_temporary_directory(os.environ)
@@ -61,6 +64,11 @@ def main(argv: Sequence[str]) -> int:
     except InvalidEnvironmentError as error:
         print(f"dlr exec: {error}", file=sys.stderr)
         return EXIT_USAGE
+
+
+def _leave(signum: int, _frame: FrameType | None) -> NoReturn:
+    """As long as there is no command to tell: the API server may be away."""
+    os._exit(128 + signum)
 
 
 class Execution:
@@ -73,12 +81,18 @@ class Execution:
         self._desk, self._api = link.desk, link.api
         self._reporter: Reporter = link.reporter(Facts(NO_STORE, 1, accelerators.detect()), cleanup)
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._orphans = Orphans(f"{ENV_SHARDS_SOCKET}={self._desk.path}")
         self._stop_signal: int | None = None
 
     def run(self, command: Sequence[str], environ: Mapping[str, str]) -> int:
         """Start it, and stay until it has failed, the job has ended, or this Pod is to go."""
         for signum in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, self._note_signal)
+        signal.signal(signal.SIGCHLD, self._note_child)
+        try:
+            become_subreaper()
+        except OSError as error:
+            logger.warning("daemons that the command leaves behind cannot be ended: prctl: %s", error)
         try:
             process = subprocess.Popen(
                 command, env={**environ, ENV_SHARDS_SOCKET: self._desk.path}, start_new_session=True
@@ -87,6 +101,7 @@ class Execution:
             code = 127 if isinstance(error, FileNotFoundError) else 126  # as a shell says it
             print(f"dlr exec: {command[0]} cannot be started: {error.strerror}", file=sys.stderr)
             return code
+        self._orphans.started([process.pid])
         self._reporter.start()
         try:
             code = self._supervise(process)
@@ -99,9 +114,13 @@ class Execution:
         self._stop_signal = signum
         os.eventfd_write(self._wake_fd, 1)
 
+    def _note_child(self, _signum: int, _frame: FrameType | None) -> None:
+        os.eventfd_write(self._wake_fd, 1)
+
     def _supervise(self, process: subprocess.Popen[bytes]) -> int:
         exit_fd: int | None = open_exit_fd(process.pid)
         while True:
+            self._orphans.reap(spared=(process.pid,))
             if self._stop_signal is not None:
                 self._end(process)
                 self._reporter.report(AgentState.STOPPED)
@@ -146,13 +165,11 @@ class Execution:
             os.eventfd_read(self._wake_fd)
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
-        """SIGTERM, and SIGKILL to all that the command has started when it has ended, or has no more time."""
-        if process.returncode is not None:
-            return
-        grace = self._me.termination_grace_seconds
-        process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(max(grace - MARGIN_SECONDS, grace / 2))
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        """SIGTERM, and SIGKILL to all that stems from the command when it has ended, or has no more time."""
+        if process.returncode is None:
+            grace = self._me.termination_grace_seconds
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(grace - MARGIN_SECONDS, grace / 2))
+        self._orphans.kill()
         process.wait()

@@ -83,7 +83,8 @@ class AgentSource:
         Of those who ask for that in one round of the job, the first is heard: all are to ask for the same.
 
         Raises:
-            ShardsError: they are in too many places, or there is nobody to say it to.
+            ShardsError: they are in too many places, this process is of no round, or there is nobody to say
+                it to.
         """
         text = to_text(undone)
         if len(text) > MAX_SHARD_TEXT:
@@ -91,7 +92,13 @@ class AgentSource:
                 f"shard set {self._definition.name!r}: what is left of it is in {len(undone)} separate "
                 "places, more than a worker can report, so the set cannot go back to this checkpoint"
             )
-        self._say({"restore": int(os.environ.get(ENV_ROUND) or 0), "undone": text})
+        round_ = int(os.environ.get(ENV_ROUND) or 0)
+        if not round_:
+            raise ShardsError(
+                f"shard set {self._definition.name!r}: `dlr exec` starts no rounds, and a set goes back to a "
+                "checkpoint at the beginning of one: start this script by `dlr run` or `dlrover-run`"
+            )
+        self._say({"restore": round_, "undone": text})
 
     def close(self) -> None:
         """Pull no more: what is at hand and leased is for others."""

@@ -94,8 +94,8 @@ class Slots:
         try:
             with self._log_of(number) as log:
                 code, tail = self._execute(words, env, number, log)
-        except OSError as error:
-            code, tail = 126, error.strerror or str(error)
+        except (OSError, ValueError) as error:  # too long, or, in a file that was not checked, a NUL byte
+            code, tail = 126, getattr(error, "strerror", "") or str(error)
         if self._stopped:
             raise Stopped
         if code == 0:

@@ -256,7 +256,7 @@ def _train(look: _Look) -> Plan:
     plan = _go_on(look, course, failures, broken_at, waits)
     if look.leaving:
         return replace(plan, check=check, first=tuple(relaunches))
-    asked = by_shards.acts(look.job, sized.scale, look.seen.plans.spent) if sized.scale else ()
+    asked = by_shards.acts(look.job, sized.scale, look.seen.plans) if sized.scale else ()
     return replace(plan, check=check, acts=(*relaunches, *asked, *plan.acts))
 
 

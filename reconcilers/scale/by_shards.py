@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from controller.resources import SCALEPLANS, Object
 from crds import names
 from crds.elasticjob import ElasticJob, ReplicaSpec, ShardScaling
 from crds.elasticworker import ElasticWorker
 from crds.intervals import common, count, minus
-from crds.scaleplan import ScalePlan
+from crds.scaleplan import ScalePlan, ScalePlanPhase
 from reconcilers.acts import Act, create
 from reconcilers.job.acts import deleted
 from reconcilers.pod.builder import owner_reference
 from reconcilers.scale.plan import AUTO, LABEL_SCALE_TYPE
+from reconcilers.scale.uptake import Plans
 from reconcilers.shards.sets import ShardSet, of_status
 from reconcilers.shards.voices import voices_of
 from reconcilers.world.slots import wanted_slots
@@ -139,17 +139,45 @@ def left_of(sets: Iterable[ShardSet], workers: Iterable[ElasticWorker]) -> int:
     return left
 
 
-def acts(job: ElasticJob, scale: Scale, spent: Iterable[ScalePlan]) -> tuple[Act, ...]:
+def acts(job: ElasticJob, scale: Scale, plans: Plans) -> tuple[Act, ...]:
     """The plan that asks for it, one for each generation of the job; and those that are over go.
 
+    Somebody else's plan that has yet to begin comes first: a newer one would end it. What was refused is not
+    asked for again.
+
     Args:
-        spent: earlier ones of these plans, which have ended.
+        plans: the job's.
     """
+    if _waits(job, plans.newest):
+        return ()
+    asked = _asked(job, scale)
+    name = asked["metadata"]["name"]
+    same = next((each for each in plans.spent if each.metadata.name == name), None)
+    kept = same if same is not None and _was_refused(same, scale) else None
+    over = tuple(deleted(SCALEPLANS, each.metadata) for each in plans.spent if each is not kept)
+    under_way = plans.newest is not None and plans.newest.metadata.name == name
+    return over if same is not None or under_way else (create(SCALEPLANS, asked), *over)
+
+
+def _waits(job: ElasticJob, newest: ScalePlan | None) -> bool:
+    """Whether somebody has asked for something that the job has not taken over yet."""
+    return newest is not None and not is_ours(newest) and job.status.scale_plan_uid != newest.metadata.uid
+
+
+def _was_refused(plan: ScalePlan, scale: Scale) -> bool:
+    """Whether it asked for the same, and was refused."""
+    asked = plan.spec.replica_resource_specs.get(names.WORKER)
+    removed = tuple(pod.rank_index for pod in plan.spec.remove_pods)
+    same = asked is not None and (asked.replicas, removed) == (scale.replicas, scale.removed)
+    return same and plan.status.phase is ScalePlanPhase.FAILED
+
+
+def _asked(job: ElasticJob, scale: Scale) -> Object:
     metadata = job.metadata
     asked: Object = {"replicaResourceSpecs": {names.WORKER: {"replicas": scale.replicas}}}
     if scale.removed:
         asked["removePods"] = [{"type": names.WORKER, "rankIndex": index} for index in scale.removed]
-    plan: dict[str, Any] = {
+    return {
         "apiVersion": names.API_VERSION,
         "kind": "ScalePlan",
         "metadata": {
@@ -165,7 +193,6 @@ def acts(job: ElasticJob, scale: Scale, spent: Iterable[ScalePlan]) -> tuple[Act
         },
         "spec": {"ownerJob": metadata.name, **asked},
     }
-    return (create(SCALEPLANS, plan), *(deleted(SCALEPLANS, each.metadata) for each in spent))
 
 
 def is_ours(plan: ScalePlan) -> bool:

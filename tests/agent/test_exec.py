@@ -7,9 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.agent.conftest import Agent, Agents
+from tests.agent.conftest import Agent, Agents, children, state
 from tests.agent.fake_cluster import FakeCluster
 from tests.agent.fork_server import ROOT
+from tests.agent.test_launch import await_handler
 
 COUNTS = (
     "echo begun >> begun; trap 'echo told >> told; exit 3' TERM; until [ -e go ]; do sleep 0.02; done; exit "
@@ -57,6 +58,31 @@ def test_sigterm_is_the_commands_too(cluster: FakeCluster, agents: Agents) -> No
     assert agent.wait(30) == 143
     assert (agents.directory / "told").exists()
     assert cluster.agent(0)["state"] == "Stopped"
+
+
+def test_sigterm_ends_it_while_it_waits_for_the_cluster(cluster: FakeCluster, agents: Agents) -> None:
+    cluster.stop()
+    agent = execute(agents, 0, "true")
+    await_handler(agent, signal.SIGTERM)
+    agent.send_signal(signal.SIGTERM)
+    assert agent.wait(30) == 143
+
+
+def test_what_the_command_leaves_behind_is_collected_and_ends_with_it(
+    cluster: FakeCluster, agents: Agents
+) -> None:
+    daemon = "setsid sh -c 'echo $$ > new; mv new daemon; exec sleep 300' &"
+    short = "(setsid sh -c 'echo $$ > new2; mv new2 short' &)"
+    until = "until [ -e go ]; do sleep 0.02; done"
+    agent = execute(agents, 0, "sh", "-c", f"cd {agents.directory}; ({daemon}) ; {short}; {until}; exit 7")
+    agents.wait_file("daemon")
+    agents.wait_file("short")
+    daemon_pid, short_pid = (int((agents.directory / name).read_text()) for name in ("daemon", "short"))
+    cluster.wait(lambda: not state(short_pid), "the end of a process that nobody else collects")
+    assert daemon_pid in children(agent.pid)
+    (agents.directory / "go").touch()
+    assert agent.wait(30) == 7
+    assert state(daemon_pid) in ("", "Z")
 
 
 def test_neither_it_nor_a_worker_of_dlr_map_needs_torch() -> None:

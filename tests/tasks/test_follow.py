@@ -62,6 +62,13 @@ def test_lines_that_failed_are_named_and_can_be_run_again(tmp_path: Path) -> Non
     assert (tmp_path / "map.left").read_bytes() == b"line 3\nline 4\nline 20\n"
 
 
+def test_where_they_cannot_be_written_the_end_is_told_all_the_same(tmp_path: Path) -> None:
+    with pytest.raises(CommandError) as told:
+        conclude(made(), a_job("Succeeded", failed=((2, 4),)), tmp_path / "none")
+    assert "2 of 20 lines failed (numbers 3-4)" in str(told.value)
+    assert "cannot be written into" in str(told.value) and "dlr map --attach map" in str(told.value)
+
+
 def test_of_a_job_that_failed_all_that_is_not_done_is_left(tmp_path: Path) -> None:
     reason = {"type": "Failed", "status": "True", "reason": "ShardsFailed", "message": "too many"}
     job = a_job("Failed", ((2, 3),), ((10, 12),), ((15, 16),), ((17, 18),), conditions=[reason])

@@ -69,6 +69,14 @@ def test_a_line_whose_command_is_too_long_fails(alone: Job) -> None:
     assert alone.sets[0].reason == "line 1, exit code 126: Argument list too long"
 
 
+def test_a_line_that_no_command_can_take_fails_and_its_slot_goes_on(alone: Job) -> None:
+    lines = Lines(b"a\0b\nc\n")  # as a file that workers alone can see may have it
+    assert Slots(a_task("true {}", lines, slots=1), lines, io.BytesIO()).run() == 0
+    (known,) = alone.sets
+    assert (known.done, to_text(known.failed), known.is_over) == (1, "0", True)
+    assert known.reason == "line 1, exit code 126: embedded null byte"
+
+
 def test_a_worker_that_is_to_go_does_not_count_what_its_commands_come_to(alone: Job, tmp_path: Path) -> None:
     lines, began = Lines(b"1\n2\n3\n4\n"), tmp_path / "began"
     began.mkdir()

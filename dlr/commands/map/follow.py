@@ -135,9 +135,16 @@ def _saved(made: Submitted, found: Outcome, folder: Path) -> str:
     if made.lines is None:
         return f"they are in {made.task.lines_path}, which cannot be read here"
     path = folder / f"{made.name}.left"
-    with path.open("wb") as file:
-        for start, end in found.left:
-            file.writelines(made.lines[place] + b"\n" for place in range(start, min(end, len(made.lines))))
+    try:
+        with path.open("wb") as file:
+            for start, end in found.left:
+                stop = min(end, len(made.lines))
+                file.writelines(made.lines[place] + b"\n" for place in range(start, stop))
+    except OSError as error:
+        return (
+            f"they cannot be written into {path}: {error.strerror}; while the job is there, "
+            f"`dlr map --attach {made.name}` in another folder writes them"
+        )
     return f"they are in {path}, which `dlr map` takes"
 
 
