@@ -248,7 +248,12 @@ class NodeCheckReconciler(Reconciler):
 
     async def _after(self, turn: _Turn, participants: Sequence[CheckedNode], ended: Ended) -> NodeCheckStatus:
         nodes = self._view.nodes(turn.status.nodes)
-        return await computed(len(turn.status.nodes), self._step_after, turn, participants, ended, nodes)
+        passed = self._view.last_passes({name: nodes[name] for name in turn.status.reused if name in nodes})
+        began = turn.status.start_time or turn.now
+        ages = {name: (began - at).total_seconds() for name, at in passed.items()}
+        return await computed(
+            len(turn.status.nodes), self._step_after, turn, participants, ended, nodes, ages
+        )
 
     def _step_after(
         self,
@@ -256,6 +261,7 @@ class NodeCheckReconciler(Reconciler):
         participants: Sequence[CheckedNode],
         ended: Ended,
         nodes: Mapping[str, dict[str, Any]],
+        vouch_ages: Mapping[str, float],
     ) -> NodeCheckStatus:
         """Pure, but for what it adds to the turn."""
         labels = {name: raw["metadata"].get("labels") or {} for name, raw in nodes.items()}
@@ -265,7 +271,7 @@ class NodeCheckReconciler(Reconciler):
         if not turn.status.round:
             status = check_status.with_local_failures(status, history)
         spec = turn.check.spec
-        fleet = fleet_of(participants, labels, spec.topology_keys)
+        fleet = fleet_of(participants, labels, spec.topology_keys, vouch_ages)
         settings = replace(settings_of(spec, participants), rotation=rotation_of(turn.check.metadata.uid))
         step = next_step(history, fleet, settings)
         if isinstance(step, Round):
