@@ -57,7 +57,7 @@ from reconcilers.nodecheck.scope import (
     speakers,
     wanted_workers,
 )
-from reconcilers.nodecheck.status import step_ended, summary_of
+from reconcilers.nodecheck.status import round_begun, step_ended, summary_of
 from reconcilers.nodecheck.steps import Ended, ended_gathering, ended_step, history_of, settled_nodes
 from reconcilers.nodecheck.view import CheckView
 from reconcilers.observations import Observations
@@ -277,10 +277,11 @@ class NodeCheckReconciler(Reconciler):
         if isinstance(step, Round):
             published = check_status.in_round(status, step, participants, turn.now)
             if check_status.bytes_of(spec, published) <= check_status.MAX_BYTES:
-                turn.event("Normal", "RoundStarted", f"round {step.number}: {len(step.groups)} groups")
+                turn.event("Normal", "RoundStarted", round_begun(step))
                 return published
             step = conclude(investigate(history, fleet, settings), settings)
         status = check_status.with_places(status, step)
+        status = check_status.with_classes(status, step.classes, turn.now)
         results = check_status.node_results(step, history)
         results = with_all_evidence(turn.check, status, results, fleet, nodes, turn.now)
         return self._finish(turn, status, results)

@@ -137,7 +137,7 @@ def _counts(status: NodeCheckStatus) -> Mapping[str, _Count]:
 
 
 def _tests(round_: CheckRound, nodes: Sequence[str]) -> Iterable[tuple[list[str], bool]]:
-    """Members, and whether they passed. One alone meets nobody; one who dropped out says nothing of others."""
+    """Members, and whether they passed. One alone meets nobody; one that dropped out accuses nobody."""
     failed = {test.test: test for test in round_.failed}
     for at, places in enumerate(round_.tests):
         if len(places) > 1 and not (at in failed and (failed[at].silent or failed[at].crashed)):
