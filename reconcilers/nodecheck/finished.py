@@ -155,7 +155,13 @@ def newest_on(node: str, checks: Iterable[FinishedCheck]) -> FinishedCheck | Non
 def has_fresh_pass(
     node: str, checks: Sequence[FinishedCheck], created: datetime | None, since: datetime
 ) -> bool:
-    """Whether the node passed the newest check on it, at or after `since`.
+    """Whether the node passed the newest check on it, at or after `since` (`last_pass`)."""
+    passed = last_pass(node, checks, created)
+    return passed is not None and passed >= since
+
+
+def last_pass(node: str, checks: Sequence[FinishedCheck], created: datetime | None) -> datetime | None:
+    """When the node passed the newest check on it; None if it did not pass that one.
 
     A check that took a node's earlier pass for good tested it in part at most: that makes no new pass.
 
@@ -164,21 +170,17 @@ def has_fresh_pass(
         checks: with a verdict on it.
         created: when the node was added; None if it is gone. A check from before was of another machine, or
             of this one before its repair.
-        since: passes of an earlier time do not count.
     """
     if created is None:
-        return False
-    after = max(created, since)
-    newest = newest_on(
-        node,
-        (
-            done
-            for done in checks
-            if done.ended >= after
-            and (node not in done.reused or done.verdicts[node] is not NodeVerdict.HEALTHY)
-        ),
+        return None
+    own = (
+        done
+        for done in checks
+        if done.ended >= created
+        and (node not in done.reused or done.verdicts[node] is not NodeVerdict.HEALTHY)
     )
-    return newest is not None and newest.verdicts[node] is NodeVerdict.HEALTHY
+    newest = newest_on(node, own)
+    return newest.ended if newest is not None and newest.verdicts[node] is NodeVerdict.HEALTHY else None
 
 
 def is_finished(check: dict[str, Any]) -> bool:

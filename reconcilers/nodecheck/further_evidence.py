@@ -16,7 +16,7 @@ from healthcheck.fleet import Node
 from healthcheck.records import intermittent
 from reconcilers.nodecheck.actions import with_actions
 from reconcilers.nodecheck.own_fault import own_fault
-from reconcilers.nodecheck.record import as_evidence, read_record, results_of, with_results
+from reconcilers.nodecheck.record import as_evidence, nodes_in_domains, read_record, results_of, with_results
 
 MAX_TEXT = 1_024
 
@@ -39,9 +39,9 @@ def with_all_evidence(
         nodes: the raw Nodes, by name.
         now: the time of the verdicts.
     """
-    shared = set[str]().union(*(domain.nodes for domain in status.faulty_domains))
+    shared = nodes_in_domains(status)
     told = [
-        result if result.node in shared else _with_own_fault(result, nodes.get(result.node))
+        result if shared is None or result.node in shared else _with_own_fault(result, nodes.get(result.node))
         for result in results
     ]
     before = {result.node: read_record(nodes[result.node]) for result in told if result.node in nodes}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 from crds.elasticworker import (
@@ -190,7 +191,10 @@ def settings_of(spec: NodeCheckSpec, participants: Iterable[CheckedNode]) -> Set
 
 
 def fleet_of(
-    participants: Sequence[CheckedNode], labels: Mapping[str, Mapping[str, str]], topology_keys: Sequence[str]
+    participants: Sequence[CheckedNode],
+    labels: Mapping[str, Mapping[str, str]],
+    topology_keys: Sequence[str],
+    vouch_ages: Mapping[str, float],
 ) -> tuple[Node, ...]:
     """The nodes as the diagnosis takes them, in rank order.
 
@@ -198,6 +202,8 @@ def fleet_of(
         participants: in rank order.
         labels: of the nodes, by name.
         topology_keys: the labels that name what nodes share, the smallest first.
+        vouch_ages: of those that passed lately, by name: seconds from that pass to the start of the check.
+            Who is missing, since the check that said so is gone, bears no witness.
     """
     return tuple(
         Node(
@@ -205,6 +211,7 @@ def fleet_of(
             hardware_class=_hardware_class(participant),
             domains=_domains(labels.get(participant.node, {}), topology_keys),
             vouched=participant.reused,
+            vouch_age_seconds=vouch_ages.get(participant.node, inf) if participant.reused else 0.0,
         )
         for participant in participants
     )

@@ -57,7 +57,7 @@ from reconcilers.nodecheck.scope import (
     speakers,
     wanted_workers,
 )
-from reconcilers.nodecheck.status import step_ended, summary_of
+from reconcilers.nodecheck.status import round_begun, step_ended, summary_of
 from reconcilers.nodecheck.steps import Ended, ended_gathering, ended_step, history_of, settled_nodes
 from reconcilers.nodecheck.view import CheckView
 from reconcilers.observations import Observations
@@ -248,7 +248,12 @@ class NodeCheckReconciler(Reconciler):
 
     async def _after(self, turn: _Turn, participants: Sequence[CheckedNode], ended: Ended) -> NodeCheckStatus:
         nodes = self._view.nodes(turn.status.nodes)
-        return await computed(len(turn.status.nodes), self._step_after, turn, participants, ended, nodes)
+        passed = self._view.last_passes({name: nodes[name] for name in turn.status.reused if name in nodes})
+        began = turn.status.start_time or turn.now
+        ages = {name: (began - at).total_seconds() for name, at in passed.items()}
+        return await computed(
+            len(turn.status.nodes), self._step_after, turn, participants, ended, nodes, ages
+        )
 
     def _step_after(
         self,
@@ -256,6 +261,7 @@ class NodeCheckReconciler(Reconciler):
         participants: Sequence[CheckedNode],
         ended: Ended,
         nodes: Mapping[str, dict[str, Any]],
+        vouch_ages: Mapping[str, float],
     ) -> NodeCheckStatus:
         """Pure, but for what it adds to the turn."""
         labels = {name: raw["metadata"].get("labels") or {} for name, raw in nodes.items()}
@@ -265,16 +271,17 @@ class NodeCheckReconciler(Reconciler):
         if not turn.status.round:
             status = check_status.with_local_failures(status, history)
         spec = turn.check.spec
-        fleet = fleet_of(participants, labels, spec.topology_keys)
+        fleet = fleet_of(participants, labels, spec.topology_keys, vouch_ages)
         settings = replace(settings_of(spec, participants), rotation=rotation_of(turn.check.metadata.uid))
         step = next_step(history, fleet, settings)
         if isinstance(step, Round):
             published = check_status.in_round(status, step, participants, turn.now)
             if check_status.bytes_of(spec, published) <= check_status.MAX_BYTES:
-                turn.event("Normal", "RoundStarted", f"round {step.number}: {len(step.groups)} groups")
+                turn.event("Normal", "RoundStarted", round_begun(step))
                 return published
             step = conclude(investigate(history, fleet, settings), settings)
         status = check_status.with_places(status, step)
+        status = check_status.with_classes(status, step.classes, turn.now)
         results = check_status.node_results(step, history)
         results = with_all_evidence(turn.check, status, results, fleet, nodes, turn.now)
         return self._finish(turn, status, results)

@@ -137,21 +137,28 @@ def _counts(status: NodeCheckStatus) -> Mapping[str, _Count]:
 
 
 def _tests(round_: CheckRound, nodes: Sequence[str]) -> Iterable[tuple[list[str], bool]]:
-    """Members, and whether they passed. One alone meets nobody, and silence says nothing of the others."""
+    """Members, and whether they passed. One alone meets nobody; one that dropped out accuses nobody."""
     failed = {test.test: test for test in round_.failed}
     for at, places in enumerate(round_.tests):
-        if len(places) > 1 and not (at in failed and failed[at].silent):
+        if len(places) > 1 and not (at in failed and (failed[at].silent or failed[at].crashed)):
             yield [nodes[place] for place in places], at not in failed
+
+
+def nodes_in_domains(status: NodeCheckStatus) -> frozenset[str] | None:
+    """Those of the faulty racks and parts; None if not all are named, so that any node may be in one."""
+    if any(len(domain.nodes) >= MAX_NAMED_IN_DOMAIN for domain in status.faulty_domains):
+        return None
+    return frozenset[str]().union(*(domain.nodes for domain in status.faulty_domains))
 
 
 class _Explained:
     """Whether something that the check named took part in a failure."""
 
     def __init__(self, status: NodeCheckStatus) -> None:
-        self._cut = any(len(domain.nodes) >= MAX_NAMED_IN_DOMAIN for domain in status.faulty_domains)
-        """Not all of its nodes are named, so any failure may be the rack's."""
+        shared = nodes_in_domains(status)
+        self._cut = shared is None
         self._links = {frozenset((link.a, link.b)) for link in status.faulty_links}
-        self._guilty = {*status.faulty_nodes}.union(*(domain.nodes for domain in status.faulty_domains))
+        self._guilty = {*status.faulty_nodes, *(shared or ())}
 
     def __call__(self, members: Sequence[str]) -> bool:
         return (

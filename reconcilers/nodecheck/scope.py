@@ -13,11 +13,12 @@ from crds.elasticjob import Rendezvous, RendezvousPhase
 from crds.elasticworker import AgentState, ElasticWorker
 from crds.model import ObjectMeta
 from crds.nodecheck import NodeCheck, NodeCheckSpec
+from healthcheck.settings import Settings
 from reconcilers.pod.builder import check_labels, owner_reference
 from reconcilers.pod.worker_status import current_report
 
-LEAST_PARTNERS = 2
-"""One new node takes two witnesses to be found faulty."""
+LEAST_PARTNERS = Settings().failed.witnesses
+"""So many witnesses it takes to find one new node faulty."""
 
 IDLE = (AgentState.READY, AgentState.FAILED)
 

@@ -26,6 +26,7 @@ from crds.nodecheck import (
 from healthcheck.diagnosis import Cause, Verdicts
 from healthcheck.measurements import History
 from healthcheck.plan import Round
+from healthcheck.stragglers import ClassFinding
 from reconcilers.conditions import with_condition
 from reconcilers.nodecheck.nodes import CheckedNode, Out
 from reconcilers.nodecheck.record import MAX_NAMED_IN_DOMAIN
@@ -35,6 +36,7 @@ from reconcilers.nodecheck.steps import Ended, first_told, round_to_record, roun
 RUNNING, SUCCEEDED, FAILED, HEALTHY = "Running", "Succeeded", "Failed", "Healthy"
 ACCELERATORS_TESTED = "AcceleratorsTested"
 NODES_TESTED = "NodesTested"
+NODES_ALIKE = "NodesAlike"
 
 MAX_TEXT = 1_024
 MAX_REASON = 64
@@ -131,6 +133,21 @@ def with_untested_accelerators(status: NodeCheckStatus, message: str, now: datet
     return status.model_copy(update={"conditions": conditions})
 
 
+def with_classes(status: NodeCheckStatus, classes: Sequence[ClassFinding], now: datetime) -> NodeCheckStatus:
+    """With what is wrong with whole classes of hardware, if anything is: it speaks against no node."""
+    if not classes:
+        return status
+    message = "; ".join(_kind_told(found) for found in classes)[:MAX_TEXT]
+    conditions = with_condition(
+        status.conditions, NODES_ALIKE, ConditionStatus.FALSE, "SpeedsDiffer", message, now
+    )
+    return status.model_copy(update={"conditions": conditions})
+
+
+def _kind_told(found: ClassFinding) -> str:
+    return f"{found.evidence} ({_list(found.nodes)})"
+
+
 def started(status: NodeCheckStatus, now: datetime) -> NodeCheckStatus:
     """The local tests begin."""
     message = "the nodes run their local tests"
@@ -173,7 +190,7 @@ def in_round(
 ) -> NodeCheckStatus:
     """The next round is to be carried out."""
     by_node = {participant.node: participant for participant in participants}
-    message = f"round {step.number}: {len(step.groups)} groups of nodes test each other"
+    message = round_begun(step)
     conditions = with_condition(status.conditions, RUNNING, ConditionStatus.TRUE, "PairTests", message, now)
     return status.model_copy(
         update={
@@ -337,6 +354,18 @@ def summary_of(
         places.append(f"look first at {_list([f'{domain.level}={domain.name}' for domain in domains])}")
     healthy, reason = _verdict(faulty, links, slow, open_)
     return Summary(healthy, reason, _sentence(verdicts, results, found, places))
+
+
+def round_begun(step: Round) -> str:
+    """Who tests; nodes alone test nobody else."""
+    alone = sum(len(group) == 1 for group in step.groups)
+    meeting = len(step.groups) - alone
+    parts = []
+    if meeting:
+        parts.append(f"{meeting} group{'' if meeting == 1 else 's'} of nodes that test each other")
+    if alone:
+        parts.append(f"{alone} node{'' if alone == 1 else 's'} that measure{'s' if alone == 1 else ''} again")
+    return f"round {step.number}: {', '.join(parts)}"
 
 
 def step_ended(ended: Ended, nodes: int) -> str:

@@ -24,7 +24,15 @@ from healthcheck.measurements import (
 )
 from healthcheck.probes.report import Report
 from healthcheck.probes.runner import ProbeResult
-from reconcilers.nodecheck.nodes import MAX_MESSAGE, CheckedNode, Out, absence_of, departure_of, out_of
+from reconcilers.nodecheck.nodes import (
+    MAX_MESSAGE,
+    TOO_LATE,
+    CheckedNode,
+    Out,
+    absence_of,
+    departure_of,
+    out_of,
+)
 
 Told = TypeVar("Told", FailedTest, NodeResult, Withdrawal)
 
@@ -49,7 +57,7 @@ class Ended:
     withdrawn: Mapping[str, Out]
     """Nodes that withdrew since the step before, and why."""
     unanswered: Mapping[str, str]
-    """Nodes that gave no answer to the local tests, with what is known of them."""
+    """Nodes that were lost before they answered the local tests, with what is known of them."""
     round: RoundResult | None = None
     """None after the local tests."""
 
@@ -102,6 +110,7 @@ def settled_nodes(status: NodeCheckStatus) -> frozenset[str]:
 
 
 def _ended_local(present: Sequence[CheckedNode], *, overdue: bool) -> Ended | None:
+    """A single late answer blames nobody: an agent gets lost, or its word. A lost node is known otherwise."""
     withdrawn: dict[str, Out] = {}
     unanswered: dict[str, str] = {}
     for participant in present:
@@ -114,7 +123,7 @@ def _ended_local(present: Sequence[CheckedNode], *, overdue: bool) -> Ended | No
         elif not answered and not overdue:
             return None
         elif not answered:
-            unanswered[participant.node] = "no result in time"
+            withdrawn[participant.node] = Out("it gave no result of its local tests in time", reason=TOO_LATE)
         elif participant.report is None:
             withdrawn[participant.node] = Out("its agent has no address", reason="AgentStopped")
         elif untested := _untested(participant.local):

@@ -14,7 +14,7 @@ from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck
-from reconcilers.nodecheck.finished import FinishedChecks, has_fresh_pass, is_finished
+from reconcilers.nodecheck.finished import FinishedChecks, has_fresh_pass, is_finished, last_pass
 from reconcilers.nodecheck.scope import CheckRefusal, Claim, named_nodes, speakers, wanted_workers
 from reconcilers.worker import BY_OWNER, owner_uids
 
@@ -73,13 +73,17 @@ class CheckView:
         job = self.job_of(check)
         if job is not None and job.status.suspected_at is not None:
             since = max(since, job.status.suspected_at)
-        created = {
-            name: datetime.fromisoformat(raw["metadata"]["creationTimestamp"])
-            for name, raw in self.nodes(nodes).items()
-        }
+        created = {name: _created(raw) for name, raw in self.nodes(nodes).items()}
         return frozenset(
             node for node in nodes if has_fresh_pass(node, self.finished.on(node), created.get(node), since)
         )
+
+    def last_passes(self, nodes: Mapping[str, dict[str, Any]]) -> dict[str, datetime]:
+        """When these raw Nodes passed their newest check, by name, as far as they did."""
+        found = (
+            (name, last_pass(name, self.finished.on(name), _created(raw))) for name, raw in nodes.items()
+        )
+        return {name: passed for name, passed in found if passed is not None}
 
     def claims(self) -> Iterator[Claim]:
         """The unfinished checks, and the nodes that they have or want."""
@@ -116,3 +120,7 @@ class CheckView:
                 workers.append(self._parse_worker.parse(raw))
             await slices.pause()
         return workers
+
+
+def _created(node: Mapping[str, Any]) -> datetime:
+    return datetime.fromisoformat(node["metadata"]["creationTimestamp"])

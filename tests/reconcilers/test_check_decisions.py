@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from crds.elasticjob import Rendezvous
 from crds.nodecheck import CheckGroup, NodeCheck, NodeCheckSpec, NodeCheckStatus, NodeResult, NodeVerdict
 from healthcheck.measurements import COMPARED_IN_PAIRS, GroupResult, Metric, RoundResult
+from healthcheck.plan import Round
+from healthcheck.stragglers import ClassFinding
 from reconcilers.nodecheck.nodes import (
     MAX_MESSAGE,
     CheckedNode,
@@ -34,7 +36,15 @@ from reconcilers.nodecheck.scope import (
     speakers,
     wanted_workers,
 )
-from reconcilers.nodecheck.status import MAX_DETAILED, concluded, settled, summary_of, to_wire
+from reconcilers.nodecheck.status import (
+    MAX_DETAILED,
+    concluded,
+    round_begun,
+    settled,
+    summary_of,
+    to_wire,
+    with_classes,
+)
 from reconcilers.nodecheck.steps import (
     Ended,
     ended_gathering,
@@ -106,7 +116,7 @@ def test_whoever_is_not_fresh_is_tested_with_as_many_fresh_partners(nodes: set[s
     assert stale <= {*scope.nodes} and {*scope.reused} == {*scope.nodes} & fresh
     assert {*scope.nodes} | {*scope.left_out} == nodes
     if stale:
-        assert len(scope.reused) == min(len(passed), max(len(stale), 2))
+        assert len(scope.reused) == min(len(passed), max(len(stale), 3))
     else:
         assert {*scope.reused} == passed
     assert [c for c in candidates if c in scope.participants] == list(scope.participants)
@@ -273,7 +283,8 @@ def test_local_tests_are_over_when_all_but_the_reused_have_answered_this_check()
     assert ended_step(LOCAL, [done, participant(2)], overdue=False) is None
     assert ended_step(LOCAL, [done, participant(2, GOOD, uid="another")], overdue=False) is None
     ended = ended_step(LOCAL, [done, participant(2)], overdue=True)
-    assert ended is not None and [*ended.unanswered] == ["n2"]
+    assert ended is not None and not ended.unanswered
+    assert ended.withdrawn["n2"].reason == "TooLate"
 
 
 def test_what_could_not_be_tested_withdraws_a_node_unless_something_failed() -> None:
@@ -339,7 +350,7 @@ def test_kind_place_and_past_of_a_node() -> None:
         participant(0, accelerators={"kind": "nvidia", "count": 8, "model": "NVIDIA H100"}),
         participant(1, reused=True),
     ]
-    a, b = fleet_of(nodes, {"n0": {"rack": "r1", "zone": "z"}}, ["rack", "row", "zone"])
+    a, b = fleet_of(nodes, {"n0": {"rack": "r1", "zone": "z"}}, ["rack", "row", "zone"], {})
     assert a.hardware_class == "nvidia NVIDIA H100" and [str(d) for d in a.domains] == ["rack=r1", "zone=z"]
     assert b.vouched and not a.vouched and b.domains == () and b.hardware_class == ""
 
@@ -464,3 +475,23 @@ def test_verdicts_of_many_nodes_are_complete_and_the_evidence_is_of_the_worst() 
     assert len(status.inconclusive) == 400 and len(status.node_results) == MAX_DETAILED
     assert {"n0500", "n0999"} < {result.node for result in status.node_results}
     assert summary.message.startswith("of 1000 nodes, 1 faulty (n0500), 1 slow (n0999), 400 inconcl")
+
+
+@pytest.mark.parametrize(
+    ("groups", "told"),
+    [
+        ((("a", "b"), ("c", "d")), "round 3: 2 groups of nodes that test each other"),
+        ((("a", "b"), ("c",)), "round 3: 1 group of nodes that test each other, 1 node that measures again"),
+        ((("a",), ("b",)), "round 3: 2 nodes that measure again"),
+    ],
+)
+def test_node_alone_is_no_group_that_tests_each_other(groups: tuple[tuple[str, ...], ...], told: str) -> None:
+    assert round_begun(Round(3, groups)) == told
+
+
+def test_what_is_wrong_with_a_whole_class_is_a_condition() -> None:
+    found = ClassFinding("H100", ("a", "b"), "2 of the 40 nodes look like another generation")
+    (condition,) = with_classes(NodeCheckStatus(), [found], NOW).conditions
+    assert (condition.type, condition.status, condition.reason) == ("NodesAlike", "False", "SpeedsDiffer")
+    assert condition.message == "2 of the 40 nodes look like another generation (a, b)"
+    assert not with_classes(NodeCheckStatus(), [], NOW).conditions

@@ -16,6 +16,11 @@ from hypothesis import strategies as st
 from controller.reconciler import Request
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from crds.nodecheck import NodeCheck
+from healthcheck.diagnosis import Verdicts
+from healthcheck.fleet import Node
+from healthcheck.measurements import History
+from healthcheck.plan import Round, next_step
+from healthcheck.settings import Settings
 from tests.reconcilers.build import NOW
 from tests.reconcilers.check_stage import BAD, GOOD, NAMESPACE, NO_GPU, Agents, Stage
 
@@ -67,13 +72,13 @@ async def test_the_write_ups_example_six_nodes_of_which_the_sixth_is_broken() ->
         ("CheckStarted", "6 nodes"),
         ("RoundStarted", "local tests: 6 nodes"),
         ("RoundFinished", "local tests: 6 of 6 nodes have answered"),
-        ("RoundStarted", "round 1: 3 groups"),
+        ("RoundStarted", "round 1: 3 groups of nodes that test each other"),
         ("RoundFinished", "round 1: 2 of 3 groups passed; not: node-1+node-6"),
-        ("RoundStarted", "round 2: 3 groups"),
+        ("RoundStarted", "round 2: 3 groups of nodes that test each other"),
         ("RoundFinished", "round 2: 2 of 3 groups passed; not: node-4+node-6"),
-        ("RoundStarted", "round 3: 1 groups"),
+        ("RoundStarted", "round 3: 1 group of nodes that test each other"),
         ("RoundFinished", "round 3: 0 of 1 groups passed; not: node-2+node-6"),
-        ("RoundStarted", "round 4: 1 groups"),
+        ("RoundStarted", "round 4: 1 group of nodes that test each other"),
         ("RoundFinished", "round 4: 0 of 1 groups passed; not: node-3+node-6"),
         ("CheckFinished", "of 6 nodes, 1 faulty (node-6)"),
     ]
@@ -122,11 +127,13 @@ async def test_node_whose_own_tests_fail_is_faulty_and_meets_nobody() -> None:
     assert result.causes == ["LocalTest"] and "Xid 79" in result.message
 
 
-async def test_silent_node_is_faulty_after_the_time_out_and_no_sooner() -> None:
+async def test_node_without_local_results_in_time_is_left_out_and_not_blamed() -> None:
     staged = stage(agents=Agents(local=lambda node: None if node == "node-2" else GOOD), timeoutSeconds=60)
     check = await staged.play()
-    assert check.status.faulty_nodes == ["node-2"] and 60 <= staged.seconds < 61
-    assert "gave no answer to the local tests" in check.status.node_results[1].message
+    assert not check.status.faulty_nodes and check.status.inconclusive == ["node-2"]
+    assert 60 <= staged.seconds < 61
+    assert staged.condition("NodesTested")["reason"] == "TooLate"
+    assert "no result of its local tests in time" in check.status.node_results[1].message
 
 
 async def test_node_that_falls_silent_in_a_round_is_faulty_and_its_partner_is_not() -> None:
@@ -379,18 +386,39 @@ async def test_only_the_others_are_tested_with_as_many_partners() -> None:
     passed_before(staged, "node-1", "node-2", "node-3", "node-4")
     staged.add_check(nodes=SIX, freshSeconds=60)
     check = await staged.play()
-    assert check.status.nodes == ["node-1", "node-2", "node-5", "node-6"] and check.status.workers == [
-        0,
-        1,
-        2,
-        3,
-    ]
-    assert check.status.reused == ["node-1", "node-2"] and check.status.faulty_nodes == ["node-5"]
+    assert check.status.nodes == ["node-1", "node-2", "node-3", "node-5", "node-6"]
+    assert check.status.workers == [0, 1, 2, 3, 4]
+    assert check.status.reused == ["node-1", "node-2", "node-3"] and check.status.faulty_nodes == ["node-5"]
     assert (
         "c",
         "CheckStarted",
-        "4 nodes, 2 of them have passed lately; 2 more passed lately and are left out",
+        "5 nodes, 3 of them have passed lately; 1 more passed lately and are left out",
     ) in staged.events
+
+
+async def test_one_broken_node_beside_nodes_that_passed_lately_is_found() -> None:
+    staged = Stage(broken("node-6"))
+    staged.add_nodes(*SIX, created=NOW - timedelta(days=1))
+    passed_before(staged, *SIX[:5])
+    staged.add_check(nodes=SIX, freshSeconds=60)
+    check = await staged.play()
+    assert len(check.status.reused) == 3 and check.status.faulty_nodes == ["node-6"]
+
+
+async def test_witnesses_are_as_old_as_their_last_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    fleets = []
+
+    def seen(history: History, fleet: Sequence[Node], settings: Settings) -> Round | Verdicts:
+        fleets.append(fleet)
+        return next_step(history, fleet, settings)
+
+    monkeypatch.setattr("reconcilers.nodecheck.reconciler.next_step", seen)
+    staged = Stage(broken("node-6"))
+    staged.add_nodes(*SIX, created=NOW - timedelta(days=9))
+    passed_before(staged, *SIX[:5], seconds_ago=3 * 86_400)
+    staged.add_check(nodes=SIX, freshSeconds=604_800)
+    await staged.play()
+    assert fleets and [round(node.vouch_age_seconds) for node in fleets[-1]] == [*[259_200] * 3, 0]
 
 
 # --- checks of a job's nodes ------------------------------------------------------------------------------------

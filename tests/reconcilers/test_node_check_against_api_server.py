@@ -256,7 +256,7 @@ async def test_check_that_waits_for_another_begins_when_that_is_deleted(
         await nodes.until_check("second", nodes=["both"])
 
 
-async def test_silent_node_is_faulty_when_the_servers_own_word_confirms_it(
+async def test_silent_node_is_left_out_when_the_servers_own_word_confirms_it(
     server: ApiServer, nodes: Nodes
 ) -> None:
     await nodes.add_nodes("mute-1", "mute-2", "mute-3")
@@ -266,9 +266,9 @@ async def test_silent_node_is_faulty_when_the_servers_own_word_confirms_it(
         await nodes.until_check("mute", round=0)
         await nodes.answer("mute", Agents(local=lambda node: None if node == "mute-2" else GOOD))
         status = await nodes.until_check("mute", round=1)
-        assert [result["causes"] for result in status["nodeResults"]] == [["NoAnswer"]]
+        assert [(left["node"], left["reason"]) for left in status["withdrawn"]] == [("mute-2", "TooLate")]
         status = await nodes.carry_out("mute", Agents())
-        assert status["faultyNodes"] == ["mute-2"]
+        assert status["inconclusive"] == ["mute-2"] and not status.get("faultyNodes")
 
 
 async def test_unknown_node_fails_the_check(server: ApiServer, nodes: Nodes) -> None:

@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 
 from crds import names
 from crds.nodecheck import Action, NodeCheck, NodeResult, NodeVerdict
+from healthcheck.fleet import Node
 from healthcheck.probes import device_faults
 from healthcheck.probes.kernel_log import Xid
 from healthcheck.probes.nvml import DeviceState
 from healthcheck.records import NodeRecord
 from reconcilers.nodecheck.actions import action_for, action_for_text
+from reconcilers.nodecheck.further_evidence import with_all_evidence
 from reconcilers.nodecheck.own_fault import own_fault
 from reconcilers.nodecheck.record import (
     MOST_BYTES,
@@ -83,9 +85,10 @@ def test_node_that_was_not_tested_has_nothing_recorded() -> None:
     assert found.keys() == {"a", "b", "e", "f"}
 
 
-def test_test_alone_and_test_with_a_silent_node_are_no_tests_with_others() -> None:
-    alone_and_silent = {"number": 1, "tests": [[0], [1, 2]], "failed": [{"test": 1, "silent": [2]}]}
-    found = results_of(check(rounds=[alone_and_silent]))
+@pytest.mark.parametrize("away", ["silent", "crashed"])
+def test_test_alone_and_test_with_a_node_that_dropped_out_are_no_tests_with_others(away: str) -> None:
+    alone_and_away = {"number": 1, "tests": [[0], [1, 2]], "failed": [{"test": 1, away: [2]}]}
+    found = results_of(check(rounds=[alone_and_away]))
     assert all(result.passed + result.failed == 0 for result in found.values())
 
 
@@ -260,3 +263,13 @@ async def test_node_that_fails_once_more_is_faulty_by_its_record() -> None:
 async def test_first_failure_of_a_node_without_a_record_is_an_accident() -> None:
     check = await staged(24, "node-5", []).play()
     assert check.status.faulty_nodes == []
+
+
+@pytest.mark.parametrize(("named", "verdict"), [(1, "Faulty"), (20, "Inconclusive")])
+def test_condition_of_a_node_counts_unless_it_may_be_behind_a_cut(named: int, verdict: str) -> None:
+    domain = {"level": "rack", "name": "r", "nodes": [f"n{i}" for i in range(named)]}
+    ended = check(faultyDomains=[domain])
+    open_ = NodeResult(node="a", verdict=NodeVerdict.INCONCLUSIVE, causes=["PairTest"])
+    nodes = {"a": {"metadata": {"name": "a"}} | conditioned("NetworkingReady", "False")}
+    told = with_all_evidence(ended, ended.status, [open_], [Node("a")], nodes, NOW)
+    assert [found.verdict for found in told] == [verdict]

@@ -196,7 +196,10 @@ def _state(look: Look, node: str, report: JSON) -> str:
     step = round_title(look)
     if has_answered(look, report):
         return f"{step} done"
-    return f"{step} with {', '.join(partners(look, node) or [])}" if look.status.get("round") else step
+    if not look.status.get("round"):
+        return step
+    others = partners(look, node)
+    return f"{step} with {', '.join(others)}" if others else f"{step}, measures again"
 
 
 def complaint(report: JSON) -> str:
@@ -302,7 +305,8 @@ def domain_rows(check: JSON) -> list[Row]:
 
 
 def closing_lines(check: JSON) -> list[str]:
-    """The summary, and what could not be tested."""
+    """The summary, after what could not be tested, and what is wrong with whole classes of hardware."""
     summary = f"{health(check)}: {message(check)}".removesuffix(": ")
-    untested = (condition_message(check, kind, "False") for kind in ("NodesTested", "AcceleratorsTested"))
-    return [line for line in (*untested, summary) if line]
+    kinds = ("NodesTested", "AcceleratorsTested", "NodesAlike")
+    besides = (condition_message(check, kind, "False") for kind in kinds)
+    return [line for line in (*besides, summary) if line]
