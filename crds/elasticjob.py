@@ -218,7 +218,7 @@ class NodeCheckPolicy(Model):
     enabled: bool = False
     """Check the job's nodes before its first training and after failures that smell of hardware."""
     straggler_ratio: Annotated[float, Field(gt=1.0, le=10.0)] = 1.5
-    """A node slower than this many times the median is a straggler at once."""
+    """A node slower than this many times the median is a straggler, unless it measures better again."""
     exclude_stragglers: bool = False
     """Leave slow nodes out while enough others remain."""
     cordon: bool = True

@@ -1,4 +1,4 @@
-"""NodeCheck: the two-round pairwise check, of a job's workers or of cluster nodes (design §6)."""
+"""NodeCheck: the pairwise check, of a job's workers or of cluster nodes (design §6)."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ class NodeCheckSpec(Model):
     cordon: bool = True
     """Cordon nodes found faulty, and lift our cordon of those that pass."""
     timeout_seconds: Annotated[int, Field(ge=10, le=3_600)] = CHECK_TIMEOUT_SECONDS
-    """A node that has not answered a step of the check by then gave no answer, which counts as its fault."""
+    """Whoever has not answered a step by then is not waited for. One late answer is no fault."""
     straggler_ratio: Annotated[float, Field(gt=1.0, le=10.0)] = 1.5
-    """A node slower than this many times the median is a straggler at once."""
+    """A node slower than this many times the median is a straggler, unless it measures better again."""
     fresh_seconds: Annotated[int, Field(ge=0, le=604_800)] = 0
     """Nodes that passed another check so short a time ago are not tested again; they serve as partners."""
     topology_keys: TopologyKeys = Field(default_factory=list)

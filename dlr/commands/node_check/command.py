@@ -88,7 +88,7 @@ def command(
             "--timeout",
             metavar="SECONDS",
             min=1,
-            help="A node that takes longer for a step of the check is faulty. Default: 300.",
+            help="A step of the check goes on without nodes that take longer. Default: 300.",
             rich_help_panel=HOW,
         ),
     ] = None,
@@ -97,7 +97,7 @@ def command(
         typer.Option(
             metavar="TIMES",
             callback=number,
-            help="A node so many times slower than the median is slow. Default: 1.5.",
+            help="A node so many times slower than the median, each time, is slow. Default: 1.5.",
             rich_help_panel=HOW,
         ),
     ] = None,
