@@ -11,7 +11,8 @@ import pytest
 from crds.intervals import Intervals
 from crds.leases import Lease
 from dlr.commands.errors import CommandError
-from dlr.commands.map.follow import conclude, outcome_of, progress_line
+from dlr.commands.map import follow
+from dlr.commands.map.follow import choose_after_interrupt, conclude, outcome_of, progress_line
 from dlr.commands.map.submission import Submitted
 from dlr.tasks.lines import Lines
 from dlr.tasks.task import Task
@@ -85,8 +86,34 @@ def test_a_job_that_has_not_begun_has_all_left() -> None:
 
 
 def test_lines_that_cannot_be_read_here_are_known_by_number(tmp_path: Path) -> None:
-    with pytest.raises(CommandError, match=r"1 of 20 lines failed \(numbers 3\).*which cannot be read here"):
+    with pytest.raises(CommandError, match=r"1 of 20 lines failed \(number 3\).*which cannot be read here"):
         conclude(made(None), a_job("Succeeded", failed=((2, 3),)), tmp_path)
+
+
+def test_of_a_file_that_no_pod_could_read_no_line_was_begun(tmp_path: Path) -> None:
+    unread = Submitted({"metadata": {"name": "map"}}, Task("echo", 0, "", 1, 2, 99, "/nope"), None)
+    with pytest.raises(CommandError, match=r"^the job 'map' failed: .*; none of its lines was begun\.$"):
+        conclude(unread, {"metadata": {"name": "map"}, "status": {"phase": "Failed"}}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("answer", "deleted"), [("d\n", True), ("\n", False), ("", False), ("no\n", False), ("l\n", False)]
+)
+def test_after_ctrl_c_only_a_d_deletes(answer: str, deleted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Cluster:
+        namespace = "default"
+
+        def delete(self, kind: object, name: str) -> None:
+            assert name == "map"
+            gone.append(name)
+
+    gone: list[str] = []
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setattr(follow, "_terminal_is_there", lambda: True)
+    monkeypatch.setattr(follow, "_answer", lambda: answer)
+    told = choose_after_interrupt(Cluster(), made())  # type: ignore[arg-type]
+    assert bool(gone) is deleted
+    assert ("`dlr job delete map -n default` ends it" in str(told)) is not deleted
 
 
 def test_how_far_it_is_in_one_line() -> None:

@@ -24,12 +24,15 @@ def get_job(api: Api, name: str) -> JSON:
     )
 
 
-def get_unfinished_job(api: Api, name: str) -> JSON:
-    """One that can still be changed."""
+def get_unfinished_job(api: Api, name: str, otherwise: str = "there is nothing to change any more") -> JSON:
+    """
+    Raises:
+        CommandError: it has ended; `otherwise` says what follows from that.
+    """
     job = get_job(api, name)
     phase = job.get("status", {}).get("phase")
     if phase in ("Succeeded", "Failed"):
-        raise CommandError(f"The job {name!r} has {phase.lower()}: there is nothing to change any more.")
+        raise CommandError(f"The job {name!r} has {phase.lower()}: {otherwise}.")
     return job
 
 

@@ -83,7 +83,8 @@ def stacks(
 ) -> None:
     """Show where all training processes are at this moment: equal stacks once, the odd ones first."""
     api = Api(connect(kubeconfig, context, namespace))
-    get_unfinished_job(api, name)
+    ended = f"none of its processes runs any more; `dlr job diagnose {name}` says how it ended"
+    get_unfinished_job(api, name, ended)
     asked = _ask(api, name, timeout)
     if not asked.stacks:
         raise CommandError(_without_answer(name, asked, timeout))

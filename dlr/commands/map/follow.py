@@ -118,8 +118,10 @@ def conclude(made: Submitted, job: JSON, folder: Path) -> None:
         if found.reason:
             parts.append(f"the first: {plain(found.reason)}")
     if not ended_well:
-        many = f"{count(found.left)} of {found.size or 'its'} lines are not done"
-        parts.append(f"the job {made.name!r} failed: {why_failed(job)}; {many}")
+        parts.append(f"the job {made.name!r} failed: {why_failed(job)}")
+        if not found.size:  # of a file that only the Pods see, before one has read it
+            raise CommandError("; ".join([*parts, "none of its lines was begun"]) + ".")
+        parts.append(f"{count(found.left)} of {found.size} lines are not done")
     raise CommandError("; ".join([*parts, _saved(made, found, folder)]) + ".")
 
 
@@ -153,7 +155,7 @@ def _numbers(places: Intervals) -> str:
     shown = first(places, count(places), MOST_NAMED)
     numbers = to_text(tuple((start + 1, end + 1) for start, end in shown))
     more = count(places) - count(shown)
-    return f"numbers {numbers}" + (f" and {more} more" if more else "")
+    return f"number{'s' if count(places) > 1 else ''} {numbers}" + (f" and {more} more" if more else "")
 
 
 def why_failed(job: JSON) -> str:
@@ -164,18 +166,22 @@ def why_failed(job: JSON) -> str:
 
 
 def choose_after_interrupt(api: Api, made: Submitted) -> Interrupted:
-    """Ctrl-C: on a terminal, ask whether the job is to go on; else it is deleted."""
-    again = f"`dlr map --attach {made.name} -n {api.namespace}` shows it again"
+    """Ctrl-C: on a terminal, ask, and delete the job for a `d` alone; elsewhere delete it."""
+    goes_on = (
+        f"The job {made.name!r} goes on; `dlr map --attach {made.name} -n {api.namespace}` shows it again, "
+        f"and `dlr job delete {made.name} -n {api.namespace}` ends it."
+    )
     try:
         if sys.stderr.isatty() and _terminal_is_there():
             print(
                 f"\ndlr: delete the job {made.name!r}, or leave it running? [d/l] ", end="", file=sys.stderr
             )
             sys.stderr.flush()
-            if _answer().strip().lower().startswith("l"):
-                return Interrupted(f"The job {made.name!r} goes on; {again}.")
+            # Enter, a slip, or a terminal that is gone take nothing away.
+            if not _answer().strip().lower().startswith("d"):
+                return Interrupted(goes_on)
     except KeyboardInterrupt:
-        return Interrupted(f"The job {made.name!r} goes on; {again}.")
+        return Interrupted(goes_on)
     api.delete(ELASTICJOBS, made.name)
     return Interrupted(f"The job {made.name!r} is deleted, and what it was running is ended.")
 
