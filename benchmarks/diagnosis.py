@@ -47,6 +47,10 @@ LIMITS = """## What nothing can tell, and what we do not
   for an accident: its pair is not tried again once it passed.
 * Behind a cut, a node that is broken besides is told when the network is repaired. Of two equal halves, the
   second is named.
+* Where the way out of a labelled rack or switch fails now and then, its nodes are not blamed for failures
+  that all cross it, once two of them have crossed it badly. If one alone has, or labels do not tell the rack,
+  that one may be blamed: where half of what crosses it is lost, in one check of thirty
+  ([records.md](records.md)).
 * Where nothing passes at all (all nodes but one faulty, or the software), everybody is inconclusive after
   four rounds, of hundreds of nodes after one.
 * Where a quarter of all nodes fail now and then, most of them stay inconclusive: nobody is left whose word

@@ -19,6 +19,7 @@ raises its odds.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -28,7 +29,7 @@ from math import log
 
 from healthcheck.components import Components
 from healthcheck.cuts import Cuts, cuts_of
-from healthcheck.fleet import Link, Node, NodeName
+from healthcheck.fleet import Domain, Link, Node, NodeName
 from healthcheck.odds import log_odds
 from healthcheck.settings import Rules
 from healthcheck.trials import Ledger, Trial
@@ -145,7 +146,7 @@ class _Inquiry:
                 continue
             witnesses = {other for trial in inside for other in trial.others(name)}
             failed = [t for t in self._failures_of(name) if witnesses.issuperset(t.others(name))]
-            if len(failed) >= self._rules.failures:
+            if len(failed) >= self._rules.failures and not self._may_be_a_border(name):
                 accused[name] = inside
         sure = {name for name in accused if self._ledger.passes(name) or self._met_both_sides(name)}
         unsettled = self._found.outside - self._out - sure
@@ -154,6 +155,31 @@ class _Inquiry:
             for name, inside in accused.items()
             if name in sure or (self._met_main(name) and unsettled <= self._partners(name) | {name})
         }
+
+    def _may_be_a_border(self, name: NodeName) -> bool:
+        """Whether the way out of a rack or switch that fails now and then is as good a story: all failures of
+        the node cross that border, and so do others, of nodes that pass elsewhere. Of a node that never
+        passes itself there have to be as many of these: it may be broken beside somebody's bad luck.
+        """
+        failures = self._failures_of(name)
+        needed = 1 if self._ledger.passes(name) else len(failures)
+        own = sum(self._all_pass(trial) for trial in failures)
+        borders = set.intersection(*(set(self._borders(trial)) for trial in failures))
+        return any(self._crossings[domain] - own >= needed for domain in borders)
+
+    def _all_pass(self, trial: Trial) -> bool:
+        return all(self._ledger.passes(name) for name in trial.members)
+
+    def _borders(self, trial: Trial) -> frozenset[Domain]:
+        """The domains that some of its members are in, and others not."""
+        domains = [frozenset(self._nodes[name].domains) for name in trial.members]
+        return frozenset.union(*domains) - frozenset.intersection(*domains)
+
+    @cached_property
+    def _crossings(self) -> Counter[Domain]:
+        """By domain, the failures across its border of nodes that pass elsewhere."""
+        failed = {trial: None for failures in self._failures.values() for trial in failures}
+        return Counter(d for trial in failed if self._all_pass(trial) for d in self._borders(trial))
 
     def _met_both_sides(self, name: NodeName) -> bool:
         return self._met_main(name) and not self._found.outside.isdisjoint(self._partners(name))

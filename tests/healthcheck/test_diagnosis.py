@@ -224,3 +224,21 @@ def test_a_half_that_is_cut_off_is_one_verdict_and_no_node_of_it_is_blamed(label
     (found,) = played.verdicts.domains
     assert set(found.nodes) in (inside, names(*range(1, 13)) - inside)
     assert found.domain.level == ("zone" if labelled else "partition")
+
+
+def test_a_rack_whose_way_out_fails_now_and_then_is_no_fault_of_one_of_its_nodes() -> None:
+    """Node 1 passes in its rack and fails with ten others: alone it is accused, beside its neighbours not."""
+    failures = [("1", str(other)) for other in range(6, 16)]
+    beside = [("2", "17"), ("3", "18")]
+    passes = [(str(n), str(n + 1)) for n in range(1, 40)]
+
+    def accused(*failed: tuple[str, str]) -> set[str]:
+        tests = [GroupResult(pair, False) for pair in failed] + [
+            GroupResult(pair, True) for pair in passes * 3
+        ]
+        rounds = tuple(RoundResult(number, (test,)) for number, test in enumerate(tests, start=1))
+        found = investigate(History({}, rounds), racks(40, 4), Settings())
+        return set(found.evidence[Symptom.FAILED].attribution.guilty)
+
+    assert accused(*failures) == {"1"}
+    assert accused(*failures, *beside) == set()
