@@ -164,8 +164,8 @@ class _Inquiry:
         failures = self._failures_of(name)
         needed = 1 if self._ledger.passes(name) else len(failures)
         own = sum(self._all_pass(trial) for trial in failures)
-        borders = set.intersection(*(set(self._borders(trial)) for trial in failures))
-        return any(self._crossings[domain] - own >= needed for domain in borders)
+        borders = frozenset.intersection(*map(self._borders, failures))
+        return any(self._failures_at[domain] - own >= needed for domain in borders)
 
     def _all_pass(self, trial: Trial) -> bool:
         return all(self._ledger.passes(name) for name in trial.members)
@@ -176,10 +176,10 @@ class _Inquiry:
         return frozenset.union(*domains) - frozenset.intersection(*domains)
 
     @cached_property
-    def _crossings(self) -> Counter[Domain]:
+    def _failures_at(self) -> Counter[Domain]:
         """By domain, the failures across its border of nodes that pass elsewhere."""
-        failed = {trial: None for failures in self._failures.values() for trial in failures}
-        return Counter(d for trial in failed if self._all_pass(trial) for d in self._borders(trial))
+        failed = filter(self._all_pass, self._failed_trials)
+        return Counter(domain for trial in failed for domain in self._borders(trial))
 
     def _met_both_sides(self, name: NodeName) -> bool:
         return self._met_main(name) and not self._found.outside.isdisjoint(self._partners(name))
@@ -341,8 +341,12 @@ class _Inquiry:
     @cached_property
     def _crossing(self) -> tuple[Trial, ...]:
         """The failures between parts that no chain of passes joins."""
-        failures = {trial: None for trials in self._failures.values() for trial in trials}
-        return tuple(trial for trial in failures if self._is_across(trial))
+        return tuple(filter(self._is_across, self._failed_trials))
+
+    @cached_property
+    def _failed_trials(self) -> tuple[Trial, ...]:
+        """All that no condemned node explains, each once."""
+        return tuple({trial: None for trials in self._failures.values() for trial in trials})
 
     def _is_proven(self, failures: int) -> bool:
         """Whether so many failures without a pass are more than bad luck."""
@@ -362,7 +366,7 @@ class _Inquiry:
         for trial in self._ledger.trials:
             if trial.passed or not self._condemned.isdisjoint(trial.members) or self._is_across(trial):
                 continue
-            if all(self._ledger.passes(name) for name in trial.members):
+            if self._all_pass(trial):
                 yield trial
 
     @cached_property
