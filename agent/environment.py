@@ -22,6 +22,9 @@ from crds.names import (
     ENV_WORKER_NAME,
 )
 
+MARGIN_SECONDS = 3.0
+"""The part of the Pod's grace period that is kept for the last report and the agent's own end."""
+
 
 class InvalidEnvironmentError(Exception):
     """The environment is not that of a worker; the message is one sentence for a person."""
@@ -110,3 +113,8 @@ def _number(name: str, text: str | float) -> float:
             "in the Pod template"
         )
     return value
+
+
+def grace_of_processes(termination_grace_seconds: float) -> float:
+    """Return what the agent's processes get of the Pod's grace period, from SIGTERM to SIGKILL."""
+    return max(termination_grace_seconds - MARGIN_SECONDS, termination_grace_seconds / 2)

@@ -18,9 +18,9 @@ from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import NoReturn
 
-from agent.environment import Environment, InvalidEnvironmentError
+from agent.environment import Environment, InvalidEnvironmentError, grace_of_processes
 from agent.kube.watcher import Watcher
-from agent.link import Link
+from agent.link import FLUSH_SECONDS, Link
 from agent.logs import log_to_stderr
 from agent.monitor import accelerators
 from agent.rendezvous.world import ExitReason, JobView, Member, Verb, next_action
@@ -36,10 +36,6 @@ EXIT_USAGE = 2
 EXIT_TERMINATED = 128 + signal.SIGTERM
 NO_STORE = 0
 """There is no TCPStore: nobody meets here."""
-FLUSH_SECONDS = 5.0
-"""For the last report, at the end."""
-MARGIN_SECONDS = 3.0
-"""The part of the Pod's grace period that is kept for the last report and the agent's own end."""
 JOB_END_SECONDS = 300.0
 """So long an agent whose command has ended well waits for the job's end while the API server is away."""
 
@@ -167,9 +163,8 @@ class Execution:
     def _end(self, process: subprocess.Popen[bytes]) -> None:
         """SIGTERM, and SIGKILL to all that stems from the command when it has ended, or has no more time."""
         if process.returncode is None:
-            grace = self._me.termination_grace_seconds
             process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(max(grace - MARGIN_SECONDS, grace / 2))
+                process.wait(grace_of_processes(self._me.termination_grace_seconds))
         self._orphans.kill()
         process.wait()

@@ -25,6 +25,9 @@ from agent.report.reporter import Facts, Report, Reporter, is_of_this_pod, last_
 from agent.shards.desk import Desk
 from crds.protocol import AgentState, CheckpointTrouble, CheckpointTroubleStatus
 
+FLUSH_SECONDS = 5.0
+"""For the last report, at the end."""
+
 
 @dataclass(frozen=True)
 class Link:

@@ -22,7 +22,7 @@ from torch.distributed.launcher.api import LaunchConfig
 from torch.distributed.run import config_from_args, get_args_parser
 
 from agent import signals, torch_compat
-from agent.environment import Environment, InvalidEnvironmentError
+from agent.environment import Environment, InvalidEnvironmentError, grace_of_processes
 from agent.logs import log_to_stderr
 from agent.memory.checkpoints import CheckpointMemory
 from agent.monitor import open_files
@@ -43,9 +43,6 @@ logger = logging.getLogger(__name__)
 
 EXIT_TERMINATED = 128 + signal.SIGTERM
 EXIT_USAGE = 2
-
-MARGIN_SECONDS = 3.0
-"""The part of the Pod's grace period that is kept for the last report and the agent's own end."""
 
 
 def main(argv: Sequence[str], warm_parent: WarmParent | None = None) -> int:
@@ -190,7 +187,7 @@ def worker_spec(
 
 def stop_grace_seconds(termination_grace_seconds: float, shutdown_timeout: int | None) -> float:
     """Return what training processes get: the Pod's grace less a margin, or what --shutdown-timeout says."""
-    grace = max(termination_grace_seconds - MARGIN_SECONDS, termination_grace_seconds / 2)
+    grace = grace_of_processes(termination_grace_seconds)
     return grace if shutdown_timeout is None else min(grace, float(shutdown_timeout))
 
 

@@ -16,7 +16,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from agent.environment import Environment
 from agent.kube.api import ApiClient
 from agent.kube.watcher import Watcher
-from agent.link import Link
+from agent.link import FLUSH_SECONDS, Link
 from agent.monitor import accelerators
 from agent.monitor.hang import StepReporting, step_reporting_of_slot
 from agent.node_check.duties import ActiveCheck
@@ -46,9 +46,6 @@ from crds.protocol import (
 )
 
 logger = logging.getLogger(__name__)
-
-FLUSH_SECONDS = 5.0
-"""For the last report, at the end."""
 
 
 class Session:
