@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 
 from crds.elasticjob import ShardSetStatus
 from crds.intervals import NONE, Intervals, common, count, from_text, to_text, union
 from crds.leases import Lease, leases_from_text, leases_to_text
+from crds.protocol import MAX_SHARD_SETS
 
 MAX_SCATTERED = 4_000
 """Ranges of elements that failed; a set with more of them fails."""
@@ -144,6 +146,10 @@ class ShardSet:
         )
 
 
+_leases_from_text = lru_cache(maxsize=MAX_SHARD_SETS)(leases_from_text)
+"""One look at a job asks for the same leases several times, and most looks find those of the one before."""
+
+
 def of_status(status: ShardSetStatus) -> ShardSet:
     return ShardSet(
         name=status.name,
@@ -153,7 +159,7 @@ def of_status(status: ShardSetStatus) -> ShardSet:
         retries=status.retries,
         max_failed=status.max_failed,
         waiting=from_text(status.rest),
-        leases=leases_from_text(status.leases),
+        leases=_leases_from_text(status.leases),
         tried=_histories_from_text(status.tried),
         again=_histories_from_text(status.again),
         failed=from_text(status.failed_elements),
