@@ -135,6 +135,12 @@ def printable_line(line: str) -> str:
     return line[: len(line) - len(line.lstrip())].expandtabs(4) + plain(line)
 
 
+def some_of(items: Sequence[str], most: int, separator: str = ", ") -> str:
+    """So many of them, and how many more there are."""
+    more = f" and {len(items) - most} more" if len(items) > most else ""
+    return f"{separator.join(items[:most])}{more}"
+
+
 def significant(value: float) -> str:
     """With three significant digits, and never as a power of ten: 0.0303, 5.85, 612, 2250."""
     return f"{value:.3g}" if 1e-4 <= abs(value) < 999.5 else f"{value:.0f}"

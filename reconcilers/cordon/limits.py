@@ -27,6 +27,16 @@ def limit_of(nodes: int, percent: int) -> int:
     return max(1, nodes * percent // 100)
 
 
+def held_back(full: str | None) -> str:
+    """What is said of a node for which the limit leaves no room.
+
+    Args:
+        full: the pool whose limit it is; None or ALL_NODES for the whole.
+    """
+    of = ALL_NODES if full in (None, ALL_NODES) else f"the nodes with {full}"
+    return f"not cordoned: of {of}, as many are as --cordon-limit allows"
+
+
 def pools_of(labels: Mapping[str, str], rules: Iterable[str]) -> frozenset[str]:
     """The pools that a node with these labels is in, such as `nvidia.com/gpu.product=H100`.
 

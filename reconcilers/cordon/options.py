@@ -27,6 +27,10 @@ class CordonMode(StrEnum):
     """Nodes are only read, as by a controller that has no other right to them."""
 
 
+NOT_ENFORCED = "not cordoned: the controller runs with --cordon=report"
+"""What is said of a node that a dry run leaves in service."""
+
+
 @dataclass(frozen=True)
 class CordonOptions:
     mode: CordonMode = CordonMode.ENFORCE

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from controller.events import EventType
 from crds.model import ConditionStatus
-from reconcilers.cordon.limits import ALL_NODES
-from reconcilers.cordon.options import CordonMode, CordonOptions
+from reconcilers.cordon.limits import held_back
+from reconcilers.cordon.options import NOT_ENFORCED, CordonMode, CordonOptions
 from reconcilers.cordon.policy import Mark, MarkState, NodeState, Verdict, VerdictReason
 from reconcilers.nodecheck.actions import advice
 
@@ -63,15 +63,10 @@ def _accusation(mark: Mark, options: CordonOptions, *, dry: bool) -> Statement:
         done = "uncordoned by hand, which stands until there is a newer verdict"
         return _suspected(verdict, OVERRULED, done, "Normal", OVERRULED)
     if mark.state is MarkState.HELD:
-        of = "all nodes" if mark.full in (None, ALL_NODES) else f"the nodes with {mark.full}"
-        done = (
-            f"not cordoned: of {of}, as many are as --cordon-limit allows "
-            f"({options.limit_percent}%, and at least one)"
-        )
+        done = f"{held_back(mark.full)} ({options.limit_percent}%, and at least one)"
         return _suspected(verdict, HELD, done, "Warning", HELD)
     if dry:
-        done = "not cordoned: the controller runs with --cordon=report"
-        return _suspected(verdict, REPORTED, done, "Warning", REPORTED)
+        return _suspected(verdict, REPORTED, NOT_ENFORCED, "Warning", REPORTED)
     true, false = ConditionStatus.TRUE, ConditionStatus.FALSE
     return Statement(true, false, verdict.reason, _said(verdict, "cordoned"), "Warning", "Cordoned")
 

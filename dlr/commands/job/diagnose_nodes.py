@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from crds import names
 from crds.nodecheck import NodeVerdict
 from dlr.commands.job.diagnose_case import JSON, Case, Field
 from dlr.commands.node_check.outcome import verdicts_of
+from dlr.commands.output import some_of
 from reconcilers.cordon.policy import Mark, MarkState, read_mark
 
 
@@ -84,7 +85,7 @@ def _bad_nodes(check: JSON, ours: set[str]) -> Iterator[NodeWord]:
             for node in bad[:QUOTED]
             if node in results
         ]
-        text = f"NodeCheck {name} found {_named(bad)} {word}{said}"
+        text = f"NodeCheck {name} found {some_of(bad, QUOTED)} {word}{said}"
         yield NodeWord(name, reason, text, tuple(fields), status["completionTime"])
 
 
@@ -97,15 +98,9 @@ def _bad_links(check: JSON, ours: set[str]) -> Iterator[NodeWord]:
     told = [
         f"{link['a']} and {link['b']} ({link['symptom']}: {link.get('message') or '-'})" for link in links
     ]
-    more = f" and {len(told) - QUOTED} more" if len(told) > QUOTED else ""
-    text = f"NodeCheck {name} found bad links between {'; '.join(told[:QUOTED])}{more}, whose nodes are well"
+    text = f"NodeCheck {name} found bad links between {some_of(told, QUOTED, '; ')}, whose nodes are well"
     fields = (Field("NodeCheck", name, "status.faultyLinks"),)
     yield NodeWord(name, "FaultyLinks", text, fields, status["completionTime"])
-
-
-def _named(nodes: Sequence[str]) -> str:
-    more = f" and {len(nodes) - QUOTED} more" if len(nodes) > QUOTED else ""
-    return ", ".join(nodes[:QUOTED]) + more
 
 
 def node_states(case: Case) -> list[NodeState]:

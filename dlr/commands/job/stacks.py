@@ -27,12 +27,14 @@ from dlr.commands.job.merged_stacks import merge, stack_lines
 from dlr.commands.job.report import sort_workers
 from dlr.commands.job.workers import state_of
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace, Output
-from dlr.commands.output import Format, print_json, printable_line, show, utc_now
+from dlr.commands.output import Format, print_json, printable_line, show, some_of, utc_now
 
 JSON = dict[str, Any]
 
 RUNNING = "Running"
 """Only in this state of an agent there are processes."""
+MOST_NAMED = 8
+"""Of the workers that have not answered, and of those without processes."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ def _without_answer(name: str, asked: Asked, timeout: float) -> str:
             f"{timeout:g} s: their agents are older than this dlr, or cannot reach the API server."
         )
     if asked.idle:
-        return f"No process of {name!r} runs just now: {_some(asked.idle)}."
+        return f"No process of {name!r} runs just now: {some_of(asked.idle, MOST_NAMED)}."
     return f"The job {name!r} has no workers now."
 
 
@@ -131,11 +133,6 @@ def _print_places(stacks: Sequence[JSON], asked: Asked) -> None:
 
 def _tell_who_is_missing(asked: Asked, timeout: float) -> None:
     if asked.silent:
-        print(f"No answer within {timeout:g} s: {_some(asked.silent)}", file=sys.stderr)
+        print(f"No answer within {timeout:g} s: {some_of(asked.silent, MOST_NAMED)}", file=sys.stderr)
     if asked.idle:
-        print(f"Without processes: {_some(asked.idle)}", file=sys.stderr)
-
-
-def _some(workers: Sequence[str], most: int = 8) -> str:
-    more = f" and {len(workers) - most} more" if len(workers) > most else ""
-    return f"{', '.join(workers[:most])}{more}"
+        print(f"Without processes: {some_of(asked.idle, MOST_NAMED)}", file=sys.stderr)

@@ -12,7 +12,8 @@ from typing import Any
 from crds import names
 from dlr.commands.api import EVENTS, NODES, Api, ApiFailure
 from dlr.commands.errors import CommandError
-from reconcilers.cordon.limits import ALL_NODES
+from reconcilers.cordon.limits import held_back
+from reconcilers.cordon.options import NOT_ENFORCED
 from reconcilers.cordon.policy import Mark, MarkState, read_mark
 
 JSON = dict[str, Any]
@@ -61,7 +62,7 @@ def deed(node: Mapping[str, Any], check: JSON, refused: bool) -> str:
     conditions = (node.get("status") or {}).get("conditions") or []
     suspected: JSON = next((c for c in conditions if c["type"] == names.CONDITION_SUSPECTED), {})
     if suspected.get("reason") == "CordonReported" and suspected.get("status") == "True":
-        return "not cordoned: the controller runs with --cordon=report"
+        return NOT_ENFORCED
     if refused:
         namespace = check["metadata"]["namespace"]
         return f"not cordoned: namespace {namespace} lacks the label {names.LABEL_MAY_CORDON}=true"
@@ -72,8 +73,7 @@ def _marked(mark: Mark) -> str:
     if mark.state is MarkState.CORDONED:
         return "cordoned"
     if mark.state is MarkState.HELD:
-        of = "all nodes" if mark.full in (None, ALL_NODES) else f"the nodes with {mark.full}"
-        return f"not cordoned: of {of}, as many are as --cordon-limit allows"
+        return held_back(mark.full)
     if mark.state is MarkState.OVERRULED:
         return "not cordoned: uncordoned by hand"
     return "not cordoned: a later check passed it"
