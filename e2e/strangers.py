@@ -115,7 +115,7 @@ class Stranger:
         return restart
 
     def kill_at(self, moment: str, *, victim: int) -> None:
-        """Kill a training process when rank 0 is at that moment of its next save; see the next start train."""
+        """Kill a process when rank 0 is at that moment of its next save, and see the next start train."""
         pause = self.folder / f"pause-{moment}"
         pause.touch()
         before = self.lines(0)[-1:]
@@ -127,7 +127,8 @@ class Stranger:
         pid = self.observation.wait_for(f"{self.name} to be at {moment}", stays, NEW_WORLD_SECONDS)
         pod = jobs.current_pods(self.observation, self.name)[victim]
         self.cluster.kill_process(self.observation.namespace, pod)
-        pause.unlink()
+        self.wait_for_steps(1, not_by=pid)
+        pause.unlink()  # not before: rank 0 would go on until it is stopped
         self.wait_for_steps(STEPS, not_by=pid)
 
     def hang(self, *, rank: int) -> Object:

@@ -37,7 +37,7 @@ OF_SCRIPTS = pytest.mark.parametrize(
     ],
 )
 OF_LOOPS = pytest.mark.parametrize(("script", "packages"), [("ddp", []), ("with_accelerate", ["accelerate"])])
-"""SGD in a loop of the script's own: only by what it saves and loads is it known which step it goes on with."""
+"""SGD in a loop of the script's own: what it saves and loads is all that tells which step it goes on with."""
 
 
 def submitted(job: Stranger, folder: Path, script: str, packages: list[str]) -> None:
