@@ -541,10 +541,10 @@ ENV_STACKS_FILE = "DLR_STACKS_FILE"
 ENV_STACKS_SIGNAL = "DLR_STACKS_SIGNAL"
 """On this signal the process writes the stacks of its threads into that file."""
 
-PROGRESS_FORMAT = "qdqdqdqdqdqdqqqqq"
-"""For `struct`: pairs of an int64 and a float64, then five int64, in native byte order. Times are of
-CLOCK_MONOTONIC, in seconds, and 0 as long as nothing was told. An older agent's file ends after two, four,
-six, eight, twelve or sixteen words."""
+PROGRESS_FORMAT = "qdqdqdqdqdqdqqqqq8x"
+"""For `struct`: pairs of an int64 and a float64, then five int64, and an empty word, since processes take
+pairs alone; in native byte order. Times are of CLOCK_MONOTONIC, in seconds, and 0 as long as nothing was
+told. An older agent's file ends after two, four, six, eight, twelve or sixteen words."""
 
 STEP, STEP_AT = 0, 1
 """Positions in it: the newest step, and when it was told."""
