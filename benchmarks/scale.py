@@ -294,10 +294,11 @@ def of_a_start(now: Mapping[int, Figures]) -> str:
     return f"""
 * A start costs four writes for each worker (ElasticWorker, Lease, Pod, status), and few more for the
   job: {", ".join(of_jobs)}. These are its rights, a dry run of the Pod,
-  a handful of Events, and its own status, at most once a second. None of the four can go. The API server drops
-  a status that comes with a new object. Which Pod is the worker's, and that it runs, is the controller's to say:
-  an agent that could write it could take another's place. And to make Leases cannot be left to agents: RBAC
-  limits no `create` to a name, so each could make, and so silence or keep alive, those of others."""
+  a handful of Events, and its own status, at most once a second. None of the four can go. The API server
+  drops a status that comes with a new object. Which Pod is the worker's, and that it runs, is for
+  the controller to say: an agent that could write it could take another's place. And to make Leases cannot
+  be left to agents: RBAC limits no `create` to a name, so each could make those of others, and keep the dead
+  alive."""
 
 
 def report(known: Mapping[str, Any], budget_seconds: float) -> str:
