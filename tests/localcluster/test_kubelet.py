@@ -245,7 +245,7 @@ async def test_temporary_files_go_with_the_pod(seen: Observer, name: str) -> Non
     await seen.create(name, shell('touch "$TMPDIR/left"; echo "$TMPDIR"'))
     await seen.until_phase(name, "Succeeded")
     folder = Path(seen.log(name)[0])
-    assert (folder / "left").exists()  # noqa: ASYNC240
+    assert (folder / "left").exists()
     assert len(str(folder)) < 76, "there is room for a Unix socket"
     await seen.delete(name)
     await seen.until_gone(name)
