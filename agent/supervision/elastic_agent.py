@@ -17,6 +17,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch.distributed import DistError
 from torch.distributed.elastic.agent.server.api import (
     DEFAULT_ROLE,
@@ -98,7 +99,7 @@ class DlrElasticAgent(LocalElasticAgent):
         assert isinstance(spec.rdzv_handler, DlrRendezvousHandler)
         session = spec.rdzv_handler.session
         self.progress_files = ProgressFiles(told=session.tells_steps, trouble=session.reporter.latest.trouble)
-        stack_files = StackFiles()
+        stack_files = StackFiles(torch.__version__)
         logs = RoundLogsSpecs(
             logs_specs,
             lambda: self._session.reporter.latest.observed_round,
