@@ -1,7 +1,7 @@
 """Which collectives of NCCL a process waits for, by torch's flight recorder (ProcessGroupNCCL).
 
-Collectives on a GPU are enqueued, and the host goes on: it waits in the next line that needs a number from the
-device, which may look like any other (`if loss < best:`). The recorder keeps the last collectives with
+Collectives on a GPU are enqueued, and the host goes on: it waits in the next line that needs a number from
+the device, which may look like any other (`if loss < best:`). The recorder keeps the last collectives with
 their states, and writes them down when something is written into its pipe. Of a rank that keeps the others
 waiting, all are completed: the others have joined each of them. Who waits has one that is not.
 

@@ -18,7 +18,7 @@ CONTROL_DEVICE = Path("/dev/nvidiactl")
 """Exists where the driver is loaded, in containers with a GPU too."""
 VISIBLE_VARIABLE = "NVIDIA_VISIBLE_DEVICES"
 NO_DEVICES = ("void", "none")
-"""What it is in a container that is to have no GPU (nvidia-container-toolkit), even if it reaches the driver."""
+"""What it is where a container is to have no GPU (nvidia-container-toolkit), though it reaches the driver."""
 
 
 class NoDriver(Exception):
