@@ -220,6 +220,10 @@ class Session:
         """What asks where the training processes are, as the job says it now; "" if nothing does."""
         return (self.watcher.view() or JobView()).asks_for_stacks
 
+    def has_trained(self) -> bool:
+        """Whether the job is known to have made a step."""
+        return (self.watcher.view() or JobView()).has_trained
+
     def failures_per_hour(self) -> float | None:
         """Of the job so far, by its first hour at least; None where it does not say when it began."""
         view = self.watcher.view() or JobView()

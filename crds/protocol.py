@@ -192,6 +192,7 @@ class RoundStatus(TypedDict):
     lastStep: int
     steppingSeconds: float
     counted: bool | None
+    startUnknown: bool | None
     nonFiniteStep: int | None
 
 
@@ -540,10 +541,10 @@ ENV_STACKS_FILE = "DLR_STACKS_FILE"
 ENV_STACKS_SIGNAL = "DLR_STACKS_SIGNAL"
 """On this signal the process writes the stacks of its threads into that file."""
 
-PROGRESS_FORMAT = "qdqdqdqdqdqdqqqq"
-"""For `struct`: pairs of an int64 and a float64, then four int64, in native byte order. Times are of
-CLOCK_MONOTONIC, in seconds, and 0 as long as nothing was told. An older agent's file ends after two, four,
-six, eight or twelve words."""
+PROGRESS_FORMAT = "qdqdqdqdqdqdqqqqq8x"
+"""For `struct`: pairs of an int64 and a float64, then five int64, and an empty word, since processes take
+pairs alone; in native byte order. Times are of CLOCK_MONOTONIC, in seconds, and 0 as long as nothing was
+told. An older agent's file ends after two, four, six, eight, twelve or sixteen words."""
 
 STEP, STEP_AT = 0, 1
 """Positions in it: the newest step, and when it was told."""
@@ -567,6 +568,8 @@ ORDER = 14
 """What the agent wants at the end of a step (`hold_until`, `leave_at`); 0: go on."""
 KEEPS_IN = 15
 """The safest place in which the process can keep the step after which it leaves: a `KeptIn`, or 0 for any."""
+START_UNKNOWN = 16
+"""1 where nobody knows which step the count began with. It is written before FIRST_COUNTED."""
 
 
 # --- Leaving by vote: what an agent says in ORDER, in one word that is written whole ----------------------

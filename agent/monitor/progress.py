@@ -35,6 +35,7 @@ from crds.protocol import (
     MAX_TROUBLE,
     NON_FINITE,
     PROGRESS_FORMAT,
+    START_UNKNOWN,
     STEP,
     STEP_AT,
     TROUBLE_SUFFIX,
@@ -84,6 +85,8 @@ class ProgressFiles:
         self.directory = Path(tempfile.mkdtemp(prefix="dlr_"))
         self._metrics = self.directory / "runtime_metrics.json"
         self._steps: list[Path] = []
+        self._ahead: dict[int, int] = {}
+        """By how many steps a process counts less than the others, by local rank."""
         self._trouble: dict[tuple[int, CheckpointTrouble], str] = {}
         """What was told last of each kind, by local rank: what processes have not told yet, those before them
         have."""
@@ -107,6 +110,7 @@ class ProgressFiles:
                 missing_ok=True
             )  # a process that lingers goes on writing into a file that nobody reads
         self._steps = [self.directory / f"step.{rank}" for rank in range(local_world_size)]
+        self._ahead = {}
         for path in self._steps:
             path.write_bytes(bytes(_RECORD.size))
         self._since = time.time()
@@ -128,11 +132,19 @@ class ProgressFiles:
         if shared is not None:
             told[len(records)] = shared, shared
         self.told = self.told or bool(told)
-        counted = {} if self.told else {rank: r.counted for rank, r in records.items() if r.counted}
+        began = {rank: r.counted[0].step for rank, r in records.items() if r.counted}
+        self._ahead = {rank: max(began.values()) - step for rank, step in began.items()}
+        counted = {
+            rank: _later(r.counted, self._ahead[rank])
+            for rank, r in records.items()
+            if r.counted and _believed(r.counted) and not self.told
+        }
         return Snapshot(
             steps=told or counted or {rank: (checkpoint, checkpoint) for rank, checkpoint in saved.items()},
             checkpoint_step=max((checkpoint.step for checkpoint in saved.values()), default=None),
             counted=bool(counted),
+            start_unknown=bool(counted)
+            and all(records[rank].start_unknown for rank, ahead in self._ahead.items() if ahead == 0),
             non_finite_step=min(
                 (r.non_finite_step for r in records.values() if r.non_finite_step is not None), default=None
             ),
@@ -148,8 +160,8 @@ class ProgressFiles:
         steps = self._steps  # renewed as a whole by another thread
         record = _read_record(steps[local_rank]) if local_rank < len(steps) else _Record()
         step = record.step or self._read_metrics()
-        if step is None and record.counted is not None and not self.told:
-            step = record.counted[1]
+        if step is None and record.counted and _believed(record.counted) and not self.told:
+            _, step = _later(record.counted, self._ahead.get(local_rank, 0))
         newest = step or record.checkpoint
         if newest is None:
             return RankProgress(busy_until=record.busy_until)
@@ -202,7 +214,10 @@ class Snapshot:
     checkpoint_step: int | None = None
     """The highest step of a checkpoint."""
     counted: bool = False
-    """The steps were counted: the script reports none."""
+    """The steps were counted: the script reports none. All processes of a start begin with the same step, and
+    the highest number is right: some scripts load on rank 0 alone."""
+    start_unknown: bool = False
+    """Nobody knows which step the count began with."""
     non_finite_step: int | None = None
     """The first step whose loss a process reported to be NaN or infinite."""
     trouble: CheckpointTroubleStatus | None = None
@@ -222,6 +237,7 @@ class _Record:
     first: StepReport | None = None
     counted: tuple[StepReport, StepReport] | None = None
     """The first and the newest step that were counted."""
+    start_unknown: bool = False
     non_finite_step: int | None = None
 
 
@@ -234,25 +250,31 @@ def _read_record(path: Path) -> _Record:
         words = _RECORD.unpack(path.read_bytes())
     except (OSError, struct.error):
         return _Record()
+    first, newest = (
+        _told(words[FIRST_COUNTED], words[FIRST_COUNTED_AT]),
+        _told(words[COUNTED], words[COUNTED_AT]),
+    )
     return _Record(
         _told(words[STEP], words[STEP_AT]),
         _told(words[CHECKPOINT], words[CHECKPOINT_AT]),
         words[BUSY_UNTIL] or None,
         _told(words[FIRST_STEP], words[FIRST_STEP_AT]),
-        _counted(
-            _told(words[FIRST_COUNTED], words[FIRST_COUNTED_AT]), _told(words[COUNTED], words[COUNTED_AT])
-        ),
-        words[NON_FINITE] - 1 if words[NON_FINITE] > 0 else None,
+        (first, newest) if first and newest else None,
+        start_unknown=bool(words[START_UNKNOWN]),
+        non_finite_step=words[NON_FINITE] - 1 if words[NON_FINITE] > 0 else None,
     )
 
 
-def _counted(first: StepReport | None, newest: StepReport | None) -> tuple[StepReport, StepReport] | None:
-    """Return both, when a script that reports its steps itself would have reported the first by now."""
-    if first is None or newest is None:
-        return None
-    if newest.step == first.step and time.monotonic() - first.at < FIRST_COUNT_SECONDS:
-        return None
-    return first, newest
+def _believed(counted: tuple[StepReport, StepReport]) -> bool:
+    """Whether a script that reports its steps itself would have reported the first by now."""
+    first, newest = counted
+    return newest.step != first.step or time.monotonic() - first.at >= FIRST_COUNT_SECONDS
+
+
+def _later(counted: tuple[StepReport, StepReport], ahead: int) -> tuple[StepReport, StepReport]:
+    """As a process counts that began by so many steps later."""
+    first, newest = counted
+    return StepReport(first.at, first.step + ahead), StepReport(newest.at, newest.step + ahead)
 
 
 def _told(step: int, at: float) -> StepReport | None:
@@ -331,6 +353,7 @@ class ProgressMonitor(threading.Thread):
         start = self._start
         for rank, (first, newest) in snapshot.steps.items():
             start.stepping.observe(rank, first, newest)
+        start.stepping.start_unknown = snapshot.start_unknown
         start.stepping.non_finite_step = snapshot.non_finite_step
         if snapshot.newest is None:
             return

@@ -57,6 +57,8 @@ class RoundProgress:
     stepping_seconds: float
     counted: bool = False
     """The steps were counted; the script reports none."""
+    start_unknown: bool = False
+    """Nobody knows which step the count began with."""
     non_finite_step: int | None = None
     """The first step whose loss a process reported to be NaN or infinite."""
 
@@ -67,6 +69,7 @@ class RoundProgress:
             "lastStep": self.last_step,
             "steppingSeconds": round(self.stepping_seconds, 6),
             "counted": self.counted or None,
+            "startUnknown": self.start_unknown or None,
             "nonFiniteStep": self.non_finite_step,
         }
 
@@ -78,6 +81,7 @@ class RoundProgress:
             last_step=int(status["lastStep"]),
             stepping_seconds=float(status.get("steppingSeconds") or 0.0),
             counted=bool(status.get("counted")),
+            start_unknown=bool(status.get("startUnknown")),
             non_finite_step=status.get("nonFiniteStep"),
         )
 
@@ -103,6 +107,8 @@ class Stepping:
 
     def __init__(self, *, counted: bool = False) -> None:
         self.counted = counted
+        self.start_unknown = False
+        """Nobody knows which step the count began with."""
         self.non_finite_step: int | None = None
         """The lowest step whose loss a process reported to be NaN or infinite."""
         self._first: dict[int, StepReport] = {}
@@ -131,7 +137,13 @@ class Stepping:
         first, last = self._first[rank], self._highest[rank]
         seconds = last.at - first.at
         return RoundProgress(
-            round_, first.step, last.step, seconds, self.counted, non_finite_step=self.non_finite_step
+            round_,
+            first.step,
+            last.step,
+            seconds,
+            self.counted,
+            start_unknown=self.start_unknown,
+            non_finite_step=self.non_finite_step,
         )
 
     def seconds_per_step(self) -> float | None:

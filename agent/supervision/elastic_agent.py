@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed import DistError
+from torch.distributed import DistError, Store  # type: ignore[attr-defined]
 from torch.distributed.elastic.agent.server.api import (
     DEFAULT_ROLE,
     RunResult,
@@ -48,6 +48,7 @@ from agent.supervision.leaving import Outcome, Votes
 from agent.supervision.orphans import Orphans, become_subreaper
 from agent.supervision.post_mortem import PostMortem, process_failure
 from agent.supervision.processes import TrainingProcesses, abandon_start
+from agent.supervision.saved_notes import SavedNotes
 from agent.supervision.stopping import stop_for_next_round, stop_when_judged
 from agent.torch_compat import LocalElasticAgent, processes_started_by, return_value_fds
 from agent.warm.starter import WarmStart
@@ -119,7 +120,8 @@ class DlrElasticAgent(LocalElasticAgent):
         self._memory = spec.rdzv_handler.memory
         failure_grace_seconds = min(failure_grace_seconds, stop_grace_seconds)
         self._votes = Votes(self._session, self._memory, stop_grace_seconds, failure_grace_seconds)
-        spec.rdzv_handler.on_meeting = self._votes.meet
+        self._saved_notes = SavedNotes(self.progress_files, session)
+        spec.rdzv_handler.on_meeting = self._meet
         self._stop_grace_seconds = stop_grace_seconds
         self._failure_grace_seconds = failure_grace_seconds
         self._exit_barrier_seconds = exit_barrier_seconds
@@ -272,6 +274,11 @@ class DlrElasticAgent(LocalElasticAgent):
             poll.poll(patience_seconds * 1000 + 1)
             self._orphans.reap(spared=())
 
+    def _meet(self, store: Store, rank: int, size: int) -> None:
+        """Take note of a round whose members have met."""
+        self._votes.meet(store, rank, size)
+        self._saved_notes.meet(store, rank)
+
     # The processes.
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
@@ -279,6 +286,7 @@ class DlrElasticAgent(LocalElasticAgent):
         self._post_mortem.begin()
         self._pcontext = None
         try:
+            self._saved_notes.hand_on()
             with processes_started_by(self._fork) if self._warm_start else nullcontext():
                 pids: dict[int, Any] = super()._start_workers(worker_group)
             signals.take_back()
