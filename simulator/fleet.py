@@ -131,6 +131,8 @@ class Diagnosis(Part):
 
 class Policies(Part):
     restart: Restart = Restart.IN_PLACE
+    restart_count: Annotated[int, Field(ge=0, le=1_000)] = 3
+    """How often the job may fail in one class without getting further than ever before."""
     standby: Annotated[int, Field(ge=0, le=1_000)] = 0
     shrink_after_seconds: Annotated[int, Field(ge=0, le=86_400)] = 120
     heartbeat_timeout_seconds: Annotated[int, Field(ge=5, le=3_600)] = 30

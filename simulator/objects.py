@@ -175,3 +175,16 @@ def running_check(body: Wire, begun: datetime) -> NodeCheck:
     """The NodeCheck that the controller made, under way."""
     metadata = body["metadata"] | {"uid": body["metadata"]["name"], "creationTimestamp": begun}
     return NodeCheck.model_validate(body | {"metadata": metadata, "status": {"phase": "Running"}})
+
+
+def alike(worker: ElasticWorker, index: int) -> ElasticWorker:
+    """Another slot, in its first incarnation, in the same state."""
+    name = f"{JOB}-{worker.spec.type}-{index}"
+    metadata = worker.metadata.model_copy(update={"name": name, "uid": name})
+    spec = worker.spec.model_copy(
+        update={"index": index, "incarnation": 1, "excluded_nodes": [], "faulty_nodes": []}
+    )
+    pod = f"{name}-1"
+    status = worker.status.model_copy(update={"observed_incarnation": 1, "pod_name": pod, "pod_uid": pod})
+    other = ElasticWorker(metadata=metadata, spec=spec, status=status)
+    return says(other, incarnation=1, pod_uid=pod, rounds=[], progress=None)

@@ -18,7 +18,7 @@ from datetime import datetime
 from typing import Any
 
 from controller.resources import ELASTICWORKERS, NODECHECKS
-from crds.elasticjob import ElasticJob, ElasticJobStatus, Rendezvous, RendezvousPhase
+from crds.elasticjob import ElasticJob, ElasticJobStatus, Rendezvous, RendezvousPhase, ReplicaSpec
 from crds.elasticworker import AgentState, ElasticWorker, ElasticWorkerSpec, StepProgress, WorkerPhase
 from crds.nodecheck import NodeCheck
 from crds.progress import RoundProgress
@@ -56,7 +56,6 @@ class PlannedJob:
         self.job = job
         self.workers: dict[int, ElasticWorker] = {}
         self.checks: list[NodeCheck] = []
-        self.looks = 0
         self._status: dict[str, Any] = {}
         self._waits: dict[int, tuple[object, datetime]] = {}
         self._accounted: tuple[object, datetime] = (None, objects.EPOCH)
@@ -78,7 +77,6 @@ class PlannedJob:
 
     def look(self, now: datetime) -> Looked:
         """One look at the job, with all that it writes."""
-        self.looks += 1
         looked = Looked(Plan(), self.world)
         plan = plan_job(self._seen(now), now)
         if plan.check is not None:
@@ -242,3 +240,84 @@ class PlannedJob:
     def _simply_runs(self, index: int) -> bool:
         worker = self.workers.get(index)
         return worker is not None and simply_runs(worker)
+
+    def is_idle(self, index: int) -> bool:
+        """Whether its agent waits for a world."""
+        report = self.workers[index].status.agent
+        return self.lives(index) and report is not None and report.state is AgentState.READY
+
+    @property
+    def has_active_check(self) -> bool:
+        return any(check.status.phase is None or not check.status.phase.finished for check in self.checks)
+
+    def end_check(self, body: dict[str, Any], verdicts: dict[str, Any], now: datetime) -> None:
+        """The NodeCheck has finished with these verdicts (fields of its status)."""
+        name = body["metadata"]["name"]
+        for place, check in enumerate(self.checks):
+            if check.metadata.name == name:
+                begun = check.metadata.creation_timestamp or now
+                self.checks[place] = objects.finished_check(body, begun, now, verdicts)
+
+    # --- the quiet majority ----------------------------------------------------------------------------------
+
+    def copy(self) -> PlannedJob:
+        """Another one that is as this one is, and goes its own way."""
+        other = PlannedJob(self.job)
+        other.workers, other.checks = dict(self.workers), list(self.checks)
+        other._status, other._waits, other._accounted = self._status, dict(self._waits), self._accounted
+        return other
+
+    def reveal(self, count: int) -> range:
+        """So many of the hidden are shown: they are as the last one that simply runs. Returns their slots."""
+        world, model = self.world, self.workers[self.quiet()[-1]]
+        spec = self.job.spec.replica_specs["worker"]
+        first = max(self.workers) + 1
+        new = range(first, first + count)
+        least = (spec.min_replicas or spec.replicas) + count
+        sizes = {"replicas": spec.replicas + count, "min_replicas": least}
+        self._resize(spec.model_copy(update=sizes))
+        for index in new:
+            self.workers[index] = objects.alike(model, index)
+            self._waits[index] = self._waits[model.spec.index]
+        shown = world.model_copy(
+            update={
+                "members": [*world.members, *new],
+                "incarnations": [*world.incarnations, *(1 for _ in new)],
+                "world_size": world.world_size + count,
+            }
+        )
+        self._write_status(self.job.status.model_copy(update={"rendezvous": shown}))
+        return new
+
+    def reset(self, prototype: PlannedJob) -> None:
+        """The same round, of a job to which nothing has ever happened; its account stays."""
+        world, speaker = self.world, next(iter(self.members()))
+        report = self.workers[speaker].status.agent
+        assert report is not None
+        model = prototype.world
+        as_new = {"members": model.members, "incarnations": model.incarnations, "world_size": model.world_size}
+        self._resize(prototype.job.spec.replica_specs["worker"])
+        self.checks = list(prototype.checks)
+        self._waits = dict(prototype._waits)
+        said = {"observed_round": world.round, "rounds": []}
+        self.workers = {i: objects.says(w, **said) for i, w in prototype.workers.items()}
+        first = min(self.workers)
+        told = {"rounds": report.rounds[-1:], "progress": report.progress}
+        self.workers[first] = objects.says(self.workers[first], **told)
+        self._write_status(
+            prototype.job.status.model_copy(
+                update={
+                    "rendezvous": world.model_copy(update=as_new),
+                    "goodput": self.job.status.goodput,
+                    "history": self.job.status.history,
+                }
+            )
+        )
+
+    def _resize(self, spec: ReplicaSpec) -> None:
+        specs = {"replica_specs": {"worker": spec}}
+        self.job = self.job.model_copy(update={"spec": self.job.spec.model_copy(update=specs)})
+
+    def _write_status(self, status: ElasticJobStatus) -> None:
+        self._status = status.to_wire()
+        self._read_status()

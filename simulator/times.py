@@ -19,7 +19,6 @@ class Figure:
 
 RECOVERY = "measured: docs/recovery.md, where dlr's time goes"
 FT_HSDP = "FT-HSDP, arXiv 2602.00277"
-AIRESIM = "AIReSim, arXiv 2603.07041, table 1"
 ASSUMED = "assumed; replace it by your own"
 
 SOURCES: dict[str, Figure] = {
@@ -39,10 +38,8 @@ SOURCES: dict[str, Figure] = {
     "watchdog_seconds": Figure(600.0, "torch.distributed: NCCL's default time-out"),
     "check_seconds": Figure(120.0, f"{ASSUMED}: a node check of a job (docs/node-check-scale.md)"),
     "step_seconds": Figure(5.0, f"{ASSUMED}: one training step"),
-    "node_back_seconds": Figure(7200.0, f"{AIRESIM}: an automated repair"),
     "preempted_seconds": Figure(3600.0, f"{ASSUMED}: until a preempted node is there again"),
     "group_stall_seconds": Figure(180.0, f"{FT_HSDP}: the others stand still when a group fails"),
-    "group_heal_seconds": Figure(200.0, f"{FT_HSDP}: cold start of one group, at 16,384 GPUs"),
 }
 
 
@@ -66,10 +63,8 @@ class Times:
     watchdog_seconds: float
     check_seconds: float
     step_seconds: float
-    node_back_seconds: float
     preempted_seconds: float
     group_stall_seconds: float
-    group_heal_seconds: float
     restart_seconds: float | None = None
     """From the next world to its first step, whatever the parts say; for comparison with others' models."""
 
