@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -76,7 +75,7 @@ def part_of(state: JobState | None, *, noticed: bool, formed: bool) -> Part:
 
 @dataclass
 class Account:
-    seconds: Counter[Part] = field(default_factory=Counter)
+    seconds: dict[Part, float] = field(default_factory=lambda: dict.fromkeys(Part, 0.0))
     work: float = 0.0
     """Seconds of training at full size and speed that count: what is kept of it is never done again."""
     lost: float = 0.0

@@ -1,7 +1,7 @@
 """What befalls a fleet, and when: drawn by a seed, or as a script says.
 
-All arrivals are Poisson processes over the whole fleet; an arrival at a node that the job does not use is nobody's
-concern. So the rate of the nodes in use is exact however their number changes.
+All arrivals are Poisson processes over the whole fleet; an arrival at a node that the job does not use is
+nobody's concern. So the rate of the nodes in use is exact however their number changes.
 """
 
 from __future__ import annotations
@@ -128,7 +128,11 @@ def _slow_down(sim: Simulation) -> None:
     sim.faults["slowdown"] += 1
     crew.show(node)
     crew.slow[node] = slowdowns.factor
-    sim.clock.after(exponential(sim.rng, slowdowns.seconds), lambda: crew.slow.pop(node, None))
+
+    def over() -> None:
+        crew.slow.pop(node, None)
+
+    sim.clock.after(exponential(sim.rng, slowdowns.seconds), over)
 
 
 def _corrupt(sim: Simulation) -> None:

@@ -38,14 +38,19 @@ def judged(
     rng: random.Random,
 ) -> Found:
     """What a check says of the nodes that it tests, by slot."""
-    faulty = tuple(node for node in tested.values() if rng.random() < _chance(diagnosis, node in ill, rng))
+    faulty = tuple(node for node in tested.values() if _happens(_chance(diagnosis, node in ill, rng), rng))
     slower = (node for node in tested.values() if node in slow and node not in faulty)
-    return Found(tested, faulty, tuple(n for n in slower if rng.random() < diagnosis.straggler_found))
+    return Found(tested, faulty, tuple(n for n in slower if _happens(diagnosis.straggler_found, rng)))
+
+
+def _happens(chance: float, rng: random.Random) -> bool:
+    """Nothing is drawn for what is certain, so that the number of healthy nodes changes no other draw."""
+    return chance >= 1 or (chance > 0 and rng.random() < chance)
 
 
 def _chance(diagnosis: Diagnosis, is_ill: bool, rng: random.Random) -> float:
     """That a node is called faulty."""
     if not is_ill:
         return diagnosis.healthy_blamed
-    is_intermittent = rng.random() < diagnosis.intermittent
+    is_intermittent = _happens(diagnosis.intermittent, rng)
     return diagnosis.intermittent_found if is_intermittent else diagnosis.faulty_found

@@ -62,7 +62,7 @@ class Crew:
     """The job as it is when nothing is the matter; None where all are shown."""
     _wake: float = float("inf")
 
-    # --- looks -----------------------------------------------------------------------------------------------
+    # --- looks ----------------------------------------------------------------------------------------------
 
     def look(self) -> None:
         """One look of the controller, and what its acts set going."""
@@ -104,7 +104,7 @@ class Crew:
         if not self.job.is_formed:
             self.job.stop(self.sim.at())
 
-    # --- worlds ----------------------------------------------------------------------------------------------
+    # --- worlds ---------------------------------------------------------------------------------------------
 
     def _begin_round(self) -> None:
         sim, fleet = self.sim, self.sim.fleet
@@ -174,7 +174,7 @@ class Crew:
         members = {self.node_of.get(index) for index in self.job.world.members} if self.slow else set()
         return 1 / max((factor for node, factor in self.slow.items() if node in members), default=1.0)
 
-    # --- Pods and nodes --------------------------------------------------------------------------------------
+    # --- Pods and nodes -------------------------------------------------------------------------------------
 
     def place(self, index: int) -> None:
         """Its next Pod gets a node, if one is free."""
@@ -233,27 +233,35 @@ class Crew:
             self.job = self.job.copy()
             for index, shown in zip(sorted(self.job.workers), list(self.nodes), strict=False):
                 self.slot_of[shown], self.node_of[index] = index, shown
+            self._label()
             self.sim.active.append(self)
         if node in self.slot_of:
             return self.slot_of[node]
-        quiet = [i for i in self.job.quiet() if i in self.node_of]
+        quiet = [i for i in self.job.quiet() if self._is_well(i)]
         if len(quiet) < 2:
-            self._reveal()
-            quiet = [i for i in self.job.quiet() if i in self.node_of]
+            return self._reveal(node)
         index = quiet[-1]
         del self.slot_of[self.node_of[index]]
         self.slot_of[node], self.node_of[index] = index, node
-        worker = self.job.workers[index]
-        status = worker.status.model_copy(update={"node_name": name_of(node)})
-        self.job.put(worker.model_copy(update={"status": status}))
+        self.job.label(index, name_of(node))
         return index
 
-    def _reveal(self) -> None:
-        hidden = [node for node in self.nodes if node not in self.slot_of]
+    def _is_well(self, index: int) -> bool:
+        """Whether nothing has befallen its node, be it noticed or not."""
+        node, sim = self.node_of.get(index), self.sim
+        return node is not None and not any(
+            node in troubled for troubled in (sim.down, sim.away, sim.nodes.ill, self.slow)
+        )
+
+    def _reveal(self, node: int) -> int:
+        """The slot of this node, which is shown besides now, and some others with it."""
+        others = [other for other in self.nodes if other not in self.slot_of and other != node]
         unit = self.sim.fleet.node_unit
-        count = min(-(-REVEALED // unit) * unit, len(hidden))
-        for index, node in zip(self.job.reveal(count), hidden, strict=False):
-            self.slot_of[node], self.node_of[index] = index, node
+        count = min(-(-REVEALED // unit) * unit, len(others) + 1)
+        for index, shown in zip(self.job.reveal(count), [node, *others], strict=False):
+            self.slot_of[shown], self.node_of[index] = index, shown
+            self.job.label(index, name_of(shown))
+        return self.slot_of[node]
 
     def settle(self) -> None:
         """If nothing is the matter, and training is further than ever: as if nothing had ever been.
@@ -261,19 +269,27 @@ class Crew:
         What slots remember of earlier failures has no effect by then: budgets begin afresh on new ground. So
         whoever has something to remember is not shown any more.
         """
-        if self.prototype is None or not self.trains or not self.is_settled:
+        if self.prototype is None or self.is_quiet or not self.trains or not self.is_settled:
             return
         if not self.sim.alone:
             self.job, self.is_quiet = self.prototype, True
             self.slot_of, self.node_of = {}, {}
             self.sim.active.remove(self)
             return
+        members = set(self.job.world.members)
         kept = sorted(self.prototype.workers)
-        shown = [self.node_of[index] for index in sorted(self.node_of)]
+        shown = [self.node_of[index] for index in sorted(self.node_of, key=lambda i: (i not in members, i))]
         self._tell_steps()
         self.job.reset(self.prototype)
+        beside = shown[len(members) :]  # who stands by stays so, and as many members are shown as before
+        shown = shown[: len(kept) - len(beside)] + beside
         self.slot_of = {node: index for index, node in zip(kept, shown, strict=False)}
         self.node_of = {index: node for node, index in self.slot_of.items()}
+        self._label()
+
+    def _label(self) -> None:
+        for index, node in self.node_of.items():
+            self.job.label(index, name_of(node))
 
     @property
     def is_settled(self) -> bool:
@@ -282,7 +298,7 @@ class Crew:
         idle = all(job.lives(index) for index in job.workers)
         return whole and idle and not job.has_active_check and self.step > self.best_step + 1
 
-    # --- what happens ----------------------------------------------------------------------------------------
+    # --- what happens ---------------------------------------------------------------------------------------
 
     def process_fails(self, node: int) -> None:
         """A training process dies; its Pod lives."""
@@ -347,7 +363,9 @@ class Crew:
         """Every rank's NCCL watchdog ends it; none of them knows who was first."""
         message = "RuntimeError: Watchdog caught collective operation timeout"
         worker, now = self.job.workers[index], self.sim.at()
-        self.job.put(objects.failed(worker, self.job.world.round, now, rank=index, exit_code=-6, message=message))
+        self.job.put(
+            objects.failed(worker, self.job.world.round, now, rank=index, exit_code=-6, message=message)
+        )
         self.look()
 
     def _hang_told(self, culprit: int) -> None:
@@ -421,7 +439,7 @@ class Crew:
         self.job.put(objects.deleted(self.job.workers[index], self.sim.at(), preempted=False))
         self.look()
 
-    # --- node checks -----------------------------------------------------------------------------------------
+    # --- node checks ----------------------------------------------------------------------------------------
 
     def _end_check(self, looked: Looked) -> None:
         assert looked.check is not None
@@ -430,7 +448,9 @@ class Crew:
             for index in looked.check["spec"]["workers"]
             if index in self.node_of and self.job.is_idle(index)
         }
-        found = checks.judged(self.sim.fleet.diagnosis, self.sim.nodes.ill, set(self.slow), idle, self.sim.rng)
+        found = checks.judged(
+            self.sim.fleet.diagnosis, self.sim.nodes.ill, set(self.slow), idle, self.sim.rng
+        )
         for node in found.faulty:
             self.sim.convict(node, VerdictReason.CHECK_FAILED)
         self.job.end_check(looked.check, found.verdicts(self.job), self.sim.at())

@@ -13,8 +13,8 @@ from crds.elasticjob import ElasticJob
 from reconcilers.cordon.policy import VerdictReason
 from simulator import objects
 from simulator.account import Account, Part
-from simulator.bag import Bag
 from simulator.arrivals import Fault, begin, follow
+from simulator.bag import Bag
 from simulator.clock import Clock
 from simulator.crew import Crew
 from simulator.fleet import Fleet
@@ -60,19 +60,30 @@ class Outcome:
 
     @property
     def goodput(self) -> float:
-        return self.account.seconds[Part.USEFUL] / self.seconds if self.seconds else 0.0
+        """As docs/goodput.md has it: steps that are kept, at the seconds that a step took, over the time."""
+        stepping = (Part.USEFUL, Part.SAVING, Part.SLOWED, Part.MISSING)
+        return sum(self.account.seconds[part] for part in stepping) / self.seconds
+
+    @property
+    def full_speed(self) -> float:
+        """Share of what as many nodes would do that never fail, save and wait."""
+        return self.account.seconds[Part.USEFUL] / self.seconds
+
+
+def least_of(fleet: Fleet) -> int:
+    """With how many nodes a world trains on."""
+    if fleet.policies.group_nodes is not None:
+        return fleet.policies.group_nodes
+    return fleet.nodes if fleet.min_nodes is None else fleet.min_nodes
 
 
 def job_of(fleet: Fleet, members: int, hidden: int) -> ElasticJob:
     """The job as its user writes it, less those who are hidden."""
     policies = fleet.policies
     wanted = members if fleet.max_nodes is None else members + fleet.max_nodes - fleet.nodes
-    least = fleet.nodes if fleet.min_nodes is None else fleet.min_nodes
-    if policies.group_nodes is not None:
-        least = policies.group_nodes
     worker = {
         "replicas": wanted,
-        "minReplicas": max(least - hidden, fleet.node_unit),
+        "minReplicas": max(least_of(fleet) - hidden, fleet.node_unit),
         "standby": policies.standby if policies.group_nodes is None else 0,
         "restartCount": policies.restart_count,
     }
@@ -90,6 +101,7 @@ def job_of(fleet: Fleet, members: int, hidden: int) -> ElasticJob:
 class Simulation:
     fleet: Fleet
     seed: int = 0
+    shown: int = SHOWN
     clock: Clock = field(default_factory=Clock)
     account: Account = field(default_factory=Account)
     faults: Counter[str] = field(default_factory=Counter)
@@ -112,19 +124,20 @@ class Simulation:
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
-        self.nodes = Nodes.of(self.fleet, self.rng)
+        self.nodes = Nodes.of(self.fleet, random.Random(f"{self.seed}, nodes"))
         policies, times = self.fleet.policies, self.fleet.times
         size = policies.group_nodes
         self.alone = size is None
         self.groups = 1 if size is None else self.fleet.nodes // size
-        share = times.save_memory_share if policies.memory_checkpoint_seconds is not None else 0.0
+        self._interval = self.fleet.memory_interval
+        share = times.save_memory_seconds / self._interval if self._interval else 0.0
         self._saving = min(share + times.save_storage_seconds / policies.storage_checkpoint_seconds, 1.0)
         self._extra = (self.fleet.max_nodes or self.fleet.nodes) - self.fleet.nodes
 
     def at(self) -> datetime:
         return objects.at(self.clock.now)
 
-    # --- the run ---------------------------------------------------------------------------------------------
+    # --- the run --------------------------------------------------------------------------------------------
 
     def run(
         self,
@@ -171,33 +184,40 @@ class Simulation:
     def _begin(self) -> None:
         fleet, policies = self.fleet, self.fleet.policies
         size = policies.group_nodes or fleet.nodes
-        shown = min(-(-SHOWN // fleet.node_unit) * fleet.node_unit, size)
+        shown = min(-(-self.shown // fleet.node_unit) * fleet.node_unit, size)
         hidden = size - shown
+        least = least_of(fleet)
         job = job_of(fleet, shown, hidden)
-        prototype = _prototype(job) if hidden or not self.alone else None
+        prototype = _prototype(job, least, hidden) if hidden or not self.alone else None
         if policies.node_check_before:
             for node in self.nodes.screened():
                 self.repair(node)
-        for _ in range(self.groups):
-            crew = Crew(self, PlannedJob(job), Bag(self._taken(hidden)), prototype=prototype)
-            self.crew_of.update(dict.fromkeys(crew.nodes, crew))
+        first = self._taken(fleet.nodes + self._extra + (policies.standby if self.alone else 0))
+        for number in range(self.groups):
             if self.alone:
+                crew = Crew(self, PlannedJob(job, least, hidden), Bag(first[:hidden]), prototype=prototype)
                 self.active.append(crew)
-                self.clock.after(self._checked_before(), crew.look)
+                self.clock.after(self._checked_before(), partial(self._first_look, crew, first[hidden:]))
             else:
                 assert prototype is not None
-                self._is_group(crew, prototype, shown)
+                theirs = Bag(first[number * size : (number + 1) * size])
+                crew = Crew(self, prototype, theirs, prototype=prototype, is_quiet=True, trains=True)
+            self.crew_of.update(dict.fromkeys(crew.nodes, crew))
+
+    def _first_look(self, crew: Crew, first: Sequence[int]) -> None:
+        """The first Pods get these nodes, so that they are the same for each number that is shown."""
+        spares = self._taken(len(self.nodes.free))
+        for node in first:
+            self.nodes.free.add(node)
+        self.nodes.in_order = True
+        crew.look()
+        self.nodes.in_order = False
+        for node in spares:
+            self.nodes.free.add(node)
 
     def _checked_before(self) -> float:
         policies = self.fleet.policies
         return self.fleet.times.check_seconds if policies.node_check_before else 0.0
-
-    def _is_group(self, crew: Crew, prototype: PlannedJob, shown: int) -> None:
-        """A group begins as one that trains already."""
-        for node in self._taken(shown):
-            crew.nodes.add(node)
-            self.crew_of[node] = crew
-        crew.job, crew.is_quiet, crew.trains = prototype, True, True
 
     def _taken(self, count: int) -> list[int]:
         taken = [node for node, _ in zip(self.nodes.free, range(count), strict=False)]
@@ -205,7 +225,7 @@ class Simulation:
             self.nodes.free.discard(node)
         return taken
 
-    # --- time ------------------------------------------------------------------------------------------------
+    # --- time -----------------------------------------------------------------------------------------------
 
     def _passes(self, seconds: float) -> None:
         """Time goes by, and into the account."""
@@ -248,10 +268,9 @@ class Simulation:
         work = self.account.work if limit is None else min(self.account.work, limit)
         every = policies.storage_checkpoint_seconds
         saved = work // every * every
-        if memory and policies.memory_checkpoint_seconds is not None:
-            every = policies.memory_checkpoint_seconds
-            saved = max(saved, work // every * every if every else work)
-        if self._left_at <= work and (memory or policies.memory_checkpoint_seconds is None):
+        if memory and self._interval is not None:
+            saved = max(saved, work // self._interval * self._interval)
+        if self._left_at <= work and (memory or self._interval is None):
             saved = max(saved, self._left_at)
         return saved
 
@@ -283,7 +302,7 @@ class Simulation:
             told = f"{why.reason}: {why.message}" if why is not None else str(status.phase)
             self.ended = f"after {self.clock.now / DAY:.1f} days: {told}"
 
-    # --- nodes -----------------------------------------------------------------------------------------------
+    # --- nodes ----------------------------------------------------------------------------------------------
 
     def left(self, node: int) -> None:
         """No Pod uses it any more."""
@@ -367,9 +386,9 @@ class Simulation:
                 pass
 
 
-def _prototype(job: ElasticJob) -> PlannedJob:
+def _prototype(job: ElasticJob, least: int, hidden: int) -> PlannedJob:
     """The job as it trains when nothing has ever happened to it."""
-    made = PlannedJob(job)
+    made = PlannedJob(job, least, hidden)
     for index in made.look(objects.EPOCH).new_pods:
         now = objects.at(1.0)
         worker = objects.with_pod(made.workers[index], f"{objects.JOB}-{index}", now)

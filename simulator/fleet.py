@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -79,7 +79,7 @@ class Bursts(Part):
 class Slowdowns(Part):
     """A node is slow for a while, and so are all who wait for it."""
 
-    per1000_node_days: Rate = Field(0.0, alias="per1000NodeDays")
+    per1000_node_days: Rate = 0.0
     factor: Annotated[float, Field(ge=1, le=100)] = 1.1
     """Steps take so many times as long (MegaScale: 10 %)."""
     seconds: Seconds = 1_440.0
@@ -89,13 +89,13 @@ class Slowdowns(Part):
 class Corruptions(Part):
     """What a node computes is wrong, and nobody is told."""
 
-    per1000_node_days: Rate = Field(0.0, alias="per1000NodeDays")
+    per1000_node_days: Rate = 0.0
     noticed_after_seconds: Seconds = 3_600.0
     """In the mean; all that was trained since is lost, and training goes on from storage."""
 
 
 class Faults(Part):
-    per1000_node_days: Rate = Field(6.5, alias="per1000NodeDays")
+    per1000_node_days: Rate = 6.5
     """Of good nodes, with 8 GPUs each (Meta's RSC-1: 6.5)."""
     kinds: Kinds = Kinds()
     bad_nodes: BadNodes = BadNodes()
@@ -104,7 +104,7 @@ class Faults(Part):
     """Nothing fails while the job does not train (AIReSim's model)."""
     slowdowns: Slowdowns = Slowdowns()
     corruptions: Corruptions = Corruptions()
-    preemptions_per1000_node_days: Rate = Field(0.0, alias="preemptionsPer1000NodeDays")
+    preemptions_per1000_node_days: Rate = 0.0
 
 
 class Repair(Part):
@@ -137,7 +137,7 @@ class Policies(Part):
     shrink_after_seconds: Annotated[int, Field(ge=0, le=86_400)] = 120
     heartbeat_timeout_seconds: Annotated[int, Field(ge=5, le=3_600)] = 30
     hang_timeout_seconds: Annotated[int, Field(ge=10, le=86_400)] = 1_800
-    memory_checkpoint_seconds: Seconds | None = 30.0
+    memory_checkpoint_seconds: Annotated[float, Field(gt=0, le=31_536_000)] | Literal["auto"] | None = "auto"
     """Training time between two saves to memory; null: none."""
     replicas: Annotated[int, Field(ge=0, le=1)] = 1
     """Copies of them in other Pods."""
@@ -212,9 +212,26 @@ class Fleet(Part):
             raise ValueError("policies.groupNodes goes without minNodes and maxNodes")
         return self
 
+    @property
+    def failures_per_second(self) -> float:
+        """Of all nodes that the job wants, in the mean."""
+        faults, bad = self.faults, self.faults.bad_nodes
+        weight = self.nodes * (1 + bad.share * (bad.times - 1))
+        return faults.per1000_node_days / 1_000 / 86_400 * weight
+
+    @property
+    def memory_interval(self) -> float | None:
+        """Seconds of training between two saves to memory; None if there are none."""
+        seconds = self.policies.memory_checkpoint_seconds
+        return self.times.save_interval(self.failures_per_second) if seconds == "auto" else seconds
+
     def changed(self, **policies: Any) -> Fleet:
         """With these policies (by field name)."""
         return self.model_copy(update={"policies": self.policies.model_copy(update=policies)})
+
+
+_BRANCHES = ("constrained-float", "literal['auto']")
+"""What pydantic adds to the path of a field that may be one of two."""
 
 
 def read_fleet(path: Path) -> Fleet:
@@ -239,7 +256,7 @@ def parsed(data: dict[str, Any], origin: str) -> Fleet:
         return Fleet.model_validate(data)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
-        where = ".".join(map(str, first["loc"]))
+        where = ".".join(str(step) for step in first["loc"] if str(step) not in _BRANCHES)
         what = first["msg"].removeprefix("Value error, ")
         if first["type"] == "extra_forbidden":
             what = "there is no such field"

@@ -41,6 +41,8 @@ class Nodes:
     repairs: int = 0
     count: int = 0
     """So many numbers have been given."""
+    in_order: bool = False
+    """Pods are placed on the first of the free nodes, and not on a random one."""
 
     @classmethod
     def of(cls, fleet: Fleet, rng: random.Random) -> Nodes:
@@ -74,6 +76,11 @@ class Nodes:
 
     def take_free(self, forbidden: set[int], avoided: set[int]) -> int | None:
         """A node for a Pod, those that it avoids last; None if there is none."""
+        if self.in_order and self.free:
+            node = next(iter(self.free))
+            self.free.discard(node)
+            return node
+        node: int | None
         for refused in (forbidden | avoided, forbidden):
             if len(self.free) <= len(refused):
                 candidates = sorted(set(self.free) - refused)
@@ -92,7 +99,9 @@ class Nodes:
         policies = self.fleet.policies
         if not policies.cordon:
             return False
-        verdict = Verdict(time=now, healthy=False, reason=reason, kind="Node", namespace="", name=name_of(node))
+        verdict = Verdict(
+            time=now, healthy=False, reason=reason, kind="Node", namespace="", name=name_of(node)
+        )
         state = NodeState(name_of(node), verdict=verdict)
         limits = Limits(limit_of(len(self), policies.cordon_limit_percent))
         admission = admit([*self.cordoned.values(), state], limits)
@@ -141,7 +150,7 @@ class Nodes:
         return seconds
 
     def screened(self) -> list[int]:
-        """Bad nodes that a check finds before the first training, as far as others are free instead of them."""
+        """Bad nodes that a check finds before the first training, as far as others are free instead."""
         found = [n for n in self.bad if self.rng.random() < self.fleet.diagnosis.intermittent_found]
         spare = len(self.free) - self.fleet.nodes - self.fleet.policies.standby
         found = found[: max(spare, 0)]

@@ -1,7 +1,7 @@
 """One job that the controller's own plan decides about, in virtual time.
 
-`look` is what `reconcilers/elasticjob.py` does: seen → plan → apply, with `plan_job` itself, and the objects in
-memory. Nothing here decides anything about the job.
+`look` is what `reconcilers/elasticjob.py` does: seen → plan → apply, with `plan_job` itself, and the objects
+in memory. Nothing here decides anything about the job.
 
 **The quiet majority is left out.** What the plan decides depends on who is missing, who is ready and how
 many there are beyond the minimum; workers that simply run differ in nothing but their index. So a job of N
@@ -52,11 +52,15 @@ class Looked:
 class PlannedJob:
     """A job, its workers by index, and its checks."""
 
-    def __init__(self, job: ElasticJob) -> None:
+    def __init__(self, job: ElasticJob, least: int = 1, hidden: int = 0) -> None:
+        """`least`: the whole job's `minReplicas`; `hidden`: how many of its workers are not shown."""
         self.job = job
+        self.least, self.hidden = least, hidden
         self.workers: dict[int, ElasticWorker] = {}
         self.checks: list[NodeCheck] = []
         self._status: dict[str, Any] = {}
+        self._plain: ElasticWorker | None = None
+        """One that simply ran, lately."""
         self._waits: dict[int, tuple[object, datetime]] = {}
         self._accounted: tuple[object, datetime] = (None, objects.EPOCH)
 
@@ -73,7 +77,7 @@ class PlannedJob:
         """How many members fewer the world has than the job wants."""
         return self.job.spec.replica_specs["worker"].replicas - len(self.world.members)
 
-    # --- what the controller does ----------------------------------------------------------------------------
+    # --- what the controller does ---------------------------------------------------------------------------
 
     def look(self, now: datetime) -> Looked:
         """One look at the job, with all that it writes."""
@@ -171,7 +175,7 @@ class PlannedJob:
         status = ElasticJobStatus.model_validate(self._status)
         self.job = self.job.model_copy(update={"status": status})
 
-    # --- what Pods and agents do -----------------------------------------------------------------------------
+    # --- what Pods and agents do ----------------------------------------------------------------------------
 
     def members(self) -> Iterable[int]:
         """The present members that live in the incarnation that the world names."""
@@ -203,6 +207,8 @@ class PlannedJob:
                 failure=None,
                 since=now,
             )
+            if self._simply_runs(index):
+                self._plain = self.workers[index]
         if speaker is not None:
             self._tell_steps(speaker, first_step, first_step, 0.0, now)
 
@@ -258,27 +264,30 @@ class PlannedJob:
                 begun = check.metadata.creation_timestamp or now
                 self.checks[place] = objects.finished_check(body, begun, now, verdicts)
 
-    # --- the quiet majority ----------------------------------------------------------------------------------
+    # --- the quiet majority ---------------------------------------------------------------------------------
 
     def copy(self) -> PlannedJob:
         """Another one that is as this one is, and goes its own way."""
-        other = PlannedJob(self.job)
+        other = PlannedJob(self.job, self.least, self.hidden)
         other.workers, other.checks = dict(self.workers), list(self.checks)
         other._status, other._waits, other._accounted = self._status, dict(self._waits), self._accounted
+        other._plain = self._plain
         return other
 
     def reveal(self, count: int) -> range:
-        """So many of the hidden are shown: they are as the last one that simply runs. Returns their slots."""
-        world, model = self.world, self.workers[self.quiet()[-1]]
+        """So many of the hidden are shown: they are as others to whom nothing has happened. Returns their
+        slots."""
+        world, model = self.world, self._someone()
         spec = self.job.spec.replica_specs["worker"]
         first = max(self.workers) + 1
         new = range(first, first + count)
-        least = (spec.min_replicas or spec.replicas) + count
+        self.hidden -= count
+        least = max(self.least - self.hidden, self.job.spec.elastic_policy.node_unit)
         sizes = {"replicas": spec.replicas + count, "min_replicas": least}
         self._resize(spec.model_copy(update=sizes))
         for index in new:
             self.workers[index] = objects.alike(model, index)
-            self._waits[index] = self._waits[model.spec.index]
+            self._waits[index] = self._waits.get(model.spec.index, (None, objects.EPOCH))
         shown = world.model_copy(
             update={
                 "members": [*world.members, *new],
@@ -289,14 +298,45 @@ class PlannedJob:
         self._write_status(self.job.status.model_copy(update={"rendezvous": shown}))
         return new
 
+    def _someone(self) -> ElasticWorker:
+        """A member to whom nothing has happened."""
+        quiet = self.quiet()
+        if quiet:
+            return self.workers[quiet[-1]]
+        assert self._plain is not None
+        state = AgentState.RUNNING if self.is_formed else AgentState.READY
+        return objects.says(self._plain, state=state, observed_round=self.world.round)
+
+    def label(self, index: int, node: str) -> None:
+        """A worker that simply runs stands for the one on that node: what checks say of either, they say of
+        both, and nothing more against it."""
+        worker = self.workers[index]
+        before = worker.status.node_name or ""
+        status = worker.status.model_copy(update={"node_name": node})
+        self.workers[index] = worker.model_copy(update={"status": status})
+        swapped = {before: node, node: before}
+        for place, check in enumerate(self.checks):
+            known = check.status
+            update = {
+                "nodes": [swapped.get(name, name) for name in known.nodes],
+                "faulty_nodes": [name for name in known.faulty_nodes if name != node],
+                "stragglers": [name for name in known.stragglers if name != node],
+            }
+            self.checks[place] = check.model_copy(update={"status": known.model_copy(update=update)})
+
     def reset(self, prototype: PlannedJob) -> None:
         """The same round, of a job to which nothing has ever happened; its account stays."""
         world, speaker = self.world, next(iter(self.members()))
         report = self.workers[speaker].status.agent
         assert report is not None
         model = prototype.world
-        as_new = {"members": model.members, "incarnations": model.incarnations, "world_size": model.world_size}
+        as_new = {
+            "members": model.members,
+            "incarnations": model.incarnations,
+            "world_size": model.world_size,
+        }
         self._resize(prototype.job.spec.replica_specs["worker"])
+        self.hidden = prototype.hidden
         self.checks = list(prototype.checks)
         self._waits = dict(prototype._waits)
         said = {"observed_round": world.round, "rounds": []}

@@ -5,10 +5,13 @@ Seconds, if the name says nothing else. What is measured in this repository is m
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 GPUS_PER_NODE = 8
+LARGEST_SAVE_SHARE = 0.005
+"""Of the time, for saves to memory that come as often as dlr chooses (`dlr/checkpoint/interval.py`)."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ SOURCES: dict[str, Figure] = {
     "communicator_large_seconds": Figure(200.0, f"{FT_HSDP}: NCCL start at 98,304 GPUs"),
     "load_memory_seconds": Figure(2.7, "measured: docs/checkpoints.md, 0.27 s a GB, of 10 GB a process"),
     "load_storage_seconds": Figure(25.0, "measured: DCP from tmpfs, at most 2.5 s a GB, of 10 GB a process"),
-    "save_memory_share": Figure(0.005, 'docs/checkpoints.md: `every="auto"` takes at most 0.5 %'),
+    "save_memory_seconds": Figure(0.42, "measured: docs/checkpoints.md, 0.042 s a GB, of 10 GB a process"),
     "save_storage_seconds": Figure(0.78, "torchtitan, 1,856 H200, Llama-3 70B: blocked for a save"),
     "pod_seconds": Figure(60.0, f"{ASSUMED}: a Pod is bound, its image is there, its agent reports"),
     "watchdog_seconds": Figure(600.0, "torch.distributed: NCCL's default time-out"),
@@ -57,7 +60,7 @@ class Times:
     communicator_large_seconds: float
     load_memory_seconds: float
     load_storage_seconds: float
-    save_memory_share: float
+    save_memory_seconds: float
     save_storage_seconds: float
     pod_seconds: float
     watchdog_seconds: float
@@ -67,6 +70,12 @@ class Times:
     group_stall_seconds: float
     restart_seconds: float | None = None
     """From the next world to its first step, whatever the parts say; for comparison with others' models."""
+
+    def save_interval(self, failures_per_second: float) -> float:
+        """Training time between two saves to memory, by the rule of `every="auto"` (docs/checkpoints.md)."""
+        at_most = self.save_memory_seconds / LARGEST_SAVE_SHARE
+        daly = math.sqrt(2 * self.save_memory_seconds / max(failures_per_second, 1e-9))
+        return max(at_most, daly, self.step_seconds)
 
     def communicator(self, nodes: int) -> float:
         """NCCL start: constant up to 16,384 GPUs, then linear through the large figure, and beyond it."""
