@@ -233,7 +233,7 @@ class NodeCheckStatus(Model):
     ] = Field(default_factory=list)
     """Who tests with whom in the current round."""
     rounds: Annotated[
-        list[CheckRound], Field(max_length=32, json_schema_extra={"x-kubernetes-list-type": "atomic"})
+        list[CheckRound], Field(max_length=48, json_schema_extra={"x-kubernetes-list-type": "atomic"})
     ] = Field(default_factory=list)
     """The finished rounds."""
     withdrawn: Annotated[
