@@ -9,7 +9,8 @@ of nodes, and not with that of checks.
 
 What keeps healthy nodes from being blamed:
 
-* A partner counts once, so a bad link is never its nodes' fault, and `LEAST_WITNESSES` partners must agree.
+* A partner that it fails with again may be at the other end of a bad link, which is as likely as such links
+  are; and `LEAST_WITNESSES` partners must agree.
 * They must have failed with it in `LEAST_CHECKS` checks: what disturbs a node for an hour has passed by then.
 * The background is what the others saw in the same time; for a node in a rack or behind a switch also what
   its neighbours there saw, if that explains its failures better: their way out may be bad. Where everybody
@@ -23,7 +24,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import log
+from math import ceil, log
 
 from healthcheck.fleet import Domain, Node, NodeName
 from healthcheck.odds import Tests, log_odds, log_odds_at_border
@@ -58,8 +59,10 @@ class Intermittent:
     """A node that fails now and then."""
 
     node: NodeName
+    failed: int
     tests: int
-    witnesses: tuple[NodeName, ...]
+    witnesses: int
+    """The partners that it failed with."""
     checks: int
     """Those in which it failed."""
     of_checks: int
@@ -68,7 +71,7 @@ class Intermittent:
     def __str__(self) -> str:
         """Evidence, in one sentence."""
         return (
-            f"it failed {len(self.witnesses)} of {self.tests} tests, each with another node, "
+            f"it failed {self.failed} of {self.tests} tests, with {self.witnesses} different nodes, "
             f"in {self.checks} of its last {self.of_checks} checks, while others fail {self.background:.0%}"
         )
 
@@ -141,21 +144,22 @@ class _Seen:
         """How much likelier a fault of its own is (a logarithm), and the finding if that is enough."""
         results = self._records[name]
         failures = [{other for other in result.failed_with if other not in found} for result in results]
-        witnesses = set().union(*failures)
-        tests = len(witnesses) + sum(result.passed for result in results)
-        ratio = self._log_odds(name, len(witnesses), tests - len(witnesses))
+        times = Counter(other for with_ in failures for other in with_)
+        passed = sum(result.passed for result in results)
+        odds = self._log_odds(name, times, passed)
         checks = sum(map(bool, failures))
         proven = (
             bool(failures[-1])
-            and len(witnesses) >= LEAST_WITNESSES
+            and len(times) >= LEAST_WITNESSES
             and checks >= LEAST_CHECKS
-            and ratio >= self._needed
+            and odds >= self._needed
         )
         if not proven:
-            return ratio, None
-        failed, passed = self._others(self._fleet, name)
-        rate = failed / max(failed + passed, 1)
-        return ratio, Intermittent(name, tests, tuple(sorted(witnesses)), checks, len(results), rate)
+            return odds, None
+        others = self._others(self._fleet, name)
+        rate = others.failed / max(sum(others), 1)
+        failed = times.total()
+        return odds, Intermittent(name, failed, failed + passed, len(times), checks, len(results), rate)
 
     def _own(self, name: NodeName) -> tuple[list[NodeName], int]:
         """Its failures, by partner, and how many tests it made in all."""
@@ -163,15 +167,17 @@ class _Seen:
         failures = [other for result in results for other in result.failed_with if other not in self._found]
         return failures, len(failures) + sum(result.passed for result in results)
 
-    def _log_odds(self, name: NodeName, failed: int, passed: int) -> float:
-        """Of so many failures with partners that count, and passes."""
-        fleet = self._others(self._fleet, name)
-        odds = log_odds(failed, passed, *fleet)
+    def _log_odds(self, name: NodeName, times: Counter[NodeName], passed: int) -> float:
+        """Of failures with partners that count, so many times with each, and passes."""
+        again = [count - 1 for count in times.values() if count > 1]
+        twice = self._others(self._fleet, name)  # each test is in the records of two nodes
+        fleet = Tests(ceil(twice.failed / 2), twice.passed // 2)
+        odds = log_odds(len(times), passed, *fleet, again)
         domain = self._domains.get(name)
         if domain is None or self._sizes[domain] == 1:
             return odds
         beside = self._others(self._in[domain], name)
-        return min(odds, log_odds_at_border(Tests(failed, passed), Tests(0, 0), beside, fleet))
+        return min(odds, log_odds_at_border(Tests(times.total(), passed), Tests(0, 0), beside, fleet))
 
     def _others(self, counts: _Counts, name: NodeName) -> Tests:
         """What they saw, but for this node and for what they saw of it."""
