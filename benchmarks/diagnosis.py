@@ -29,23 +29,23 @@ REPORT = Path(__file__).parent.parent / "docs" / "diagnosis.md"
 
 LIMITS = """## What nothing can tell, and what we do not
 
-* Three witnesses: with fewer than three healthy partners, a broken node is Inconclusive unless its own tests
-  or its own agent speak against it. So N = 2 and 3, and two broken of four: two bad links at one of three
-  nodes look the same, and a healthy node would be blamed for them.
-* Where tests fail by chance, a healthy node is blamed when that befalls its first four or five tests. Where five
-  of a hundred fail, that is computed to happen in fewer than one check in 5,000 of nine nodes; in larger fleets
-  the background is learned, and more is asked for.
+* Three witnesses: with fewer than three healthy partners, a broken node is Inconclusive unless its own
+  tests or its own agent speak against it. So N = 2 and 3, and two broken of four: two bad links at one of
+  three nodes look the same, and a healthy node would be blamed for them.
+* Where tests fail by chance, a healthy node is blamed when that befalls its first four or five tests. Where
+  five of a hundred fail, that is computed to happen in fewer than one check in 5,000 of nine nodes; in
+  larger fleets the background is learned, and more is asked for.
 * An intermittent fault that passes every screening round is not seen: of those that fail a share p of their
   tests, (1 - p)^s stay unseen in s screening rounds. Partners rotate from check to check.
-* A bad link is seen only when its two nodes meet: s screening rounds meet s of N - 1 pairs of each node.
-  N - 1 rounds meet all; `spec.screeningRounds` buys more. A bad link that works now and then is mostly taken
+* A bad link is seen only when its two nodes meet: s screening rounds meet s of N - 1 pairs of each node. N
+  - 1 rounds meet all; `spec.screeningRounds` buys more. A bad link that works now and then is mostly taken
   for an accident: its pair is not tried again once it passed.
 * Behind a cut, a node that is broken besides is told when the network is repaired. Of two equal halves, the
   second is named.
-* Where the way out of a labelled rack or switch fails now and then, its nodes are blamed only for what that does
-  not explain: what its other nodes meet on the way out is what they are measured by. Whether the rack is named is
-  chance, unless all that crosses is lost. If labels do not tell the rack, its nodes look like so many faulty ones,
-  most of which stay undecided.
+* Where the way out of a labelled rack or switch fails now and then, its nodes are blamed only for what that
+  does not explain: what its other nodes meet on the way out is what they are measured by. Whether the rack
+  is named is chance, unless all that crosses is lost. If labels do not tell the rack, its nodes look like
+  so many faulty ones, most of which stay undecided.
 * Where nothing passes at all (all nodes but one faulty, or the software), everybody is inconclusive after
   four rounds, of hundreds of nodes after one.
 * Where a quarter of all nodes fail now and then, most of them stay inconclusive: nobody is left whose word
