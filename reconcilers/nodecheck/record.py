@@ -82,6 +82,16 @@ def as_evidence(record: Iterable[CheckResult], now: datetime) -> list[NodeRecord
     ]
 
 
+def passes_since(record: Iterable[CheckResult], since: datetime) -> int:
+    """Tests with others that the node passed after that time, and after the last that speaks against it."""
+    passes = 0
+    for result in record:
+        if result.time > since:
+            bad = result.failed_with or result.verdict is NodeVerdict.FAULTY
+            passes = 0 if bad else passes + result.passed
+    return passes
+
+
 def results_of(check: NodeCheck) -> dict[str, CheckResult]:
     """What a check that succeeded gave on each node that it tested, by name. Linear in its tests."""
     status, metadata = check.status, check.metadata
