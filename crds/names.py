@@ -57,6 +57,10 @@ their training processes are (docs/hangs.md)."""
 ANNOTATION_RECORD = f"{GROUP}/record"
 """Of a Node: what its last checks gave (`reconcilers/nodecheck/record.py`)."""
 
+ANNOTATION_REFERENCE = f"{GROUP}/reference"
+"""Of a Node: how fast its class of hardware was when the node first passed a check, for later ones to compare
+with (`reconcilers/nodecheck/reference.py`)."""
+
 CONDITION_UNHEALTHY = "ElasticUnhealthy"
 """Condition of a Node: True while it is out of service by its newest verdict, and should be remediated."""
 CONDITION_SUSPECTED = "ElasticSuspected"
