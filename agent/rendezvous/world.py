@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from crds import names
+from crds.cluster import Cluster
 from crds.protocol import (
     HANG_TIMEOUT_SECONDS,
     MAX_REQUEST,
@@ -89,6 +90,8 @@ class JobView:
     """How many of the job's `nodeCheck.topologyKeys` there are."""
     asks_for_stacks: str = ""
     """Each new text asks where the training processes are; "" asks for nothing."""
+    cluster: Cluster | None = None
+    """Of a job with parameter servers, instead of a world."""
 
     @classmethod
     def parse(cls, job: Mapping[str, Any]) -> JobView:
@@ -104,6 +107,7 @@ class JobView:
             _time(status.get("startTime")),
             len(((job.get("spec") or {}).get("nodeCheck") or {}).get("topologyKeys") or ()),
             _request(((job.get("metadata") or {}).get("annotations") or {}).get(names.ANNOTATION_STACKS)),
+            Cluster.parse(job),
         )
 
 

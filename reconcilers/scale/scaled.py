@@ -15,6 +15,7 @@ from crds.model import Condition, ConditionStatus
 from reconcilers.conditions import is_false, with_condition
 from reconcilers.job.workers import slot_of
 from reconcilers.pod.worker_status import current_report
+from reconcilers.roles.rules import in_cluster
 from reconcilers.scale.rolling import Freshness, is_complete
 from reconcilers.world.participants import bounds_of
 from reconcilers.world.slots import Slot, migrations_of, present_slots, training_types, wanted_slots
@@ -73,7 +74,7 @@ def _too_few(
     missing = []
     for type_ in training_types(job):
         wanted, count = set(wanted_slots(job, type_)), job.spec.replica_specs[type_].replicas
-        if type_ == names.WORKER and _has_world(workers, rendezvous):
+        if type_ == names.WORKER and not in_cluster(job) and _has_world(workers, rendezvous):
             there = set(rendezvous.members) if rendezvous.phase is RendezvousPhase.FORMED else set()
             if not there <= wanted or not is_complete(there, wanted, bounds_of(job), without):
                 missing.append(f"the world has {len(there & wanted)} of {count} workers")
