@@ -27,6 +27,7 @@ def serve(task_type: str, task_index: int) -> None:
 
 def coordinate(folder: str) -> None:
     """The chief: steps, in tens, and a checkpoint every 50."""
+    print(f"TF_CONFIG {os.environ['TF_CONFIG']}", flush=True)
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     strategy = tf.distribute.ParameterServerStrategy(resolver)
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)

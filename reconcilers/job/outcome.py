@@ -92,6 +92,7 @@ def progress(job: ElasticJob, workers: Workers, training: Training, now: datetim
         training.fresh,
         now,
         anew=training.asked_anew,
+        given_up=training.given_up,
     )
     conditions = job_status.with_given_up(conditions, training.given_up.values(), now)
     events = [*_of_workers(job, conditions)]

@@ -35,6 +35,7 @@ def with_scaled(
     now: datetime,
     *,
     anew: bool,
+    given_up: Collection[str] = (),
 ) -> list[Condition]:
     """The conditions, with this one if anything was ever asked.
 
@@ -47,13 +48,14 @@ def with_scaled(
         fresh: whose resources are outdated.
         now: for the transition time.
         anew: whether something was asked just now.
+        given_up: uids of workers that get no further Pod, as the job goes on without them.
     """
     under_way = is_false(conditions, SCALED)
     moving = bool(job.status.migrations or fresh.outdated)
     if not (anew or under_way or moving):
         return list(conditions)
     missing = [
-        *_too_few(job, workers, rendezvous, without),
+        *_too_few(job, workers, rendezvous, without, given_up),
         *_moves(job),
         *_yet_to_go(job, workers),
         *_outdated(fresh, unknown_too=anew or under_way),
@@ -69,7 +71,11 @@ def phase_while_scaling(phase: JobPhase, conditions: Sequence[Condition]) -> Job
 
 
 def _too_few(
-    job: ElasticJob, workers: Sequence[ElasticWorker], rendezvous: Rendezvous, without: Collection[int]
+    job: ElasticJob,
+    workers: Sequence[ElasticWorker],
+    rendezvous: Rendezvous,
+    without: Collection[int],
+    given_up: Collection[str],
 ) -> list[str]:
     missing = []
     for type_ in training_types(job):
@@ -82,7 +88,8 @@ def _too_few(
         running = {
             w.spec.index
             for w in workers
-            if w.spec.type == type_ and w.status.phase in (WorkerPhase.RUNNING, WorkerPhase.SUCCEEDED)
+            if w.spec.type == type_
+            and (w.metadata.uid in given_up or w.status.phase in (WorkerPhase.RUNNING, WorkerPhase.SUCCEEDED))
         }
         if len(running & wanted) < count:
             missing.append(f"{len(running & wanted)} of {count} of type {type_} are running")
