@@ -1,7 +1,7 @@
 """Real TensorFlow and real JAX, on the CPU, in virtual environments of their own (docs/roles.md).
 
-DLR_TENSORFLOW_PYTHON and DLR_JAX_PYTHON name the `python3` of one that has tensorflow-cpu, and of one that has
-jax: `python3 -m venv V && V/bin/pip install tensorflow-cpu`.
+DLR_TENSORFLOW_PYTHON and DLR_JAX_PYTHON name the `python3` of one that has tensorflow-cpu, and of one that
+has jax: `python3 -m venv V && V/bin/pip install tensorflow-cpu`.
 """
 
 from __future__ import annotations

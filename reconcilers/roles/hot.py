@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from statistics import median
 
 from crds import names
 from crds.elasticjob import ElasticJob
@@ -19,7 +20,7 @@ from reconcilers.roles.tasks import runs
 PARAMETER_SERVER_HOT = "ParameterServerHot"
 HOT, EVEN = "UsesMoreThanOthers", "Even"
 RATIO = 2.0
-"""Of its CPU to the mean of the others'."""
+"""Of its CPU to the median of the others'."""
 RATIO_TO_STAY = 1.5
 LEAST_CORES = 0.5
 LOOK_SECONDS = 30.0
@@ -36,11 +37,11 @@ def cores_by_server(job: ElasticJob, workers: Workers) -> dict[int, float]:
 
 
 def hottest(cores: Mapping[int, float], ratio: float = RATIO) -> tuple[int, float, float] | None:
-    """The slot, its cores, and the mean of the others', if that is far less."""
+    """The slot, its cores, and the median of the others', if that is far less."""
     if len(cores) < 2:
         return None
     index = max(cores, key=lambda each: (cores[each], -each))
-    others = (sum(cores.values()) - cores[index]) / (len(cores) - 1)
+    others = median(used for other, used in cores.items() if other != index)
     return (index, cores[index], others) if cores[index] >= max(LEAST_CORES, ratio * others) else None
 
 
@@ -59,8 +60,8 @@ def with_hot(
     if was_hot and known is not None and known.message.startswith(f"ps {index} "):
         return list(conditions)
     message = (
-        f"ps {index} uses {own:.1f} cores, and the others {others:.1f} on average: spread the variables that "
-        "everybody asks for over all (a variable_partitioner), or give type ps more CPU"
+        f"ps {index} uses {own:.1f} cores, and the median of the others is {others:.1f}: spread the variables "
+        "that everybody asks for over all (a variable_partitioner), or give type ps more CPU"
     )
     return with_condition(conditions, PARAMETER_SERVER_HOT, ConditionStatus.TRUE, HOT, message, now)
 
