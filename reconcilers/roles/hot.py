@@ -60,8 +60,8 @@ def with_hot(
     if was_hot and known is not None and known.message.startswith(f"ps {index} "):
         return list(conditions)
     message = (
-        f"ps {index} uses {own:.1f} cores, and the median of the others is {others:.1f}: spread the variables "
-        "that everybody asks for over all (a variable_partitioner), or give type ps more CPU"
+        f"ps {index} uses {own:.1f} cores, and the median of the others is {others:.1f}: spread the "
+        "variables that everybody asks for over all (a variable_partitioner), or give type ps more CPU"
     )
     return with_condition(conditions, PARAMETER_SERVER_HOT, ConditionStatus.TRUE, HOT, message, now)
 
