@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from crds import names
+from crds.cluster import Cluster
 from crds.protocol import (
     HANG_TIMEOUT_SECONDS,
     MAX_REQUEST,
@@ -91,6 +92,8 @@ class JobView:
     """Each new text asks where the training processes are; "" asks for nothing."""
     has_trained: bool = False
     """The job's account knows a step."""
+    cluster: Cluster | None = None
+    """Of a job with parameter servers, instead of a world."""
 
     @classmethod
     def parse(cls, job: Mapping[str, Any]) -> JobView:
@@ -107,6 +110,7 @@ class JobView:
             len(((job.get("spec") or {}).get("nodeCheck") or {}).get("topologyKeys") or ()),
             _request(((job.get("metadata") or {}).get("annotations") or {}).get(names.ANNOTATION_STACKS)),
             (status.get("goodput") or {}).get("lastStep") is not None,
+            Cluster.parse(job),
         )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from controller.events import EventType
 from crds import names
-from crds.elasticjob import ElasticJob, ElasticJobStatus, JobPhase, Rendezvous, RendezvousPhase
+from crds.elasticjob import ClusterStatus, ElasticJob, ElasticJobStatus, JobPhase, Rendezvous, RendezvousPhase
 from crds.elasticworker import ExitClass
 from crds.model import Condition
 from crds.nodecheck import NodeCheck
@@ -23,6 +23,9 @@ from reconcilers.job.saving import events_of_saving
 from reconcilers.job.steps_known import NO_STEPS, STEPS_KNOWN
 from reconcilers.job.workers import Workers
 from reconcilers.nodecheck.job_checks import NODES_CHECKED, QUIET, Finding, interrupted, named
+from reconcilers.roles.hot import PARAMETER_SERVER_HOT
+from reconcilers.roles.progress import TF_CONFIG_KEPT
+from reconcilers.roles.rules import in_cluster
 from reconcilers.scale.plan import intent_of
 from reconcilers.scale.rolling import Freshness
 from reconcilers.scale.scaled import phase_while_scaling, with_scaled
@@ -71,6 +74,8 @@ class Training:
     active_check: NodeCheck | None
     suspected_at: datetime | None
     standing_by: frozenset[int]
+    cluster: ClusterStatus | None = None
+    """To be published in the world's stead."""
 
 
 def progress(job: ElasticJob, workers: Workers, training: Training, now: datetime) -> Outcome:
@@ -87,6 +92,7 @@ def progress(job: ElasticJob, workers: Workers, training: Training, now: datetim
         training.fresh,
         now,
         anew=training.asked_anew,
+        given_up=training.given_up,
     )
     conditions = job_status.with_given_up(conditions, training.given_up.values(), now)
     events = [*_of_workers(job, conditions)]
@@ -99,7 +105,8 @@ def progress(job: ElasticJob, workers: Workers, training: Training, now: datetim
         standing=len(training.standing_by),
         phase=phase_while_scaling(phase, conditions),
         conditions=conditions,
-        rendezvous=world,
+        rendezvous=None if in_cluster(job) else world,
+        cluster=training.cluster,
         active_check=training.active_check.metadata.name if training.active_check else None,
         suspected_at=training.suspected_at,
         start_time=job.status.start_time or now,
@@ -125,7 +132,7 @@ def suspended(job: ElasticJob, workers: Workers, now: datetime) -> Outcome:
         workers,
         phase=phase,
         conditions=conditions,
-        rendezvous=world,
+        rendezvous=None if in_cluster(job) else world,
         active_check=None,
         start_time=None,
     )
@@ -308,8 +315,10 @@ def _of_workers(job: ElasticJob, conditions: Sequence[Condition]) -> Iterator[Ev
             yield Event("Warning", "WorkersGivenUp", condition.message)
         if condition.type == STEPS_KNOWN and condition.reason == NO_STEPS:
             yield Event("Warning", NO_STEPS, condition.message)
-        if condition.type == job_status.MASTER_IGNORED:
-            yield Event("Normal", job_status.MASTER_IGNORED, condition.message)
+        if condition.type in (job_status.MASTER_IGNORED, TF_CONFIG_KEPT):
+            yield Event("Normal", condition.type, condition.message)
+        if condition.type == PARAMETER_SERVER_HOT and condition.message:
+            yield Event("Warning", PARAMETER_SERVER_HOT, condition.message)
 
 
 def _with_finding(

@@ -25,6 +25,9 @@ from reconcilers.job.saving import with_saving
 from reconcilers.job.steps_known import with_steps_known
 from reconcilers.job.workers import Workers
 from reconcilers.pod.worker_status import REPLACED, finished, hindered_by, stuck_by
+from reconcilers.roles import progress as roles_progress
+from reconcilers.roles.hot import with_hot
+from reconcilers.roles.rules import in_cluster
 from reconcilers.world.rendezvous import lasting
 from reconcilers.world.slots import training_types
 
@@ -83,6 +86,8 @@ def has_succeeded(workers: Workers, rendezvous: Rendezvous) -> bool:
 
 def phase_of(job: ElasticJob, workers: Workers, rendezvous: Rendezvous) -> JobPhase:
     """The phase of a job that has neither finished nor been suspended."""
+    if in_cluster(job):
+        return roles_progress.phase_of(job, workers)
     if rendezvous.phase is RendezvousPhase.FORMED:
         return JobPhase.RUNNING
     if rendezvous.phase is RendezvousPhase.REFORMING or rendezvous.round:
@@ -105,9 +110,13 @@ def progress_conditions(
     running = phase is JobPhase.RUNNING
     reason, why_not = (phase.value, "") if _wants_pods(job) else (NO_REPLICAS, NO_REPLICAS_MESSAGE)
     conditions = with_condition(conditions, RUNNING, _status(running), reason, why_not, now)
-    formed = rendezvous.phase is RendezvousPhase.FORMED
-    why = shortened(rendezvous.reason, MAX_WHY)
-    conditions = with_condition(conditions, WORLD_FORMED, _status(formed), rendezvous.phase.value, why, now)
+    if in_cluster(job):
+        conditions = roles_progress.with_cluster(conditions, job, workers, now)
+        conditions = with_hot(conditions, job, workers, now)
+    else:
+        formed = rendezvous.phase is RendezvousPhase.FORMED
+        why, phase_of_world = shortened(rendezvous.reason, MAX_WHY), rendezvous.phase.value
+        conditions = with_condition(conditions, WORLD_FORMED, _status(formed), phase_of_world, why, now)
     if job.spec.suspend or any(c.type == SUSPENDED for c in conditions):
         reason = "Suspended" if job.spec.suspend else "Resumed"
         conditions = with_condition(conditions, SUSPENDED, _status(job.spec.suspend), reason, "", now)
