@@ -79,6 +79,8 @@ ENV_MEMORY_BYTES = "DLR_MEMORY_CHECKPOINT_BYTES"
 ENV_MEMORY_REPLICAS = "DLR_MEMORY_CHECKPOINT_REPLICAS"
 ENV_MEMORY_PERSIST = "DLR_MEMORY_CHECKPOINT_PERSIST"
 """1 if what training goes on from after a failure is to be persisted."""
+ENV_NETWORK_INTERFACES = "DLR_NETWORK_INTERFACES"
+"""auto where the agent is to choose the network interface of its training processes."""
 ENV_COUNT_STEPS = "DLR_COUNT_STEPS"
 """Set to 0 by the user where steps are not to be counted (docs/hangs.md)."""
 

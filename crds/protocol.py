@@ -192,6 +192,7 @@ class RoundStatus(TypedDict):
     lastStep: int
     steppingSeconds: float
     counted: bool | None
+    samplesPerStep: int | None
     nonFiniteStep: int | None
 
 
@@ -265,6 +266,16 @@ class UsageStatus(TypedDict):
     memoryBytes: int
     gpuUtilization: float | None
     gpuMemoryBytes: int | None
+    memoryPeakBytes: int | None
+    cpuMeanCores: float | None
+    gpuMeanUtilization: float | None
+
+
+class NetworkStatus(TypedDict):
+    """`status.agent.network`."""
+
+    interface: str
+    address: str
 
 
 class AcceleratorsStatus(TypedDict):
@@ -361,6 +372,7 @@ class AgentStatus(TypedDict):
     progress: ProgressStatus | None
     rounds: list[RoundStatus]
     usage: UsageStatus | None
+    network: NetworkStatus | None
     memory: MemoryStatus | None
     checkpointTrouble: CheckpointTroubleStatus | None
     accelerators: AcceleratorsStatus | None
@@ -540,10 +552,10 @@ ENV_STACKS_FILE = "DLR_STACKS_FILE"
 ENV_STACKS_SIGNAL = "DLR_STACKS_SIGNAL"
 """On this signal the process writes the stacks of its threads into that file."""
 
-PROGRESS_FORMAT = "qdqdqdqdqdqdqqqq"
-"""For `struct`: pairs of an int64 and a float64, then four int64, in native byte order. Times are of
+PROGRESS_FORMAT = "qdqdqdqdqdqdqqqqqq"
+"""For `struct`: pairs of an int64 and a float64, then six int64, in native byte order. Times are of
 CLOCK_MONOTONIC, in seconds, and 0 as long as nothing was told. An older agent's file ends after two, four,
-six, eight or twelve words."""
+six, eight, twelve or sixteen words."""
 
 STEP, STEP_AT = 0, 1
 """Positions in it: the newest step, and when it was told."""
@@ -567,6 +579,8 @@ ORDER = 14
 """What the agent wants at the end of a step (`hold_until`, `leave_at`); 0: go on."""
 KEEPS_IN = 15
 """The safest place in which the process can keep the step after which it leaves: a `KeptIn`, or 0 for any."""
+SAMPLES = 16
+"""How many samples a step has, over all ranks; 0 if not told. The word behind it is free."""
 
 
 # --- Leaving by vote: what an agent says in ORDER, in one word that is written whole ----------------------

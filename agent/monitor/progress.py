@@ -35,6 +35,7 @@ from crds.protocol import (
     MAX_TROUBLE,
     NON_FINITE,
     PROGRESS_FORMAT,
+    SAMPLES,
     STEP,
     STEP_AT,
     TROUBLE_SUFFIX,
@@ -137,6 +138,7 @@ class ProgressFiles:
                 (r.non_finite_step for r in records.values() if r.non_finite_step is not None), default=None
             ),
             trouble=self._read_trouble(),
+            samples_per_step=max((r.samples_per_step for r in records.values()), default=0) or None,
         )
 
     def read_rank(self, local_rank: int) -> RankProgress:
@@ -206,6 +208,8 @@ class Snapshot:
     non_finite_step: int | None = None
     """The first step whose loss a process reported to be NaN or infinite."""
     trouble: CheckpointTroubleStatus | None = None
+    samples_per_step: int | None = None
+    """Over all ranks, as a process has reported it."""
 
     @property
     def newest(self) -> StepReport | None:
@@ -223,6 +227,7 @@ class _Record:
     counted: tuple[StepReport, StepReport] | None = None
     """The first and the newest step that were counted."""
     non_finite_step: int | None = None
+    samples_per_step: int = 0
 
 
 def _trouble_of(record: Path) -> Path:
@@ -243,6 +248,7 @@ def _read_record(path: Path) -> _Record:
             _told(words[FIRST_COUNTED], words[FIRST_COUNTED_AT]), _told(words[COUNTED], words[COUNTED_AT])
         ),
         words[NON_FINITE] - 1 if words[NON_FINITE] > 0 else None,
+        max(words[SAMPLES], 0),
     )
 
 
@@ -332,6 +338,7 @@ class ProgressMonitor(threading.Thread):
         for rank, (first, newest) in snapshot.steps.items():
             start.stepping.observe(rank, first, newest)
         start.stepping.non_finite_step = snapshot.non_finite_step
+        start.stepping.samples_per_step = snapshot.samples_per_step
         if snapshot.newest is None:
             return
         before = self._figures.progress

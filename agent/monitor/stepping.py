@@ -59,6 +59,8 @@ class RoundProgress:
     """The steps were counted; the script reports none."""
     non_finite_step: int | None = None
     """The first step whose loss a process reported to be NaN or infinite."""
+    samples_per_step: int | None = None
+    """Of all ranks, as the script tells it."""
 
     def to_status(self) -> RoundStatus:
         return {
@@ -68,6 +70,7 @@ class RoundProgress:
             "steppingSeconds": round(self.stepping_seconds, 6),
             "counted": self.counted or None,
             "nonFiniteStep": self.non_finite_step,
+            "samplesPerStep": self.samples_per_step,
         }
 
     @classmethod
@@ -79,6 +82,7 @@ class RoundProgress:
             stepping_seconds=float(status.get("steppingSeconds") or 0.0),
             counted=bool(status.get("counted")),
             non_finite_step=status.get("nonFiniteStep"),
+            samples_per_step=status.get("samplesPerStep"),
         )
 
 
@@ -105,6 +109,7 @@ class Stepping:
         self.counted = counted
         self.non_finite_step: int | None = None
         """The lowest step whose loss a process reported to be NaN or infinite."""
+        self.samples_per_step: int | None = None
         self._first: dict[int, StepReport] = {}
         self._highest: dict[int, StepReport] = {}
         self._recent: deque[StepReport] = deque()
@@ -131,7 +136,13 @@ class Stepping:
         first, last = self._first[rank], self._highest[rank]
         seconds = last.at - first.at
         return RoundProgress(
-            round_, first.step, last.step, seconds, self.counted, non_finite_step=self.non_finite_step
+            round_,
+            first.step,
+            last.step,
+            seconds,
+            self.counted,
+            non_finite_step=self.non_finite_step,
+            samples_per_step=self.samples_per_step,
         )
 
     def seconds_per_step(self) -> float | None:

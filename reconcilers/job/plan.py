@@ -14,6 +14,7 @@ from datetime import datetime
 from functools import cached_property
 
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODECHECKS, Object
+from crds import names
 from crds.elasticjob import ElasticJob, JobPhase, Rendezvous
 from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck
@@ -21,6 +22,8 @@ from reconcilers.account.comparable import with_comparable_steps
 from reconcilers.account.ledger import seconds_to_refresh, with_account
 from reconcilers.account.state import Moment, failed_at
 from reconcilers.acts import Act, Event, create
+from reconcilers.capacity import growth
+from reconcilers.capacity.opportunity import Step
 from reconcilers.conditions import observed_at
 from reconcilers.failure.budgets import Overdrawn
 from reconcilers.failure.hangs import was_counted
@@ -41,7 +44,8 @@ from reconcilers.job.waiting import why_not_training
 from reconcilers.job.workers import Workers, plan_workers, slot_of
 from reconcilers.nodecheck.job_checks import CheckState, Standing, finding_of, standing_of
 from reconcilers.nodecheck.job_world import Course, plan_world, waiting_since_the_check
-from reconcilers.scale import by_shards, rolling
+from reconcilers.scale import auto_plans, by_shards, rolling
+from reconcilers.scale.plan import GROWTH
 from reconcilers.scale.rolling import Freshness, Roll, freshness, plan_roll
 from reconcilers.scale.uptake import take_up, with_moves_done, with_sources
 from reconcilers.shards import job_shards
@@ -244,6 +248,9 @@ def _train(look: _Look) -> Plan:
         check = create(NODECHECKS, look.seen.checks.next_for(look.job, course.check))
     relaunches, retry_seconds = _relaunches(look, course.decision.rendezvous, roll, failures.renewals)
     sized = by_shards.decide(look.job, workers.training, look.seen.ages.idle)
+    step = _growth(look, course, roll, failures)
+    if step is not None:
+        look = replace(look, job=growth.with_step(look.job, step))
     waits = (
         course.decision.look_again_seconds,
         retry_seconds,
@@ -252,12 +259,32 @@ def _train(look: _Look) -> Plan:
         seconds_to_notice(look.job, workers.telling_steps, now),
         seconds_to_refresh(look.job, now, look.seen.account_age_seconds),
         sized.look_again_seconds,
+        step.look_again_seconds if step is not None else None,
     )
     plan = _go_on(look, course, failures, broken_at, waits)
     if look.leaving:
         return replace(plan, check=check, first=tuple(relaunches))
-    asked = by_shards.acts(look.job, sized.scale, look.seen.plans) if sized.scale else ()
-    return replace(plan, check=check, acts=(*relaunches, *asked, *plan.acts))
+    asked: tuple[Act, ...] = ()
+    if sized.scale:
+        asked = auto_plans.acts(look.job, sized.scale, look.seen.plans, by_shards.PLANS)
+    elif step is not None and step.count != look.job.spec.replica_specs[names.WORKER].replicas:
+        asked = auto_plans.acts(look.job, auto_plans.Scale(step.count), look.seen.plans, GROWTH)
+    told = growth.told(step) if step is not None else ()
+    return replace(plan, check=check, events=(*plan.events, *told), acts=(*relaunches, *asked, *plan.acts))
+
+
+def _growth(look: _Look, course: Course, roll: Roll, failures: Assessment) -> Step | None:
+    """What becomes of the extra workers of a job that grows into free room."""
+    is_quiet = (
+        look.active_check is None
+        and not course.check
+        and not course.decision.changes(look.published)
+        and not (roll.sources or roll.relaunches or look.job.status.migrations)
+        and failures.incident is None
+        and not refusal.is_refused(look.job)
+    )
+    plans = look.seen.plans.spent
+    return growth.grown(look.job, look.workers, look.published, plans, look.now, is_quiet=is_quiet)
 
 
 def _world(look: _Look) -> tuple[Course, Roll]:
@@ -265,8 +292,9 @@ def _world(look: _Look) -> tuple[Course, Roll]:
     job, workers, published, active = look.job, look.workers, look.published, look.active_check
     if job.status.active_check and active is None:
         published = waiting_since_the_check(published, look.now)
-    bounds, roll = bounds_of(job), Roll()
+    roll = Roll()
     people = participants_of(job, workers.without(look.leaving), look.seen.ages)
+    bounds = growth.with_extra(bounds_of(job), job, workers, published, people)
     if active is None and not refusal.is_refused(job):  # whose next Pods could not be made
         stopped = {w.spec.index for w in workers.exceptional if w.metadata.uid in look.given_up}
         roll = plan_roll(job, workers, people, published, bounds, look.fresh, look.standing.slow | stopped)
@@ -292,7 +320,12 @@ def _relaunches(
         return [], None
     present = {(type_, index) for type_ in training_types(job) for index in present_slots(job, type_)}
     there = (worker for worker in concerned if slot_of(worker) in present)
-    wanted = [worker for worker in there if worker.metadata.uid not in look.given_up]
+    given_back = growth.taken_slots(job, look.workers)
+    wanted = [
+        worker
+        for worker in there
+        if worker.metadata.uid not in look.given_up and slot_of(worker) not in given_back
+    ]
     plan = plan_relaunches(wanted, world, look.now, look.standing, renewed, avoiding)
     short = {uid for uid, renewal in failed.items() if renewal.out_of_memory}
     room = MemoryRoom(job, look.workers, look.seen.nodes)

@@ -12,14 +12,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 from crds import names
-from crds.elasticjob import ElasticJob, Rendezvous, RendezvousPhase, Scaling
+from crds.elasticjob import ElasticJob, Opportunity, Rendezvous, RendezvousPhase, Scaling
 from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.scaleplan import ScalePlan, ScalePlanPhase
 from reconcilers.nodecheck.finished import LONG_AGO
 from reconcilers.pod.worker_status import current_report
-from reconcilers.scale.plan import Intent, intent_of
+from reconcilers.scale.plan import GROWTH, LABEL_ASKED_BY, Intent, intent_of
 from reconcilers.scale.plan_resources import laid_over
 from reconcilers.scale.rolling import Freshness
+from reconcilers.world.extra import policy_of
 from reconcilers.world.slots import (
     Migration,
     Slots,
@@ -219,13 +220,28 @@ def _scaling(
 ) -> Scaling | None:
     worker, known = job.spec.replica_specs.get(names.WORKER), job.status.scaling
     if worker is None or (known is not None and known.replicas == worker.replicas):
-        return known
-    by = SPEC
+        return _with_opportunity(job, known)
+    by, opportunity = SPEC, None
     if plan is not None and plan.status.replicas.get(names.WORKER) == worker.replicas:
         by = f"ScalePlan {plan.metadata.name}"
+        if known is not None and is_growth(plan):
+            opportunity = known.opportunity
     elif asked_through_scale(managed_fields):
         by = SCALE_SUBRESOURCE
-    return Scaling(replicas=worker.replicas, by=by, at=now)
+    return _with_opportunity(job, Scaling(replicas=worker.replicas, by=by, at=now, opportunity=opportunity))
+
+
+def _with_opportunity(job: ElasticJob, scaling: Scaling | None) -> Scaling | None:
+    """Whatever count somebody else asks for is what opportunistic growth begins from."""
+    if scaling is None or (scaling.opportunity is not None) == (policy_of(job) is not None):
+        return scaling
+    begins = Opportunity(base=scaling.replicas) if policy_of(job) is not None else None
+    return scaling.model_copy(update={"opportunity": begins})
+
+
+def is_growth(plan: ScalePlan) -> bool:
+    """Whether opportunistic growth has asked for it."""
+    return plan.metadata.labels.get(LABEL_ASKED_BY) == GROWTH
 
 
 def _stands_by(job: ElasticJob, worker: ElasticWorker, members: Collection[int]) -> bool:
