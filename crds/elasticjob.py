@@ -193,7 +193,7 @@ class Opportunistic(Model):
     priority_class_name: Annotated[str, Field(min_length=1, max_length=253)]
     """Of the extra Pods, so that any other Pod preempts them."""
     probe_seconds: Annotated[int, Field(ge=1, le=86_400)] = 60
-    """An extra Pod waits so long for a node, then goes; the next one comes after as long again."""
+    """An extra Pod waits so long for a node, then goes; the next comes after as long again."""
     min_efficiency: Annotated[float, Field(ge=0.0, le=1.0)] = 0.6
     """Extra workers that add less than this share of a linear gain are given back."""
 
@@ -222,7 +222,7 @@ class ElasticPolicy(Model):
     opportunistic: Opportunistic | None = None
     """Use free room beyond `replicas`."""
     network_interfaces: NetworkInterfaces | None = None
-    """auto: GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME are the interface on which rank 0's agent is reached."""
+    """auto: GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME are set, to where rank 0's agent is reached."""
 
 
 TopologyKeys = Annotated[

@@ -15,6 +15,8 @@ LABEL_INDEX = f"{GROUP}/replica-index"
 LABEL_INCARNATION = f"{GROUP}/incarnation"
 LABEL_APP = "app.kubernetes.io/name"
 LABEL_MANAGED_BY = "app.kubernetes.io/managed-by"
+LABEL_PROFILE = f"{GROUP}/profile"
+"""Of an ElasticJob: jobs with the same value begin with what the finished ones among them came to."""
 APP = "elasticjob"
 MANAGER = "dlr"
 

@@ -65,7 +65,8 @@ def _kind(worker: ElasticWorker | None, members: Container[int]) -> str:
         return "training"
     if stuck_by(worker) is not None:
         return "stuck"
-    return "starting" if worker.status.node_name else "on_their_way"
+    has_node = worker.status.node_name or worker.status.phase is WorkerPhase.RUNNING
+    return "starting" if has_node else "on_their_way"
 
 
 def was_taken(worker: ElasticWorker) -> bool:

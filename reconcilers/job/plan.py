@@ -15,15 +15,16 @@ from functools import cached_property
 
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODECHECKS, Object
 from crds import names
-from crds.elasticjob import ElasticJob, JobPhase, Rendezvous
+from crds.elasticjob import ElasticJob, ElasticJobStatus, JobPhase, Rendezvous
 from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck
 from reconcilers.account.comparable import with_comparable_steps
-from reconcilers.account.ledger import seconds_to_refresh, with_account
+from reconcilers.account.ledger import refresh_seconds, seconds_to_refresh, with_account
 from reconcilers.account.state import Moment, failed_at
 from reconcilers.acts import Act, Event, create
-from reconcilers.capacity import growth
+from reconcilers.capacity import growth, profile, sizing
 from reconcilers.capacity.opportunity import Step
+from reconcilers.capacity.usage import with_roles, with_rounds
 from reconcilers.conditions import observed_at
 from reconcilers.failure.budgets import Overdrawn
 from reconcilers.failure.hangs import was_counted
@@ -50,7 +51,7 @@ from reconcilers.scale.rolling import Freshness, Roll, freshness, plan_roll
 from reconcilers.scale.uptake import take_up, with_moves_done, with_sources
 from reconcilers.shards import job_shards
 from reconcilers.shards.job_shards import with_shards
-from reconcilers.status_patch import validated_patch
+from reconcilers.status_patch import merge_patch, validated_patch
 from reconcilers.world import resumption
 from reconcilers.world.participants import bounds_of, participants_of
 from reconcilers.world.slots import present_slots, training_types
@@ -142,24 +143,26 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
     fresh = freshness(seen.job, workers, seen.pods)
     managed_fields = seen.raw["metadata"].get("managedFields") or ()
     uptake = take_up(seen.job, seen.plans, fresh, managed_fields, now, seen.vacant)
-    look = _Look(seen, with_departed(uptake.job, slots.surplus), workers, fresh, uptake.anew, now)
+    beginning = profile.begun(uptake.job, seen.history, seen.plans, seen.has_begun, now)
+    look = _Look(seen, with_departed(beginning.job, slots.surplus), workers, fresh, uptake.anew, now)
     if seen.job.spec.suspend:
         plan = _plan(look, outcome.suspended(look.job, workers, now))
     else:
         plan = _ended(look) or _train(look)
     most = max(MIN_CREATES, (len(seen.workers) + len(slots.missing)) // CREATE_LOOKS)
-    missing = () if look.is_held else slots.missing[:most]
+    missing = () if look.is_held or profile.is_waiting(look.job) else slots.missing[:most]
     surplus = (deleted(ELASTICWORKERS, worker.metadata) for worker in slots.surplus)
     more = 0.0 if 0 < len(missing) < len(slots.missing) else None
     plan = replace(
         plan,
-        events=(*told, *outcome.of_scale(uptake), *plan.events),
-        acts=(*created(seen.job, missing), *surplus, *plan.acts),
+        events=(*told, *outcome.of_scale(uptake), *beginning.events, *plan.events),
+        acts=(*beginning.acts, *created(seen.job, missing), *surplus, *plan.acts),
         look_again_seconds=_soonest(
             plan.look_again_seconds,
             more,
             UNKNOWN_POD_RETRY_SECONDS if fresh.unknown else None,
             refusal.RETRY_SECONDS if look.is_held else None,
+            beginning.look_again_seconds,
             job_shards.seconds_to_lease(seen.job, seen.workers, seen.shards_age_seconds),
         ),
     )
@@ -382,15 +385,31 @@ def _plan(
     status = status.model_copy(update={"reason": why.reason, "message": why.message})
     moment = Moment(look.job, status, look.workers, look.now, found.checking, found.broken_at)
     status = with_account(moment, raw, look.seen.account_age_seconds)
+    status = _with_usage(look, status)
     standing = found.standing_by
     concerned = look.workers if standing else look.workers.exceptional
     told = [told_standby(worker, standing) for worker in told_otherwise(concerned, standing)]
     return Plan(
         status_patch=validated_patch(raw, status),
-        events=found.events,
+        events=(*found.events, *sizing.told(look.job.status.conditions, status.conditions)),
         acts=(*acts, *told),
         look_again_seconds=_soonest(*look_again),
     )
+
+
+def _with_usage(look: _Look, status: ElasticJobStatus) -> ElasticJobStatus:
+    """With what the job used, where that is written anyway, or it is time to look at it."""
+    phase, age_seconds = status.phase, look.seen.account_age_seconds
+    ends = phase is not None and (phase.finished or phase is JobPhase.SUSPENDED)
+    status = with_rounds(status, look.workers, look.published, ends=ends)
+    is_due = age_seconds >= refresh_seconds(look.job, look.now)
+    if not is_due and not merge_patch(look.seen.raw.get("status", {}), status.to_wire()):
+        return status
+    used = with_roles(look.job, status, look.workers)
+    conditions = sizing.with_sizing(status.conditions, look.job, used.usage, look.now)
+    if is_due and conditions == status.conditions:
+        return status
+    return observed_at(used.model_copy(update={"conditions": conditions}), look.job.metadata.generation)
 
 
 def _soonest(*seconds: float | None) -> float | None:

@@ -105,3 +105,8 @@ def _asked(job: ElasticJob, scale: Scale, why: str) -> Object:
 def is_ours(plan: ScalePlan) -> bool:
     """Whether it was made here."""
     return plan.metadata.labels.get(names.LABEL_MANAGED_BY) == names.MANAGER
+
+
+def asked_by(plan: ScalePlan) -> str:
+    """What it was made for; empty if it was not made here."""
+    return plan.metadata.labels.get(LABEL_ASKED_BY, "")

@@ -63,6 +63,8 @@ class Uptake:
     plan: ScalePlan | None = None
     """The plan that was taken over just now."""
     count_changed_from: int | None = None
+    is_growth: bool = False
+    """It is opportunistic growth, or what is given back of it, that was asked for."""
 
     @property
     def anew(self) -> bool:
@@ -117,7 +119,8 @@ def take_up(
     before = _count_before(job)
     changed = before is not None and scaling is not None and before != scaling.replicas
     after = after.with_status(scale_plan=plan.metadata.name if plan is not None else None, scaling=scaling)
-    return Uptake(after, due, before if changed else None)
+    grows = is_growth(due) if due is not None else changed and _is_by_growth(plans.named, scaling)
+    return Uptake(after, due, before if changed else None, grows)
 
 
 def in_words(intent: Intent) -> str:
@@ -237,6 +240,11 @@ def _with_opportunity(job: ElasticJob, scaling: Scaling | None) -> Scaling | Non
         return scaling
     begins = Opportunity(base=scaling.replicas) if policy_of(job) is not None else None
     return scaling.model_copy(update={"opportunity": begins})
+
+
+def _is_by_growth(plan: ScalePlan | None, scaling: Scaling | None) -> bool:
+    by = f"ScalePlan {plan.metadata.name}" if plan is not None and is_growth(plan) else None
+    return scaling is not None and scaling.by == by
 
 
 def is_growth(plan: ScalePlan) -> bool:

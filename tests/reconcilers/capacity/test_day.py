@@ -13,10 +13,10 @@ HOUR = 3_600
 POLICY = Opportunistic(priority_class_name="idle")
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_in_a_day_of_random_load_free_nodes_are_used_and_few_restarts_are_useless(seed: int) -> None:
     day = Day(base=8, nodes=8, policy=POLICY)
-    day.live(24 * HOUR, random_load(seed, 8, HOUR))
+    day.live(24 * HOUR, random_load(seed, 8, HOUR / 4))
     used, useless = day.used_seconds / day.free_seconds, day.paid.count(False)
     print(f"seed {seed}: {used:.1%} used, {day.restarts} restarts, {useless} useless")
     assert day.free_seconds > 24 * HOUR
