@@ -193,6 +193,7 @@ class RoundStatus(TypedDict):
     steppingSeconds: float
     counted: bool | None
     startUnknown: bool | None
+    samplesPerStep: int | None
     nonFiniteStep: int | None
 
 
@@ -266,6 +267,16 @@ class UsageStatus(TypedDict):
     memoryBytes: int
     gpuUtilization: float | None
     gpuMemoryBytes: int | None
+    memoryPeakBytes: int | None
+    cpuMeanCores: float | None
+    gpuMeanUtilization: float | None
+
+
+class NetworkStatus(TypedDict):
+    """`status.agent.network`."""
+
+    interface: str
+    address: str
 
 
 class AcceleratorsStatus(TypedDict):
@@ -362,6 +373,7 @@ class AgentStatus(TypedDict):
     progress: ProgressStatus | None
     rounds: list[RoundStatus]
     usage: UsageStatus | None
+    network: NetworkStatus | None
     memory: MemoryStatus | None
     checkpointTrouble: CheckpointTroubleStatus | None
     accelerators: AcceleratorsStatus | None
@@ -541,10 +553,10 @@ ENV_STACKS_FILE = "DLR_STACKS_FILE"
 ENV_STACKS_SIGNAL = "DLR_STACKS_SIGNAL"
 """On this signal the process writes the stacks of its threads into that file."""
 
-PROGRESS_FORMAT = "qdqdqdqdqdqdqqqqq8x"
-"""For `struct`: pairs of an int64 and a float64, then five int64, and an empty word, since processes take
-pairs alone; in native byte order. Times are of CLOCK_MONOTONIC, in seconds, and 0 as long as nothing was
-told. An older agent's file ends after two, four, six, eight, twelve or sixteen words."""
+PROGRESS_FORMAT = "qdqdqdqdqdqdqqqqqq"
+"""For `struct`: pairs of an int64 and a float64, then six int64, in native byte order. Times are of
+CLOCK_MONOTONIC, in seconds, and 0 as long as nothing was told. An older agent's file ends after two, four,
+six, eight, twelve or sixteen words."""
 
 STEP, STEP_AT = 0, 1
 """Positions in it: the newest step, and when it was told."""
@@ -570,6 +582,8 @@ KEEPS_IN = 15
 """The safest place in which the process can keep the step after which it leaves: a `KeptIn`, or 0 for any."""
 START_UNKNOWN = 16
 """1 where nobody knows which step the count began with. It is written before FIRST_COUNTED."""
+SAMPLES = 17
+"""How many samples a step has, over all ranks; 0 if not told."""
 
 
 # --- Leaving by vote: what an agent says in ORDER, in one word that is written whole ----------------------

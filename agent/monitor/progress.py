@@ -35,6 +35,7 @@ from crds.protocol import (
     MAX_TROUBLE,
     NON_FINITE,
     PROGRESS_FORMAT,
+    SAMPLES,
     START_UNKNOWN,
     STEP,
     STEP_AT,
@@ -149,6 +150,7 @@ class ProgressFiles:
                 (r.non_finite_step for r in records.values() if r.non_finite_step is not None), default=None
             ),
             trouble=self._read_trouble(),
+            samples_per_step=max((r.samples_per_step for r in records.values()), default=0) or None,
         )
 
     def read_rank(self, local_rank: int) -> RankProgress:
@@ -221,6 +223,8 @@ class Snapshot:
     non_finite_step: int | None = None
     """The first step whose loss a process reported to be NaN or infinite."""
     trouble: CheckpointTroubleStatus | None = None
+    samples_per_step: int | None = None
+    """Over all ranks, as a process has reported it."""
 
     @property
     def newest(self) -> StepReport | None:
@@ -239,6 +243,7 @@ class _Record:
     """The first and the newest step that were counted."""
     start_unknown: bool = False
     non_finite_step: int | None = None
+    samples_per_step: int = 0
 
 
 def _trouble_of(record: Path) -> Path:
@@ -262,6 +267,7 @@ def _read_record(path: Path) -> _Record:
         (first, newest) if first and newest else None,
         start_unknown=bool(words[START_UNKNOWN]),
         non_finite_step=words[NON_FINITE] - 1 if words[NON_FINITE] > 0 else None,
+        samples_per_step=max(words[SAMPLES], 0),
     )
 
 
@@ -355,6 +361,7 @@ class ProgressMonitor(threading.Thread):
             start.stepping.observe(rank, first, newest)
         start.stepping.start_unknown = snapshot.start_unknown
         start.stepping.non_finite_step = snapshot.non_finite_step
+        start.stepping.samples_per_step = snapshot.samples_per_step
         if snapshot.newest is None:
             return
         before = self._figures.progress

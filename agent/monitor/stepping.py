@@ -61,6 +61,8 @@ class RoundProgress:
     """Nobody knows which step the count began with."""
     non_finite_step: int | None = None
     """The first step whose loss a process reported to be NaN or infinite."""
+    samples_per_step: int | None = None
+    """Of all ranks, as the script tells it."""
 
     def to_status(self) -> RoundStatus:
         return {
@@ -71,6 +73,7 @@ class RoundProgress:
             "counted": self.counted or None,
             "startUnknown": self.start_unknown or None,
             "nonFiniteStep": self.non_finite_step,
+            "samplesPerStep": self.samples_per_step,
         }
 
     @classmethod
@@ -83,6 +86,7 @@ class RoundProgress:
             counted=bool(status.get("counted")),
             start_unknown=bool(status.get("startUnknown")),
             non_finite_step=status.get("nonFiniteStep"),
+            samples_per_step=status.get("samplesPerStep"),
         )
 
 
@@ -111,6 +115,7 @@ class Stepping:
         """Nobody knows which step the count began with."""
         self.non_finite_step: int | None = None
         """The lowest step whose loss a process reported to be NaN or infinite."""
+        self.samples_per_step: int | None = None
         self._first: dict[int, StepReport] = {}
         self._highest: dict[int, StepReport] = {}
         self._recent: deque[StepReport] = deque()
@@ -144,6 +149,7 @@ class Stepping:
             self.counted,
             start_unknown=self.start_unknown,
             non_finite_step=self.non_finite_step,
+            samples_per_step=self.samples_per_step,
         )
 
     def seconds_per_step(self) -> float | None:

@@ -283,7 +283,9 @@ def _of_culprit(incident: Incident | None) -> Iterator[Event]:
 
 
 def of_scale(uptake: Uptake) -> Iterator[Event]:
-    """Of a count or a plan that has just become desired state."""
+    """Of a count or a plan that has just become desired state; not of probes, which come and go."""
+    if uptake.is_growth:
+        return
     scaling, before = uptake.job.status.scaling, uptake.count_changed_from
     if scaling is not None and before is not None:
         message = f"from {before} to {scaling.replicas} workers, by {scaling.by}"
