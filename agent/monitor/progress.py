@@ -35,6 +35,7 @@ from crds.protocol import (
     MAX_TROUBLE,
     NON_FINITE,
     PROGRESS_FORMAT,
+    RESULT_SUFFIX,
     STEP,
     STEP_AT,
     TROUBLE_SUFFIX,
@@ -50,6 +51,9 @@ FIRST_LOOK_SECONDS = 0.1
 costs microseconds; the reporter decides how often to report."""
 FIRST_COUNT_SECONDS = 10.0
 """So long a first step that was counted waits for the second, or for the script's own report of it."""
+
+BESIDE = (TROUBLE_SUFFIX, RESULT_SUFFIX)
+"""Endings of the files that a process may write beside its record."""
 
 _RECORD = struct.Struct(PROGRESS_FORMAT)
 
@@ -102,7 +106,8 @@ class ProgressFiles:
         Raises:
             OSError: if they cannot be written.
         """
-        for path in (*self._steps, *map(_trouble_of, self._steps), self._metrics):
+        beside = [path.with_name(path.name + suffix) for path in self._steps for suffix in BESIDE]
+        for path in (*self._steps, *beside, self._metrics):
             path.unlink(
                 missing_ok=True
             )  # a process that lingers goes on writing into a file that nobody reads

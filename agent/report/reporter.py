@@ -70,6 +70,8 @@ class Report:
     check: CheckReport | None = None
     departure: Departure | None = None
     """The last one of this agent."""
+    result: str | None = None
+    """What rank 0 has left of the round that ended well."""
     trouble: CheckpointTroubleStatus | None = None
 
     @property
@@ -87,6 +89,7 @@ class Report:
             "rounds": [round_.to_status() for round_ in self.rounds],
             "check": self.check.to_status() if self.check else None,
             "departure": self.departure.to_status() if self.departure else None,
+            "result": self.result,
             "checkpointTrouble": self.trouble,
         }
 
@@ -240,6 +243,11 @@ class Reporter(threading.Thread):
         """Have the next report tell of it."""
         with self._changed:
             self._latest = replace(self._latest, departure=departure)
+
+    def note_result(self, result: str | None) -> None:
+        """Have the next report say what training came to."""
+        with self._changed:
+            self._latest = replace(self._latest, result=result)
 
     def check(self, check: CheckReport) -> None:
         """Report what a NodeCheck found out here; the state stays as it was."""
