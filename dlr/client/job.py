@@ -166,7 +166,8 @@ class Job:
             self.status()
         last = self._last
         colour = PHASE_COLOURS.get(last.phase, OTHER_COLOUR)
-        rows = {"workers": f"{last.workers}/{last.desired_workers}", "round": str(last.round)}
+        rows = {} if last.finished else {"workers": f"{last.workers}/{last.desired_workers}"}
+        rows["round"] = str(last.round)
         if last.step is not None:
             rows["step"] = str(last.step) + (f" of {last.total_steps}" if last.total_steps else "")
         if last.restarts:

@@ -40,7 +40,9 @@ if __name__ == "__main__":
 
     import dlr as _dlr
 
-    _dlr.report_result({name}(**_json.loads({arguments!r})))
+    _arguments = _json.loads({arguments!r})
+    _result = {name}(**_arguments)
+    _dlr.report_result(_result)
 """
 
 

@@ -43,7 +43,9 @@ class JobStatus:
         return self.phase == "Succeeded"
 
     def __str__(self) -> str:
-        parts = [self.phase, f"{self.workers}/{self.desired_workers} workers"]
+        parts = [self.phase]
+        if not self.finished:
+            parts.append(f"{self.workers}/{self.desired_workers} workers")
         if self.step is not None:
             parts.append(f"step {self.step}" + (f" of {self.total_steps}" if self.total_steps else ""))
         if self.restarts:
