@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-import yaml
 
 from dlr.client.client import checked_name
 from dlr.client.manifest import Launch, new_name, objects
@@ -28,6 +27,7 @@ from dlr.commands.options import (
     object_name,
 )
 from dlr.commands.output import print_json
+from dlr.commands.written_yaml import as_yaml
 
 JSON = dict[str, Any]
 
@@ -167,20 +167,3 @@ def print_objects(made: list[JSON], output: Printed) -> None:
         print_json({"apiVersion": "v1", "kind": "List", "items": made})
     else:
         print(as_yaml(made), end="")
-
-
-class _Dumper(yaml.SafeDumper):
-    """Texts of several lines as they are, so that a script can be read."""
-
-
-def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    style = "|" if "\n" in text else None
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
-
-
-_Dumper.add_representer(str, _text)
-
-
-def as_yaml(made: list[JSON]) -> str:
-    """A document each."""
-    return yaml.dump_all(made, Dumper=_Dumper, sort_keys=False, width=100, allow_unicode=True)
