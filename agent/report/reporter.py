@@ -18,7 +18,7 @@ from http import HTTPStatus
 from typing import Any
 
 from agent.environment import Environment
-from agent.kube.api import GROUP_PATH, ApiClient, ApiError
+from agent.kube.api import GROUP_PATH, Api, ApiError
 from agent.kube.retry import Warnings, retrying
 from agent.monitor.stepping import Figures, Progress, RoundProgress
 from agent.monitor.usage import Usage
@@ -162,7 +162,7 @@ class Reporter(threading.Thread):
 
     def __init__(
         self,
-        api: ApiClient,
+        api: Api,
         me: Environment,
         facts: Facts,
         first: Report,
@@ -379,7 +379,7 @@ def _checkpoint(report: Report) -> int | None:
     return report.progress.checkpoint_step if report.progress else None
 
 
-def last_report(api: ApiClient, me: Environment) -> dict[str, Any]:
+def last_report(api: Api, me: Environment) -> dict[str, Any]:
     """Return `status.agent` as an earlier agent of this slot wrote it; {} if there was none."""
     path = _path(me)
     warnings = Warnings(logger, f"read elasticworker {me.namespace}/{me.worker_name}")
@@ -392,7 +392,7 @@ def _path(me: Environment) -> str:
     return f"{GROUP_PATH}/namespaces/{me.namespace}/elasticworkers/{me.worker_name}"
 
 
-def topology_of_pod(api: ApiClient, me: Environment) -> list[str] | None:
+def topology_of_pod(api: Api, me: Environment) -> list[str] | None:
     """What the node shares with others, by the ElasticWorker's status; None if it does not say so (yet)."""
     try:
         status = api.get(_path(me)).get("status") or {}
