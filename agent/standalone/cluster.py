@@ -30,8 +30,8 @@ STACKS = signal.SIGUSR2
 class LocalCluster:
     """An `agent.kube.api.Api` with one ElasticJob and one ElasticWorker.
 
-    Each report of the agent is decided on at once. Stacks are told on stderr, as the agent tells failures: there
-    is no object in which anybody would look for them.
+    Each report of the agent is decided on at once. Stacks are told on stderr, as the agent tells failures:
+    there is no object in which anybody would look for them.
 
     Args:
         me: the worker.
