@@ -31,6 +31,7 @@ from crds.protocol import (
     MAX_LOCAL_PROBES,
     MAX_PAIR_PROBES,
     MAX_REQUEST,
+    MAX_RESULT,
     MAX_ROUNDS,
     MAX_SENTENCE,
     MAX_SENTENCES,
@@ -367,6 +368,8 @@ class AgentReport(Model):
     check: AgentCheck | None = None
     departure: Departure | None = None
     """The last one of this agent's processes."""
+    result: Annotated[str, Field(max_length=MAX_RESULT)] | None = None
+    """What rank 0 has left with `dlr.report_result`, as JSON: `{"value": …}` or `{"error": …}`."""
     asked_stacks: AskedStacks | None = None
     """For a minute or so after they were asked for."""
     shards: (

@@ -379,6 +379,7 @@ class AgentStatus(TypedDict):
     accelerators: AcceleratorsStatus | None
     check: CheckStatus | None
     departure: DepartureStatus | None
+    result: str | None
     askedStacks: AskedStacksStatus | None
     shards: list[ShardsStatus] | None
 
@@ -548,6 +549,12 @@ ENV_PROGRESS_FILE = "DLR_PROGRESS_FILE"
 TROUBLE_SUFFIX = ".trouble"
 """Of the record's name, for the JSON file beside it in which the process says what does not work with its
 checkpoints: a message by `CheckpointTrouble`, which is empty if that works. It is replaced as a whole."""
+
+RESULT_SUFFIX = ".result"
+"""Of the record's name, for the JSON file beside it with what training came to: `{"value": …}`, or
+`{"error": …}` where that cannot be kept. It is replaced as a whole."""
+MAX_RESULT = 16_384
+"""Characters of it."""
 
 ENV_STACKS_FILE = "DLR_STACKS_FILE"
 ENV_STACKS_SIGNAL = "DLR_STACKS_SIGNAL"

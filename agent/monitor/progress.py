@@ -8,18 +8,20 @@ trainers look up. All of it lies in a directory of this agent, so two agents on 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import struct
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 
 from agent.monitor.stepping import Figures, Progress, Stepping, StepReport, with_round
+from agent.monitor.trainer_status import ENV_URL, TrainerStatusReceiver
 from agent.report.reporter import Reporter
 from crds.protocol import (
     BUSY_UNTIL,
@@ -35,6 +37,7 @@ from crds.protocol import (
     MAX_TROUBLE,
     NON_FINITE,
     PROGRESS_FORMAT,
+    RESULT_SUFFIX,
     SAMPLES,
     START_UNKNOWN,
     STEP,
@@ -44,6 +47,8 @@ from crds.protocol import (
     CheckpointTroubleStatus,
 )
 
+logger = logging.getLogger(__name__)
+
 ENV_RUNTIME_METRICS = "RUNTIME_METRICS_PATH"
 
 LOOK_SECONDS = 1.0
@@ -52,6 +57,9 @@ FIRST_LOOK_SECONDS = 0.1
 costs microseconds; the reporter decides how often to report."""
 FIRST_COUNT_SECONDS = 10.0
 """So long a first step that was counted waits for the second, or for the script's own report of it."""
+
+BESIDE = (TROUBLE_SUFFIX, RESULT_SUFFIX)
+"""Endings of the files that a process may write beside its record."""
 
 _RECORD = struct.Struct(PROGRESS_FORMAT)
 
@@ -93,6 +101,7 @@ class ProgressFiles:
         have."""
         if trouble is not None:
             self._trouble[0, trouble["reason"]] = trouble["message"]
+        self._receiver: TrainerStatusReceiver | None = None
         self._since = time.time()
         self.generation = 0
         """How often processes have been started. The steps of one generation are compared with no other's."""
@@ -106,7 +115,8 @@ class ProgressFiles:
         Raises:
             OSError: if they cannot be written.
         """
-        for path in (*self._steps, *map(_trouble_of, self._steps), self._metrics):
+        beside = [path.with_name(path.name + suffix) for path in self._steps for suffix in BESIDE]
+        for path in (*self._steps, *beside, self._metrics):
             path.unlink(
                 missing_ok=True
             )  # a process that lingers goes on writing into a file that nobody reads
@@ -116,8 +126,8 @@ class ProgressFiles:
             path.write_bytes(bytes(_RECORD.size))
         self._since = time.time()
         self.generation += 1
-        metrics = os.environ.get(ENV_RUNTIME_METRICS) or str(self._metrics)
-        return [{ENV_PROGRESS_FILE: str(path), ENV_RUNTIME_METRICS: metrics} for path in self._steps]
+        shared = {ENV_RUNTIME_METRICS: str(self._shared_metrics()), **self._posts()}
+        return [{ENV_PROGRESS_FILE: str(path), **shared} for path in self._steps]
 
     @property
     def records(self) -> Sequence[Path]:
@@ -176,7 +186,30 @@ class ProgressFiles:
         return f"{ENV_PROGRESS_FILE}={self.directory}/"
 
     def remove(self) -> None:
+        if self._receiver is not None:
+            self._receiver.stop()
         shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _posts(self) -> Mapping[str, str]:
+        """Where processes may post their step to, unless the user has named another place."""
+        if ENV_URL in os.environ:
+            return {}
+        if self._receiver is None:
+            self._receiver = TrainerStatusReceiver(self._note_step, self.directory)
+        return self._receiver.environment
+
+    def _note_step(self, step: int) -> None:
+        """Write a step that was posted where DLRover's trainers write theirs: the processes share it."""
+        path = self._shared_metrics()
+        scratch = path.with_name(f"{path.name}.new")
+        try:
+            scratch.write_text(json.dumps({"step": step, "timestamp": time.time()}))
+            scratch.replace(path)
+        except OSError as error:
+            logger.debug("a posted step is lost: %s", error)
+
+    def _shared_metrics(self) -> Path:
+        return Path(os.environ.get(ENV_RUNTIME_METRICS) or self._metrics)
 
     def _read_trouble(self) -> CheckpointTroubleStatus | None:
         """What does not work with checkpoints, of the first process that tells of any."""
@@ -195,9 +228,8 @@ class ProgressFiles:
         return None
 
     def _read_metrics(self) -> StepReport | None:
-        path = Path(os.environ.get(ENV_RUNTIME_METRICS) or self._metrics)
         try:
-            metrics = json.loads(path.read_text())
+            metrics = json.loads(self._shared_metrics().read_text())
             at, step = float(metrics["timestamp"]), int(metrics["step"])
         except (OSError, ValueError, KeyError, TypeError):
             return None

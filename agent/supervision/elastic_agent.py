@@ -42,6 +42,7 @@ from agent.monitor.xid import DeviceWatch
 from agent.rendezvous.handler import DlrRendezvousHandler, JobEndedError
 from agent.rendezvous.world import Action, ExitReason, Verb
 from agent.report.failure import Failure
+from agent.report.result import result_of_rank_0
 from agent.supervision.asked_stacks import AskedStacks
 from agent.supervision.failure_reporter import FailureReporter
 from agent.supervision.leaving import Outcome, Votes
@@ -361,6 +362,8 @@ class DlrElasticAgent(LocalElasticAgent):
             ranks = _global_ranks(group)
             self._failures.report_processes(ranks, failures, AgentState.FAILED, processes)
         else:
+            ranks = _global_ranks(group)
+            self._session.reporter.note_result(result_of_rank_0(self.progress_files.records, ranks))
             self._session.reporter.report(AgentState.SUCCEEDED)
         return result
 

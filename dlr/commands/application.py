@@ -73,6 +73,11 @@ class Commands(LazyGroup):
             "controller",
             "Run the controller: the reconcilers of ElasticJobs, their workers, and the nodes' cordons.",
         ),
+        "convert": Lazy(
+            "dlr.commands.convert",
+            "command",
+            "Print manifests of other operators as ElasticJobs, and what of them cannot be carried over.",
+        ),
         "manifests": Lazy(
             "dlr.commands.manifests",
             "manifests",
