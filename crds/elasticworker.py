@@ -29,7 +29,9 @@ from crds.protocol import (
     MAX_FIGURES,
     MAX_FRAMES,
     MAX_LOCAL_PROBES,
+    MAX_NUMBERS,
     MAX_PAIR_PROBES,
+    MAX_POINTS,
     MAX_REQUEST,
     MAX_ROUNDS,
     MAX_SENTENCE,
@@ -54,7 +56,10 @@ from crds.protocol import (
     ProgressStatus,
     RankStackStatus,
     ResumedStatus,
+    SeriesPointStatus,
+    SeriesStatus,
     ShardsStatus,
+    SlowStatus,
     Tier,
     UsageStatus,
 )
@@ -173,6 +178,47 @@ class StepProgress(Model):
     """The step of the last checkpoint that the script told of (`dlr.checkpoint_saved`)."""
     seconds_per_step: Annotated[float, Field(ge=0)] | None = None
     """Lately."""
+
+
+@agreed(SeriesPointStatus)
+class SeriesPoint(Model):
+    """A few steps of the job's past."""
+
+    step: Annotated[int, Field(ge=0)]
+    """The last of them."""
+    time: datetime
+    world_size: Annotated[int, Field(ge=0)]
+    seconds_per_step: Annotated[float, Field(ge=0)]
+    """Their median."""
+    numbers: Annotated[dict[str, float], Field(max_length=MAX_NUMBERS)] = Field(default_factory=dict)
+    """What was told with `dlr.report`, by name: the mean since the point before."""
+
+
+@agreed(SeriesStatus)
+class Series(Model):
+    """The job's past, as rank 0's agent tells it; evenly thinned as the job grows."""
+
+    every: Annotated[int, Field(ge=1)] = 1
+    """A point stands for so many windows of five looks."""
+    points: Annotated[list[SeriesPoint], Field(max_length=MAX_POINTS, json_schema_extra=ATOMIC)] = Field(
+        default_factory=list
+    )
+    """The oldest first."""
+    latest: SeriesPoint | None = None
+    """The newest window."""
+
+
+@agreed(SlowStatus)
+class Slow(Model):
+    """Steps take longer than they did, as rank 0's agent noticed."""
+
+    since: datetime
+    step: Annotated[int, Field(ge=0)]
+    """The first that took longer."""
+    seconds_per_step: Annotated[float, Field(ge=0)]
+    """When it was noticed."""
+    usual_seconds: Annotated[float, Field(ge=0)]
+    """Of a step, before."""
 
 
 @agreed(UsageStatus)
@@ -342,6 +388,9 @@ class AgentReport(Model):
         Field(max_length=MAX_ROUNDS, json_schema_extra=ATOMIC),
     ] = Field(default_factory=list)
     """The last rounds of this incarnation in which steps were told, the oldest first."""
+    series: Series | None = None
+    slow: Slow | None = None
+    """Unset while training is as fast as it was."""
     usage: Usage | None = None
     memory: CheckpointMemory | None = None
     checkpoint_trouble: AgentCheckpointTrouble | None = None

@@ -122,6 +122,8 @@ class ProbeEnding(Word):
 
 MAX_ROUNDS = 8
 """Entries of `status.agent.rounds`: so many rounds the controller may miss."""
+MAX_POINTS = 96
+"""Entries of `status.agent.series.points`."""
 MAX_STACKS = 16
 """Entries of `status.agent.failure.stacks`."""
 MAX_FRAMES = 1_024
@@ -182,6 +184,33 @@ class ProgressStatus(TypedDict):
     time: str
     checkpointStep: int | None
     secondsPerStep: float | None
+
+
+class SeriesPointStatus(TypedDict):
+    """One of `status.agent.series.points`."""
+
+    step: int
+    time: str
+    worldSize: int
+    secondsPerStep: float
+    numbers: dict[str, float]
+
+
+class SeriesStatus(TypedDict):
+    """`status.agent.series`."""
+
+    every: int
+    points: list[SeriesPointStatus]
+    latest: SeriesPointStatus | None
+
+
+class SlowStatus(TypedDict):
+    """`status.agent.slow`."""
+
+    since: str
+    step: int
+    secondsPerStep: float
+    usualSeconds: float
 
 
 class RoundStatus(TypedDict):
@@ -360,6 +389,8 @@ class AgentStatus(TypedDict):
     failure: FailureStatus | None
     progress: ProgressStatus | None
     rounds: list[RoundStatus]
+    series: SeriesStatus | None
+    slow: SlowStatus | None
     usage: UsageStatus | None
     memory: MemoryStatus | None
     checkpointTrouble: CheckpointTroubleStatus | None
@@ -542,8 +573,14 @@ ENV_STACKS_SIGNAL = "DLR_STACKS_SIGNAL"
 
 PROGRESS_FORMAT = "qdqdqdqdqdqdqqqq"
 """For `struct`: pairs of an int64 and a float64, then four int64, in native byte order. Times are of
-CLOCK_MONOTONIC, in seconds, and 0 as long as nothing was told. An older agent's file ends after two, four,
-six, eight or twelve words."""
+CLOCK_MONOTONIC, in seconds, and 0 as long as nothing was told. Numbers follow. An older agent's file ends
+after two, four, six, eight, twelve or sixteen words."""
+MAX_NUMBERS = 8
+"""Numbers that a process tells beside its step (`dlr.report`), by name; the loss is one of them."""
+MAX_NUMBER_NAME = 24
+"""Bytes of such a name."""
+NUMBERS_FORMAT = f"d{MAX_NUMBER_NAME}s" * MAX_NUMBERS
+"""What follows in the file: each number and its name in UTF-8, which is written after it; empty for none."""
 
 STEP, STEP_AT = 0, 1
 """Positions in it: the newest step, and when it was told."""

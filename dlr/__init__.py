@@ -3,6 +3,6 @@
 What training scripts import. Standard library only, and light; the commands live in `dlr.cli`.
 """
 
-from dlr.progress import busy, checkpoint_saved, report_step
+from dlr.progress import busy, checkpoint_saved, report, report_step
 
-__all__ = ["busy", "checkpoint_saved", "report_step"]
+__all__ = ["busy", "checkpoint_saved", "report", "report_step"]

@@ -20,6 +20,8 @@ from typing import Any
 from agent.environment import Environment
 from agent.kube.api import GROUP_PATH, ApiClient, ApiError
 from agent.kube.retry import Warnings, retrying
+from agent.monitor.pace import Slowdown
+from agent.monitor.series import Series
 from agent.monitor.stepping import Figures, Progress, RoundProgress
 from agent.monitor.usage import Usage
 from agent.node_check.report import CheckReport
@@ -71,6 +73,8 @@ class Report:
     departure: Departure | None = None
     """The last one of this agent."""
     trouble: CheckpointTroubleStatus | None = None
+    series: Series | None = None
+    slow: Slowdown | None = None
 
     @property
     def failures(self) -> int:
@@ -88,6 +92,8 @@ class Report:
             "check": self.check.to_status() if self.check else None,
             "departure": self.departure.to_status() if self.departure else None,
             "checkpointTrouble": self.trouble,
+            "series": self.series.to_status() if self.series else None,
+            "slow": self.slow.to_status() if self.slow else None,
         }
 
 
@@ -334,6 +340,8 @@ class Reporter(threading.Thread):
             progress=figures.progress or self._latest.progress,
             rounds=figures.rounds,
             trouble=figures.trouble,
+            series=figures.series,
+            slow=figures.slow,
         )
 
     def _write(self) -> None:

@@ -20,6 +20,7 @@ from reconcilers.failure.policy import Assessment
 from reconcilers.job import status as job_status
 from reconcilers.job.loss import events_of_loss, with_loss
 from reconcilers.job.saving import events_of_saving
+from reconcilers.job.slow import Neighbour, events_of_slow
 from reconcilers.job.steps_known import NO_STEPS, STEPS_KNOWN
 from reconcilers.job.workers import Workers
 from reconcilers.nodecheck.job_checks import NODES_CHECKED, QUIET, Finding, interrupted, named
@@ -71,13 +72,14 @@ class Training:
     active_check: NodeCheck | None
     suspected_at: datetime | None
     standing_by: frozenset[int]
+    neighbours: Sequence[Neighbour] = ()
 
 
 def progress(job: ElasticJob, workers: Workers, training: Training, now: datetime) -> Outcome:
     """Of a job that goes on."""
     world, failures = training.world, training.failures
     phase = job_status.phase_of(job, workers, world)
-    conditions = job_status.progress_conditions(job, workers, phase, world, now)
+    conditions = job_status.progress_conditions(job, workers, phase, world, now, training.neighbours)
     conditions = with_scaled(
         conditions,
         job,
@@ -296,6 +298,7 @@ def of_moves(done: Sequence[Migration]) -> Iterator[Event]:
 def _of_workers(job: ElasticJob, conditions: Sequence[Condition]) -> Iterator[Event]:
     yield from events_of_loss(job.status.conditions, conditions)
     yield from events_of_saving(job.status.conditions, conditions)
+    yield from events_of_slow(job.status.conditions, conditions)
     before = {c.type: (c.status, c.message) for c in job.status.conditions}
     for condition in conditions:
         if before.get(condition.type) == (condition.status, condition.message):

@@ -22,6 +22,7 @@ from reconcilers.job.launcher_flags import with_launcher_flags
 from reconcilers.job.loss import with_loss
 from reconcilers.job.older_agents import with_older_agents
 from reconcilers.job.saving import with_saving
+from reconcilers.job.slow import Neighbour, with_slow
 from reconcilers.job.steps_known import with_steps_known
 from reconcilers.job.workers import Workers
 from reconcilers.pod.worker_status import REPLACED, finished, hindered_by, stuck_by
@@ -99,6 +100,7 @@ def progress_conditions(
     phase: JobPhase,
     rendezvous: Rendezvous,
     now: datetime,
+    neighbours: Sequence[Neighbour] = (),
 ) -> list[Condition]:
     """The conditions that follow what is going on; the final ones are set by `succeeded` and `failed`."""
     conditions = list(job.status.conditions)
@@ -122,6 +124,7 @@ def progress_conditions(
     conditions = with_steps_known(conditions, job, workers.telling_steps, now)
     conditions = with_loss(conditions, job, workers, now)
     conditions = with_saving(conditions, workers, rendezvous, now)
+    conditions = with_slow(conditions, workers, rendezvous, neighbours, now)
     return _with_waits(conditions, workers.exceptional, now)
 
 

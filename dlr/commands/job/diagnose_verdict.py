@@ -16,7 +16,7 @@ from dlr.commands.job import report
 from dlr.commands.job.culprit import Culprit
 from dlr.commands.job.diagnose_case import Case, Field, Sentence, of_worker, sentence
 from dlr.commands.job.diagnose_nodes import words_of_checks
-from dlr.commands.job.diagnose_words import AFTER, CANNOT_START, DONE_BY, WAITS
+from dlr.commands.job.diagnose_words import AFTER, CANNOT_START, DONE_BY, SLOW_ADVICE, WAITS
 from dlr.commands.job.failures import current_report, ended_pods
 from dlr.commands.job.goodput import goodput_line
 from dlr.commands.job.progress import progress_line
@@ -188,9 +188,11 @@ def _waits(case: Case) -> Iterator[Finding]:
 
 
 def _slow(case: Case) -> Iterator[Finding]:
-    if condition := case.condition("Slow", "True"):
-        told = sentence(f"The job is slow: {condition.get('message')}", case.of_condition("Slow"))
-        yield Finding("Slow", told)
+    condition = case.condition("Slow", "True")
+    if condition and _trains(case):
+        fields = case.of_condition("Slow")
+        told = sentence(f"The job is slower than it was: {condition.get('message')}", fields)
+        yield Finding("Slow", told, (sentence(SLOW_ADVICE.format(name=case.name), fields),))
 
 
 def _stalls(case: Case) -> Iterator[Finding]:

@@ -32,6 +32,11 @@ AFTER: dict[str, str] = {
     ExitClass.DAMAGED_CHECKPOINT: "Check the node, whose memory may be bad: dlr node-check --nodes {node}.",
 }
 """What to do after such a failure."""
+SLOW_ADVICE = (
+    "See who is not where the other ranks are, a few times: dlr job stacks {name}; and have the job's nodes "
+    "measured, for which its training stops: dlr node-check --job {name}."
+)
+"""What to do about steps that take longer."""
 WAITS: dict[str, tuple[str, str]] = {
     "Unschedulable": (
         "waits for room",
