@@ -69,6 +69,13 @@ def why_line(job: JSON) -> str:
     return ": ".join(said for said in (status.get("reason"), status.get("message")) if said)
 
 
+def slow_line(job: JSON) -> str:
+    """Since when the steps of a job that trains take longer, and how much; empty if they do not."""
+    conditions = (job.get("status") or {}).get("conditions") or []
+    slow = next((each for each in conditions if each["type"] == "Slow" and each["status"] == "True"), None)
+    return f"Slow: {slow['message']}" if slow and phase(job) == "Running" else ""
+
+
 def workers_line(job: JSON) -> str:
     """Active of desired; what has ended says so."""
     counts = (job.get("status", {}).get("replicaStatuses") or {}).get(names.WORKER)
