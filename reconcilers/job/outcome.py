@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from controller.events import EventType
+from controller.wording import counted
 from crds import names
 from crds.elasticjob import ElasticJob, ElasticJobStatus, JobPhase, Rendezvous, RendezvousPhase
 from crds.elasticworker import ExitClass
@@ -249,7 +250,8 @@ def of_world(
         yield Event(
             "Normal",
             "WorldFormed",
-            f"round {new.round}: {len(new.members)} workers, {new.world_size} processes, "
+            f"round {new.round}: {counted(len(new.members), 'worker')}, "
+            f"{counted(new.world_size, 'process', 'processes')}, "
             f"rank 0 is worker {new.members[0]} at {new.master_address}:{new.master_port}"
             f"{_stepped_in(workers, new.members)}",
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from controller.wording import shortened
+from controller.wording import counted, shortened
 from crds import names
 from crds.elasticjob import (
     ElasticJob,
@@ -166,7 +166,7 @@ def _with_wait(
         is_new = known is None or known.status is not ConditionStatus.FALSE
         since = now if known is None or is_new else known.last_transition_time
         name, why = waiting[0]
-        pods = "1 Pod" if len(waiting) == 1 else f"{len(waiting)} Pods"
+        pods = counted(len(waiting), "Pod")
         message = f"{pods} {what}, waiting since {since:%Y-%m-%dT%H:%M:%SZ}; {name}: {why.message}"
         return with_condition(conditions, type_, ConditionStatus.FALSE, why.reason, message, now)
     if known is not None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from controller.wording import first_line
+from controller.wording import counted, first_line
 from crds import names
 from crds.protocol import JobPhase, Tier
 from crds.ranges import from_text
@@ -122,7 +122,8 @@ def world_line(job: JSON, now: datetime) -> str:
         parts.append(f"{age(since, now)} ago" if formed else f"for {age(since, now)}")
     if members := members_of(world):
         parts.append(
-            f"{len(members)} workers, {world.get('worldSize', 0)} processes, "
+            f"{counted(len(members), 'worker')}, "
+            f"{counted(world.get('worldSize', 0), 'process', 'processes')}, "
             f"master {world.get('masterAddress')}:{world.get('masterPort')}"
         )
     line = ", ".join(parts)
