@@ -221,6 +221,10 @@ class Session:
         """What asks where the training processes are, as the job says it now; "" if nothing does."""
         return (self.watcher.view() or JobView()).asks_for_stacks
 
+    def asks_for_profile(self) -> str:
+        """What asks for a profile of one process, likewise."""
+        return (self.watcher.view() or JobView()).asks_for_profile
+
     def part(self) -> Part:
         """What this agent is in the round last joined."""
         joined = self._joined_world

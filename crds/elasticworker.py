@@ -32,6 +32,8 @@ from crds.protocol import (
     MAX_NUMBERS,
     MAX_PAIR_PROBES,
     MAX_POINTS,
+    MAX_PROFILE_NOTE,
+    MAX_PROFILE_TEXT,
     MAX_REQUEST,
     MAX_ROUNDS,
     MAX_SENTENCE,
@@ -53,6 +55,7 @@ from crds.protocol import (
     MemoryStatus,
     PairProbeStatus,
     ProbeStatus,
+    ProfileStatus,
     ProgressStatus,
     RankStackStatus,
     ResumedStatus,
@@ -337,6 +340,20 @@ class AskedStacks(Model):
     stacks: Annotated[list[RankStack], Field(max_length=MAX_STACKS, json_schema_extra=ATOMIC)]
 
 
+@agreed(ProfileStatus)
+class Profile(Model):
+    """What one of the worker's processes did for some seconds (`dlr job profile`)."""
+
+    request: Annotated[str, Field(max_length=MAX_REQUEST)]
+    """What asked: the job's annotation elastic.iml.github.io/profile."""
+    by: Annotated[str, Field(max_length=32)] = ""
+    seconds: Annotated[float, Field(ge=0)] = 0.0
+    data: Annotated[str, Field(max_length=MAX_PROFILE_TEXT)] = ""
+    """Chrome's trace format, compressed by gzip, in base64; empty if there is none."""
+    note: Annotated[str, Field(max_length=MAX_PROFILE_NOTE)] = ""
+    """Why there is none, or why it is shorter than was asked for."""
+
+
 @agreed(ShardsStatus)
 class ShardsReport(Model):
     """A shard set that the worker's processes pull from (docs/shards.md), and what became of its lease."""
@@ -401,6 +418,8 @@ class AgentReport(Model):
     """The last one of this agent's processes."""
     asked_stacks: AskedStacks | None = None
     """For a minute or so after they were asked for."""
+    profile: Profile | None = None
+    """Likewise."""
     shards: (
         Annotated[list[ShardsReport], Field(max_length=MAX_SHARD_SETS, json_schema_extra=ATOMIC)] | None
     ) = None

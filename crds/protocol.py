@@ -129,7 +129,9 @@ MAX_STACKS = 16
 MAX_FRAMES = 1_024
 """Characters of the frames in one of them."""
 MAX_REQUEST = 64
-"""Characters of what asks for stacks; a longer text is cut."""
+"""Characters of what asks for stacks, or a profile; a longer text is cut."""
+NATIVE = "/native"
+"""How a request ends that asks for the frames of C and C++, too."""
 
 MAX_LOCAL_PROBES = 16
 """Entries of `status.agent.check.local`."""
@@ -150,6 +152,23 @@ class RankStackStatus(TypedDict):
     step: int | None
     inCollective: bool
     frames: str
+
+
+MAX_PROFILE_BYTES = 512 << 10
+"""Of a compressed profile: an object has 1.5 MiB at most, and this is a third more in base64."""
+MAX_PROFILE_TEXT = 4 * (MAX_PROFILE_BYTES + 2) // 3
+MAX_PROFILE_NOTE = 512
+MAX_PROFILE_SECONDS = 60.0
+
+
+class ProfileStatus(TypedDict):
+    """`status.agent.profile`."""
+
+    request: str
+    by: str
+    seconds: float
+    data: str
+    note: str
 
 
 class AskedStacksStatus(TypedDict):
@@ -398,6 +417,7 @@ class AgentStatus(TypedDict):
     check: CheckStatus | None
     departure: DepartureStatus | None
     askedStacks: AskedStacksStatus | None
+    profile: ProfileStatus | None
     shards: list[ShardsStatus] | None
 
 
@@ -570,6 +590,14 @@ checkpoints: a message by `CheckpointTrouble`, which is empty if that works. It 
 ENV_STACKS_FILE = "DLR_STACKS_FILE"
 ENV_STACKS_SIGNAL = "DLR_STACKS_SIGNAL"
 """On this signal the process writes the stacks of its threads into that file."""
+PROFILE_SECONDS, PROFILE_FILE, PROFILE_ERROR = "profile.seconds", "profile.json.gz", "profile.error"
+"""Beside that file: for how long a forked process is to be profiled, the result, or why there is none."""
+
+
+def profile_signal(stacks_signal: int) -> int:
+    """On this signal a forked process begins to profile itself."""
+    return stacks_signal + 1
+
 
 PROGRESS_FORMAT = "qdqdqdqdqdqdqqqq"
 """For `struct`: pairs of an int64 and a float64, then four int64, in native byte order. Times are of

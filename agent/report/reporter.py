@@ -36,6 +36,7 @@ from crds.protocol import (
     CheckpointTroubleStatus,
     DepartureStatus,
     MemoryStatus,
+    ProfileStatus,
     ShardsStatus,
 )
 
@@ -192,6 +193,7 @@ class Reporter(threading.Thread):
         self._memory: Callable[[], MemoryStatus | None] = lambda: None
         self._shards: Callable[[], list[ShardsStatus] | None] = lambda: None
         self._asked_stacks: Callable[[], AskedStacksStatus | None] = lambda: None
+        self._profile: Callable[[], ProfileStatus | None] = lambda: None
         self._progress_due_at: float | None = None
         self._last_written_at = float("-inf")
         self._checkpoint_reported_at = float("-inf")
@@ -223,6 +225,10 @@ class Reporter(threading.Thread):
     def follow_asked_stacks(self, stacks: Callable[[], AskedStacksStatus | None]) -> None:
         """As `follow_shards`, for the stacks that somebody asked for."""
         self._asked_stacks = stacks
+
+    def follow_profile(self, profile: Callable[[], ProfileStatus | None]) -> None:
+        """Likewise, for a profile."""
+        self._profile = profile
 
     def report(
         self, state: AgentState, observed_round: int | None = None, failure: Failure | None = None
@@ -358,6 +364,7 @@ class Reporter(threading.Thread):
             "memory": self._memory(),
             "shards": self._shards(),
             "askedStacks": self._asked_stacks(),
+            "profile": self._profile(),
         }
         try:
             self._api.merge_patch(self._path, {"status": {"agent": status}})

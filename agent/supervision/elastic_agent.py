@@ -41,6 +41,7 @@ from agent.monitor.xid import DeviceWatch
 from agent.rendezvous.handler import DlrRendezvousHandler, JobEndedError
 from agent.rendezvous.world import Action, ExitReason, Verb
 from agent.report.failure import Failure
+from agent.supervision.asked_profile import AskedProfile
 from agent.supervision.asked_stacks import AskedStacks
 from agent.supervision.failure_reporter import FailureReporter
 from agent.supervision.leaving import Outcome, Votes
@@ -133,6 +134,7 @@ class DlrElasticAgent(LocalElasticAgent):
         _become_subreaper()
         self._hang_guard = HangGuard(self.progress_files, stack_files, self._session.step_reporting)
         self._asked_stacks = AskedStacks(self._session, self._hang_guard)
+        self._asked_profile = AskedProfile(self._session, self._hang_guard)
         self._post_mortem = PostMortem(logs, self.progress_files, oom)
         self._device_watch = DeviceWatch()
         self._device_watch.start()
@@ -199,6 +201,7 @@ class DlrElasticAgent(LocalElasticAgent):
             broken = action.verb is not Verb.WAIT
             self._hang_guard.look()
             self._asked_stacks.look(processes)
+            self._asked_profile.look(processes)
             result = None if broken else self._check_devices(group, processes)
             result = result or self._check_processes(group, processes, broken=broken)
             if result is None and not broken and self._hang_guard.hangs(session.hang_timeout_seconds()):
