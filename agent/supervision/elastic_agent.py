@@ -43,6 +43,7 @@ from agent.rendezvous.handler import DlrRendezvousHandler, JobEndedError
 from agent.rendezvous.world import Action, ExitReason, Verb
 from agent.report.failure import Failure
 from agent.report.result import result_of_rank_0
+from agent.supervision.asked_profile import AskedProfile
 from agent.supervision.asked_stacks import AskedStacks
 from agent.supervision.failure_reporter import FailureReporter
 from agent.supervision.leaving import Outcome, Votes
@@ -137,6 +138,7 @@ class DlrElasticAgent(LocalElasticAgent):
         _become_subreaper()
         self._hang_guard = HangGuard(self.progress_files, stack_files, self._session.step_reporting)
         self._asked_stacks = AskedStacks(self._session, self._hang_guard)
+        self._asked_profile = AskedProfile(self._session, self._hang_guard)
         self._post_mortem = PostMortem(logs, self.progress_files, oom)
         self._device_watch = DeviceWatch()
         self._device_watch.start()
@@ -203,6 +205,7 @@ class DlrElasticAgent(LocalElasticAgent):
             broken = action.verb is not Verb.WAIT
             self._hang_guard.look()
             self._asked_stacks.look(processes)
+            self._asked_profile.look(processes)
             result = None if broken else self._check_devices(group, processes)
             result = result or self._check_processes(group, processes, broken=broken)
             if result is None and not broken and self._hang_guard.hangs(session.hang_timeout_seconds()):

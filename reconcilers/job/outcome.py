@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from controller.events import EventType
+from controller.wording import counted
 from crds import names
 from crds.elasticjob import ClusterStatus, ElasticJob, ElasticJobStatus, JobPhase, Rendezvous, RendezvousPhase
 from crds.elasticworker import ExitClass
@@ -20,6 +21,7 @@ from reconcilers.failure.policy import Assessment
 from reconcilers.job import status as job_status
 from reconcilers.job.loss import events_of_loss, with_loss
 from reconcilers.job.saving import events_of_saving
+from reconcilers.job.slow import Neighbour, events_of_slow
 from reconcilers.job.steps_known import NO_STEPS, STEPS_KNOWN
 from reconcilers.job.workers import Workers
 from reconcilers.nodecheck.job_checks import NODES_CHECKED, QUIET, Finding, interrupted, named
@@ -76,13 +78,14 @@ class Training:
     standing_by: frozenset[int]
     cluster: ClusterStatus | None = None
     """To be published in the world's stead."""
+    neighbours: Sequence[Neighbour] = ()
 
 
 def progress(job: ElasticJob, workers: Workers, training: Training, now: datetime) -> Outcome:
     """Of a job that goes on."""
     world, failures = training.world, training.failures
     phase = job_status.phase_of(job, workers, world)
-    conditions = job_status.progress_conditions(job, workers, phase, world, now)
+    conditions = job_status.progress_conditions(job, workers, phase, world, now, training.neighbours)
     conditions = with_scaled(
         conditions,
         job,
@@ -254,7 +257,8 @@ def of_world(
         yield Event(
             "Normal",
             "WorldFormed",
-            f"round {new.round}: {len(new.members)} workers, {new.world_size} processes, "
+            f"round {new.round}: {counted(len(new.members), 'worker')}, "
+            f"{counted(new.world_size, 'process', 'processes')}, "
             f"rank 0 is worker {new.members[0]} at {new.master_address}:{new.master_port}"
             f"{_stepped_in(workers, new.members)}",
         )
@@ -305,6 +309,7 @@ def of_moves(done: Sequence[Migration]) -> Iterator[Event]:
 def _of_workers(job: ElasticJob, conditions: Sequence[Condition]) -> Iterator[Event]:
     yield from events_of_loss(job.status.conditions, conditions)
     yield from events_of_saving(job.status.conditions, conditions)
+    yield from events_of_slow(job.status.conditions, conditions)
     before = {c.type: (c.status, c.message) for c in job.status.conditions}
     for condition in conditions:
         if before.get(condition.type) == (condition.status, condition.message):
