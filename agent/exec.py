@@ -8,7 +8,6 @@ forms is joined as it is. When it fails, its Pod does, and the job's failure pol
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import select
 import signal
@@ -26,11 +25,9 @@ from agent.monitor import accelerators
 from agent.rendezvous.world import ExitReason, JobView, Member, Verb, next_action
 from agent.report.reporter import Facts, Reporter
 from agent.supervision.exit_fd import open_exit_fd
-from agent.supervision.orphans import Orphans, become_subreaper
+from agent.supervision.orphans import Orphans, adopt
 from agent.temporary_directory import ensure_temporary_directory
 from crds.protocol import ENV_SHARDS_SOCKET, AgentState
-
-logger = logging.getLogger(__name__)
 
 EXIT_USAGE = 2
 EXIT_TERMINATED = 128 + signal.SIGTERM
@@ -85,10 +82,7 @@ class Execution:
         for signum in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, self._note_signal)
         signal.signal(signal.SIGCHLD, self._note_child)
-        try:
-            become_subreaper()
-        except OSError as error:
-            logger.warning("daemons that the command leaves behind cannot be ended: prctl: %s", error)
+        adopt("commands")
         try:
             process = subprocess.Popen(
                 command, env={**environ, ENV_SHARDS_SOCKET: self._desk.path}, start_new_session=True

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import secrets
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dlr.commands.api import CONFIGMAPS, ELASTICJOBS, Api, ApiFailure
 from dlr.commands.errors import CommandError
+from dlr.commands.interrupts import deferred
 from dlr.commands.job.lookup import get_job, require_namespace
 from dlr.commands.map.manifest import (
     Workers,
@@ -53,8 +54,21 @@ def submit(api: Api, name: str, task: Task, lines: Lines | None, workers: Worker
         chunks = chunks_of(task, lines)
     except LinesError as error:
         raise CommandError(f"{error}.") from error
+    with ExitStack() as undo:
+        with deferred():  # else nobody would know whether there is a job now
+            job = _create(api, job_of(name, task, workers, len(chunks)))
+            undo.callback(_take_back, api, name)
+        for config_map in config_maps(name, job["metadata"]["uid"], chunks):
+            api.create(CONFIGMAPS, config_map)
+        job = api.patch(ELASTICJOBS, name, patch={"spec": {"suspend": False}})
+        undo.pop_all()
+    return Submitted(job, task, lines if lines is not None else _lines_here(task))
+
+
+def _create(api: Api, manifest: JSON) -> JSON:
+    name = manifest["metadata"]["name"]
     try:
-        job, _ = api.create(ELASTICJOBS, job_of(name, task, workers, len(chunks)))
+        job, _ = api.create(ELASTICJOBS, manifest)
     except ApiFailure as failure:
         if failure.reason == "NotFound" and failure.names_object:
             require_namespace(api)
@@ -64,15 +78,12 @@ def submit(api: Api, name: str, task: Task, lines: Lines | None, workers: Worker
                 f"`dlr map --attach {name}`, or choose another --name."
             ) from failure
         raise
-    try:
-        for config_map in config_maps(name, job["metadata"]["uid"], chunks):
-            api.create(CONFIGMAPS, config_map)
-        job = api.patch(ELASTICJOBS, name, patch={"spec": {"suspend": False}})
-    except BaseException:
-        with suppress(CommandError):
-            api.delete(ELASTICJOBS, name)
-        raise
-    return Submitted(job, task, lines if lines is not None else _lines_here(task))
+    return job
+
+
+def _take_back(api: Api, name: str) -> None:
+    with suppress(CommandError):
+        api.delete(ELASTICJOBS, name)
 
 
 def attach(api: Api, name: str) -> Submitted:
