@@ -97,7 +97,7 @@ def outcome_of(job: JSON, size: int) -> Outcome:
             known = of_status(ShardSetStatus.model_validate(said))
             held = [each.elements for each in known.leases] + [each.elements for each in known.tried]
             left = union(known.failed, known.waiting, *held)
-            return Outcome(known.size, known.failed, left, known.reason)
+            return Outcome(known.definition.size, known.failed, left, known.reason)
     return Outcome(size, NONE, whole(size) if size else NONE, "")
 
 
