@@ -32,12 +32,19 @@ class Submitted:
 
     job: JSON
     task: Task
-    lines: Lines | None
-    """None where only its workers can see them."""
+    sent: Lines | None
+    """The lines, if they were sent along."""
 
     @property
     def name(self) -> str:
         return str(self.job["metadata"]["name"])
+
+    def lines(self) -> Lines | None:
+        """None where only its workers can see them."""
+        if self.sent is None:
+            with suppress(LinesError):
+                return read(Path(self.task.lines_path))
+        return self.sent
 
 
 def new_name() -> str:
@@ -62,7 +69,7 @@ def submit(api: Api, name: str, task: Task, lines: Lines | None, workers: Worker
             api.create(CONFIGMAPS, config_map)
         job = api.patch(ELASTICJOBS, name, patch={"spec": {"suspend": False}})
         undo.pop_all()
-    return Submitted(job, task, lines if lines is not None else _lines_here(task))
+    return Submitted(job, task, lines)
 
 
 def _create(api: Api, manifest: JSON) -> JSON:
@@ -98,10 +105,4 @@ def attach(api: Api, name: str) -> Submitted:
         task, lines = task_and_lines([api.get(CONFIGMAPS, each) for each in made])
     except (KeyError, TypeError, ValueError) as error:
         raise CommandError(f"The ConfigMaps of the job {name!r} cannot be read: {error}.") from error
-    return Submitted(job, task, lines if lines is not None else _lines_here(task))
-
-
-def _lines_here(task: Task) -> Lines | None:
-    with suppress(LinesError):
-        return read(Path(task.lines_path))
-    return None
+    return Submitted(job, task, lines)
