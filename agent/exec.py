@@ -12,7 +12,6 @@ fails.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import select
 import signal
@@ -31,13 +30,11 @@ from agent.logs import log_to_stderr
 from agent.monitor import accelerators
 from agent.rendezvous.world import ExitReason, JobView, Member, Verb, next_action
 from agent.report.reporter import Facts, Reporter
-from agent.supervision.orphans import become_subreaper
+from agent.supervision.orphans import adopt
 from agent.temporary_directory import ensure_temporary_directory
 from agent.terms import Slot, Terms, may_follow, terms_of
 from crds.names import ENV_CLUSTER_VERSION, ENV_TF_CONFIG, ENV_TF_CONFIG_KEPT
 from crds.protocol import ENV_SHARDS_SOCKET, AgentState
-
-logger = logging.getLogger(__name__)
 
 EXIT_USAGE = 2
 EXIT_TERMINATED = 128 + signal.SIGTERM
@@ -133,10 +130,7 @@ class Execution:
         for signum in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, self._note_signal)
         signal.signal(signal.SIGCHLD, self._note_child)
-        try:
-            become_subreaper()
-        except OSError as error:
-            logger.warning("daemons that the command leaves behind cannot be ended: prctl: %s", error)
+        adopt("commands")
         try:
             if self._slot == Slot(self._slot.type, self._slot.member):
                 self._start(Terms(key=None))  # whatever becomes of the job and its worlds

@@ -47,7 +47,7 @@ from agent.supervision.asked_profile import AskedProfile
 from agent.supervision.asked_stacks import AskedStacks
 from agent.supervision.failure_reporter import FailureReporter
 from agent.supervision.leaving import Outcome, Votes
-from agent.supervision.orphans import Orphans, become_subreaper
+from agent.supervision.orphans import Orphans, adopt
 from agent.supervision.post_mortem import PostMortem, process_failure
 from agent.supervision.processes import TrainingProcesses, abandon_start
 from agent.supervision.saved_notes import SavedNotes
@@ -135,7 +135,7 @@ class DlrElasticAgent(LocalElasticAgent):
         self._orphans = Orphans(
             self.progress_files.marker, warm_start.sessions if warm_start is not None else tuple
         )
-        _become_subreaper()
+        adopt("training processes")
         self._hang_guard = HangGuard(self.progress_files, stack_files, self._session.step_reporting)
         self._asked_stacks = AskedStacks(self._session, self._hang_guard)
         self._asked_profile = AskedProfile(self._session, self._hang_guard)
@@ -438,13 +438,6 @@ class DlrElasticAgent(LocalElasticAgent):
         self._orphans.kill()
         self._device_watch.stop()
         self.progress_files.remove()
-
-
-def _become_subreaper() -> None:
-    try:
-        become_subreaper()
-    except OSError as error:
-        logger.warning("daemons that training processes leave behind cannot be ended: prctl: %s", error)
 
 
 def _global_ranks(group: WorkerGroup) -> dict[int, int]:

@@ -99,7 +99,7 @@ def progress(job: ElasticJob, workers: Workers, training: Training, now: datetim
     )
     conditions = job_status.with_given_up(conditions, training.given_up.values(), now)
     events = [*_of_workers(job, conditions)]
-    if job.status.phase is JobPhase.SUSPENDED:
+    if job.status.phase is JobPhase.SUSPENDED and _has_begun(job):
         events.append(Event("Normal", "Resumed", "the job is resumed: its Pods are being created"))
     conditions, found = _with_finding(job, conditions, training.finding, now)
     status = _status(
@@ -121,12 +121,17 @@ def progress(job: ElasticJob, workers: Workers, training: Training, now: datetim
     return Outcome(status, (*events, *found), training.standing_by, checking)
 
 
+def _has_begun(job: ElasticJob) -> bool:
+    """Whether it had a world before it was suspended: else it begins now, and does not go on."""
+    return job.status.rendezvous is not None and job.status.rendezvous.round > 0
+
+
 def suspended(job: ElasticJob, workers: Workers, now: datetime) -> Outcome:
     """Of a job that is to hold, or whose Pods from before are still to be replaced."""
     phase = JobPhase.SUSPENDED
     world = dissolve(job.status.rendezvous or Rendezvous(), "the job is suspended")
     events = []
-    if job.status.phase is not phase:
+    if job.status.phase not in (phase, None):  # one that begins so has no Pods
         events.append(Event("Normal", "Suspended", "the job is suspended: its Pods are being deleted"))
     conditions = job_status.progress_conditions(job, workers, phase, world, now)
     conditions, found = _with_finding(job, conditions, interrupted(conditions), now)
