@@ -12,6 +12,7 @@ fails.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import select
 import signal
@@ -35,6 +36,8 @@ from agent.temporary_directory import ensure_temporary_directory
 from agent.terms import Slot, Terms, may_follow, terms_of
 from crds.names import ENV_CLUSTER_VERSION, ENV_TF_CONFIG, ENV_TF_CONFIG_KEPT
 from crds.protocol import ENV_SHARDS_SOCKET, AgentState
+
+logger = logging.getLogger(__name__)
 
 EXIT_USAGE = 2
 EXIT_TERMINATED = 128 + signal.SIGTERM
