@@ -48,6 +48,7 @@ CONDITIONS = (
     ("PodsAccepted", "True", "Accepted"),
     ("WorkersStarted", "False", "ImagePullBackOff"),
     ("TemplateApplied", "False", "WaitsForNextPods"),
+    ("Oversized", "True", "MeasuredUse"),
 )
 OF_DLROVERS_YAML = ("MasterReplicaIgnored", "LauncherFlagsIgnored")
 """A job that is written for dlr has neither."""
@@ -133,6 +134,7 @@ def busy(world: Rendezvous, *, full: bool, **more: Any) -> ElasticJobStatus:
         "failed 4 times by HardwareError without getting further, with restartCount 3",
         "Scaled": "the world has 9700 of 10000 workers; still to get new resources: worker 17, worker 18, worker 19 "
         "and 812 more",
+        "Oversized": "worker: memory 1.8Ti, at most 410Gi used",
         "NodesChecked": "node check llm-pretraining-405b-check-7 tests workers 17, 18, 19 and 300 more",
     }
     failure = (

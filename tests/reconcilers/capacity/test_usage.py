@@ -60,8 +60,8 @@ def test_what_is_asked_for_and_not_used_is_told_with_its_figures() -> None:
     of = trained(job(template=asking(memory="512Gi", cpu=32, gpu=8)))
     said = messages(of, using(0, 61 * GIB, 3.14, 0.12), using(1, 7 * GIB, 2.0, 0.1))
     assert said == {
-        "Oversized": "worker: 510Gi of memory are asked for, and 61Gi were used at most; worker: 32 CPUs are asked "
-        "for, and 3.1 used; worker: its GPUs compute 10 % of the time"
+        "Oversized": "worker: memory 510Gi, at most 61Gi used; worker: 32 CPUs, 3.1 used; "
+        "worker: GPUs compute 10 % of the time"
     }
     assert not messages(trained(of, 0.5), using(0, 61 * GIB)), "it may still be used"
     of = trained(job(template=asking(memory="4Gi", cpu=2), optimizeMode="manual"))
@@ -71,7 +71,7 @@ def test_what_is_asked_for_and_not_used_is_told_with_its_figures() -> None:
 def test_who_uses_nearly_all_of_it_is_told_of_too() -> None:
     of = trained(job(template=asking(memory="4Gi", cpu=2)))
     assert messages(of, using(0, 4 * GIB - 1, 1.99)) == {
-        "Undersized": "worker: 4Gi of its 4Gi of memory were used; worker: all of its 2 CPUs are used"
+        "Undersized": "worker: memory 4Gi, up to 4Gi used; worker: 2 CPUs, all used"
     }
     assert not messages(of, using(0, 3 * GIB, 1.5))
 
