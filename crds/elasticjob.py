@@ -10,12 +10,15 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PlainSerializer,
+    PlainValidator,
     SerializerFunctionWrapHandler,
     WithJsonSchema,
     model_serializer,
     model_validator,
 )
 
+from crds.cluster import MAX_TASKS, MAX_TASKS_TEXT, TASKS_PATTERN, tasks_from_text, tasks_to_text
 from crds.intervals import LIMIT
 from crds.model import (
     Conditions,
@@ -43,6 +46,7 @@ from crds.template import PodTemplate
 TRAINING_TYPES = ("ps", "worker", "chief", "evaluator")
 LONGEST_NAME = 51
 """Of a job's name and a type's together, so that a Pod's, with index and incarnation, is a DNS label."""
+MAX_PARAMETER_SERVERS = 256
 REPLICA_TYPES = (*TRAINING_TYPES, *MASTER_TYPES)
 MAX_INCARNATION = 99_999
 
@@ -377,6 +381,41 @@ ManagedBy = Annotated[
 ]
 
 
+_CHIEF, _PS, _WORKER = (f"self.replicaSpecs.{type_}" for type_ in ("chief", "ps", "worker"))
+_COMMAND = f"{_PS}.template.spec.containers[0]"
+CLUSTER_RULES = (
+    cel(
+        f"!has({_CHIEF}) || has({_PS})",
+        "replicaSpecs.chief coordinates parameter servers: add replicaSpecs.ps",
+    ),
+    cel(
+        f"!has({_CHIEF}) || {_CHIEF}.replicas == 1",
+        "replicaSpecs.chief.replicas must be 1: there is one chief",
+    ),
+    cel(
+        f"!has({_PS}) || ({_PS}.replicas >= 1 && {_PS}.replicas <= {MAX_PARAMETER_SERVERS})",
+        f"replicaSpecs.ps.replicas must be from 1 to {MAX_PARAMETER_SERVERS}",
+    ),
+    cel(
+        f"!has({_PS}) || (has({_COMMAND}.command) && size({_COMMAND}.command) > 0) || "
+        f"(has({_COMMAND}.args) && size({_COMMAND}.args) > 0)",
+        "replicaSpecs.ps.template.spec.containers[0].command must say what a parameter server runs",
+    ),
+    cel(
+        f"!has({_PS}) || !has({_WORKER}) || ({_WORKER}.replicas <= {MAX_TASKS} && {_WORKER}.standby == 0 && "
+        f"!has({_WORKER}.memoryCheckpoint))",
+        f"replicaSpecs.worker beside ps may have up to {MAX_TASKS} replicas, and neither standby nor "
+        "memoryCheckpoint: these need a world, and the job has none",
+    ),
+    cel(
+        f"!has({_PS}) || !self.nodeCheck.enabled",
+        "nodeCheck.enabled must be false beside ps: nodes are checked before a world is formed, and the job "
+        "has none",
+    ),
+)
+"""Of a job with parameter servers (docs/roles.md)."""
+
+
 class ElasticJobSpec(Model):
     """What is wanted."""
 
@@ -407,6 +446,7 @@ class ElasticJobSpec(Model):
                 ),
                 "replicaSpecs.worker alone may have memoryCheckpoint",
             ),
+            *CLUSTER_RULES,
             *(
                 cel(f"!has(self.elasticPolicy.opportunistic) || ({rule})", message)
                 for rule, message in (
@@ -551,6 +591,36 @@ class Rendezvous(Model):
     def incarnation_by_index(self) -> dict[int, int]:
         """The members, for those who ask for many of them."""
         return dict(zip(self.members, self.incarnations, strict=True))
+
+
+def _tasks(value: Any) -> list[int]:
+    return tasks_from_text(value) if isinstance(value, str) else list(value)
+
+
+Tasks = Annotated[
+    list[int],
+    PlainValidator(_tasks),
+    PlainSerializer(tasks_to_text, return_type=str),
+    WithJsonSchema({"type": "string", "pattern": TASKS_PATTERN, "maxLength": MAX_TASKS_TEXT}),
+]
+"""Slots in the order of their tasks; on the wire such as `0-3,9`."""
+
+
+class ClusterStatus(Model):
+    """Who is which task of a job with parameter servers. Commands are told of it in TF_CONFIG."""
+
+    version: Annotated[int, Field(ge=1)]
+    """Counts up when the parameter servers change, or the Pod of one. The chief's command
+    starts anew by it."""
+    tasks: Annotated[dict[str, Tasks], Field(max_length=3)]
+    """By type: the first slot is task 0, and so on. An evaluator's task is its index."""
+    incarnations: Annotated[
+        list[Annotated[int, Field(ge=1, le=MAX_INCARNATION)]],
+        Field(max_length=MAX_PARAMETER_SERVERS, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
+    ]
+    """Of the parameter servers, in the order of their tasks."""
+    lost: Tasks = Field(default_factory=list)
+    """Slots of parameter servers that do not run."""
 
 
 MAX_WHY_NOT_MORE = 256
@@ -819,6 +889,8 @@ class ElasticJobStatus(Model):
     conditions: Conditions = Field(default_factory=list)
     replica_statuses: Annotated[dict[str, ReplicaStatus], Field(max_length=6)] = Field(default_factory=dict)
     rendezvous: Rendezvous | None = None
+    cluster: ClusterStatus | None = None
+    """Of a job with parameter servers, instead of a rendezvous."""
     scaling: Scaling | None = None
     scale_plan: Name | None = None
     """The ScalePlan being carried out."""
@@ -836,7 +908,8 @@ class ElasticJobStatus(Model):
     active_check: Name | None = None
     """The NodeCheck that workers of this job carry out now; no world is formed meanwhile."""
     suspected_at: datetime | None = None
-    """When something last failed that smells of hardware: checks passed before then count no more."""
+    """When something last failed that smells of hardware, or steps began to take longer: checks passed before
+    then count no more."""
     replicas: int | None = None
     """Worker Pods that exist, but for those that are to stand by, for the scale subresource."""
     selector: Annotated[str, Field(max_length=1_024)] | None = None
@@ -885,6 +958,10 @@ class ElasticJob(Model):
             cel(
                 "!self.metadata.name.contains('.')",
                 "metadata.name must not contain dots: Pods are named by it",
+            ),
+            cel(
+                "!has(self.spec.replicaSpecs.ps) || self.metadata.name.matches('^[a-z]')",
+                "metadata.name must begin with a letter beside parameter servers: a Service has it too",
             ),
         )
     )

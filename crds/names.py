@@ -23,6 +23,11 @@ MANAGER = "dlr"
 WORKER = "worker"
 """The replica type that trains; its indices are the node ranks."""
 
+CHIEF = "chief"
+PS = "ps"
+EVALUATOR = "evaluator"
+"""The replica types beside workers that a job with parameter servers may have (docs/roles.md)."""
+
 CHECK = "check"
 """The type of the workers of a NodeCheck, one a node."""
 
@@ -56,8 +61,15 @@ ANNOTATION_STACKS = f"{GROUP}/stacks"
 """Of an ElasticJob: a text of one's own choice, each new one of which asks the agents of its workers where
 their training processes are (docs/hangs.md)."""
 
+ANNOTATION_PROFILE = f"{GROUP}/profile"
+"""Of an ElasticJob: what asks for a profile of one rank (`agent/supervision/asked_profile.py`)."""
+
 ANNOTATION_RECORD = f"{GROUP}/record"
 """Of a Node: what its last checks gave (`reconcilers/nodecheck/record.py`)."""
+
+ANNOTATION_REFERENCE = f"{GROUP}/reference"
+"""Of a Node: how fast its class of hardware was when the node first passed a check, for later ones to compare
+with (`reconcilers/nodecheck/reference.py`)."""
 
 CONDITION_UNHEALTHY = "ElasticUnhealthy"
 """Condition of a Node: True while it is out of service by its newest verdict, and should be remediated."""
@@ -67,6 +79,7 @@ CONDITION_SUSPECTED = "ElasticSuspected"
 ENV_JOB_NAME = "DLR_JOB_NAME"
 ENV_CHECK_NAME = "DLR_CHECK_NAME"
 """Instead of ENV_JOB_NAME, in the Pods of a NodeCheck."""
+ENV_REPLICA_TYPE = "DLR_REPLICA_TYPE"
 ENV_NAMESPACE = "DLR_NAMESPACE"
 ENV_WORKER_NAME = "DLR_WORKER_NAME"
 ENV_WORKER_INDEX = "DLR_WORKER_INDEX"
@@ -81,6 +94,12 @@ ENV_MEMORY_BYTES = "DLR_MEMORY_CHECKPOINT_BYTES"
 ENV_MEMORY_REPLICAS = "DLR_MEMORY_CHECKPOINT_REPLICAS"
 ENV_MEMORY_PERSIST = "DLR_MEMORY_CHECKPOINT_PERSIST"
 """1 if what training goes on from after a failure is to be persisted."""
+ENV_TF_CONFIG = "TF_CONFIG"
+"""TensorFlow's: its cluster, and which task of it this is."""
+ENV_TF_CONFIG_KEPT = "DLR_TF_CONFIG_KEPT"
+"""Set where the user has set TF_CONFIG, which then stays as it is."""
+ENV_CLUSTER_VERSION = "DLR_CLUSTER_VERSION"
+"""Of the cluster that TF_CONFIG tells of."""
 ENV_NETWORK_INTERFACES = "DLR_NETWORK_INTERFACES"
 """auto where the agent is to choose the network interface of its training processes."""
 ENV_COUNT_STEPS = "DLR_COUNT_STEPS"

@@ -31,7 +31,7 @@ from reconcilers.failure.hangs import was_counted
 from reconcilers.failure.hardware_smell import suspected_at
 from reconcilers.failure.memory import MemoryRoom
 from reconcilers.failure.policy import Assessment, Renewal, assess, given_up, spare_workers
-from reconcilers.job import edits, older_agents, outcome, refusal
+from reconcilers.job import edits, older_agents, outcome, refusal, slow
 from reconcilers.job.acts import created, deleted, relaunched, told_standby
 from reconcilers.job.departed import with_departed
 from reconcilers.job.outcome import Outcome, Training
@@ -45,6 +45,9 @@ from reconcilers.job.waiting import why_not_training
 from reconcilers.job.workers import Workers, plan_workers, slot_of
 from reconcilers.nodecheck.job_checks import CheckState, Standing, finding_of, standing_of
 from reconcilers.nodecheck.job_world import Course, plan_world, waiting_since_the_check
+from reconcilers.roles import hot, tasks
+from reconcilers.roles import progress as roles_progress
+from reconcilers.roles.rules import in_cluster
 from reconcilers.scale import auto_plans, by_shards, rolling
 from reconcilers.scale.plan import GROWTH
 from reconcilers.scale.rolling import Freshness, Roll, freshness, plan_roll
@@ -54,6 +57,7 @@ from reconcilers.shards.job_shards import with_shards
 from reconcilers.status_patch import merge_patch, validated_patch
 from reconcilers.world import resumption
 from reconcilers.world.participants import bounds_of, participants_of
+from reconcilers.world.rendezvous import Decision
 from reconcilers.world.slots import present_slots, training_types
 from reconcilers.world.standby import standing_by, told_otherwise
 
@@ -115,7 +119,8 @@ class _Look:
     @cached_property
     def suspected_at(self) -> datetime | None:
         workers = self.workers.exceptional
-        return suspected_at(self.job.status.suspected_at, workers, self.published, self.now)
+        known = suspected_at(self.job.status.suspected_at, workers, self.published, self.now)
+        return slow.suspected_at(known, self.workers, self.published)
 
     @cached_property
     def standing(self) -> Standing:
@@ -138,6 +143,8 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
     if phase is not None and phase.finished:
         return _of_a_finished_job(seen, now)
     slots = plan_workers(seen.job, seen.workers, seen.published)
+    if tasks.still_served(seen.job, slots.surplus, seen.workers.of_type.get(names.CHIEF, ())):
+        slots = replace(slots, surplus=())
     seen, told = _with_news(seen, slots.surplus, now)
     workers = seen.workers.without({worker.metadata.uid for worker in slots.surplus})
     fresh = freshness(seen.job, workers, seen.pods)
@@ -214,8 +221,8 @@ def _ended(look: _Look) -> Plan | None:
     nothing.
     """
     job, workers, now = look.job, look.workers, look.now
-    if job.status.phase is not JobPhase.SUSPENDED and has_succeeded(workers, look.published):
-        end = JobPhase.SUCCEEDED, "TrainingSucceeded", "all workers finished"
+    if job.status.phase is not JobPhase.SUSPENDED and (why := _success(look)):
+        end = JobPhase.SUCCEEDED, "TrainingSucceeded", why
         return _plan(look, outcome.finished(job, workers, *end, now))
     if why := job_shards.ending(job):
         late = outcome.finished(job, workers, JobPhase.FAILED, job_shards.ENDED, why, now)
@@ -230,6 +237,12 @@ def _ended(look: _Look) -> Plan | None:
         late = outcome.finished(job, workers, JobPhase.FAILED, "DeadlineExceeded", message, now)
         return _plan(look, late)
     return None
+
+
+def _success(look: _Look) -> str:
+    if in_cluster(look.job):
+        return roles_progress.ending(look.job, look.workers)
+    return "all workers finished" if has_succeeded(look.workers, look.published) else ""
 
 
 def _train(look: _Look) -> Plan:
@@ -262,6 +275,7 @@ def _train(look: _Look) -> Plan:
         seconds_to_notice(look.job, workers.telling_steps, now),
         seconds_to_refresh(look.job, now, look.seen.account_age_seconds),
         sized.look_again_seconds,
+        hot.seconds_to_look(look.job) if in_cluster(look.job) else None,
         step.look_again_seconds if step is not None else None,
     )
     plan = _go_on(look, course, failures, broken_at, waits)
@@ -296,6 +310,10 @@ def _world(look: _Look) -> tuple[Course, Roll]:
     if job.status.active_check and active is None:
         published = waiting_since_the_check(published, look.now)
     roll = Roll()
+    if in_cluster(job):
+        if not refusal.is_refused(job):
+            roll = plan_roll(job, workers, (), published, bounds_of(job), look.fresh)
+        return Course(Decision(published)), roll
     people = participants_of(job, workers.without(look.leaving), look.seen.ages)
     bounds = growth.with_extra(bounds_of(job), job, workers, published, people)
     if active is None and not refusal.is_refused(job):  # whose next Pods could not be made
@@ -347,6 +365,7 @@ def _go_on(
     workers, checks = look.workers, look.seen.checks
     world = resumption.with_resume(course.decision.rendezvous, workers)
     job, moved = with_moves_done(look.job, workers, world)
+    cluster = tasks.next_cluster(job, workers.by_slot) if in_cluster(job) else None
     state = CheckState(
         checks.finished, look.active_check, look.seen.check_refused, look.standing.unchecked, course.left_out
     )
@@ -361,12 +380,15 @@ def _go_on(
         active_check=look.active_check,
         suspected_at=look.suspected_at,
         standing_by=standing_by(job, workers, world),
+        cluster=cluster,
+        neighbours=look.seen.neighbours,
     )
     found = outcome.progress(job, workers, training, look.now)
     counted = was_counted(look.job.status)
     told = outcome.of_world(look.published, course.decision, failures, workers, was_counted=counted)
     resumed = resumption.told(look.published, world)
-    events = (*told, *resumed, *outcome.of_moves(moved), *found.events)
+    versions = tasks.told(job.status.cluster, cluster) if cluster is not None else ()
+    events = (*told, *resumed, *outcome.of_moves(moved), *versions, *found.events)
     acts = [deleted(NODECHECKS, old.metadata) for old in checks.outdated]
     found = replace(found, events=events, broken_at=broken_at)
     return _plan(replace(look, job=job), found, acts, waits)

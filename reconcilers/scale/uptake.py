@@ -17,6 +17,7 @@ from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.scaleplan import ScalePlan, ScalePlanPhase
 from reconcilers.nodecheck.finished import LONG_AGO
 from reconcilers.pod.worker_status import current_report
+from reconcilers.roles.rules import in_cluster
 from reconcilers.scale.plan import GROWTH, LABEL_ASKED_BY, Intent, intent_of
 from reconcilers.scale.plan_resources import laid_over
 from reconcilers.scale.rolling import Freshness
@@ -160,7 +161,7 @@ def with_moves_done(
         source, target = by_slot.get((move.type, move.source)), by_slot.get((move.type, move.target))
         if target is None:
             continue
-        if _is_in_worlds(rendezvous, source, target):
+        if not in_cluster(job) and _is_in_worlds(rendezvous, source, target):
             in_place = move.target in members or _stands_by(job, target, members)
             complete = in_place and move.source not in members
         else:
