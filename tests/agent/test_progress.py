@@ -259,7 +259,7 @@ def tell(
 ) -> None:
     """As the SDK does, at a time of our choice."""
     told = first or StepReport(0.0, 0)
-    words = (step, at, 0, 0.0, 0, 0.0, told.step, told.at, 0, 0.0, 0, 0.0, 0, 0, 0, 0, samples, 0)
+    words = (step, at, 0, 0.0, 0, 0.0, told.step, told.at, 0, 0.0, 0, 0.0, 0, 0, 0, 0, 0, samples)
     Path(env[ENV_PROGRESS_FILE]).write_bytes(
         struct.pack(PROGRESS_FORMAT, *words) + bytes(struct.calcsize(NUMBERS_FORMAT))
     )
