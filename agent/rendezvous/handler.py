@@ -25,6 +25,7 @@ from torch.distributed.elastic.rendezvous import (
 
 from agent.kube.api import Api
 from agent.memory.checkpoints import CheckpointMemory
+from agent.network import SocketInterfaces
 from agent.rendezvous.meeting import Meeting, MeetingTimeoutError, RoundStores, SupersededError
 from agent.rendezvous.world import ExitReason, Verb, World
 from agent.report.failure import Failure, failure_of_process
@@ -62,6 +63,8 @@ class DlrRendezvousHandler(RendezvousHandler):
         self._run_id = run_id
         self._join_timeout_seconds = join_timeout_seconds
         self._round_stores: RoundStores | None = None
+        self._interfaces = SocketInterfaces(os.environ)
+        session.reporter.follow_network(self._interfaces.to_status)
         self._closed = False
         self.on_meeting: Callable[[Store, int, int], None] = lambda _store, _rank, _size: None
         """Called when all members of a round have met: the agents' store, the own rank, how many they are."""
@@ -140,6 +143,7 @@ class DlrRendezvousHandler(RendezvousHandler):
         except MeetingTimeoutError as error:
             session.stand_by(world.round)
             raise RendezvousTimeoutError(str(error)) from error
+        self._interfaces.choose(stores.bootstrap.master_addr, address)
         self._round_stores = stores  # the last round's store ends here: all its processes have ended
         self.on_meeting(stores.agents, rank, size)
         session.joined(world)

@@ -36,6 +36,7 @@ from crds.protocol import (
     CheckpointTroubleStatus,
     DepartureStatus,
     MemoryStatus,
+    NetworkStatus,
     ProfileStatus,
     ShardsStatus,
 )
@@ -194,6 +195,7 @@ class Reporter(threading.Thread):
         self._latest = first
         self._figures: Callable[[], Figures] | None = None
         self._memory: Callable[[], MemoryStatus | None] = lambda: None
+        self._network: Callable[[], NetworkStatus | None] = lambda: None
         self._shards: Callable[[], list[ShardsStatus] | None] = lambda: None
         self._asked_stacks: Callable[[], AskedStacksStatus | None] = lambda: None
         self._profile: Callable[[], ProfileStatus | None] = lambda: None
@@ -220,6 +222,10 @@ class Reporter(threading.Thread):
     def follow_memory(self, memory: Callable[[], MemoryStatus]) -> None:
         """Have every report say what `memory` returns; it is no reason to write one."""
         self._memory = memory
+
+    def follow_network(self, network: Callable[[], NetworkStatus | None]) -> None:
+        """As `follow_memory`, for the interface on which the others reach this agent."""
+        self._network = network
 
     def follow_shards(self, shards: Callable[[], list[ShardsStatus] | None]) -> None:
         """Have every report say what `shards` returns; `progress` is how to have one written for it."""
@@ -369,6 +375,7 @@ class Reporter(threading.Thread):
             **self._facts,
             **report.to_status(),
             "usage": usage.to_status() if usage else None,
+            "network": self._network(),
             "memory": self._memory(),
             "shards": self._shards(),
             "askedStacks": self._asked_stacks(),

@@ -15,8 +15,7 @@ from reconcilers.conditions import condition_of, with_condition
 
 OVERSIZED, UNDERSIZED = "Oversized", "Undersized"
 BY_USE = "MeasuredUse"
-"""Reason of both, where they are True."""
-AS_USED = "AsUsed"
+"""Reason of both."""
 TRAINED_SECONDS = 3_600.0
 """Before, what is not used may still be."""
 LITTLE = 0.5
@@ -32,7 +31,7 @@ SPARE_CORES = 1.0
 def with_sizing(
     conditions: Sequence[Condition], job: ElasticJob, usage: JobUsage | None, now: datetime
 ) -> list[Condition]:
-    """The conditions, with these two once there was something to tell."""
+    """The conditions, with these two as long as there is something to tell."""
     if usage is None or job.spec.optimize_mode is OptimizeMode.MANUAL:
         return list(conditions)
     is_known = trained_seconds(job, now) >= TRAINED_SECONDS
@@ -72,26 +71,24 @@ def in_short(count: int) -> str:
 def _with(conditions: Sequence[Condition], type_: str, said: Sequence[str], now: datetime) -> list[Condition]:
     if said:
         return with_condition(conditions, type_, ConditionStatus.TRUE, BY_USE, "; ".join(said), now)
-    if condition_of(conditions, type_) is not None:
-        return with_condition(conditions, type_, ConditionStatus.FALSE, AS_USED, "", now)
-    return list(conditions)
+    return [condition for condition in conditions if condition.type != type_]
 
 
 def _too_much(type_: str, role: RoleUsage) -> Iterator[str]:
     asked, peak = role.memory_bytes, role.memory_peak_bytes
     if asked and peak < LITTLE * asked and asked - peak >= SPARE_BYTES:
-        yield f"{type_}: {in_short(asked)} of memory are asked for, and {in_short(peak)} were used at most"
+        yield f"{type_}: memory {in_short(asked)}, at most {in_short(peak)} used"
     cores, mean = role.cpu_cores, role.cpu_mean_cores
     if cores and mean < LITTLE * cores and cores - mean >= SPARE_CORES:
-        yield f"{type_}: {cores:g} CPUs are asked for, and {mean:.2g} used"
+        yield f"{type_}: {cores:g} CPUs, {mean:.2g} used"
     if role.gpus and role.gpu_utilization is not None and role.gpu_utilization < LITTLE_GPU:
-        yield f"{type_}: its GPUs compute {5 * round(20 * role.gpu_utilization)} % of the time"
+        yield f"{type_}: GPUs compute {5 * round(20 * role.gpu_utilization)} % of the time"
 
 
 def _too_little(type_: str, role: RoleUsage, is_known: bool) -> Iterator[str]:
     asked, peak = role.memory_bytes, role.memory_peak_bytes
     if asked and peak > MUCH * asked:
-        yield f"{type_}: {in_short(peak)} of its {in_short(asked)} of memory were used"
+        yield f"{type_}: memory {in_short(asked)}, up to {in_short(peak)} used"
     cores, mean = role.cpu_cores, role.cpu_mean_cores
     if cores and is_known and mean > MUCH * cores:
-        yield f"{type_}: all of its {cores:g} CPUs are used"
+        yield f"{type_}: {cores:g} CPUs, all used"

@@ -13,14 +13,20 @@ from typing import Any
 from crds.elasticjob import ElasticJob, ElasticJobStatus, JobUsage, Rendezvous, RendezvousPhase, RoleUsage
 from crds.elasticworker import ElasticWorker
 from reconcilers.account.rounds import told_rounds
-from reconcilers.capacity.rates import with_round
+from reconcilers.capacity.rates import MANY, with_round
 from reconcilers.job.workers import Workers
 from reconcilers.pod.builder import GPU_RESOURCE
 from reconcilers.pod.quantities import parse
 from reconcilers.pod.resources import mapping, resources_of
+from reconcilers.world.extra import policy_of
 from reconcilers.world.slots import training_types
 
 _DIGITS = 3
+
+
+def keeps_while_it_runs(job: ElasticJob, workers: Workers) -> bool:
+    """All agents watch the job: a large one has this only at its end, unless growth needs it."""
+    return len(workers) <= MANY or policy_of(job) is not None
 
 
 def with_rounds(

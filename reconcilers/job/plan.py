@@ -24,7 +24,7 @@ from reconcilers.account.state import Moment, failed_at
 from reconcilers.acts import Act, Event, create
 from reconcilers.capacity import growth, profile, sizing
 from reconcilers.capacity.opportunity import Step
-from reconcilers.capacity.usage import with_roles, with_rounds
+from reconcilers.capacity.usage import keeps_while_it_runs, with_roles, with_rounds
 from reconcilers.conditions import observed_at
 from reconcilers.failure.budgets import Overdrawn
 from reconcilers.failure.hangs import was_counted
@@ -423,7 +423,9 @@ def _with_usage(look: _Look, status: ElasticJobStatus) -> ElasticJobStatus:
     """With what the job used, where that is written anyway, or it is time to look at it."""
     phase, age_seconds = status.phase, look.seen.account_age_seconds
     ends = phase is not None and (phase.finished or phase is JobPhase.SUSPENDED)
-    status = with_rounds(status, look.workers, look.published, ends=ends)
+    is_kept = ends or keeps_while_it_runs(look.job, look.workers)
+    if is_kept:
+        status = with_rounds(status, look.workers, look.published, ends=ends)
     is_due = age_seconds >= refresh_seconds(look.job, look.now)
     if not is_due and not merge_patch(look.seen.raw.get("status", {}), status.to_wire()):
         return status
@@ -431,6 +433,7 @@ def _with_usage(look: _Look, status: ElasticJobStatus) -> ElasticJobStatus:
     conditions = sizing.with_sizing(status.conditions, look.job, used.usage, look.now)
     if is_due and conditions == status.conditions:
         return status
+    used = used if is_kept else status
     return observed_at(used.model_copy(update={"conditions": conditions}), look.job.metadata.generation)
 
 

@@ -254,10 +254,12 @@ def stretch(round_progress: RoundProgress) -> tuple[int, int, int]:
     return round_progress.round, round_progress.first_step, round_progress.last_step
 
 
-def tell(env: dict[str, str], step: int, at: float, first: StepReport | None = None) -> None:
+def tell(
+    env: dict[str, str], step: int, at: float, first: StepReport | None = None, samples: int = 0
+) -> None:
     """As the SDK does, at a time of our choice."""
     told = first or StepReport(0.0, 0)
-    words = (step, at, 0, 0.0, 0, 0.0, told.step, told.at, 0, 0.0, 0, 0.0, 0, 0, 0, 0, 0, 0)
+    words = (step, at, 0, 0.0, 0, 0.0, told.step, told.at, 0, 0.0, 0, 0.0, 0, 0, 0, 0, 0, samples)
     Path(env[ENV_PROGRESS_FILE]).write_bytes(
         struct.pack(PROGRESS_FORMAT, *words) + bytes(struct.calcsize(NUMBERS_FORMAT))
     )
@@ -278,8 +280,9 @@ def test_what_was_trained_is_told_by_round(files: ProgressFiles) -> None:
     now = time.monotonic()
     tell(env, 12, now - 8, first=StepReport(now - 10, 11))
     monitor.look()
-    tell(env, 15, now - 2, first=StepReport(now - 10, 11))
+    tell(env, 15, now - 2, first=StepReport(now - 10, 11), samples=64)
     figures = monitor.figures()
+    assert figures.rounds[0].samples_per_step == 64
     assert [stretch(r) for r in figures.rounds] == [(1, 11, 15)]
     assert figures.rounds[0].stepping_seconds == pytest.approx(8)
     assert figures.progress.seconds_per_step == pytest.approx(2)

@@ -23,6 +23,8 @@ COMPUTED = {
     ("acts.py", "event.reason"): set(),  # passes on what plans say
     ("outcome.py", "reason"): {"TrainingSucceeded", "DeadlineExceeded", "ShardsFailed", "<Overdrawn>"},
     ("job_shards.py", "SHARDS_DONE"): {"ShardsDone"},
+    ("growth.py", "GIVEN_BACK"): {"ExtraWorkersGivenBack"},
+    ("sizing.py", "type_"): {"Oversized", "Undersized"},
     ("refusal.py", "new.reason"): {answer.value for answer in REFUSED},
     ("outcome.py", "finding.reason"): {
         *("AllHealthy", "FaultyNodes", "FaultyLinks", "Stragglers", "Inconclusive", "CheckFailed"),
@@ -52,7 +54,10 @@ COMPUTED = {
 """By module and expression, what it may come to; `<Name>`: the first argument of all calls of that name."""
 
 CONDITIONS_OF = {
-    "type_": {"Succeeded", "Failed", "Healthy", "Running", "WorkersScheduled", "WorkersStarted"},
+    "type_": {
+        *("Succeeded", "Failed", "Healthy", "Running", "WorkersScheduled", "WorkersStarted"),
+        *("Oversized", "Undersized"),
+    },
     "phase.value": {"Succeeded", "Superseded", "Failed"},
 }
 
