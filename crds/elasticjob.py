@@ -363,9 +363,10 @@ ManagedBy = Annotated[
 
 _CHIEF, _PS, _WORKER = (f"self.replicaSpecs.{type_}" for type_ in ("chief", "ps", "worker"))
 _COMMAND = f"{_PS}.template.spec.containers[0]"
+_SERVES = f"(has({_PS}) && {_PS}.replicas > 0)"
 CLUSTER_RULES = (
     cel(
-        f"!has({_CHIEF}) || has({_PS})",
+        f"!has({_CHIEF}) || {_SERVES}",
         "replicaSpecs.chief coordinates parameter servers: add replicaSpecs.ps",
     ),
     cel(
@@ -373,22 +374,26 @@ CLUSTER_RULES = (
         "replicaSpecs.chief.replicas must be 1: there is one chief",
     ),
     cel(
-        f"!has({_PS}) || ({_PS}.replicas >= 1 && {_PS}.replicas <= {MAX_PARAMETER_SERVERS})",
-        f"replicaSpecs.ps.replicas must be from 1 to {MAX_PARAMETER_SERVERS}",
+        f"!{_SERVES} || {_PS}.replicas <= {MAX_PARAMETER_SERVERS}",
+        f"replicaSpecs.ps.replicas must be at most {MAX_PARAMETER_SERVERS}",
     ),
     cel(
-        f"!has({_PS}) || (has({_COMMAND}.command) && size({_COMMAND}.command) > 0) || "
+        f"{_SERVES} == {_SERVES.replace('self', 'oldSelf')}",
+        "a job cannot come to its first parameter server, nor lose its last: make another job",
+    ),
+    cel(
+        f"!{_SERVES} || (has({_COMMAND}.command) && size({_COMMAND}.command) > 0) || "
         f"(has({_COMMAND}.args) && size({_COMMAND}.args) > 0)",
         "replicaSpecs.ps.template.spec.containers[0].command must say what a parameter server runs",
     ),
     cel(
-        f"!has({_PS}) || !has({_WORKER}) || ({_WORKER}.replicas <= {MAX_TASKS} && {_WORKER}.standby == 0 && "
+        f"!{_SERVES} || !has({_WORKER}) || ({_WORKER}.replicas <= {MAX_TASKS} && {_WORKER}.standby == 0 && "
         f"!has({_WORKER}.memoryCheckpoint))",
         f"replicaSpecs.worker beside ps may have up to {MAX_TASKS} replicas, and neither standby nor "
         "memoryCheckpoint: these need a world, and the job has none",
     ),
     cel(
-        f"!has({_PS}) || !self.nodeCheck.enabled",
+        f"!{_SERVES} || !self.nodeCheck.enabled",
         "nodeCheck.enabled must be false beside ps: nodes are checked before a world is formed, and the job "
         "has none",
     ),
@@ -840,7 +845,8 @@ class ElasticJob(Model):
                 "metadata.name must not contain dots: Pods are named by it",
             ),
             cel(
-                "!has(self.spec.replicaSpecs.ps) || self.metadata.name.matches('^[a-z]')",
+                "!has(self.spec.replicaSpecs.ps) || self.spec.replicaSpecs.ps.replicas == 0 || "
+                "self.metadata.name.matches('^[a-z]')",
                 "metadata.name must begin with a letter beside parameter servers: a Service has it too",
             ),
         )
