@@ -34,7 +34,7 @@ class InvalidEnvironmentError(Exception):
 
 _NOT_A_WORKER = {
     ENV_JOB_NAME: "this is not a worker Pod of an ElasticJob: submit the job with `dlr job submit`, or train "
-    "on this machine alone with `torchrun --standalone`",
+    "on this machine alone with `dlr run --standalone`",
     ENV_CHECK_NAME: "this is not a Pod of a NodeCheck: check nodes with `dlr node-check`, or this machine "
     "alone with `dlr node-check --local`",
 }

@@ -31,6 +31,7 @@ from crds.protocol import (
     MAX_LOCAL_PROBES,
     MAX_PAIR_PROBES,
     MAX_REQUEST,
+    MAX_RESULT,
     MAX_ROUNDS,
     MAX_SENTENCE,
     MAX_SENTENCES,
@@ -49,6 +50,7 @@ from crds.protocol import (
     DepartureStatus,
     FailureStatus,
     MemoryStatus,
+    NetworkStatus,
     PairProbeStatus,
     ProbeStatus,
     ProgressStatus,
@@ -185,6 +187,20 @@ class Usage(Model):
     """Mean over its GPUs, 0 to 1."""
     gpu_memory_bytes: Annotated[int, Field(ge=0)] | None = None
     """Of all its GPUs."""
+    memory_peak_bytes: Annotated[int, Field(ge=0)] | None = None
+    """The most since its agent has started, of readings every few seconds."""
+    cpu_mean_cores: Annotated[float, Field(ge=0)] | None = None
+    """Since then."""
+    gpu_mean_utilization: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Since then."""
+
+
+@agreed(NetworkStatus)
+class Network(Model):
+    """On which of its interfaces the agent is reached by the others of its world."""
+
+    interface: Annotated[str, Field(max_length=64)]
+    address: Annotated[str, Field(max_length=64)]
 
 
 @agreed(ResumedStatus)
@@ -343,6 +359,8 @@ class AgentReport(Model):
     ] = Field(default_factory=list)
     """The last rounds of this incarnation in which steps were told, the oldest first."""
     usage: Usage | None = None
+    network: Network | None = None
+    """Of a job with `elasticPolicy.networkInterfaces`."""
     memory: CheckpointMemory | None = None
     checkpoint_trouble: AgentCheckpointTrouble | None = None
     """Unset where checkpoints work, or none was due yet."""
@@ -350,6 +368,8 @@ class AgentReport(Model):
     check: AgentCheck | None = None
     departure: Departure | None = None
     """The last one of this agent's processes."""
+    result: Annotated[str, Field(max_length=MAX_RESULT)] | None = None
+    """What rank 0 has left with `dlr.report_result`, as JSON: `{"value": …}` or `{"error": …}`."""
     asked_stacks: AskedStacks | None = None
     """For a minute or so after they were asked for."""
     shards: (

@@ -15,6 +15,8 @@ LABEL_INDEX = f"{GROUP}/replica-index"
 LABEL_INCARNATION = f"{GROUP}/incarnation"
 LABEL_APP = "app.kubernetes.io/name"
 LABEL_MANAGED_BY = "app.kubernetes.io/managed-by"
+LABEL_PROFILE = f"{GROUP}/profile"
+"""Of an ElasticJob: jobs with the same value begin with what the finished ones among them came to."""
 APP = "elasticjob"
 MANAGER = "dlr"
 
@@ -62,6 +64,10 @@ their training processes are (docs/hangs.md)."""
 ANNOTATION_RECORD = f"{GROUP}/record"
 """Of a Node: what its last checks gave (`reconcilers/nodecheck/record.py`)."""
 
+ANNOTATION_REFERENCE = f"{GROUP}/reference"
+"""Of a Node: how fast its class of hardware was when the node first passed a check, for later ones to compare
+with (`reconcilers/nodecheck/reference.py`)."""
+
 CONDITION_UNHEALTHY = "ElasticUnhealthy"
 """Condition of a Node: True while it is out of service by its newest verdict, and should be remediated."""
 CONDITION_SUSPECTED = "ElasticSuspected"
@@ -91,6 +97,8 @@ ENV_TF_CONFIG_KEPT = "DLR_TF_CONFIG_KEPT"
 """Set where the user has set TF_CONFIG, which then stays as it is."""
 ENV_CLUSTER_VERSION = "DLR_CLUSTER_VERSION"
 """Of the cluster that TF_CONFIG tells of."""
+ENV_NETWORK_INTERFACES = "DLR_NETWORK_INTERFACES"
+"""auto where the agent is to choose the network interface of its training processes."""
 ENV_COUNT_STEPS = "DLR_COUNT_STEPS"
 """Set to 0 by the user where steps are not to be counted (docs/hangs.md)."""
 

@@ -30,6 +30,8 @@ ENV_STACKS_FILE = "DLR_STACKS_FILE"
 ENV_STACKS_SIGNAL = "DLR_STACKS_SIGNAL"
 
 _WORD_BYTES = 8
+_SAMPLES = 17
+"""As `SAMPLES` of crds/protocol.py, which takes longer to import than all of this."""
 _slot: Slot | Literal[False] | None = None
 """The same memory as int64 and as float64, so that each number is written whole: a reader finds the old one
 or the new. None before the first report; False outside of dlr."""
@@ -38,12 +40,14 @@ _busy_until: list[float] = []
 """Of the `busy` blocks that have begun and not ended, in any thread."""
 
 
-def report_step(step: int, loss: float | None = None) -> None:
+def report_step(step: int, loss: float | None = None, samples: int | None = None) -> None:
     """Tell the agent that training is at `step`. Call it in every step, on every rank.
 
     Args:
         loss: of this step, where the script has the number anyway: the first one that is NaN or infinite is
             told on the job. Of a tensor on a GPU the number is waited for.
+        samples: of this step, over all ranks. It says whether more workers make training faster, where the
+            samples of a step do not grow with their number (`dlr.data` tells it by itself).
     """
     slot = _slot
     if slot is None:
@@ -56,6 +60,20 @@ def report_step(step: int, loss: float | None = None) -> None:
             _first_step(steps, times)
         if loss is not None and not math.isfinite(loss) and len(steps) >= 6 and not steps[4]:
             steps[4] = step + 1
+        if samples is not None:
+            _note_samples(steps, samples)
+
+
+def note_samples(samples: int) -> None:
+    """Tell how many samples each step has, over all ranks, where `report_step` does not say it."""
+    found = slot()
+    if found is not False:
+        _note_samples(found[0], samples)
+
+
+def _note_samples(steps: memoryview[int], samples: int) -> None:
+    if len(steps) > _SAMPLES:
+        steps[_SAMPLES] = samples
 
 
 def checkpoint_saved(step: int) -> None:

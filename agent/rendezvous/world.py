@@ -90,6 +90,8 @@ class JobView:
     """How many of the job's `nodeCheck.topologyKeys` there are."""
     asks_for_stacks: str = ""
     """Each new text asks where the training processes are; "" asks for nothing."""
+    has_trained: bool = False
+    """The job's account knows a step."""
     cluster: Cluster | None = None
     """Of a job with parameter servers, instead of a world."""
 
@@ -107,6 +109,7 @@ class JobView:
             _time(status.get("startTime")),
             len(((job.get("spec") or {}).get("nodeCheck") or {}).get("topologyKeys") or ()),
             _request(((job.get("metadata") or {}).get("annotations") or {}).get(names.ANNOTATION_STACKS)),
+            (status.get("goodput") or {}).get("lastStep") is not None,
             Cluster.parse(job),
         )
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from controller.events import EventType
 from crds import names
-from crds.elasticjob import ClusterStatus, ElasticJob, ElasticJobStatus, JobPhase, Rendezvous, RendezvousPhase
+from crds.cluster_status import ClusterStatus
+from crds.elasticjob import ElasticJob, ElasticJobStatus, JobPhase, Rendezvous, RendezvousPhase
 from crds.elasticworker import ExitClass
 from crds.model import Condition
 from crds.nodecheck import NodeCheck
@@ -283,7 +284,9 @@ def _of_culprit(incident: Incident | None) -> Iterator[Event]:
 
 
 def of_scale(uptake: Uptake) -> Iterator[Event]:
-    """Of a count or a plan that has just become desired state."""
+    """Of a count or a plan that has just become desired state; not of probes, which come and go."""
+    if uptake.is_growth:
+        return
     scaling, before = uptake.job.status.scaling, uptake.count_changed_from
     if scaling is not None and before is not None:
         message = f"from {before} to {scaling.replicas} workers, by {scaling.by}"

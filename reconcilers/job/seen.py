@@ -15,6 +15,7 @@ from controller.store import Memory
 from crds import names
 from crds.elasticjob import ElasticJob, Rendezvous
 from crds.elasticworker import ElasticWorker
+from reconcilers.capacity.profile import needs_history
 from reconcilers.clock import Clock
 from reconcilers.job import refusal
 from reconcilers.job.workers import Workers
@@ -58,6 +59,8 @@ class Seen:
     """How long ago anything of the job was written."""
     shards_age_seconds: float = float("inf")
     """How long ago leases of its shard sets were last written."""
+    history: Sequence[ElasticJob] = ()
+    """The namespace's finished jobs, where this one is to begin with what such came to."""
     trial: Trial | None = None
     """What the API server said to the job's Pods, if it was asked in this look."""
     check_refused: str = ""
@@ -128,8 +131,16 @@ class JobView:
             account_age_seconds=self._account_age_seconds(job),
             status_age_seconds=self._written.age_seconds(job.metadata.uid, job.metadata.resource_version),
             shards_age_seconds=self._shards_age_seconds(job),
+            history=self._history(job),
             trial=await self._try_pods(job, raw, workers),
         )
+
+    def _history(self, job: ElasticJob) -> tuple[ElasticJob, ...]:
+        if not needs_history(job):
+            return ()
+        there = self._jobs.list(job.metadata.namespace)
+        ended = (raw for raw in there if raw.get("status", {}).get("usage"))
+        return tuple(map(self._parse_job.parse, ended))
 
     async def _try_pods(self, job: ElasticJob, raw: Object, workers: Workers) -> Trial | None:
         """What another leader tried counts from when we first saw it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 
 from controller.wording import shortened
@@ -28,6 +28,7 @@ from reconcilers.pod.worker_status import REPLACED, finished, hindered_by, stuck
 from reconcilers.roles import progress as roles_progress
 from reconcilers.roles.hot import with_hot
 from reconcilers.roles.rules import in_cluster
+from reconcilers.world.extra import extra_slots
 from reconcilers.world.rendezvous import lasting
 from reconcilers.world.slots import training_types
 
@@ -131,7 +132,7 @@ def progress_conditions(
     conditions = with_steps_known(conditions, job, workers.telling_steps, now)
     conditions = with_loss(conditions, job, workers, now)
     conditions = with_saving(conditions, workers, rendezvous, now)
-    return _with_waits(conditions, workers.exceptional, now)
+    return _with_waits(conditions, workers.exceptional, extra_slots(job), now)
 
 
 def _wants_pods(job: ElasticJob) -> bool:
@@ -149,11 +150,12 @@ def with_given_up(conditions: Sequence[Condition], why: Iterable[str], now: date
 
 
 def _with_waits(
-    conditions: list[Condition], workers: Sequence[ElasticWorker], now: datetime
+    conditions: list[Condition], workers: Sequence[ElasticWorker], probes: Collection[int], now: datetime
 ) -> list[Condition]:
-    """What Pods wait for that have no node, or do not start on theirs."""
+    """What Pods wait for that have no node, or do not start on theirs. Of probes that is no news."""
     pending = [worker for worker in workers if worker.status.phase is WorkerPhase.PENDING]
-    stuck = [(worker.metadata.name, found) for worker in pending if (found := stuck_by(worker))]
+    wanted = [w for w in pending if w.spec.type != names.WORKER or w.spec.index not in probes]
+    stuck = [(worker.metadata.name, found) for worker in wanted if (found := stuck_by(worker))]
     late = [(worker.metadata.name, found) for worker in pending if (found := hindered_by(worker))]
     conditions = _with_wait(conditions, WORKERS_SCHEDULED, "cannot be scheduled", stuck, now)
     return _with_wait(conditions, WORKERS_STARTED, "cannot start", late, now)

@@ -46,6 +46,7 @@ from reconcilers.pod.resources import limits_of, resources_digest, resources_of,
 from reconcilers.roles.progress import sets_tf_config
 from reconcilers.roles.rules import in_cluster
 from reconcilers.roles.tasks import cluster_of
+from reconcilers.world.extra import priority_class_of
 from reconcilers.world.minimum import minimum_workers
 from reconcilers.world.slots import slot_count
 
@@ -242,6 +243,10 @@ def build_job_pod(job: ElasticJob, worker: ElasticWorker) -> Object:
     resources = resources_of(job, worker.spec.type, worker.spec.resources)
     if resources:
         template["spec"]["containers"][0]["resources"] = resources
+    priority_class = priority_class_of(job, worker)
+    if priority_class is not None:
+        template["spec"]["priorityClassName"] = priority_class
+        template["spec"].pop("priority", None)
     pod = pod_of(worker, template, _environment(job, worker, template["spec"]))
     annotations = pod["metadata"]["annotations"]
     annotations[names.ANNOTATION_RESOURCES] = resources_digest(resources)
@@ -287,6 +292,8 @@ def _environment(job: ElasticJob, worker: ElasticWorker, spec: Object) -> Enviro
 def _policy(job: ElasticJob, type_: str) -> Variables:
     """Whose the Pod is, and what its agent has to know of the job beforehand."""
     variables = {names.ENV_JOB_NAME: plain(job.metadata.name)}
+    if job.spec.elastic_policy.network_interfaces is not None:
+        variables[names.ENV_NETWORK_INTERFACES] = plain(job.spec.elastic_policy.network_interfaces.value)
     memory = job.spec.replica_specs[type_].memory_checkpoint
     if memory is not None and type_ == names.WORKER:
         variables[names.ENV_MEMORY_BYTES] = plain(str(whole(memory.size)))

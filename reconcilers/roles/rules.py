@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from crds import names
 from crds.cluster import MAX_TASKS
-from crds.elasticjob import MAX_PARAMETER_SERVERS, ElasticJob
+from crds.cluster_status import MAX_PARAMETER_SERVERS
+from crds.elasticjob import ElasticJob
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,10 @@ from reconcilers.world.slots import training_types, wanted_slots
 LABEL_SCALE_TYPE = "scale-type"
 """DLRover's: `manual` or `auto`."""
 AUTO = "auto"
+LABEL_ASKED_BY = f"{names.GROUP}/asked-by"
+"""Of a plan that the controller made: what for."""
+GROWTH = "room"
+"""Growth into free room, and what is given back of it."""
 MANY = 10_000
 """More workers than any plan asks for."""
 

@@ -126,6 +126,14 @@ BAD: dict[str, tuple[Callable[[Object], object], str]] = {
         "spec: Invalid value: nodeCheck.enabled must be false beside ps: nodes are checked before a world is "
         "formed, and the job has none",
     ),
+    "growth into free room beside ps": (
+        lambda job: (
+            job["spec"].update(elasticPolicy={"opportunistic": {"priorityClassName": "low"}}),
+            job["spec"]["replicaSpecs"]["worker"].update(maxReplicas=4),
+        ),
+        "spec: Invalid value: elasticPolicy.opportunistic must not be set beside ps: it is a world that grows, "
+        "and the job has none",
+    ),
     "a name that no Service may have": (
         lambda job: job["metadata"].update(name="9-lives"),
         "<nil>: Invalid value: metadata.name must begin with a letter beside parameter servers: a Service has "
