@@ -31,7 +31,7 @@ from agent.logs import log_to_stderr
 from agent.monitor import accelerators
 from agent.rendezvous.world import ExitReason, JobView, Member, Verb, next_action
 from agent.report.reporter import Facts, Reporter
-from agent.supervision.orphans import become_subreaper
+from agent.supervision.orphans import adopt
 from agent.temporary_directory import ensure_temporary_directory
 from agent.terms import Slot, Terms, may_follow, terms_of
 from crds.names import ENV_CLUSTER_VERSION, ENV_TF_CONFIG, ENV_TF_CONFIG_KEPT
@@ -133,10 +133,7 @@ class Execution:
         for signum in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, self._note_signal)
         signal.signal(signal.SIGCHLD, self._note_child)
-        try:
-            become_subreaper()
-        except OSError as error:
-            logger.warning("daemons that the command leaves behind cannot be ended: prctl: %s", error)
+        adopt("commands")
         try:
             if self._slot == Slot(self._slot.type, self._slot.member):
                 self._start(Terms(key=None))  # whatever becomes of the job and its worlds

@@ -840,7 +840,8 @@ class ElasticJobStatus(Model):
     active_check: Name | None = None
     """The NodeCheck that workers of this job carry out now; no world is formed meanwhile."""
     suspected_at: datetime | None = None
-    """When something last failed that smells of hardware: checks passed before then count no more."""
+    """When something last failed that smells of hardware, or steps began to take longer: checks passed before
+    then count no more."""
     replicas: int | None = None
     """Worker Pods that exist, but for those that are to stand by, for the scale subresource."""
     selector: Annotated[str, Field(max_length=1_024)] | None = None

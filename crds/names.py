@@ -61,6 +61,9 @@ ANNOTATION_STACKS = f"{GROUP}/stacks"
 """Of an ElasticJob: a text of one's own choice, each new one of which asks the agents of its workers where
 their training processes are (docs/hangs.md)."""
 
+ANNOTATION_PROFILE = f"{GROUP}/profile"
+"""Of an ElasticJob: what asks for a profile of one rank (`agent/supervision/asked_profile.py`)."""
+
 ANNOTATION_RECORD = f"{GROUP}/record"
 """Of a Node: what its last checks gave (`reconcilers/nodecheck/record.py`)."""
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
 from agent.monitor import dump, flight_recorder, hang, stacks
 from agent.monitor.flight_recorder import Record
+from agent.monitor.native import native_frames
+from agent.monitor.profile import ProfileError, Subject
 from agent.monitor.progress import ProgressFiles
 from agent.monitor.stacks import Capture, StackFiles
 from agent.report.failure import TEXT_BYTES, Failure, RankStack, clip, read_tail
@@ -133,19 +136,38 @@ class HangGuard:
             stacks=tuple(suspects[:MAX_STACKS]),
         )
 
-    def stacks_of(self, pids: Mapping[int, int]) -> Callable[[], list[RankStack]]:
+    def stacks_of(self, pids: Mapping[int, int], *, native: bool = False) -> Callable[[], list[RankStack]]:
         """Return what takes the stacks of processes of this round. It takes a moment, in any thread.
 
         Args:
             pids: of the processes that live, by local rank.
+            native: with the frames of C and C++, where they can be had.
         """
         started, files, signum = self._started, self._stack_files.files, self._stack_files.signal
 
         def take() -> list[RankStack]:
             captures = stacks.capture(pids, files, signum)
-            return [self._stack(started, local, capture) for local, capture in captures.items()]
+            found = {local: self._stack(started, local, capture) for local, capture in captures.items()}
+            if native:
+                found = {
+                    local: _with_native(stack, files.get(local), pids[local])
+                    for local, stack in found.items()
+                }
+            return list(found.values())
 
         return take
+
+    def subject_of(self, pids: Mapping[int, int], rank: int) -> Subject | None:
+        """The process of a global rank, to be profiled; None if it does not run here.
+
+        Args:
+            pids: as above.
+        """
+        files = self._stack_files.files
+        for local, pid in pids.items():
+            if self._started.ranks.get(local) == rank and local in files:
+                return Subject(pid, files[local], self._stack_files.signal)
+        return None
 
     def _stack(
         self, started: Started, local_rank: int, capture: Capture, record: Record | None = None
@@ -160,6 +182,17 @@ class HangGuard:
             in_collective=bool(record.pending) if record else dump.waits_for_others(capture.frames),
             frames=frames,
         )
+
+
+def _with_native(stack: RankStack, file: Path | None, pid: int) -> RankStack:
+    """With these frames in place of Python's; where they cannot be had, with the reason after them."""
+    if file is not None:
+        with contextlib.suppress(OSError, ValueError):
+            pid = stacks.offering_process(file, pid)
+    try:
+        return replace(stack, frames=native_frames(pid))
+    except ProfileError as error:
+        return replace(stack, frames=f"{stack.frames}\n(no native frames: {error})"[:MAX_FRAMES])
 
 
 def _whereabouts(stack: RankStack, capture: Capture, pending: str) -> str:

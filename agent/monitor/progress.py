@@ -9,17 +9,22 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import shutil
 import struct
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
+from agent.monitor.chronicle import Chronicle, Part
+from agent.monitor.pace import Slowdown
+from agent.monitor.series import Series
 from agent.monitor.stepping import Figures, Progress, Stepping, StepReport, with_round
 from agent.monitor.trainer_status import ENV_URL, TrainerStatusReceiver
 from agent.report.reporter import Reporter
@@ -36,6 +41,7 @@ from crds.protocol import (
     FIRST_STEP_AT,
     MAX_TROUBLE,
     NON_FINITE,
+    NUMBERS_FORMAT,
     PROGRESS_FORMAT,
     RESULT_SUFFIX,
     SAMPLES,
@@ -61,7 +67,8 @@ FIRST_COUNT_SECONDS = 10.0
 BESIDE = (TROUBLE_SUFFIX, RESULT_SUFFIX)
 """Endings of the files that a process may write beside its record."""
 
-_RECORD = struct.Struct(PROGRESS_FORMAT)
+_RECORD = struct.Struct(f"{PROGRESS_FORMAT}{NUMBERS_FORMAT}")
+_NUMBERS = struct.Struct(PROGRESS_FORMAT).size // 8
 
 
 @dataclass(frozen=True)
@@ -161,6 +168,8 @@ class ProgressFiles:
             ),
             trouble=self._read_trouble(),
             samples_per_step=max((r.samples_per_step for r in records.values()), default=0) or None,
+            numbers=next((r.numbers for r in records.values() if r.numbers), {}),
+            busy=any(r.busy_until is not None and r.busy_until > time.monotonic() for r in records.values()),
         )
 
     def read_rank(self, local_rank: int) -> RankProgress:
@@ -257,6 +266,10 @@ class Snapshot:
     trouble: CheckpointTroubleStatus | None = None
     samples_per_step: int | None = None
     """Over all ranks, as a process has reported it."""
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    """What a process told beside its newest step: the first one that told anything."""
+    busy: bool = False
+    """A process expects no step now (`dlr.busy`)."""
 
     @property
     def newest(self) -> StepReport | None:
@@ -276,6 +289,7 @@ class _Record:
     start_unknown: bool = False
     non_finite_step: int | None = None
     samples_per_step: int = 0
+    numbers: Mapping[str, float] = field(default_factory=dict)
 
 
 def _trouble_of(record: Path) -> Path:
@@ -300,7 +314,15 @@ def _read_record(path: Path) -> _Record:
         start_unknown=bool(words[START_UNKNOWN]),
         non_finite_step=words[NON_FINITE] - 1 if words[NON_FINITE] > 0 else None,
         samples_per_step=max(words[SAMPLES], 0),
+        numbers=dict(_numbers(words[_NUMBERS:])),
     )
+
+
+def _numbers(told: Sequence[Any]) -> Iterator[tuple[str, float]]:
+    """The name and value of each; a script may write anything there."""
+    for value, name in zip(told[::2], told[1::2], strict=True):
+        if (text := name.rstrip(b"\0").decode(errors="replace")) and math.isfinite(value):
+            yield text, value
 
 
 def _believed(counted: tuple[StepReport, StepReport]) -> bool:
@@ -327,20 +349,29 @@ class ProgressMonitor(threading.Thread):
     """Looks at the files now and then, and has the reporter say what has changed.
 
     The reporter asks for the figures with every report, so a failure is reported with the last ones.
+
+    Args:
+        part: what this agent is in the world whose processes were started last.
     """
 
-    def __init__(self, files: ProgressFiles, reporter: Reporter) -> None:
+    def __init__(self, files: ProgressFiles, reporter: Reporter, part: Callable[[], Part] = Part) -> None:
         super().__init__(name="dlr-progress", daemon=True)
         self._files = files
         self._reporter = reporter
+        self._part = part
+        latest = reporter.latest
+        self._chronicle = Chronicle(latest.series or Series(), latest.slow)
         self._stop_event = threading.Event()
         self._lock = threading.Lock()
         self._start = _Start(0, 0)
         """The processes that run, or ran last."""
-        self._figures = Figures(rounds=reporter.latest.rounds, trouble=reporter.latest.trouble)
+        self._figures = Figures(
+            rounds=latest.rounds, trouble=latest.trouble, series=latest.series, slow=latest.slow
+        )
         self._announced: tuple[int, Progress] | None = None
         """The generation, and the progress, that the reporter was last asked to report."""
         self._announced_trouble: CheckpointTrouble | None = None
+        self._announced_news: _News = None, latest.slow
         reporter.follow(self.figures)
 
     def stop(self) -> None:
@@ -362,6 +393,10 @@ class ProgressMonitor(threading.Thread):
         if trouble is not self._announced_trouble:
             self._announced_trouble = trouble
             self._reporter.checkpoint()
+        news = start.stepping.non_finite_step, figures.slow
+        if news != self._announced_news:
+            self._announced_news = news
+            self._reporter.progress(within_seconds=0.0)
         announced = self._announced
         before = announced[1] if announced is not None and announced[0] == start.generation else None
         if progress is None or (before is not None and _steps(before) == _steps(progress)):
@@ -385,7 +420,8 @@ class ProgressMonitor(threading.Thread):
     def _take(self, generation: int, snapshot: Snapshot) -> None:
         if self._start.generation != generation:
             self._start = _Start(generation, self._reporter.latest.observed_round)
-            self._figures = Figures(rounds=self._figures.rounds, trouble=snapshot.trouble)
+            self._figures = replace(self._figures, progress=None, trouble=snapshot.trouble)
+            self._chronicle.begin(self._part())
         if self._start.stepping.counted != snapshot.counted:
             self._start = _Start(generation, self._start.round, Stepping(counted=snapshot.counted))
         start = self._start
@@ -396,6 +432,13 @@ class ProgressMonitor(threading.Thread):
         start.stepping.samples_per_step = snapshot.samples_per_step
         if snapshot.newest is None:
             return
+        self._chronicle.look(
+            snapshot.newest,
+            snapshot.numbers,
+            time.monotonic(),
+            datetime.now(timezone.utc),
+            busy=snapshot.busy,
+        )
         before = self._figures.progress
         saved = [snapshot.checkpoint_step, before.checkpoint_step if before else None]
         self._figures = Figures(
@@ -407,6 +450,8 @@ class ProgressMonitor(threading.Thread):
             ),
             rounds=with_round(self._figures.rounds, start.stepping.in_round(start.round)),
             trouble=snapshot.trouble,
+            series=self._chronicle.series,
+            slow=self._chronicle.slow,
         )
 
     def _look_seconds(self) -> float:
@@ -422,6 +467,10 @@ class _Start:
     round: int
     """The round that was reported before they were started."""
     stepping: Stepping = field(default_factory=Stepping)
+
+
+_News = tuple[int | None, Slowdown | None]
+"""The first step of this start with a loss that is no number, and what is told of the pace."""
 
 
 def _steps(progress: Progress) -> tuple[int, int | None]:

@@ -127,7 +127,7 @@ def capture(pids: Mapping[int, int], files: Mapping[int, Path], signum: int) -> 
     for rank, pid in pids.items():
         file = files.get(rank)
         with contextlib.suppress(OSError, ValueError):  # it has ended, or it does not offer any
-            if file and _handles(trainer := _offering_process(file, pid), signum):
+            if file and handles(trainer := offering_process(file, pid), signum):
                 asked[rank] = file, file.stat().st_size
                 os.kill(trainer, signum)
     dumps = _await_dumps(asked)
@@ -173,7 +173,7 @@ def _await_dumps(asked: Mapping[int, tuple[Path, int]]) -> dict[int, str]:
         time.sleep(_POLL_SECONDS)
 
 
-def _offering_process(file: Path, pid: int) -> int:
+def offering_process(file: Path, pid: int) -> int:
     """Return the id that stands in a file: of the process that was started, or of a descendant of it.
 
     Raises:
@@ -187,7 +187,7 @@ def _offering_process(file: Path, pid: int) -> int:
     return trainer
 
 
-def _handles(pid: int, signum: int) -> bool:
+def handles(pid: int, signum: int) -> bool:
     handled = _HANDLED.search(Path(f"/proc/{pid}/status").read_text())
     return handled is not None and bool(int(handled[1], 16) >> (signum - 1) & 1)
 

@@ -10,10 +10,14 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent.report.timestamps import rfc3339
 from crds.protocol import MAX_ROUNDS, CheckpointTroubleStatus, ProgressStatus, RoundStatus
+
+if TYPE_CHECKING:
+    from agent.monitor.pace import Slowdown
+    from agent.monitor.series import Series
 
 LATELY_SECONDS = 30.0
 """`secondsPerStep` is the mean over the steps of so long a time, and over the last two steps at least."""
@@ -100,6 +104,9 @@ class Figures:
     """The last rounds in which steps were reported, the oldest first."""
     trouble: CheckpointTroubleStatus | None = None
     """What does not work with checkpoints."""
+    series: Series | None = None
+    """The job's past, where it is this agent's to tell."""
+    slow: Slowdown | None = None
 
 
 class Stepping:

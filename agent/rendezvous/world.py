@@ -94,12 +94,15 @@ class JobView:
     """The job's account knows a step."""
     cluster: Cluster | None = None
     """Of a job with parameter servers, instead of a world."""
+    asks_for_profile: str = ""
+    """Likewise for a profile of one of them."""
 
     @classmethod
     def parse(cls, job: Mapping[str, Any]) -> JobView:
         """Read an ElasticJob."""
         status = job.get("status") or {}
         policy = (job.get("spec") or {}).get("elasticPolicy") or {}
+        annotations = (job.get("metadata") or {}).get("annotations") or {}
         return cls(
             str(status.get("phase") or ""),
             World.parse(status.get("rendezvous") or {}),
@@ -108,9 +111,10 @@ class JobView:
             sum(map(int, (status.get("restarts") or {}).values())),
             _time(status.get("startTime")),
             len(((job.get("spec") or {}).get("nodeCheck") or {}).get("topologyKeys") or ()),
-            _request(((job.get("metadata") or {}).get("annotations") or {}).get(names.ANNOTATION_STACKS)),
+            _request(annotations.get(names.ANNOTATION_STACKS)),
             (status.get("goodput") or {}).get("lastStep") is not None,
             Cluster.parse(job),
+            _request(annotations.get(names.ANNOTATION_PROFILE)),
         )
 
 

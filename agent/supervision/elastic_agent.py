@@ -43,10 +43,11 @@ from agent.rendezvous.handler import DlrRendezvousHandler, JobEndedError
 from agent.rendezvous.world import Action, ExitReason, Verb
 from agent.report.failure import Failure
 from agent.report.result import result_of_rank_0
+from agent.supervision.asked_profile import AskedProfile
 from agent.supervision.asked_stacks import AskedStacks
 from agent.supervision.failure_reporter import FailureReporter
 from agent.supervision.leaving import Outcome, Votes
-from agent.supervision.orphans import Orphans, become_subreaper
+from agent.supervision.orphans import Orphans, adopt
 from agent.supervision.post_mortem import PostMortem, process_failure
 from agent.supervision.processes import TrainingProcesses, abandon_start
 from agent.supervision.saved_notes import SavedNotes
@@ -134,9 +135,10 @@ class DlrElasticAgent(LocalElasticAgent):
         self._orphans = Orphans(
             self.progress_files.marker, warm_start.sessions if warm_start is not None else tuple
         )
-        _become_subreaper()
+        adopt("training processes")
         self._hang_guard = HangGuard(self.progress_files, stack_files, self._session.step_reporting)
         self._asked_stacks = AskedStacks(self._session, self._hang_guard)
+        self._asked_profile = AskedProfile(self._session, self._hang_guard)
         self._post_mortem = PostMortem(logs, self.progress_files, oom)
         self._device_watch = DeviceWatch()
         self._device_watch.start()
@@ -203,6 +205,7 @@ class DlrElasticAgent(LocalElasticAgent):
             broken = action.verb is not Verb.WAIT
             self._hang_guard.look()
             self._asked_stacks.look(processes)
+            self._asked_profile.look(processes)
             result = None if broken else self._check_devices(group, processes)
             result = result or self._check_processes(group, processes, broken=broken)
             if result is None and not broken and self._hang_guard.hangs(session.hang_timeout_seconds()):
@@ -435,13 +438,6 @@ class DlrElasticAgent(LocalElasticAgent):
         self._orphans.kill()
         self._device_watch.stop()
         self.progress_files.remove()
-
-
-def _become_subreaper() -> None:
-    try:
-        become_subreaper()
-    except OSError as error:
-        logger.warning("daemons that training processes leave behind cannot be ended: prctl: %s", error)
 
 
 def _global_ranks(group: WorkerGroup) -> dict[int, int]:

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from controller.events import EventType
+from controller.wording import counted
 from crds import names
 from crds.cluster_status import ClusterStatus
 from crds.elasticjob import ElasticJob, ElasticJobStatus, JobPhase, Rendezvous, RendezvousPhase
@@ -21,6 +22,7 @@ from reconcilers.failure.policy import Assessment
 from reconcilers.job import status as job_status
 from reconcilers.job.loss import events_of_loss, with_loss
 from reconcilers.job.saving import events_of_saving
+from reconcilers.job.slow import Neighbour, events_of_slow
 from reconcilers.job.steps_known import NO_STEPS, STEPS_KNOWN
 from reconcilers.job.workers import Workers
 from reconcilers.nodecheck.job_checks import NODES_CHECKED, QUIET, Finding, interrupted, named
@@ -77,13 +79,14 @@ class Training:
     standing_by: frozenset[int]
     cluster: ClusterStatus | None = None
     """To be published in the world's stead."""
+    neighbours: Sequence[Neighbour] = ()
 
 
 def progress(job: ElasticJob, workers: Workers, training: Training, now: datetime) -> Outcome:
     """Of a job that goes on."""
     world, failures = training.world, training.failures
     phase = job_status.phase_of(job, workers, world)
-    conditions = job_status.progress_conditions(job, workers, phase, world, now)
+    conditions = job_status.progress_conditions(job, workers, phase, world, now, training.neighbours)
     conditions = with_scaled(
         conditions,
         job,
@@ -97,7 +100,7 @@ def progress(job: ElasticJob, workers: Workers, training: Training, now: datetim
     )
     conditions = job_status.with_given_up(conditions, training.given_up.values(), now)
     events = [*_of_workers(job, conditions)]
-    if job.status.phase is JobPhase.SUSPENDED:
+    if job.status.phase is JobPhase.SUSPENDED and _has_begun(job):
         events.append(Event("Normal", "Resumed", "the job is resumed: its Pods are being created"))
     conditions, found = _with_finding(job, conditions, training.finding, now)
     status = _status(
@@ -119,12 +122,17 @@ def progress(job: ElasticJob, workers: Workers, training: Training, now: datetim
     return Outcome(status, (*events, *found), training.standing_by, checking)
 
 
+def _has_begun(job: ElasticJob) -> bool:
+    """Whether it had a world before it was suspended: else it begins now, and does not go on."""
+    return job.status.rendezvous is not None and job.status.rendezvous.round > 0
+
+
 def suspended(job: ElasticJob, workers: Workers, now: datetime) -> Outcome:
     """Of a job that is to hold, or whose Pods from before are still to be replaced."""
     phase = JobPhase.SUSPENDED
     world = dissolve(job.status.rendezvous or Rendezvous(), "the job is suspended")
     events = []
-    if job.status.phase is not phase:
+    if job.status.phase not in (phase, None):  # one that begins so has no Pods
         events.append(Event("Normal", "Suspended", "the job is suspended: its Pods are being deleted"))
     conditions = job_status.progress_conditions(job, workers, phase, world, now)
     conditions, found = _with_finding(job, conditions, interrupted(conditions), now)
@@ -255,7 +263,8 @@ def of_world(
         yield Event(
             "Normal",
             "WorldFormed",
-            f"round {new.round}: {len(new.members)} workers, {new.world_size} processes, "
+            f"round {new.round}: {counted(len(new.members), 'worker')}, "
+            f"{counted(new.world_size, 'process', 'processes')}, "
             f"rank 0 is worker {new.members[0]} at {new.master_address}:{new.master_port}"
             f"{_stepped_in(workers, new.members)}",
         )
@@ -306,6 +315,7 @@ def of_moves(done: Sequence[Migration]) -> Iterator[Event]:
 def _of_workers(job: ElasticJob, conditions: Sequence[Condition]) -> Iterator[Event]:
     yield from events_of_loss(job.status.conditions, conditions)
     yield from events_of_saving(job.status.conditions, conditions)
+    yield from events_of_slow(job.status.conditions, conditions)
     before = {c.type: (c.status, c.message) for c in job.status.conditions}
     for condition in conditions:
         if before.get(condition.type) == (condition.status, condition.message):

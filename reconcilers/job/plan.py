@@ -31,7 +31,7 @@ from reconcilers.failure.hangs import was_counted
 from reconcilers.failure.hardware_smell import suspected_at
 from reconcilers.failure.memory import MemoryRoom
 from reconcilers.failure.policy import Assessment, Renewal, assess, given_up, spare_workers
-from reconcilers.job import edits, older_agents, outcome, refusal
+from reconcilers.job import edits, older_agents, outcome, refusal, slow
 from reconcilers.job.acts import created, deleted, relaunched, told_standby
 from reconcilers.job.departed import with_departed
 from reconcilers.job.outcome import Outcome, Training
@@ -119,7 +119,8 @@ class _Look:
     @cached_property
     def suspected_at(self) -> datetime | None:
         workers = self.workers.exceptional
-        return suspected_at(self.job.status.suspected_at, workers, self.published, self.now)
+        known = suspected_at(self.job.status.suspected_at, workers, self.published, self.now)
+        return slow.suspected_at(known, self.workers, self.published)
 
     @cached_property
     def standing(self) -> Standing:
@@ -380,6 +381,7 @@ def _go_on(
         suspected_at=look.suspected_at,
         standing_by=standing_by(job, workers, world),
         cluster=cluster,
+        neighbours=look.seen.neighbours,
     )
     found = outcome.progress(job, workers, training, look.now)
     counted = was_counted(look.job.status)

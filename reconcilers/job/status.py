@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 
-from controller.wording import shortened
+from controller.wording import counted, shortened
 from crds import names
 from crds.elasticjob import (
     ElasticJob,
@@ -22,6 +22,7 @@ from reconcilers.job.launcher_flags import with_launcher_flags
 from reconcilers.job.loss import with_loss
 from reconcilers.job.older_agents import with_older_agents
 from reconcilers.job.saving import with_saving
+from reconcilers.job.slow import Neighbour, with_slow
 from reconcilers.job.steps_known import with_steps_known
 from reconcilers.job.workers import Workers
 from reconcilers.pod.worker_status import REPLACED, finished, hindered_by, stuck_by
@@ -105,6 +106,7 @@ def progress_conditions(
     phase: JobPhase,
     rendezvous: Rendezvous,
     now: datetime,
+    neighbours: Sequence[Neighbour] = (),
 ) -> list[Condition]:
     """The conditions that follow what is going on; the final ones are set by `succeeded` and `failed`."""
     conditions = list(job.status.conditions)
@@ -132,6 +134,7 @@ def progress_conditions(
     conditions = with_steps_known(conditions, job, workers.telling_steps, now)
     conditions = with_loss(conditions, job, workers, now)
     conditions = with_saving(conditions, workers, rendezvous, now)
+    conditions = with_slow(conditions, workers, rendezvous, neighbours, now)
     return _with_waits(conditions, workers.exceptional, extra_slots(job), now)
 
 
@@ -174,7 +177,7 @@ def _with_wait(
         is_new = known is None or known.status is not ConditionStatus.FALSE
         since = now if known is None or is_new else known.last_transition_time
         name, why = waiting[0]
-        pods = "1 Pod" if len(waiting) == 1 else f"{len(waiting)} Pods"
+        pods = counted(len(waiting), "Pod")
         message = f"{pods} {what}, waiting since {since:%Y-%m-%dT%H:%M:%SZ}; {name}: {why.message}"
         return with_condition(conditions, type_, ConditionStatus.FALSE, why.reason, message, now)
     if known is not None:

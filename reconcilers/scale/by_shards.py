@@ -109,7 +109,7 @@ def decide(job: ElasticJob, workers: Iterable[ElasticWorker], idle_seconds: Mapp
 def left_of(sets: Iterable[ShardSet], workers: Iterable[ElasticWorker]) -> int:
     """How many elements are not done, as far as workers have said."""
     voices = {
-        (voice.name, voice.epoch, voice.worker, voice.incarnation, voice.lease): voice
+        (voice.definition, voice.worker, voice.incarnation, voice.lease): voice
         for worker in workers
         for voice in voices_of(worker)
     }
@@ -117,7 +117,7 @@ def left_of(sets: Iterable[ShardSet], workers: Iterable[ElasticWorker]) -> int:
     for each in sets:
         left += count(each.waiting) + each.to_try_again
         for lease in each.leases:
-            voice = voices.get((each.name, each.epoch, lease.worker, lease.incarnation, lease.number))
+            voice = voices.get((each.definition, lease.worker, lease.incarnation, lease.number))
             rest = lease.elements
             if voice is not None:
                 rest = common(rest, voice.rest)

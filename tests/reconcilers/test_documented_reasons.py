@@ -42,6 +42,9 @@ COMPUTED = {
     ("saving.py", "CHECKPOINTS_FAILING"): {"CheckpointsFailing"},
     ("outcome.py", "condition.type"): {"MasterReplicaIgnored", "TFConfigKept"},
     ("outcome.py", "PARAMETER_SERVER_HOT"): {"ParameterServerHot"},
+    ("slow.py", "SLOW"): {"Slow"},
+    ("slow.py", "SLOW_OVER"): {"SlowOver"},
+    ("outcome.py", "job_status.MASTER_IGNORED"): {"MasterReplicaIgnored"},
     ("reconciler.py", "refusal.reason"): {reason.value for reason in FailedReason},
     ("reconciler.py", "statement.event_reason"): {
         *("Cordoned", "CordonHeld", "CordonReported", "CordonLifted", "CordonOverruled", "VerdictGone"),

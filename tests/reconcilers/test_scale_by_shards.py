@@ -12,6 +12,7 @@ from crds.elasticjob import ElasticJob
 from crds.intervals import whole
 from crds.leases import Lease
 from crds.scaleplan import ScalePlan
+from crds.shard_set import Definition
 from reconcilers.acts import Act, Verb
 from reconcilers.scale import auto_plans
 from reconcilers.scale.auto_plans import Scale, is_ours
@@ -45,7 +46,9 @@ def pulling(
     for number, (index, elements) in enumerate(sorted(leases.items()), start=1):
         held.append(Lease(index, 1, number, ((at, at + elements),)))
         at += elements
-    known = ShardSet("lines", 0, size + 1, "", 2, 9, whole(waiting), tuple(held), last_lease=len(held))
+    known = ShardSet(
+        Definition("lines", 0, size + 1, "", 2, 9), whole(waiting), tuple(held), last_lease=len(held)
+    )
     policy = {"nodeUnit": unit, "shardScaling": {"slotsPerWorker": SLOTS, "idleSeconds": IDLE}}
     return job(
         replicas=replicas,
