@@ -52,7 +52,6 @@ class Environment:
     incarnation: int
     pod_uid: str
     pod_ip: str
-    replica_type: str = WORKER
     node_name: str = ""
     heartbeat_seconds: float = 10.0
     termination_grace_seconds: float = 30.0
@@ -61,6 +60,7 @@ class Environment:
     memory_replicas: int = 0
     persist_on_failure: bool = False
     """Whether what training goes on from after a failure is to be written to storage too."""
+    replica_type: str = WORKER
 
     @property
     def pod_name(self) -> str:

@@ -187,9 +187,8 @@ class Execution:
             self._reporter.report(AgentState.SUCCEEDED)
             return
         patience_seconds = PATIENCE_SECONDS if self._slot.follows and code != EXIT_KILLED else 0.0
+        # Nothing is logged: the end of the Pod's log is to say why the command failed.
         self._failed = code, time.monotonic() + patience_seconds
-        if patience_seconds:
-            logger.warning("the command ended with exit code %d; others may be the cause", code)
 
     def _is_its_own_failure(self, until: float) -> bool:
         started = self._started or Terms(key=None)
@@ -220,7 +219,8 @@ class Execution:
         if terms is None or (self._started is not None and terms.key == self._started.key):
             return
         if self._started is not None:
-            logger.info("the command is started anew: %s", terms.key)
+            ended = f", which ended with exit code {self._failed[0]}," if self._failed else ""
+            logger.info("the command%s is started anew, for %d", ended, terms.round)
             self._end()
         self._start(terms)
 

@@ -10,15 +10,13 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    PlainSerializer,
-    PlainValidator,
     SerializerFunctionWrapHandler,
     WithJsonSchema,
     model_serializer,
     model_validator,
 )
 
-from crds.cluster import MAX_TASKS, MAX_TASKS_TEXT, TASKS_PATTERN, tasks_from_text, tasks_to_text
+from crds.cluster_status import CLUSTER_RULES, ClusterStatus
 from crds.intervals import LIMIT
 from crds.model import (
     Conditions,
@@ -46,7 +44,6 @@ from crds.template import PodTemplate
 TRAINING_TYPES = ("ps", "worker", "chief", "evaluator")
 LONGEST_NAME = 51
 """Of a job's name and a type's together, so that a Pod's, with index and incarnation, is a DNS label."""
-MAX_PARAMETER_SERVERS = 256
 REPLICA_TYPES = (*TRAINING_TYPES, *MASTER_TYPES)
 MAX_INCARNATION = 99_999
 
@@ -381,41 +378,6 @@ ManagedBy = Annotated[
 ]
 
 
-_CHIEF, _PS, _WORKER = (f"self.replicaSpecs.{type_}" for type_ in ("chief", "ps", "worker"))
-_COMMAND = f"{_PS}.template.spec.containers[0]"
-CLUSTER_RULES = (
-    cel(
-        f"!has({_CHIEF}) || has({_PS})",
-        "replicaSpecs.chief coordinates parameter servers: add replicaSpecs.ps",
-    ),
-    cel(
-        f"!has({_CHIEF}) || {_CHIEF}.replicas == 1",
-        "replicaSpecs.chief.replicas must be 1: there is one chief",
-    ),
-    cel(
-        f"!has({_PS}) || ({_PS}.replicas >= 1 && {_PS}.replicas <= {MAX_PARAMETER_SERVERS})",
-        f"replicaSpecs.ps.replicas must be from 1 to {MAX_PARAMETER_SERVERS}",
-    ),
-    cel(
-        f"!has({_PS}) || (has({_COMMAND}.command) && size({_COMMAND}.command) > 0) || "
-        f"(has({_COMMAND}.args) && size({_COMMAND}.args) > 0)",
-        "replicaSpecs.ps.template.spec.containers[0].command must say what a parameter server runs",
-    ),
-    cel(
-        f"!has({_PS}) || !has({_WORKER}) || ({_WORKER}.replicas <= {MAX_TASKS} && {_WORKER}.standby == 0 && "
-        f"!has({_WORKER}.memoryCheckpoint))",
-        f"replicaSpecs.worker beside ps may have up to {MAX_TASKS} replicas, and neither standby nor "
-        "memoryCheckpoint: these need a world, and the job has none",
-    ),
-    cel(
-        f"!has({_PS}) || !self.nodeCheck.enabled",
-        "nodeCheck.enabled must be false beside ps: nodes are checked before a world is formed, and the job "
-        "has none",
-    ),
-)
-"""Of a job with parameter servers (docs/roles.md)."""
-
-
 class ElasticJobSpec(Model):
     """What is wanted."""
 
@@ -591,36 +553,6 @@ class Rendezvous(Model):
     def incarnation_by_index(self) -> dict[int, int]:
         """The members, for those who ask for many of them."""
         return dict(zip(self.members, self.incarnations, strict=True))
-
-
-def _tasks(value: Any) -> list[int]:
-    return tasks_from_text(value) if isinstance(value, str) else list(value)
-
-
-Tasks = Annotated[
-    list[int],
-    PlainValidator(_tasks),
-    PlainSerializer(tasks_to_text, return_type=str),
-    WithJsonSchema({"type": "string", "pattern": TASKS_PATTERN, "maxLength": MAX_TASKS_TEXT}),
-]
-"""Slots in the order of their tasks; on the wire such as `0-3,9`."""
-
-
-class ClusterStatus(Model):
-    """Who is which task of a job with parameter servers. Commands are told of it in TF_CONFIG."""
-
-    version: Annotated[int, Field(ge=1)]
-    """Counts up when the parameter servers change, or the Pod of one. The chief's command
-    starts anew by it."""
-    tasks: Annotated[dict[str, Tasks], Field(max_length=3)]
-    """By type: the first slot is task 0, and so on. An evaluator's task is its index."""
-    incarnations: Annotated[
-        list[Annotated[int, Field(ge=1, le=MAX_INCARNATION)]],
-        Field(max_length=MAX_PARAMETER_SERVERS, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
-    ]
-    """Of the parameter servers, in the order of their tasks."""
-    lost: Tasks = Field(default_factory=list)
-    """Slots of parameter servers that do not run."""
 
 
 MAX_WHY_NOT_MORE = 256
@@ -960,7 +892,8 @@ class ElasticJob(Model):
                 "metadata.name must not contain dots: Pods are named by it",
             ),
             cel(
-                "!has(self.spec.replicaSpecs.ps) || self.metadata.name.matches('^[a-z]')",
+                "!has(self.spec.replicaSpecs.ps) || self.spec.replicaSpecs.ps.replicas == 0 || "
+                "self.metadata.name.matches('^[a-z]')",
                 "metadata.name must begin with a letter beside parameter servers: a Service has it too",
             ),
         )

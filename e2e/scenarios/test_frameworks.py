@@ -98,7 +98,7 @@ def worker_of(observation: Observation, type_: str, index: int) -> Object:
 def runs_again(observation: Observation, type_: str, index: int) -> bool:
     found = worker_of(observation, type_, index)
     status = found.get("status", {})
-    return status.get("observedIncarnation") == 2 and status.get("phase") == "Running"
+    return bool(status.get("observedIncarnation") == 2 and status.get("phase") == "Running")
 
 
 def running_at(observation: Observation, type_: str, index: int) -> float:

@@ -10,7 +10,8 @@ from typing import Any
 from controller.events import EventType
 from controller.wording import counted
 from crds import names
-from crds.elasticjob import ClusterStatus, ElasticJob, ElasticJobStatus, JobPhase, Rendezvous, RendezvousPhase
+from crds.cluster_status import ClusterStatus
+from crds.elasticjob import ElasticJob, ElasticJobStatus, JobPhase, Rendezvous, RendezvousPhase
 from crds.elasticworker import ExitClass
 from crds.model import Condition
 from crds.nodecheck import NodeCheck

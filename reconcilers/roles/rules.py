@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from crds import names
 from crds.cluster import MAX_TASKS
-from crds.elasticjob import MAX_PARAMETER_SERVERS, ElasticJob
+from crds.cluster_status import MAX_PARAMETER_SERVERS
+from crds.elasticjob import ElasticJob
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,8 @@ ROLES = {
 
 def in_cluster(job: ElasticJob) -> bool:
     """Whether the job has parameter servers, and so a cluster instead of a world."""
-    return names.PS in job.spec.replica_specs
+    spec = job.spec.replica_specs.get(names.PS)
+    return spec is not None and spec.replicas > 0
 
 
 def of_types(job: ElasticJob, *, vital: bool = False, makes_version: bool = False) -> list[str]:

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from crds import cluster as wire
 from crds import names
-from crds.elasticjob import ClusterStatus, ElasticJob
+from crds.cluster_status import ClusterStatus
+from crds.elasticjob import ElasticJob
 from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
 from reconcilers.acts import Event
 from reconcilers.pod.worker_status import current_report

@@ -85,13 +85,11 @@ def test_what_the_command_leaves_behind_is_collected_and_ends_with_it(
     assert state(daemon_pid) in ("", "Z")
 
 
-ROUNDS = (
-    "echo $JAX_PROCESS_ID of $JAX_NUM_PROCESSES >> rounds; until [ -e fail ]; do sleep 0.02; done; exit 6"
-)
+ROUNDS = "echo $JAX_PROCESS_ID of $JAX_NUM_PROCESSES >> rounds; until [ -e fail ]; do sleep 0.02; done; touch failed; exit 6"
 CHIEF = """
 echo "$DLR_CLUSTER_VERSION $TF_CONFIG" >> versions
 until [ -e fail-$DLR_CLUSTER_VERSION -o -e end ]; do sleep 0.02; done
-[ -e end ] || exit 5
+[ -e end ] || { touch failed; exit 5; }
 """
 
 
@@ -114,7 +112,7 @@ def test_each_round_starts_the_command_anew_and_a_failure_that_others_explain_co
     cluster.wait_state({0: "Running"}, 1)
     agents.wait_file("rounds")
     (folder / "fail").touch()  # as the peer of one that has died
-    agents.wait_log(0, "exit code 6")
+    agents.wait_file("failed")
     (folder / "fail").unlink()
     cluster.reform()
     cluster.wait_state({0: "Ready"}, 1)
@@ -136,9 +134,10 @@ def test_the_chiefs_command_follows_the_cluster_through_a_failure_that_it_explai
     publish_version(cluster, 1)
     cluster.wait_state({0: "Running"}, 1)
     (folder / "fail-1").touch()  # its server is gone
-    agents.wait_log(0, "exit code 5")
+    agents.wait_file("failed")
     publish_version(cluster, 2)
     cluster.wait_state({0: "Running"}, 2)
+    agents.wait_log(0, "is started anew, for 2")
     publish_version(cluster, 3)
     cluster.wait_state({0: "Running"}, 3)
     cluster.wait(lambda: (folder / "versions").read_text().count("\n") == 3, "three starts")

@@ -101,9 +101,13 @@ BAD: dict[str, tuple[Callable[[Object], object], str]] = {
         lambda job: job["spec"]["replicaSpecs"]["chief"].update(replicas=2),
         "spec: Invalid value: replicaSpecs.chief.replicas must be 1: there is one chief",
     ),
-    "no parameter server": (
+    "a chief beside no parameter server": (
         lambda job: job["spec"]["replicaSpecs"]["ps"].update(replicas=0),
-        "spec: Invalid value: replicaSpecs.ps.replicas must be from 1 to 256",
+        "spec: Invalid value: replicaSpecs.chief coordinates parameter servers: add replicaSpecs.ps",
+    ),
+    "too many parameter servers": (
+        lambda job: job["spec"]["replicaSpecs"]["ps"].update(replicas=257),
+        "spec: Invalid value: replicaSpecs.ps.replicas must be at most 256",
     ),
     "a ps without a command": (
         lambda job: job["spec"]["replicaSpecs"]["ps"].update(
@@ -121,6 +125,14 @@ BAD: dict[str, tuple[Callable[[Object], object], str]] = {
         lambda job: job["spec"].update(nodeCheck={"enabled": True}),
         "spec: Invalid value: nodeCheck.enabled must be false beside ps: nodes are checked before a world is "
         "formed, and the job has none",
+    ),
+    "growth into free room beside ps": (
+        lambda job: (
+            job["spec"].update(elasticPolicy={"opportunistic": {"priorityClassName": "low"}}),
+            job["spec"]["replicaSpecs"]["worker"].update(maxReplicas=4),
+        ),
+        "spec: Invalid value: elasticPolicy.opportunistic must not be set beside ps: it is a world that grows, "
+        "and the job has none",
     ),
     "a name that no Service may have": (
         lambda job: job["metadata"].update(name="9-lives"),
@@ -146,6 +158,15 @@ def test_a_job_with_roles_is_taken_with_or_without_a_chief_and_workers(schema: C
     assert faults(schema, manifest()) == []
     job = manifest(chief={}, evaluator={"replicas": 1})
     assert faults(schema, job) == []
+    template = {"spec": {"containers": [{"name": "main", "image": "x"}]}}
+    assert faults(schema, manifest(chief={}, ps={"replicas": 0, "template": template})) == [], "as DLRover's"
+
+
+def test_a_job_has_servers_from_its_beginning_to_its_end(schema: CompiledSchema) -> None:
+    with_some, with_none = (schema.default(manifest(chief={}, ps={"replicas": n})) for n in (2, 0))
+    sentence = "a job cannot come to its first parameter server, nor lose its last: make another job"
+    for new, old in ((with_some, with_none), (with_none, with_some)):
+        assert [str(fault) for fault in schema.validate(new, old)] == [f"spec: Invalid value: {sentence}"]
 
 
 @pytest.mark.parametrize("case", BAD)

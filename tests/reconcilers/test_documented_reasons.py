@@ -19,7 +19,11 @@ SOURCES = [p for folder in ("reconcilers", "controller") for p in sorted((ROOT /
 PAGE = (ROOT / "docs" / "events.md").read_text()
 
 COMPUTED = {
-    ("companions.py", "f'{kind}Refused'"): {"PodGroupRefused", "PodDisruptionBudgetRefused"},
+    ("companions.py", "f'{kind}Refused'"): {
+        "PodGroupRefused",
+        "PodDisruptionBudgetRefused",
+        "ServiceRefused",
+    },
     ("acts.py", "event.reason"): set(),  # passes on what plans say
     ("outcome.py", "reason"): {"TrainingSucceeded", "DeadlineExceeded", "ShardsFailed", "<Overdrawn>"},
     ("job_shards.py", "SHARDS_DONE"): {"ShardsDone"},
@@ -38,6 +42,8 @@ COMPUTED = {
     ("outcome.py", "NO_STEPS"): {"NoSteps"},
     ("loss.py", "NON_FINITE"): {"NonFinite"},
     ("saving.py", "CHECKPOINTS_FAILING"): {"CheckpointsFailing"},
+    ("outcome.py", "condition.type"): {"MasterReplicaIgnored", "TFConfigKept"},
+    ("outcome.py", "PARAMETER_SERVER_HOT"): {"ParameterServerHot"},
     ("slow.py", "SLOW"): {"Slow"},
     ("slow.py", "SLOW_OVER"): {"SlowOver"},
     ("outcome.py", "job_status.MASTER_IGNORED"): {"MasterReplicaIgnored"},

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crds.elasticjob import ClusterStatus, ElasticJob, FailureBudget, JobPhase
+from crds.cluster_status import ClusterStatus
+from crds.elasticjob import ElasticJob, FailureBudget, JobPhase
 from crds.elasticworker import AgentState, ElasticWorker, ExitClass, WorkerExit, WorkerPhase
 from crds.scaleplan import ScalePlan
 from reconcilers.companions import service_of

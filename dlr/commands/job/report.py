@@ -110,6 +110,8 @@ def remarks(job: JSON) -> list[tuple[str, str]]:
 
 
 def world_line(job: JSON, now: datetime) -> str:
+    if cluster := (job.get("status") or {}).get("cluster"):
+        return _cluster_line(cluster)
     world = (job.get("status") or {}).get("rendezvous") or {}
     if is_finished(job):
         return _last_world_line(world)
@@ -131,6 +133,13 @@ def world_line(job: JSON, now: datetime) -> str:
         line += f", resumed {Tier(resume['tier']).origin}"
         line += f" at step {resume['step']}" if "step" in resume else ""
     return f"{line} ({world['reason']})" if world.get("reason") else line
+
+
+def _cluster_line(cluster: JSON) -> str:
+    """Of a job with parameter servers: by type, the slots in the order of their tasks."""
+    tasks = ", ".join(f"{type_} {slots}" for type_, slots in (cluster.get("tasks") or {}).items())
+    lost = f"; not running: ps {cluster['lost']}" if cluster.get("lost") else ""
+    return f"none; version {cluster.get('version')} of the cluster: {tasks}{lost}"
 
 
 def _last_world_line(world: JSON) -> str:
