@@ -1,0 +1,121 @@
+"""Jobs from Python: a function becomes a job, is followed through a kill, and its result is read."""
+
+from __future__ import annotations
+
+import ast
+import os
+import threading
+from typing import Any
+
+import pytest
+
+import dlr
+from e2e import jobs
+from e2e.api import Kind
+from e2e.cluster import REPOSITORY, Capability, Cluster
+from e2e.observation import Observation
+
+JSON = dict[str, Any]
+
+pytestmark = pytest.mark.needs(Capability.STORAGE)
+
+NOTEBOOK = REPOSITORY / "examples" / "notebook" / "train.ipynb"
+STEPS = 100
+KERNEL_SECONDS = 280
+
+
+def train(folder: str, steps: int) -> dict[str, float]:
+    import time
+    from pathlib import Path
+
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    mark = Path(folder) / "step"
+    first = int(mark.read_text() or 0) if mark.exists() else 0
+    for step in range(first + 1, steps + 1):
+        dist.barrier()
+        dlr.report_step(step)
+        if dist.get_rank() == 0:
+            mark.write_text(str(step))
+        if step % 10 == 0:
+            print(f"at {step}", flush=True)
+        time.sleep(0.05)
+    return {"first": first, "size": dist.get_world_size()}
+
+
+def kill_one(cluster: Cluster, observation: Observation, name: str) -> None:
+    jobs.wait_until_training(observation, 2, name=name, beyond_step=5, within_seconds=200)
+    (pod, *_) = [
+        each for each in jobs.current_pods(observation, name) if each["metadata"]["name"].endswith("1-1")
+    ]
+    cluster.kill_process(observation.namespace, pod)
+
+
+def test_a_function_is_followed_through_a_kill_to_its_result(
+    cluster: Cluster, observation: Observation
+) -> None:
+    client = dlr.Client(observation.namespace, kubeconfig=str(cluster.kubeconfig))
+    folder = cluster.storage(observation.namespace).path
+    job = client.train(
+        train,
+        {"folder": folder, "steps": STEPS},
+        workers=2,
+        min_workers=1,
+        image=cluster.image,
+        name="shipped",
+        env={"OMP_NUM_THREADS": "1"},
+    )
+    killer = threading.Thread(target=kill_one, args=(cluster, observation, "shipped"))
+    killer.start()
+    lines = list(job.logs(follow=True))
+    killer.join()
+    assert "[shipped-worker-0] at 100" in lines
+    result = job.result(60)
+    assert result["size"] == 2 and result["first"] > 5, "it went on from where it was"
+    assert job.status().restarts == {"Killed": 1}
+    job.delete()
+    assert client.jobs() == []
+
+
+@pytest.mark.slow
+def test_the_notebook(cluster: Cluster, observation: Observation, monkeypatch: pytest.MonkeyPatch) -> None:
+    for package in ("nbformat", "nbclient", "ipykernel"):
+        pytest.importorskip(package, reason=f"{package} is not installed, which runs notebooks")
+    import nbformat
+    from nbclient import NotebookClient
+
+    for name, value in {
+        "KUBECONFIG": str(cluster.kubeconfig),
+        "NAMESPACE": observation.namespace,
+        "IMAGE": cluster.image,
+        "CHECKPOINT_DIR": cluster.storage(observation.namespace).path,
+        "PYTHONPATH": os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")]),
+    }.items():
+        monkeypatch.setenv(name, value)
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    killer = threading.Thread(target=_kill_when_there, args=(cluster, observation))
+    killer.start()
+    NotebookClient(notebook, timeout=KERNEL_SECONDS, kernel_name="python3").execute()
+    killer.join()
+    shown = [_text(cell) for cell in notebook.cells if cell.cell_type == "code"]
+    result = ast.literal_eval(shown[-2])
+    assert result["weight"] == STEPS and result["went on from"] > 5
+    assert ast.literal_eval(shown[-1]) == {"Killed": 1}
+    assert any("<dlr.Job" in text for text in shown)
+    assert "] step 100: 100" in shown[-4]
+
+
+def _kill_when_there(cluster: Cluster, observation: Observation) -> None:
+    def name() -> str | None:
+        return next(iter(observation.objects(Kind.JOB)), None)
+
+    kill_one(cluster, observation, observation.wait_for("a job", name, 200))
+
+
+def _text(cell: JSON) -> str:
+    """What a cell shows, as text."""
+    parts = [
+        output.get("text") or (output.get("data") or {}).get("text/plain", "") for output in cell["outputs"]
+    ]
+    return "".join(parts)
