@@ -15,6 +15,8 @@ from typing import Any
 from agent.environment import Environment
 from agent.kube.api import Api, ApiClient
 from agent.kube.watcher import Watcher
+from agent.monitor.pace import Slowdown
+from agent.monitor.series import Series
 from agent.monitor.stepping import RoundProgress
 from agent.monitor.usage import UsageMeter, meter_of_pod
 from agent.node_check.report import CheckReport
@@ -111,10 +113,12 @@ def first_report(predecessor: Mapping[str, Any], me: Environment, view: JobView)
     predecessor. It must not join that round again: the others are in the middle of it. Ready at that round
     says that it was left.
 
-    What an earlier Pod of the slot has said counts for its checkpoints alone: what did not work there is not
-    known to work now.
+    What an earlier Pod of the slot has said counts for its checkpoints, since what did not work there is not
+    known to work now; and for the job's past.
     """
     trouble = trouble_from_status(predecessor.get("checkpointTrouble"))
+    past = Series.from_status(predecessor.get("series"))
+    slow = Slowdown.from_status(predecessor.get("slow"))
     if not is_of_this_pod(predecessor, me):
         predecessor = {}
     known_round = int(predecessor.get("observedRound") or 0)
@@ -129,6 +133,8 @@ def first_report(predecessor: Mapping[str, Any], me: Environment, view: JobView)
         rounds=tuple(RoundProgress.from_status(round_) for round_ in predecessor.get("rounds") or ()),
         check=CheckReport.from_status(predecessor.get("check")),
         trouble=trouble,
+        series=past,
+        slow=slow,
     )
 
 

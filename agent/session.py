@@ -18,6 +18,7 @@ from agent.kube.api import Api
 from agent.kube.watcher import Watcher
 from agent.link import FLUSH_SECONDS, Link
 from agent.monitor import accelerators
+from agent.monitor.chronicle import Part
 from agent.monitor.hang import StepReporting, step_reporting_of_slot
 from agent.node_check.duties import ActiveCheck
 from agent.rendezvous.world import (
@@ -220,6 +221,21 @@ class Session:
     def asks_for_stacks(self) -> str:
         """What asks where the training processes are, as the job says it now; "" if nothing does."""
         return (self.watcher.view() or JobView()).asks_for_stacks
+
+    def has_trained(self) -> bool:
+        """Whether the job is known to have made a step."""
+        return (self.watcher.view() or JobView()).has_trained
+
+    def asks_for_profile(self) -> str:
+        """What asks for a profile of one process, likewise."""
+        return (self.watcher.view() or JobView()).asks_for_profile
+
+    def part(self) -> Part:
+        """What this agent is in the round last joined."""
+        joined = self._joined_world
+        if joined is None:
+            return Part()
+        return Part(joined.world_size, leads=joined.members[0] == self.member)
 
     def failures_per_hour(self) -> float | None:
         """Of the job so far, by its first hour at least; None where it does not say when it began."""

@@ -20,6 +20,8 @@ from typing import Any
 from agent.environment import Environment
 from agent.kube.api import GROUP_PATH, Api, ApiError
 from agent.kube.retry import Warnings, retrying
+from agent.monitor.pace import Slowdown
+from agent.monitor.series import Series
 from agent.monitor.stepping import Figures, Progress, RoundProgress
 from agent.monitor.usage import Usage
 from agent.node_check.report import CheckReport
@@ -34,6 +36,7 @@ from crds.protocol import (
     CheckpointTroubleStatus,
     DepartureStatus,
     MemoryStatus,
+    ProfileStatus,
     ShardsStatus,
 )
 
@@ -73,6 +76,8 @@ class Report:
     result: str | None = None
     """What rank 0 has left of the round that ended well."""
     trouble: CheckpointTroubleStatus | None = None
+    series: Series | None = None
+    slow: Slowdown | None = None
 
     @property
     def failures(self) -> int:
@@ -91,6 +96,8 @@ class Report:
             "departure": self.departure.to_status() if self.departure else None,
             "result": self.result,
             "checkpointTrouble": self.trouble,
+            "series": self.series.to_status() if self.series else None,
+            "slow": self.slow.to_status() if self.slow else None,
         }
 
 
@@ -189,6 +196,7 @@ class Reporter(threading.Thread):
         self._memory: Callable[[], MemoryStatus | None] = lambda: None
         self._shards: Callable[[], list[ShardsStatus] | None] = lambda: None
         self._asked_stacks: Callable[[], AskedStacksStatus | None] = lambda: None
+        self._profile: Callable[[], ProfileStatus | None] = lambda: None
         self._progress_due_at: float | None = None
         self._last_written_at = float("-inf")
         self._checkpoint_reported_at = float("-inf")
@@ -220,6 +228,10 @@ class Reporter(threading.Thread):
     def follow_asked_stacks(self, stacks: Callable[[], AskedStacksStatus | None]) -> None:
         """As `follow_shards`, for the stacks that somebody asked for."""
         self._asked_stacks = stacks
+
+    def follow_profile(self, profile: Callable[[], ProfileStatus | None]) -> None:
+        """Likewise, for a profile."""
+        self._profile = profile
 
     def report(
         self, state: AgentState, observed_round: int | None = None, failure: Failure | None = None
@@ -342,6 +354,8 @@ class Reporter(threading.Thread):
             progress=figures.progress or self._latest.progress,
             rounds=figures.rounds,
             trouble=figures.trouble,
+            series=figures.series,
+            slow=figures.slow,
         )
 
     def _write(self) -> None:
@@ -358,6 +372,7 @@ class Reporter(threading.Thread):
             "memory": self._memory(),
             "shards": self._shards(),
             "askedStacks": self._asked_stacks(),
+            "profile": self._profile(),
         }
         try:
             self._api.merge_patch(self._path, {"status": {"agent": status}})

@@ -41,7 +41,9 @@ ROUND_VARIABLES = (
     "ROLE_",
     "RUNTIME_METRICS_PATH",
     "TORCHELASTIC_",
-    "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+    "TORCH_FR_",
+    "TORCH_INCLUDE_STACK_TRACE",
+    "TORCH_NCCL_",
     "WORLD_SIZE",
 )
 """Variables, or how they begin, that nothing reads before a script runs: each forked process has its own."""

@@ -49,6 +49,11 @@ class Commands(LazyGroup):
             "checks",
             "Check nodes: their devices, and their network in pairs.",
         ),
+        "simulate": Lazy(
+            "dlr.commands.simulate",
+            "simulate",
+            "Simulate a fleet with the controller's own decisions: goodput, and what would help.",
+        ),
         "install": Lazy(
             "dlr.commands.install.command",
             "install",

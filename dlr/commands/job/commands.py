@@ -29,6 +29,11 @@ class JobCommands(LazyGroup):
             "stacks",
             "Show where all training processes are at this moment: equal stacks once, the odd ones first.",
         ),
+        "profile": Lazy(
+            "dlr.commands.job.profile",
+            "profile",
+            "Record what one process does for some seconds, as a file to open in Perfetto.",
+        ),
         "events": Lazy(
             "dlr.commands.job.events",
             "events",

@@ -17,6 +17,7 @@ import typer
 from rich.text import Text
 
 from crds import names
+from crds.protocol import NATIVE
 from dlr.commands.api import ELASTICJOBS, Api
 from dlr.commands.connection import connect
 from dlr.commands.errors import CommandError
@@ -34,6 +35,7 @@ JSON = dict[str, Any]
 
 RUNNING = "Running"
 """Only in this state of an agent there are processes."""
+ANSWER_SECONDS, NATIVE_SECONDS = 15.0, 60.0
 MOST_NAMED = 8
 """Of the workers that have not answered, and of those without processes."""
 
@@ -76,9 +78,18 @@ def stacks(
     rank: Annotated[
         int | None, typer.Option(min=0, metavar="R", help="Show this process alone, by its global rank.")
     ] = None,
+    native: Annotated[
+        bool,
+        typer.Option(
+            "--native", help="With the frames of C and C++: where the image has py-spy, and it may trace."
+        ),
+    ] = False,
     timeout: Annotated[
-        float, typer.Option(min=1, max=300, metavar="SECONDS", help="Wait so long for answers.")
-    ] = 15,
+        float | None,
+        typer.Option(
+            min=1, max=300, metavar="SECONDS", help="Wait so long for answers. [default: 15; --native: 60]"
+        ),
+    ] = None,
     output: Output = Format.TABLE,
     namespace: Namespace = None,
     kubeconfig: Kubeconfig = None,
@@ -88,7 +99,8 @@ def stacks(
     api = Api(connect(kubeconfig, context, namespace))
     ended = f"none of its processes runs any more; `dlr job diagnose {name}` says how it ended"
     get_unfinished_job(api, name, ended)
-    asked = ask(api, name, timeout)
+    timeout = timeout or (NATIVE_SECONDS if native else ANSWER_SECONDS)
+    asked = ask(api, name, timeout, native=native)
     if not asked.stacks:
         raise CommandError(without_answer(name, asked, timeout))
     shown = [stack for stack in asked.stacks if rank in (None, stack["rank"])]
@@ -101,9 +113,9 @@ def stacks(
     _tell_who_is_missing(asked, timeout)
 
 
-def ask(api: Api, name: str, timeout: float) -> Asked:
+def ask(api: Api, name: str, timeout: float, *, native: bool = False) -> Asked:
     """Ask all agents of a job where their processes are, and wait so many seconds for answers."""
-    request = f"{utc_now():%Y-%m-%dT%H:%M:%SZ}-{secrets.token_hex(4)}"
+    request = f"{utc_now():%Y-%m-%dT%H:%M:%SZ}-{secrets.token_hex(4)}{NATIVE if native else ''}"
     deadline = time.monotonic() + timeout
     api.patch(ELASTICJOBS, name, patch={"metadata": {"annotations": {names.ANNOTATION_STACKS: request}}})
 
