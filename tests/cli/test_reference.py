@@ -8,7 +8,7 @@ from dlr.commands.reference import FILE, commands, parameters_of, reference
 
 CLUSTERLESS = {
     *("dlr up", "dlr down", "dlr kubeconfig", "dlr convert", "dlr manifests", "dlr bundle", "dlr run"),
-    "dlr exec",
+    *("dlr exec", "dlr simulate"),
 }
 WITHOUT_NAMESPACE = {"dlr node-check history"}
 
