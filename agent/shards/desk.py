@@ -23,7 +23,6 @@ import os
 import selectors
 import shutil
 import socket
-import tempfile
 import threading
 import time
 import weakref
@@ -34,7 +33,7 @@ from typing import Any
 
 from agent.shards.holding import Holding
 from agent.shards.job_sets import JobSet, refusal, sets_of, skipped_epoch, undone_of
-from agent.temporary_directory import SHARED_MEMORY
+from agent.temporary_directory import bound
 from crds.intervals import Intervals, to_text
 from crds.protocol import MAX_SHARD_SETS, ShardsStatus
 from crds.shard_set import Definition
@@ -96,7 +95,7 @@ class Desk(threading.Thread):
         super().__init__(name="dlr-shards", daemon=True)
         self._worker, self._incarnation, self._monotonic = worker, incarnation, monotonic
         self._server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        self.path = _bound(self._server)
+        self.path = bound(self._server, "shards")
         """The socket's."""
         self._server.listen(64)
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -399,19 +398,3 @@ class Desk(threading.Thread):
             if known.definition.epoch < each.holding.definition.epoch:
                 due += [p.asked_at + SKIPPED_EPOCH_SECONDS + 0.01 for p in each.processes if p.asks_for]
         return max(min(due) - self._monotonic(), 0.0) if due else None
-
-
-def _bound(server: socket.socket) -> str:
-    """Bind it to a path of its own, and return that.
-
-    Not every directory for temporary files is fit for a socket: its path may be longer than the 107 bytes of
-    an address, and its file system may have no sockets. Most jobs pull nothing, and start all the same.
-    """
-    directory = tempfile.mkdtemp(prefix="dlr_")
-    try:
-        server.bind(f"{directory}/shards")
-    except OSError:
-        Path(directory).rmdir()
-        directory = tempfile.mkdtemp(prefix="dlr_", dir=SHARED_MEMORY)
-        server.bind(f"{directory}/shards")
-    return f"{directory}/shards"
