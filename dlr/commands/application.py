@@ -52,7 +52,8 @@ class Commands(LazyGroup):
         "simulate": Lazy(
             "dlr.commands.simulate",
             "simulate",
-            "Simulate a fleet with the controller's own decisions: goodput, and what would help.",
+            "Simulate a fleet with the controller's own decisions: goodput, where time goes, and what "
+            "would help.",
         ),
         "install": Lazy(
             "dlr.commands.install.command",
