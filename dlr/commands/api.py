@@ -24,6 +24,7 @@ from crds import names
 from dlr.commands.connection import Connection
 from dlr.commands.errors import CommandError
 from dlr.commands.transport import Answer, Transport, UnknownLogin
+from dlr.commands.waiting import waiting_for
 
 JSON = dict[str, Any]
 
@@ -193,7 +194,7 @@ class Api:
         )
 
     def _answer(self, kind: Kind | None, method: str, path: str, **details: Any) -> Answer:
-        with self._outages_told():
+        with self._outages_told(), waiting_for(f"the API server at {self.connection.server}"):
             answer = self._transport.ask(
                 method, path, read_timeout_seconds=REQUEST_TIMEOUT_SECONDS, **details
             )

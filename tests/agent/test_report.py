@@ -136,10 +136,11 @@ def test_what_is_written_is_what_the_crd_takes(
     again = read.model_dump(mode="json", by_alias=True)
     elsewhere = {
         "usage",
-        "network",
         "memory",
         "shards",
         "askedStacks",
+        "network",
+        "profile",
     }  # see below, test_desk.py and test_hanging.py
     assert again.keys() - elsewhere == written.keys()
     assert (again["failure"] or {}).keys() == (written["failure"] or {}).keys()

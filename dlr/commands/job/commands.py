@@ -32,7 +32,7 @@ class JobCommands(LazyGroup):
         "profile": Lazy(
             "dlr.commands.job.profile",
             "profile",
-            "Record what one process does for some seconds, as a file to open in Perfetto.",
+            "Record what one process does for some seconds, as a file to open in Perfetto (ui.perfetto.dev).",
         ),
         "events": Lazy(
             "dlr.commands.job.events",

@@ -17,6 +17,7 @@ from dlr.commands.job.diagnose_words import UNSCHEDULABLE
 from dlr.commands.job.lookup import get_job, list_workers
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace, Output
 from dlr.commands.output import Format, plain, print_json, utc_now
+from dlr.commands.waiting import waiting_for
 
 WIDTH = 100
 MOST_GETS = 20
@@ -32,7 +33,9 @@ def diagnose(
     context: Context = None,
 ) -> None:
     """Say on one page how a job is, why, on what evidence, and what to do; for a ticket."""
-    case, unread = read_case(Api(connect(kubeconfig, context, namespace)), name)
+    api = Api(connect(kubeconfig, context, namespace))
+    with waiting_for("what there is to know of the job"):
+        case, unread = read_case(api, name)
     found = findings(case)
     made = sections(case, found)
     if output is Format.JSON:

@@ -20,6 +20,8 @@ JSON = dict[str, Any]
 Row = tuple[object, ...]
 
 LIST_COLUMNS = ("NAME", "PHASE", "WORKERS", "ROUND", "WORLD", "AGE", "WHY")
+NARROW_LIST_COLUMNS = ("NAME", "PHASE", "WORKERS", "AGE")
+"""On a narrow terminal; what is said under WHY then has lines of its own."""
 SHORT_EVENT_COLUMNS = ("LAST SEEN", "REASON", "MESSAGE")
 EVENT_COLUMNS = ("LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE")
 FINISHED = ("Succeeded", "Failed")

@@ -29,6 +29,7 @@ from dlr.commands.job.report import sort_workers
 from dlr.commands.job.workers import state_of
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace, Output
 from dlr.commands.output import Format, print_json, printable_line, show, some_of, utc_now
+from dlr.commands.waiting import waiting_for
 
 JSON = dict[str, Any]
 
@@ -121,7 +122,8 @@ def ask(api: Api, name: str, timeout: float, *, native: bool = False) -> Asked:
     def is_finished(asked: Asked) -> bool:
         return not asked.silent or time.monotonic() > deadline
 
-    *_, last = until_finished(lambda: read(request, list_workers(api, name)), is_finished)
+    with waiting_for("the agents' answers"):
+        *_, last = until_finished(lambda: read(request, list_workers(api, name)), is_finished)
     return last
 
 
