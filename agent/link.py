@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from agent.environment import Environment
-from agent.kube.api import ApiClient
+from agent.kube.api import Api, ApiClient
 from agent.kube.watcher import Watcher
 from agent.monitor.pace import Slowdown
 from agent.monitor.series import Series
@@ -36,7 +36,7 @@ class Link:
     """What runs, from `start` on until the `cleanup` that it was given ends it."""
 
     environment: Environment
-    api: ApiClient
+    api: Api
     watcher: Watcher[JobView]
     desk: Desk
     first_view: JobView
@@ -46,18 +46,19 @@ class Link:
     _meter: UsageMeter
 
     @classmethod
-    def start(cls, environ: Mapping[str, str], cleanup: contextlib.ExitStack) -> Link:
+    def start(cls, environ: Mapping[str, str], cleanup: contextlib.ExitStack, api: Api | None = None) -> Link:
         """Connect to the cluster, and wait for the first view of the job.
 
         Args:
             environ: of a worker's Pod.
             cleanup: ends what was started.
+            api: in place of the cluster that the environment names.
 
         Raises:
             InvalidEnvironmentError: this is no worker's Pod.
         """
         me = Environment.read(environ)
-        api = ApiClient.in_cluster(environ)
+        api = api or ApiClient.in_cluster(environ)
         heartbeat = Heartbeat(api, me)
         heartbeat.start()
         cleanup.callback(heartbeat.stop)

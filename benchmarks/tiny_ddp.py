@@ -23,7 +23,7 @@ try:
     from dlr import report_step
 except ImportError:  # the peers need not have it
 
-    def report_step(step: int, loss: SupportsFloat | None = None) -> None:
+    def report_step(step: int, loss: SupportsFloat | None = None, samples: int | None = None) -> None:
         """Nobody asks."""
 
 

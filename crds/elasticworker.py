@@ -35,6 +35,7 @@ from crds.protocol import (
     MAX_PROFILE_NOTE,
     MAX_PROFILE_TEXT,
     MAX_REQUEST,
+    MAX_RESULT,
     MAX_ROUNDS,
     MAX_SENTENCE,
     MAX_SENTENCES,
@@ -53,6 +54,7 @@ from crds.protocol import (
     DepartureStatus,
     FailureStatus,
     MemoryStatus,
+    NetworkStatus,
     PairProbeStatus,
     ProbeStatus,
     ProfileStatus,
@@ -234,6 +236,20 @@ class Usage(Model):
     """Mean over its GPUs, 0 to 1."""
     gpu_memory_bytes: Annotated[int, Field(ge=0)] | None = None
     """Of all its GPUs."""
+    memory_peak_bytes: Annotated[int, Field(ge=0)] | None = None
+    """The most since its agent has started, of readings every few seconds."""
+    cpu_mean_cores: Annotated[float, Field(ge=0)] | None = None
+    """Since then."""
+    gpu_mean_utilization: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Since then."""
+
+
+@agreed(NetworkStatus)
+class Network(Model):
+    """On which of its interfaces the agent is reached by the others of its world."""
+
+    interface: Annotated[str, Field(max_length=64)]
+    address: Annotated[str, Field(max_length=64)]
 
 
 @agreed(ResumedStatus)
@@ -409,6 +425,8 @@ class AgentReport(Model):
     slow: Slow | None = None
     """Unset while training is as fast as it was."""
     usage: Usage | None = None
+    network: Network | None = None
+    """Of a job with `elasticPolicy.networkInterfaces`."""
     memory: CheckpointMemory | None = None
     checkpoint_trouble: AgentCheckpointTrouble | None = None
     """Unset where checkpoints work, or none was due yet."""
@@ -416,6 +434,8 @@ class AgentReport(Model):
     check: AgentCheck | None = None
     departure: Departure | None = None
     """The last one of this agent's processes."""
+    result: Annotated[str, Field(max_length=MAX_RESULT)] | None = None
+    """What rank 0 has left with `dlr.report_result`, as JSON: `{"value": …}` or `{"error": …}`."""
     asked_stacks: AskedStacks | None = None
     """For a minute or so after they were asked for."""
     profile: Profile | None = None

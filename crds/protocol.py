@@ -240,6 +240,8 @@ class RoundStatus(TypedDict):
     lastStep: int
     steppingSeconds: float
     counted: bool | None
+    startUnknown: bool | None
+    samplesPerStep: int | None
     nonFiniteStep: int | None
 
 
@@ -313,6 +315,16 @@ class UsageStatus(TypedDict):
     memoryBytes: int
     gpuUtilization: float | None
     gpuMemoryBytes: int | None
+    memoryPeakBytes: int | None
+    cpuMeanCores: float | None
+    gpuMeanUtilization: float | None
+
+
+class NetworkStatus(TypedDict):
+    """`status.agent.network`."""
+
+    interface: str
+    address: str
 
 
 class AcceleratorsStatus(TypedDict):
@@ -411,11 +423,13 @@ class AgentStatus(TypedDict):
     series: SeriesStatus | None
     slow: SlowStatus | None
     usage: UsageStatus | None
+    network: NetworkStatus | None
     memory: MemoryStatus | None
     checkpointTrouble: CheckpointTroubleStatus | None
     accelerators: AcceleratorsStatus | None
     check: CheckStatus | None
     departure: DepartureStatus | None
+    result: str | None
     askedStacks: AskedStacksStatus | None
     profile: ProfileStatus | None
     shards: list[ShardsStatus] | None
@@ -587,6 +601,12 @@ TROUBLE_SUFFIX = ".trouble"
 """Of the record's name, for the JSON file beside it in which the process says what does not work with its
 checkpoints: a message by `CheckpointTrouble`, which is empty if that works. It is replaced as a whole."""
 
+RESULT_SUFFIX = ".result"
+"""Of the record's name, for the JSON file beside it with what training came to: `{"value": …}`, or
+`{"error": …}` where that cannot be kept. It is replaced as a whole."""
+MAX_RESULT = 16_384
+"""Characters of it."""
+
 ENV_STACKS_FILE = "DLR_STACKS_FILE"
 ENV_STACKS_SIGNAL = "DLR_STACKS_SIGNAL"
 """On this signal the process writes the stacks of its threads into that file."""
@@ -599,8 +619,8 @@ def profile_signal(stacks_signal: int) -> int:
     return stacks_signal + 1
 
 
-PROGRESS_FORMAT = "qdqdqdqdqdqdqqqq"
-"""For `struct`: pairs of an int64 and a float64, then four int64, in native byte order. Times are of
+PROGRESS_FORMAT = "qdqdqdqdqdqdqqqqqq"
+"""For `struct`: pairs of an int64 and a float64, then six int64, in native byte order. Times are of
 CLOCK_MONOTONIC, in seconds, and 0 as long as nothing was told. Numbers follow. An older agent's file ends
 after two, four, six, eight, twelve or sixteen words."""
 MAX_NUMBERS = 8
@@ -632,6 +652,10 @@ ORDER = 14
 """What the agent wants at the end of a step (`hold_until`, `leave_at`); 0: go on."""
 KEEPS_IN = 15
 """The safest place in which the process can keep the step after which it leaves: a `KeptIn`, or 0 for any."""
+START_UNKNOWN = 16
+"""1 where nobody knows which step the count began with. It is written before FIRST_COUNTED."""
+SAMPLES = 17
+"""How many samples a step has, over all ranks; 0 if not told."""
 
 
 # --- Leaving by vote: what an agent says in ORDER, in one word that is written whole ----------------------

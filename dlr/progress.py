@@ -31,7 +31,9 @@ ENV_STACKS_FILE = "DLR_STACKS_FILE"
 ENV_STACKS_SIGNAL = "DLR_STACKS_SIGNAL"
 
 _WORD_BYTES = 8
-_NUMBERS, _MOST_NUMBERS, _NAME_BYTES = 16, 8, 24
+_SAMPLES = 17
+"""As `SAMPLES` of crds/protocol.py, which takes longer to import than all of this."""
+_NUMBERS, _MOST_NUMBERS, _NAME_BYTES = 18, 8, 24
 """The word in which the first number is, how many there may be, and the bytes of the name behind each."""
 _WORDS_EACH = 1 + _NAME_BYTES // _WORD_BYTES
 _slot: Slot | Literal[False] | None = None
@@ -44,7 +46,9 @@ _busy_until: list[float] = []
 """Of the `busy` blocks that have begun and not ended, in any thread."""
 
 
-def report(step: int, loss: SupportsFloat | None = None, **numbers: SupportsFloat) -> None:
+def report(
+    step: int, loss: SupportsFloat | None = None, samples: int | None = None, **numbers: SupportsFloat
+) -> None:
     """Tell the agent that training is at `step`, and a few numbers of it. Call it each step, on all ranks.
 
     The dashboard plots the numbers over time, and the metrics have the newest ones, as rank 0 tells them. The
@@ -53,6 +57,8 @@ def report(step: int, loss: SupportsFloat | None = None, **numbers: SupportsFloa
     Args:
         loss: the first one that is NaN or infinite becomes an Event and a condition of the job. Of a tensor
             on a GPU the number is waited for.
+        samples: of this step, over all ranks. It says whether more workers make training faster, where the
+            samples of a step do not grow with their number (`dlr.data` tells it by itself).
         numbers: up to seven more, such as `lr=3e-4`, by names of at most 24 bytes. What is beyond is left
             out, and so is what is NaN or infinite.
     """
@@ -71,13 +77,27 @@ def report(step: int, loss: SupportsFloat | None = None, **numbers: SupportsFloa
                 _tell("loss", value, times)
             elif len(steps) >= 6 and not steps[4]:
                 steps[4] = step + 1
+        if samples is not None:
+            _note_samples(steps, samples)
         for name, number in numbers.items():
             _tell(name, float(number), times)
 
 
-def report_step(step: int, loss: SupportsFloat | None = None) -> None:
+def report_step(step: int, loss: SupportsFloat | None = None, samples: int | None = None) -> None:
     """Tell the agent that training is at `step`: `report` without further numbers."""
-    report(step, loss)
+    report(step, loss, samples)
+
+
+def note_samples(samples: int) -> None:
+    """Tell how many samples each step has, over all ranks, where `report_step` does not say it."""
+    found = slot()
+    if found is not False:
+        _note_samples(found[0], samples)
+
+
+def _note_samples(steps: memoryview[int], samples: int) -> None:
+    if len(steps) > _SAMPLES:
+        steps[_SAMPLES] = samples
 
 
 def checkpoint_saved(step: int) -> None:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
-from agent.monitor import dump, hang, stacks
+from agent.monitor import dump, flight_recorder, hang, stacks
+from agent.monitor.flight_recorder import Record
 from agent.monitor.native import native_frames
 from agent.monitor.profile import ProfileError, Subject
 from agent.monitor.progress import ProgressFiles
@@ -95,11 +96,16 @@ class HangGuard:
         """
         stalled_seconds = self._liveness.stalled_seconds(time.monotonic())
         limit_seconds = self._liveness.limit_seconds(timeout_seconds) or timeout_seconds
+        asked = flight_recorder.Question(self._stack_files.files, self._started.ranks)
         captures = stacks.capture(pids, self._stack_files.files, self._stack_files.signal)
         if not captures:
             return None
-        suspects = hang.order_by_suspicion([self._stack(self._started, *each) for each in captures.items()])
+        records = asked.answers()
+        suspects = hang.order_by_suspicion(
+            [self._stack(self._started, *each, records.get(each[0])) for each in captures.items()]
+        )
         found = {self._started.ranks[local]: capture for local, capture in captures.items()}
+        pending = {self._started.ranks[local]: record.pending for local, record in records.items()}
         blamed = suspects[0]
         local_rank = next(local for local, rank in self._started.ranks.items() if rank == blamed.rank)
         limit = f" (the limit is {limit_seconds:.0f} s)" if stalled_seconds > limit_seconds else ""
@@ -107,7 +113,7 @@ class HangGuard:
         if not hangs:
             finding = f"{DOES_NOT_HANG}: its last sign of life is {stalled_seconds:.0f} s old"
         lines = [
-            f"{finding}: {_whereabouts(blamed, found[blamed.rank])}",
+            f"{finding}: {_whereabouts(blamed, found[blamed.rank], pending.get(blamed.rank, ''))}",
             *blamed.frames.splitlines(),
         ]
         if not hangs:
@@ -163,12 +169,18 @@ class HangGuard:
                 return Subject(pid, files[local], self._stack_files.signal)
         return None
 
-    def _stack(self, started: Started, local_rank: int, capture: Capture) -> RankStack:
+    def _stack(
+        self, started: Started, local_rank: int, capture: Capture, record: Record | None = None
+    ) -> RankStack:
+        """Where a process is. What NCCL has recorded knows better than its stack whether it waits."""
+        frames = dump.format_frames(capture.frames) or capture.note
+        if record is not None and record.pending:
+            frames = f"NCCL: {record.pending} is not completed\n{frames}"[:MAX_FRAMES]
         return RankStack(
             rank=started.ranks[local_rank],
             step=self._files.read_rank(local_rank).step,
-            in_collective=dump.waits_for_others(capture.frames),
-            frames=dump.format_frames(capture.frames) or capture.note,
+            in_collective=bool(record.pending) if record else dump.waits_for_others(capture.frames),
+            frames=frames,
         )
 
 
@@ -183,11 +195,13 @@ def _with_native(stack: RankStack, file: Path | None, pid: int) -> RankStack:
         return replace(stack, frames=f"{stack.frames}\n(no native frames: {error})"[:MAX_FRAMES])
 
 
-def _whereabouts(stack: RankStack, capture: Capture) -> str:
+def _whereabouts(stack: RankStack, capture: Capture, pending: str) -> str:
     step = "before its first step" if stack.step is None else f"after step {stack.step}"
     if not capture.frames:
         return f"rank {stack.rank}, {step}: {capture.note}"
     does = "waits for others" if stack.in_collective else "is"
+    if pending:
+        does += f" in NCCL's {pending},"
     place, line = dump.innermost_place(capture.frames), dump.line_of_the_script(capture.frames)
     called = f", called at {line}" if line not in ("", place) else ""
     return f"rank {stack.rank}, {step}, {does} at {place}{called}"

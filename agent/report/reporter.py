@@ -18,7 +18,7 @@ from http import HTTPStatus
 from typing import Any
 
 from agent.environment import Environment
-from agent.kube.api import GROUP_PATH, ApiClient, ApiError
+from agent.kube.api import GROUP_PATH, Api, ApiError
 from agent.kube.retry import Warnings, retrying
 from agent.monitor.pace import Slowdown
 from agent.monitor.series import Series
@@ -73,6 +73,8 @@ class Report:
     check: CheckReport | None = None
     departure: Departure | None = None
     """The last one of this agent."""
+    result: str | None = None
+    """What rank 0 has left of the round that ended well."""
     trouble: CheckpointTroubleStatus | None = None
     series: Series | None = None
     slow: Slowdown | None = None
@@ -92,6 +94,7 @@ class Report:
             "rounds": [round_.to_status() for round_ in self.rounds],
             "check": self.check.to_status() if self.check else None,
             "departure": self.departure.to_status() if self.departure else None,
+            "result": self.result,
             "checkpointTrouble": self.trouble,
             "series": self.series.to_status() if self.series else None,
             "slow": self.slow.to_status() if self.slow else None,
@@ -166,7 +169,7 @@ class Reporter(threading.Thread):
 
     def __init__(
         self,
-        api: ApiClient,
+        api: Api,
         me: Environment,
         facts: Facts,
         first: Report,
@@ -252,6 +255,11 @@ class Reporter(threading.Thread):
         """Have the next report tell of it."""
         with self._changed:
             self._latest = replace(self._latest, departure=departure)
+
+    def note_result(self, result: str | None) -> None:
+        """Have the next report say what training came to."""
+        with self._changed:
+            self._latest = replace(self._latest, result=result)
 
     def check(self, check: CheckReport) -> None:
         """Report what a NodeCheck found out here; the state stays as it was."""
@@ -386,7 +394,7 @@ def _checkpoint(report: Report) -> int | None:
     return report.progress.checkpoint_step if report.progress else None
 
 
-def last_report(api: ApiClient, me: Environment) -> dict[str, Any]:
+def last_report(api: Api, me: Environment) -> dict[str, Any]:
     """Return `status.agent` as an earlier agent of this slot wrote it; {} if there was none."""
     path = _path(me)
     warnings = Warnings(logger, f"read elasticworker {me.namespace}/{me.worker_name}")
@@ -399,7 +407,7 @@ def _path(me: Environment) -> str:
     return f"{GROUP_PATH}/namespaces/{me.namespace}/elasticworkers/{me.worker_name}"
 
 
-def topology_of_pod(api: ApiClient, me: Environment) -> list[str] | None:
+def topology_of_pod(api: Api, me: Environment) -> list[str] | None:
     """What the node shares with others, by the ElasticWorker's status; None if it does not say so (yet)."""
     try:
         status = api.get(_path(me)).get("status") or {}

@@ -37,7 +37,14 @@ from reconcilers.cordon.policy import (
 from reconcilers.cordon.statement import HELD, Statement, statement_on
 from reconcilers.cordon.verdicts import Verdicts
 from reconcilers.nodecheck.own_fault import NodeFault, own_fault
-from reconcilers.nodecheck.record import read_record, with_results, write_record
+from reconcilers.nodecheck.record import (
+    CheckResult,
+    passes_since,
+    read_record,
+    with_results,
+    write_record,
+)
+from reconcilers.nodecheck.reference import read_reference, write_reference
 
 BY_CORDON = "cordon"
 BY_POOL = "pool"
@@ -84,6 +91,7 @@ class NodeCordonReconciler(Reconciler):
             unschedulable=bool(raw.get("spec", {}).get("unschedulable")),
             verdict=newest,
             suspicion=self._suspicion_on(raw, newest),
+            passes=passes_since(self._record(raw), mark.verdict.time) if mark is not None else 0,
             pools=pools_of(raw["metadata"].get("labels") or {}, self._options.pools),
         )
 
@@ -147,7 +155,7 @@ class NodeCordonReconciler(Reconciler):
 
         Refused with Conflict if the node changed since it was read; then it is looked at anew.
         """
-        annotations, spec = self._record(raw), dict[str, Any]()
+        annotations, spec = self._kept(raw), dict[str, Any]()
         if self._options.mode is CordonMode.ENFORCE and wanted != node and wanted.mark is not None:
             annotations[names.ANNOTATION_CORDON] = write_mark(wanted.mark)
             if wanted.unschedulable != node.unschedulable:
@@ -160,16 +168,33 @@ class NodeCordonReconciler(Reconciler):
         patch = {"metadata": metadata} | ({"spec": spec} if spec else {})
         return await self._client.patch(NODES, node.name, patch)
 
-    def _record(self, raw: dict[str, Any]) -> dict[str, str]:
-        """The annotation with the node's record, if there is more to it than there was."""
-        name, known = raw["metadata"]["name"], read_record(raw)
+    def _record(self, raw: dict[str, Any]) -> list[CheckResult]:
+        """The node's record, with what checks have found since it was written."""
         new = [
             result
-            for result in self._verdicts.results(name)
+            for result in self._verdicts.results(raw["metadata"]["name"])
             if result.time >= _created(raw) and self._allowed(result.check.partition("/")[0])
         ]
-        record = with_results(known, new)
-        return {names.ANNOTATION_RECORD: write_record(record)} if record != known else {}
+        return with_results(read_record(raw), new)
+
+    def _kept(self, raw: dict[str, Any]) -> dict[str, str]:
+        """The annotations with what checks leave on the node, as far as there is more than there was."""
+        record = self._record(raw)
+        written = {names.ANNOTATION_RECORD: write_record(record)} if record != read_record(raw) else {}
+        return written | self._reference(raw)
+
+    def _reference(self, raw: dict[str, Any]) -> dict[str, str]:
+        """How fast the node's class was, if nothing is kept of that class: it is not renewed, so that a class
+        which gets slower over time does not take its checks along."""
+        found = [
+            reference
+            for done, reference in self._verdicts.references(raw["metadata"]["name"])
+            if done.ended >= _created(raw) and self._allowed(done.check.metadata.namespace)
+        ]
+        known, new = read_reference(raw), max(found, key=lambda reference: reference.time, default=None)
+        if new is None or (known is not None and known.hardware_class == new.hardware_class):
+            return {}
+        return {names.ANNOTATION_REFERENCE: write_reference(new)}
 
     async def _tell(self, raw: dict[str, Any], node: NodeState, wanted: NodeState) -> None:
         """The conditions, and Events when they change: on the node, and on what spoke the verdict."""

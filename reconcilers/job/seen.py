@@ -16,6 +16,7 @@ from controller.store import Memory
 from crds import names
 from crds.elasticjob import ElasticJob, Rendezvous
 from crds.elasticworker import ElasticWorker
+from reconcilers.capacity.profile import needs_history
 from reconcilers.clock import Clock
 from reconcilers.job import refusal
 from reconcilers.job.slow import Neighbour, news_of
@@ -60,6 +61,8 @@ class Seen:
     """How long ago anything of the job was written."""
     shards_age_seconds: float = float("inf")
     """How long ago leases of its shard sets were last written."""
+    history: Sequence[ElasticJob] = ()
+    """The namespace's finished jobs, where this one is to begin with what such came to."""
     neighbours: Sequence[Neighbour] = ()
     """On the job's nodes, if it has just become slow."""
     trial: Trial | None = None
@@ -132,9 +135,17 @@ class JobView:
             account_age_seconds=self._account_age_seconds(job),
             status_age_seconds=self._written.age_seconds(job.metadata.uid, job.metadata.resource_version),
             shards_age_seconds=self._shards_age_seconds(job),
+            history=self._history(job),
             neighbours=await self._neighbours(job, workers),
             trial=await self._try_pods(job, raw, workers),
         )
+
+    def _history(self, job: ElasticJob) -> tuple[ElasticJob, ...]:
+        if not needs_history(job):
+            return ()
+        there = self._jobs.list(job.metadata.namespace)
+        ended = (raw for raw in there if raw.get("status", {}).get("usage"))
+        return tuple(map(self._parse_job.parse, ended))
 
     async def _neighbours(self, job: ElasticJob, workers: Workers) -> list[Neighbour]:
         """Looked for when what is told of the job's pace is news, and at no other time."""

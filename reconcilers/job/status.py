@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 
 from controller.wording import counted, shortened
@@ -26,6 +26,10 @@ from reconcilers.job.slow import Neighbour, with_slow
 from reconcilers.job.steps_known import with_steps_known
 from reconcilers.job.workers import Workers
 from reconcilers.pod.worker_status import REPLACED, finished, hindered_by, stuck_by
+from reconcilers.roles import progress as roles_progress
+from reconcilers.roles.hot import with_hot
+from reconcilers.roles.rules import in_cluster
+from reconcilers.world.extra import extra_slots
 from reconcilers.world.rendezvous import lasting
 from reconcilers.world.slots import training_types
 
@@ -84,6 +88,8 @@ def has_succeeded(workers: Workers, rendezvous: Rendezvous) -> bool:
 
 def phase_of(job: ElasticJob, workers: Workers, rendezvous: Rendezvous) -> JobPhase:
     """The phase of a job that has neither finished nor been suspended."""
+    if in_cluster(job):
+        return roles_progress.phase_of(job, workers)
     if rendezvous.phase is RendezvousPhase.FORMED:
         return JobPhase.RUNNING
     if rendezvous.phase is RendezvousPhase.REFORMING or rendezvous.round:
@@ -107,9 +113,13 @@ def progress_conditions(
     running = phase is JobPhase.RUNNING
     reason, why_not = (phase.value, "") if _wants_pods(job) else (NO_REPLICAS, NO_REPLICAS_MESSAGE)
     conditions = with_condition(conditions, RUNNING, _status(running), reason, why_not, now)
-    formed = rendezvous.phase is RendezvousPhase.FORMED
-    why = shortened(rendezvous.reason, MAX_WHY)
-    conditions = with_condition(conditions, WORLD_FORMED, _status(formed), rendezvous.phase.value, why, now)
+    if in_cluster(job):
+        conditions = roles_progress.with_cluster(conditions, job, workers, now)
+        conditions = with_hot(conditions, job, workers, now)
+    else:
+        formed = rendezvous.phase is RendezvousPhase.FORMED
+        why, phase_of_world = shortened(rendezvous.reason, MAX_WHY), rendezvous.phase.value
+        conditions = with_condition(conditions, WORLD_FORMED, _status(formed), phase_of_world, why, now)
     if job.spec.suspend or any(c.type == SUSPENDED for c in conditions):
         reason = "Suspended" if job.spec.suspend else "Resumed"
         conditions = with_condition(conditions, SUSPENDED, _status(job.spec.suspend), reason, "", now)
@@ -125,7 +135,7 @@ def progress_conditions(
     conditions = with_loss(conditions, job, workers, now)
     conditions = with_saving(conditions, workers, rendezvous, now)
     conditions = with_slow(conditions, workers, rendezvous, neighbours, now)
-    return _with_waits(conditions, workers.exceptional, now)
+    return _with_waits(conditions, workers.exceptional, extra_slots(job), now)
 
 
 def _wants_pods(job: ElasticJob) -> bool:
@@ -143,11 +153,12 @@ def with_given_up(conditions: Sequence[Condition], why: Iterable[str], now: date
 
 
 def _with_waits(
-    conditions: list[Condition], workers: Sequence[ElasticWorker], now: datetime
+    conditions: list[Condition], workers: Sequence[ElasticWorker], probes: Collection[int], now: datetime
 ) -> list[Condition]:
-    """What Pods wait for that have no node, or do not start on theirs."""
+    """What Pods wait for that have no node, or do not start on theirs. Of probes that is no news."""
     pending = [worker for worker in workers if worker.status.phase is WorkerPhase.PENDING]
-    stuck = [(worker.metadata.name, found) for worker in pending if (found := stuck_by(worker))]
+    wanted = [w for w in pending if w.spec.type != names.WORKER or w.spec.index not in probes]
+    stuck = [(worker.metadata.name, found) for worker in wanted if (found := stuck_by(worker))]
     late = [(worker.metadata.name, found) for worker in pending if (found := hindered_by(worker))]
     conditions = _with_wait(conditions, WORKERS_SCHEDULED, "cannot be scheduled", stuck, now)
     return _with_wait(conditions, WORKERS_STARTED, "cannot start", late, now)

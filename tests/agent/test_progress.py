@@ -257,7 +257,7 @@ def stretch(round_progress: RoundProgress) -> tuple[int, int, int]:
 def tell(env: dict[str, str], step: int, at: float, first: StepReport | None = None) -> None:
     """As the SDK does, at a time of our choice."""
     told = first or StepReport(0.0, 0)
-    words = (step, at, 0, 0.0, 0, 0.0, told.step, told.at, 0, 0.0, 0, 0.0, 0, 0, 0, 0)
+    words = (step, at, 0, 0.0, 0, 0.0, told.step, told.at, 0, 0.0, 0, 0.0, 0, 0, 0, 0, 0, 0)
     Path(env[ENV_PROGRESS_FILE]).write_bytes(
         struct.pack(PROGRESS_FORMAT, *words) + bytes(struct.calcsize(NUMBERS_FORMAT))
     )
@@ -265,7 +265,7 @@ def tell(env: dict[str, str], step: int, at: float, first: StepReport | None = N
 
 def count(env: dict[str, str], step: int, at: float, first: StepReport) -> None:
     """As the hook of a process does whose script tells nothing."""
-    words = (0, 0.0, 0, 0.0, 0, 0.0, 0, 0.0, step, at, first.step, first.at, 0, 0, 0, 0)
+    words = (0, 0.0, 0, 0.0, 0, 0.0, 0, 0.0, step, at, first.step, first.at, 0, 0, 0, 0, 0, 0)
     Path(env[ENV_PROGRESS_FILE]).write_bytes(
         struct.pack(PROGRESS_FORMAT, *words) + bytes(struct.calcsize(NUMBERS_FORMAT))
     )

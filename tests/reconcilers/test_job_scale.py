@@ -97,7 +97,7 @@ def moved(workers: list[ElasticWorker], world: Rendezvous, type_: str = "worker"
     of = job(
         replicaSpecs={
             name: {"replicas": 2, "template": {"spec": {"containers": [{"name": "main", "image": "x"}]}}}
-            for name in ("worker", "ps")
+            for name in ("worker", type_)
         },
         status={"migrations": migrations},
     )

@@ -249,7 +249,7 @@ async def test_node_that_fails_once_more_is_faulty_by_its_record() -> None:
             time=NOW - timedelta(days=day),
             verdict="Healthy",
             passed=3,
-            failed_with=[f"other-{day}", f"another-{day}"],
+            failed_with=[f"other-{day}", f"another-{day}", f"third-{day}"],
         )
         for day in (3, 2, 1)
     ]

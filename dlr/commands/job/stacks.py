@@ -99,9 +99,9 @@ def stacks(
     ended = f"none of its processes runs any more; `dlr job diagnose {name}` says how it ended"
     get_unfinished_job(api, name, ended)
     timeout = timeout or (NATIVE_SECONDS if native else ANSWER_SECONDS)
-    asked = _ask(api, name, timeout, native=native)
+    asked = ask(api, name, timeout, native=native)
     if not asked.stacks:
-        raise CommandError(_without_answer(name, asked, timeout))
+        raise CommandError(without_answer(name, asked, timeout))
     shown = [stack for stack in asked.stacks if rank in (None, stack["rank"])]
     if not shown:
         raise CommandError(f"No process of {name!r} has rank {rank}: {len(asked.stacks)} have answered.")
@@ -112,7 +112,8 @@ def stacks(
     _tell_who_is_missing(asked, timeout)
 
 
-def _ask(api: Api, name: str, timeout: float, *, native: bool) -> Asked:
+def ask(api: Api, name: str, timeout: float, *, native: bool = False) -> Asked:
+    """Ask all agents of a job where their processes are, and wait so many seconds for answers."""
     request = f"{utc_now():%Y-%m-%dT%H:%M:%SZ}-{secrets.token_hex(4)}{NATIVE if native else ''}"
     deadline = time.monotonic() + timeout
     api.patch(ELASTICJOBS, name, patch={"metadata": {"annotations": {names.ANNOTATION_STACKS: request}}})
@@ -124,7 +125,8 @@ def _ask(api: Api, name: str, timeout: float, *, native: bool) -> Asked:
     return last
 
 
-def _without_answer(name: str, asked: Asked, timeout: float) -> str:
+def without_answer(name: str, asked: Asked, timeout: float) -> str:
+    """Why there are no stacks at all."""
     if asked.silent:
         return (
             f"None of the {len(asked.silent)} workers of {name!r} that train has answered within "
