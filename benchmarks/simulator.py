@@ -27,7 +27,7 @@ EXAMPLES = ROOT / "examples" / "simulate"
 SIZES = (128, 2_048, 12_500, 100_000)
 LARGE = 12_500
 GROUP_NODES = 50
-HOPELESS_DAYS = 2.0
+HOPELESS_DAYS = 0.5
 """A job of 100,000 nodes that restarts as a whole never trains: more days would tell no more."""
 
 Step = Callable[[Fleet], Fleet]
