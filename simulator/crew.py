@@ -119,7 +119,8 @@ class Crew:
         sim, job = self.sim, self.job
         if job.world.round != round_ or not job.is_formed or self.noticed is False:
             return  # something has happened since
-        if len(list(job.members())) < len(job.world.members):
+        living = [index for index in job.members() if self.node_of.get(index) not in sim.down]
+        if len(living) < len(job.world.members):
             return  # a member is gone, and the controller does not know yet
         self.trains, self.survives, self.fresh = True, True, False
         self.begun_work, self.begun_at = sim.account.work, sim.clock.now

@@ -143,6 +143,21 @@ def nodes_fall_silent(crew: Crew, nodes: list[int]) -> None:
         crew.look()
 
     sim.clock.after(timeout, noticed)
+    if lost and sim.fleet.times.peer_loss_seconds is not None:
+        round_ = crew.job.world.round
+        peers = lambda: _if_still(crew, round_, lambda: _peers_fail(crew, lost))  # noqa: E731
+        sim.clock.after(sim.fleet.times.peer_loss_seconds, peers)
+
+
+def _peers_fail(crew: Crew, lost: set[int]) -> None:
+    """One of those who lost their connections tells first; who was first to fail, nobody knows."""
+    index = next((i for i in crew.job.members() if i not in lost), None)
+    if index is None:
+        return
+    message = "RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer"
+    worker, round_ = crew.job.workers[index], crew.job.world.round
+    crew.job.put(objects.failed(worker, round_, crew.sim.at(), rank=index, exit_code=1, message=message))
+    crew.look()
 
 
 def preempted(crew: Crew, node: int) -> None:

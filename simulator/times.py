@@ -71,6 +71,8 @@ class Times:
     group_stall_seconds: float
     restart_seconds: float | None = None
     """From the next world to its first step, whatever the parts say; for comparison with others' models."""
+    peer_loss_seconds: float | None = None
+    """Until peers fail by the connections of a node that is lost; None: it falls silent, as without power."""
 
     def save_interval(self, failures_per_second: float) -> float:
         """Training time between two saves to memory, by the rule of `every="auto"` (docs/checkpoints.md)."""

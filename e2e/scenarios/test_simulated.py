@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from e2e import jobs
-from e2e.api import Kind
+from e2e.api import Kind, Object
 from e2e.cluster import Capability, Cluster
 from e2e.deaths import Mortals
 from e2e.observation import Observation
@@ -50,13 +50,15 @@ def test_the_simulator_tells_the_life_that_the_cluster_lives(
         ("node", 2, lambda: mortals.power_off(2)),
         ("process", 0, lambda: mortals.tell(0, "exit")),
     ]
-    faults = []
+    faults, took = [], dict[str, float]()
     try:
         for kind, slot, strikes in script:
             time.sleep(BETWEEN_SECONDS)  # training goes on: that is what is measured
-            faults.append(Fault(time.time() - created, kind, slot))
+            struck = time.time()
+            faults.append(Fault(struck - created, kind, slot))
             strikes()
             life = mortals.wait_until_training(life, world_of=WORKERS)
+            took.setdefault(kind, life.began - struck)
         time.sleep(BETWEEN_SECONDS)
         mortals.finish()
         job = mortals.job()
@@ -77,9 +79,12 @@ def test_the_simulator_tells_the_life_that_the_cluster_lives(
                 "cordonLimitPercent": 50,
             },
             "times": {
-                "podSeconds": seconds["Pending"],
+                "podSeconds": max(took["podDeleted"] - seconds["Forming"], 0.1),
                 "importSeconds": seconds["Forming"],
+                "startSeconds": took["process"],
+                "stopSeconds": 0,
                 "deviceStartSeconds": 0,
+                "peerLossSeconds": 0.1,
                 "communicatorSeconds": 0,
                 "loadMemorySeconds": 0,
                 "loadStorageSeconds": 0,
@@ -92,7 +97,10 @@ def test_the_simulator_tells_the_life_that_the_cluster_lives(
     )
     simulation = Simulation(fleet)
     outcome = simulation.run(lasted / DAY, script=faults)
-    simulated = [World(t.members, t.incarnations, t.blamed) for t in outcome.story]
+    simulated = [
+        World(t.members, t.incarnations, "" if t.blamed.endswith("Unknown") else t.blamed)
+        for t in outcome.story
+    ]
     print(f"\nreal {goodput['ratio']:.1%} of {lasted:.0f} s: {seconds}; simulated {outcome.goodput:.1%}")
     print(outcome.account, simulated, sep="\n")
     assert simulated == lived(observation, mortals.name)
@@ -109,10 +117,16 @@ def lived(observation: Observation, name: str) -> list[World]:
         if version["metadata"]["name"] != name or world.get("phase") != "Formed":
             continue
         blamed = status.get("lastFailure") or {}
-        who = f"{blamed['worker'].replace(name, 'simulated')} {blamed['exitClass']}" if blamed else ""
-        known = World(tuple(world["members"]), tuple(world["incarnations"]), who)
+        known = World(tuple(world["members"]), tuple(world["incarnations"]), named(blamed, name))
         found.setdefault(world["round"], known)
     return [found[round_] for round_ in sorted(found)]
+
+
+def named(blamed: Object, name: str) -> str:
+    """Of failures that only follow from another, whoever tells first is blamed until the other is known."""
+    if not blamed or blamed["exitClass"] == "Unknown":
+        return ""
+    return f"{blamed['worker'].replace(name, 'simulated')} {blamed['exitClass']}"
 
 
 def cordoned(cluster: Cluster) -> list[str]:
