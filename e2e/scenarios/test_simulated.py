@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
 
-from e2e import jobs
+from e2e import checks, jobs
 from e2e.api import Kind, Object
 from e2e.cluster import Capability, Cluster
 from e2e.deaths import Mortals
@@ -102,9 +103,10 @@ def test_the_simulator_tells_the_life_that_the_cluster_lives(
         for t in outcome.story
     ]
     print(f"\nreal {goodput['ratio']:.1%} of {lasted:.0f} s: {seconds}; simulated {outcome.goodput:.1%}")
-    print(outcome.account, simulated, sep="\n")
+    cordons = cordoned(cluster)
+    print(outcome.account, simulated, cordons, outcome.cordoned, sep="\n")
     assert simulated == lived(observation, mortals.name)
-    assert outcome.cordons == len(cordoned(cluster))
+    assert outcome.cordons == len(cordons)
     assert outcome.goodput == pytest.approx(goodput["ratio"], abs=TOLERANCE)
 
 
@@ -131,6 +133,5 @@ def named(blamed: Object, name: str) -> str:
 
 def cordoned(cluster: Cluster) -> list[str]:
     """The nodes that the controller has cordoned."""
-    path = "jsonpath={range .items[?(@.spec.unschedulable)]}{.metadata.name} {end}"
-    said = cluster.kubectl("get", "nodes", "-o", path)
-    return said.stdout.split()
+    nodes = json.loads(cluster.kubectl("get", "nodes", "-o", "json").stdout)["items"]
+    return [node["metadata"]["name"] for node in nodes if checks.is_cordoned(node)]
