@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from simulator import incidents
+
 if TYPE_CHECKING:
     from simulator.crew import Crew
     from simulator.engine import Simulation
@@ -94,13 +96,13 @@ def _befalls(sim: Simulation, crew: Crew, kind: str, node: int) -> None:
     match kind:
         case "process":
             crew.settle()
-            crew.process_fails(node)
+            incidents.process_fails(crew, node)
         case "hang":
             crew.settle()
-            crew.hangs(node)
+            incidents.hangs(crew, node)
         case "device":
             crew.settle()
-            crew.device_fails(node)
+            incidents.device_fails(crew, node)
         case "node":
             sim.fall_silent([node], None)
         case "switch":
@@ -110,7 +112,7 @@ def _befalls(sim: Simulation, crew: Crew, kind: str, node: int) -> None:
             sim.fall_silent(there, exponential(sim.rng, sim.fleet.repair.automated_seconds))
         case "podDeleted":
             crew.settle()
-            crew.pod_is_deleted(node)
+            incidents.pod_is_deleted(crew, node)
         case "preempted":
             sim.take_away(node, sim.fleet.times.preempted_seconds)
 
@@ -147,7 +149,7 @@ def _corrupt(sim: Simulation) -> None:
     def noticed() -> None:
         if sim.account.work > work and node in crew.nodes:
             crew.settle()
-            crew.corruption_shows(node, work)
+            incidents.corruption_shows(crew, node, work)
 
     sim.clock.after(wait, noticed)
 

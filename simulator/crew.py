@@ -5,13 +5,10 @@ What is to be done about it is the plan's word (`PlannedJob.look`); how long it 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from crds.elasticjob import JobPhase, RendezvousPhase
-from crds.elasticworker import RankStack
-from crds.protocol import FailureCause
 from reconcilers.cordon.policy import VerdictReason
 from simulator import checks, objects
 from simulator.account import Part, part_of
@@ -25,8 +22,6 @@ if TYPE_CHECKING:
 
 MOMENT = 0.001
 """Between two things that happen at once, so that the ages of things are never 0."""
-ANSWER_SECONDS = 0.3
-"""Until the ranks of a hang have said where they are."""
 SOON_SECONDS = 60.0
 """A look that is asked for sooner is made, even of a job that trains."""
 REVEALED = 8
@@ -113,9 +108,7 @@ class Crew:
         self.noticed = True
         everybody = fleet.policies.restart is Restart.EVERYBODY
         memory = self.survives and fleet.policies.memory_checkpoint_seconds is not None
-        seconds = fleet.times.round_start(
-            len(self.nodes), fresh=self.fresh or everybody, from_memory=memory and not everybody
-        )
+        seconds = fleet.times.round_start(len(self.nodes), fresh=self.fresh or everybody, from_memory=memory)
         if everybody and fleet.times.restart_seconds is None:
             seconds += fleet.times.pod_seconds
         round_ = self.job.world.round
@@ -126,7 +119,8 @@ class Crew:
         sim, job = self.sim, self.job
         if job.world.round != round_ or not job.is_formed or self.noticed is False:
             return  # something has happened since
-        if len(list(job.members())) < len(job.world.members):
+        living = [index for index in job.members() if self.node_of.get(index) not in sim.down]
+        if len(living) < len(job.world.members):
             return  # a member is gone, and the controller does not know yet
         self.trains, self.survives, self.fresh = True, True, False
         self.begun_work, self.begun_at = sim.account.work, sim.clock.now
@@ -149,7 +143,8 @@ class Crew:
             self._tell_steps()
         self.trains = False
         self.noticed = planned
-        self.survives = self.survives and survives
+        in_place = sim.fleet.policies.restart is Restart.IN_PLACE
+        self.survives = self.survives and survives and in_place  # memory is the Pods'
         if planned:
             sim.left_in_good_order()
         elif sim.alone:
@@ -298,147 +293,6 @@ class Crew:
         idle = all(job.lives(index) for index in job.workers)
         return whole and idle and not job.has_active_check and self.step > self.best_step + 1
 
-    # --- what happens ---------------------------------------------------------------------------------------
-
-    def process_fails(self, node: int) -> None:
-        """A training process dies; its Pod lives."""
-        message = f"RuntimeError: CUDA error: an illegal memory access was encountered on {_word(node)}"
-        self._fails(node, survives=True, exit_code=1, message=message)
-
-    def device_fails(self, node: int) -> None:
-        """Its driver tells of a fault."""
-        self.sim.nodes.ill.add(node)
-        message = f"GPU 0: Xid 79: GPU has fallen off the bus of {_word(node)}"
-        survives = self.sim.fleet.policies.replicas > 0
-        self._fails(node, survives=survives, exit_code=1, cause=FailureCause.DEVICE, message=message)
-
-    def corruption_shows(self, node: int, work: float) -> None:
-        """What was trained since then (`work`) is wrong; whoever notices goes back to storage."""
-        if not self.trains:
-            return
-        message = f"RuntimeError: the loss is NaN since {_word(node)}"
-        self._fails(node, survives=False, limit=work, exit_code=1, message=message)
-
-    def _fails(self, node: int, *, survives: bool, limit: float | None = None, **failure: Any) -> None:
-        sim = self.sim
-        if not self.job.is_formed or not self.noticed:
-            return  # no process runs, or all wait for one that is dead
-        index = self.show(node)
-        if index not in self.job.world.members:
-            return
-        round_, step = self.job.world.round, self.step - 1
-        self.stop_training(planned=False, survives=survives, limit=limit)
-        sim.interrupted()
-
-        def told() -> None:
-            worker = self.job.workers.get(index)
-            if worker is None or not self.job.lives(index) or self.job.world.round != round_:
-                return
-            now = sim.at()
-            self.job.put(objects.failed(worker, round_, now, rank=index, step=max(step, 0), **failure))
-            self.look()
-
-        sim.clock.after(sim.fleet.times.detect_seconds, told)
-
-    def hangs(self, node: int) -> None:
-        """Nobody makes a step any more; somebody loses patience."""
-        sim = self.sim
-        if not self.trains:
-            return
-        index, round_ = self.show(node), self.job.world.round
-        if index not in self.job.world.members:
-            return
-        self.stop_training(planned=False)
-        sim.interrupted()
-        timeout = sim.fleet.policies.hang_timeout_seconds
-        watchdog = sim.fleet.times.watchdog_seconds
-        told = self._hang_told if timeout <= watchdog else self._watchdog_told
-        sim.clock.after(min(timeout, watchdog), lambda: self._if_still(round_, lambda: told(index)))
-
-    def _if_still(self, round_: int, happens: Callable[[], None]) -> None:
-        if self.job.world.round == round_ and self.job.is_formed and not self.trains:
-            happens()
-
-    def _watchdog_told(self, index: int) -> None:
-        """Every rank's NCCL watchdog ends it; none of them knows who was first."""
-        message = "RuntimeError: Watchdog caught collective operation timeout"
-        worker, now = self.job.workers[index], self.sim.at()
-        self.job.put(
-            objects.failed(worker, self.job.world.round, now, rank=index, exit_code=-6, message=message)
-        )
-        self.look()
-
-    def _hang_told(self, culprit: int) -> None:
-        round_ = self.job.world.round
-        first = next((i for i in self.job.members() if i != culprit), culprit)
-        self._tells_where(first, culprit)
-        self.look()
-
-        def others_told() -> None:
-            if self.job.world.round == round_:
-                for index in list(self.job.members()):
-                    if index != first:
-                        self._tells_where(index, culprit)
-                self.look()
-
-        self.sim.clock.after(ANSWER_SECONDS, others_told)
-
-    def _tells_where(self, index: int, culprit: int) -> None:
-        place = "in read_cache" if index == culprit else "in all_reduce"
-        stack = RankStack(rank=index, in_collective=index != culprit, frames=place)
-        round_, now = self.job.world.round, self.sim.at()
-        text = f"no step for {self.sim.fleet.policies.hang_timeout_seconds} s: rank {index} is {place}"
-        self.job.put(
-            objects.failed(
-                self.job.workers[index],
-                round_,
-                now,
-                rank=index,
-                cause=FailureCause.HANG,
-                message=text,
-                stacks=[stack],
-            )
-        )
-
-    def nodes_fall_silent(self, nodes: list[int]) -> None:
-        """They are without power, or behind a switch that is."""
-        sim = self.sim
-        indices = [self.show(node) for node in nodes]
-        lost = set(indices) & set(self.job.world.members)
-        if lost and self.job.is_formed:
-            self.stop_training(planned=False, survives=sim.fleet.policies.replicas > 0)
-            sim.interrupted()
-        timeout = float(sim.fleet.policies.heartbeat_timeout_seconds)
-        lives = {index: self.job.workers[index].spec.incarnation for index in indices}
-
-        def noticed() -> None:
-            for index, incarnation in lives.items():
-                worker = self.job.workers.get(index)
-                if worker is not None and worker.spec.incarnation == incarnation:
-                    self.job.put(objects.silent(worker, timeout, sim.at()))
-            self.look()
-
-        sim.clock.after(timeout, noticed)
-
-    def preempted(self, node: int) -> None:
-        """Its Pod is deleted with the time to leave in good order, so that no step is lost."""
-        index = self.show(node)
-        worker = self.job.workers[index]
-        if index in self.job.world.members and self.trains:
-            self.stop_training(planned=True)
-            self.sim.interrupted()
-        self.job.put(objects.deleted(worker, self.sim.at(), preempted=True))
-        self.look()
-
-    def pod_is_deleted(self, node: int) -> None:
-        """With no time to stop."""
-        index = self.show(node)
-        if index in self.job.world.members and self.job.is_formed:
-            self.stop_training(planned=False, survives=self.sim.fleet.policies.replicas > 0)
-            self.sim.interrupted()
-        self.job.put(objects.deleted(self.job.workers[index], self.sim.at(), preempted=False))
-        self.look()
-
     # --- node checks ----------------------------------------------------------------------------------------
 
     def _end_check(self, looked: Looked) -> None:
@@ -455,16 +309,3 @@ class Crew:
             self.sim.convict(node, VerdictReason.CHECK_FAILED)
         self.job.end_check(looked.check, found.verdicts(self.job), self.sim.at())
         self.look()
-
-
-_LETTERS = "abcdefghijklmnopqrstuvwxyz"
-
-
-def _word(number: int) -> str:
-    """A number in letters: the same error of two nodes is not the same, as numbers alone would be."""
-    word = ""
-    while True:
-        number, rest = divmod(number, 26)
-        word += _LETTERS[rest]
-        if not number:
-            return word

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 
-from crds.elasticjob import ElasticJob
 from reconcilers.cordon.policy import VerdictReason
-from simulator import objects
+from simulator import incidents, objects
 from simulator.account import Account, Part
 from simulator.arrivals import Fault, begin, follow
 from simulator.bag import Bag
@@ -20,6 +19,7 @@ from simulator.crew import Crew
 from simulator.fleet import Fleet
 from simulator.nodes import Nodes, name_of
 from simulator.planned import PlannedJob
+from simulator.start import job_of, least_of, trained
 
 DAY = 86_400.0
 SHOWN = 12
@@ -68,33 +68,6 @@ class Outcome:
     def full_speed(self) -> float:
         """Share of what as many nodes would do that never fail, save and wait."""
         return self.account.seconds[Part.USEFUL] / self.seconds
-
-
-def least_of(fleet: Fleet) -> int:
-    """With how many nodes a world trains on."""
-    if fleet.policies.group_nodes is not None:
-        return fleet.policies.group_nodes
-    return fleet.nodes if fleet.min_nodes is None else fleet.min_nodes
-
-
-def job_of(fleet: Fleet, members: int, hidden: int) -> ElasticJob:
-    """The job as its user writes it, less those who are hidden."""
-    policies = fleet.policies
-    wanted = members if fleet.max_nodes is None else members + fleet.max_nodes - fleet.nodes
-    worker = {
-        "replicas": wanted,
-        "minReplicas": max(least_of(fleet) - hidden, fleet.node_unit),
-        "standby": policies.standby if policies.group_nodes is None else 0,
-        "restartCount": policies.restart_count,
-    }
-    elastic = {
-        "nodeUnit": fleet.node_unit,
-        "shrinkAfterSeconds": policies.shrink_after_seconds,
-        "heartbeatTimeoutSeconds": policies.heartbeat_timeout_seconds,
-        "hangTimeoutSeconds": policies.hang_timeout_seconds,
-    }
-    check = {"enabled": policies.node_check_after, "excludeStragglers": policies.exclude_stragglers}
-    return objects.new_job(worker, {"elasticPolicy": elastic, "nodeCheck": check})
 
 
 @dataclass
@@ -188,7 +161,7 @@ class Simulation:
         hidden = size - shown
         least = least_of(fleet)
         job = job_of(fleet, shown, hidden)
-        prototype = _prototype(job, least, hidden) if hidden or not self.alone else None
+        prototype = trained(job, least, hidden) if hidden or not self.alone else None
         if policies.node_check_before:
             for node in self.nodes.screened():
                 self.repair(node)
@@ -346,7 +319,7 @@ class Simulation:
             self.nodes.free.discard(node)
         for crew, theirs in crews.values():
             crew.settle()
-            crew.nodes_fall_silent(theirs)
+            incidents.nodes_fall_silent(crew, theirs)
 
         def back(node: int) -> None:
             self.down.discard(node)
@@ -367,7 +340,7 @@ class Simulation:
             return
         self.away.add(node)
         crew.settle()
-        crew.preempted(node)
+        incidents.preempted(crew, node)
 
         def back() -> None:
             self.away.discard(node)
@@ -384,31 +357,3 @@ class Simulation:
         for crew in [crew for crew in self.active if crew.pending]:
             while self.nodes.free and crew.place_pending():
                 pass
-
-
-def _prototype(job: ElasticJob, least: int, hidden: int) -> PlannedJob:
-    """The job as it trains when nothing has ever happened to it."""
-    made = PlannedJob(job, least, hidden)
-    for index in made.look(objects.EPOCH).new_pods:
-        now = objects.at(1.0)
-        worker = objects.with_pod(made.workers[index], f"{objects.JOB}-{index}", now)
-        made.put(objects.ready(worker, now))
-    if job.spec.node_check.enabled:
-        _checked(made)
-    made.look(objects.at(2.0))
-    made.run_round(1, objects.at(3.0))
-    made.look(objects.at(3.0))
-    return made
-
-
-def _checked(job: PlannedJob) -> None:
-    """A first check has found all of its nodes healthy."""
-    body = job.look(objects.at(1.5)).check
-    if body is not None:
-        workers = job.workers
-        verdicts = {
-            "nodes": [workers[i].status.node_name for i in workers],
-            "workers": list(workers),
-            "incarnations": [1] * len(workers),
-        }
-        job.end_check(body, verdicts, objects.at(1.8))

@@ -77,21 +77,22 @@ class Nodes:
     def take_free(self, forbidden: set[int], avoided: set[int]) -> int | None:
         """A node for a Pod, those that it avoids last; None if there is none."""
         if self.in_order and self.free:
-            node = next(iter(self.free))
-            self.free.discard(node)
-            return node
-        node: int | None
+            first = next(iter(self.free))
+            self.free.discard(first)
+            return first
+
         for refused in (forbidden | avoided, forbidden):
             if len(self.free) <= len(refused):
                 candidates = sorted(set(self.free) - refused)
-                node = self.rng.choice(candidates) if candidates else None
+                if not candidates:
+                    continue
+                node = self.rng.choice(candidates)
             else:
                 node = self.free.pick(self.rng)
                 while node in refused:
                     node = self.free.pick(self.rng)
-            if node is not None:
-                self.free.discard(node)
-                return node
+            self.free.discard(node)
+            return node
         return None
 
     def may_cordon(self, node: int, now: datetime, reason: VerdictReason) -> bool:

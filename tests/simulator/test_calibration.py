@@ -27,13 +27,13 @@ def test_llama_3_is_interrupted_as_often_and_trains_as_much() -> None:
 @pytest.mark.parametrize("nodes", [128, 1_024, 2_048, 12_500])
 def test_the_closed_form_of_rsc_holds(nodes: int) -> None:
     fleet = example("rsc").model_copy(update={"nodes": nodes})
-    days = min(600 * 128 / nodes, 60)
+    days = min(320 * 128 / nodes, 30)
     expected = 1 - nodes * 6.5 / 1_000 * 120 / 86_400
     assert Simulation(fleet, 1).run(days).full_speed == pytest.approx(expected, abs=0.01)
 
 
 def test_replica_groups_bring_what_ft_hsdp_says() -> None:
-    everybody = Simulation(example("ft-hsdp"), 0).run(6)
+    everybody = Simulation(example("ft-hsdp"), 0).run(4)
     groups = Simulation(example("ft-hsdp-groups"), 0).run(6)
     assert everybody.full_speed == pytest.approx(0.44, abs=0.05)
     assert groups.full_speed == pytest.approx(0.80, abs=0.05)
@@ -44,7 +44,7 @@ def test_a_tenth_of_aire_sims_fleet_recovers_as_its_own_formula_says() -> None:
     fleet = example("airesim")
     few = replace(fleet.times, restart_seconds=12_000.0)
     fleet = fleet.model_copy(update={"nodes": 410, "spares": 26, "times": few})
-    outcome = Simulation(fleet, 0).run(100)
+    outcome = Simulation(fleet, 0).run(60)
     trained = outcome.account.work
     expected = 1 / (1 + outcome.interruptions * 12_000 / trained)
     assert outcome.full_speed == pytest.approx(expected, abs=0.01)

@@ -51,7 +51,7 @@ def test_a_file_that_is_no_fleet_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_each_time_has_a_source() -> None:
-    assert set(SOURCES) == set(NAMES) - {"restart_seconds"}
+    assert set(SOURCES) == set(NAMES) - {"restart_seconds", "peer_loss_seconds"}
     assert all(figure.source for figure in SOURCES.values())
 
 

@@ -62,7 +62,7 @@ def test_a_job_of_which_half_is_hidden_has_the_same_worlds(
     assert told(half) == told(whole)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_more_are_shown_when_something_befalls_many(unsettled: None, seed: int) -> None:
     kinds = {"process": 0, "hang": 0, "device": 0, "node": 0, "switch": 1}
     fleet = {"faults": {"per1000NodeDays": 100, "kinds": kinds}, "minNodes": 2, "spares": 0, "rackNodes": 12}
@@ -74,6 +74,6 @@ def test_more_are_shown_when_something_befalls_many(unsettled: None, seed: int) 
 
 def test_what_slots_forget_changes_nothing_in_the_mean() -> None:
     fleet = {"policies": {"standby": 2, "restartCount": 1000}}
-    whole = mean_of([outcome(NODES, seed, 2.0, **fleet).goodput for seed in range(8)])
-    half = mean_of([outcome(12, seed, 2.0, **fleet).goodput for seed in range(100, 108)])
+    whole = mean_of([outcome(NODES, seed, 0.7, **fleet).goodput for seed in range(6)])
+    half = mean_of([outcome(12, seed, 0.7, **fleet).goodput for seed in range(100, 106)])
     assert abs(half.value - whole.value) <= half.half_width + whole.half_width

@@ -83,9 +83,9 @@ def test_a_seed_gives_the_same_run_again_and_another_gives_another() -> None:
     assert first.account != other.account
 
 
-@pytest.mark.parametrize("seeds", [range(4)])
-def test_more_failures_never_give_more_goodput_in_the_mean(seeds: range) -> None:
-    means = [simulate(fleet(rate=rate), 2.0, seeds).goodput.value for rate in (0.0, 20.0, 100.0, 500.0)]
+def test_more_failures_never_give_more_goodput_in_the_mean() -> None:
+    rates = (0.0, 50.0, 250.0)
+    means = [simulate(fleet(nodes=32, rate=rate), 0.7, range(3)).goodput.value for rate in rates]
     assert means == sorted(means, reverse=True)
 
 
@@ -95,7 +95,8 @@ def test_a_fleet_in_which_nothing_fails_trains_all_the_time_but_for_its_start_an
 
 
 def test_who_spends_his_budget_fails_as_the_controller_says() -> None:
-    found = fleet(rate=100_000.0, policies={"restartCount": 3})
-    outcome = Simulation(found, 0).run(1.0)
-    assert "failed" in outcome.ended
+    kinds = {"hang": 0, "device": 0, "node": 0, "switch": 0}
+    found = fleet(rate=20_000.0, faults={"kinds": kinds}, policies={"restartCount": 3})
+    outcome = Simulation(found, 0).run(0.2)
+    assert "RestartLimitExceeded" in outcome.ended or "SameErrorRepeated" in outcome.ended
     assert outcome.account.seconds[Part.ENDED] > 0

@@ -1,0 +1,132 @@
+"""A job of four through a script of faults, for real and simulated: the same worlds, blames and goodput."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from e2e import jobs
+from e2e.api import Kind, Object
+from e2e.cluster import Capability, Cluster
+from e2e.deaths import Mortals
+from e2e.observation import Observation
+from simulator.account import Part
+from simulator.arrivals import Fault
+from simulator.engine import DAY, Simulation
+from simulator.fleet import parsed
+
+NODES = 7
+WORKERS = 4
+HEARTBEAT_SECONDS = 9
+TOLERANCE = 0.03
+BETWEEN_SECONDS = 15.0
+"""Between two faults, so that what a busy machine adds to a recovery is a point or two at most."""
+
+pytestmark = [pytest.mark.needs(Capability.STORAGE, Capability.POWER), pytest.mark.slow]
+
+
+@dataclass(frozen=True)
+class World:
+    members: tuple[int, ...]
+    incarnations: tuple[int, ...]
+    blamed: str
+    """Worker and class of the last failure when it was formed."""
+
+
+def test_the_simulator_tells_the_life_that_the_cluster_lives(
+    cluster: Cluster, observation: Observation
+) -> None:
+    mortals = Mortals(cluster, observation)
+    policy = {"heartbeatTimeoutSeconds": HEARTBEAT_SECONDS}
+    mortals.submit(WORKERS, elasticPolicy=policy)
+    life = mortals.wait_until_training(world_of=WORKERS)
+    created = jobs.unix_time(mortals.job()["metadata"]["creationTimestamp"])
+    script: list[tuple[str, int, Callable[[], None]]] = [
+        ("process", 1, lambda: mortals.tell(1, "raise")),
+        ("podDeleted", 2, lambda: mortals.cluster.delete_pod(observation.namespace, mortals.pod(2))),
+        ("device", 3, lambda: mortals.tell(3, "blame the device")),
+        ("node", 2, lambda: mortals.power_off(2)),
+        ("process", 0, lambda: mortals.tell(0, "exit")),
+    ]
+    faults, took = [], dict[str, float]()
+    try:
+        for kind, slot, strikes in script:
+            time.sleep(BETWEEN_SECONDS)  # training goes on: that is what is measured
+            struck = time.time()
+            faults.append(Fault(struck - created, kind, slot))
+            strikes()
+            life = mortals.wait_until_training(life, world_of=WORKERS)
+            took.setdefault(kind, life.began - struck)
+        time.sleep(BETWEEN_SECONDS)
+        mortals.finish()
+        job = mortals.job()
+    finally:
+        mortals.put_nodes_back()
+
+    goodput = job["status"]["goodput"]
+    seconds = goodput["seconds"]
+    lasted = jobs.seconds_between(job["metadata"]["creationTimestamp"], job["status"]["completionTime"])
+    fleet = parsed(
+        {
+            "nodes": WORKERS,
+            "spares": NODES - WORKERS,
+            "policies": {
+                "heartbeatTimeoutSeconds": HEARTBEAT_SECONDS,
+                "memoryCheckpointSeconds": 0.05,
+                "storageCheckpointSeconds": 0.05,
+                "cordonLimitPercent": 50,
+            },
+            "times": {
+                "podSeconds": max(took["podDeleted"] - seconds["Forming"], 0.1),
+                "importSeconds": seconds["Forming"],
+                "startSeconds": took["process"],
+                "stopSeconds": 0,
+                "deviceStartSeconds": 0,
+                "peerLossSeconds": 0.1,
+                "communicatorSeconds": 0,
+                "loadMemorySeconds": 0,
+                "loadStorageSeconds": 0,
+                "saveMemorySeconds": 0,
+                "saveStorageSeconds": 0,
+                "stepSeconds": 0.05,
+            },
+        },
+        "the cluster",
+    )
+    simulation = Simulation(fleet)
+    outcome = simulation.run(lasted / DAY, script=faults)
+    simulated = [
+        World(t.members, t.incarnations, "" if t.blamed.endswith("Unknown") else t.blamed)
+        for t in outcome.story
+    ]
+    print(f"\nreal {goodput['ratio']:.1%} of {lasted:.0f} s: {seconds}; simulated {outcome.goodput:.1%}")
+    print(outcome.account, simulated, sep="\n")
+    assert simulated == lived(observation, mortals.name)
+    start = seconds["Pending"] + seconds["Forming"]  # until there is a cluster to be told of
+    begun = outcome.account.seconds[Part.PENDING] + outcome.account.seconds[Part.FORMING]
+    real, told = goodput["ratio"] * lasted / (lasted - start), outcome.goodput * lasted / (lasted - begun)
+    assert told == pytest.approx(real, abs=TOLERANCE)
+
+
+def lived(observation: Observation, name: str) -> list[World]:
+    """The worlds of the real job, each as it was first published."""
+    found: dict[int, World] = {}
+    for version in observation.history[Kind.JOB]:
+        status = version.get("status", {})
+        world = jobs.in_lists(status.get("rendezvous") or {})
+        if version["metadata"]["name"] != name or world.get("phase") != "Formed":
+            continue
+        blamed = status.get("lastFailure") or {}
+        known = World(tuple(world["members"]), tuple(world["incarnations"]), named(blamed, name))
+        found.setdefault(world["round"], known)
+    return [found[round_] for round_ in sorted(found)]
+
+
+def named(blamed: Object, name: str) -> str:
+    """Of failures that only follow from another, whoever tells first is blamed until the other is known."""
+    if not blamed or blamed["exitClass"] == "Unknown":
+        return ""
+    return f"{blamed['worker'].replace(name, 'simulated')} {blamed['exitClass']}"

@@ -1,0 +1,194 @@
+"""What befalls a crew: how its processes, Pods and nodes fail, and when the controller gets to know.
+
+What follows is the plan's word (`Crew.look`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from crds.elasticworker import RankStack
+from crds.protocol import FailureCause
+from simulator import objects
+from simulator.crew import Crew
+
+ANSWER_SECONDS = 0.3
+"""Until the ranks of a hang have said where they are."""
+
+
+def process_fails(crew: Crew, node: int) -> None:
+    """A training process dies; its Pod lives."""
+    message = f"RuntimeError: CUDA error: an illegal memory access was encountered on {_word(node)}"
+    _fails(crew, node, survives=True, exit_code=1, message=message)
+
+
+def device_fails(crew: Crew, node: int) -> None:
+    """Its driver tells of a fault."""
+    crew.sim.nodes.ill.add(node)
+    message = f"GPU 0: Xid 79: GPU has fallen off the bus of {_word(node)}"
+    survives = crew.sim.fleet.policies.replicas > 0
+    _fails(crew, node, survives=survives, exit_code=1, cause=FailureCause.DEVICE, message=message)
+
+
+def corruption_shows(crew: Crew, node: int, work: float) -> None:
+    """What was trained since then (`work`) is wrong; whoever notices goes back to storage."""
+    if not crew.trains:
+        return
+    message = f"RuntimeError: the loss is NaN since {_word(node)}"
+    _fails(crew, node, survives=False, limit=work, exit_code=1, message=message)
+
+
+def _fails(crew: Crew, node: int, *, survives: bool, limit: float | None = None, **failure: Any) -> None:
+    sim = crew.sim
+    if not crew.job.is_formed or not crew.noticed:
+        return  # no process runs, or all wait for one that is dead
+    index = crew.show(node)
+    if index not in crew.job.world.members:
+        return
+    round_, step = crew.job.world.round, crew.step - 1
+    crew.stop_training(planned=False, survives=survives, limit=limit)
+    sim.interrupted()
+
+    def told() -> None:
+        worker = crew.job.workers.get(index)
+        if worker is None or not crew.job.lives(index) or crew.job.world.round != round_:
+            return
+        now = sim.at()
+        crew.job.put(objects.failed(worker, round_, now, rank=index, step=max(step, 0), **failure))
+        crew.look()
+
+    sim.clock.after(sim.fleet.times.detect_seconds, told)
+
+
+def hangs(crew: Crew, node: int) -> None:
+    """Nobody makes a step any more; somebody loses patience."""
+    sim = crew.sim
+    if not crew.trains:
+        return
+    index, round_ = crew.show(node), crew.job.world.round
+    if index not in crew.job.world.members:
+        return
+    crew.stop_training(planned=False)
+    sim.interrupted()
+    timeout = sim.fleet.policies.hang_timeout_seconds
+    watchdog = sim.fleet.times.watchdog_seconds
+    told = _hang_told if timeout <= watchdog else _watchdog_told
+    sim.clock.after(min(timeout, watchdog), lambda: _if_still(crew, round_, lambda: told(crew, index)))
+
+
+def _if_still(crew: Crew, round_: int, happens: Callable[[], None]) -> None:
+    if crew.job.world.round == round_ and crew.job.is_formed and not crew.trains:
+        happens()
+
+
+def _watchdog_told(crew: Crew, index: int) -> None:
+    """Every rank's NCCL watchdog ends it; none of them knows who was first."""
+    message = "RuntimeError: Watchdog caught collective operation timeout"
+    worker, now = crew.job.workers[index], crew.sim.at()
+    crew.job.put(objects.failed(worker, crew.job.world.round, now, rank=index, exit_code=-6, message=message))
+    crew.look()
+
+
+def _hang_told(crew: Crew, culprit: int) -> None:
+    round_ = crew.job.world.round
+    first = next((i for i in crew.job.members() if i != culprit), culprit)
+    _tells_where(crew, first, culprit)
+    crew.look()
+
+    def others_told() -> None:
+        if crew.job.world.round == round_:
+            for index in list(crew.job.members()):
+                if index != first:
+                    _tells_where(crew, index, culprit)
+            crew.look()
+
+    crew.sim.clock.after(ANSWER_SECONDS, others_told)
+
+
+def _tells_where(crew: Crew, index: int, culprit: int) -> None:
+    place = "in read_cache" if index == culprit else "in all_reduce"
+    stack = RankStack(rank=index, in_collective=index != culprit, frames=place)
+    round_, now = crew.job.world.round, crew.sim.at()
+    text = f"no step for {crew.sim.fleet.policies.hang_timeout_seconds} s: rank {index} is {place}"
+    crew.job.put(
+        objects.failed(
+            crew.job.workers[index],
+            round_,
+            now,
+            rank=index,
+            cause=FailureCause.HANG,
+            message=text,
+            stacks=[stack],
+        )
+    )
+
+
+def nodes_fall_silent(crew: Crew, nodes: list[int]) -> None:
+    """They are without power, or behind a switch that is."""
+    sim = crew.sim
+    indices = [crew.show(node) for node in nodes]
+    lost = set(indices) & set(crew.job.world.members)
+    if lost and crew.job.is_formed:
+        crew.stop_training(planned=False, survives=sim.fleet.policies.replicas > 0)
+        sim.interrupted()
+    timeout = float(sim.fleet.policies.heartbeat_timeout_seconds)
+    lives = {index: crew.job.workers[index].spec.incarnation for index in indices}
+
+    def noticed() -> None:
+        for index, incarnation in lives.items():
+            worker = crew.job.workers.get(index)
+            if worker is not None and worker.spec.incarnation == incarnation:
+                crew.job.put(objects.silent(worker, timeout, sim.at()))
+        crew.look()
+
+    sim.clock.after(timeout, noticed)
+    if lost and sim.fleet.times.peer_loss_seconds is not None:
+        round_ = crew.job.world.round
+        peers = lambda: _if_still(crew, round_, lambda: _peers_fail(crew, lost))  # noqa: E731
+        sim.clock.after(sim.fleet.times.peer_loss_seconds, peers)
+
+
+def _peers_fail(crew: Crew, lost: set[int]) -> None:
+    """One of those who lost their connections tells first; who was first to fail, nobody knows."""
+    index = next((i for i in crew.job.members() if i not in lost), None)
+    if index is None:
+        return
+    message = "RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer"
+    worker, round_ = crew.job.workers[index], crew.job.world.round
+    crew.job.put(objects.failed(worker, round_, crew.sim.at(), rank=index, exit_code=1, message=message))
+    crew.look()
+
+
+def preempted(crew: Crew, node: int) -> None:
+    """Its Pod is deleted with the time to leave in good order, so that no step is lost."""
+    index = crew.show(node)
+    worker = crew.job.workers[index]
+    if index in crew.job.world.members and crew.trains:
+        crew.stop_training(planned=True)
+        crew.sim.interrupted()
+    crew.job.put(objects.deleted(worker, crew.sim.at(), preempted=True))
+    crew.look()
+
+
+def pod_is_deleted(crew: Crew, node: int) -> None:
+    """With no time to stop."""
+    index = crew.show(node)
+    if index in crew.job.world.members and crew.job.is_formed:
+        crew.stop_training(planned=False, survives=crew.sim.fleet.policies.replicas > 0)
+        crew.sim.interrupted()
+    crew.job.put(objects.deleted(crew.job.workers[index], crew.sim.at(), preempted=False))
+    crew.look()
+
+
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+def _word(number: int) -> str:
+    """A number in letters: the same error of two nodes is not the same, as numbers alone would be."""
+    word = ""
+    while True:
+        number, rest = divmod(number, 26)
+        word += _LETTERS[rest]
+        if not number:
+            return word
