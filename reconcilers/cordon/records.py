@@ -38,8 +38,8 @@ class NodeRecords:
     def reference_of(self, raw: dict[str, Any]) -> Reference | None:
         """How fast the class of a raw Node was at first.
 
-        It is not renewed while the hardware is of that class, so that a class which gets slower over time does
-        not take its checks along.
+        It is not renewed while the hardware is of that class, so that a class which gets slower over time
+        does not take its checks along.
         """
         found = [
             reference
