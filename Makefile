@@ -8,7 +8,7 @@ TORCH_PIP_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-PACKAGES := $(wildcard agent controller crds deploy dlr e2e healthcheck localcluster reconcilers benchmarks)
+PACKAGES := $(wildcard agent controller crds deploy dlr e2e healthcheck localcluster reconcilers simulator benchmarks)
 
 # The first interpreter that is new enough; PYTHON=… chooses another.
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \

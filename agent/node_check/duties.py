@@ -13,7 +13,7 @@ import threading
 from dataclasses import replace
 
 from agent.environment import Environment
-from agent.kube.api import ApiClient
+from agent.kube.api import Api
 from agent.kube.watcher import Watcher
 from agent.monitor.oom import OomWatch
 from agent.node_check.report import CheckReport
@@ -59,7 +59,7 @@ class CheckDuties:
         check_name: the NodeCheck's, in the worker's namespace.
     """
 
-    def __init__(self, api: ApiClient, me: Environment, reporter: Reporter, check_name: str) -> None:
+    def __init__(self, api: Api, me: Environment, reporter: Reporter, check_name: str) -> None:
         self._me = me
         self._reporter = reporter
         self._name = check_name
@@ -169,7 +169,7 @@ class ActiveCheck:
         reporter: of this worker.
     """
 
-    def __init__(self, api: ApiClient, me: Environment, reporter: Reporter) -> None:
+    def __init__(self, api: Api, me: Environment, reporter: Reporter) -> None:
         self._api = api
         self._me = me
         self._reporter = reporter

@@ -23,6 +23,7 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousTimeoutError,
 )
 
+from agent.kube.api import Api
 from agent.memory.checkpoints import CheckpointMemory
 from agent.rendezvous.meeting import Meeting, MeetingTimeoutError, RoundStores, SupersededError
 from agent.rendezvous.world import ExitReason, Verb, World
@@ -160,8 +161,11 @@ class DlrRendezvousHandler(RendezvousHandler):
         )
 
 
-def create_handler(params: RendezvousParameters) -> DlrRendezvousHandler:
+def create_handler(params: RendezvousParameters, api: Api | None = None) -> DlrRendezvousHandler:
     """Start the agent's session, and return the handler for it, as torch's registry asks.
+
+    Args:
+        api: in place of the cluster that the environment names.
 
     Raises:
         InvalidEnvironmentError: this is no worker's Pod.
@@ -169,7 +173,7 @@ def create_handler(params: RendezvousParameters) -> DlrRendezvousHandler:
     local_world_size = params.get_as_int("local_world_size") or _local_world_size_of_torchrun()
     return DlrRendezvousHandler(
         params.run_id,
-        Session.start(os.environ, local_world_size),
+        Session.start(os.environ, local_world_size, api),
         join_timeout_seconds=params.get_as_int("join_timeout") or JOIN_TIMEOUT_SECONDS,
     )
 

@@ -6,7 +6,8 @@ when there are some, or when the set is over. Between desk and cluster there is 
 desk reports what it holds and wants (`status.agent.shards`), and follows the leases in the job's status.
 
     {"pull": {…}, "restore": 3, "undone": "0-41"}   the set, and the checkpoint of it to go on from, if any
-    {"next": 10}                                    answered by a part, [start, end]; over; drained; refused
+    {"next": 10, "within": 0.5}                     answered by a part, [start, end]; over; drained; refused;
+                                                    an empty part if none comes in time, where that is limited
     {"done": [0, 10]}, {"failed": "why", "part": [0, 10]}
     {"leaves": true}
     {"checkpoint": {…}}                             answered by what is not done; the set need not be pulled
@@ -62,6 +63,8 @@ class _Process:
     asks_for: int = 0
     """So many elements it waits for; 0: it works."""
     asked_at: float = 0.0
+    patience_seconds: float = math.inf
+    """So long it waits."""
 
 
 @dataclass
@@ -238,6 +241,7 @@ class Desk(threading.Thread):
                 chosen.holding.finish(part)
         if "next" in said:
             process.asks_for, process.asked_at = max(int(said["next"]), 1), self._monotonic()
+            process.patience_seconds = float(said.get("within", math.inf))
         if said.get("leaves"):
             self._part_with(process, at_once=True)
 
@@ -317,6 +321,8 @@ class Desk(threading.Thread):
         for chosen in list(self._sets.values()):
             for process in [p for p in chosen.processes if p.asks_for]:
                 answer = self._answer(chosen, process)
+                if answer is None and self._monotonic() - process.asked_at >= process.patience_seconds:
+                    answer = {"part": (0, 0)}
                 if answer is not None:
                     process.asks_for = 0
                     self._send(process, answer)
@@ -385,6 +391,8 @@ class Desk(threading.Thread):
             if each.deserted_at is not None and not each.holding.leaving
         ]
         for each in self._sets.values():
+            patient = (p for p in each.processes if p.asks_for and p.patience_seconds < math.inf)
+            due += [process.asked_at + process.patience_seconds for process in patient]
             known = self._job.get(each.holding.definition.name)
             if known is None or known.is_over:
                 continue  # the next epoch begins as soon as the job has heard of it: no answer is due

@@ -32,6 +32,7 @@ ROUND_VARIABLES = (
     "DLR_STACKS_",
     "GROUP_RANK",
     "GROUP_WORLD_SIZE",
+    "KUBEFLOW_TRAINER_SERVER_",
     "LOCAL_RANK",
     "LOCAL_WORLD_SIZE",
     "MASTER_",
@@ -40,7 +41,9 @@ ROUND_VARIABLES = (
     "ROLE_",
     "RUNTIME_METRICS_PATH",
     "TORCHELASTIC_",
-    "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+    "TORCH_FR_",
+    "TORCH_INCLUDE_STACK_TRACE",
+    "TORCH_NCCL_",
     "WORLD_SIZE",
 )
 """Variables, or how they begin, that nothing reads before a script runs: each forked process has its own."""

@@ -16,7 +16,9 @@ from pathlib import PurePosixPath
 INTERNAL = "dlr._internal"
 """The package below which everything goes that is not `dlr` itself."""
 
-PARTS = frozenset({"agent", "controller", "crds", "deploy", "healthcheck", "localcluster", "reconcilers"})
+PARTS = frozenset(
+    {"agent", "controller", "crds", "deploy", "healthcheck", "localcluster", "reconcilers", "simulator"}
+)
 """Our own top-level packages that are shipped."""
 
 _STATEMENT_STARTS = {

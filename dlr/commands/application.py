@@ -48,6 +48,11 @@ class Commands(LazyGroup):
             "checks",
             "Check nodes: their devices, and their network in pairs.",
         ),
+        "simulate": Lazy(
+            "dlr.commands.simulate",
+            "simulate",
+            "Simulate a fleet with the controller's own decisions: goodput, and what would help.",
+        ),
         "install": Lazy(
             "dlr.commands.install.command",
             "install",
@@ -67,6 +72,11 @@ class Commands(LazyGroup):
             "dlr.commands.controller",
             "controller",
             "Run the controller: the reconcilers of ElasticJobs, their workers, and the nodes' cordons.",
+        ),
+        "convert": Lazy(
+            "dlr.commands.convert",
+            "command",
+            "Print manifests of other operators as ElasticJobs, and what of them cannot be carried over.",
         ),
         "manifests": Lazy(
             "dlr.commands.manifests",

@@ -25,6 +25,7 @@ from localcluster.kubelet.volumes import (
     hosts_file,
     prepare_volume,
     service_account_volume,
+    service_name,
     token_requests,
     volume_files,
     wants_service_account,
@@ -79,7 +80,8 @@ class Preparation:
                 files += extra_files
             paths[volume["name"]] = prepare_volume(volume, self.folder / "volumes" / volume["name"], files)
         own = hosts_file(pod, _host_entries())
-        services.hosts_files.introduce(self._address, hostname(pod), self.folder / "hosts", own)
+        path = self.folder / "hosts"
+        services.hosts_files.introduce(self._address, hostname(pod), path, own, service_name(pod))
         mounted = pod if account_volume is None else _with_account_mounts(pod, account_volume["name"])
         return PodWorld(services, mounted, self.folder, self._address, host_environment(), paths, around)
 

@@ -195,7 +195,7 @@ def test_shell_completion_knows_the_commands(monkeypatch: pytest.MonkeyPatch) ->
     shown = CliRunner().invoke(application, [], env=environment, prog_name="dlr")
     looks, changes = (
         {"list", "status", "logs", "stacks", "events", "timeline", "diagnose"},
-        {"submit", "scale", "suspend", "resume", "delete"},
+        {"submit", "launch", "scale", "suspend", "resume", "delete"},
     )
     assert set(shown.output.split()) == looks | changes
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from dlr.commands import following
-from dlr.commands.job import delete, logs
+from dlr.commands.job import delete, log_stream
 from dlr.commands.job.report import phase_since
 from tests.cli.scripted import (
     GROUP_PATH,
@@ -44,7 +44,7 @@ NO_JOB = refusal(404, "NotFound", 'elasticjobs "digits" not found', name="digits
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "INTERVAL_SECONDS", 0.01)
-    monkeypatch.setattr(logs, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(log_stream, "RETRY_SECONDS", 0.01)
 
 
 def script_job(server: ScriptedServer, **status_fields: Any) -> None:

@@ -45,6 +45,7 @@ CONDITIONS = (
     ("StepsKnown", "True", "Counted"),
     ("CheckpointsFailing", "True", "StorageFails"),
     ("LossFinite", "True", "Finite"),
+    ("Slow", "False", "AsUsual"),
     ("PodsAccepted", "True", "Accepted"),
     ("WorkersStarted", "False", "ImagePullBackOff"),
     ("TemplateApplied", "False", "WaitsForNextPods"),

@@ -36,6 +36,8 @@ COMPUTED = {
     ("outcome.py", "NO_STEPS"): {"NoSteps"},
     ("loss.py", "NON_FINITE"): {"NonFinite"},
     ("saving.py", "CHECKPOINTS_FAILING"): {"CheckpointsFailing"},
+    ("slow.py", "SLOW"): {"Slow"},
+    ("slow.py", "SLOW_OVER"): {"SlowOver"},
     ("outcome.py", "job_status.MASTER_IGNORED"): {"MasterReplicaIgnored"},
     ("reconciler.py", "refusal.reason"): {reason.value for reason in FailedReason},
     ("reconciler.py", "statement.event_reason"): {

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from controller.wording import first_line
+from controller.wording import counted, first_line
 from crds import names
 from crds.protocol import JobPhase, Tier
 from crds.ranges import from_text
@@ -69,6 +69,13 @@ def why_line(job: JSON) -> str:
     return ": ".join(said for said in (status.get("reason"), status.get("message")) if said)
 
 
+def slow_line(job: JSON) -> str:
+    """Since when the steps of a job that trains take longer, and how much; empty if they do not."""
+    conditions = (job.get("status") or {}).get("conditions") or []
+    slow = next((each for each in conditions if each["type"] == "Slow" and each["status"] == "True"), None)
+    return f"Slow: {slow['message']}" if slow and phase(job) == "Running" else ""
+
+
 def workers_line(job: JSON) -> str:
     """Active of desired; what has ended says so."""
     counts = (job.get("status", {}).get("replicaStatuses") or {}).get(names.WORKER)
@@ -115,7 +122,8 @@ def world_line(job: JSON, now: datetime) -> str:
         parts.append(f"{age(since, now)} ago" if formed else f"for {age(since, now)}")
     if members := members_of(world):
         parts.append(
-            f"{len(members)} workers, {world.get('worldSize', 0)} processes, "
+            f"{counted(len(members), 'worker')}, "
+            f"{counted(world.get('worldSize', 0), 'process', 'processes')}, "
             f"master {world.get('masterAddress')}:{world.get('masterPort')}"
         )
     line = ", ".join(parts)

@@ -17,6 +17,7 @@ import typer
 from rich.text import Text
 
 from crds import names
+from crds.protocol import NATIVE
 from dlr.commands.api import ELASTICJOBS, Api
 from dlr.commands.connection import connect
 from dlr.commands.errors import CommandError
@@ -33,6 +34,7 @@ JSON = dict[str, Any]
 
 RUNNING = "Running"
 """Only in this state of an agent there are processes."""
+ANSWER_SECONDS, NATIVE_SECONDS = 15.0, 60.0
 MOST_NAMED = 8
 """Of the workers that have not answered, and of those without processes."""
 
@@ -75,9 +77,18 @@ def stacks(
     rank: Annotated[
         int | None, typer.Option(min=0, metavar="R", help="Show this process alone, by its global rank.")
     ] = None,
+    native: Annotated[
+        bool,
+        typer.Option(
+            "--native", help="With the frames of C and C++: where the image has py-spy, and it may trace."
+        ),
+    ] = False,
     timeout: Annotated[
-        float, typer.Option(min=1, max=300, metavar="SECONDS", help="Wait so long for answers.")
-    ] = 15,
+        float | None,
+        typer.Option(
+            min=1, max=300, metavar="SECONDS", help="Wait so long for answers. [default: 15; --native: 60]"
+        ),
+    ] = None,
     output: Output = Format.TABLE,
     namespace: Namespace = None,
     kubeconfig: Kubeconfig = None,
@@ -87,9 +98,10 @@ def stacks(
     api = Api(connect(kubeconfig, context, namespace))
     ended = f"none of its processes runs any more; `dlr job diagnose {name}` says how it ended"
     get_unfinished_job(api, name, ended)
-    asked = _ask(api, name, timeout)
+    timeout = timeout or (NATIVE_SECONDS if native else ANSWER_SECONDS)
+    asked = ask(api, name, timeout, native=native)
     if not asked.stacks:
-        raise CommandError(_without_answer(name, asked, timeout))
+        raise CommandError(without_answer(name, asked, timeout))
     shown = [stack for stack in asked.stacks if rank in (None, stack["rank"])]
     if not shown:
         raise CommandError(f"No process of {name!r} has rank {rank}: {len(asked.stacks)} have answered.")
@@ -100,8 +112,9 @@ def stacks(
     _tell_who_is_missing(asked, timeout)
 
 
-def _ask(api: Api, name: str, timeout: float) -> Asked:
-    request = f"{utc_now():%Y-%m-%dT%H:%M:%SZ}-{secrets.token_hex(4)}"
+def ask(api: Api, name: str, timeout: float, *, native: bool = False) -> Asked:
+    """Ask all agents of a job where their processes are, and wait so many seconds for answers."""
+    request = f"{utc_now():%Y-%m-%dT%H:%M:%SZ}-{secrets.token_hex(4)}{NATIVE if native else ''}"
     deadline = time.monotonic() + timeout
     api.patch(ELASTICJOBS, name, patch={"metadata": {"annotations": {names.ANNOTATION_STACKS: request}}})
 
@@ -112,7 +125,8 @@ def _ask(api: Api, name: str, timeout: float) -> Asked:
     return last
 
 
-def _without_answer(name: str, asked: Asked, timeout: float) -> str:
+def without_answer(name: str, asked: Asked, timeout: float) -> str:
+    """Why there are no stacks at all."""
     if asked.silent:
         return (
             f"None of the {len(asked.silent)} workers of {name!r} that train has answered within "

@@ -1,0 +1,81 @@
+"""`dlr simulate`: a fleet on paper (docs/simulator.md)."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dlr.commands.errors import CommandError, UsageError
+
+MAX_DAYS = 3_650
+
+
+def simulate(
+    file: Annotated[Path, typer.Option("--file", "-f", help="The fleet, as docs/simulator.md describes it.")],
+    days: Annotated[float, typer.Option(help="How long each run lasts.")] = 30.0,
+    seeds: Annotated[
+        int, typer.Option(min=1, max=1_000, help="How many runs; each draws other faults.")
+    ] = 20,
+    effects: Annotated[
+        bool, typer.Option(help="Tell what each change alone would bring: a dozen runs more a seed.")
+    ] = True,
+    picture: Annotated[
+        Path | None, typer.Option("--picture", help="Write where the time went as an SVG.")
+    ] = None,
+    times: Annotated[
+        bool, typer.Option("--times", help="Print the table of times, and where each is from.")
+    ] = False,
+) -> None:
+    """Simulate a fleet with the controller's own decisions: goodput, where time goes, and what would help."""
+    from simulator.fleet import FleetError, read_fleet
+    from simulator.picture import bars
+    from simulator.report import effect_lines, summary, time_lines
+    from simulator.runs import effects as effects_of
+    from simulator.runs import simulate as run
+
+    if not 0 < days <= MAX_DAYS:
+        raise UsageError(f"--days must be more than 0 and at most {MAX_DAYS}, and is {days:g}")
+    try:
+        fleet = read_fleet(file)
+    except FleetError as error:
+        raise UsageError(str(error)) from None
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror}") from None
+    if times:
+        print("\n".join([*time_lines(fleet.times), ""]))
+    progress = _Progress()
+    result = run(fleet, days, range(seeds), progress.tell)
+    progress.clear()
+    print("\n".join(summary(result)), flush=True)
+    if picture is not None:
+        shares = {part: mean.value for part, mean in result.shares.items()}
+        drawn = bars(f"{fleet.name}: where the time goes", [(f"{fleet.nodes:,} nodes", shares)])
+        try:
+            picture.write_text(drawn)
+        except OSError as error:
+            raise CommandError(f"{picture} cannot be written: {error.strerror}") from None
+    if effects:
+        found = effects_of(result, range(seeds), progress.tell)
+        progress.clear()
+        print("\n".join(["", *effect_lines(found)]))
+
+
+class _Progress:
+    """One line on a terminal's standard error; nothing anywhere else."""
+
+    def __init__(self) -> None:
+        self._shows = sys.stderr.isatty()
+        self._said = ""
+
+    def tell(self, what: str, share: float) -> None:
+        said = f"{what}: {share:.0%}"
+        if self._shows and said != self._said:
+            print(f"\r\033[K{said}", end="", file=sys.stderr, flush=True)
+            self._said = said
+
+    def clear(self) -> None:
+        if self._shows:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,1 @@
+"""A fleet on paper: faults and times are drawn, decisions are the controller's own (docs/simulator.md)."""

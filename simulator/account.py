@@ -1,0 +1,106 @@
+"""Where the time of a simulated job went. All seconds sum up to the horizon, at any moment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from crds.elasticjob import JobState
+
+
+class Part(StrEnum):
+    """What time goes to: dlr's states (docs/goodput.md), those in which much happens in parts."""
+
+    PENDING = "Pending"
+    CHECKING = "Checking"
+    FORMING = "Forming"
+    USEFUL = "Training"
+    REDONE = "Training, again"
+    SAVING = "Training, held up by saves"
+    SLOWED = "Training, slowed down"
+    MISSING = "Training, with nodes missing"
+    NOTICING = "Recovering, until it is noticed"
+    WAITING = "Recovering, for Pods and nodes"
+    STARTING = "Recovering, until the first step"
+    STALLED = "Recovering, while another group fails"
+    DOWN = "Down"
+    ENDED = "Failed"
+
+
+STATES: dict[Part, str] = {
+    part: JobState(part.value.partition(",")[0]).value if part is not Part.ENDED else "Failed"
+    for part in Part
+}
+"""The state of dlr that a part belongs to."""
+
+GOOGLES: dict[Part, str] = {
+    Part.PENDING: "TPU_INITIALIZATION",
+    Part.CHECKING: "TPU_INITIALIZATION",
+    Part.FORMING: "TRAINING_PREP",
+    Part.REDONE: "WASTED_PROGRESS_FROM_DISRUPTION",
+    Part.SAVING: "UNPRODUCTIVE_CHECKPOINT_SAVE_TIME",
+    Part.SLOWED: "OTHER",
+    Part.MISSING: "ELASTICITY_SLICE_DOWN",
+    Part.NOTICING: "INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION",
+    Part.WAITING: "INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION",
+    Part.STARTING: "TRAINING_PREP, UNPRODUCTIVE_CHECKPOINT_RESTORE_TIME",
+    Part.STALLED: "INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION",
+    Part.DOWN: "INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION",
+    Part.ENDED: "OTHER",
+}
+"""The nearest badput type of Google's ml-goodput-measurement."""
+
+_OF_STATE = {
+    JobState.PENDING: Part.PENDING,
+    JobState.CHECKING: Part.CHECKING,
+    JobState.FORMING: Part.FORMING,
+    JobState.DOWN: Part.DOWN,
+}
+
+
+def part_of(state: JobState | None, *, noticed: bool, formed: bool) -> Part:
+    """Of a job that does not train.
+
+    Args:
+        state: as the controller's account has it.
+        noticed: the world of the failure has been given up.
+        formed: there is a world that has not made its first step.
+    """
+    if state in _OF_STATE:
+        return _OF_STATE[state]
+    if not noticed:
+        return Part.NOTICING
+    return Part.STARTING if formed else Part.WAITING
+
+
+@dataclass
+class Account:
+    seconds: dict[Part, float] = field(default_factory=lambda: dict.fromkeys(Part, 0.0))
+    work: float = 0.0
+    """Seconds of training at full size and speed that count: what is kept of it is never done again."""
+    lost: float = 0.0
+    """Of that work, in all, what had to be done again."""
+
+    def trains(self, seconds: float, saving: float, pace: float, present: float) -> None:
+        """The job has trained for so long.
+
+        Args:
+            saving: share of the time that saves take.
+            pace: 1, or less of a job that is slowed down.
+            present: share of the nodes that are there.
+        """
+        rest = seconds
+        for part, kept in ((Part.SAVING, 1 - saving), (Part.SLOWED, pace), (Part.MISSING, present)):
+            self.seconds[part] += rest * (1 - kept)
+            rest *= kept
+        self.seconds[Part.USEFUL] += rest
+        self.work += rest
+
+    def falls_back(self, to: float) -> float:
+        """Training goes on from this much work; what was beyond it is to be done again. Returns that."""
+        lost = max(self.work - to, 0.0)
+        self.work -= lost
+        self.lost += lost
+        self.seconds[Part.USEFUL] -= lost
+        self.seconds[Part.REDONE] += lost
+        return lost

@@ -1,0 +1,41 @@
+"""A set of which a random element is found at once."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator
+
+
+class Bag:
+    """Numbers, each once; everything takes constant time."""
+
+    def __init__(self, numbers: Iterable[int] = ()) -> None:
+        self._all = list(numbers)
+        self._place = {number: place for place, number in enumerate(self._all)}
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._all)
+
+    def __contains__(self, number: object) -> bool:
+        return number in self._place
+
+    def add(self, number: int) -> None:
+        if number not in self._place:
+            self._place[number] = len(self._all)
+            self._all.append(number)
+
+    def discard(self, number: int) -> None:
+        place = self._place.pop(number, None)
+        if place is None:
+            return
+        last = self._all.pop()
+        if last != number:
+            self._all[place] = last
+            self._place[last] = place
+
+    def pick(self, rng: random.Random) -> int:
+        """One of them; there must be any."""
+        return self._all[int(rng.random() * len(self._all))]

@@ -1,0 +1,36 @@
+"""Virtual time: what is to happen, in order."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+
+Happens = Callable[[], None]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.events = 0
+        self._queue: list[tuple[float, int, Happens]] = []
+        self._number = 0
+
+    def after(self, seconds: float, happens: Happens) -> None:
+        """Of two at the same time, the one that was asked for first comes first."""
+        self._number += 1
+        heapq.heappush(self._queue, (self.now + max(seconds, 0.0), self._number, happens))
+
+    def run(self, until: float, before: Callable[[float], None]) -> None:
+        """All that happens until then.
+
+        Args:
+            before: called with the seconds that pass before each event, and before the end.
+        """
+        while self._queue and self._queue[0][0] <= until:
+            time, _, happens = heapq.heappop(self._queue)
+            before(time - self.now)
+            self.now = time
+            self.events += 1
+            happens()
+        before(until - self.now)
+        self.now = until

@@ -1,0 +1,470 @@
+"""Nodes that train in one world: what happens to them, and what their Pods and agents do then.
+
+What is to be done about it is the plan's word (`PlannedJob.look`); how long it takes is `Times`'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from crds.elasticjob import JobPhase, RendezvousPhase
+from crds.elasticworker import RankStack
+from crds.protocol import FailureCause
+from reconcilers.cordon.policy import VerdictReason
+from simulator import checks, objects
+from simulator.account import Part, part_of
+from simulator.bag import Bag
+from simulator.fleet import Restart
+from simulator.nodes import name_of, number_of
+from simulator.planned import Looked, PlannedJob
+
+if TYPE_CHECKING:
+    from simulator.engine import Simulation
+
+MOMENT = 0.001
+"""Between two things that happen at once, so that the ages of things are never 0."""
+ANSWER_SECONDS = 0.3
+"""Until the ranks of a hang have said where they are."""
+SOON_SECONDS = 60.0
+"""A look that is asked for sooner is made, even of a job that trains."""
+REVEALED = 8
+"""So many more are shown where none that is shown simply runs."""
+
+
+@dataclass
+class Crew:
+    sim: Simulation
+    job: PlannedJob
+    nodes: Bag
+    """All of its nodes, those that are not shown too."""
+    slot_of: dict[int, int] = field(default_factory=dict)
+    """By node, the slot of those that are shown."""
+    node_of: dict[int, int] = field(default_factory=dict)
+    pending: set[int] = field(default_factory=set)
+    """Slots whose Pod finds no node."""
+    trains: bool = False
+    noticed: bool = True
+    """Whether the world has been given up since training last stopped."""
+    survives: bool = True
+    """Whether checkpoints in memory have outlived all that happened since training last stopped."""
+    fresh: bool = True
+    """Whether somebody in the next world has a Pod of his own age."""
+    slow: dict[int, float] = field(default_factory=dict)
+    """By node, how many times as long its steps take."""
+    begun_work: float = 0.0
+    begun_at: float = 0.0
+    best_step: int = 0
+    is_quiet: bool = False
+    """All of it trains, and nothing of it is shown: `job` is the prototype."""
+    prototype: PlannedJob | None = None
+    """The job as it is when nothing is the matter; None where all are shown."""
+    _wake: float = float("inf")
+
+    # --- looks ----------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """One look of the controller, and what its acts set going."""
+        sim, job = self.sim, self.job
+        before = job.world
+        sim.looks += 1
+        looked = job.look(sim.at())
+        for index in looked.gone:
+            self._leave_node(index)
+        for index in looked.new_pods:
+            self.place(index)
+        if looked.check is not None:
+            sim.clock.after(sim.fleet.times.check_seconds, lambda: self._end_check(looked))
+            self._stop_idle()
+        if job.world.round != before.round and job.is_formed:
+            self._begin_round()
+        elif before.phase is RendezvousPhase.FORMED and not job.is_formed:
+            self.noticed = True
+            if self.trains:
+                self.stop_training(planned=True)
+            self._stop_idle()
+        if job.job.status.phase in (JobPhase.FAILED, JobPhase.SUCCEEDED):
+            sim.end(self)
+            return
+        self._wake_in(looked.plan.look_again_seconds)
+
+    def _wake_in(self, seconds: float | None) -> None:
+        self._wake = float("inf")
+        if seconds is None or (self.trains and seconds > SOON_SECONDS):
+            return  # of a job that trains, only its account would be brought up to date
+        self._wake = when = self.sim.clock.now + max(seconds, MOMENT)
+        self.sim.clock.after(when - self.sim.clock.now, lambda: self._woken(when))
+
+    def _woken(self, when: float) -> None:
+        if when == self._wake:
+            self.look()
+
+    def _stop_idle(self) -> None:
+        if not self.job.is_formed:
+            self.job.stop(self.sim.at())
+
+    # --- worlds ---------------------------------------------------------------------------------------------
+
+    def _begin_round(self) -> None:
+        sim, fleet = self.sim, self.sim.fleet
+        if self.trains:
+            self.stop_training(planned=True)
+        self.noticed = True
+        everybody = fleet.policies.restart is Restart.EVERYBODY
+        memory = self.survives and fleet.policies.memory_checkpoint_seconds is not None
+        seconds = fleet.times.round_start(
+            len(self.nodes), fresh=self.fresh or everybody, from_memory=memory and not everybody
+        )
+        if everybody and fleet.times.restart_seconds is None:
+            seconds += fleet.times.pod_seconds
+        round_ = self.job.world.round
+        sim.told(self)
+        sim.clock.after(seconds, lambda: self._first_step(round_))
+
+    def _first_step(self, round_: int) -> None:
+        sim, job = self.sim, self.job
+        if job.world.round != round_ or not job.is_formed or self.noticed is False:
+            return  # something has happened since
+        if len(list(job.members())) < len(job.world.members):
+            return  # a member is gone, and the controller does not know yet
+        self.trains, self.survives, self.fresh = True, True, False
+        self.begun_work, self.begun_at = sim.account.work, sim.clock.now
+        job.run_round(self.step, sim.at())
+        self.look()
+
+    @property
+    def step(self) -> int:
+        return 1 + int(self.sim.account.work / self.sim.fleet.times.step_seconds)
+
+    def stop_training(self, *, planned: bool, survives: bool = True, limit: float | None = None) -> None:
+        """Nobody makes another step; what was not saved is lost, unless it was planned.
+
+        Args:
+            survives: checkpoints in memory are still there.
+            limit: what was trained beyond this much work is worth nothing.
+        """
+        sim = self.sim
+        if self.trains:
+            self._tell_steps()
+        self.trains = False
+        self.noticed = planned
+        self.survives = self.survives and survives
+        if planned:
+            sim.left_in_good_order()
+        elif sim.alone:
+            kept = sim.saved_work(memory=self.survives, limit=limit)
+            sim.account.falls_back(kept)
+
+    def _tell_steps(self) -> None:
+        first = 1 + int(self.begun_work / self.sim.fleet.times.step_seconds)
+        last = max(self.step - 1, first)
+        self.best_step = max(self.best_step, last)
+        self.job.tell_steps(first, last, self.sim.clock.now - self.begun_at, self.sim.at())
+
+    @property
+    def part(self) -> Part:
+        """What its time goes to while it does not train."""
+        goodput = self.job.job.status.goodput
+        state = goodput.state if goodput is not None and self.noticed else None
+        return part_of(state, noticed=self.noticed, formed=self.job.is_formed)
+
+    @property
+    def pace(self) -> float:
+        members = {self.node_of.get(index) for index in self.job.world.members} if self.slow else set()
+        return 1 / max((factor for node, factor in self.slow.items() if node in members), default=1.0)
+
+    # --- Pods and nodes -------------------------------------------------------------------------------------
+
+    def place(self, index: int) -> None:
+        """Its next Pod gets a node, if one is free."""
+        sim, worker = self.sim, self.job.workers.get(index)
+        if worker is None:
+            return
+        self._leave_node(index)
+        forbidden = {number_of(name) for name in worker.spec.faulty_nodes}
+        node = sim.nodes.take_free(forbidden, {number_of(name) for name in worker.spec.excluded_nodes})
+        if node is None:
+            self.pending.add(index)
+            self.job.put(objects.waiting(worker, sim.at(), unschedulable=True))
+            return
+        self.pending.discard(index)
+        self._use(index, node)
+        incarnation = worker.spec.incarnation
+        sim.clock.after(sim.fleet.times.pod_seconds, lambda: self._pod_runs(index, incarnation, node))
+
+    def _use(self, index: int, node: int) -> None:
+        self.nodes.add(node)
+        self.slot_of[node], self.node_of[index] = index, node
+        self.sim.crew_of[node] = self
+
+    def _leave_node(self, index: int) -> None:
+        node = self.node_of.pop(index, None)
+        if node is None:
+            return
+        del self.slot_of[node]
+        self.nodes.discard(node)
+        self.slow.pop(node, None)
+        self.sim.crew_of.pop(node, None)
+        self.sim.left(node)
+
+    def _pod_runs(self, index: int, incarnation: int, node: int) -> None:
+        worker = self.job.workers.get(index)
+        if worker is None or worker.spec.incarnation != incarnation or self.node_of.get(index) != node:
+            return
+        if node in self.sim.down:
+            return  # nothing starts there
+        now = self.sim.at()
+        self.job.put(objects.ready(objects.with_pod(worker, name_of(node), now), now))
+        self.fresh = self.fresh or not self.trains
+        self.look()
+
+    def place_pending(self) -> bool:
+        """Whether a Pod that waited has got a node."""
+        for index in sorted(self.pending):
+            self.place(index)
+            return index not in self.pending
+        return False
+
+    def show(self, node: int) -> int:
+        """The slot of this node, which takes the place of one that is shown if it was not."""
+        if self.is_quiet:
+            self.is_quiet = False
+            self.job = self.job.copy()
+            for index, shown in zip(sorted(self.job.workers), list(self.nodes), strict=False):
+                self.slot_of[shown], self.node_of[index] = index, shown
+            self._label()
+            self.sim.active.append(self)
+        if node in self.slot_of:
+            return self.slot_of[node]
+        quiet = [i for i in self.job.quiet() if self._is_well(i)]
+        if len(quiet) < 2:
+            return self._reveal(node)
+        index = quiet[-1]
+        del self.slot_of[self.node_of[index]]
+        self.slot_of[node], self.node_of[index] = index, node
+        self.job.label(index, name_of(node))
+        return index
+
+    def _is_well(self, index: int) -> bool:
+        """Whether nothing has befallen its node, be it noticed or not."""
+        node, sim = self.node_of.get(index), self.sim
+        return node is not None and not any(
+            node in troubled for troubled in (sim.down, sim.away, sim.nodes.ill, self.slow)
+        )
+
+    def _reveal(self, node: int) -> int:
+        """The slot of this node, which is shown besides now, and some others with it."""
+        others = [other for other in self.nodes if other not in self.slot_of and other != node]
+        unit = self.sim.fleet.node_unit
+        count = min(-(-REVEALED // unit) * unit, len(others) + 1)
+        for index, shown in zip(self.job.reveal(count), [node, *others], strict=False):
+            self.slot_of[shown], self.node_of[index] = index, shown
+            self.job.label(index, name_of(shown))
+        return self.slot_of[node]
+
+    def settle(self) -> None:
+        """If nothing is the matter, and training is further than ever: as if nothing had ever been.
+
+        What slots remember of earlier failures has no effect by then: budgets begin afresh on new ground. So
+        whoever has something to remember is not shown any more.
+        """
+        if self.prototype is None or self.is_quiet or not self.trains or not self.is_settled:
+            return
+        if not self.sim.alone:
+            self.job, self.is_quiet = self.prototype, True
+            self.slot_of, self.node_of = {}, {}
+            self.sim.active.remove(self)
+            return
+        members = set(self.job.world.members)
+        kept = sorted(self.prototype.workers)
+        shown = [self.node_of[index] for index in sorted(self.node_of, key=lambda i: (i not in members, i))]
+        self._tell_steps()
+        self.job.reset(self.prototype)
+        beside = shown[len(members) :]  # who stands by stays so, and as many members are shown as before
+        shown = shown[: len(kept) - len(beside)] + beside
+        self.slot_of = {node: index for index, node in zip(kept, shown, strict=False)}
+        self.node_of = {index: node for node, index in self.slot_of.items()}
+        self._label()
+
+    def _label(self) -> None:
+        for index, node in self.node_of.items():
+            self.job.label(index, name_of(node))
+
+    @property
+    def is_settled(self) -> bool:
+        job = self.job
+        whole = not job.missing and not self.pending and not self.slow
+        idle = all(job.lives(index) for index in job.workers)
+        return whole and idle and not job.has_active_check and self.step > self.best_step + 1
+
+    # --- what happens ---------------------------------------------------------------------------------------
+
+    def process_fails(self, node: int) -> None:
+        """A training process dies; its Pod lives."""
+        message = f"RuntimeError: CUDA error: an illegal memory access was encountered on {_word(node)}"
+        self._fails(node, survives=True, exit_code=1, message=message)
+
+    def device_fails(self, node: int) -> None:
+        """Its driver tells of a fault."""
+        self.sim.nodes.ill.add(node)
+        message = f"GPU 0: Xid 79: GPU has fallen off the bus of {_word(node)}"
+        survives = self.sim.fleet.policies.replicas > 0
+        self._fails(node, survives=survives, exit_code=1, cause=FailureCause.DEVICE, message=message)
+
+    def corruption_shows(self, node: int, work: float) -> None:
+        """What was trained since then (`work`) is wrong; whoever notices goes back to storage."""
+        if not self.trains:
+            return
+        message = f"RuntimeError: the loss is NaN since {_word(node)}"
+        self._fails(node, survives=False, limit=work, exit_code=1, message=message)
+
+    def _fails(self, node: int, *, survives: bool, limit: float | None = None, **failure: Any) -> None:
+        sim = self.sim
+        if not self.job.is_formed or not self.noticed:
+            return  # no process runs, or all wait for one that is dead
+        index = self.show(node)
+        if index not in self.job.world.members:
+            return
+        round_, step = self.job.world.round, self.step - 1
+        self.stop_training(planned=False, survives=survives, limit=limit)
+        sim.interrupted()
+
+        def told() -> None:
+            worker = self.job.workers.get(index)
+            if worker is None or not self.job.lives(index) or self.job.world.round != round_:
+                return
+            now = sim.at()
+            self.job.put(objects.failed(worker, round_, now, rank=index, step=max(step, 0), **failure))
+            self.look()
+
+        sim.clock.after(sim.fleet.times.detect_seconds, told)
+
+    def hangs(self, node: int) -> None:
+        """Nobody makes a step any more; somebody loses patience."""
+        sim = self.sim
+        if not self.trains:
+            return
+        index, round_ = self.show(node), self.job.world.round
+        if index not in self.job.world.members:
+            return
+        self.stop_training(planned=False)
+        sim.interrupted()
+        timeout = sim.fleet.policies.hang_timeout_seconds
+        watchdog = sim.fleet.times.watchdog_seconds
+        told = self._hang_told if timeout <= watchdog else self._watchdog_told
+        sim.clock.after(min(timeout, watchdog), lambda: self._if_still(round_, lambda: told(index)))
+
+    def _if_still(self, round_: int, happens: Callable[[], None]) -> None:
+        if self.job.world.round == round_ and self.job.is_formed and not self.trains:
+            happens()
+
+    def _watchdog_told(self, index: int) -> None:
+        """Every rank's NCCL watchdog ends it; none of them knows who was first."""
+        message = "RuntimeError: Watchdog caught collective operation timeout"
+        worker, now = self.job.workers[index], self.sim.at()
+        self.job.put(
+            objects.failed(worker, self.job.world.round, now, rank=index, exit_code=-6, message=message)
+        )
+        self.look()
+
+    def _hang_told(self, culprit: int) -> None:
+        round_ = self.job.world.round
+        first = next((i for i in self.job.members() if i != culprit), culprit)
+        self._tells_where(first, culprit)
+        self.look()
+
+        def others_told() -> None:
+            if self.job.world.round == round_:
+                for index in list(self.job.members()):
+                    if index != first:
+                        self._tells_where(index, culprit)
+                self.look()
+
+        self.sim.clock.after(ANSWER_SECONDS, others_told)
+
+    def _tells_where(self, index: int, culprit: int) -> None:
+        place = "in read_cache" if index == culprit else "in all_reduce"
+        stack = RankStack(rank=index, in_collective=index != culprit, frames=place)
+        round_, now = self.job.world.round, self.sim.at()
+        text = f"no step for {self.sim.fleet.policies.hang_timeout_seconds} s: rank {index} is {place}"
+        self.job.put(
+            objects.failed(
+                self.job.workers[index],
+                round_,
+                now,
+                rank=index,
+                cause=FailureCause.HANG,
+                message=text,
+                stacks=[stack],
+            )
+        )
+
+    def nodes_fall_silent(self, nodes: list[int]) -> None:
+        """They are without power, or behind a switch that is."""
+        sim = self.sim
+        indices = [self.show(node) for node in nodes]
+        lost = set(indices) & set(self.job.world.members)
+        if lost and self.job.is_formed:
+            self.stop_training(planned=False, survives=sim.fleet.policies.replicas > 0)
+            sim.interrupted()
+        timeout = float(sim.fleet.policies.heartbeat_timeout_seconds)
+        lives = {index: self.job.workers[index].spec.incarnation for index in indices}
+
+        def noticed() -> None:
+            for index, incarnation in lives.items():
+                worker = self.job.workers.get(index)
+                if worker is not None and worker.spec.incarnation == incarnation:
+                    self.job.put(objects.silent(worker, timeout, sim.at()))
+            self.look()
+
+        sim.clock.after(timeout, noticed)
+
+    def preempted(self, node: int) -> None:
+        """Its Pod is deleted with the time to leave in good order, so that no step is lost."""
+        index = self.show(node)
+        worker = self.job.workers[index]
+        if index in self.job.world.members and self.trains:
+            self.stop_training(planned=True)
+            self.sim.interrupted()
+        self.job.put(objects.deleted(worker, self.sim.at(), preempted=True))
+        self.look()
+
+    def pod_is_deleted(self, node: int) -> None:
+        """With no time to stop."""
+        index = self.show(node)
+        if index in self.job.world.members and self.job.is_formed:
+            self.stop_training(planned=False, survives=self.sim.fleet.policies.replicas > 0)
+            self.sim.interrupted()
+        self.job.put(objects.deleted(self.job.workers[index], self.sim.at(), preempted=False))
+        self.look()
+
+    # --- node checks ----------------------------------------------------------------------------------------
+
+    def _end_check(self, looked: Looked) -> None:
+        assert looked.check is not None
+        idle = {
+            index: self.node_of[index]
+            for index in looked.check["spec"]["workers"]
+            if index in self.node_of and self.job.is_idle(index)
+        }
+        found = checks.judged(
+            self.sim.fleet.diagnosis, self.sim.nodes.ill, set(self.slow), idle, self.sim.rng
+        )
+        for node in found.faulty:
+            self.sim.convict(node, VerdictReason.CHECK_FAILED)
+        self.job.end_check(looked.check, found.verdicts(self.job), self.sim.at())
+        self.look()
+
+
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+def _word(number: int) -> str:
+    """A number in letters: the same error of two nodes is not the same, as numbers alone would be."""
+    word = ""
+    while True:
+        number, rest = divmod(number, 26)
+        word += _LETTERS[rest]
+        if not number:
+            return word

@@ -1,0 +1,268 @@
+"""What a fleet.yaml may say. Every mistake is one sentence with the field's path."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic.alias_generators import to_camel
+
+from simulator.times import DEFAULT_TIMES, NAMES, Times, times_with
+
+MAX_NODES = 200_000
+MAX_EXTRA_NODES = 64
+Share = Annotated[float, Field(ge=0, le=1)]
+Seconds = Annotated[float, Field(ge=0, le=31_536_000)]
+Rate = Annotated[float, Field(ge=0, le=1_000_000)]
+
+
+class FleetError(ValueError):
+    """A fleet.yaml that cannot be meant; the message names the field."""
+
+
+class Part(BaseModel):
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        validate_by_name=True,
+        extra="forbid",
+        frozen=True,
+        use_attribute_docstrings=True,
+        allow_inf_nan=False,
+    )
+
+
+class Restart(StrEnum):
+    IN_PLACE = "InPlace"
+    """Processes start again in the Pods that they have."""
+    EVERYBODY = "Everybody"
+    """All Pods are made again, as by controllers without an agent."""
+
+
+class Kinds(Part):
+    """What share of the failures is of each kind; they are scaled so that they sum up to 1."""
+
+    process: Share = 0.651
+    """A process dies, and runs again on the same node: 75 % of failures with hangs (Unicron, DLRover)."""
+    hang: Share = 0.099
+    """Nobody steps (ByteRobust: 9.9 %)."""
+    device: Share = 0.162
+    """A GPU fails and its driver says so (FT-HSDP's causes, for what is left, with SDC that is noticed)."""
+    node: Share = 0.035
+    """A node is silent from one moment to the next (FT-HSDP: kernel, reboot, disk)."""
+    switch: Share = 0.053
+    """All nodes of a rack are silent at once (FT-HSDP)."""
+
+    @model_validator(mode="after")
+    def _some(self) -> Self:
+        if not sum(self.model_dump().values()):
+            raise ValueError("one kind at least must have a share above 0")
+        return self
+
+
+class BadNodes(Part):
+    """Nodes that fail more often than the others, until a repair has cured them."""
+
+    share: Share = 0.0
+    times: Annotated[float, Field(ge=1, le=100)] = 5.0
+
+
+class Bursts(Part):
+    """Failures that come together; their mean rate is as without."""
+
+    size: Annotated[int, Field(ge=1, le=1_000)] = 1
+    within_seconds: Seconds = 600.0
+
+
+class Slowdowns(Part):
+    """A node is slow for a while, and so are all who wait for it."""
+
+    per1000_node_days: Rate = 0.0
+    factor: Annotated[float, Field(ge=1, le=100)] = 1.1
+    """Steps take so many times as long (MegaScale: 10 %)."""
+    seconds: Seconds = 1_440.0
+    """In the mean (Falcon: communication, 24 min)."""
+
+
+class Corruptions(Part):
+    """What a node computes is wrong, and nobody is told."""
+
+    per1000_node_days: Rate = 0.0
+    noticed_after_seconds: Seconds = 3_600.0
+    """In the mean; all that was trained since is lost, and training goes on from storage."""
+
+
+class Faults(Part):
+    per1000_node_days: Rate = 6.5
+    """Of good nodes, with 8 GPUs each (Meta's RSC-1: 6.5)."""
+    kinds: Kinds = Kinds()
+    bad_nodes: BadNodes = BadNodes()
+    bursts: Bursts = Bursts()
+    while_training_only: bool = False
+    """Nothing fails while the job does not train (AIReSim's model)."""
+    slowdowns: Slowdowns = Slowdowns()
+    corruptions: Corruptions = Corruptions()
+    preemptions_per1000_node_days: Rate = 0.0
+
+
+class Repair(Part):
+    """Automated first, then by hand; either may say that it has cured a node and be wrong (AIReSim)."""
+
+    automated_seconds: Seconds = 7_200.0
+    automated_fails: Share = 0.4
+    goes_to_manual: Share = 0.8
+    manual_seconds: Seconds = 172_800.0
+    manual_fails: Share = 0.2
+
+
+class Diagnosis(Part):
+    """How a node check judges nodes: docs/diagnosis.md and docs/stragglers.md, N=33."""
+
+    faulty_found: Share = 1.0
+    """Nodes with a hard fault (one of 33: 100 %)."""
+    intermittent: Share = 0.0
+    """What share of the faults comes and goes: half of the tests pass."""
+    intermittent_found: Share = 0.583
+    healthy_blamed: Share = 0.0
+    straggler_found: Share = 1.0
+
+
+class Policies(Part):
+    restart: Restart = Restart.IN_PLACE
+    restart_count: Annotated[int, Field(ge=0, le=1_000)] = 3
+    """How often the job may fail in one class without getting further than ever before."""
+    standby: Annotated[int, Field(ge=0, le=1_000)] = 0
+    shrink_after_seconds: Annotated[int, Field(ge=0, le=86_400)] = 120
+    heartbeat_timeout_seconds: Annotated[int, Field(ge=5, le=3_600)] = 30
+    hang_timeout_seconds: Annotated[int, Field(ge=10, le=86_400)] = 1_800
+    memory_checkpoint_seconds: Annotated[float, Field(gt=0, le=31_536_000)] | Literal["auto"] | None = "auto"
+    """Training time between two saves to memory; null: none."""
+    replicas: Annotated[int, Field(ge=0, le=1)] = 1
+    """Copies of them in other Pods."""
+    storage_checkpoint_seconds: Annotated[float, Field(gt=0, le=31_536_000)] = 1_800.0
+    node_check_before: bool = False
+    """All nodes are checked before the first training."""
+    node_check_after: bool = False
+    """`nodeCheck.enabled`: after failures that smell of hardware, and before a world with new nodes."""
+    exclude_stragglers: bool = False
+    cordon: bool = True
+    cordon_limit_percent: Annotated[int, Field(ge=0, le=100)] = 10
+    group_nodes: Annotated[int, Field(ge=1, le=MAX_NODES)] | None = None
+    """Replica groups of so many nodes train on while one of them restarts. A model: dlr has none."""
+
+
+class CapacityChange(Part):
+    day: Annotated[float, Field(ge=0)]
+    nodes: int
+    """So many nodes come, or go if it is below 0."""
+
+
+class Fleet(Part):
+    name: str = "fleet"
+    nodes: Annotated[int, Field(ge=1, le=MAX_NODES)]
+    """How many the job wants."""
+    min_nodes: Annotated[int, Field(ge=1, le=MAX_NODES)] | None = None
+    """It trains on with as few; unset: with all alone."""
+    max_nodes: Annotated[int, Field(ge=1, le=MAX_NODES)] | None = None
+    """It grows into free nodes up to so many."""
+    node_unit: Annotated[int, Field(ge=1, le=1_000)] = 1
+    spares: Annotated[int, Field(ge=0, le=MAX_NODES)] = 0
+    """Nodes beside those."""
+    rack_nodes: Annotated[int, Field(ge=1, le=64)] = 16
+    """So many are behind one switch."""
+    faults: Faults = Faults()
+    repair: Repair = Repair()
+    diagnosis: Diagnosis = Diagnosis()
+    policies: Policies = Policies()
+    capacity: tuple[CapacityChange, ...] = ()
+    times: Times = DEFAULT_TIMES
+
+    @field_validator("times", mode="before")
+    @classmethod
+    def _times(cls, value: Any) -> Any:
+        if isinstance(value, Times):
+            return value
+        if not isinstance(value, dict):
+            raise ValueError("it must be a map of figures")
+        names = {to_camel(name): name for name in NAMES}
+        for name, figure in value.items():
+            if name not in names:
+                raise ValueError(f"there is no figure {name!r}; there are {', '.join(sorted(names))}")
+            if isinstance(figure, bool) or not isinstance(figure, int | float) or not 0 <= figure < 1e9:
+                raise ValueError(f"{name} must be a number of 0 or more, and is {figure!r}")
+        return times_with({names[name]: float(figure) for name, figure in value.items()})
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        policies, unit = self.policies, self.node_unit
+        if self.nodes % unit:
+            raise ValueError(f"nodes must be a multiple of nodeUnit, {unit}")
+        if self.min_nodes is not None and self.min_nodes > self.nodes:
+            raise ValueError(f"minNodes must not be greater than nodes, {self.nodes}")
+        if self.max_nodes is not None and not 0 <= self.max_nodes - self.nodes <= MAX_EXTRA_NODES:
+            raise ValueError(f"maxNodes must be between nodes and nodes + {MAX_EXTRA_NODES}")
+        if self.max_nodes is not None and self.max_nodes % unit:
+            raise ValueError(f"maxNodes must be a multiple of nodeUnit, {unit}")
+        size = policies.group_nodes
+        if size is not None and (self.nodes % size or size % unit or size >= self.nodes):
+            raise ValueError("policies.groupNodes must divide nodes, be less, and be a multiple of nodeUnit")
+        if size is not None and (self.min_nodes is not None or self.max_nodes is not None):
+            raise ValueError("policies.groupNodes goes without minNodes and maxNodes")
+        return self
+
+    @property
+    def failures_per_second(self) -> float:
+        """Of all nodes that the job wants, in the mean."""
+        faults, bad = self.faults, self.faults.bad_nodes
+        weight = self.nodes * (1 + bad.share * (bad.times - 1))
+        return faults.per1000_node_days / 1_000 / 86_400 * weight
+
+    @property
+    def memory_interval(self) -> float | None:
+        """Seconds of training between two saves to memory; None if there are none."""
+        seconds = self.policies.memory_checkpoint_seconds
+        return self.times.save_interval(self.failures_per_second) if seconds == "auto" else seconds
+
+    def changed(self, **policies: Any) -> Fleet:
+        """With these policies (by field name)."""
+        return self.model_copy(update={"policies": self.policies.model_copy(update=policies)})
+
+
+_BRANCHES = ("constrained-float", "literal['auto']")
+"""What pydantic adds to the path of a field that may be one of two."""
+
+
+def read_fleet(path: Path) -> Fleet:
+    """The fleet that a file describes.
+
+    Raises:
+        FleetError: one sentence, with the path of the field.
+        OSError: it cannot be read.
+    """
+    try:
+        data = yaml.safe_load(path.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise FleetError(f"{path} is no YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(data, dict):
+        raise FleetError(f"{path} must be a map of fields, such as `nodes: 128`")
+    return parsed(data, str(path))
+
+
+def parsed(data: dict[str, Any], origin: str) -> Fleet:
+    """Raises FleetError."""
+    try:
+        return Fleet.model_validate(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        where = ".".join(str(step) for step in first["loc"] if str(step) not in _BRANCHES)
+        what = first["msg"].removeprefix("Value error, ")
+        if first["type"] == "extra_forbidden":
+            what = "there is no such field"
+        elif first["type"] == "missing":
+            what = "this field is needed"
+        elif where and first["type"] not in ("value_error",):
+            what = f"{what[0].lower()}{what[1:]}, and it is {first['input']!r}"
+        more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+        raise FleetError(f"{origin}: {where}: {what}{more}".replace(": : ", ": ")) from error

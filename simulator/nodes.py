@@ -1,0 +1,163 @@
+"""The nodes of a fleet: which are free, in use or out of service; how they are repaired, and who is cordoned.
+
+Whether a node is cordoned is the controller's decision (`reconcilers/cordon/policy.py`), with its limits.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from reconcilers.cordon.limits import Limits, limit_of
+from reconcilers.cordon.policy import NodeState, Verdict, VerdictReason, admit, decide_cordon
+from simulator.bag import Bag
+from simulator.fleet import Fleet
+
+
+def name_of(node: int) -> str:
+    return f"node-{node}"
+
+
+def number_of(name: str) -> int:
+    return int(name.rpartition("-")[2])
+
+
+@dataclass
+class Nodes:
+    fleet: Fleet
+    rng: random.Random
+    good: Bag = field(default_factory=Bag)
+    """All that belong to the fleet, wherever they are, but for the bad ones."""
+    bad: Bag = field(default_factory=Bag)
+    free: Bag = field(default_factory=Bag)
+    """Where a Pod may be placed."""
+    ill: set[int] = field(default_factory=set)
+    """In use, with a fault that has shown and is not repaired."""
+    cordoned: dict[int, NodeState] = field(default_factory=dict)
+    cordons: int = 0
+    held: int = 0
+    """Cordons for which the limit left no room."""
+    repairs: int = 0
+    count: int = 0
+    """So many numbers have been given."""
+    in_order: bool = False
+    """Pods are placed on the first of the free nodes, and not on a random one."""
+
+    @classmethod
+    def of(cls, fleet: Fleet, rng: random.Random) -> Nodes:
+        nodes = cls(fleet, rng)
+        nodes.add(fleet.nodes + fleet.spares)
+        return nodes
+
+    def add(self, count: int) -> None:
+        """So many more, free."""
+        share = self.fleet.faults.bad_nodes.share
+        bad = set(self.rng.sample(range(count), int(count * share)))
+        for place in range(count):
+            node = self.count + place
+            (self.bad if place in bad else self.good).add(node)
+            self.free.add(node)
+        self.count += count
+
+    def __len__(self) -> int:
+        return len(self.good) + len(self.bad)
+
+    def weight(self) -> float:
+        """How many good nodes would fail as often as all of them."""
+        return len(self.good) + len(self.bad) * self.fleet.faults.bad_nodes.times
+
+    def pick_to_fail(self) -> int:
+        """A node, bad ones accordingly more often."""
+        good = len(self.good)
+        if self.rng.random() * self.weight() < good:
+            return self.good.pick(self.rng)
+        return self.bad.pick(self.rng)
+
+    def take_free(self, forbidden: set[int], avoided: set[int]) -> int | None:
+        """A node for a Pod, those that it avoids last; None if there is none."""
+        if self.in_order and self.free:
+            node = next(iter(self.free))
+            self.free.discard(node)
+            return node
+        node: int | None
+        for refused in (forbidden | avoided, forbidden):
+            if len(self.free) <= len(refused):
+                candidates = sorted(set(self.free) - refused)
+                node = self.rng.choice(candidates) if candidates else None
+            else:
+                node = self.free.pick(self.rng)
+                while node in refused:
+                    node = self.free.pick(self.rng)
+            if node is not None:
+                self.free.discard(node)
+                return node
+        return None
+
+    def may_cordon(self, node: int, now: datetime, reason: VerdictReason) -> bool:
+        """Whether the controller cordons it on this verdict; counted."""
+        policies = self.fleet.policies
+        if not policies.cordon:
+            return False
+        verdict = Verdict(
+            time=now, healthy=False, reason=reason, kind="Node", namespace="", name=name_of(node)
+        )
+        state = NodeState(name_of(node), verdict=verdict)
+        limits = Limits(limit_of(len(self), policies.cordon_limit_percent))
+        admission = admit([*self.cordoned.values(), state], limits)
+        decided = decide_cordon(state, admission.full.get(state.name))
+        if decided.cordoned:
+            self.cordoned[node] = decided
+            self.cordons += 1
+        else:
+            self.held += 1
+        return decided.cordoned
+
+    def repaired(self, node: int) -> None:
+        """It is free again; a bad one may be cured (`repair_seconds` has drawn that)."""
+        self.ill.discard(node)
+        self.cordoned.pop(node, None)
+        self.release(node)
+
+    def release(self, node: int) -> None:
+        """Nobody uses it any more."""
+        if node in self.good or node in self.bad:
+            self.free.add(node)
+
+    def forget(self, node: int) -> None:
+        """It belongs to the fleet no more."""
+        for bag in (self.good, self.bad, self.free):
+            bag.discard(node)
+
+    def turns_bad(self, node: int) -> None:
+        """What it has is not repaired."""
+        self.ill.discard(node)
+        if node in self.good:
+            self.good.discard(node)
+            self.bad.add(node)
+
+    def repair_seconds(self, node: int) -> float:
+        """How long this repair takes. Whether it cures a bad node is drawn here, too."""
+        repair, rng = self.fleet.repair, self.rng
+        self.repairs += 1
+        seconds, fails = _exponential(rng, repair.automated_seconds), repair.automated_fails
+        if rng.random() < repair.goes_to_manual:
+            seconds += _exponential(rng, repair.manual_seconds)
+            fails = repair.manual_fails
+        if rng.random() >= fails and node in self.bad:
+            self.bad.discard(node)
+            self.good.add(node)
+        return seconds
+
+    def screened(self) -> list[int]:
+        """Bad nodes that a check finds before the first training, as far as others are free instead."""
+        found = [n for n in self.bad if self.rng.random() < self.fleet.diagnosis.intermittent_found]
+        spare = len(self.free) - self.fleet.nodes - self.fleet.policies.standby
+        found = found[: max(spare, 0)]
+        for node in found:
+            self.free.discard(node)
+        return found
+
+
+def _exponential(rng: random.Random, mean: float) -> float:
+    return rng.expovariate(1 / mean) if mean else 0.0

@@ -1,0 +1,190 @@
+"""The objects of a job in virtual time: what an API server would hold, and how Pods and agents change it.
+
+Everything here only builds or copies models; what follows from them is the controller's to decide.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from crds.elasticjob import ElasticJob
+from crds.elasticworker import AgentFailure, AgentReport, AgentState, ElasticWorker
+from crds.nodecheck import NodeCheck
+from crds.protocol import PROTOCOL
+from reconcilers.pod.worker_status import Observation, observe
+
+JOB = "simulated"
+NAMESPACE = "default"
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+"""Second 0 of every simulation."""
+_TEMPLATE = {"spec": {"containers": [{"name": "main", "image": "none", "command": ["torchrun", "train.py"]}]}}
+
+Wire = dict[str, Any]
+
+
+def at(seconds: float) -> datetime:
+    """The wall clock at a second of the simulation."""
+    return EPOCH + timedelta(seconds=seconds)
+
+
+def new_job(worker: Wire, spec: Wire) -> ElasticJob:
+    """A job as a user writes it.
+
+    Args:
+        worker: fields of `replicaSpecs.worker` beside its template.
+        spec: other fields of the spec.
+    """
+    return ElasticJob.model_validate(
+        {
+            "metadata": {
+                "name": JOB,
+                "namespace": NAMESPACE,
+                "uid": JOB,
+                "resourceVersion": "1",
+                "generation": 1,
+                "creationTimestamp": EPOCH,
+            },
+            "spec": {"replicaSpecs": {"worker": {"template": _TEMPLATE} | worker}} | spec,
+            "status": {},
+        }
+    )
+
+
+def patched(target: Wire, patch: Wire) -> Wire:
+    """After a JSON merge patch (RFC 7396)."""
+    result = dict(target)
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        elif isinstance(value, dict):
+            below = result.get(key)
+            result[key] = patched(below if isinstance(below, dict) else {}, value)
+        else:
+            result[key] = value
+    return result
+
+
+def created(body: Wire, now: datetime) -> ElasticWorker:
+    """The ElasticWorker as the API server stores it."""
+    metadata = body["metadata"] | {"uid": body["metadata"]["name"], "resourceVersion": "1"}
+    return ElasticWorker.model_validate(body | {"metadata": metadata | {"creationTimestamp": now}})
+
+
+def with_pod(worker: ElasticWorker, node: str, now: datetime) -> ElasticWorker:
+    """Its Pod runs on that node, as the Worker reconciler would say it."""
+    return observed(worker, Observation(pod=_pod(worker, node)), now)
+
+
+def observed(worker: ElasticWorker, seen: Observation, now: datetime) -> ElasticWorker:
+    """With the status that the Worker reconciler writes after that; the agent's part stays."""
+    status = observe(worker, seen, now)
+    return worker.model_copy(update={"status": status.model_copy(update={"agent": worker.status.agent})})
+
+
+def waiting(worker: ElasticWorker, now: datetime, unschedulable: bool) -> ElasticWorker:
+    """Its Pod is not running yet; `unschedulable`: there is no node for it."""
+    pod = _pod(worker, None)
+    condition = {"type": "PodScheduled", "status": "False" if unschedulable else "True"}
+    if unschedulable:
+        condition |= {"reason": "Unschedulable", "message": "no node is free"}
+    pod["status"] = {"phase": "Pending", "conditions": [condition]}
+    return observed(worker, Observation(pod=pod), now)
+
+
+def silent(worker: ElasticWorker, seconds: float, now: datetime) -> ElasticWorker:
+    """Its agent has not renewed its Lease for so long."""
+    seen = Observation(pod=_pod(worker, worker.status.node_name), heartbeat_lost_seconds=seconds)
+    return observed(worker, seen, now)
+
+
+def deleted(worker: ElasticWorker, now: datetime, *, preempted: bool) -> ElasticWorker:
+    """Its Pod is being deleted; `preempted`: with a notice, so with the time to leave in good order."""
+    pod = _pod(worker, worker.status.node_name)
+    pod["metadata"]["deletionTimestamp"] = now.isoformat()
+    pod["metadata"]["deletionGracePeriodSeconds"] = 30 if preempted else 0
+    if preempted:
+        pod["status"]["conditions"].append(
+            {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
+        )
+    return observed(worker, Observation(pod=pod), now)
+
+
+def _pod(worker: ElasticWorker, node: str | None) -> Wire:
+    name = f"{worker.metadata.name}-{worker.spec.incarnation}"
+    return {
+        "metadata": {"name": name, "uid": name},
+        "spec": {"nodeName": node},
+        "status": {"phase": "Running", "conditions": [{"type": "PodScheduled", "status": "True"}]},
+    }
+
+
+def ready(worker: ElasticWorker, now: datetime) -> ElasticWorker:
+    """Its agent has started, and waits for a world."""
+    return with_report(
+        worker,
+        AgentReport(
+            protocol=PROTOCOL,
+            incarnation=worker.spec.incarnation,
+            pod_uid=worker.status.pod_uid or "",
+            address=f"10.0.0.{worker.spec.index % 250}",
+            store_port=20_000,
+            local_world_size=1,
+            state=AgentState.READY,
+            since=now,
+        ),
+    )
+
+
+def with_report(worker: ElasticWorker, report: AgentReport) -> ElasticWorker:
+    return worker.model_copy(update={"status": worker.status.model_copy(update={"agent": report})})
+
+
+def says(worker: ElasticWorker, **update: Any) -> ElasticWorker:
+    """With these fields of its agent's report changed; as it was if it has none."""
+    report = worker.status.agent
+    return worker if report is None else with_report(worker, report.model_copy(update=update))
+
+
+def failed(worker: ElasticWorker, round_: int, now: datetime, **failure: Any) -> ElasticWorker:
+    """Its agent tells that training processes of this round have failed."""
+    report = worker.status.agent
+    before = report.failure if report is not None else None
+    told = AgentFailure(
+        sequence=1 + (before.sequence if before is not None else 0),
+        round=round_,
+        time=failure.pop("time", now),
+        **failure,
+    )
+    return says(worker, state=AgentState.FAILED, observed_round=round_, failure=told, since=now)
+
+
+def finished_check(body: Wire, begun: datetime, ended: datetime, verdicts: Wire) -> NodeCheck:
+    """The NodeCheck that the controller made, as it ends.
+
+    Args:
+        verdicts: `nodes`, `workers`, `incarnations` in one order, and `faultyNodes`, `stragglers`,
+            `inconclusive`.
+    """
+    metadata = body["metadata"] | {"uid": body["metadata"]["name"], "creationTimestamp": begun}
+    status = {"phase": "Succeeded", "completionTime": ended} | verdicts
+    return NodeCheck.model_validate(body | {"metadata": metadata, "status": status})
+
+
+def running_check(body: Wire, begun: datetime) -> NodeCheck:
+    """The NodeCheck that the controller made, under way."""
+    metadata = body["metadata"] | {"uid": body["metadata"]["name"], "creationTimestamp": begun}
+    return NodeCheck.model_validate(body | {"metadata": metadata, "status": {"phase": "Running"}})
+
+
+def alike(worker: ElasticWorker, index: int) -> ElasticWorker:
+    """Another slot, in its first incarnation, in the same state."""
+    name = f"{JOB}-{worker.spec.type}-{index}"
+    metadata = worker.metadata.model_copy(update={"name": name, "uid": name})
+    spec = worker.spec.model_copy(
+        update={"index": index, "incarnation": 1, "excluded_nodes": [], "faulty_nodes": []}
+    )
+    pod = f"{name}-1"
+    status = worker.status.model_copy(update={"observed_incarnation": 1, "pod_name": pod, "pod_uid": pod})
+    other = ElasticWorker(metadata=metadata, spec=spec, status=status)
+    return says(other, incarnation=1, pod_uid=pod, rounds=[], progress=None)

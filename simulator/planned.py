@@ -1,0 +1,363 @@
+"""One job that the controller's own plan decides about, in virtual time.
+
+`look` is what `reconcilers/elasticjob.py` does: seen → plan → apply, with `plan_job` itself, and the objects
+in memory. Nothing here decides anything about the job.
+
+**The quiet majority is left out.** What the plan decides depends on who is missing, who is ready and how
+many there are beyond the minimum; workers that simply run differ in nothing but their index. So a job of N
+workers of which h simply run, all the time, gets the same worlds as one of N − h workers whose `replicas` and
+`minReplicas` are lower by h, if h is a multiple of `nodeUnit` (`tests/simulator/test_majority.py` compares
+both). `hidden` is h. Who is hidden and has something happen to it takes the place of one that is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from controller.resources import ELASTICWORKERS, NODECHECKS
+from crds.elasticjob import ElasticJob, ElasticJobStatus, Rendezvous, RendezvousPhase, ReplicaSpec
+from crds.elasticworker import AgentState, ElasticWorker, ElasticWorkerSpec, StepProgress, WorkerPhase
+from crds.nodecheck import NodeCheck
+from crds.progress import RoundProgress
+from reconcilers.acts import Act, Verb
+from reconcilers.job.plan import Plan, plan_job
+from reconcilers.job.seen import Seen
+from reconcilers.job.workers import Workers, simply_runs
+from reconcilers.nodecheck.finished import FinishedCheck
+from reconcilers.nodecheck.job_checks import JobChecks
+from reconcilers.world.participants import Ages, is_waiting
+from simulator import objects
+
+KEPT_ROUNDS = 3
+"""Rounds whose steps the speaker still tells."""
+
+
+@dataclass
+class Looked:
+    """What came of one look."""
+
+    plan: Plan
+    before: Rendezvous
+    new_pods: list[int] = field(default_factory=list)
+    """Indices of the workers that are to have a Pod: new ones, and next incarnations."""
+    gone: list[int] = field(default_factory=list)
+    """Indices of workers that were deleted."""
+    check: dict[str, Any] | None = None
+    """The NodeCheck that was made."""
+
+
+class PlannedJob:
+    """A job, its workers by index, and its checks."""
+
+    def __init__(self, job: ElasticJob, least: int = 1, hidden: int = 0) -> None:
+        """`least`: the whole job's `minReplicas`; `hidden`: how many of its workers are not shown."""
+        self.job = job
+        self.least, self.hidden = least, hidden
+        self.workers: dict[int, ElasticWorker] = {}
+        self.checks: list[NodeCheck] = []
+        self._status: dict[str, Any] = {}
+        self._plain: ElasticWorker | None = None
+        """One that simply ran, lately."""
+        self._waits: dict[int, tuple[object, datetime]] = {}
+        self._accounted: tuple[object, datetime] = (None, objects.EPOCH)
+
+    @property
+    def world(self) -> Rendezvous:
+        return self.job.status.rendezvous or Rendezvous()
+
+    @property
+    def is_formed(self) -> bool:
+        return self.world.phase is RendezvousPhase.FORMED
+
+    @property
+    def missing(self) -> int:
+        """How many members fewer the world has than the job wants."""
+        return self.job.spec.replica_specs["worker"].replicas - len(self.world.members)
+
+    # --- what the controller does ---------------------------------------------------------------------------
+
+    def look(self, now: datetime) -> Looked:
+        """One look at the job, with all that it writes."""
+        looked = Looked(Plan(), self.world)
+        plan = plan_job(self._seen(now), now)
+        if plan.check is not None:
+            looked.check = plan.check.body
+            self.checks.append(objects.running_check(plan.check.body, now))
+        looked.plan = plan
+        for act in plan.first:
+            self._carry_out(act, looked, now)
+        if plan.status_patch:
+            self._status = objects.patched(self._status, plan.status_patch)
+            self._read_status()
+        for act in plan.acts:
+            self._carry_out(act, looked, now)
+        return looked
+
+    def _seen(self, now: datetime) -> Seen:
+        workers = Workers(self.workers.values())
+        joined = {w.metadata.uid: self._waited(w, now) for w in workers}
+        return Seen(
+            job=self.job,
+            raw={"metadata": {"name": objects.JOB}, "status": self._status},
+            workers=workers,
+            checks=self._job_checks(),
+            pods={w.status.pod_name: None for w in workers if w.status.pod_name},
+            ages=Ages(joined),
+            account_age_seconds=self._account_age(now),
+        )
+
+    def _waited(self, worker: ElasticWorker, now: datetime) -> float:
+        """Seconds since its agent began, or ceased, to wait for a world."""
+        state, index = is_waiting(worker.status.agent), worker.spec.index
+        known = self._waits.get(index)
+        if known is None or known[0] != state:
+            known = self._waits[index] = (state, now)
+        return (now - known[1]).total_seconds()
+
+    def _account_age(self, now: datetime) -> float:
+        known = self.job.status.goodput
+        version = (known.since, known.steps_timed, known.ratio) if known is not None else None
+        if version != self._accounted[0]:
+            self._accounted = (version, now)
+        return (now - self._accounted[1]).total_seconds()
+
+    def _job_checks(self) -> JobChecks:
+        if not self.checks:
+            return JobChecks()
+        done = tuple(FinishedCheck(c) for c in self.checks if c.status.phase and c.status.phase.finished)
+        on_node: dict[str, list[FinishedCheck]] = {}
+        for check in done:
+            for node in check.verdicts:
+                on_node.setdefault(node, []).append(check)
+        names = frozenset(check.metadata.name for check in self.checks)
+        return JobChecks(
+            of_job=tuple(self.checks),
+            finished=done,
+            on_node=on_node,
+            nodes_created=dict.fromkeys(on_node, objects.EPOCH),
+            taken=names,
+            owned=names,
+        )
+
+    def _carry_out(self, act: Act, looked: Looked, now: datetime) -> None:
+        if act.resource is NODECHECKS:
+            self.checks = [check for check in self.checks if check.metadata.name != act.name]
+            return
+        assert act.resource is ELASTICWORKERS, act
+        if act.verb is Verb.CREATE:
+            worker = objects.created(act.body, now)
+            self.workers[worker.spec.index] = worker
+            looked.new_pods.append(worker.spec.index)
+            return
+        index = next((i for i, w in self.workers.items() if w.metadata.name == act.name), None)
+        if index is None:
+            return
+        if act.verb is Verb.DELETE:
+            del self.workers[index]
+            looked.gone.append(index)
+            return
+        worker = self.workers[index]
+        if "spec" in act.body:
+            spec = ElasticWorkerSpec.model_validate(worker.spec.to_wire() | act.body["spec"])
+            self.workers[index] = objects.waiting(
+                worker.model_copy(update={"spec": spec}), now, unschedulable=False
+            )
+            looked.new_pods.append(index)
+        else:
+            standby = act.body["status"]["standby"]
+            status = worker.status.model_copy(update={"standby": standby})
+            self.workers[index] = worker.model_copy(update={"status": status})
+
+    def _read_status(self) -> None:
+        status = ElasticJobStatus.model_validate(self._status)
+        self.job = self.job.model_copy(update={"status": status})
+
+    # --- what Pods and agents do ----------------------------------------------------------------------------
+
+    def members(self) -> Iterable[int]:
+        """The present members that live in the incarnation that the world names."""
+        incarnations = self.world.incarnation_by_index()
+        for index in self.world.members:
+            worker = self.workers.get(index)
+            if worker is not None and worker.spec.incarnation == incarnations[index] and self.lives(index):
+                yield index
+
+    def lives(self, index: int) -> bool:
+        """Whether its Pod runs and its agent has reported."""
+        worker = self.workers[index]
+        report = worker.status.agent
+        return (
+            worker.status.phase is WorkerPhase.RUNNING
+            and report is not None
+            and report.incarnation == worker.spec.incarnation
+        )
+
+    def run_round(self, first_step: int, now: datetime) -> None:
+        """All members train the published round; the first of them tells its first step."""
+        world, speaker = self.world, None
+        for index in self.members():
+            speaker = index if speaker is None else speaker
+            self.workers[index] = objects.says(
+                self.workers[index],
+                state=AgentState.RUNNING,
+                observed_round=world.round,
+                failure=None,
+                since=now,
+            )
+            if self._simply_runs(index):
+                self._plain = self.workers[index]
+        if speaker is not None:
+            self._tell_steps(speaker, first_step, first_step, 0.0, now)
+
+    def tell_steps(self, first: int, last: int, stepping_seconds: float, now: datetime) -> None:
+        """The round's speaker tells how far it has come."""
+        speaker = next(iter(self.members()), None)
+        if speaker is not None:
+            self._tell_steps(speaker, first, last, stepping_seconds, now)
+
+    def _tell_steps(self, index: int, first: int, last: int, seconds: float, now: datetime) -> None:
+        worker = self.workers[index]
+        report = worker.status.agent
+        assert report is not None
+        told = RoundProgress(
+            round=self.world.round, first_step=first, last_step=last, stepping_seconds=max(seconds, 0.0)
+        )
+        rounds = [*(r for r in report.rounds if r.round != told.round), told][-KEPT_ROUNDS:]
+        progress = StepProgress(step=last, time=now)
+        self.workers[index] = objects.says(worker, rounds=rounds, progress=progress)
+
+    def stop(self, now: datetime) -> None:
+        """The survivors of a broken world have stopped what they ran, and wait."""
+        for index, worker in self.workers.items():
+            report = worker.status.agent
+            if report is not None and report.state in (AgentState.RUNNING, AgentState.FAILED):
+                self.workers[index] = objects.says(worker, state=AgentState.READY, since=now)
+
+    def put(self, worker: ElasticWorker) -> None:
+        self.workers[worker.spec.index] = worker
+
+    def quiet(self) -> list[int]:
+        """Members that simply run: any of them may stand for one that is hidden."""
+        return [index for index in self.world.members if self._simply_runs(index)]
+
+    def _simply_runs(self, index: int) -> bool:
+        worker = self.workers.get(index)
+        return worker is not None and simply_runs(worker)
+
+    def is_idle(self, index: int) -> bool:
+        """Whether its agent waits for a world."""
+        report = self.workers[index].status.agent
+        return self.lives(index) and report is not None and report.state is AgentState.READY
+
+    @property
+    def has_active_check(self) -> bool:
+        return any(check.status.phase is None or not check.status.phase.finished for check in self.checks)
+
+    def end_check(self, body: dict[str, Any], verdicts: dict[str, Any], now: datetime) -> None:
+        """The NodeCheck has finished with these verdicts (fields of its status)."""
+        name = body["metadata"]["name"]
+        for place, check in enumerate(self.checks):
+            if check.metadata.name == name:
+                begun = check.metadata.creation_timestamp or now
+                self.checks[place] = objects.finished_check(body, begun, now, verdicts)
+
+    # --- the quiet majority ---------------------------------------------------------------------------------
+
+    def copy(self) -> PlannedJob:
+        """Another one that is as this one is, and goes its own way."""
+        other = PlannedJob(self.job, self.least, self.hidden)
+        other.workers, other.checks = dict(self.workers), list(self.checks)
+        other._status, other._waits, other._accounted = self._status, dict(self._waits), self._accounted
+        other._plain = self._plain
+        return other
+
+    def reveal(self, count: int) -> range:
+        """So many of the hidden are shown: they are as others to whom nothing has happened. Returns their
+        slots."""
+        world, model = self.world, self._someone()
+        spec = self.job.spec.replica_specs["worker"]
+        first = max(self.workers) + 1
+        new = range(first, first + count)
+        self.hidden -= count
+        least = max(self.least - self.hidden, self.job.spec.elastic_policy.node_unit)
+        sizes = {"replicas": spec.replicas + count, "min_replicas": least}
+        self._resize(spec.model_copy(update=sizes))
+        for index in new:
+            self.workers[index] = objects.alike(model, index)
+            self._waits[index] = self._waits.get(model.spec.index, (None, objects.EPOCH))
+        shown = world.model_copy(
+            update={
+                "members": [*world.members, *new],
+                "incarnations": [*world.incarnations, *(1 for _ in new)],
+                "world_size": world.world_size + count,
+            }
+        )
+        self._write_status(self.job.status.model_copy(update={"rendezvous": shown}))
+        return new
+
+    def _someone(self) -> ElasticWorker:
+        """A member to whom nothing has happened."""
+        quiet = self.quiet()
+        if quiet:
+            return self.workers[quiet[-1]]
+        assert self._plain is not None
+        state = AgentState.RUNNING if self.is_formed else AgentState.READY
+        return objects.says(self._plain, state=state, observed_round=self.world.round)
+
+    def label(self, index: int, node: str) -> None:
+        """A worker that simply runs stands for the one on that node: what checks say of either, they say of
+        both, and nothing more against it."""
+        worker = self.workers[index]
+        before = worker.status.node_name or ""
+        status = worker.status.model_copy(update={"node_name": node})
+        self.workers[index] = worker.model_copy(update={"status": status})
+        swapped = {before: node, node: before}
+        for place, check in enumerate(self.checks):
+            known = check.status
+            update = {
+                "nodes": [swapped.get(name, name) for name in known.nodes],
+                "faulty_nodes": [name for name in known.faulty_nodes if name != node],
+                "stragglers": [name for name in known.stragglers if name != node],
+            }
+            self.checks[place] = check.model_copy(update={"status": known.model_copy(update=update)})
+
+    def reset(self, prototype: PlannedJob) -> None:
+        """The same round, of a job to which nothing has ever happened; its account stays."""
+        world, speaker = self.world, next(iter(self.members()))
+        report = self.workers[speaker].status.agent
+        assert report is not None
+        model = prototype.world
+        as_new = {
+            "members": model.members,
+            "incarnations": model.incarnations,
+            "world_size": model.world_size,
+        }
+        self._resize(prototype.job.spec.replica_specs["worker"])
+        self.hidden = prototype.hidden
+        self.checks = list(prototype.checks)
+        self._waits = dict(prototype._waits)
+        said = {"observed_round": world.round, "rounds": []}
+        self.workers = {i: objects.says(w, **said) for i, w in prototype.workers.items()}
+        first = min(self.workers)
+        told = {"rounds": report.rounds[-1:], "progress": report.progress}
+        self.workers[first] = objects.says(self.workers[first], **told)
+        self._write_status(
+            prototype.job.status.model_copy(
+                update={
+                    "rendezvous": world.model_copy(update=as_new),
+                    "goodput": self.job.status.goodput,
+                    "history": self.job.status.history,
+                }
+            )
+        )
+
+    def _resize(self, spec: ReplicaSpec) -> None:
+        specs = {"replica_specs": {"worker": spec}}
+        self.job = self.job.model_copy(update={"spec": self.job.spec.model_copy(update=specs)})
+
+    def _write_status(self, status: ElasticJobStatus) -> None:
+        self._status = status.to_wire()
+        self._read_status()

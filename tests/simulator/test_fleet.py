@@ -1,0 +1,72 @@
+"""What a fleet.yaml may say, and the one sentence about what it may not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulator.fleet import FleetError, parsed, read_fleet
+from simulator.times import DEFAULT_TIMES, NAMES, SOURCES
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "simulate").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_the_examples_are_fleets(path: Path) -> None:
+    assert read_fleet(path).nodes
+
+
+@pytest.mark.parametrize(
+    ("said", "sentence"),
+    [
+        ({}, "f.yaml: nodes: this field is needed"),
+        ({"nodes": 0}, "f.yaml: nodes: input should be greater than or equal to 1, and it is 0"),
+        ({"nodes": 8, "spaers": 1}, "f.yaml: spaers: there is no such field"),
+        ({"nodes": 8, "policies": {"standby": "x"}}, "f.yaml: policies.standby: input should be a valid integer"),
+        ({"nodes": 8, "minNodes": 9}, "f.yaml: minNodes must not be greater than nodes, 8"),
+        ({"nodes": 8, "times": {"podSecond": 1}}, "f.yaml: times: there is no figure 'podSecond'; there are"),
+        ({"nodes": 8, "times": {"podSeconds": "soon"}}, "f.yaml: times: podSeconds must be a number of 0 or more"),
+        ({"nodes": 9, "policies": {"groupNodes": 4}}, "f.yaml: policies.groupNodes must divide nodes"),
+        ({"nodes": 8, "faults": {"kinds": {k: 0 for k in ("process", "hang", "device", "node", "switch")}}},
+         "f.yaml: faults.kinds: one kind at least must have a share above 0"),
+        ({"nodes": 8, "policies": {"memoryCheckpointSeconds": "often"}},
+         "f.yaml: policies.memoryCheckpointSeconds: input should be a valid number"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_sentence_with_the_path_of_the_field(said: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(FleetError) as caught:
+        parsed(said, "f.yaml")
+    assert str(caught.value).startswith(sentence)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["nodes: [", "- 1", "", "\x00"])
+def test_a_file_that_is_no_fleet_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "fleet.yaml"
+    path.write_text(text)
+    with pytest.raises(FleetError, match=r"fleet\.yaml"):
+        read_fleet(path)
+
+
+def test_each_time_has_a_source() -> None:
+    assert set(SOURCES) == set(NAMES) - {"restart_seconds"}
+    assert all(figure.source for figure in SOURCES.values())
+
+
+def test_a_user_replaces_times() -> None:
+    times = parsed({"nodes": 8, "times": {"podSeconds": 12}}, "f.yaml").times
+    assert times.pod_seconds == 12 and times.step_seconds == DEFAULT_TIMES.step_seconds
+
+
+def test_the_matrix_is_the_measured_one() -> None:
+    """docs/diagnosis.md, N=33: a hard fault, and one of which half of the tests pass."""
+    page = (Path(__file__).parents[2] / "docs" / "diagnosis.md").read_text()
+    diagnosis = parsed({"nodes": 8}, "f.yaml").diagnosis
+    hard = f"| N=33, k=1 | {diagnosis.faulty_found * 100:g} · "
+    half = f"| N=33, k=1, p=0.5 | {diagnosis.intermittent_found * 100:g} · "
+    for row in (hard, half):
+        (line,) = (line for line in page.splitlines() if line.startswith(row))
+        blamed = line.split("|")[3].split("·")[0]
+        assert float(blamed) == diagnosis.healthy_blamed

@@ -1,0 +1,37 @@
+"""`dlr simulate`, as a person calls it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dlr.commands.errors import UsageError
+from dlr.commands.simulate import simulate
+
+FLEET = "name: small\nnodes: 16\nspares: 2\nfaults: {per1000NodeDays: 500}\n"
+
+
+def test_a_table_what_would_help_and_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet, picture = tmp_path / "fleet.yaml", tmp_path / "fleet.svg"
+    fleet.write_text(FLEET)
+    simulate(fleet, days=0.5, seeds=2, effects=True, picture=picture, times=True)
+    said = capsys.readouterr().out
+    assert "small: 16 nodes and 2 spares, 0.5 days, 2 runs" in said
+    assert "WASTED_PROGRESS_FROM_DISRUPTION" in said and "what would help most, alone" in said
+    assert "hangTimeoutSeconds: 300" in said and "minNodes: 14" in said
+    assert "docs/recovery.md" in said
+    assert picture.read_text().startswith("<svg")
+
+
+@pytest.mark.parametrize(
+    ("text", "days", "sentence"),
+    [("nodes: x", 1.0, "fleet.yaml: nodes: "), (FLEET, 0.0, "--days must be"), (None, 1.0, "cannot be read")],
+)
+def test_a_mistake_is_a_sentence(tmp_path: Path, text: str | None, days: float, sentence: str) -> None:
+    fleet = tmp_path / "fleet.yaml"
+    if text is not None:
+        fleet.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        simulate(fleet, days=days, seeds=1, effects=False, picture=None, times=False)
+    assert sentence in str(caught.value)
