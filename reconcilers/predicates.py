@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from controller.store import Change
-from reconcilers.cordon.reconciler import cordon_view, may_cordon
+from reconcilers.cordon.reconciler import cordon_view
+from reconcilers.cordon.records import may_cordon
 from reconcilers.nodecheck.finished import is_finished
 
 

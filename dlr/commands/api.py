@@ -104,11 +104,15 @@ class Api:
     def get(self, kind: Kind, name: str) -> JSON:
         return _object(self._ask("GET", kind, name))
 
-    def find(self, kind: Kind, *, all_namespaces: bool = False, label_selector: str = "") -> list[JSON]:
+    def find(
+        self, kind: Kind, *, all_namespaces: bool = False, label_selector: str = "", field_selector: str = ""
+    ) -> list[JSON]:
         items: list[JSON] = []
         parameters: dict[str, str | int] = {"limit": PAGE_SIZE}
         if label_selector:
             parameters["labelSelector"] = label_selector
+        if field_selector:
+            parameters["fieldSelector"] = field_selector
         while True:
             page = _object(self._ask("GET", kind, parameters=parameters, all_namespaces=all_namespaces))
             items += page.get("items") or []
