@@ -96,7 +96,7 @@ def test_a_recipe_of_kaldis_kind_runs_unchanged(
     log = (folder / "exp" / "log" / "make_mfcc.40.log").read_text()
     assert log.startswith("# Running on ") and log.rstrip().endswith(" with status 0")
 
-    call = [queue, "JOB=1:3", "exp/log/bad.JOB.log", "test", "JOB", "-ne", "2"]
+    call = [str(queue), "JOB=1:3", "exp/log/bad.JOB.log", "test", "JOB", "-ne", "2"]
     done = subprocess.run(
         call, env=env, cwd=folder, capture_output=True, text=True, check=False, timeout=WITHIN_SECONDS
     )

@@ -193,8 +193,10 @@ def test_each_element_is_in_the_final_state_once_an_epoch_through_kills_and_anot
     cluster: Cluster, observation: Observation
 ) -> None:
     elements, epochs = 1_200, 2
-    variables = {"ELEMENTS": str(elements), "EPOCHS": str(epochs)}
-    folder = submit(cluster, observation, "dlr", "run", str(LEARNER), resizable=True, **variables)
+    command = ("dlr", "run", str(LEARNER))
+    folder = submit(
+        cluster, observation, *command, resizable=True, ELEMENTS=str(elements), EPOCHS=str(epochs)
+    )
 
     def train(steps: int = 12) -> None:
         """Until so many more are made than ever before: what is in memory alone may be lost with its Pods."""
