@@ -18,8 +18,10 @@ from crds.names import (
     ENV_NODE_NAME,
     ENV_POD_IP,
     ENV_POD_UID,
+    ENV_REPLICA_TYPE,
     ENV_WORKER_INDEX,
     ENV_WORKER_NAME,
+    WORKER,
 )
 
 MARGIN_SECONDS = 3.0
@@ -32,7 +34,7 @@ class InvalidEnvironmentError(Exception):
 
 _NOT_A_WORKER = {
     ENV_JOB_NAME: "this is not a worker Pod of an ElasticJob: submit the job with `dlr job submit`, or train "
-    "on this machine alone with `torchrun --standalone`",
+    "on this machine alone with `dlr run --standalone`",
     ENV_CHECK_NAME: "this is not a Pod of a NodeCheck: check nodes with `dlr node-check`, or this machine "
     "alone with `dlr node-check --local`",
 }
@@ -58,6 +60,7 @@ class Environment:
     memory_replicas: int = 0
     persist_on_failure: bool = False
     """Whether what training goes on from after a failure is to be written to storage too."""
+    replica_type: str = WORKER
 
     @property
     def pod_name(self) -> str:
@@ -89,6 +92,7 @@ class Environment:
             incarnation=int(_number(ENV_INCARNATION, text(ENV_INCARNATION))),
             pod_uid=text(ENV_POD_UID),
             pod_ip=text(ENV_POD_IP),
+            replica_type=environ.get(ENV_REPLICA_TYPE) or cls.replica_type,
             node_name=environ.get(ENV_NODE_NAME, ""),
             heartbeat_seconds=_number(
                 ENV_HEARTBEAT_SECONDS, environ.get(ENV_HEARTBEAT_SECONDS) or cls.heartbeat_seconds

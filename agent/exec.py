@@ -1,8 +1,12 @@
-"""`dlr exec`: a command in a worker's Pod that goes on while other workers come and go. It needs no torch.
+"""`dlr exec`: a command in a worker's Pod that needs no torch, and is not started anew with each world.
 
 `dlr run` starts training processes anew with each world, since their collectives have to. What works on its
 own, as a command that pulls shards does, needs no peers: it is started once, and every world that the job
 forms is joined as it is. When it fails, its Pod does, and the job's failure policy says what follows.
+
+The commands of a job with parameter servers are told of its cluster, and `agent/terms.py` says what else may
+start one anew. One that can fail by what became of others is given the time to learn of that before its Pod
+fails.
 """
 
 from __future__ import annotations
@@ -12,12 +16,14 @@ import logging
 import os
 import select
 import signal
-import subprocess
+import socket
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import NoReturn
 
+from agent.command import CannotStartError, Command
 from agent.environment import Environment, InvalidEnvironmentError, grace_of_processes
 from agent.kube.watcher import Watcher
 from agent.link import FLUSH_SECONDS, Link
@@ -25,30 +31,44 @@ from agent.logs import log_to_stderr
 from agent.monitor import accelerators
 from agent.rendezvous.world import ExitReason, JobView, Member, Verb, next_action
 from agent.report.reporter import Facts, Reporter
-from agent.supervision.exit_fd import open_exit_fd
-from agent.supervision.orphans import Orphans, become_subreaper
+from agent.supervision.orphans import adopt
 from agent.temporary_directory import ensure_temporary_directory
+from agent.terms import Slot, Terms, may_follow, terms_of
+from crds.names import ENV_CLUSTER_VERSION, ENV_TF_CONFIG, ENV_TF_CONFIG_KEPT
 from crds.protocol import ENV_SHARDS_SOCKET, AgentState
 
 logger = logging.getLogger(__name__)
 
 EXIT_USAGE = 2
 EXIT_TERMINATED = 128 + signal.SIGTERM
+EXIT_KILLED = 128 + signal.SIGKILL
 NO_STORE = 0
 """There is no TCPStore: nobody meets here."""
 JOB_END_SECONDS = 300.0
 """So long an agent whose command has ended well waits for the job's end while the API server is away."""
+BROKEN_GRACE_SECONDS = 5.0
+"""What a command whose round is broken has at most: it may hang for its dead peers."""
+PATIENCE_SECONDS = 10.0
+"""So long after its command has failed, what became of others may still be told to have been the cause."""
+EACH_ROUND = "--each-round"
+USAGE = (
+    f"usage: dlr exec [{EACH_ROUND}] [--] COMMAND [ARGS]..., or dlr exec [{EACH_ROUND}] -m MODULE [ARGS]..."
+)
 
 
 def main(argv: Sequence[str]) -> int:
     """Run a command, and return its exit code, 0 when the job has succeeded, or 143 when stopped.
 
     Args:
-        argv: the command and its arguments; `-m MODULE` in front is run by the agent's own Python.
+        argv: the command and its arguments; `-m MODULE` in front is run by the agent's own Python, and
+            `--each-round` before that has the command started anew with each round.
     """
-    words = list(argv)[1:] if argv[:1] == ["--"] else list(argv)
+    words = list(argv)
+    each_round = words[:1] == [EACH_ROUND]
+    words = words[1:] if each_round else words
+    words = words[1:] if words[:1] == ["--"] else words
     if not words or words == ["-m"] or (words[0].startswith("-") and words[0] != "-m"):
-        print("usage: dlr exec [--] COMMAND [ARGS]..., or dlr exec -m MODULE [ARGS]...", file=sys.stderr)
+        print(USAGE, file=sys.stderr)
         return EXIT_USAGE
     command = [sys.executable, *words] if words[0] == "-m" else words
     signal.signal(signal.SIGTERM, _leave)  # without a handler, it does not end a container's first process
@@ -56,7 +76,8 @@ def main(argv: Sequence[str]) -> int:
         log_to_stderr()
         ensure_temporary_directory(os.environ)
         with contextlib.ExitStack() as cleanup:
-            return Execution(Link.start(os.environ, cleanup), cleanup).run(command, os.environ)
+            link = Link.start(os.environ, cleanup)
+            return Execution(link, command, os.environ, cleanup, each_round=each_round).run()
     except InvalidEnvironmentError as error:
         print(f"dlr exec: {error}", file=sys.stderr)
         return EXIT_USAGE
@@ -67,44 +88,63 @@ def _leave(signum: int, _frame: FrameType | None) -> NoReturn:
     os._exit(128 + signum)
 
 
-class Execution:
-    """One command, from its start to the end of this agent."""
+def _free_port() -> int:
+    """For what the commands of a round meet at, if this worker's is rank 0."""
+    with socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET) as probe:
+        probe.bind(("", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
-    def __init__(self, link: Link, cleanup: contextlib.ExitStack) -> None:
+
+class Execution:
+    """One command, from its first start to the end of this agent."""
+
+    def __init__(
+        self,
+        link: Link,
+        words: Sequence[str],
+        environ: Mapping[str, str],
+        cleanup: contextlib.ExitStack,
+        *,
+        each_round: bool,
+    ) -> None:
         self._me: Environment = link.environment
-        self._member = Member(self._me.worker_index, self._me.incarnation)
+        member = Member(self._me.worker_index, self._me.incarnation)
+        in_cluster = ENV_CLUSTER_VERSION in environ
+        self._slot = Slot(self._me.replica_type, member, in_cluster, each_round and not in_cluster)
+        self._kept = (ENV_TF_CONFIG,) if ENV_TF_CONFIG_KEPT in environ else ()
         self._watcher: Watcher[JobView] = link.watcher
+        self._view = link.first_view
         self._desk, self._api = link.desk, link.api
-        self._reporter: Reporter = link.reporter(Facts(NO_STORE, 1, accelerators.detect()), cleanup)
+        port = _free_port() if self._slot.each_round else NO_STORE
+        self._reporter: Reporter = link.reporter(Facts(port, 1, accelerators.detect()), cleanup)
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._orphans = Orphans(f"{ENV_SHARDS_SOCKET}={self._desk.path}")
+        mark = f"{ENV_SHARDS_SOCKET}={self._desk.path}"
+        self._command = Command(words, {**environ, ENV_SHARDS_SOCKET: self._desk.path}, mark)
+        self._started: Terms | None = None
+        """On which it runs, or ran."""
+        self._has_succeeded = False
+        self._failed: tuple[int, float] | None = None
+        """Its exit code, and until when (monotonic) others may explain it."""
         self._stop_signal: int | None = None
 
-    def run(self, command: Sequence[str], environ: Mapping[str, str]) -> int:
+    def run(self) -> int:
         """Start it, and stay until it has failed, the job has ended, or this Pod is to go."""
         for signum in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, self._note_signal)
         signal.signal(signal.SIGCHLD, self._note_child)
+        adopt("commands")
         try:
-            become_subreaper()
-        except OSError as error:
-            logger.warning("daemons that the command leaves behind cannot be ended: prctl: %s", error)
-        try:
-            process = subprocess.Popen(
-                command, env={**environ, ENV_SHARDS_SOCKET: self._desk.path}, start_new_session=True
-            )
-        except OSError as error:
-            code = 127 if isinstance(error, FileNotFoundError) else 126  # as a shell says it
-            print(f"dlr exec: {command[0]} cannot be started: {error.strerror}", file=sys.stderr)
-            return code
-        self._orphans.started([process.pid])
-        self._reporter.start()
-        try:
-            code = self._supervise(process)
+            if self._slot == Slot(self._slot.type, self._slot.member):
+                self._start(Terms(key=None))  # whatever becomes of the job and its worlds
+            self._reporter.start()
+            return self._supervise()
+        except CannotStartError as error:
+            print(f"dlr exec: {error}", file=sys.stderr)
+            return error.exit_code
         finally:
-            self._end(process)
+            self._end()
             self._reporter.flush(FLUSH_SECONDS)
-        return code
 
     def _note_signal(self, signum: int, _frame: FrameType | None) -> None:
         self._stop_signal = signum
@@ -113,58 +153,105 @@ class Execution:
     def _note_child(self, _signum: int, _frame: FrameType | None) -> None:
         os.eventfd_write(self._wake_fd, 1)
 
-    def _supervise(self, process: subprocess.Popen[bytes]) -> int:
-        exit_fd: int | None = open_exit_fd(process.pid)
+    def _supervise(self) -> int:
         while True:
-            self._orphans.reap(spared=(process.pid,))
+            self._view = self._watcher.take() or self._view
+            self._command.reap()
             if self._stop_signal is not None:
-                self._end(process)
-                self._reporter.report(AgentState.STOPPED)
-                return 128 + self._stop_signal
-            if exit_fd is not None and (code := process.poll()) is not None:
-                os.close(exit_fd)
-                exit_fd = None
-                if code != 0:
-                    self._reporter.report(AgentState.STOPPED)
-                    return 128 - code if code < 0 else code
-                self._reporter.report(AgentState.SUCCEEDED)
-            if (reason := self._follow(has_succeeded=exit_fd is None)) is not None:
-                self._end(process)
-                if reason is ExitReason.JOB_SUCCEEDED or exit_fd is None:
+                return self._left(128 + self._stop_signal)
+            self._note_end()
+            if (reason := self._follow()) is not None:
+                if reason is ExitReason.JOB_SUCCEEDED or self._has_succeeded:
+                    self._end()
                     return 0
-                self._reporter.report(AgentState.STOPPED)
-                return EXIT_TERMINATED
-            if exit_fd is None and self._api.silent_seconds() > JOB_END_SECONDS:
+                return self._left(EXIT_TERMINATED)
+            if self._has_succeeded and self._api.silent_seconds() > JOB_END_SECONDS:
                 return 0
-            self._wait(exit_fd)
+            self._keep_to_terms()
+            if self._failed is not None and self._is_its_own_failure(until=self._failed[1]):
+                return self._left(self._failed[0])
+            self._wait()
 
-    def _follow(self, *, has_succeeded: bool) -> ExitReason | None:
+    def _left(self, code: int) -> int:
+        self._end()
+        self._reporter.report(AgentState.STOPPED)
+        return code
+
+    def _note_end(self) -> None:
+        """Whether the command has ended, and what that means."""
+        code = self._command.poll()
+        if code is None:
+            return
+        if code == 0:
+            self._has_succeeded = True
+            self._reporter.report(AgentState.SUCCEEDED)
+            return
+        patience_seconds = PATIENCE_SECONDS if self._slot.follows and code != EXIT_KILLED else 0.0
+        # Nothing is logged: the end of the Pod's log is to say why the command failed.
+        self._failed = code, time.monotonic() + patience_seconds
+
+    def _is_its_own_failure(self, until: float) -> bool:
+        started = self._started or Terms(key=None)
+        return time.monotonic() >= until and not may_follow(self._view, started, self._slot)
+
+    def _follow(self) -> ExitReason | None:
         """Report what the job's world asks for; the reason if it asks this agent to leave."""
-        view = self._watcher.take() or JobView()
-        last = self._reporter.latest
-        action = next_action(view.world, self._member, last.observed_round, last.state, view.phase)
+        view, last = self._view, self._reporter.latest
+        action = next_action(view.world, self._slot.member, last.observed_round, last.state, view.phase)
         if action.verb is Verb.EXIT:
             return action.reason
-        if action.verb is Verb.START:
-            state = AgentState.SUCCEEDED if has_succeeded else AgentState.RUNNING
+        if self._slot.in_cluster:
+            return None
+        if action.verb is Verb.START and not self._slot.each_round:
+            state = AgentState.SUCCEEDED if self._has_succeeded else AgentState.RUNNING
             self._reporter.report(state, action.round)
         elif action.verb is Verb.STAND_BY:
+            if self._slot.each_round:
+                self._end()
             self._reporter.report(AgentState.READY, action.round)
         return None
 
-    def _wait(self, exit_fd: int | None) -> None:
+    def _keep_to_terms(self) -> None:
+        """Start the command if it is to run, and anew if it runs on other terms."""
+        if self._slot.in_cluster and self._has_succeeded:
+            return
+        terms = terms_of(self._view, self._slot)
+        if terms is None or (self._started is not None and terms.key == self._started.key):
+            return
+        if self._started is not None:
+            ended = f", which ended with exit code {self._failed[0]}," if self._failed else ""
+            logger.info("the command%s is started anew, for %d", ended, terms.round)
+            self._end()
+        self._start(terms)
+
+    def _start(self, terms: Terms) -> None:
+        kept = {name: value for name, value in terms.variables.items() if name not in self._kept}
+        self._command.start(kept)
+        self._started, self._failed, self._has_succeeded = terms, None, False
+        if terms.key is not None:
+            self._reporter.report(AgentState.RUNNING, terms.round)
+
+    def _wait(self) -> None:
         poll = select.poll()
+        exit_fd = self._command.exit_fd
         for fd in (self._watcher.fileno(), self._wake_fd, *(() if exit_fd is None else (exit_fd,))):
             poll.register(fd, select.POLLIN)
-        poll.poll(JOB_END_SECONDS * 1000 if exit_fd is None else None)
+        waits = [JOB_END_SECONDS] if self._has_succeeded else []
+        if self._failed is not None:
+            waits.append(max(self._failed[1] - time.monotonic(), 1.0))
+        if self._slot.in_cluster:  # what it uses is compared with what its siblings do
+            usage_seconds = 3 * self._me.heartbeat_seconds
+            self._reporter.progress(within_seconds=usage_seconds)
+            waits.append(usage_seconds)
+        poll.poll(min(waits) * 1000 if waits else None)
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wake_fd)
 
-    def _end(self, process: subprocess.Popen[bytes]) -> None:
-        """SIGTERM, and SIGKILL to all that stems from the command when it has ended, or has no more time."""
-        if process.returncode is None:
-            process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(grace_of_processes(self._me.termination_grace_seconds))
-        self._orphans.kill()
-        process.wait()
+    def _end(self) -> None:
+        """All of the grace; little of it where the peers of a round are dead, and it may hang for them."""
+        grace_seconds = grace_of_processes(self._me.termination_grace_seconds)
+        world = self._view.world
+        round_ = self._started.round if self._started is not None else 0
+        if self._slot.each_round and world is not None and world.broken_round >= round_ > 0:
+            grace_seconds = min(grace_seconds, BROKEN_GRACE_SECONDS)
+        self._command.end(grace_seconds)

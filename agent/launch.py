@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
+from agent.standalone import is_standalone, prepare
 from agent.warm.argv_padding import PADDING, VARIABLE
 from crds.dlrover import options
 from crds.names import ENV_JOB_NAME, ENV_MEMORY_BYTES
@@ -33,6 +34,8 @@ def main(argv: Sequence[str]) -> int:
     """
     signal.signal(signal.SIGTERM, _leave)  # without a handler, it does not end a container's first process
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+    if is_standalone(argv):
+        prepare(argv, os.environ)
     prefer_huge_pages(os.environ)
     env = foreseen_environment(argv, os.environ)
     if env is None:

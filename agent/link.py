@@ -13,8 +13,10 @@ from datetime import datetime, timezone
 from typing import Any
 
 from agent.environment import Environment
-from agent.kube.api import ApiClient
+from agent.kube.api import Api, ApiClient
 from agent.kube.watcher import Watcher
+from agent.monitor.pace import Slowdown
+from agent.monitor.series import Series
 from agent.monitor.stepping import RoundProgress
 from agent.monitor.usage import UsageMeter, meter_of_pod
 from agent.node_check.report import CheckReport
@@ -34,7 +36,7 @@ class Link:
     """What runs, from `start` on until the `cleanup` that it was given ends it."""
 
     environment: Environment
-    api: ApiClient
+    api: Api
     watcher: Watcher[JobView]
     desk: Desk
     first_view: JobView
@@ -44,18 +46,19 @@ class Link:
     _meter: UsageMeter
 
     @classmethod
-    def start(cls, environ: Mapping[str, str], cleanup: contextlib.ExitStack) -> Link:
+    def start(cls, environ: Mapping[str, str], cleanup: contextlib.ExitStack, api: Api | None = None) -> Link:
         """Connect to the cluster, and wait for the first view of the job.
 
         Args:
             environ: of a worker's Pod.
             cleanup: ends what was started.
+            api: in place of the cluster that the environment names.
 
         Raises:
             InvalidEnvironmentError: this is no worker's Pod.
         """
         me = Environment.read(environ)
-        api = ApiClient.in_cluster(environ)
+        api = api or ApiClient.in_cluster(environ)
         heartbeat = Heartbeat(api, me)
         heartbeat.start()
         cleanup.callback(heartbeat.stop)
@@ -110,10 +113,12 @@ def first_report(predecessor: Mapping[str, Any], me: Environment, view: JobView)
     predecessor. It must not join that round again: the others are in the middle of it. Ready at that round
     says that it was left.
 
-    What an earlier Pod of the slot has said counts for its checkpoints alone: what did not work there is not
-    known to work now.
+    What an earlier Pod of the slot has said counts for its checkpoints, since what did not work there is not
+    known to work now; and for the job's past.
     """
     trouble = trouble_from_status(predecessor.get("checkpointTrouble"))
+    past = Series.from_status(predecessor.get("series"))
+    slow = Slowdown.from_status(predecessor.get("slow"))
     if not is_of_this_pod(predecessor, me):
         predecessor = {}
     known_round = int(predecessor.get("observedRound") or 0)
@@ -128,6 +133,8 @@ def first_report(predecessor: Mapping[str, Any], me: Environment, view: JobView)
         rounds=tuple(RoundProgress.from_status(round_) for round_ in predecessor.get("rounds") or ()),
         check=CheckReport.from_status(predecessor.get("check")),
         trouble=trouble,
+        series=past,
+        slow=slow,
     )
 
 

@@ -11,7 +11,7 @@ import logging
 import os
 import signal
 import sys
-from argparse import SUPPRESS, ArgumentParser
+from argparse import ArgumentParser
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,7 +21,7 @@ from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.launcher.api import LaunchConfig
 from torch.distributed.run import config_from_args, get_args_parser
 
-from agent import signals, torch_compat
+from agent import signals, standalone, torch_compat
 from agent.environment import Environment, InvalidEnvironmentError, grace_of_processes
 from agent.logs import log_to_stderr
 from agent.memory.checkpoints import CheckpointMemory
@@ -31,13 +31,14 @@ from agent.monitor.progress import ProgressMonitor
 from agent.rendezvous.handler import DlrRendezvousHandler, JobEndedError, create_handler
 from agent.rendezvous.last_round import prefetch
 from agent.rendezvous.world import ExitReason
+from agent.standalone.cluster import STACKS, LocalCluster
 from agent.supervision.elastic_agent import FAILURE_GRACE_SECONDS, UNLIMITED_RESTARTS, DlrElasticAgent
 from agent.temporary_directory import ensure_temporary_directory
 from agent.torchrun import BACKEND
 from agent.warm.preamble import must_start_cold
 from agent.warm.starter import WarmStart
 from agent.warm.warm_parent import WarmParent
-from crds.protocol import AgentState
+from crds.protocol import HANG_TIMEOUT_SECONDS, AgentState
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +90,7 @@ def _main(argv: Sequence[str], warm_parent: WarmParent | None, cleanup: contextl
             warm_start.prepare(os.environ)  # it warms up while this agent joins
         elif warm_parent is not None:
             warm_parent.close()
-        handler = create_handler(_rendezvous_parameters(config, me))
+        handler = create_handler(_rendezvous_parameters(config, me), _local_cluster(args, me))
         cleanup.callback(handler.shutdown)
         if me.memory_bytes:
             handler.memory = CheckpointMemory(me, config.nproc_per_node, handler.session.place)
@@ -99,7 +100,7 @@ def _main(argv: Sequence[str], warm_parent: WarmParent | None, cleanup: contextl
         spec = worker_spec(config, entrypoint, entrypoint_args, handler)
         agent = _create_agent(config, spec, args, me, warm_start)
         cleanup.callback(agent.kill)
-        monitor = ProgressMonitor(agent.progress_files, handler.session.reporter)
+        monitor = ProgressMonitor(agent.progress_files, handler.session.reporter, handler.session.part)
         monitor.start()
         cleanup.callback(monitor.stop)
         if warm_start is not None:  # for a newcomer they stop, so it comes when it can start at once
@@ -127,14 +128,18 @@ def parse(argv: Sequence[str]) -> Any:
     _add_our_flags(parser)
     for action in parser._actions:
         if "--standalone" in action.option_strings:
-            action.help = SUPPRESS  # it is refused below
+            action.help = "train on this machine alone, without a cluster"
     ours = {"max_restarts": UNLIMITED_RESTARTS, "rdzv_backend": BACKEND}
     parser.set_defaults(
         **{name: value for name, value in ours.items() if f"PET_{name.upper()}" not in os.environ}
     )
     args = parser.parse_args(list(argv))
     if args.standalone:
-        raise ValueError("--standalone needs no cluster: use `torchrun --standalone`")
+        standalone.check(args.nnodes, os.environ)
+        if "PET_MAX_RESTARTS" not in os.environ and args.max_restarts == UNLIMITED_RESTARTS:
+            args.max_restarts = standalone.MAX_RESTARTS
+    elif args.hang_timeout is not None or args.memory_checkpoint is not None:
+        raise ValueError("--hang-timeout and --memory-checkpoint are the ElasticJob's, but for --standalone")
     if args.rdzv_backend != BACKEND:
         logger.warning("--rdzv-backend=%s is ignored: the ElasticJob says who meets whom", args.rdzv_backend)
         args.rdzv_backend = BACKEND
@@ -167,6 +172,19 @@ def _add_our_flags(parser: ArgumentParser) -> None:
         metavar="SECONDS",
         help="from SIGTERM to SIGKILL for processes whose peer has failed (default: %(default)g)",
     )
+    parser.add_argument(
+        "--hang-timeout",
+        type=float,
+        metavar="SECONDS",
+        help="with --standalone: processes without a step for so long hang "
+        f"(default: {HANG_TIMEOUT_SECONDS})",
+    )
+    parser.add_argument(
+        "--memory-checkpoint",
+        type=standalone.bytes_of,
+        metavar="SIZE",
+        help="with --standalone: memory for the checkpoints of dlr.checkpoint, such as 4Gi",
+    )
 
 
 def worker_spec(
@@ -196,6 +214,14 @@ def exit_code(process_exit_code: int | None) -> int:
     if process_exit_code is None:
         return 1
     return 128 - process_exit_code if process_exit_code < 0 else process_exit_code
+
+
+def _local_cluster(args: Any, me: Environment) -> LocalCluster | None:
+    if not args.standalone:
+        return None
+    cluster = LocalCluster(me, args.hang_timeout or HANG_TIMEOUT_SECONDS)
+    signal.signal(STACKS, lambda *_: cluster.ask_for_stacks())
+    return cluster
 
 
 def _rendezvous_parameters(config: LaunchConfig, me: Environment) -> RendezvousParameters:

@@ -14,10 +14,11 @@ from datetime import datetime, timezone
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from agent.environment import Environment
-from agent.kube.api import ApiClient
+from agent.kube.api import Api
 from agent.kube.watcher import Watcher
 from agent.link import FLUSH_SECONDS, Link
 from agent.monitor import accelerators
+from agent.monitor.chronicle import Part
 from agent.monitor.hang import StepReporting, step_reporting_of_slot
 from agent.node_check.duties import ActiveCheck
 from agent.rendezvous.world import (
@@ -58,7 +59,7 @@ class Session:
     def __init__(
         self,
         me: Environment,
-        api: ApiClient,
+        api: Api,
         *,
         store: TCPStore,
         watcher: Watcher[JobView],
@@ -84,18 +85,19 @@ class Session:
         self._topology: list[str] | None = None
 
     @classmethod
-    def start(cls, environ: Mapping[str, str], local_world_size: int) -> Session:
+    def start(cls, environ: Mapping[str, str], local_world_size: int, api: Api | None = None) -> Session:
         """Connect to the cluster, and wait for the first view of the job.
 
         Args:
             environ: of a worker's Pod.
             local_world_size: how many training processes this agent will start.
+            api: in place of the cluster that the environment names.
 
         Raises:
             InvalidEnvironmentError: this is no worker's Pod.
         """
         with contextlib.ExitStack() as cleanup:
-            link = Link.start(environ, cleanup)
+            link = Link.start(environ, cleanup, api)
             me = link.environment
             store = TCPStore(me.pod_ip, 0, is_master=True, wait_for_workers=False)
             reporter = link.reporter(Facts(store.port, local_world_size, accelerators.detect()), cleanup)
@@ -219,6 +221,21 @@ class Session:
     def asks_for_stacks(self) -> str:
         """What asks where the training processes are, as the job says it now; "" if nothing does."""
         return (self.watcher.view() or JobView()).asks_for_stacks
+
+    def has_trained(self) -> bool:
+        """Whether the job is known to have made a step."""
+        return (self.watcher.view() or JobView()).has_trained
+
+    def asks_for_profile(self) -> str:
+        """What asks for a profile of one process, likewise."""
+        return (self.watcher.view() or JobView()).asks_for_profile
+
+    def part(self) -> Part:
+        """What this agent is in the round last joined."""
+        joined = self._joined_world
+        if joined is None:
+            return Part()
+        return Part(joined.world_size, leads=joined.members[0] == self.member)
 
     def failures_per_hour(self) -> float | None:
         """Of the job so far, by its first hour at least; None where it does not say when it began."""

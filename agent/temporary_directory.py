@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import tempfile
 from collections.abc import MutableMapping
+from pathlib import Path
 
 from agent.environment import InvalidEnvironmentError
 
@@ -39,3 +41,19 @@ def ensure_temporary_directory(environ: MutableMapping[str, str]) -> None:
         "loaders need too: mount an emptyDir at /tmp in the Pod template",
         SHARED_MEMORY,
     )
+
+
+def bound(server: socket.socket, name: str) -> str:
+    """Bind a Unix socket of this name in a directory of its own, and return its path.
+
+    Not every directory for temporary files is fit for a socket: its path may be longer than the 107 bytes of
+    an address, and its file system may have no sockets.
+    """
+    directory = tempfile.mkdtemp(prefix="dlr_")
+    try:
+        server.bind(f"{directory}/{name}")
+    except OSError:
+        Path(directory).rmdir()
+        directory = tempfile.mkdtemp(prefix="dlr_", dir=SHARED_MEMORY)
+        server.bind(f"{directory}/{name}")
+    return f"{directory}/{name}"

@@ -1,7 +1,7 @@
-"""What saving costs a training loop: ours, torch's, DLRover's and LM Resiliency's, in one run on the CPU.
+"""What saving costs a training loop: ours, torch's, DLRover's and LM Resiliency's, in one run.
 
-    python -m benchmarks.checkpoint --gigabytes 0.5 [--dlrover FOLDER] [--lm-resiliency FOLDER]
-        [--document docs/checkpoints.md]
+    python -m benchmarks.checkpoint --gigabytes 0.5 [--device cuda] [--dlrover FOLDER]
+        [--lm-resiliency FOLDER] [--document docs/checkpoints.md]
 
 All train the same model with the same optimizer, in turn, some steps each with one save among them, and one
 of them without any. Three figures come of it:
@@ -59,25 +59,42 @@ def nothing(*_: object) -> None:
     pass
 
 
-class Training:
-    """A model whose state has this size, and whose forward and backward passes take half a second a GB."""
+PASS_SECONDS = {"cpu": 0.6, "cuda": 0.1}
+"""Of a forward and backward pass, a GB of state: about what a training has that is worth a checkpoint."""
 
-    def __init__(self, gigabytes: float) -> None:
+
+class Training:
+    """A model whose state has this size, and whose forward and backward passes take `PASS_SECONDS` a GB."""
+
+    def __init__(self, gigabytes: float, device: str) -> None:
+        self.device = device
         width = int((gigabytes * 1e9 / BYTES_PER_PARAMETER / LAYERS) ** 0.5)
         layers = [layer for _ in range(LAYERS) for layer in (nn.Linear(width, width), nn.Tanh())]
-        self.model = nn.Sequential(*layers)
+        self.model = nn.Sequential(*layers).to(device)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), foreach=True)
-        self._batch = torch.randn(16, width)
+        samples = 16 if device == "cpu" else 4096
+        self._batch = torch.randn(samples, width, device=device)
         self.step(nothing)
-        pass_seconds = min(self._pass() for _ in range(12))
-        self._batch = torch.randn(max(16, int(16 * 0.6 * gigabytes / pass_seconds)), width)
-        self.pass_seconds = min(self._pass() for _ in range(5))
+        pass_seconds = min(self._timed_pass() for _ in range(12))
+        samples = max(samples, int(samples * PASS_SECONDS[device] * gigabytes / pass_seconds))
+        self._batch = torch.randn(samples, width, device=device)
+        self.pass_seconds = min(self._timed_pass() for _ in range(5))
 
-    def _pass(self) -> float:
+    def settle(self) -> None:
+        """Wait for the GPU."""
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+
+    def _timed_pass(self) -> float:
+        self.settle()
         began = time.perf_counter()
+        self._pass()
+        self.settle()
+        return time.perf_counter() - began
+
+    def _pass(self) -> None:
         self.optimizer.zero_grad()
         self.model(self._batch).square().mean().backward()
-        return time.perf_counter() - began
 
     def step(self, wait: Callable[[], object]) -> None:
         """Train a step.
@@ -140,6 +157,7 @@ class Contender:
             training.step(calls.around(self.wait))
             if index == 0:
                 calls.around(self.save)(number)
+        training.settle()
         self.turns.append(time.perf_counter() - began)
         self.cpu.append(time.thread_time() - began_cpu - calls.cpu)
         self.blocked.append(calls.seconds)
@@ -237,19 +255,21 @@ def restored(training: Training, slots: list[Slot]) -> tuple[float, float]:
     state = {"model": training.model, "optimizer": training.optimizer}
     with own_slot(slot.path, slot.mark) as source:
         restore(state, source.values, source.rng, source.parts, source.fill)
+    training.settle()
     load_seconds = time.perf_counter() - began
     tensors = training.tensors()
     copies = [torch.zeros_like(tensor) for tensor in tensors]
     began = time.perf_counter()
     for copy, tensor in zip(copies, tensors, strict=True):
         copy.copy_(tensor)
+    training.settle()
     return load_seconds, time.perf_counter() - began
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(1)  # as torchrun and dlr have it where a node has several processes
     gigabytes: float = args.gigabytes
-    training = Training(gigabytes)
+    training = Training(gigabytes, args.device)
     slots = touched_slots(int(gigabytes * 1e9) + (1 << 22), 3)
     with scratch() as folder:
         contenders = {
@@ -311,6 +331,7 @@ def table(found: dict[str, Any], gigabytes: float) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--gigabytes", type=float, default=0.5)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--dlrover", metavar="FOLDER")
     parser.add_argument("--lm-resiliency", metavar="FOLDER")

@@ -3,22 +3,19 @@
 Every cell draws many fleets with faults at random places and lets both judge the same fleets.
 """
 
-import argparse
-import platform
 import random
-import statistics
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import date
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from benchmarks.cells import Cell, Results, Tally, main, median_and_worst, percent
 from benchmarks.diagnosis_faults import (
     Draw,
     Fleet,
     cut_off,
     dead_racks,
     failing,
+    flaky_border,
+    in_racks,
     liar,
     links,
     noisy,
@@ -29,28 +26,26 @@ from benchmarks.diagnosis_fleets import NOISE, Answer, ask_dlrover, ask_ours
 from healthcheck.settings import Settings
 
 REPORT = Path(__file__).parent.parent / "docs" / "diagnosis.md"
-LARGE = 33
-LEAST_FLEETS = 10
 
 LIMITS = """## What nothing can tell, and what we do not
 
-* Three witnesses: with fewer than three healthy partners, a broken node is Inconclusive unless its own tests
-  or its own agent speak against it. So N = 2 and 3, and two broken of four: two bad links at one of three
-  nodes look the same, and a healthy node would be blamed for them.
-* Where tests fail by chance, a healthy node is blamed when that befalls its first four tests with three
-  witnesses. Five failing tests in a hundred do that in fewer than one check in 1,000 of six nodes; in larger
-  fleets the background is learned, and more is asked for.
+* Three witnesses: with fewer than three healthy partners, a broken node is Inconclusive unless its own
+  tests or its own agent speak against it. So N = 2 and 3, and two broken of four: two bad links at one of
+  three nodes look the same, and a healthy node would be blamed for them.
+* Where tests fail by chance, a healthy node is blamed when that befalls its first four or five tests. Where
+  five of a hundred fail, that is computed to happen in fewer than one check in 5,000 of nine nodes; in
+  larger fleets the background is learned, and more is asked for.
 * An intermittent fault that passes every screening round is not seen: of those that fail a share p of their
   tests, (1 - p)^s stay unseen in s screening rounds. Partners rotate from check to check.
-* A bad link is seen only when its two nodes meet: s screening rounds meet s of N - 1 pairs of each node.
-  N - 1 rounds meet all; `spec.screeningRounds` buys more. A bad link that works now and then is mostly taken
+* A bad link is seen only when its two nodes meet: s screening rounds meet s of N - 1 pairs of each node. N
+  - 1 rounds meet all; `spec.screeningRounds` buys more. A bad link that works now and then is mostly taken
   for an accident: its pair is not tried again once it passed.
 * Behind a cut, a node that is broken besides is told when the network is repaired. Of two equal halves, the
   second is named.
-* Where the way out of a labelled rack or switch fails now and then, its nodes are not blamed for failures
-  that all cross it, once two of them have crossed it badly. If one alone has, or labels do not tell the rack,
-  that one may be blamed: where half of what crosses it is lost, in one check of thirty
-  ([records.md](records.md)).
+* Where the way out of a labelled rack or switch fails now and then, its nodes are blamed only for what that
+  does not explain: what its other nodes meet on the way out is what they are measured by. Whether the rack
+  is named is chance, unless all that crosses is lost. If labels do not tell the rack, its nodes look like
+  so many faulty ones, most of which stay undecided.
 * Where nothing passes at all (all nodes but one faulty, or the software), everybody is inconclusive after
   four rounds, of hundreds of nodes after one.
 * Where a quarter of all nodes fail now and then, most of them stay inconclusive: nobody is left whose word
@@ -59,7 +54,7 @@ LIMITS = """## What nothing can tell, and what we do not
 
 
 @dataclass(frozen=True)
-class Cell:
+class Line:
     """One line of a table: fleets drawn alike."""
 
     name: str
@@ -67,50 +62,36 @@ class Cell:
     draw: Draw
     screening_rounds: int = Settings.screening_rounds
 
-
-@dataclass(frozen=True)
-class Score:
-    """How one judge did in one cell, in percent: of the faulty parts, or of the fleets."""
-
-    found: float
-    blamed: float
-    """Fleets with some healthy node called faulty or slow."""
-    misnamed: float
-    """Fleets with a link, a rack or a part of the network named that is not at fault."""
-    undecided: float
-    """Fleets with some node called inconclusive."""
-    rounds: str
+    def play(self, number: int) -> Tally:
+        """Both judge the same fleet."""
+        fleet = self.draw(random.Random(f"{self.name} {number}"))
+        rotation = random.Random(number).getrandbits(32)
+        settings = replace(Settings(), screening_rounds=self.screening_rounds, rotation=rotation)
+        ours = ask_ours(fleet, random.Random(f"ours {number}"), settings)
+        theirs = ask_dlrover(fleet, random.Random(f"theirs {number}"))
+        parts = len(fleet.faulty_nodes) + len(fleet.faulty_links) + len(fleet.faulty_racks)
+        return {"fleets": 1, "parts": parts} | score("ours", fleet, ours) | score("theirs", fleet, theirs)
 
 
-def play(cell: Cell, fleets: int, seed: int) -> tuple[Score, Score]:
-    """Ours, DLRover's."""
-    settings = Settings(screening_rounds=cell.screening_rounds)
-    drawn = [cell.draw(random.Random(f"{seed} {cell.name} {i}")) for i in range(fleets)]
-    ours = [ask_ours(fleet, random.Random(f"{seed} {i}"), settings) for i, fleet in enumerate(drawn)]
-    theirs = [ask_dlrover(fleet, random.Random(f"{seed} {i}")) for i, fleet in enumerate(drawn)]
-    return score(drawn, ours), score(drawn, theirs)
+def score(judge: str, fleet: Fleet, answer: Answer) -> dict[str, int]:
+    """What one judge's answer adds to the sums of the line.
 
-
-def score(fleets: Sequence[Fleet], answers: Sequence[Answer]) -> Score:
-    parts = found = blamed = misnamed = 0
-    for fleet, answer in zip(fleets, answers, strict=True):
-        named = answer.faulty | answer.slow
-        right = {rack for rack in fleet.faulty_racks if any(is_part(fleet, rack, g) for g in answer.domains)}
-        parts += len(fleet.faulty_nodes) + len(fleet.faulty_links) + len(fleet.faulty_racks)
-        found += len(fleet.faulty_nodes & named) + len(fleet.faulty_links & answer.links) + len(right)
-        blamed += bool(named - fleet.faulty_nodes)
-        misnamed += bool(answer.links - fleet.bad_links.keys()) or not all(
-            any(is_part(fleet, rack, named_part) for rack in fleet.faulty_racks)
-            for named_part in answer.domains
-        )
-    rounds = [answer.rounds for answer in answers]
-    return Score(
-        found=100 * found / max(parts, 1),
-        blamed=100 * blamed / len(fleets),
-        misnamed=100 * misnamed / len(fleets),
-        undecided=100 * sum(bool(answer.undecided) for answer in answers) / len(fleets),
-        rounds=f"{statistics.median(rounds):.0f} / {max(rounds)}",
+    `found` counts faulty parts; the others count fleets: those with some healthy node called faulty or slow,
+    with a link, a rack or a part of the network named that is not at fault, and with some node undecided.
+    """
+    named = answer.faulty | answer.slow
+    right = {rack for rack in fleet.faulty_racks if any(is_part(fleet, rack, g) for g in answer.domains)}
+    misnamed = bool(answer.links - fleet.bad_links.keys()) or not all(
+        any(is_part(fleet, rack, named_part) for rack in fleet.faulty_racks) for named_part in answer.domains
     )
+    found = len(fleet.faulty_nodes & named) + len(fleet.faulty_links & answer.links) + len(right)
+    return {
+        f"{judge} found": found,
+        f"{judge} blamed": bool(named - fleet.faulty_nodes),
+        f"{judge} misnamed": misnamed,
+        f"{judge} undecided": bool(answer.undecided),
+        f"{judge} rounds {answer.rounds}": 1,
+    }
 
 
 def is_part(fleet: Fleet, rack: int, named: frozenset[int]) -> bool:
@@ -120,38 +101,47 @@ def is_part(fleet: Fleet, rack: int, named: frozenset[int]) -> bool:
     return any(named <= side and 2 * len(named) >= len(side) for side in (inside, outside))
 
 
-def tables() -> dict[str, list[Cell]]:
-    """The cells, by the title of their table."""
+def tables() -> dict[str, list[Line]]:
+    """The lines, by the title of their table."""
     sizes = (2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 33, 64, 100, 256, 1000)
     small = (4, 6, 13, 33, 100)
     hard = [(n, k) for n in sizes for k in sorted({1, max(1, n // 4), n // 2})]
     return {
-        "Healthy fleets": [Cell(f"N={n}", n, failing(n, 0)) for n in (2, 3, 16, 256, 1000)],
-        "Hard faults, up to half of the nodes": [Cell(f"N={n}, k={k}", n, failing(n, k)) for n, k in hard],
+        "Healthy fleets": [Line(f"N={n}", n, failing(n, 0)) for n in (2, 3, 16, 256, 1000)],
+        "Hard faults, up to half of the nodes": [Line(f"N={n}, k={k}", n, failing(n, k)) for n, k in hard],
+        "Hard faults in labelled racks": [
+            Line(f"N={n}, k={k}, racks of {rack}", n, in_racks(failing(n, k), rack))
+            for n, rack in ((8, 2), (12, 4), (32, 8), (100, 10))
+            for k in (1, n // 4)
+        ],
+        "A rack whose way out fails half of the time": [
+            Line(f"N={n}, racks of {rack}", n, flaky_border(n, rack))
+            for n, rack in ((8, 2), (12, 4), (32, 8), (100, 10))
+        ],
         "Intermittent faults: p is the probability that a test fails": [
-            Cell(f"N={n}, k={k}, p={p}", n, failing(n, k, p))
+            Line(f"N={n}, k={k}, p={p}", n, failing(n, k, p))
             for n, k in ((6, 1), (33, 1), (13, 3), (32, 8))
             for p in (0.9, 0.7, 0.5, 0.3)
         ],
         "A rack or a half cut off": [
-            Cell(f"N={n}, {size} nodes, {_told(labelled, shuffled)}", n, draw)
+            Line(f"N={n}, {size} nodes, {_told(labelled, shuffled)}", n, draw)
             for n, size in ((6, 3), (12, 4), (50, 25), (64, 2), (100, 10), (200, 100), (256, 16), (1000, 8))
             for labelled in (True, False)
             for shuffled in (False, True)
             for draw in [cut_off(n, size, labelled=labelled, shuffled=shuffled)]
         ],
         "Dead racks": [
-            Cell("N=15, 1 of 5 racks", 15, dead_racks(15, 3, 1)),
-            Cell("N=64, 2 of 8 racks", 64, dead_racks(64, 8, 2)),
+            Line("N=15, 1 of 5 racks", 15, dead_racks(15, 3, 1)),
+            Line("N=64, 2 of 8 racks", 64, dead_racks(64, 8, 2)),
         ],
         "Bad links": [
-            *(Cell(f"N={n}, one anywhere", n, links(n, 1)) for n in small),
-            *(Cell(f"N={n}, two anywhere", n, links(n, 2)) for n in small),
-            *(Cell(f"N={n}, two at one node", n, links(n, 2, at_one_node=True)) for n in small),
-            *(Cell(f"N=16, one anywhere, {s} screening rounds", 16, links(16, 1), s) for s in (4, 15)),
+            *(Line(f"N={n}, one anywhere", n, links(n, 1)) for n in small),
+            *(Line(f"N={n}, two anywhere", n, links(n, 2)) for n in small),
+            *(Line(f"N={n}, two at one node", n, links(n, 2, at_one_node=True)) for n in small),
+            *(Line(f"N=16, one anywhere, {s} screening rounds", 16, links(16, 1), s) for s in (4, 15)),
         ],
         "Tests that fail, and answers that are late or lost, by chance": [
-            Cell(f"N={n}, {what} {share:.1%}", n, draw)
+            Line(f"N={n}, {what} {share:.1%}", n, draw)
             for n in (4, 6, 9, 33, 100, 1000)
             for what, share, draw in (
                 *(("tests", share, noisy(n, transient=share)) for share in (0.01, 0.05)),
@@ -159,13 +149,13 @@ def tables() -> dict[str, list[Cell]]:
             )
         ],
         "Who is believed": [
-            Cell("N=13, all 6 vouched nodes broken", 13, vouched_bad(13, 6)),
-            Cell("N=33, all 8 vouched nodes broken", 33, vouched_bad(33, 8)),
-            Cell("N=33, one fails with 16 of 32", 33, liar(33, 16)),
+            Line("N=13, all 6 vouched nodes broken", 13, vouched_bad(13, 6)),
+            Line("N=33, all 8 vouched nodes broken", 33, vouched_bad(33, 8)),
+            Line("N=33, one fails with 16 of 32", 33, liar(33, 16)),
         ],
         "Slow networks": [
-            Cell("N=33, one 1.5× slower", 33, slow_network(33, 1.5)),
-            Cell("N=33, 8 twice as slow", 33, slow_network(33, 2.0, 8)),
+            Line("N=33, one 1.5× slower", 33, slow_network(33, 1.5)),
+            Line("N=33, 8 twice as slow", 33, slow_network(33, 2.0, 8)),
         ],
     }
 
@@ -175,27 +165,30 @@ def _told(labelled: bool, shuffled: bool) -> str:
     return f"{labels}, shuffled" if shuffled else f"{labels}, by rank"
 
 
-def table(cells: Sequence[Cell], fleets: int, seed: int) -> str:
-    lines = [
-        "| fleet | found | healthy blamed | wrong place | undecided | rounds |",
-        "|---|---|---|---|---|---|",
-    ]
-    for cell in cells:
-        ours, theirs = play(cell, max(LEAST_FLEETS, min(fleets, LARGE * fleets // cell.size)), seed)
-        percents = [
-            f"{getattr(ours, column):.3g} · {getattr(theirs, column):.3g}"
-            for column in ("found", "blamed", "misnamed", "undecided")
-        ]
-        lines.append(f"| {cell.name} | {' | '.join(percents)} | {ours.rounds} · {theirs.rounds} |")
-        print(lines[-1], flush=True)
-    return "\n".join(lines)
+def row(name: str, sums: Tally) -> str:
+    def both(column: str, of: int) -> str:
+        return " · ".join(percent(sums.get(f"{judge} {column}", 0), of) for judge in ("ours", "theirs"))
+
+    fleets = sums["fleets"]
+    found = both("found", sums["parts"]) if sums["parts"] else "–"
+    shares = (found, *(both(column, fleets) for column in ("blamed", "misnamed", "undecided")))
+    rounds = " · ".join(median_and_worst(sums, f"{judge} rounds ") for judge in ("ours", "theirs"))
+    return f"| {name} | {' | '.join(shares)} | {rounds} |"
 
 
-def report(fleets: int, seed: int) -> str:
-    started = time.process_time()
-    parts = [f"## {title}\n\n{table(cells, fleets, seed)}\n" for title, cells in tables().items()]
-    seconds = time.process_time() - started
-    body = "\n".join(parts)
+def table(lines: list[Line], results: Results) -> str:
+    rows = (row(line.name, results.cells[line.name]) for line in lines)
+    return "\n".join(
+        (
+            "| fleet | found | healthy blamed | wrong place | undecided | rounds |",
+            "|---|---|---|---|---|---|",
+            *rows,
+        )
+    )
+
+
+def report(results: Results) -> str:
+    body = "\n".join(f"## {title}\n\n{table(lines, results)}\n" for title, lines in tables().items())
     return f"""# Who is to blame: our diagnosis and DLRover's rule, on the same simulated fleets
 
 Every line is many fleets with faults at random places. In each column the first figure is ours
@@ -209,22 +202,9 @@ spared late answers, which it has no word for.
 
 {body}
 {LIMITS}
-{fleets} fleets a line, fewer above N={LARGE} (never fewer than {LEAST_FLEETS}); seed {seed}.
-{seconds:.0f} s of CPU time. {date.today()}, {platform.system()}, Python {platform.python_version()}.
-To run it again, with other fleets:
-
-    python -m benchmarks.diagnosis --fleets {fleets} --seed {seed + 1}
-"""
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Our diagnosis and DLRover's rule on simulated fleets.")
-    parser.add_argument("--fleets", type=int, default=200, help="fleets per cell")
-    parser.add_argument("--seed", type=int, default=1)
-    arguments = parser.parse_args()
-    text = report(arguments.fleets, arguments.seed)
-    REPORT.write_text(text)
+{results.footer("diagnosis")}"""
 
 
 if __name__ == "__main__":
-    main()
+    cells = [Cell(line.name, line.play, line.size) for lines in tables().values() for line in lines]
+    main("Our diagnosis and DLRover's rule on simulated fleets.", cells, REPORT, report)

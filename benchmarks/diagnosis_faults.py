@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 
@@ -25,6 +25,8 @@ class Fleet:
     """Whether the nodes' labels tell their racks."""
     cut_off: int | None = None
     """This rack's nodes reach each other, and nobody else."""
+    flaky_border: int | None = None
+    """Of the tests across the border of this rack, half fail."""
     transient: float = 0.0
     """Probability that a test fails for no reason that lasts."""
     lost: float = 0.0
@@ -43,9 +45,9 @@ class Fleet:
 
     @property
     def faulty_racks(self) -> frozenset[int]:
-        """Racks that are cut off, or whose nodes all fail."""
+        """Racks that are cut off, now and then or always, or whose nodes all fail."""
         dead = {r for r in set(self.racks) if all(n in self.failing for n in self.in_rack(r))}
-        return frozenset(dead | ({self.cut_off} if self.cut_off is not None else set()))
+        return frozenset(dead | {rack for rack in (self.cut_off, self.flaky_border) if rack is not None})
 
     def in_rack(self, rack: int) -> frozenset[int]:
         return frozenset(node for node, its in enumerate(self.racks) if its == rack)
@@ -53,6 +55,9 @@ class Fleet:
     def test_passes(self, members: Sequence[int], rng: random.Random) -> bool:
         """One test: every faulty part in the group may fail it."""
         if self.cut_off is not None and len({self.racks[m] == self.cut_off for m in members}) > 1:
+            return False
+        inside = {self.racks[m] == self.flaky_border for m in members} if self.racks else set()
+        if len(inside) > 1 and rng.random() < 0.5:
             return False
         risks = [self.failing.get(member, 0.0) for member in members]
         risks += [self.bad_links.get(frozenset(pair), 0.0) for pair in combinations(members, 2)]
@@ -104,6 +109,22 @@ def cut_off(size: int, rack_size: int, *, labelled: bool, shuffled: bool) -> Dra
         return Fleet(size, racks=racks, labelled=labelled, cut_off=rack)
 
     return draw
+
+
+def in_racks(draw: Draw, rack_size: int) -> Draw:
+    """The same fleets, in racks that labels tell."""
+
+    def with_racks(rng: random.Random) -> Fleet:
+        fleet = draw(rng)
+        return replace(fleet, racks=_racks(fleet.size, rack_size))
+
+    return with_racks
+
+
+def flaky_border(size: int, rack_size: int) -> Draw:
+    """One labelled rack loses half of what crosses its border, and nothing is wrong inside."""
+    racks = _racks(size, rack_size)
+    return lambda rng: Fleet(size, racks=racks, flaky_border=rng.randrange(size // rack_size))
 
 
 def links(size: int, count: int, *, at_one_node: bool = False, probability: float = 1.0) -> Draw:

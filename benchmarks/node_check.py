@@ -60,7 +60,7 @@ async def run_trial(cluster: Cluster, agents: int, bad: int, agents_per_watch: i
         nodes = node_names(agents)
         await _add_nodes(client, nodes)
         meter = Meter(cluster, Writes(agent_client), Writes(kubelet_client))
-        faulty = frozenset(nodes[:: len(nodes) // bad][:bad])
+        faulty = frozenset(nodes[:: len(nodes) // max(bad, 1)][:bad])
         pods = HollowPods(kubelet_client, agent_client, CHECK, faulty, beat_seconds)
         cache = Cache(client, label_selectors={PODS: f"{names.LABEL_CHECK}={CHECK}"})
         cache.add_handler(PODS, pods.handle)

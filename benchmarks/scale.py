@@ -1,8 +1,11 @@
 """What the controller costs at 100 to 10,000 workers, in CPU seconds, and how that grows: docs/scale.md.
 
+    python -m benchmarks.scale                     all of it, into docs/scale.json and docs/scale.md
+    python -m benchmarks.scale --cell rolls 1000   one cell, in this process
+
 All controllers run over a cluster in memory (virtual_cluster.py) in virtual time, in which they have one
 processor for themselves. Each cell of the table is measured by a process of its own, which ends when it has
-used up its budget of CPU time.
+used up its budget of CPU time. Several run beside each other: none times anything but its own CPU seconds.
 """
 
 from __future__ import annotations
@@ -10,264 +13,58 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-import itertools
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
+from typing import Any
 
-import orjson
 import prometheus_client
 
 from benchmarks import virtual_time
+from benchmarks.scale_fleet import (
+    JOB,
+    PATIENCE_SECONDS,
+    STEPS_OF_A_ROLL,
+    Budget,
+    Fleet,
+    job_of,
+    tell,
+    worker_of,
+)
 from benchmarks.scale_report import FIT_FROM, Figures, conditions, tables
-from benchmarks.virtual_cluster import LATENCY_SECONDS, NAMESPACE, ApiServer, VirtualController
+from benchmarks.virtual_cluster import LATENCY_SECONDS, NAMESPACE, VirtualController
 from benchmarks.virtual_nodes import (
     AGENT_START_SECONDS,
     ONE_BAD_NODE_IN,
     PODS_A_SECOND,
     RESTART_SECONDS,
-    VirtualNodes,
-    add_nodes,
 )
 from benchmarks.virtual_time import running_loop
 from controller.cache import Cache
 from controller.garbage import keep_pauses_short
 from controller.reconciler import Request
-from controller.resources import ELASTICJOBS, ELASTICWORKERS, LEASES, NODECHECKS, SCALEPLANS, Object
-from crds import names
+from controller.resources import ELASTICJOBS, ELASTICWORKERS, LEASES, NODECHECKS, Object
 from crds.elasticjob import ElasticJob
-from crds.protocol import AgentState
-from reconcilers.elasticjob import ElasticJobReconciler
-from reconcilers.pod.builder import heartbeat_seconds
 
-REPORT = Path(__file__).parent.parent / "docs" / "scale.md"
-FIGURES = REPORT.with_suffix(".json")
-"""What was measured so far: a run replaces its own cells."""
+DOCS = Path(__file__).parent.parent / "docs"
+REPORT, FIGURES = "scale.md", "scale.json"
 BRACKETS = "In brackets: the same at 56915f2."
 ALONE = "This is 56915f2, with which what comes next is to be compared."
 SIZES = (100, 1_000, 3_000, 10_000)
-BUDGET_SECONDS = 60.0
-LONGEST_CELL_SECONDS = 3_600.0
-"""Of real time, on a busy machine."""
-JOB = "big"
-STEPS_OF_A_ROLL = 10
+BUDGET_SECONDS = 400.0
+WITHIN_SECONDS = 530.0
+"""Of real time, for all cells together: the longest takes 400 s or so on a processor of its own."""
 RACK = 40
+WRITES_OF_A_WORKER = 4
 LARGEST_JOB = 7_000
-BEATS = 100
-"""In so many portions come the heartbeats of one period."""
-HEARTBEAT_TIMEOUT_SECONDS = 30.0
-LOOKS_TO_FORM = 3
-QUIET_SECONDS = 3.0
-PATIENCE_SECONDS = 3_600.0
 
 Cell = Callable[["Fleet"], Awaitable[None]]
-
-
-def computed_seconds() -> float:
-    """CPU seconds of the controller so far, its threads included."""
-    return time.process_time() - running_loop().outside_seconds
-
-
-def tell(section: str, **figures: float | None) -> None:
-    """One line for the process that collects; None for what went beyond the budget."""
-    print(json.dumps({f"{section}/{name}": figure for name, figure in figures.items()}), flush=True)
-
-
-class Budget:
-    """Ends this process when the controller has computed for longer, in what is being measured."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._section: str | None = None
-        self._began = 0.0
-
-    def watch(self) -> None:
-        signal.signal(signal.SIGPROF, self._check)
-        signal.setitimer(signal.ITIMER_PROF, 1.0, 1.0)
-
-    @contextmanager
-    def of(self, section: str) -> Iterator[None]:
-        self._section, self._began = section, computed_seconds()
-        yield
-        self._section = None
-
-    def _check(self, _signal: int, _frame: FrameType | None) -> None:
-        if self._section is not None and computed_seconds() - self._began > self._seconds:
-            tell(self._section, cpu=None)
-            os._exit(0)
-
-
-class Fleet:
-    """One job with everything around it."""
-
-    def __init__(self, size: int, budget: Budget) -> None:
-        self.size = size
-        self._budget = budget
-        self.server = ApiServer()
-        with running_loop().outside():
-            add_nodes(self.server, size)
-        self.nodes = VirtualNodes(self.server, size)
-        self.controller = VirtualController(self.server)
-
-    @contextmanager
-    def measured(self, section: str) -> Iterator[None]:
-        """Tells what the controller spends in this block."""
-        gc.collect()
-        loop, server = running_loop(), self.server
-        looks, writes = self.controller.looks("elasticjob"), server.controller_writes
-        began = loop.time()
-        loop.longest_stretch_seconds()
-        with self._budget.of(section):
-            computed = computed_seconds()
-            yield
-            computed = computed_seconds() - computed
-        tell(
-            section,
-            cpu=computed,
-            stretch=loop.longest_stretch_seconds(),
-            looks=self.controller.looks("elasticjob") - looks,
-            writes=(server.controller_writes - writes) / self.size,
-            refused=server.refused,
-            virtual=loop.time() - began,
-        )
-
-    async def trains(self) -> None:
-        """A job of which all workers train. They are put there: to make them is another cell's matter."""
-        with running_loop().outside():
-            job = self.submit()
-            parsed = ElasticJob.model_validate(job)
-            for index in range(self.size):
-                self.nodes.place(parsed, worker_of(job, index))
-        controller, reconciler = self.controller, self.job_reconciler()
-        await controller.start_watching()
-        controller.start(without=["elasticjob"])
-        await self.is_quiet()
-        for _ in range(LOOKS_TO_FORM):
-            await reconciler.reconcile(Request(NAMESPACE, JOB))
-            await asyncio.sleep(2 * RESTART_SECONDS)
-        controller.start()
-        await self.is_training()
-
-    def job_reconciler(self) -> ElasticJobReconciler:
-        """Another one, which nothing wakes."""
-        made = self.controller
-        return ElasticJobReconciler(made.client, made.cache, made.recorder, made.clock)
-
-    def submit(self) -> Object:
-        return self.server.create(ELASTICJOBS, job_of(self.size))
-
-    async def until(self, condition: Callable[[], bool], what: str) -> None:
-        deadline = running_loop().time() + PATIENCE_SECONDS
-        while True:
-            with running_loop().outside():
-                if condition():
-                    return
-            if running_loop().time() > deadline:
-                status = (self.server.get(ELASTICJOBS, JOB) or {}).get("status", {})
-                raise TimeoutError(f"not within {PATIENCE_SECONDS:g} s: {what}; {str(status)[:2000]}")
-            await asyncio.sleep(0.25)
-
-    async def is_quiet(self) -> None:
-        """Until the controller has written nothing for a while."""
-        before = -1
-        while (writes := self.server.controller_writes) != before:
-            before = writes
-            await asyncio.sleep(QUIET_SECONDS)
-
-    async def is_training(self) -> None:
-        await self.until(lambda: self.nodes.all_in(AgentState.RUNNING, self.size), "all train")
-        await self.is_quiet()
-        await self.until(lambda: self.nodes.all_in(AgentState.RUNNING, self.size), "all train")
-
-    async def beats_for(self, seconds: float, silent: str = "") -> None:
-        """All Leases are renewed for a while, evenly spread, but for that of one worker."""
-        period, loop = heartbeat_seconds(self.size, HEARTBEAT_TIMEOUT_SECONDS), running_loop()
-        end, workers = loop.time() + seconds, [worker for worker in self.nodes.agents if worker != silent]
-        for number in itertools.cycle(range(BEATS)):
-            if loop.time() > end:
-                return
-            await asyncio.sleep(period / BEATS)
-            with loop.outside():
-                for worker in workers[number::BEATS]:
-                    self.nodes.renew(worker)
-
-    async def roll(self, number: int = 1) -> None:
-        """New resources for all workers, from the ScalePlan to its end."""
-        memory = {"memory": f"{16 + number}Gi"}
-        plan = {
-            "metadata": {"name": f"roll-{number}", "labels": {"scale-type": "manual"}},
-            "spec": {"ownerJob": JOB, "replicaResourceSpecs": {"worker": {"resource": memory}}},
-        }
-        with running_loop().outside():
-            self.server.create(SCALEPLANS, plan)
-
-        def succeeded() -> bool:
-            raw = self.server.get(SCALEPLANS, f"roll-{number}") or {}
-            phase = raw.get("status", {}).get("phase")
-            assert phase not in ("Failed", "Superseded"), raw["status"]
-            return bool(phase == "Succeeded")
-
-        await self.until(succeeded, f"roll {number} is done")
-        await self.is_training()
-
-    def job_bytes(self) -> int:
-        job = self.server.get(ELASTICJOBS, JOB)
-        assert job is not None
-        del job["metadata"]["managedFields"]
-        return len(orjson.dumps(job))
-
-
-def job_of(size: int, name: str = JOB) -> Object:
-    resources = {"requests": {"memory": "16Gi"}, "limits": {"memory": "16Gi", "nvidia.com/gpu": "8"}}
-    container = {
-        "name": "main",
-        "image": "registry.example/team/train:2026-01-01",
-        "command": ["torchrun", "--nproc-per-node=8", "train.py", "--config", "/etc/train/config.yaml"],
-        "env": [{"name": f"SETTING_{number}", "value": "some value"} for number in range(10)],
-        "resources": resources,
-    }
-    worker = {
-        "replicas": size,
-        "restartCount": 1_000,
-        "template": {"spec": {"restartPolicy": "Never", "containers": [container]}},
-    }
-    policy = {"nodeUnit": max(size // STEPS_OF_A_ROLL, 1)}
-    return {
-        "metadata": {"name": name},
-        "spec": {"replicaSpecs": {names.WORKER: worker}, "elasticPolicy": policy},
-    }
-
-
-def worker_of(job: Object, index: int) -> Object:
-    """As the job's reconciler makes it."""
-    name = job["metadata"]["name"]
-    labels = {
-        names.LABEL_JOB: name,
-        names.LABEL_APP: names.APP,
-        names.LABEL_MANAGED_BY: names.MANAGER,
-        names.LABEL_TYPE: names.WORKER,
-        names.LABEL_INDEX: str(index),
-    }
-    owner = {
-        "apiVersion": names.API_VERSION,
-        "kind": "ElasticJob",
-        "name": name,
-        "uid": job["metadata"]["uid"],
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
-    metadata = {"name": f"{name}-worker-{index}", "labels": labels, "ownerReferences": [owner]}
-    return {
-        "metadata": metadata,
-        "spec": {"jobName": name, "type": names.WORKER, "index": index, "incarnation": 1},
-    }
 
 
 # --- the cells ----------------------------------------------------------------------------------------------
@@ -315,11 +112,12 @@ async def roll(fleet: Fleet) -> None:
 
 
 async def rolls(fleet: Fleet) -> None:
-    """Twelve, one after the other."""
+    """Twelve, one after the other. Fails where one of them has not come to all."""
     await fleet.trains()
     for number in range(1, 13):
         with fleet.measured(f"roll {number} of 12"):
             await fleet.roll(number)
+        fleet.assert_rolled(number)
     tell("sizes", rolls=fleet.server.largest_bytes[ELASTICJOBS.plural])
 
 
@@ -423,6 +221,8 @@ AT: Mapping[str, tuple[Cell, int]] = {
     "check": (check, 7_000),
 }
 """Those that are measured at one size."""
+WEIGHTS: Mapping[str, float] = {"rolls": 30.0, "roll": 2.0, "heartbeats": 0.8, "start": 0.7, "steady": 0.5}
+"""How long a cell takes for each worker, beside the others."""
 
 
 def measure(cell: str, size: int, budget_seconds: float) -> None:
@@ -439,28 +239,69 @@ def measure(cell: str, size: int, budget_seconds: float) -> None:
     virtual_time.run(measured())
 
 
-def collect(cell: str, size: int, budget_seconds: float) -> dict[str, float | None]:
-    """The figures of one cell, by a process of its own."""
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.scale",
-        "--cell",
-        cell,
-        str(size),
-        "--budget",
-        str(budget_seconds),
-    ]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=LONGEST_CELL_SECONDS)
-    if done.returncode:
-        raise ChildProcessError(f"{cell} at {size} workers ended with status {done.returncode}")
+@dataclass(frozen=True)
+class Told:
+    """What the process of one cell has told."""
+
+    size: int
+    cell: str
+    figures: Figures
+    trouble: str | None = None
+    """Why these are not all; None if they are."""
+
+
+def collect(cell: str, size: int, budget_seconds: float, deadline: float) -> Told:
+    """The figures of one cell, by a process of its own, which is ended at the deadline (monotonic)."""
+    of_cell = ["--cell", cell, str(size), "--budget", str(budget_seconds)]
+    command = [sys.executable, "-m", "benchmarks.scale", *of_cell]
+    trouble, printed = None, b""
+    try:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return Told(size, cell, {}, "had no time left to begin")
+        done = subprocess.run(command, stdout=subprocess.PIPE, timeout=left)
+        printed = done.stdout
+        if done.returncode:
+            trouble = f"ended with status {done.returncode}"
+    except subprocess.TimeoutExpired as error:
+        printed, trouble = error.stdout or b"", "was not done in time"
     figures: dict[str, float | None] = {}
-    for line in done.stdout.splitlines():
+    for line in printed.rpartition(b"\n")[0].splitlines():
         figures |= json.loads(line)
-    return figures
+    return Told(size, cell, figures, trouble)
 
 
-def report(known: Mapping[str, Mapping[str, Figures]], budget_seconds: float) -> str:
+def collected(cells: Iterable[tuple[int, str]], arguments: argparse.Namespace) -> Iterator[Told]:
+    """Of all cells, `jobs` at a time, as they come; those that take longest begin first."""
+    deadline = time.monotonic() + arguments.within
+    first = sorted(cells, key=lambda each: -each[0] * WEIGHTS.get(each[1], 1.0))
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        running = [pool.submit(collect, cell, size, arguments.budget, deadline) for size, cell in first]
+        for done in as_completed(running):
+            yield done.result()
+
+
+def of_a_start(now: Mapping[int, Figures]) -> str:
+    """What the writes of a start are for."""
+    writes = {size: figures.get("start/writes") for size, figures in sorted(now.items())}
+    of_jobs = [
+        f"{round((each - WRITES_OF_A_WORKER) * size)} of {size:,} workers"
+        for size, each in writes.items()
+        if each is not None
+    ]
+    if not of_jobs:
+        return ""
+    return f"""
+* A start costs four writes for each worker (ElasticWorker, Lease, Pod, status), and few more for the
+  job: {", ".join(of_jobs)}. These are its rights, a dry run of the Pod,
+  a handful of Events, and its own status, at most once a second. None of the four can go. The API server
+  drops a status that comes with a new object. Which Pod is the worker's, and that it runs, is for
+  the controller to say: an agent that could write it could take another's place. And to make Leases cannot
+  be left to agents: RBAC limits no `create` to a name, so each could make those of others, and keep the dead
+  alive."""
+
+
+def report(known: Mapping[str, Any], budget_seconds: float) -> str:
     now, before = (
         {int(size): figures for size, figures in known.get(which, {}).items()} for which in ("now", "before")
     )
@@ -479,22 +320,25 @@ not measured to its end.
 {tables(now or before, before if now else {}, budget_seconds)}
 
 * How long the event loop *was blocked* leaves out Python's garbage collector, which looks at what API server,
-  kubelets and agents have made as well, since they are in the same process here. (The columns of other sizes
-  than 7,000 and 10,000 were measured with it.)
+  kubelets and agents have made as well, since they are in the same process here.
 * A *steady look* at a job of which all workers train: nothing has changed since the last one. The *first
   look* is that of a controller that has just started. A *take-over* is a controller that starts, lists
   everything and looks at all of it.
 * A *start* lasts from `kubectl apply` until all train. A *roll* gives all workers new resources, in
   {STEPS_OF_A_ROLL} node units, never with fewer workers than before. *OOM*: the Pods of {RACK} workers (a
-  rack), of every hundredth, or of all are killed for memory at once; until all train again with more.
+  rack), of every hundredth, or of all are killed for memory at once; until all train again with more.\
+{of_a_start(now)}
+* *12 rolls* come one after the other; after each of them every Pod has what was asked for, and all train.
 * *Heartbeats* are those of {AT["heartbeats"][1]:,} workers, with a Lease each, from when a controller has
   formed the *worlds of agents that wait* for one; the *check* is a NodeCheck in
   Pods of its own, whose agents answer at once.
 
-{conditions()}
-To run it again, or a part of it:
+{known["measured"]}
+To run it again (it takes {WITHIN_SECONDS / 60:.0f} minutes at most), a part of it, or one cell:
 
+    python -m benchmarks.scale [--jobs 8] [--out /tmp/scale]
     python -m benchmarks.scale [--sizes 100 1000] [--only steady roll]
+    python -m benchmarks.scale --cell rolls 1000
 """
 
 
@@ -503,25 +347,47 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
     parser.add_argument("--only", nargs="+", choices=[*CELLS, *AT], default=[*CELLS, *AT])
     parser.add_argument("--budget", type=float, default=BUDGET_SECONDS, help="CPU seconds for each figure")
+    parser.add_argument("--within", type=float, default=WITHIN_SECONDS, help="seconds for all cells together")
+    half = max((os.cpu_count() or 1) // 2, 1)
+    parser.add_argument("--jobs", type=int, default=half, help="cells at a time (half of the processors)")
+    parser.add_argument("--out", type=Path, default=DOCS, help="folder of scale.json and scale.md (docs/)")
     parser.add_argument("--before", action="store_true", help="keep the figures as those of before")
     parser.add_argument("--cell", nargs=2, metavar=("CELL", "SIZE"), help="measure this one, in this process")
     arguments = parser.parse_args()
     if arguments.cell:
         measure(arguments.cell[0], int(arguments.cell[1]), arguments.budget)
-    known = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
-    which = known.setdefault("before" if arguments.before else "now", {})
-    too_long: dict[str, dict[str, float | None]] = {}
-    """By cell, what a smaller size did not manage within the budget."""
-    cells = [(size, cell) for size in sorted(arguments.sizes) for cell in arguments.only if cell in CELLS]
+    sys.exit(measure_all(arguments))
+
+
+def measure_all(arguments: argparse.Namespace) -> int:
+    """A whole run begins anew; a part of one replaces its own cells. Returns the exit code."""
+    cells = [(size, cell) for size in arguments.sizes for cell in arguments.only if cell in CELLS]
     cells += [(AT[cell][1], cell) for cell in arguments.only if cell in AT]
-    for size, cell in cells:
-        figures = too_long.get(cell) or collect(cell, size, arguments.budget)
-        print(cell, size, figures, flush=True)
-        if None in figures.values():
-            too_long[cell] = {name: figure for name, figure in figures.items() if figure is None}
-        which.setdefault(str(size), {}).update(figures)
-        FIGURES.write_text(json.dumps(known, indent=1) + "\n")
-    REPORT.write_text(report(known, arguments.budget))
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    figures_file = next(f for f in (arguments.out / FIGURES, DOCS / FIGURES) if f.exists())
+    known = json.loads(figures_file.read_text())
+    which = "before" if arguments.before else "now"
+    whole = set(arguments.sizes) >= set(SIZES) and set(arguments.only) >= {*CELLS, *AT}
+    base = {} if whole else known.get(which, {})
+    arrived: list[Told] = []
+    for told in collected(cells, arguments):
+        print(told.cell, told.size, json.dumps(told.figures), flush=True)
+        if told.trouble:
+            print(f"{told.cell} at {told.size} workers {told.trouble}", file=sys.stderr, flush=True)
+        arrived.append(told)
+        arrived.sort(key=lambda each: cells.index((each.size, each.cell)))
+        known |= {which: with_figures(base, arrived), "measured": conditions(arguments.jobs)}
+        (arguments.out / FIGURES).write_text(json.dumps(known, indent=1) + "\n")
+        (arguments.out / REPORT).write_text(report(known, arguments.budget))
+    return 1 if any(told.trouble for told in arrived) else 0
+
+
+def with_figures(base: Mapping[str, Figures], arrived: Iterable[Told]) -> dict[str, Figures]:
+    """By the number of workers: what was known, and in place of it what was told."""
+    found = dict(base)
+    for told in arrived:
+        found[str(told.size)] = {**found.get(str(told.size), {}), **told.figures}
+    return found
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 
+BETWEEN = frozenset(f"roll {number} of 12" for number in range(2, 12))
+"""Sections that the tables leave out; the JSON has them."""
 FIT_FROM = 1_000
 """Workers: below, what does not grow hides how the rest does."""
 
@@ -65,7 +67,7 @@ def tables(results: Results, before: Results, budget_seconds: float) -> str:
     """All that was measured; in brackets what it was before."""
     sizes = sorted(results)
     sections = list(dict.fromkeys(key.partition("/")[0] for size in sizes for key in results[size]))
-    sections = [section for section in sections if section != "sizes"]
+    sections = [section for section in sections if section != "sizes" and section not in BETWEEN]
     of_sections = [(table, {s: f"{s}/{table.figure}" for s in sections}) for table in TABLES]
     of_sizes = [(table, {table.title: f"sizes/{table.figure}"}) for table in SIZES]
     parts = []
@@ -111,9 +113,11 @@ def _figure(table: Table, key: str, figures: Figures, budget_seconds: float) -> 
     return f"{figure / table.unit:,.{table.digits}f}"
 
 
-def conditions() -> str:
+def conditions(jobs: int) -> str:
+    """When and where it was measured, with so many cells at a time."""
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("pydantic", "orjson"))
     return (
-        f"Measured on {date.today()} with {os.cpu_count()} CPU cores (load average {os.getloadavg()[2]:.1f}, "
-        f"other work beside it),\n{platform.system()}, Python {platform.python_version()}, {versions}."
+        f"Measured on {date.today()} with {os.cpu_count()} CPU cores ({jobs} cells at a time, "
+        f"load average {os.getloadavg()[2]:.1f}),\n"
+        f"{platform.system()}, Python {platform.python_version()}, {versions}."
     )

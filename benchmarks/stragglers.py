@@ -7,16 +7,13 @@ below the median, by one measurement.
 
 from __future__ import annotations
 
-import argparse
-import platform
 import random
 import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date
 from pathlib import Path
 
+from benchmarks.cells import Cell, Results, Tally, main, median_and_worst, percent
 from healthcheck.diagnosis import Verdict, Verdicts
 from healthcheck.fleet import Node, NodeName
 from healthcheck.measurements import GroupResult, History, LocalResult, Metric, RoundResult
@@ -40,6 +37,8 @@ SLOW_FIGURE = Metric.GEMM_BF16_TFLOPS
 PAIR_BUS_GBPS, PAIR_LATENCY_US = 45.0, 25.0
 FOUND = 0.95
 SETTINGS = Settings()
+SIZES = (5, 6, 16, 100, 1000)
+MOST_WITH_ONE_SLOW = 100
 
 Noise = Callable[[random.Random], float]
 """One measurement's relative error."""
@@ -138,131 +137,184 @@ def checked(fleet: Fleet) -> tuple[Verdicts, int]:
     return step, len(rounds)
 
 
-def drawn(fleets: int, seed: int, cell: str) -> list[random.Random]:
-    return [random.Random(f"{seed} {cell} {number}") for number in range(fleets)]
+def chance(cell: str, number: int) -> random.Random:
+    return random.Random(f"{cell} {number}")
 
 
-def healthy_fleets(fleets: int, seed: int, sizes: Sequence[int]) -> list[str]:
-    lines = [
-        "| noise | N | suspected | called slow | the same, with noise that stays | rule before |",
-        "|---|---|---|---|---|---|",
+def healthy_fleet(noise: str, size: int) -> Callable[[int], Tally]:
+    def play(number: int) -> Tally:
+        rng = chance(f"healthy {noise} {size}", number)
+        named, history = called_slow(Fleet(size, NOISES[noise], rng))
+        kept = noise != HEAVY and bool(called_slow(Fleet(size, NOISES[noise], rng, kept=True))[0])
+        return {
+            "fleets": 1,
+            "suspected": bool(history.rounds),
+            "slow": bool(named),
+            "kept": kept,
+            "before": bool(called_slow_before(history.local)),
+        }
+
+    return play
+
+
+def one_slow(noise: str, size: int, *, kept: bool) -> Callable[[int], Tally]:
+    """From how many times slower on, in hundredths, one node of this fleet is called slow: more is found of
+    more, and the chance is the same each time."""
+
+    def is_found(number: int, factor: int) -> bool:
+        rng = chance(f"slow {noise} {size} {kept}", number)
+        return 0 in called_slow(Fleet(size, NOISES[noise], rng, slow={0: factor / 100}, kept=kept))[0]
+
+    def play(number: int) -> Tally:
+        low, high = 100, 200
+        while low < high:
+            factor = (low + high) // 2
+            low, high = (low, factor) if is_found(number, factor) else (factor + 1, high)
+        return {"fleets": 1, f"from {low}": 1}
+
+    return play
+
+
+def mixed_fleet(noise: str, size: int, share: float) -> Callable[[int], Tally]:
+    def play(number: int) -> Tally:
+        rng = chance(f"mixed {noise} {size} {share}", number)
+        older = frozenset(rng.sample(range(size), round(share * size)))
+        fleet = Fleet(size, NOISES[noise], rng, older=older)
+        named, history = called_slow(fleet)
+        told = class_findings(history, fleet.nodes(), SETTINGS)
+        return {
+            "fleets": 1,
+            "slow": bool(named),
+            "told": any(older <= set(map(int, found.nodes)) for found in told),
+            "before": bool(called_slow_before(history.local)),
+        }
+
+    return play
+
+
+def networks(noise: str, count: int, factor: float) -> Callable[[int], Tally]:
+    def play(number: int) -> Tally:
+        rng = chance(f"network {noise} {count} {factor}", number)
+        slow = dict.fromkeys(rng.sample(range(33), count), factor)
+        verdicts, rounds = checked(Fleet(33, NOISES[noise], rng, slow_network=slow))
+        named = set(map(int, verdicts.named(Verdict.STRAGGLER)))
+        found, wrong = len(named & slow.keys()), bool(named - slow.keys())
+        return {"fleets": 1, "found": found, "wrong": wrong, f"rounds {rounds}": 1}
+
+    return play
+
+
+HEALTHY = {f"healthy, {noise}, N={n}": (noise, n) for noise in NOISES for n in SIZES}
+SLOW = {
+    f"one slow, {noise}, N={n}{', noise that stays' if kept else ''}": (noise, n, kept)
+    for noise in NOISES
+    for n in SIZES
+    for kept in (False, True)
+    if n <= MOST_WITH_ONE_SLOW and not (kept and noise == HEAVY)
+}
+MIXED = {
+    f"mixed, {noise}, N={n}, {share:.0%}": (noise, n, share)
+    for noise in ("normal 1 %", "normal 2 %")
+    for n, share in ((20, 0.1), (20, 0.25), (100, 0.1), (100, 0.25))
+}
+NETWORKS = {
+    f"{count} of 33 networks {factor:g}× slower, {noise}": (noise, count, factor)
+    for noise in NOISES
+    for count, factor in ((0, 1.0), (1, 1.5), (1, 2.0), (8, 2.0))
+}
+
+
+def cells() -> list[Cell]:
+    return [
+        *(Cell(name, healthy_fleet(*of), of[1]) for name, of in HEALTHY.items()),
+        *(Cell(name, one_slow(of[0], of[1], kept=of[2]), 8 * of[1]) for name, of in SLOW.items()),
+        *(Cell(name, mixed_fleet(*of), of[1]) for name, of in MIXED.items()),
+        *(Cell(name, networks(*of), 33) for name, of in NETWORKS.items()),
     ]
-    for name, noise in NOISES.items():
-        for size in sizes:
-            suspected = slow = kept = before = 0
-            for rng in drawn(fleets, seed, f"healthy {name} {size}"):
-                named, history = called_slow(Fleet(size, noise, rng))
-                suspected += bool(history.rounds)
-                slow += bool(named)
-                before += bool(called_slow_before(history.local))
-                if name != HEAVY:
-                    kept += bool(called_slow(Fleet(size, noise, rng, kept=True))[0])
-            stays = "" if name == HEAVY else f"{100 * kept / fleets:.3g}"
-            shares = " | ".join(f"{100 * count / fleets:.3g}" for count in (suspected, slow))
-            lines.append(f"| {name} | {size} | {shares} | {stays} | {100 * before / fleets:.3g} |")
-    return lines
 
 
-def detection(fleets: int, seed: int, sizes: Sequence[int]) -> list[str]:
-    lines = ["| noise | N | found in 95 % from | the same, with noise that stays |", "|---|---|---|---|"]
-    for name, noise in NOISES.items():
-        for size in sizes:
-            points = [
-                _detection_point(fleets, f"{seed} {name} {size} {kept}", size, noise, kept=kept)
-                for kept in (False, True)
-            ]
-            stays = "" if name == HEAVY else f"{points[1]:.2f}×"
-            lines.append(f"| {name} | {size} | {points[0]:.2f}× | {stays} |")
-    return lines
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(row)} |" for row in (columns, *rows)]
+    return "\n".join((f"### {title}\n", lines[0], "|---" * len(columns) + "|", *lines[1:]))
 
 
-def _detection_point(fleets: int, cell: str, size: int, noise: Noise, *, kept: bool) -> float:
-    """The least slowdown, to a hundredth, of which 95 % are found: more is found of more."""
-    low, high = 100, 200
-    while low < high:
-        factor = (low + high) // 2
-        found = sum(
-            0 in called_slow(Fleet(size, noise, rng, slow={0: factor / 100}, kept=kept))[0]
-            for rng in drawn(fleets, 0, f"{cell} {factor}")
-        )
-        low, high = (low, factor) if found >= FOUND * fleets else (factor + 1, high)
-    return low / 100
+def healthy_rows(results: Results) -> list[list[str]]:
+    rows = []
+    for name, (noise, size) in HEALTHY.items():
+        sums = results.cells[name]
+        shares = [percent(sums[column], sums["fleets"]) for column in ("suspected", "slow", "kept", "before")]
+        rows.append([noise, str(size), *shares[:2], "" if noise == HEAVY else shares[2], shares[3]])
+    return rows
 
 
-def mixed_fleets(fleets: int, seed: int) -> list[str]:
-    lines = [
-        "| noise | N | older | some node called slow | told | rule before |",
-        "|---|---|---|---|---|---|",
+def slow_rows(results: Results) -> list[list[str]]:
+    def found_from(noise: str, size: int, *, kept: bool) -> str:
+        name = next((name for name, of in SLOW.items() if of == (noise, size, kept)), None)
+        return "" if name is None else f"{_most_found(results.cells[name]) / 100:.2f}×"
+
+    sizes = [(noise, size) for noise, size, kept in SLOW.values() if not kept]
+    return [
+        [noise, str(size), found_from(noise, size, kept=False), found_from(noise, size, kept=True)]
+        for noise, size in sizes
     ]
-    for name in ("normal 1 %", "normal 2 %"):
-        for size, share in ((20, 0.1), (20, 0.25), (100, 0.1), (100, 0.25)):
-            slow = told = before = 0
-            for rng in drawn(fleets, seed, f"mixed {name} {size} {share}"):
-                older = frozenset(rng.sample(range(size), round(share * size)))
-                fleet = Fleet(size, NOISES[name], rng, older=older)
-                named, history = called_slow(fleet)
-                slow += bool(named)
-                told += any(
-                    older <= set(map(int, found.nodes))
-                    for found in class_findings(history, fleet.nodes(), SETTINGS)
-                )
-                before += bool(called_slow_before(history.local))
-            shares = " | ".join(f"{100 * count / fleets:.3g}" for count in (slow, told, before))
-            lines.append(f"| {name} | {size} | {share:.0%} | {shares} |")
-    return lines
 
 
-def slow_networks(fleets: int, seed: int) -> list[str]:
-    lines = [
-        "| noise | fleet | found | some healthy node called slow | rounds (median / worst) |",
-        "|---|---|---|---|---|",
-    ]
-    for name, noise in NOISES.items():
-        for count, factor in ((0, 1.0), (1, 1.5), (1, 2.0), (8, 2.0)):
-            found = wrong = 0
-            rounds = []
-            for rng in drawn(fleets, seed, f"network {name} {count} {factor}"):
-                slow = dict.fromkeys(rng.sample(range(33), count), factor)
-                verdicts, lasted = checked(Fleet(33, noise, rng, slow_network=slow))
-                named = set(map(int, verdicts.named(Verdict.STRAGGLER)))
-                found += len(named & slow.keys())
-                wrong += bool(named - slow.keys())
-                rounds.append(lasted)
-            share = f"{100 * found / (count * fleets):.3g}" if count else ""
-            fleet = f"{count} of 33 networks {factor:g}× slower" if count else "33 healthy nodes"
-            lasted_text = f"{statistics.median(rounds):.0f} / {max(rounds)}"
-            lines.append(f"| {name} | {fleet} | {share} | {100 * wrong / fleets:.3g} | {lasted_text} |")
-    return lines
+def _most_found(sums: Tally) -> int:
+    """The least factor from which on FOUND of the fleets' slow nodes are found."""
+    seen, prefix = 0, "from "
+    for factor in sorted(int(key.removeprefix(prefix)) for key in sums if key.startswith(prefix)):
+        seen += sums[f"{prefix}{factor}"]
+        if seen >= FOUND * sums["fleets"]:
+            return factor
+    return 200
 
 
-def report(fleets: int, seed: int, sizes: Sequence[int]) -> str:
-    started = time.process_time()
-    parts = {
-        "Healthy fleets": healthy_fleets(fleets, seed, sizes),
-        "How slow a node has to be": detection(fleets, seed, [n for n in sizes if n <= 100]),
-        "Two generations under one label, 20 % apart": mixed_fleets(fleets, seed),
-        "Slow networks": slow_networks(fleets, seed),
-    }
-    body = "\n\n".join("\n".join((f"### {title}", "", *lines)) for title, lines in parts.items())
-    seconds = time.process_time() - started
-    return (
-        f"{body}\n\n{fleets} fleets a line, seed {seed}; percent of fleets, *found* of slow nodes. "
-        f"{seconds:.0f} s of CPU time.\n{date.today()}, Python {platform.python_version()}."
+def mixed_rows(results: Results) -> list[list[str]]:
+    rows = []
+    for name, (noise, size, share) in MIXED.items():
+        sums = results.cells[name]
+        shares = (percent(sums[column], sums["fleets"]) for column in ("slow", "told", "before"))
+        rows.append([noise, str(size), f"{share:.0%}", *shares])
+    return rows
+
+
+def network_rows(results: Results) -> list[list[str]]:
+    rows = []
+    for name, (noise, count, factor) in NETWORKS.items():
+        sums = results.cells[name]
+        found = percent(sums["found"], count * sums["fleets"]) if count else ""
+        fleet = f"{count} of 33 networks {factor:g}× slower" if count else "33 healthy nodes"
+        wrong = percent(sums["wrong"], sums["fleets"])
+        rows.append([noise, fleet, found, wrong, median_and_worst(sums, "rounds ")])
+    return rows
+
+
+def report(results: Results) -> str:
+    """The page, with the figures between its marks replaced."""
+    stays = "the same, with noise that stays"
+    tables = (
+        table(
+            "Healthy fleets",
+            ("noise", "N", "suspected", "called slow", stays, "rule before"),
+            healthy_rows(results),
+        ),
+        table("How slow a node has to be", ("noise", "N", "found in 95 % from", stays), slow_rows(results)),
+        table(
+            "Two generations under one label, 20 % apart",
+            ("noise", "N", "older", "some node called slow", "told", "rule before"),
+            mixed_rows(results),
+        ),
+        table(
+            "Slow networks",
+            ("noise", "fleet", "found", "some healthy node called slow", "rounds (median / worst)"),
+            network_rows(results),
+        ),
     )
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Slow nodes among healthy ones, in simulated fleets.")
-    parser.add_argument("--fleets", type=int, default=200, help="fleets per cell")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--sizes", type=int, nargs="+", default=[5, 6, 16, 100, 1000])
-    arguments = parser.parse_args()
-    text = report(arguments.fleets, arguments.seed, arguments.sizes)
+    text = "\n\n".join((*tables, f"Percent of fleets; *found* of slow nodes. {results.footer('stragglers')}"))
     page = REPORT.read_text()
     before, after = page.partition(BEGIN)[0], page.partition(END)[2]
-    REPORT.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
-    print(text)
+    return f"{before}{BEGIN}\n\n{text}\n{END}{after}"
 
 
 if __name__ == "__main__":
-    main()
+    main("Slow nodes among healthy ones, in simulated fleets.", cells(), REPORT, report)

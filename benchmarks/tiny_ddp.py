@@ -12,6 +12,7 @@ BEGAN = time.monotonic()
 
 import os  # noqa: E402 (what importing costs is measured)
 from pathlib import Path  # noqa: E402
+from typing import SupportsFloat  # noqa: E402
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
@@ -22,7 +23,7 @@ try:
     from dlr import report_step
 except ImportError:  # the peers need not have it
 
-    def report_step(step: int, loss: float | None = None) -> None:
+    def report_step(step: int, loss: SupportsFloat | None = None, samples: int | None = None) -> None:
         """Nobody asks."""
 
 

@@ -10,6 +10,11 @@ def shortened(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
+def counted(number: int, one: str, many: str = "") -> str:
+    """`1 worker`, `2 workers`, `2 processes`."""
+    return f"{number} {one if number == 1 else many or f'{one}s'}"
+
+
 _RANK_PREFIX = re.compile(r"^(?:\[rank\d+\]: ?)+")
 _PROGRESS_BAR = re.compile(r"\d%\||\|\s*\d+/\d+\s|\[\d+:\d+(?::\d+)?<")
 """As tqdm, rich and pip draw them."""

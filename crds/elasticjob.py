@@ -16,6 +16,7 @@ from pydantic import (
     model_validator,
 )
 
+from crds.cluster_status import CLUSTER_RULES, ClusterStatus
 from crds.intervals import LIMIT
 from crds.model import (
     Conditions,
@@ -186,6 +187,22 @@ class ShardScaling(Model):
     """A worker that is not needed goes when it has held no lease for this long."""
 
 
+class Opportunistic(Model):
+    """Grows the world of workers into room that nobody else uses, up to maxReplicas, and gives it back when
+    somebody does, or when it brings too little (docs/capacity.md). It asks by automatic ScalePlans."""
+
+    priority_class_name: Annotated[str, Field(min_length=1, max_length=253)]
+    """Of the extra Pods, so that any other Pod preempts them."""
+    probe_seconds: Annotated[int, Field(ge=1, le=86_400)] = 60
+    """An extra Pod waits so long for a node, then goes; the next comes after as long again."""
+    min_efficiency: Annotated[float, Field(ge=0.0, le=1.0)] = 0.6
+    """Extra workers that add less than this share of a linear gain are given back."""
+
+
+class NetworkInterfaces(StrEnum):
+    AUTO = "auto"
+
+
 class ElasticPolicy(Model):
     """How the world of workers forms, shrinks and grows, and when a worker counts as lost."""
 
@@ -203,6 +220,10 @@ class ElasticPolicy(Model):
     """Without step progress for this long, living processes count as hung."""
     shard_scaling: ShardScaling | None = None
     """Of a job whose workers pull shards: their number follows the work."""
+    opportunistic: Opportunistic | None = None
+    """Use free room beyond `replicas`."""
+    network_interfaces: NetworkInterfaces | None = None
+    """auto: GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME are set, to where rank 0's agent is reached."""
 
 
 TopologyKeys = Annotated[
@@ -387,6 +408,34 @@ class ElasticJobSpec(Model):
                 ),
                 "replicaSpecs.worker alone may have memoryCheckpoint",
             ),
+            *CLUSTER_RULES,
+            *(
+                cel(f"!has(self.elasticPolicy.opportunistic) || ({rule})", message)
+                for rule, message in (
+                    (
+                        "has(self.replicaSpecs.worker) && has(self.replicaSpecs.worker.maxReplicas)",
+                        "elasticPolicy.opportunistic needs replicaSpecs.worker.maxReplicas, how far it grows",
+                    ),
+                    (
+                        "!has(self.replicaSpecs.worker) || self.replicaSpecs.worker.standby == 0",
+                        "elasticPolicy.opportunistic and replicaSpecs.worker.standby exclude each other: a "
+                        "worker that stands by would take the place of each probe",
+                    ),
+                    (
+                        "!has(self.replicaSpecs.worker) || !has(self.replicaSpecs.worker.autoScale) || "
+                        "self.replicaSpecs.worker.autoScale",
+                        "elasticPolicy.opportunistic needs replicaSpecs.worker.autoScale, which is false",
+                    ),
+                    (
+                        "!has(self.elasticPolicy.shardScaling)",
+                        "elasticPolicy has shardScaling or opportunistic, and not both",
+                    ),
+                    (
+                        "!has(self.optimizeMode) || self.optimizeMode != 'manual'",
+                        "elasticPolicy.opportunistic changes the count, which optimizeMode manual excludes",
+                    ),
+                )
+            ),
             cel(
                 "has(self.managedBy) == has(oldSelf.managedBy) && "
                 "(!has(self.managedBy) || self.managedBy == oldSelf.managedBy)",
@@ -397,7 +446,9 @@ class ElasticJobSpec(Model):
 
     distribution_strategy: DistributionStrategy = DistributionStrategy.ALLREDUCE
     optimize_mode: OptimizeMode | None = None
-    """DLRover's; accepted and not used."""
+    """DLRover's. manual: nothing is judged or changed. single-job, the default: conditions Oversized and
+    Undersized, and elasticPolicy.opportunistic. cluster: these, and a new job begins with the memory and the
+    count of workers that finished jobs of its name came to (docs/capacity.md)."""
     brain_service: Annotated[str, Field(max_length=1_024)] | None = None
     """DLRover's; accepted and not used."""
     resource_limits: Annotated[dict[str, Quantity], Field(max_length=32)] = Field(default_factory=dict)
@@ -504,6 +555,26 @@ class Rendezvous(Model):
         return dict(zip(self.members, self.incarnations, strict=True))
 
 
+MAX_WHY_NOT_MORE = 256
+
+
+class Opportunity(Model):
+    """What opportunistic growth remembers between two looks."""
+
+    base: Annotated[int, Field(ge=0)]
+    """The count that was asked for. Workers beyond it are extra."""
+    grown_from: Annotated[int, Field(ge=0)] | None = None
+    """The size before the growth that is under way, or whose gain is not known yet."""
+    ceiling: Annotated[int, Field(ge=0)] | None = None
+    """No more than so many, before `not_before`."""
+    not_before: datetime | None = None
+    """The next probe, at the earliest."""
+    reason: Annotated[str, cut(MAX_WHY_NOT_MORE), Field(max_length=MAX_WHY_NOT_MORE)] = ""
+    """Why the last one gave no more workers, or these were given back."""
+    in_vain: Annotated[int, Field(ge=0)] = 0
+    """Growths in a row that ended before they had paid for their restart."""
+
+
 class Scaling(Model):
     """The count of workers that is wanted, and whose intent it was."""
 
@@ -511,6 +582,55 @@ class Scaling(Model):
     by: Annotated[str, Field(max_length=300)]
     """`spec`, `the scale subresource`, or `ScalePlan <name>`."""
     at: datetime
+    opportunity: Opportunity | None = None
+    """Of a job with elasticPolicy.opportunistic."""
+
+
+MAX_WORLD_SIZES = 8
+MAX_WORLD_SIZES_OF_MANY = 2
+
+
+class WorldSize(Model):
+    """What worlds of one size gave, over all their rounds that have ended."""
+
+    workers: Annotated[int, Field(ge=1)]
+    steps: Annotated[int, Field(ge=0)]
+    """Timed: those after the first of each round."""
+    seconds: Annotated[float, Field(ge=0)]
+    samples_per_step: Annotated[int, Field(ge=1)] | None = None
+    """Of the whole world, where the script tells it."""
+
+
+class RoleUsage(Model):
+    """What the Pods of one type asked for, and used."""
+
+    pods: Annotated[int, Field(ge=0)] = 0
+    """The most at once."""
+    memory_bytes: Annotated[int, Field(ge=0)] | None = None
+    """What each may use, or asks for."""
+    memory_peak_bytes: Annotated[int, Field(ge=0)] = 0
+    """Of the one that used most."""
+    cpu_cores: Annotated[float, Field(ge=0)] | None = None
+    cpu_mean_cores: Annotated[float, Field(ge=0)] = 0.0
+    """Of the one with the greatest mean."""
+    gpus: Annotated[int, Field(ge=0)] | None = None
+    gpu_utilization: Annotated[float, Field(ge=0, le=1)] | None = None
+    """The greatest mean of a Pod, 0 to 1."""
+
+
+class JobUsage(Model):
+    """What the job used, by role, and what each world size gave: all that is left of it for the next job."""
+
+    round: Annotated[int, Field(ge=0)] = 0
+    """The last that is counted in."""
+    worlds: Annotated[
+        list[WorldSize],
+        Field(
+            max_length=MAX_WORLD_SIZES,
+            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["workers"]},
+        ),
+    ] = Field(default_factory=list)
+    roles: Annotated[dict[str, RoleUsage], Field(max_length=6)] = Field(default_factory=dict)
 
 
 class Moves(Model):
@@ -701,6 +821,8 @@ class ElasticJobStatus(Model):
     conditions: Conditions = Field(default_factory=list)
     replica_statuses: Annotated[dict[str, ReplicaStatus], Field(max_length=6)] = Field(default_factory=dict)
     rendezvous: Rendezvous | None = None
+    cluster: ClusterStatus | None = None
+    """Of a job with parameter servers, instead of a rendezvous."""
     scaling: Scaling | None = None
     scale_plan: Name | None = None
     """The ScalePlan being carried out."""
@@ -718,7 +840,8 @@ class ElasticJobStatus(Model):
     active_check: Name | None = None
     """The NodeCheck that workers of this job carry out now; no world is formed meanwhile."""
     suspected_at: datetime | None = None
-    """When something last failed that smells of hardware: checks passed before then count no more."""
+    """When something last failed that smells of hardware, or steps began to take longer: checks passed before
+    then count no more."""
     replicas: int | None = None
     """Worker Pods that exist, but for those that are to stand by, for the scale subresource."""
     selector: Annotated[str, Field(max_length=1_024)] | None = None
@@ -732,6 +855,7 @@ class ElasticJobStatus(Model):
     last_failure: JobFailure | None = None
     failure_budget: FailureBudget | None = None
     goodput: Goodput | None = None
+    usage: JobUsage | None = None
     history: Annotated[
         list[Episode],
         cut(MAX_EPISODES),
@@ -766,6 +890,11 @@ class ElasticJob(Model):
             cel(
                 "!self.metadata.name.contains('.')",
                 "metadata.name must not contain dots: Pods are named by it",
+            ),
+            cel(
+                "!has(self.spec.replicaSpecs.ps) || self.spec.replicaSpecs.ps.replicas == 0 || "
+                "self.metadata.name.matches('^[a-z]')",
+                "metadata.name must begin with a letter beside parameter servers: a Service has it too",
             ),
         )
     )

@@ -29,8 +29,13 @@ from crds.protocol import (
     MAX_FIGURES,
     MAX_FRAMES,
     MAX_LOCAL_PROBES,
+    MAX_NUMBERS,
     MAX_PAIR_PROBES,
+    MAX_POINTS,
+    MAX_PROFILE_NOTE,
+    MAX_PROFILE_TEXT,
     MAX_REQUEST,
+    MAX_RESULT,
     MAX_ROUNDS,
     MAX_SENTENCE,
     MAX_SENTENCES,
@@ -49,12 +54,17 @@ from crds.protocol import (
     DepartureStatus,
     FailureStatus,
     MemoryStatus,
+    NetworkStatus,
     PairProbeStatus,
     ProbeStatus,
+    ProfileStatus,
     ProgressStatus,
     RankStackStatus,
     ResumedStatus,
+    SeriesPointStatus,
+    SeriesStatus,
     ShardsStatus,
+    SlowStatus,
     Tier,
     UsageStatus,
 )
@@ -175,6 +185,47 @@ class StepProgress(Model):
     """Lately."""
 
 
+@agreed(SeriesPointStatus)
+class SeriesPoint(Model):
+    """A few steps of the job's past."""
+
+    step: Annotated[int, Field(ge=0)]
+    """The last of them."""
+    time: datetime
+    world_size: Annotated[int, Field(ge=0)]
+    seconds_per_step: Annotated[float, Field(ge=0)]
+    """Their median."""
+    numbers: Annotated[dict[str, float], Field(max_length=MAX_NUMBERS)] = Field(default_factory=dict)
+    """What was told with `dlr.report`, by name: the mean since the point before."""
+
+
+@agreed(SeriesStatus)
+class Series(Model):
+    """The job's past, as rank 0's agent tells it; evenly thinned as the job grows."""
+
+    every: Annotated[int, Field(ge=1)] = 1
+    """A point stands for so many windows of five looks."""
+    points: Annotated[list[SeriesPoint], Field(max_length=MAX_POINTS, json_schema_extra=ATOMIC)] = Field(
+        default_factory=list
+    )
+    """The oldest first."""
+    latest: SeriesPoint | None = None
+    """The newest window."""
+
+
+@agreed(SlowStatus)
+class Slow(Model):
+    """Steps take longer than they did, as rank 0's agent noticed."""
+
+    since: datetime
+    step: Annotated[int, Field(ge=0)]
+    """The first that took longer."""
+    seconds_per_step: Annotated[float, Field(ge=0)]
+    """When it was noticed."""
+    usual_seconds: Annotated[float, Field(ge=0)]
+    """Of a step, before."""
+
+
 @agreed(UsageStatus)
 class Usage(Model):
     """What the worker's Pod uses, lately."""
@@ -185,6 +236,20 @@ class Usage(Model):
     """Mean over its GPUs, 0 to 1."""
     gpu_memory_bytes: Annotated[int, Field(ge=0)] | None = None
     """Of all its GPUs."""
+    memory_peak_bytes: Annotated[int, Field(ge=0)] | None = None
+    """The most since its agent has started, of readings every few seconds."""
+    cpu_mean_cores: Annotated[float, Field(ge=0)] | None = None
+    """Since then."""
+    gpu_mean_utilization: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Since then."""
+
+
+@agreed(NetworkStatus)
+class Network(Model):
+    """On which of its interfaces the agent is reached by the others of its world."""
+
+    interface: Annotated[str, Field(max_length=64)]
+    address: Annotated[str, Field(max_length=64)]
 
 
 @agreed(ResumedStatus)
@@ -291,6 +356,20 @@ class AskedStacks(Model):
     stacks: Annotated[list[RankStack], Field(max_length=MAX_STACKS, json_schema_extra=ATOMIC)]
 
 
+@agreed(ProfileStatus)
+class Profile(Model):
+    """What one of the worker's processes did for some seconds (`dlr job profile`)."""
+
+    request: Annotated[str, Field(max_length=MAX_REQUEST)]
+    """What asked: the job's annotation elastic.iml.github.io/profile."""
+    by: Annotated[str, Field(max_length=32)] = ""
+    seconds: Annotated[float, Field(ge=0)] = 0.0
+    data: Annotated[str, Field(max_length=MAX_PROFILE_TEXT)] = ""
+    """Chrome's trace format, compressed by gzip, in base64; empty if there is none."""
+    note: Annotated[str, Field(max_length=MAX_PROFILE_NOTE)] = ""
+    """Why there is none, or why it is shorter than was asked for."""
+
+
 @agreed(ShardsStatus)
 class ShardsReport(Model):
     """A shard set that the worker's processes pull from (docs/shards.md), and what became of its lease."""
@@ -342,7 +421,12 @@ class AgentReport(Model):
         Field(max_length=MAX_ROUNDS, json_schema_extra=ATOMIC),
     ] = Field(default_factory=list)
     """The last rounds of this incarnation in which steps were told, the oldest first."""
+    series: Series | None = None
+    slow: Slow | None = None
+    """Unset while training is as fast as it was."""
     usage: Usage | None = None
+    network: Network | None = None
+    """Of a job with `elasticPolicy.networkInterfaces`."""
     memory: CheckpointMemory | None = None
     checkpoint_trouble: AgentCheckpointTrouble | None = None
     """Unset where checkpoints work, or none was due yet."""
@@ -350,8 +434,12 @@ class AgentReport(Model):
     check: AgentCheck | None = None
     departure: Departure | None = None
     """The last one of this agent's processes."""
+    result: Annotated[str, Field(max_length=MAX_RESULT)] | None = None
+    """What rank 0 has left with `dlr.report_result`, as JSON: `{"value": …}` or `{"error": …}`."""
     asked_stacks: AskedStacks | None = None
     """For a minute or so after they were asked for."""
+    profile: Profile | None = None
+    """Likewise."""
     shards: (
         Annotated[list[ShardsReport], Field(max_length=MAX_SHARD_SETS, json_schema_extra=ATOMIC)] | None
     ) = None

@@ -192,6 +192,7 @@ class ObjectMeta(Model):
     """The metadata that the reconcilers read."""
 
     name: str
+    generate_name: str = ""
     namespace: str = ""
     uid: str = ""
     generation: int = 0

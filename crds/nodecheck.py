@@ -8,6 +8,7 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
+from crds import ranges
 from crds.elasticjob import IndexList, TopologyKeys
 from crds.model import Conditions, Model, Name, ObjectMeta, cel, rules
 from crds.protocol import CHECK_TIMEOUT_SECONDS
@@ -188,6 +189,17 @@ class NodeResult(Model):
     """What the node measured by itself; what it measured with others is in `rounds`."""
 
 
+class ClassSpeed(Model):
+    """How fast the nodes of one class of hardware are, by their own measurements."""
+
+    hardware_class: Annotated[str, Field(max_length=300)]
+    """Kind and model of the accelerators, such as `nvidia NVIDIA H100 80GB HBM3`."""
+    nodes: Annotated[str, Field(max_length=ranges.MAX_CHARACTERS, pattern=ranges.PATTERN)]
+    """Their places in `nodes` of the status, as ranges."""
+    figures: Figures
+    """Medians, by metric."""
+
+
 class FaultyLink(Model):
     """Two nodes that are well, and do not work with each other."""
 
@@ -233,7 +245,7 @@ class NodeCheckStatus(Model):
     ] = Field(default_factory=list)
     """Who tests with whom in the current round."""
     rounds: Annotated[
-        list[CheckRound], Field(max_length=32, json_schema_extra={"x-kubernetes-list-type": "atomic"})
+        list[CheckRound], Field(max_length=48, json_schema_extra={"x-kubernetes-list-type": "atomic"})
     ] = Field(default_factory=list)
     """The finished rounds."""
     withdrawn: Annotated[
@@ -258,6 +270,10 @@ class NodeCheckStatus(Model):
     faulty_domains: Annotated[
         list[FaultyDomain], Field(max_length=1_000, json_schema_extra={"x-kubernetes-list-type": "atomic"})
     ] = Field(default_factory=list)
+    class_speeds: Annotated[
+        list[ClassSpeed], Field(max_length=32, json_schema_extra={"x-kubernetes-list-type": "atomic"})
+    ] = Field(default_factory=list)
+    """Of the classes with five nodes or more that are no slower than they were."""
     start_time: datetime | None = None
     completion_time: datetime | None = None
 

@@ -23,5 +23,9 @@ class RoundProgress(Model):
     """Between telling the one and the other, on the monotonic clock."""
     counted: bool | None = None
     """Set where the agent counted the steps of optimizers, since the script tells none."""
+    start_unknown: bool | None = None
+    """Set where nobody knows which step the count began with: earlier starts may have come further."""
+    samples_per_step: Annotated[int, Field(ge=1)] | None = None
+    """Of the whole world, where the script tells it (`dlr.report_step(step, samples=…)`)."""
     non_finite_step: Annotated[int, Field(ge=0)] | None = None
     """The first step of which a process told that its loss was NaN or infinite."""

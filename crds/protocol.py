@@ -122,12 +122,16 @@ class ProbeEnding(Word):
 
 MAX_ROUNDS = 8
 """Entries of `status.agent.rounds`: so many rounds the controller may miss."""
+MAX_POINTS = 96
+"""Entries of `status.agent.series.points`."""
 MAX_STACKS = 16
 """Entries of `status.agent.failure.stacks`."""
 MAX_FRAMES = 1_024
 """Characters of the frames in one of them."""
 MAX_REQUEST = 64
-"""Characters of what asks for stacks; a longer text is cut."""
+"""Characters of what asks for stacks, or a profile; a longer text is cut."""
+NATIVE = "/native"
+"""How a request ends that asks for the frames of C and C++, too."""
 
 MAX_LOCAL_PROBES = 16
 """Entries of `status.agent.check.local`."""
@@ -148,6 +152,23 @@ class RankStackStatus(TypedDict):
     step: int | None
     inCollective: bool
     frames: str
+
+
+MAX_PROFILE_BYTES = 512 << 10
+"""Of a compressed profile: an object has 1.5 MiB at most, and this is a third more in base64."""
+MAX_PROFILE_TEXT = 4 * (MAX_PROFILE_BYTES + 2) // 3
+MAX_PROFILE_NOTE = 512
+MAX_PROFILE_SECONDS = 60.0
+
+
+class ProfileStatus(TypedDict):
+    """`status.agent.profile`."""
+
+    request: str
+    by: str
+    seconds: float
+    data: str
+    note: str
 
 
 class AskedStacksStatus(TypedDict):
@@ -184,6 +205,33 @@ class ProgressStatus(TypedDict):
     secondsPerStep: float | None
 
 
+class SeriesPointStatus(TypedDict):
+    """One of `status.agent.series.points`."""
+
+    step: int
+    time: str
+    worldSize: int
+    secondsPerStep: float
+    numbers: dict[str, float]
+
+
+class SeriesStatus(TypedDict):
+    """`status.agent.series`."""
+
+    every: int
+    points: list[SeriesPointStatus]
+    latest: SeriesPointStatus | None
+
+
+class SlowStatus(TypedDict):
+    """`status.agent.slow`."""
+
+    since: str
+    step: int
+    secondsPerStep: float
+    usualSeconds: float
+
+
 class RoundStatus(TypedDict):
     """One of `status.agent.rounds`."""
 
@@ -192,6 +240,8 @@ class RoundStatus(TypedDict):
     lastStep: int
     steppingSeconds: float
     counted: bool | None
+    startUnknown: bool | None
+    samplesPerStep: int | None
     nonFiniteStep: int | None
 
 
@@ -265,6 +315,16 @@ class UsageStatus(TypedDict):
     memoryBytes: int
     gpuUtilization: float | None
     gpuMemoryBytes: int | None
+    memoryPeakBytes: int | None
+    cpuMeanCores: float | None
+    gpuMeanUtilization: float | None
+
+
+class NetworkStatus(TypedDict):
+    """`status.agent.network`."""
+
+    interface: str
+    address: str
 
 
 class AcceleratorsStatus(TypedDict):
@@ -360,13 +420,18 @@ class AgentStatus(TypedDict):
     failure: FailureStatus | None
     progress: ProgressStatus | None
     rounds: list[RoundStatus]
+    series: SeriesStatus | None
+    slow: SlowStatus | None
     usage: UsageStatus | None
+    network: NetworkStatus | None
     memory: MemoryStatus | None
     checkpointTrouble: CheckpointTroubleStatus | None
     accelerators: AcceleratorsStatus | None
     check: CheckStatus | None
     departure: DepartureStatus | None
+    result: str | None
     askedStacks: AskedStacksStatus | None
+    profile: ProfileStatus | None
     shards: list[ShardsStatus] | None
 
 
@@ -536,14 +601,34 @@ TROUBLE_SUFFIX = ".trouble"
 """Of the record's name, for the JSON file beside it in which the process says what does not work with its
 checkpoints: a message by `CheckpointTrouble`, which is empty if that works. It is replaced as a whole."""
 
+RESULT_SUFFIX = ".result"
+"""Of the record's name, for the JSON file beside it with what training came to: `{"value": …}`, or
+`{"error": …}` where that cannot be kept. It is replaced as a whole."""
+MAX_RESULT = 16_384
+"""Characters of it."""
+
 ENV_STACKS_FILE = "DLR_STACKS_FILE"
 ENV_STACKS_SIGNAL = "DLR_STACKS_SIGNAL"
 """On this signal the process writes the stacks of its threads into that file."""
+PROFILE_SECONDS, PROFILE_FILE, PROFILE_ERROR = "profile.seconds", "profile.json.gz", "profile.error"
+"""Beside that file: for how long a forked process is to be profiled, the result, or why there is none."""
 
-PROGRESS_FORMAT = "qdqdqdqdqdqdqqqq"
-"""For `struct`: pairs of an int64 and a float64, then four int64, in native byte order. Times are of
-CLOCK_MONOTONIC, in seconds, and 0 as long as nothing was told. An older agent's file ends after two, four,
-six, eight or twelve words."""
+
+def profile_signal(stacks_signal: int) -> int:
+    """On this signal a forked process begins to profile itself."""
+    return stacks_signal + 1
+
+
+PROGRESS_FORMAT = "qdqdqdqdqdqdqqqqqq"
+"""For `struct`: pairs of an int64 and a float64, then six int64, in native byte order. Times are of
+CLOCK_MONOTONIC, in seconds, and 0 as long as nothing was told. Numbers follow. An older agent's file ends
+after two, four, six, eight, twelve or sixteen words."""
+MAX_NUMBERS = 8
+"""Numbers that a process tells beside its step (`dlr.report`), by name; the loss is one of them."""
+MAX_NUMBER_NAME = 24
+"""Bytes of such a name."""
+NUMBERS_FORMAT = f"d{MAX_NUMBER_NAME}s" * MAX_NUMBERS
+"""What follows in the file: each number and its name in UTF-8, which is written after it; empty for none."""
 
 STEP, STEP_AT = 0, 1
 """Positions in it: the newest step, and when it was told."""
@@ -567,6 +652,10 @@ ORDER = 14
 """What the agent wants at the end of a step (`hold_until`, `leave_at`); 0: go on."""
 KEEPS_IN = 15
 """The safest place in which the process can keep the step after which it leaves: a `KeptIn`, or 0 for any."""
+START_UNKNOWN = 16
+"""1 where nobody knows which step the count began with. It is written before FIRST_COUNTED."""
+SAMPLES = 17
+"""How many samples a step has, over all ranks; 0 if not told."""
 
 
 # --- Leaving by vote: what an agent says in ORDER, in one word that is written whole ----------------------

@@ -69,7 +69,8 @@ def _node(source: Schema, definitions: dict[str, Schema], at: str) -> Schema:
         result["items"] = _node(source["items"], definitions, f"{at}[]")
     if "type" not in result:
         raise TypeError(f"{at} has no single type, so it has no structural schema: {source}")
-    if result["type"] == "object" and _defaults_whole(result):
+    is_optional = "default" in source and source["default"] is None  # to leave it out says something
+    if result["type"] == "object" and not is_optional and _defaults_whole(result):
         result.setdefault("default", {})
     return result
 

@@ -3,6 +3,33 @@
 What training scripts import. Standard library only, and light; the commands live in `dlr.cli`.
 """
 
-from dlr.progress import busy, checkpoint_saved, report_step
+from __future__ import annotations
 
-__all__ = ["busy", "checkpoint_saved", "report_step"]
+from dlr.progress import busy, checkpoint_saved, report, report_step
+from dlr.result import report_result
+
+__all__ = ["busy", "checkpoint_saved", "report", "report_result", "report_step"]
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from dlr.client import Client as Client
+    from dlr.client import InImage as InImage
+    from dlr.client import Job as Job
+
+_OF_CLIENT = ("Client", "InImage", "Job")
+
+
+def __getattr__(name: str) -> Any:
+    """`dlr.Client` and its like, which need more packages than a training script does."""
+    if name not in _OF_CLIENT:
+        raise AttributeError(f"module 'dlr' has no attribute {name!r}")
+    try:
+        from dlr import client
+    except ModuleNotFoundError as error:
+        raise AttributeError(
+            f"dlr.{name} submits jobs, which needs the package {error.name}; it is not in training Pods, "
+            "and elsewhere `pip install 'dlr[cli]'` brings it"
+        ) from error
+    return getattr(client, name)

@@ -3,9 +3,10 @@
 The agent names a file in `DLR_PROGRESS_FILE`, one for each training process, and reads it now and then.
 In it are four pairs of an int64 and a float64, in native byte order: the newest step, the last checkpoint's
 step, one more than the first step with a loss of NaN or infinity, and the first step, each with the
-CLOCK_MONOTONIC of its telling; but with the third, until when no step is to be expected. What comes behind
-them is written elsewhere (crds/protocol.py). No call, no lock, no thread: cheap enough for every step. An
-older agent's file is shorter. Outside of dlr there is no such file, and nothing happens.
+CLOCK_MONOTONIC of its telling; but with the third, until when no step is to be expected. Behind what is
+written elsewhere (crds/protocol.py) are eight numbers, each with its name. No call, no lock, no thread: cheap
+enough for every step. An older agent's file is shorter. Outside of dlr there is no such file, and nothing
+happens.
 
 With the first call a process also becomes able to show where it is: on the signal `DLR_STACKS_SIGNAL`, the
 interpreter writes the stacks of all its Python threads into `DLR_STACKS_FILE`, even while it hangs in C code.
@@ -21,7 +22,7 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import TracebackType
-    from typing import Literal
+    from typing import Literal, SupportsFloat
 
     Slot = tuple[memoryview[int], memoryview[float]]
 
@@ -30,20 +31,36 @@ ENV_STACKS_FILE = "DLR_STACKS_FILE"
 ENV_STACKS_SIGNAL = "DLR_STACKS_SIGNAL"
 
 _WORD_BYTES = 8
+_SAMPLES = 17
+"""As `SAMPLES` of crds/protocol.py, which takes longer to import than all of this."""
+_NUMBERS, _MOST_NUMBERS, _NAME_BYTES = 18, 8, 24
+"""The word in which the first number is, how many there may be, and the bytes of the name behind each."""
+_WORDS_EACH = 1 + _NAME_BYTES // _WORD_BYTES
 _slot: Slot | Literal[False] | None = None
 """The same memory as int64 and as float64, so that each number is written whole: a reader finds the old one
 or the new. None before the first report; False outside of dlr."""
 _has_stepped = False
+_places: dict[str, int] = {}
+"""The word of each number that was told, by name; 0 where there is no room for it."""
 _busy_until: list[float] = []
 """Of the `busy` blocks that have begun and not ended, in any thread."""
 
 
-def report_step(step: int, loss: float | None = None) -> None:
-    """Tell the agent that training is at `step`. Call it in every step, on every rank.
+def report(
+    step: int, loss: SupportsFloat | None = None, samples: int | None = None, **numbers: SupportsFloat
+) -> None:
+    """Tell the agent that training is at `step`, and a few numbers of it. Call it each step, on all ranks.
+
+    The dashboard plots the numbers over time, and the metrics have the newest ones, as rank 0 tells them. The
+    agent looks once a second: of faster steps it sees some.
 
     Args:
-        loss: of this step, where the script has the number anyway: the first one that is NaN or infinite is
-            told on the job. Of a tensor on a GPU the number is waited for.
+        loss: the first one that is NaN or infinite becomes an Event and a condition of the job. Of a tensor
+            on a GPU the number is waited for.
+        samples: of this step, over all ranks. It says whether more workers make training faster, where the
+            samples of a step do not grow with their number (`dlr.data` tells it by itself).
+        numbers: up to seven more, such as `lr=3e-4`, by names of at most 24 bytes. What is beyond is left
+            out, and so is what is NaN or infinite.
     """
     slot = _slot
     if slot is None:
@@ -54,8 +71,33 @@ def report_step(step: int, loss: float | None = None) -> None:
         times[1] = time.monotonic()
         if not _has_stepped:
             _first_step(steps, times)
-        if loss is not None and not math.isfinite(loss) and len(steps) >= 6 and not steps[4]:
-            steps[4] = step + 1
+        if loss is not None:
+            value = float(loss)
+            if math.isfinite(value):
+                _tell("loss", value, times)
+            elif len(steps) >= 6 and not steps[4]:
+                steps[4] = step + 1
+        if samples is not None:
+            _note_samples(steps, samples)
+        for name, number in numbers.items():
+            _tell(name, float(number), times)
+
+
+def report_step(step: int, loss: SupportsFloat | None = None, samples: int | None = None) -> None:
+    """Tell the agent that training is at `step`: `report` without further numbers."""
+    report(step, loss, samples)
+
+
+def note_samples(samples: int) -> None:
+    """Tell how many samples each step has, over all ranks, where `report_step` does not say it."""
+    found = slot()
+    if found is not False:
+        _note_samples(found[0], samples)
+
+
+def _note_samples(steps: memoryview[int], samples: int) -> None:
+    if len(steps) > _SAMPLES:
+        steps[_SAMPLES] = samples
 
 
 def checkpoint_saved(step: int) -> None:
@@ -111,6 +153,29 @@ def _tell_busy() -> None:
         slot = _open()
     if slot is not False and len(slot[1]) >= 6:
         slot[1][5] = max(_busy_until, default=0.0)
+
+
+def _tell(name: str, value: float, times: memoryview[float]) -> None:
+    if value - value != 0.0:  # NaN, or infinite
+        return
+    place = _places.get(name)
+    if place is None:
+        place = _places[name] = _new_place(name, value, times)
+    if place:
+        times[place] = value
+
+
+def _new_place(name: str, value: float, times: memoryview[float]) -> int:
+    """Where the number is from now on; 0 where there is no room for it."""
+    place = _NUMBERS + _WORDS_EACH * sum(map(bool, _places.values()))
+    encoded = name.encode()
+    is_full = place >= min(_NUMBERS + _WORDS_EACH * _MOST_NUMBERS, len(times))
+    if is_full or len(encoded) > _NAME_BYTES:
+        return 0
+    times[place] = value
+    begin = _WORD_BYTES * (place + 1)
+    times.cast("B")[begin : begin + len(encoded)] = encoded
+    return place
 
 
 def _first_step(steps: memoryview[int], times: memoryview[float]) -> None:

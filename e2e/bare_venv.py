@@ -41,7 +41,8 @@ class BareVenv:
             needed = _needed(name, needed)
         for name in sorted(needed):
             for file in _top_level(name):
-                (site_packages / file.name).symlink_to(file)
+                if not (site_packages / file.name).is_symlink():  # some share a folder, such as `nvidia`
+                    (site_packages / file.name).symlink_to(file)
         for script in metadata.distribution("torch").entry_points.select(group="console_scripts"):
             module, _, function = script.value.partition(":")
             path = self.program(script.name)

@@ -19,7 +19,6 @@ raises its odds.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -27,10 +26,11 @@ from functools import cached_property
 from itertools import combinations
 from math import log
 
+from healthcheck.borders import Borders
 from healthcheck.components import Components
 from healthcheck.cuts import Cuts, cuts_of
-from healthcheck.fleet import Domain, Link, Node, NodeName
-from healthcheck.odds import log_odds
+from healthcheck.fleet import Link, Node, NodeName
+from healthcheck.odds import Tests, log_odds
 from healthcheck.settings import Rules
 from healthcheck.trials import Ledger, Trial
 
@@ -113,6 +113,7 @@ class _Inquiry:
         self._rules = rules
         self._out = self._condemned.union(absent)
         self._needed = log(rules.odds_a_node * max(len(nodes), rules.least_nodes))
+        self._borders = Borders(ledger, nodes, condemned)
         self._components = Components(tuple(self._nodes), ledger.trials, self._vouched())
         self._found = Attribution(self._components)
         self._passes: dict[tuple[NodeName, ...], int] = {}
@@ -146,7 +147,7 @@ class _Inquiry:
                 continue
             witnesses = {other for trial in inside for other in trial.others(name)}
             failed = [t for t in self._failures_of(name) if witnesses.issuperset(t.others(name))]
-            if len(failed) >= self._rules.failures and not self._may_be_a_border(name):
+            if len(failed) >= self._rules.failures:
                 accused[name] = inside
         sure = {name for name in accused if self._ledger.passes(name) or self._met_both_sides(name)}
         unsettled = self._found.outside - self._out - sure
@@ -155,31 +156,6 @@ class _Inquiry:
             for name, inside in accused.items()
             if name in sure or (self._met_main(name) and unsettled <= self._partners(name) | {name})
         }
-
-    def _may_be_a_border(self, name: NodeName) -> bool:
-        """Whether the way out of a rack or switch that fails now and then is as good a story: all failures of
-        the node cross that border, and so do others, of nodes that pass elsewhere. Of a node that never
-        passes itself there have to be as many of these: it may be broken beside somebody's bad luck.
-        """
-        failures = self._failures_of(name)
-        needed = 1 if self._ledger.passes(name) else len(failures)
-        own = sum(self._all_pass(trial) for trial in failures)
-        borders = frozenset.intersection(*map(self._borders, failures))
-        return any(self._failures_at[domain] - own >= needed for domain in borders)
-
-    def _all_pass(self, trial: Trial) -> bool:
-        return all(self._ledger.passes(name) for name in trial.members)
-
-    def _borders(self, trial: Trial) -> frozenset[Domain]:
-        """The domains that some of its members are in, and others not."""
-        domains = [frozenset(self._nodes[name].domains) for name in trial.members]
-        return frozenset.union(*domains) - frozenset.intersection(*domains)
-
-    @cached_property
-    def _failures_at(self) -> Counter[Domain]:
-        """By domain, the failures across its border of nodes that pass elsewhere."""
-        failed = filter(self._all_pass, self._failed_trials)
-        return Counter(domain for trial in failed for domain in self._borders(trial))
 
     def _met_both_sides(self, name: NodeName) -> bool:
         return self._met_main(name) and not self._found.outside.isdisjoint(self._partners(name))
@@ -220,10 +196,13 @@ class _Inquiry:
         return len(partners) - sum(other in partners for other in without)
 
     def _odds(self, name: NodeName, testimony: Sequence[Trial]) -> float:
+        """Against bad luck, and against a rack or switch whose way out fails now and then."""
         failed, passed = self._background
         passes = self._ledger.passes(name)
-        without_it = failed - len(self._accidents.get(name, ()))
-        return log_odds(len(testimony), passes, without_it, passed - passes)
+        others = Tests(failed - len(self._accidents.get(name, ())), passed - passes)
+        odds = log_odds(len(testimony), passes, *others, self._ledger.failed_again(testimony))
+        at_border = self._borders.least_log_odds(name, testimony, others)
+        return odds if at_border is None else min(odds, at_border)
 
     def _inside(self, name: NodeName, testimony: Sequence[Trial]) -> tuple[Trial, ...]:
         return tuple(trial for trial in testimony if not self._is_across(trial))
@@ -366,7 +345,7 @@ class _Inquiry:
         for trial in self._ledger.trials:
             if trial.passed or not self._condemned.isdisjoint(trial.members) or self._is_across(trial):
                 continue
-            if self._all_pass(trial):
+            if all(self._ledger.passes(name) for name in trial.members):
                 yield trial
 
     @cached_property

@@ -169,7 +169,7 @@ def _silences(
     for name, known in history.unanswered.items():
         (unheard if most else silent)[name] = f"to the local tests{_because(known)}"
     quiet = befell(history.rounds, _silent_members, withdrawn)
-    gone = proven(quiet, history.rounds, asked, settings.failed)
+    gone = proven(quiet, history.rounds, asked, settings.own_word)
     for name, rounds in quiet.items():
         (silent if name in gone else unheard).setdefault(name, in_rounds(rounds))
     for round_ in history.rounds:
@@ -181,7 +181,7 @@ def _silences(
 
 def _crashes(history: History, asked: int, settings: Settings) -> dict[NodeName, str]:
     crashes = befell(history.rounds, _crashed_members, history.withdrawn)
-    faulty = proven(crashes, history.rounds, asked, settings.failed)
+    faulty = proven(crashes, history.rounds, asked, settings.own_word)
     return {name: in_rounds(rounds) for name, rounds in crashes.items() if name in faulty}
 
 

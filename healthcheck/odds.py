@@ -11,38 +11,98 @@ most 1/x, whoever its partners were and whenever one stops (Ville, 1939; Wald's 
 
 from __future__ import annotations
 
-from math import exp, lgamma, log
+from collections.abc import Sequence
+from math import exp, inf, lgamma, log
+from typing import NamedTuple
 
 FAULT_RATES = (1.0, 0.9, 0.7, 0.5, 0.3)
 """The shares of its tests that a faulty part may fail, equally likely."""
-BACKGROUND_FAILED, BACKGROUND_PASSED = 1.0, 50.0
-"""What is believed of the background before any test: about 2 % fail, as if so many had been seen."""
+BACKGROUND_FAILED, BACKGROUND_PASSED = 1.0, 40.0
+"""What is believed of the background before any test: 2 or 3 % fail, as if so many had been seen."""
+BORDER_FAILED, BORDER_PASSED = 1.0, 9.0
+"""The same of tests across the border of one rack or switch, which has a rate of its own. Little is believed
+of it before its nodes have crossed it."""
+BAD_LINK = 0.001
+"""What is believed of the share of links that are bad."""
 WELL_ABOVE = 2.0
 """A fault fails so many times as often as the background does, or it cannot be told from it."""
 
 
-def log_odds(failed: int, passed: int, others_failed: int, others_passed: int) -> float:
+class Tests(NamedTuple):
+    """How some tests ended."""
+
+    failed: int
+    passed: int
+
+    def without(self, other: Tests) -> Tests:
+        return Tests(self.failed - other.failed, self.passed - other.passed)
+
+
+def log_odds(
+    failed: int, passed: int, others_failed: int, others_passed: int, again: Sequence[int] = ()
+) -> float:
     """The logarithm of P(seen | fault) / P(seen | bad luck).
 
     Args:
-        failed: independent failures of the node.
+        failed: independent failures of the node, each with another partner.
         passed: its passes.
         others_failed: failures of the tests that it took no part in, as far as no fault explains them.
         others_passed: the passes among those.
+        again: of each of these partners that it failed with again and never passed with, how often: that is
+            hardly by accident, and may be a bad link.
     """
-    alpha, beta = BACKGROUND_FAILED + others_failed, BACKGROUND_PASSED + others_passed
-    background = alpha / (alpha + beta)
-    fault = sum(
-        exp(failed * log(rate) + (passed * log(1 - rate) if passed else 0.0)) / len(FAULT_RATES)
+    believed = _Belief(BACKGROUND_FAILED + others_failed, BACKGROUND_PASSED + others_passed)
+    fault = _log_fault(Tests(failed + sum(again), passed), believed.mean)
+    return fault - believed.log_luck(Tests(failed, passed)) - believed.log_luck_again(again)
+
+
+def log_odds_at_border(
+    across: Tests, within: Tests, others_across: Tests, others: Tests, again: Sequence[int] = ()
+) -> float:
+    """The same, where the bad luck of tests across a border is that of the border.
+
+    Args:
+        across: the node's tests across it, also with the same partner.
+        within: its other tests, as `log_odds` takes them.
+        others_across: the tests across the border that the node took no part in.
+        others: all of these.
+        again: of the tests within.
+    """
+    border = _Belief(BORDER_FAILED + others_across.failed, BORDER_PASSED + others_across.passed)
+    fleet = _Belief(BACKGROUND_FAILED + others.failed, BACKGROUND_PASSED + others.passed)
+    seen = Tests(across.failed + within.failed + sum(again), across.passed + within.passed)
+    fault = _log_fault(seen, max(border.mean, fleet.mean))
+    return fault - border.log_luck(across) - fleet.log_luck(within) - fleet.log_luck_again(again)
+
+
+def _log_fault(seen: Tests, background: float) -> float:
+    """Of what was seen, with a fault at one of the rates that can be told from the background."""
+    likelihood = sum(
+        exp(seen.failed * log(rate) + (seen.passed * log(1 - rate) if seen.passed else 0.0))
         for rate in FAULT_RATES
-        if rate >= WELL_ABOVE * background and (rate < 1 or not passed)
+        if rate >= WELL_ABOVE * background and (rate < 1 or not seen.passed)
     )
-    return log(fault) - _log_luck(failed, passed, alpha, beta) if fault else -float("inf")
+    return log(likelihood / len(FAULT_RATES)) if likelihood else -inf
 
 
-def _log_luck(failed: int, passed: int, alpha: float, beta: float) -> float:
-    """Of so many failures and passes in this order, at a failure rate drawn from Beta(alpha, beta)."""
-    return (
-        lgamma(alpha + failed) - lgamma(alpha) + lgamma(beta + passed) - lgamma(beta)
-        + lgamma(alpha + beta) - lgamma(alpha + beta + failed + passed)
-    )  # fmt: skip
+class _Belief(NamedTuple):
+    """Of a failure rate: a Beta distribution."""
+
+    alpha: float
+    beta: float
+
+    @property
+    def mean(self) -> float:
+        return self.alpha / (self.alpha + self.beta)
+
+    def log_luck(self, seen: Tests) -> float:
+        """Of so many failures and passes in this order."""
+        alpha, beta = self
+        return (
+            lgamma(alpha + seen.failed) - lgamma(alpha) + lgamma(beta + seen.passed) - lgamma(beta)
+            + lgamma(alpha + beta) - lgamma(alpha + beta + sum(seen))
+        )  # fmt: skip
+
+    def log_luck_again(self, again: Sequence[int]) -> float:
+        """That pairs which failed fail so many times more: by accident again, or as their links are bad."""
+        return sum(min(0.0, log(BAD_LINK / self.mean + self.mean**times)) for times in again)

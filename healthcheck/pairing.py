@@ -12,7 +12,7 @@ tell a link from a node.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, combinations, zip_longest
 
@@ -64,16 +64,17 @@ def screening_groups(nodes: Sequence[Node], rotation: int, ledger: Ledger) -> tu
 
 
 def next_groups(
-    nodes: Sequence[Node], evidence: Sequence[Evidence], absent: Collection[NodeName] = ()
+    nodes: Sequence[Node], evidence: Sequence[Evidence], rotation: int, absent: Collection[NodeName] = ()
 ) -> tuple[Group, ...]:
     """The groups of a round after the screening; none if no test would tell more.
 
     Args:
         nodes: all nodes of the check, in rank order, but for those that take no part any more.
         evidence: each symptom's, failures first: a slow node may still be asked about its failures.
+        rotation: any number; by it, partners are others in other checks.
         absent: nodes that cannot be tested any more.
     """
-    return _Round(nodes, evidence, absent).groups()
+    return _Round(nodes, evidence, rotation, absent).groups()
 
 
 def _by_racks(nodes: Sequence[Node]) -> list[NodeName]:
@@ -138,8 +139,13 @@ class _Round:
     """Fills one round: whoever is in a group is no longer free."""
 
     def __init__(
-        self, nodes: Sequence[Node], evidence: Sequence[Evidence], absent: Collection[NodeName]
+        self,
+        nodes: Sequence[Node],
+        evidence: Sequence[Evidence],
+        rotation: int,
+        absent: Collection[NodeName],
     ) -> None:
+        first = rotation % len(nodes) if nodes else 0
         self._evidence = evidence
         self._ledger = evidence[0].ledger
         """Who met whom; every test is in the first symptom's."""
@@ -147,18 +153,20 @@ class _Round:
         self._domain = {node.name: node.smallest_domain for node in nodes}
         self._free: dict[NodeName, None] = dict.fromkeys(
             node.name
-            for node in nodes
+            for node in (*nodes[first:], *nodes[:first])
             if node.name not in absent and evidence[0].standing(node.name) is not Standing.GUILTY
         )
         self._groups: list[Group] = []
 
     def groups(self) -> tuple[Group, ...]:
-        good = _Queue(self._good(), self._free)
+        names = self._good()
+        good = _Queue(names, self._free)
+        near = self._by_domain(names)
         self._rerun_pairs()
         for evidence in self._evidence:
             self._seat_mates(evidence)
         for name in self._by_need(self._open()):
-            if name in self._free:
+            if name in self._free and not self._seat_with_neighbour(name, near):
                 self._seat(name, good)
         rest = _Queue(self._by_need(self._open()), self._free)
         for name in list(rest.left()):
@@ -175,10 +183,7 @@ class _Round:
         """Nodes that never passed, and have met nobody outside of the main part, meet one from there."""
         outside = [name for name in self._free if name in evidence.attribution.outside]
         everywhere = _Queue(outside, self._free)
-        in_domain: dict[Domain | None, list[NodeName]] = {}
-        for name in outside:
-            in_domain.setdefault(self._domain[name], []).append(name)
-        near = {domain: _Queue(names, self._free) for domain, names in in_domain.items()}
+        near = self._by_domain(outside)
         for name in outside:
             if name not in self._free or evidence.standing(name) is not Standing.SUSPECT:
                 continue
@@ -189,6 +194,26 @@ class _Round:
             mate = next(filter(None, (pool.first_but({name, *met}) for pool in pools)), None)
             if mate is not None:
                 self._group(name, mate)
+
+    def _by_domain(self, names: Iterable[NodeName]) -> dict[Domain | None, _Queue]:
+        found: dict[Domain | None, list[NodeName]] = {}
+        for name in names:
+            found.setdefault(self._domain[name], []).append(name)
+        return {domain: _Queue(names, self._free) for domain, names in found.items()}
+
+    def _seat_with_neighbour(self, name: NodeName, near: Mapping[Domain | None, _Queue]) -> bool:
+        """Groups a node whose tests all crossed the border of its rack with one from there, if it can.
+
+        It tells the way out of the rack, which may be bad, from the node.
+        """
+        domain = self._domain[name]
+        met = {other for trial in self._ledger.of(name) for other in trial.others(name)}
+        if domain is None or domain not in near or any(self._domain[other] == domain for other in met):
+            return False
+        mate = near[domain].first(lambda other: other != name and self._tells(name, other))
+        if mate is not None:
+            self._group(name, mate)
+        return mate is not None
 
     def _seat(self, name: NodeName, pool: _Queue) -> None:
         """Groups the node with the first of the pool that it has not met, or with whom it met least."""

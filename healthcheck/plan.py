@@ -60,7 +60,7 @@ def _groups(history: History, findings: Findings, settings: Settings) -> tuple[G
             for symptom, found in findings.evidence.items()
             if symptom is not Symptom.SLOW or done < settings.most_rounds_about_slowness
         )
-        groups = next_groups(findings.nodes, asked, absent=history.absent)
+        groups = next_groups(findings.nodes, asked, settings.rotation, absent=history.absent)
     return groups + _alone(history, findings, settings, groups)
 
 

@@ -2,15 +2,19 @@
 
 A node that fails a share p of its tests passes most checks, and is cleared by its later passes where it fails
 one. Over a week its failures add up where an innocent node's do not. Two explanations of a record are
-compared: accidents, which hit any test at the background rate, and a fault of the node's own, at the rate
-that fits best (a generalised likelihood ratio).
+compared as those of one check are (`healthcheck.odds`): accidents, at a rate that is learnt from the others'
+records, and a fault of the node's own. Such odds reach x for an innocent node with a probability of at most
+1/x, however many checks it has been through (a test martingale); so what is asked for grows with the number
+of nodes, and not with that of checks.
 
 What keeps healthy nodes from being blamed:
 
-* A partner counts once, so a bad link is never its nodes' fault, and `LEAST_WITNESSES` partners must agree.
+* A partner that it fails with again may be at the other end of a bad link, which is as likely as such links
+  are; and `LEAST_WITNESSES` partners must agree.
 * They must have failed with it in `LEAST_CHECKS` checks: what disturbs a node for an hour has passed by then.
-* The background is what the others saw in the same time, and at least `BACKGROUND`; for a node in a rack or
-  behind a switch it is what its neighbours there saw. Where everybody fails now and then, nobody stands out.
+* The background is what the others saw in the same time; for a node in a rack or behind a switch also what
+  its neighbours there saw, if that explains its failures better: their way out may be bad. Where everybody
+  fails now and then, nobody stands out.
 * Where more than `MOST_BLAMED` of the nodes stand out at once, they share something, and none is blamed.
 * Only a node that failed in the last check is judged: nobody is blamed for what is past.
 """
@@ -20,20 +24,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import log
+from math import ceil, log
 
 from healthcheck.fleet import Domain, Node, NodeName
+from healthcheck.odds import Tests, log_odds, log_odds_at_border
 
-BACKGROUND = 0.01
-"""The share of tests that fail by accident, at least."""
-PRIOR_FAILURES = 1
-PRIOR_TESTS, PRIOR_TESTS_BESIDE = 100, 10
-"""Assumed before anything was seen, of the fleet and of a node's neighbours in its rack."""
+MOST_PARTNERS = 12
+"""More failures of a node in one check say no more."""
 LEAST_WITNESSES = 3
 LEAST_CHECKS = 2
-LEAST_LOG_RATIO = log(1e4)
-"""A fault explains the record so much better than accidents do. At a tenth of it, 1 % of healthy fleets have
-a node blamed within a week where 5 % of all tests fail by accident."""
+ODDS_A_NODE = 2_000.0
+"""Times the number of nodes: what the odds for a fault have to reach, so that an innocent node is blamed in
+one fleet of so many, however long its record is."""
+LEAST_NODES = 25
+"""Fleets of fewer nodes ask for the odds of so many."""
 MOST_BLAMED = 0.1
 """Of the nodes with a record; one always may be."""
 
@@ -55,8 +59,10 @@ class Intermittent:
     """A node that fails now and then."""
 
     node: NodeName
+    failed: int
     tests: int
-    witnesses: tuple[NodeName, ...]
+    witnesses: int
+    """The partners that it failed with."""
     checks: int
     """Those in which it failed."""
     of_checks: int
@@ -65,7 +71,7 @@ class Intermittent:
     def __str__(self) -> str:
         """Evidence, in one sentence."""
         return (
-            f"it failed {len(self.witnesses)} of {self.tests} tests, each with another node, "
+            f"it failed {self.failed} of {self.tests} tests, with {self.witnesses} different nodes, "
             f"in {self.checks} of its last {self.of_checks} checks, while others fail {self.background:.0%}"
         )
 
@@ -122,6 +128,8 @@ class _Seen:
         found: frozenset[NodeName],
     ) -> None:
         self._records, self._domains, self._found = records, domains, found
+        self._needed = log(ODDS_A_NODE * max(len(records), LEAST_NODES))
+        self._sizes = Counter(domains.get(name) for name in records)
         self._fleet = _Counts()
         self._in: dict[Domain, _Counts] = {}
         for name in records.keys() - found:
@@ -136,21 +144,22 @@ class _Seen:
         """How much likelier a fault of its own is (a logarithm), and the finding if that is enough."""
         results = self._records[name]
         failures = [{other for other in result.failed_with if other not in found} for result in results]
-        witnesses = set().union(*failures)
-        tests = len(witnesses) + sum(result.passed for result in results)
-        background = self._background(name)
-        ratio = _log_ratio(len(witnesses), tests, background)
+        times = Counter(other for with_ in failures for other in with_)
+        passed = sum(result.passed for result in results)
+        odds = self._log_odds(name, times, passed)
         checks = sum(map(bool, failures))
         proven = (
             bool(failures[-1])
-            and len(witnesses) >= LEAST_WITNESSES
+            and len(times) >= LEAST_WITNESSES
             and checks >= LEAST_CHECKS
-            and ratio >= LEAST_LOG_RATIO
+            and odds >= self._needed
         )
         if not proven:
-            return ratio, None
-        finding = Intermittent(name, tests, tuple(sorted(witnesses)), checks, len(results), background)
-        return ratio, finding
+            return odds, None
+        others = self._others(self._fleet, name)
+        rate = others.failed / max(sum(others), 1)
+        failed = times.total()
+        return odds, Intermittent(name, failed, failed + passed, len(times), checks, len(results), rate)
 
     def _own(self, name: NodeName) -> tuple[list[NodeName], int]:
         """Its failures, by partner, and how many tests it made in all."""
@@ -158,24 +167,21 @@ class _Seen:
         failures = [other for result in results for other in result.failed_with if other not in self._found]
         return failures, len(failures) + sum(result.passed for result in results)
 
-    def _background(self, name: NodeName) -> float:
-        """What the others saw, or those beside it if they saw more; without what they saw of this node."""
-        failures, tests = self._own(name)
+    def _log_odds(self, name: NodeName, times: Counter[NodeName], passed: int) -> float:
+        """Of failures with partners that count, so many times with each, and passes."""
+        again = [count - 1 for count in times.values() if count > 1]
+        twice = self._others(self._fleet, name)  # each test is in the records of two nodes
+        fleet = Tests(ceil(twice.failed / 2), twice.passed // 2)
+        odds = log_odds(len(times), passed, *fleet, again)
         domain = self._domains.get(name)
-        groups = [(self._fleet, PRIOR_TESTS)]
-        groups += [(self._in[domain], PRIOR_TESTS_BESIDE)] if domain else []
-        rates = []
-        for counts, weight in groups:
-            of_it = counts.with_[name]
-            failed, made = counts.failed - len(failures) - of_it, counts.tests - tests - of_it
-            rates.append((failed + PRIOR_FAILURES) / (made + weight))
-        return max(BACKGROUND, *rates)
+        if domain is None or self._sizes[domain] == 1:
+            return odds
+        beside = self._others(self._in[domain], name)
+        return min(odds, log_odds_at_border(Tests(times.total(), passed), Tests(0, 0), beside, fleet))
 
-
-def _log_ratio(failed: int, tests: int, background: float) -> float:
-    """A share of failures that fits best, against the background."""
-    if not failed or failed / tests <= background:
-        return 0.0
-    share, passed = failed / tests, tests - failed
-    ratio = failed * log(share / background)
-    return ratio + passed * log((1 - share) / (1 - background)) if passed else ratio
+    def _others(self, counts: _Counts, name: NodeName) -> Tests:
+        """What they saw, but for this node and for what they saw of it."""
+        failures, tests = self._own(name)
+        of_it = counts.with_[name]
+        failed = counts.failed - len(failures) - of_it
+        return Tests(failed, counts.tests - tests - of_it - failed)

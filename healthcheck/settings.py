@@ -17,11 +17,12 @@ class Rules:
     give two."""
     failures: int = 4
     """And in so many tests: one more try than there are witnesses."""
-    odds_a_node: float = 400.0
+    odds_a_node: float = 2_000.0
     """And once a fault explains what was seen so many times better than bad luck, times the number of nodes:
-    a healthy node gets there in one check of 400 at most, and as a jump overshoots, in one of thousands."""
+    a healthy node gets there in one check of 2,000 at most, and as a jump overshoots, in one of many
+    thousands, so that a week of checks blames nobody either."""
     least_nodes: int = 25
-    """Fleets of fewer nodes ask for the odds of so many: ten thousand."""
+    """Fleets of fewer nodes ask for the odds of so many."""
     cleared_odds: float = 0.5
     """A node that failed is cleared once bad luck explains it twice as well as a fault does."""
     open_odds: float = 10.0
@@ -42,7 +43,7 @@ class Settings:
     rotation: int = 0
     """Which partners the first round takes, of the N - 1 rounds in which everybody meets everybody. A check
     that takes up where the one before it ended meets other links."""
-    most_rounds: int = 20
+    most_rounds: int = 36
     """Hard faults in up to half of the nodes need 4 to 10; a node that fails now and then needs the others,
     to be proven faulty or to be cleared."""
     most_rounds_without_a_pass: int = 4
@@ -51,7 +52,10 @@ class Settings:
     most_tests_without_a_pass: int = 200
     """The same in tests: in so many pairs, two healthy nodes have met if fewer than half are faulty."""
     failed: Rules = field(default_factory=Rules)
-    slow: Rules = field(default_factory=Rules)
+    slow: Rules = field(default_factory=lambda: Rules(odds_a_node=400.0))
+    """Slow networks cordon nobody."""
+    own_word: Rules = field(default_factory=lambda: Rules(odds_a_node=400.0))
+    """Of silence, and of probes that crash: both are rare among healthy nodes, and each costs a time-out."""
 
     straggler_ratio: float = 1.5
     """Slower than this many times what is typical is suspicious whatever the spread."""

@@ -72,6 +72,11 @@ class Ledger:
         """The trials of exactly these two."""
         return [trial for trial in self.of(min(pair)) if frozenset(trial.members) == pair]
 
+    def failed_again(self, failures: Iterable[Trial]) -> list[int]:
+        """Of the pairs of these failures that never passed: how often each failed again, if it did."""
+        pairs = [self.of_pair(frozenset(trial.members)) for trial in failures if len(trial.members) == 2]
+        return [len(trials) - 1 for trials in pairs if len(trials) > 1 and not any(t.passed for t in trials)]
+
 
 def failing_trials(rounds: Iterable[RoundResult]) -> Ledger:
     """Whether groups failed. Where a member was silent or crashed, that says nothing about the others."""

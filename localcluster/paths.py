@@ -42,7 +42,7 @@ class Home:
 
     def create(self) -> None:
         """Make the folders, and take away anybody else's access to them."""
-        for folder in (self.root, self.pki, self.run, self.logs, self.pods):
+        for folder in (self.root, self.pki, self.run, self.logs, self.pods, self.temporary):
             folder.mkdir(parents=True, exist_ok=True, mode=PRIVATE_FOLDER_MODE)
             folder.chmod(PRIVATE_FOLDER_MODE)
 
@@ -79,6 +79,15 @@ class Home:
     def pods(self) -> Path:
         """Volumes and working files of Pods, one folder a Pod uid."""
         return self.root / "pods"
+
+    @property
+    def temporary(self) -> Path:
+        """Temporary files of Pods, one folder each."""
+        return self.root / "tmp"
+
+    def pod_temporary(self, pod_uid: str) -> Path:
+        """Short, since programs make Unix sockets there: the beginning of a uid tells Pods apart."""
+        return self.temporary / pod_uid[:13]
 
     def pidfile(self, process: str) -> Path:
         return self.run / f"{process}.pid"

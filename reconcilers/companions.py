@@ -1,6 +1,7 @@
-"""What a job needs beside its Pods: a PodDisruptionBudget and, for a gang, the PodGroup of its scheduler.
+"""What a job needs beside its Pods: a PodDisruptionBudget, for a gang the PodGroup of its scheduler, and the
+Service that gives the Pods of a job with parameter servers their names.
 
-Both are there while the job is to run, follow its minimum, and go when it is suspended or has finished. What
+They are there while the job is to run, follow its minimum, and go when it is suspended or has finished. What
 an earlier job of the same name has left is replaced.
 """
 
@@ -15,12 +16,13 @@ from controller.client import Client
 from controller.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
-from controller.resources import ELASTICJOBS, PODDISRUPTIONBUDGETS, Resource
+from controller.resources import ELASTICJOBS, PODDISRUPTIONBUDGETS, SERVICES, Resource
 from crds import names
 from crds.elasticjob import ElasticJob
 from reconcilers.pod.builder import companion_metadata
 from reconcilers.pod.gang import UNAVAILABLE_RETRY_SECONDS, PodGroup, not_served, pod_group_of
 from reconcilers.pod.ownership import belongs_to, is_leftover
+from reconcilers.roles.rules import in_cluster
 from reconcilers.status_patch import merge_patch
 from reconcilers.world.minimum import minimum_workers
 from reconcilers.world.slots import slot_count
@@ -28,7 +30,7 @@ from reconcilers.world.slots import slot_count
 Object = dict[str, Any]
 
 RECHECK_SECONDS = 60.0
-"""PodGroups are not watched: a cluster need not know them."""
+"""PodGroups are not watched, since a cluster need not know them; nor are the few Services."""
 
 
 class CompanionReconciler(Reconciler):
@@ -53,6 +55,11 @@ class CompanionReconciler(Reconciler):
         if group is not None:
             with self._told(raw, group.resource.kind, failures):
                 look_again = await self._keep_group(job, group, runs=runs)
+        if in_cluster(job):
+            with self._told(raw, SERVICES.kind, failures):
+                found = await self._get(SERVICES, job)
+                await self._keep(SERVICES, job, found, service_of(job) if runs else None)
+                look_again = RECHECK_SECONDS if runs else look_again
         if failures:
             raise failures[0]
         return Result(look_again)
@@ -145,6 +152,23 @@ def budget_of(job: ElasticJob) -> Object | None:
             "minAvailable": minimum,
             "selector": {"matchLabels": {names.LABEL_JOB: job.metadata.name, names.LABEL_TYPE: names.WORKER}},
             "unhealthyPodEvictionPolicy": "AlwaysAllow",  # a Pod that is broken anyway holds no drain up
+        },
+    }
+
+
+def service_of(job: ElasticJob) -> Object:
+    """The headless Service by which each Pod has a name, before it is ready too.
+
+    https://kubernetes.io/docs/concepts/services-networking/dns-pod-service/
+    """
+    return {
+        "apiVersion": SERVICES.api_version,
+        "kind": SERVICES.kind,
+        "metadata": companion_metadata(job),
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": {names.LABEL_JOB: job.metadata.name},
         },
     }
 

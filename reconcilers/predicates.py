@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from controller.store import Change
-from reconcilers.cordon.reconciler import cordon_view, may_cordon
+from reconcilers.cordon.reconciler import cordon_view
+from reconcilers.cordon.records import may_cordon
 from reconcilers.nodecheck.finished import is_finished
 
 
@@ -147,7 +148,7 @@ def _without_steps(worker: dict[str, Any] | None) -> tuple[object, ...] | None:
     """Of the agent's progress no more than its last checkpoint, in which rounds there was any, where the loss
     was no number any more, and what a round went on from."""
     report = (worker or {}).get("status", {}).get("agent") or {}
-    quiet = ("progress", "rounds", "usage", "memory", "shards")
+    quiet = ("progress", "rounds", "series", "usage", "memory", "shards", "askedStacks", "profile")
     rest = {k: v for k, v in report.items() if k not in quiet}
     rounds = [(told["round"], told.get("nonFiniteStep")) for told in report.get("rounds") or ()]
     saved = (report.get("progress") or {}).get("checkpointStep")

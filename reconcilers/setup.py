@@ -31,6 +31,7 @@ from reconcilers.cordon.limits import pools_of
 from reconcilers.cordon.options import CordonMode, CordonOptions
 from reconcilers.cordon.policy import MarkState
 from reconcilers.cordon.reconciler import BY_CORDON, BY_POOL, NodeCordonReconciler, cordon_states
+from reconcilers.cordon.records import NodeRecordReconciler
 from reconcilers.cordon.verdicts import accusation_keys, decided_nodes, failed_nodes
 from reconcilers.elasticjob import ElasticJobReconciler
 from reconcilers.managed_by import OfOurJobs, own_key
@@ -73,6 +74,7 @@ PLAN_WORKERS = 2
 CHECK_TIMEOUT_SECONDS = 600.0
 """A check of 10,000 nodes makes as many workers in one look."""
 CORDON_WORKERS = 1
+RECORD_WORKERS = 16
 """No more: two cordons at once could both take the last place under the limit."""
 
 
@@ -277,6 +279,14 @@ def _add_cordon(manager: Manager, clock: Clock, options: CordonOptions) -> None:
         .watches(NAMESPACES, lambda _: _requests(nodes.list()), predicate=cordon_label_changes)
         .with_workers(CORDON_WORKERS)
         .build(cordons)
+    )
+    (
+        ControllerBuilder(manager, "noderecord")
+        .for_(NODES, predicate=more_than_a_heartbeat)
+        .watches(NODECHECKS, lambda check: _named(decided_nodes(check)))
+        .watches(NAMESPACES, lambda _: _requests(nodes.list()), predicate=cordon_label_changes)
+        .with_workers(RECORD_WORKERS)
+        .build(NodeRecordReconciler(manager.client, cache))
     )
 
 

@@ -12,7 +12,7 @@ import ssl
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlencode
 
 import urllib3
@@ -82,6 +82,35 @@ def error_of(status: int, body: bytes) -> ApiError:
     if status in _TRY_LATER or status >= 500:
         return UnavailableError(status, message, causes)
     return GoneError(status, message, causes) if status == 410 else ApiError(status, message, causes)
+
+
+class Api(Protocol):
+    """What an agent needs of an API server. Threads may share it.
+
+    `ApiClient` asks one; `agent.standalone.cluster.LocalCluster` stands in for it where there is none.
+    """
+
+    def silent_seconds(self) -> float:
+        """How long nothing has been answered."""
+        ...
+
+    def get(self, path: str, query: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """Return an object or a list; raise ApiError."""
+        ...
+
+    def merge_patch(self, path: str, patch: Mapping[str, Any]) -> dict[str, Any]:
+        """Apply an RFC 7386 patch, and return the object; raise ApiError."""
+        ...
+
+    def watch(
+        self, path: str, query: Mapping[str, str], *, idle_timeout_seconds: float
+    ) -> Iterator[dict[str, Any]]:
+        """As `ApiClient.watch`."""
+        ...
+
+    def reconnect(self) -> None:
+        """Have later calls open new connections."""
+        ...
 
 
 class ApiClient:

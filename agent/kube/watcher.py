@@ -20,7 +20,7 @@ from typing import Any, Generic, TypeVar
 
 from agent.kube.api import (
     GROUP_PATH,
-    ApiClient,
+    Api,
     ApiError,
     GoneError,
     SilentWatchError,
@@ -60,7 +60,7 @@ class Watcher(threading.Thread, Generic[View]):
 
     def __init__(
         self,
-        api: ApiClient,
+        api: Api,
         resource: str,
         namespace: str,
         name: str,

@@ -276,7 +276,8 @@ class Slot:
     def copy(self, entry: Entry, target: Tensor) -> int:
         """Copy a tensor out of it, and return the sum of what has arrived.
 
-        Where the target's memory is as that of the slot, it is read while it is in the processor's cache.
+        Where the target's memory is as that of the slot, it is read while it is in the processor's cache, or
+        by the device that it is on.
 
         Args:
             target: of the tensor's shape, anywhere.
@@ -285,11 +286,13 @@ class Slot:
             DamagedError: the entry does not describe a tensor.
         """
         source = self.tensor(entry)
-        alike = target.is_cpu and target.is_contiguous() and target.dtype == source.dtype
+        alike = target.is_contiguous() and target.dtype == source.dtype
         if not alike or entry.nbytes % WORD_BYTES or target.data_ptr() % WORD_BYTES:
             target.copy_(source)
             return self._sum(entry.offset, entry.nbytes)
         into, words = (tensor.reshape(-1).view(torch.uint8).view(torch.int64) for tensor in (target, source))
+        if not target.is_cpu:
+            return _wrapped(int(into.copy_(words).sum()))  # the device sums up what has arrived there
         total = 0
         for start in range(0, len(words), _PIECE_WORDS):
             piece = into[start : start + _PIECE_WORDS]

@@ -14,8 +14,10 @@ from pathlib import Path
 
 from crds.protocol import MAX_FRAMES
 
-LAUNCHER = str(Path(__file__).parent.with_name("warm"))
-"""The folder of our own code, whose frames lie below the script's in a process that was forked."""
+OURS = str(Path(__file__).parent.with_name("warm"))
+"""The folder of our own code in a process that was forked: hooks, which may be among the script's frames."""
+LAUNCHER = str(Path(OURS, "script.py"))
+"""What started the script, and so lies below all of its frames."""
 
 _HEADER = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):$")
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$')
@@ -75,7 +77,8 @@ def main_thread(dump: str) -> tuple[Frame, ...]:
     current = [frames for is_current, frames in threads if is_current]
     last = current[-1:] or [frames for _, frames in threads[-1:]]  # the main thread is the oldest, thus last
     frames = last[0] if last else []
-    return tuple(itertools.takewhile(lambda frame: not frame.file.startswith(LAUNCHER), frames))
+    above = itertools.takewhile(lambda frame: frame.file != LAUNCHER, frames)
+    return tuple(frame for frame in above if not frame.file.startswith(OURS))
 
 
 def is_complete(dump: str) -> bool:

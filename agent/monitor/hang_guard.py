@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
-from agent.monitor import dump, hang, stacks
+from agent.monitor import dump, flight_recorder, hang, stacks
+from agent.monitor.flight_recorder import Record
+from agent.monitor.native import native_frames
+from agent.monitor.profile import ProfileError, Subject
 from agent.monitor.progress import ProgressFiles
 from agent.monitor.stacks import Capture, StackFiles
 from agent.report.failure import TEXT_BYTES, Failure, RankStack, clip, read_tail
-from crds.protocol import ASKED, DOES_NOT_HANG, MAX_STACKS, FailureCause
+from crds.protocol import ASKED, DOES_NOT_HANG, MAX_FRAMES, MAX_STACKS, FailureCause
 
 logger = logging.getLogger(__name__)
 
@@ -92,11 +96,16 @@ class HangGuard:
         """
         stalled_seconds = self._liveness.stalled_seconds(time.monotonic())
         limit_seconds = self._liveness.limit_seconds(timeout_seconds) or timeout_seconds
+        asked = flight_recorder.Question(self._stack_files.files, self._started.ranks)
         captures = stacks.capture(pids, self._stack_files.files, self._stack_files.signal)
         if not captures:
             return None
-        suspects = hang.order_by_suspicion([self._stack(self._started, *each) for each in captures.items()])
+        records = asked.answers()
+        suspects = hang.order_by_suspicion(
+            [self._stack(self._started, *each, records.get(each[0])) for each in captures.items()]
+        )
         found = {self._started.ranks[local]: capture for local, capture in captures.items()}
+        pending = {self._started.ranks[local]: record.pending for local, record in records.items()}
         blamed = suspects[0]
         local_rank = next(local for local, rank in self._started.ranks.items() if rank == blamed.rank)
         limit = f" (the limit is {limit_seconds:.0f} s)" if stalled_seconds > limit_seconds else ""
@@ -104,7 +113,7 @@ class HangGuard:
         if not hangs:
             finding = f"{DOES_NOT_HANG}: its last sign of life is {stalled_seconds:.0f} s old"
         lines = [
-            f"{finding}: {_whereabouts(blamed, found[blamed.rank])}",
+            f"{finding}: {_whereabouts(blamed, found[blamed.rank], pending.get(blamed.rank, ''))}",
             *blamed.frames.splitlines(),
         ]
         if not hangs:
@@ -127,34 +136,72 @@ class HangGuard:
             stacks=tuple(suspects[:MAX_STACKS]),
         )
 
-    def stacks_of(self, pids: Mapping[int, int]) -> Callable[[], list[RankStack]]:
+    def stacks_of(self, pids: Mapping[int, int], *, native: bool = False) -> Callable[[], list[RankStack]]:
         """Return what takes the stacks of processes of this round. It takes a moment, in any thread.
 
         Args:
             pids: of the processes that live, by local rank.
+            native: with the frames of C and C++, where they can be had.
         """
         started, files, signum = self._started, self._stack_files.files, self._stack_files.signal
 
         def take() -> list[RankStack]:
             captures = stacks.capture(pids, files, signum)
-            return [self._stack(started, local, capture) for local, capture in captures.items()]
+            found = {local: self._stack(started, local, capture) for local, capture in captures.items()}
+            if native:
+                found = {
+                    local: _with_native(stack, files.get(local), pids[local])
+                    for local, stack in found.items()
+                }
+            return list(found.values())
 
         return take
 
-    def _stack(self, started: Started, local_rank: int, capture: Capture) -> RankStack:
+    def subject_of(self, pids: Mapping[int, int], rank: int) -> Subject | None:
+        """The process of a global rank, to be profiled; None if it does not run here.
+
+        Args:
+            pids: as above.
+        """
+        files = self._stack_files.files
+        for local, pid in pids.items():
+            if self._started.ranks.get(local) == rank and local in files:
+                return Subject(pid, files[local], self._stack_files.signal)
+        return None
+
+    def _stack(
+        self, started: Started, local_rank: int, capture: Capture, record: Record | None = None
+    ) -> RankStack:
+        """Where a process is. What NCCL has recorded knows better than its stack whether it waits."""
+        frames = dump.format_frames(capture.frames) or capture.note
+        if record is not None and record.pending:
+            frames = f"NCCL: {record.pending} is not completed\n{frames}"[:MAX_FRAMES]
         return RankStack(
             rank=started.ranks[local_rank],
             step=self._files.read_rank(local_rank).step,
-            in_collective=dump.waits_for_others(capture.frames),
-            frames=dump.format_frames(capture.frames) or capture.note,
+            in_collective=bool(record.pending) if record else dump.waits_for_others(capture.frames),
+            frames=frames,
         )
 
 
-def _whereabouts(stack: RankStack, capture: Capture) -> str:
+def _with_native(stack: RankStack, file: Path | None, pid: int) -> RankStack:
+    """With these frames in place of Python's; where they cannot be had, with the reason after them."""
+    if file is not None:
+        with contextlib.suppress(OSError, ValueError):
+            pid = stacks.offering_process(file, pid)
+    try:
+        return replace(stack, frames=native_frames(pid))
+    except ProfileError as error:
+        return replace(stack, frames=f"{stack.frames}\n(no native frames: {error})"[:MAX_FRAMES])
+
+
+def _whereabouts(stack: RankStack, capture: Capture, pending: str) -> str:
     step = "before its first step" if stack.step is None else f"after step {stack.step}"
     if not capture.frames:
         return f"rank {stack.rank}, {step}: {capture.note}"
     does = "waits for others" if stack.in_collective else "is"
+    if pending:
+        does += f" in NCCL's {pending},"
     place, line = dump.innermost_place(capture.frames), dump.line_of_the_script(capture.frames)
     called = f", called at {line}" if line not in ("", place) else ""
     return f"rank {stack.rank}, {step}, {does} at {place}{called}"

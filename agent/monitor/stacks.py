@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from agent.monitor import flight_recorder
 from agent.monitor.dump import Frame, is_complete, main_thread, with_source
 from crds.protocol import ENV_STACKS_FILE, ENV_STACKS_SIGNAL, NO_STACK_OFFERED
 
@@ -56,9 +57,14 @@ class Capture:
 
 
 class StackFiles:
-    """The files into which one agent's training processes write their stacks."""
+    """The files into which one agent's training processes write their stacks.
 
-    def __init__(self) -> None:
+    Args:
+        torch_version: theirs.
+    """
+
+    def __init__(self, torch_version: str) -> None:
+        self._torch_version = torch_version
         self._own_directory: Path | None = None
         self.files: dict[int, Path] = {}
         """Where each process writes, by local rank."""
@@ -72,12 +78,18 @@ class StackFiles:
 
         Returns:
             The environment that names the files and the signal, by local rank. It also has Python write its
-            own stack when it crashes (PYTHONFAULTHANDLER), unless the user has a say in it.
+            own stack when it crashes (PYTHONFAULTHANDLER), unless the user has a say in it, and NCCL keep a
+            record of its collectives.
         """
         self.files = {rank: self._file(round_, rank, Path(file)) for rank, file in error_files.items()}
         crashes = {} if ENV_FAULTHANDLER in os.environ else {ENV_FAULTHANDLER: "1"}
         return {
-            rank: {ENV_STACKS_FILE: str(file), ENV_STACKS_SIGNAL: str(self.signal), **crashes}
+            rank: {
+                ENV_STACKS_FILE: str(file),
+                ENV_STACKS_SIGNAL: str(self.signal),
+                **crashes,
+                **flight_recorder.variables(file, os.environ, self._torch_version),
+            }
             for rank, file in self.files.items()
         }
 
@@ -115,7 +127,7 @@ def capture(pids: Mapping[int, int], files: Mapping[int, Path], signum: int) -> 
     for rank, pid in pids.items():
         file = files.get(rank)
         with contextlib.suppress(OSError, ValueError):  # it has ended, or it does not offer any
-            if file and _handles(trainer := _offering_process(file, pid), signum):
+            if file and handles(trainer := offering_process(file, pid), signum):
                 asked[rank] = file, file.stat().st_size
                 os.kill(trainer, signum)
     dumps = _await_dumps(asked)
@@ -161,7 +173,7 @@ def _await_dumps(asked: Mapping[int, tuple[Path, int]]) -> dict[int, str]:
         time.sleep(_POLL_SECONDS)
 
 
-def _offering_process(file: Path, pid: int) -> int:
+def offering_process(file: Path, pid: int) -> int:
     """Return the id that stands in a file: of the process that was started, or of a descendant of it.
 
     Raises:
@@ -175,7 +187,7 @@ def _offering_process(file: Path, pid: int) -> int:
     return trainer
 
 
-def _handles(pid: int, signum: int) -> bool:
+def handles(pid: int, signum: int) -> bool:
     handled = _HANDLED.search(Path(f"/proc/{pid}/status").read_text())
     return handled is not None and bool(int(handled[1], 16) >> (signum - 1) & 1)
 

@@ -10,10 +10,14 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent.report.timestamps import rfc3339
 from crds.protocol import MAX_ROUNDS, CheckpointTroubleStatus, ProgressStatus, RoundStatus
+
+if TYPE_CHECKING:
+    from agent.monitor.pace import Slowdown
+    from agent.monitor.series import Series
 
 LATELY_SECONDS = 30.0
 """`secondsPerStep` is the mean over the steps of so long a time, and over the last two steps at least."""
@@ -57,8 +61,12 @@ class RoundProgress:
     stepping_seconds: float
     counted: bool = False
     """The steps were counted; the script reports none."""
+    start_unknown: bool = False
+    """Nobody knows which step the count began with."""
     non_finite_step: int | None = None
     """The first step whose loss a process reported to be NaN or infinite."""
+    samples_per_step: int | None = None
+    """Of all ranks, as the script tells it."""
 
     def to_status(self) -> RoundStatus:
         return {
@@ -67,7 +75,9 @@ class RoundProgress:
             "lastStep": self.last_step,
             "steppingSeconds": round(self.stepping_seconds, 6),
             "counted": self.counted or None,
+            "startUnknown": self.start_unknown or None,
             "nonFiniteStep": self.non_finite_step,
+            "samplesPerStep": self.samples_per_step,
         }
 
     @classmethod
@@ -78,7 +88,9 @@ class RoundProgress:
             last_step=int(status["lastStep"]),
             stepping_seconds=float(status.get("steppingSeconds") or 0.0),
             counted=bool(status.get("counted")),
+            start_unknown=bool(status.get("startUnknown")),
             non_finite_step=status.get("nonFiniteStep"),
+            samples_per_step=status.get("samplesPerStep"),
         )
 
 
@@ -92,6 +104,9 @@ class Figures:
     """The last rounds in which steps were reported, the oldest first."""
     trouble: CheckpointTroubleStatus | None = None
     """What does not work with checkpoints."""
+    series: Series | None = None
+    """The job's past, where it is this agent's to tell."""
+    slow: Slowdown | None = None
 
 
 class Stepping:
@@ -103,8 +118,11 @@ class Stepping:
 
     def __init__(self, *, counted: bool = False) -> None:
         self.counted = counted
+        self.start_unknown = False
+        """Nobody knows which step the count began with."""
         self.non_finite_step: int | None = None
         """The lowest step whose loss a process reported to be NaN or infinite."""
+        self.samples_per_step: int | None = None
         self._first: dict[int, StepReport] = {}
         self._highest: dict[int, StepReport] = {}
         self._recent: deque[StepReport] = deque()
@@ -131,7 +149,14 @@ class Stepping:
         first, last = self._first[rank], self._highest[rank]
         seconds = last.at - first.at
         return RoundProgress(
-            round_, first.step, last.step, seconds, self.counted, non_finite_step=self.non_finite_step
+            round_,
+            first.step,
+            last.step,
+            seconds,
+            self.counted,
+            start_unknown=self.start_unknown,
+            non_finite_step=self.non_finite_step,
+            samples_per_step=self.samples_per_step,
         )
 
     def seconds_per_step(self) -> float | None:

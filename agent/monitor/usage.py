@@ -39,13 +39,23 @@ class Usage:
     """The mean over the GPUs, 0 to 1; None without GPUs that say it."""
     gpu_memory_bytes: int | None = None
     """The sum over the GPUs; None without GPUs that say it."""
+    memory_peak_bytes: int | None = None
+    """The most that was read since the first reading."""
+    cpu_mean_cores: float | None = None
+    """Since then."""
+    gpu_mean_utilization: float | None = None
+    """Over the readings since then."""
 
     def to_status(self) -> UsageStatus:
+        mean = self.gpu_mean_utilization
         return {
             "cpuCores": round(self.cpu_cores, 3),
             "memoryBytes": self.memory_bytes,
             "gpuUtilization": None if self.gpu_utilization is None else round(self.gpu_utilization, 3),
             "gpuMemoryBytes": self.gpu_memory_bytes,
+            "memoryPeakBytes": self.memory_peak_bytes,
+            "cpuMeanCores": None if self.cpu_mean_cores is None else round(self.cpu_mean_cores, 3),
+            "gpuMeanUtilization": None if mean is None else round(mean, 3),
         }
 
 
@@ -63,6 +73,10 @@ class UsageMeter(threading.Thread):
         self._last: tuple[float, float] | None = None
         """When the figures were last read, and the CPU seconds used until then."""
         self._latest: tuple[float, Usage] | None = None
+        self._first: tuple[float, float] | None = None
+        """The first reading."""
+        self._memory_peak_bytes = 0
+        self._utilization_sum, self._utilization_count = 0.0, 0
 
     def latest(self) -> Usage | None:
         """Return the newest figures; None before the second reading, and if the last one is too long ago."""
@@ -89,11 +103,28 @@ class UsageMeter(threading.Thread):
         """
         at, used_seconds = self._now(), self._cpu.cpu_seconds()
         last, self._last = self._last, (at, used_seconds)
+        self._first = first = self._first or self._last
         if last is None or at <= last[0]:
             return
         cores = max(0.0, used_seconds - last[1]) / (at - last[0])
         utilization, gpu_memory_bytes = read_gpus(nvml) if nvml is not None else (None, None)
-        self._latest = at, Usage(cores, self._memory.memory_bytes(), utilization, gpu_memory_bytes)
+        memory_bytes = self._memory.memory_bytes()
+        self._memory_peak_bytes = max(self._memory_peak_bytes, memory_bytes)
+        if utilization is not None:
+            self._utilization_sum += utilization
+            self._utilization_count += 1
+        self._latest = (
+            at,
+            Usage(
+                cores,
+                memory_bytes,
+                utilization,
+                gpu_memory_bytes,
+                self._memory_peak_bytes,
+                max(0.0, used_seconds - first[1]) / (at - first[0]),
+                self._utilization_sum / self._utilization_count if self._utilization_count else None,
+            ),
+        )
 
     def _try_to_look(self, nvml: Any) -> None:
         try:

@@ -10,10 +10,12 @@ import functools
 import logging
 import select
 import threading
+from dataclasses import replace
 
 from agent.environment import Environment
-from agent.kube.api import ApiClient
+from agent.kube.api import Api
 from agent.kube.watcher import Watcher
+from agent.monitor.oom import OomWatch
 from agent.node_check.report import CheckReport
 from agent.node_check.view import CheckView, Duty, LocalTests, PairTest, next_duty
 from agent.rendezvous.world import Member
@@ -34,7 +36,7 @@ PAIR_SHARE, PAIR_LIMIT_SECONDS = 0.8, 120.0
 JOIN_SHARE, JOIN_LIMIT_SECONDS = 0.3, 30.0
 """The share that the members of a group get to meet, and its limit. It is part of the time for their test."""
 
-SILENT_ENDINGS = (ProbeEnding.CRASHED, ProbeEnding.TIMED_OUT)
+SILENT_ENDINGS = (ProbeEnding.CRASHED, ProbeEnding.TIMED_OUT, ProbeEnding.UNAVAILABLE)
 """A probe that ended so has not told the others of its group that it failed."""
 
 WATCH_SECONDS = 60.0
@@ -57,10 +59,11 @@ class CheckDuties:
         check_name: the NodeCheck's, in the worker's namespace.
     """
 
-    def __init__(self, api: ApiClient, me: Environment, reporter: Reporter, check_name: str) -> None:
+    def __init__(self, api: Api, me: Environment, reporter: Reporter, check_name: str) -> None:
         self._me = me
         self._reporter = reporter
         self._name = check_name
+        self._oom = OomWatch.of_pod(me.pod_uid)
         self._stopped = threading.Event()
         self._watcher = Watcher(
             api,
@@ -111,10 +114,11 @@ class CheckDuties:
         report = self._reporter.latest.check
         if report is None or report.uid != view.uid:
             report = CheckReport(view.uid)
+        self._oom.reset()
         cancellation = Cancellation(self._watcher.fileno(), lambda: self._look()[1] != duty)
         if isinstance(duty, LocalTests):
             logger.info("testing this node: check=%s", self._name)
-            results = self._local_tests(view, cancellation)
+            results = [excused(result, self._oom) for result in self._local_tests(view, cancellation)]
             report = report.with_local(results)
         else:
             logger.info(
@@ -123,7 +127,7 @@ class CheckDuties:
                 duty.round,
                 ",".join(duty.members),
             )
-            results = [self._test(view, duty, cancellation)]
+            results = [excused(self._test(view, duty, cancellation), self._oom)]
             report = report.with_pair(duty.round, results[0])
         _log(results)
         self._reporter.check(report)
@@ -165,7 +169,7 @@ class ActiveCheck:
         reporter: of this worker.
     """
 
-    def __init__(self, api: ApiClient, me: Environment, reporter: Reporter) -> None:
+    def __init__(self, api: Api, me: Environment, reporter: Reporter) -> None:
         self._api = api
         self._me = me
         self._reporter = reporter
@@ -195,6 +199,14 @@ class ActiveCheck:
         thread.join(LEAVE_SECONDS)
         if thread.is_alive():
             logger.error("a probe of the node check cannot be ended: giving it up")
+
+
+def excused(result: ProbeResult, oom: OomWatch) -> ProbeResult:
+    """The result, unless the kernel killed the probe for the container's memory, which is not the node's."""
+    if result.report.signal != "SIGKILL" or not oom.has_killed():
+        return result
+    reason = f"{result.probe} was killed: the container had no memory left{oom.limit_text()}"
+    return replace(result, report=Report(ProbeEnding.UNAVAILABLE, reason))
 
 
 def pair_probe(view: CheckView, duty: PairTest, address: str) -> Probe:

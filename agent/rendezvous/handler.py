@@ -23,7 +23,9 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousTimeoutError,
 )
 
+from agent.kube.api import Api
 from agent.memory.checkpoints import CheckpointMemory
+from agent.network import SocketInterfaces
 from agent.rendezvous.meeting import Meeting, MeetingTimeoutError, RoundStores, SupersededError
 from agent.rendezvous.world import ExitReason, Verb, World
 from agent.report.failure import Failure, failure_of_process
@@ -61,6 +63,8 @@ class DlrRendezvousHandler(RendezvousHandler):
         self._run_id = run_id
         self._join_timeout_seconds = join_timeout_seconds
         self._round_stores: RoundStores | None = None
+        self._interfaces = SocketInterfaces(os.environ)
+        session.reporter.follow_network(self._interfaces.to_status)
         self._closed = False
         self.on_meeting: Callable[[Store, int, int], None] = lambda _store, _rank, _size: None
         """Called when all members of a round have met: the agents' store, the own rank, how many they are."""
@@ -139,6 +143,7 @@ class DlrRendezvousHandler(RendezvousHandler):
         except MeetingTimeoutError as error:
             session.stand_by(world.round)
             raise RendezvousTimeoutError(str(error)) from error
+        self._interfaces.choose(stores.bootstrap.master_addr, address)
         self._round_stores = stores  # the last round's store ends here: all its processes have ended
         self.on_meeting(stores.agents, rank, size)
         session.joined(world)
@@ -160,8 +165,11 @@ class DlrRendezvousHandler(RendezvousHandler):
         )
 
 
-def create_handler(params: RendezvousParameters) -> DlrRendezvousHandler:
+def create_handler(params: RendezvousParameters, api: Api | None = None) -> DlrRendezvousHandler:
     """Start the agent's session, and return the handler for it, as torch's registry asks.
+
+    Args:
+        api: in place of the cluster that the environment names.
 
     Raises:
         InvalidEnvironmentError: this is no worker's Pod.
@@ -169,7 +177,7 @@ def create_handler(params: RendezvousParameters) -> DlrRendezvousHandler:
     local_world_size = params.get_as_int("local_world_size") or _local_world_size_of_torchrun()
     return DlrRendezvousHandler(
         params.run_id,
-        Session.start(os.environ, local_world_size),
+        Session.start(os.environ, local_world_size, api),
         join_timeout_seconds=params.get_as_int("join_timeout") or JOIN_TIMEOUT_SECONDS,
     )
 

@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from crds import names
+from crds.cluster import Cluster
 from crds.protocol import (
     HANG_TIMEOUT_SECONDS,
     MAX_REQUEST,
@@ -89,12 +90,19 @@ class JobView:
     """How many of the job's `nodeCheck.topologyKeys` there are."""
     asks_for_stacks: str = ""
     """Each new text asks where the training processes are; "" asks for nothing."""
+    has_trained: bool = False
+    """The job's account knows a step."""
+    cluster: Cluster | None = None
+    """Of a job with parameter servers, instead of a world."""
+    asks_for_profile: str = ""
+    """Likewise for a profile of one of them."""
 
     @classmethod
     def parse(cls, job: Mapping[str, Any]) -> JobView:
         """Read an ElasticJob."""
         status = job.get("status") or {}
         policy = (job.get("spec") or {}).get("elasticPolicy") or {}
+        annotations = (job.get("metadata") or {}).get("annotations") or {}
         return cls(
             str(status.get("phase") or ""),
             World.parse(status.get("rendezvous") or {}),
@@ -103,7 +111,10 @@ class JobView:
             sum(map(int, (status.get("restarts") or {}).values())),
             _time(status.get("startTime")),
             len(((job.get("spec") or {}).get("nodeCheck") or {}).get("topologyKeys") or ()),
-            _request(((job.get("metadata") or {}).get("annotations") or {}).get(names.ANNOTATION_STACKS)),
+            _request(annotations.get(names.ANNOTATION_STACKS)),
+            (status.get("goodput") or {}).get("lastStep") is not None,
+            Cluster.parse(job),
+            _request(annotations.get(names.ANNOTATION_PROFILE)),
         )
 
 

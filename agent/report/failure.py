@@ -15,7 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent.monitor.dump import LAUNCHER
+from agent.monitor.dump import LAUNCHER, OURS
 from agent.report.timestamps import rfc3339
 from agent.supervision.consequences import follows_from_a_peer
 from crds.protocol import EXITED_WITH, KILLED_BY, FailureCause, FailureStatus, RankStackStatus
@@ -202,14 +202,14 @@ def last_traceback(log: str) -> str:
 def last_crash(log: str) -> str:
     """Return where the interpreter was when a signal such as SIGSEGV ended it, as faulthandler wrote it.
 
-    The frames of the agent's launcher below the script are left out. The text is "" if the log has no crash.
+    The agent's own frames, and what is below its launcher, are left out. The text is "" if there is no crash.
     """
     if not (fatal := list(_FATAL.finditer(log))):
         return ""
     thread = _CURRENT_THREAD.search(log, fatal[-1].end())
     lines = thread.group().splitlines() if thread else []
     scripts = itertools.takewhile(lambda line: not line.startswith(f'  File "{LAUNCHER}'), lines)
-    return "\n".join([fatal[-1].group(), *scripts])
+    return "\n".join([fatal[-1].group(), *(line for line in scripts if f'  File "{OURS}' not in line)])
 
 
 def read_tail(path: Path, limit_bytes: int) -> str:

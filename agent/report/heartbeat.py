@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from agent.environment import Environment
-from agent.kube.api import LEASES_PATH, ApiClient, ApiError
+from agent.kube.api import LEASES_PATH, Api, ApiError
 from agent.kube.retry import Warnings, retrying
 from agent.report.refusal import final_refusal
 from agent.report.timestamps import rfc3339
@@ -30,7 +30,7 @@ class Heartbeat(threading.Thread):
     It ends when the API server will take nothing more from this agent.
     """
 
-    def __init__(self, api: ApiClient, me: Environment) -> None:
+    def __init__(self, api: Api, me: Environment) -> None:
         super().__init__(name="dlr-heartbeat", daemon=True)
         self._api = api
         self._path = f"{LEASES_PATH}/namespaces/{me.namespace}/leases/{me.worker_name}"

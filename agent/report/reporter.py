@@ -18,8 +18,10 @@ from http import HTTPStatus
 from typing import Any
 
 from agent.environment import Environment
-from agent.kube.api import GROUP_PATH, ApiClient, ApiError
+from agent.kube.api import GROUP_PATH, Api, ApiError
 from agent.kube.retry import Warnings, retrying
+from agent.monitor.pace import Slowdown
+from agent.monitor.series import Series
 from agent.monitor.stepping import Figures, Progress, RoundProgress
 from agent.monitor.usage import Usage
 from agent.node_check.report import CheckReport
@@ -34,6 +36,8 @@ from crds.protocol import (
     CheckpointTroubleStatus,
     DepartureStatus,
     MemoryStatus,
+    NetworkStatus,
+    ProfileStatus,
     ShardsStatus,
 )
 
@@ -70,7 +74,11 @@ class Report:
     check: CheckReport | None = None
     departure: Departure | None = None
     """The last one of this agent."""
+    result: str | None = None
+    """What rank 0 has left of the round that ended well."""
     trouble: CheckpointTroubleStatus | None = None
+    series: Series | None = None
+    slow: Slowdown | None = None
 
     @property
     def failures(self) -> int:
@@ -87,7 +95,10 @@ class Report:
             "rounds": [round_.to_status() for round_ in self.rounds],
             "check": self.check.to_status() if self.check else None,
             "departure": self.departure.to_status() if self.departure else None,
+            "result": self.result,
             "checkpointTrouble": self.trouble,
+            "series": self.series.to_status() if self.series else None,
+            "slow": self.slow.to_status() if self.slow else None,
         }
 
 
@@ -159,7 +170,7 @@ class Reporter(threading.Thread):
 
     def __init__(
         self,
-        api: ApiClient,
+        api: Api,
         me: Environment,
         facts: Facts,
         first: Report,
@@ -184,8 +195,10 @@ class Reporter(threading.Thread):
         self._latest = first
         self._figures: Callable[[], Figures] | None = None
         self._memory: Callable[[], MemoryStatus | None] = lambda: None
+        self._network: Callable[[], NetworkStatus | None] = lambda: None
         self._shards: Callable[[], list[ShardsStatus] | None] = lambda: None
         self._asked_stacks: Callable[[], AskedStacksStatus | None] = lambda: None
+        self._profile: Callable[[], ProfileStatus | None] = lambda: None
         self._progress_due_at: float | None = None
         self._last_written_at = float("-inf")
         self._checkpoint_reported_at = float("-inf")
@@ -210,6 +223,10 @@ class Reporter(threading.Thread):
         """Have every report say what `memory` returns; it is no reason to write one."""
         self._memory = memory
 
+    def follow_network(self, network: Callable[[], NetworkStatus | None]) -> None:
+        """As `follow_memory`, for the interface on which the others reach this agent."""
+        self._network = network
+
     def follow_shards(self, shards: Callable[[], list[ShardsStatus] | None]) -> None:
         """Have every report say what `shards` returns; `progress` is how to have one written for it."""
         self._shards = shards
@@ -217,6 +234,10 @@ class Reporter(threading.Thread):
     def follow_asked_stacks(self, stacks: Callable[[], AskedStacksStatus | None]) -> None:
         """As `follow_shards`, for the stacks that somebody asked for."""
         self._asked_stacks = stacks
+
+    def follow_profile(self, profile: Callable[[], ProfileStatus | None]) -> None:
+        """Likewise, for a profile."""
+        self._profile = profile
 
     def report(
         self, state: AgentState, observed_round: int | None = None, failure: Failure | None = None
@@ -240,6 +261,11 @@ class Reporter(threading.Thread):
         """Have the next report tell of it."""
         with self._changed:
             self._latest = replace(self._latest, departure=departure)
+
+    def note_result(self, result: str | None) -> None:
+        """Have the next report say what training came to."""
+        with self._changed:
+            self._latest = replace(self._latest, result=result)
 
     def check(self, check: CheckReport) -> None:
         """Report what a NodeCheck found out here; the state stays as it was."""
@@ -334,6 +360,8 @@ class Reporter(threading.Thread):
             progress=figures.progress or self._latest.progress,
             rounds=figures.rounds,
             trouble=figures.trouble,
+            series=figures.series,
+            slow=figures.slow,
         )
 
     def _write(self) -> None:
@@ -347,9 +375,11 @@ class Reporter(threading.Thread):
             **self._facts,
             **report.to_status(),
             "usage": usage.to_status() if usage else None,
+            "network": self._network(),
             "memory": self._memory(),
             "shards": self._shards(),
             "askedStacks": self._asked_stacks(),
+            "profile": self._profile(),
         }
         try:
             self._api.merge_patch(self._path, {"status": {"agent": status}})
@@ -371,7 +401,7 @@ def _checkpoint(report: Report) -> int | None:
     return report.progress.checkpoint_step if report.progress else None
 
 
-def last_report(api: ApiClient, me: Environment) -> dict[str, Any]:
+def last_report(api: Api, me: Environment) -> dict[str, Any]:
     """Return `status.agent` as an earlier agent of this slot wrote it; {} if there was none."""
     path = _path(me)
     warnings = Warnings(logger, f"read elasticworker {me.namespace}/{me.worker_name}")
@@ -384,7 +414,7 @@ def _path(me: Environment) -> str:
     return f"{GROUP_PATH}/namespaces/{me.namespace}/elasticworkers/{me.worker_name}"
 
 
-def topology_of_pod(api: ApiClient, me: Environment) -> list[str] | None:
+def topology_of_pod(api: Api, me: Environment) -> list[str] | None:
     """What the node shares with others, by the ElasticWorker's status; None if it does not say so (yet)."""
     try:
         status = api.get(_path(me)).get("status") or {}

@@ -6,7 +6,8 @@ when there are some, or when the set is over. Between desk and cluster there is 
 desk reports what it holds and wants (`status.agent.shards`), and follows the leases in the job's status.
 
     {"pull": {…}, "restore": 3, "undone": "0-41"}   the set, and the checkpoint of it to go on from, if any
-    {"next": 10}                                    answered by a part, [start, end]; over; drained; refused
+    {"next": 10, "within": 0.5}                     answered by a part, [start, end]; over; drained; refused;
+                                                    an empty part if none comes in time, where that is limited
     {"done": [0, 10]}, {"failed": "why", "part": [0, 10]}
     {"leaves": true}
     {"checkpoint": {…}}                             answered by what is not done; the set need not be pulled
@@ -22,7 +23,6 @@ import os
 import selectors
 import shutil
 import socket
-import tempfile
 import threading
 import time
 import weakref
@@ -33,7 +33,7 @@ from typing import Any
 
 from agent.shards.holding import Holding
 from agent.shards.job_sets import JobSet, refusal, sets_of, skipped_epoch, undone_of
-from agent.temporary_directory import SHARED_MEMORY
+from agent.temporary_directory import bound
 from crds.intervals import Intervals, to_text
 from crds.protocol import MAX_SHARD_SETS, ShardsStatus
 from crds.shard_set import Definition
@@ -62,6 +62,8 @@ class _Process:
     asks_for: int = 0
     """So many elements it waits for; 0: it works."""
     asked_at: float = 0.0
+    patience_seconds: float = math.inf
+    """So long it waits."""
 
 
 @dataclass
@@ -93,7 +95,7 @@ class Desk(threading.Thread):
         super().__init__(name="dlr-shards", daemon=True)
         self._worker, self._incarnation, self._monotonic = worker, incarnation, monotonic
         self._server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        self.path = _bound(self._server)
+        self.path = bound(self._server, "shards")
         """The socket's."""
         self._server.listen(64)
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -238,6 +240,7 @@ class Desk(threading.Thread):
                 chosen.holding.finish(part)
         if "next" in said:
             process.asks_for, process.asked_at = max(int(said["next"]), 1), self._monotonic()
+            process.patience_seconds = float(said.get("within", math.inf))
         if said.get("leaves"):
             self._part_with(process, at_once=True)
 
@@ -317,6 +320,8 @@ class Desk(threading.Thread):
         for chosen in list(self._sets.values()):
             for process in [p for p in chosen.processes if p.asks_for]:
                 answer = self._answer(chosen, process)
+                if answer is None and self._monotonic() - process.asked_at >= process.patience_seconds:
+                    answer = {"part": (0, 0)}
                 if answer is not None:
                     process.asks_for = 0
                     self._send(process, answer)
@@ -385,25 +390,11 @@ class Desk(threading.Thread):
             if each.deserted_at is not None and not each.holding.leaving
         ]
         for each in self._sets.values():
+            patient = (p for p in each.processes if p.asks_for and p.patience_seconds < math.inf)
+            due += [process.asked_at + process.patience_seconds for process in patient]
             known = self._job.get(each.holding.definition.name)
             if known is None or known.is_over:
                 continue  # the next epoch begins as soon as the job has heard of it: no answer is due
             if known.definition.epoch < each.holding.definition.epoch:
                 due += [p.asked_at + SKIPPED_EPOCH_SECONDS + 0.01 for p in each.processes if p.asks_for]
         return max(min(due) - self._monotonic(), 0.0) if due else None
-
-
-def _bound(server: socket.socket) -> str:
-    """Bind it to a path of its own, and return that.
-
-    Not every directory for temporary files is fit for a socket: its path may be longer than the 107 bytes of
-    an address, and its file system may have no sockets. Most jobs pull nothing, and start all the same.
-    """
-    directory = tempfile.mkdtemp(prefix="dlr_")
-    try:
-        server.bind(f"{directory}/shards")
-    except OSError:
-        Path(directory).rmdir()
-        directory = tempfile.mkdtemp(prefix="dlr_", dir=SHARED_MEMORY)
-        server.bind(f"{directory}/shards")
-    return f"{directory}/shards"

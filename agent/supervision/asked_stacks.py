@@ -17,7 +17,7 @@ from agent.report.failure import RankStack
 from agent.report.timestamps import rfc3339
 from agent.session import Session
 from agent.supervision.processes import TrainingProcesses
-from crds.protocol import MAX_STACKS, AskedStacksStatus
+from crds.protocol import MAX_STACKS, NATIVE, AskedStacksStatus
 
 TOLD_SECONDS = 60.0
 """How long the answer is part of the agent's reports."""
@@ -50,7 +50,7 @@ class AskedStacks:
         if request in ("", self._answered) or (self._taking is not None and self._taking.is_alive()):
             return
         self._answered = request
-        take = self._guard.stacks_of(processes.alive())
+        take = self._guard.stacks_of(processes.alive(), native=request.endswith(NATIVE))
         self._taking = threading.Thread(
             target=self._take, args=(request, take), name="dlr-asked-stacks", daemon=True
         )

@@ -17,7 +17,8 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from torch.distributed import DistError
+import torch
+from torch.distributed import DistError, Store  # type: ignore[attr-defined]
 from torch.distributed.elastic.agent.server.api import (
     DEFAULT_ROLE,
     RunResult,
@@ -41,12 +42,15 @@ from agent.monitor.xid import DeviceWatch
 from agent.rendezvous.handler import DlrRendezvousHandler, JobEndedError
 from agent.rendezvous.world import Action, ExitReason, Verb
 from agent.report.failure import Failure
+from agent.report.result import result_of_rank_0
+from agent.supervision.asked_profile import AskedProfile
 from agent.supervision.asked_stacks import AskedStacks
 from agent.supervision.failure_reporter import FailureReporter
 from agent.supervision.leaving import Outcome, Votes
-from agent.supervision.orphans import Orphans, become_subreaper
+from agent.supervision.orphans import Orphans, adopt
 from agent.supervision.post_mortem import PostMortem, process_failure
 from agent.supervision.processes import TrainingProcesses, abandon_start
+from agent.supervision.saved_notes import SavedNotes
 from agent.supervision.stopping import stop_for_next_round, stop_when_judged
 from agent.torch_compat import LocalElasticAgent, processes_started_by, return_value_fds
 from agent.warm.starter import WarmStart
@@ -98,7 +102,7 @@ class DlrElasticAgent(LocalElasticAgent):
         assert isinstance(spec.rdzv_handler, DlrRendezvousHandler)
         session = spec.rdzv_handler.session
         self.progress_files = ProgressFiles(told=session.tells_steps, trouble=session.reporter.latest.trouble)
-        stack_files = StackFiles()
+        stack_files = StackFiles(torch.__version__)
         logs = RoundLogsSpecs(
             logs_specs,
             lambda: self._session.reporter.latest.observed_round,
@@ -118,7 +122,8 @@ class DlrElasticAgent(LocalElasticAgent):
         self._memory = spec.rdzv_handler.memory
         failure_grace_seconds = min(failure_grace_seconds, stop_grace_seconds)
         self._votes = Votes(self._session, self._memory, stop_grace_seconds, failure_grace_seconds)
-        spec.rdzv_handler.on_meeting = self._votes.meet
+        self._saved_notes = SavedNotes(self.progress_files, session)
+        spec.rdzv_handler.on_meeting = self._meet
         self._stop_grace_seconds = stop_grace_seconds
         self._failure_grace_seconds = failure_grace_seconds
         self._exit_barrier_seconds = exit_barrier_seconds
@@ -130,9 +135,10 @@ class DlrElasticAgent(LocalElasticAgent):
         self._orphans = Orphans(
             self.progress_files.marker, warm_start.sessions if warm_start is not None else tuple
         )
-        _become_subreaper()
+        adopt("training processes")
         self._hang_guard = HangGuard(self.progress_files, stack_files, self._session.step_reporting)
         self._asked_stacks = AskedStacks(self._session, self._hang_guard)
+        self._asked_profile = AskedProfile(self._session, self._hang_guard)
         self._post_mortem = PostMortem(logs, self.progress_files, oom)
         self._device_watch = DeviceWatch()
         self._device_watch.start()
@@ -199,6 +205,7 @@ class DlrElasticAgent(LocalElasticAgent):
             broken = action.verb is not Verb.WAIT
             self._hang_guard.look()
             self._asked_stacks.look(processes)
+            self._asked_profile.look(processes)
             result = None if broken else self._check_devices(group, processes)
             result = result or self._check_processes(group, processes, broken=broken)
             if result is None and not broken and self._hang_guard.hangs(session.hang_timeout_seconds()):
@@ -271,6 +278,11 @@ class DlrElasticAgent(LocalElasticAgent):
             poll.poll(patience_seconds * 1000 + 1)
             self._orphans.reap(spared=())
 
+    def _meet(self, store: Store, rank: int, size: int) -> None:
+        """Take note of a round whose members have met."""
+        self._votes.meet(store, rank, size)
+        self._saved_notes.meet(store, rank)
+
     # The processes.
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
@@ -278,6 +290,7 @@ class DlrElasticAgent(LocalElasticAgent):
         self._post_mortem.begin()
         self._pcontext = None
         try:
+            self._saved_notes.hand_on()
             with processes_started_by(self._fork) if self._warm_start else nullcontext():
                 pids: dict[int, Any] = super()._start_workers(worker_group)
             signals.take_back()
@@ -352,6 +365,8 @@ class DlrElasticAgent(LocalElasticAgent):
             ranks = _global_ranks(group)
             self._failures.report_processes(ranks, failures, AgentState.FAILED, processes)
         else:
+            ranks = _global_ranks(group)
+            self._session.reporter.note_result(result_of_rank_0(self.progress_files.records, ranks))
             self._session.reporter.report(AgentState.SUCCEEDED)
         return result
 
@@ -423,13 +438,6 @@ class DlrElasticAgent(LocalElasticAgent):
         self._orphans.kill()
         self._device_watch.stop()
         self.progress_files.remove()
-
-
-def _become_subreaper() -> None:
-    try:
-        become_subreaper()
-    except OSError as error:
-        logger.warning("daemons that training processes leave behind cannot be ended: prctl: %s", error)
 
 
 def _global_ranks(group: WorkerGroup) -> dict[int, int]:

@@ -167,6 +167,18 @@ def _processes() -> Iterator[Descendant]:
         yield Descendant(int(name), int(parent), int(session), state in (b"Z", b"X"))
 
 
+def adopt(parents: str) -> None:
+    """Have what these leave behind become our child, where that is allowed; it can be ended then.
+
+    Args:
+        parents: for the warning where it is not.
+    """
+    try:
+        become_subreaper()
+    except OSError as error:
+        logger.warning("daemons that %s leave behind cannot be ended: prctl: %s", parents, error)
+
+
 def become_subreaper() -> None:
     """Have whatever our descendants leave behind become our child. May be repeated.
 

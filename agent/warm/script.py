@@ -21,6 +21,7 @@ from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
 from typing import Any
 
+from agent.warm import profiler
 from agent.warm.step_counter import count_steps
 
 UNBUFFERED = "-u"
@@ -50,6 +51,7 @@ def run_script(argv: Sequence[str]) -> None:
     if not is_module and not _is_source(argv[2]):
         os.execv(argv[0], list(argv))  # It is a directory, an archive, bytecode, or nothing at all.
     count_steps(os.environ)
+    profiler.offer(os.environ)
     main = types.ModuleType("__main__")
     vars(main).update(__builtins__=builtins, __annotations__={})
     # multiprocessing, which torch imports, keeps the main module under a second name.

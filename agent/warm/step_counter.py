@@ -17,6 +17,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from agent.monitor.saved_steps import Position
+from agent.warm.resumed_step import ResumedStep, follow_files
 from crds.names import ENV_COUNT_STEPS
 from crds.protocol import (
     COUNTED,
@@ -26,6 +28,7 @@ from crds.protocol import (
     ENV_STACKS_SIGNAL,
     FIRST_COUNTED,
     FIRST_COUNTED_AT,
+    START_UNKNOWN,
 )
 
 Hook = Callable[[Any, Any, Any], None]
@@ -56,26 +59,43 @@ def count_steps(environ: Mapping[str, str]) -> None:
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
         with Path(path).open("r+b") as file:
-            hook = counting_hook(memoryview(mmap.mmap(file.fileno(), 0)))
-        handle = register_optimizer_step_post_hook(uncompiled(hook))
+            record = memoryview(mmap.mmap(file.fileno(), 0))
+        resumed = ResumedStep(Path(path), lambda: newest_of(record))
+        handle = register_optimizer_step_post_hook(uncompiled(counting_hook(record, resumed.position)))
+        stop = follow_files(resumed)
     except Exception:  # another torch, or no such file: nothing that may keep a script from training
         return
     os.register_at_fork(after_in_child=handle.remove)
+    os.register_at_fork(after_in_child=stop)
     _offer_stacks(environ)
 
 
-def counting_hook(record: memoryview) -> Hook:
+def newest_of(record: memoryview) -> Position | None:
+    """The newest step that was counted in a progress record; None before the first."""
+    steps, times = record.cast("q"), record.cast("d")
+    return Position(steps[COUNTED], known=not steps[START_UNKNOWN]) if times[FIRST_COUNTED_AT] else None
+
+
+def nobody_knows() -> Position:
+    return Position(0, known=False)
+
+
+def counting_hook(record: memoryview, resumed: Callable[[], Position] = nobody_knows) -> Hook:
     """Return a hook that writes the count into a progress record.
 
     A new step begins when an optimizer steps that has stepped in this one already. So the two optimizers of a
     GAN, one within another, or one for each parameter, make one step together; and the count goes on when
     another optimizer takes the place of the first.
 
+    Args:
+        record: of this process.
+        resumed: after which step this process begins, where neither its optimizer nor a Trainer knows.
+
     Raises:
         ValueError: the record is too short.
     """
     steps, times = record.cast("q"), record.cast("d")
-    if len(steps) <= FIRST_COUNTED_AT:
+    if len(steps) <= START_UNKNOWN:
         raise ValueError(f"a progress record of {len(record)} bytes has no place for counted steps")
     monotonic, count, stepped = time.monotonic, 0, set[int]()
     alone: int | None = None  # the one optimizer that has stepped in this step
@@ -85,11 +105,12 @@ def counting_hook(record: memoryview) -> Hook:
         me = id(optimizer)
         if me != alone:
             if not count:
-                first = first_step(optimizer)
-                if first is None:
+                before = position_before(optimizer, resumed)
+                if before is None:
                     return
-                steps[FIRST_COUNTED], times[FIRST_COUNTED_AT] = first, monotonic()
-                count = first - 1
+                steps[START_UNKNOWN], count = int(not before.known), before.step
+                steps[COUNTED] = steps[FIRST_COUNTED] = count + 1
+                times[FIRST_COUNTED_AT] = monotonic()
             elif me not in stepped:
                 stepped.add(me)
                 alone = None
@@ -125,30 +146,35 @@ def makes_state(optimizer: Any) -> bool:
     return False
 
 
-def first_step(optimizer: Any) -> int | None:
-    """Return the number of a step that is this process's first; None if it is no step (`makes_state`).
+def position_before(optimizer: Any, resumed: Callable[[], Position]) -> Position | None:
+    """Return after which step this process's first one came; None if it is no step (`makes_state`).
 
     Most optimizers count their steps themselves, and their state is loaded with a checkpoint: then the number
-    goes on from there. SGD does not; then a Trainer that calls it is asked, and without one it begins with 1.
+    goes on from there. SGD does not; then a Trainer that calls it is asked, and without one it is what the
+    files say that were loaded.
     """
     from torch.compiler import disable
 
-    return disable(_first_step)(optimizer)  # type: ignore[no-any-return, no-untyped-call]
+    return disable(_position_before)(optimizer, resumed)  # type: ignore[no-any-return, no-untyped-call]
 
 
-def _first_step(optimizer: Any) -> int | None:
+def _position_before(optimizer: Any, resumed: Callable[[], Position]) -> Position | None:
     if makes_state(optimizer):
         return None
-    found = [1]
+    found = []
     with contextlib.suppress(Exception):  # another's optimizer may keep anything there
         for state in islice(optimizer.state.values(), LOOKED_AT):
             step = state.get("step")
             if _is_readable(step):
                 found.append(int(step))
-    if max(found) == 1:
+    if max(found, default=1) <= 1:
         with contextlib.suppress(Exception):  # of another version
             found.append(_trainers_step() or 1)
-    return max(found)
+    if max(found) > 1:
+        return Position(max(found) - 1)
+    with contextlib.suppress(Exception):
+        return resumed()
+    return nobody_knows()
 
 
 def _trainers_step() -> int | None:

@@ -30,10 +30,10 @@ VENDORED = {"tenacity": "tenacity", "urllib3": "urllib3", "pynvml": "nvidia-ml-p
 _NOT_VENDORED = ("contrib/emscripten",)
 """Parts of urllib3 for other platforms; they import in a way that cannot be moved."""
 
-_SDK = ("__init__.py", "progress.py", "ranks.py", "torchrun.py")
+_SDK = ("__init__.py", "progress.py", "ranks.py", "result.py", "torchrun.py")
 _PROTOCOL = (
-    *("__init__.py", "dlrover.py", "intervals.py", "leases.py", "names.py", "protocol.py", "ranges.py"),
-    *("shard_set.py", "xids.py"),
+    *("__init__.py", "cluster.py", "dlrover.py", "intervals.py", "leases.py", "names.py", "protocol.py"),
+    *("ranges.py", "shard_set.py", "xids.py"),
 )
 """The modules of `crds` that the agent shares with the controller; they need the standard library alone."""
 

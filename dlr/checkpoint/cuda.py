@@ -1,8 +1,10 @@
-"""Copies from a GPU into a slot, on a stream beside the training's own."""
+"""Copies from GPUs into a slot, on streams beside the training's own."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
+from contextlib import suppress
 
 import torch
 from torch import Tensor
@@ -12,66 +14,102 @@ from agent.memory.slot import Slot
 Pair = tuple[Tensor, Tensor]
 """A view of a slot, and the tensor on a GPU that is to be copied there."""
 
+_PORTABLE = 1
+"""cudaHostRegisterPortable: for all of the process's GPUs."""
+
 
 class GpuCopies:
     """The copies of one save after the other."""
 
     def __init__(self) -> None:
-        self._stream: torch.cuda.Stream | None = None
-        self._done: torch.cuda.Event | None = None
+        self._streams: dict[torch.device, torch.cuda.Stream] = {}
+        self._done: dict[torch.device, torch.cuda.Event] = {}
+        """When the last save is copied, by the GPU that it is copied from."""
         self._registered: set[Slot] = set()
+        self._registering = threading.Lock()
+
+    def prepare(self, slot: Slot, device: int) -> None:
+        """Register a slot, in any thread; a refusal is told when it is first copied into.
+
+        Args:
+            device: the one whose context is there, by its number. A thread has none of its own.
+        """
+        with torch.cuda.device(device), suppress(RuntimeError):
+            self._register(slot)
 
     def begin(self, slot: Slot, settled: Sequence[Pair], passing: Sequence[Pair]) -> None:
-        """Copy what the training's stream has computed so far.
+        """Copy what the training's streams have computed so far.
 
-        That stream goes on at once with all that leaves `settled` as it is, and waits for the copies of
-        `passing`, which a forward pass may change (BatchNorm's buffers).
+        These go on at once with all that leaves `settled` as it is, and wait for the copies of `passing`,
+        which a forward pass may change (BatchNorm's buffers).
+
+        Raises:
+            RuntimeError: the driver refuses to write into the slot by itself.
         """
-        training = torch.cuda.current_stream()
-        if self._stream is None:
-            self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        if slot not in self._registered:
-            _register(slot)
-            self._registered.add(slot)
-        self._stream.wait_stream(training)
-        with torch.cuda.stream(self._stream):
-            _copy(passing, self._stream)
-            training.wait_event(self._stream.record_event())
-            _copy(settled, self._stream)
-            self._done = self._stream.record_event()
+        self._register(slot)
+        self._done = {}
+        for device in dict.fromkeys(source.device for _, source in (*settled, *passing)):
+            training = torch.cuda.current_stream(device)
+            if device not in self._streams:
+                self._streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            stream = self._streams[device]
+            stream.wait_stream(training)
+            with torch.cuda.stream(stream):
+                _copy(passing, stream)
+                training.wait_event(stream.record_event())
+                _copy(settled, stream)
+                self._done[device] = stream.record_event()
 
     def wait(self) -> None:
-        """Let the training's stream wait for what was begun; the host does not wait."""
-        if self._done is not None:
-            torch.cuda.current_stream().wait_event(self._done)
+        """Let the training's streams wait for what was begun; the host does not wait.
+
+        A step that is captured into a CUDA graph waits for nothing: it does not run now.
+        """
+        if self._done and not torch.cuda.is_current_stream_capturing():
+            for device, event in self._done.items():
+                torch.cuda.current_stream(device).wait_event(event)
 
     def finish(self) -> None:
         """Wait for what was begun."""
-        if self._done is not None:
-            self._done.synchronize()
+        for event in self._done.values():
+            event.synchronize()
 
     def close(self) -> None:
         """Have the GPU forget the slots that it may write into."""
         self.finish()
-        for slot in self._registered:
-            torch.cuda.cudart().cudaHostUnregister(slot.whole().data_ptr())  # type: ignore[no-untyped-call]
-        self._registered.clear()
+        with self._registering:
+            for slot in self._registered:
+                torch.cuda.cudart().cudaHostUnregister(slot.whole().data_ptr())  # type: ignore[no-untyped-call]
+            self._registered.clear()
+
+    def _register(self, slot: Slot) -> None:
+        """Let the GPU write into the slot by itself. It takes a tenth of a second a GB.
+
+        Raises:
+            RuntimeError: the driver refuses, for want of memory that may be locked, for example.
+        """
+        with self._registering:
+            if slot in self._registered:
+                return
+            memory = slot.whole()
+            runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+            status = int(runtime.cudaHostRegister(memory.data_ptr(), memory.numel(), _PORTABLE))
+            if status != 0:
+                _forget_error()
+                reason = runtime.cudaGetErrorString(runtime.cudaError(status))
+                raise RuntimeError(f"cudaHostRegister refuses {memory.numel():,} bytes: {reason}")
+            self._registered.add(slot)
 
 
 def _copy(pairs: Sequence[Pair], stream: torch.cuda.Stream) -> None:
+    """Copy those that are on the GPU of the stream."""
     for view, source in pairs:
-        view.copy_(source, non_blocking=True)
-        source.record_stream(stream)
+        if source.device == stream.device:
+            view.copy_(source, non_blocking=True)
+            source.record_stream(stream)
 
 
-def _register(slot: Slot) -> None:
-    """Let the GPU write into the slot by itself.
-
-    Raises:
-        RuntimeError: the driver refuses, for want of memory that may be locked, for example.
-    """
-    memory = slot.whole()
-    runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-    status = runtime.cudaHostRegister(memory.data_ptr(), memory.numel(), 0)
-    if int(status) != 0:
-        raise RuntimeError(f"cudaHostRegister refuses {memory.numel():,} bytes: {status}")
+def _forget_error() -> None:
+    """The runtime keeps its last error for whoever asks next, which would be the training's next kernel."""
+    with suppress(RuntimeError):
+        torch.zeros(1, device="cuda")

@@ -148,9 +148,16 @@ class Writer:
         """Not to be written into, since they are to be read."""
 
     def prepare(self) -> None:
-        """Have the slots mapped, in the background: the first saves would take much longer to do it."""
+        """Have the slots mapped, in the background: the first saves would take much longer to do it.
+
+        Where training has begun to use a GPU, it learns of them too.
+        """
         for slot in self._slots:
             self._summing.submit(slot.map_pages)
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            device = torch.cuda.current_device()
+            for slot in self._slots:
+                self._summing.submit(self._on_gpu.prepare, slot, device)
 
     def save(self, mark: Mark, captured: Captured, then: Then | None = None) -> None:
         """Begin to copy a state into a slot. What is settled in it stays as it is until `wait`.
@@ -194,11 +201,11 @@ class Writer:
         """Wait until all that was saved is committed and has its sums."""
         self._copying.shutdown()
         self._summing.shutdown()
+        self._on_gpu.close()
 
     def discard(self) -> None:
         """Close it, and its slots too, whose memory is free when nobody refers to this writer any more."""
         self.close()
-        self._on_gpu.close()
         for slot in self._slots:
             slot.close()
 

@@ -24,6 +24,7 @@ from crds import names
 from dlr.commands.connection import Connection
 from dlr.commands.errors import CommandError
 from dlr.commands.transport import Answer, Transport, UnknownLogin
+from dlr.commands.waiting import waiting_for
 
 JSON = dict[str, Any]
 
@@ -103,11 +104,15 @@ class Api:
     def get(self, kind: Kind, name: str) -> JSON:
         return _object(self._ask("GET", kind, name))
 
-    def find(self, kind: Kind, *, all_namespaces: bool = False, label_selector: str = "") -> list[JSON]:
+    def find(
+        self, kind: Kind, *, all_namespaces: bool = False, label_selector: str = "", field_selector: str = ""
+    ) -> list[JSON]:
         items: list[JSON] = []
         parameters: dict[str, str | int] = {"limit": PAGE_SIZE}
         if label_selector:
             parameters["labelSelector"] = label_selector
+        if field_selector:
+            parameters["fieldSelector"] = field_selector
         while True:
             page = _object(self._ask("GET", kind, parameters=parameters, all_namespaces=all_namespaces))
             items += page.get("items") or []
@@ -193,7 +198,7 @@ class Api:
         )
 
     def _answer(self, kind: Kind | None, method: str, path: str, **details: Any) -> Answer:
-        with self._outages_told():
+        with self._outages_told(), waiting_for(f"the API server at {self.connection.server}"):
             answer = self._transport.ask(
                 method, path, read_timeout_seconds=REQUEST_TIMEOUT_SECONDS, **details
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar
 
 import typer
@@ -51,7 +52,8 @@ class Commands(LazyGroup):
         "simulate": Lazy(
             "dlr.commands.simulate",
             "simulate",
-            "Simulate a fleet with the controller's own decisions: goodput, and what would help.",
+            "Simulate a fleet with the controller's own decisions: goodput, where time goes, and what "
+            "would help.",
         ),
         "install": Lazy(
             "dlr.commands.install.command",
@@ -72,6 +74,11 @@ class Commands(LazyGroup):
             "dlr.commands.controller",
             "controller",
             "Run the controller: the reconcilers of ElasticJobs, their workers, and the nodes' cordons.",
+        ),
+        "convert": Lazy(
+            "dlr.commands.convert",
+            "command",
+            "Print manifests of other operators as ElasticJobs, and what of them cannot be carried over.",
         ),
         "manifests": Lazy(
             "dlr.commands.manifests",
@@ -123,6 +130,30 @@ def _options(
 ) -> None: ...
 
 
+CLUSTER_OPTIONS = ("-n", "--namespace", "--context", "--kubeconfig")
+"""As in kubectl, they may also stand in front of a command."""
+JOB = "job"
+"""The command whose own commands have these options."""
+
+
+def with_options_behind(words: Sequence[str]) -> list[str]:
+    """The words, with the cluster's options that stand in front of a command, or a job's, behind it."""
+    rest, hoisted, path = list(words), [], []
+    while rest:
+        name, equals, _ = rest[0].partition("=")
+        if name in CLUSTER_OPTIONS:
+            length = 1 if equals else 2
+            hoisted += rest[:length]
+            rest = rest[length:]
+        elif rest[0].startswith("-"):
+            break
+        else:
+            path.append(rest.pop(0))
+            if path != [JOB]:
+                break
+    return [*path, *hoisted, *rest]
+
+
 def run(words: list[str], own_name: str) -> int:
     """Carry out a command of these words; the exit code.
 
@@ -130,7 +161,7 @@ def run(words: list[str], own_name: str) -> int:
         UsageError: an option or argument that cannot be meant.
     """
     try:
-        code: Any = application(words, prog_name=own_name, standalone_mode=False)
+        code: Any = application(with_options_behind(words), prog_name=own_name, standalone_mode=False)
     except Exception as error:
         if not hasattr(error, "format_message"):  # it is of typer's own errors, which have no public base
             raise

@@ -17,6 +17,7 @@ from dlr.commands import interrupts
 from dlr.commands.errors import CommandError, UsageError
 from dlr.commands.options import not_empty
 from dlr.commands.output import print_json
+from dlr.commands.waiting import waiting_for
 from localcluster.paths import Home
 from localcluster.quantities import parse_quantity
 
@@ -95,16 +96,17 @@ def up(
     if not place.database.exists():  # later on, its labels are the user's
         manifests.append(DEFAULT_NAMESPACE)
     try:
-        supervisor.up(
-            place,
-            nodes=nodes,
-            cpus_per_node=cpus_per_node,
-            memory_per_node=memory_per_node,
-            gpus_per_node=gpus_per_node,
-            port=port,
-            manifests=manifests,
-            addons=[supervisor.Addon("controller", [*controller, IDENTITY])],
-        )
+        with waiting_for("the cluster to come up"):
+            supervisor.up(
+                place,
+                nodes=nodes,
+                cpus_per_node=cpus_per_node,
+                memory_per_node=memory_per_node,
+                gpus_per_node=gpus_per_node,
+                port=port,
+                manifests=manifests,
+                addons=[supervisor.Addon("controller", [*controller, IDENTITY])],
+            )
     except supervisor.ClusterError as error:
         raise CommandError(f"{error}.") from error
     except OSError as error:
@@ -171,7 +173,8 @@ def down(home: HomeFolder = None) -> None:
     if home is not None and not place.run.is_dir():
         raise CommandError(f"There is no embedded cluster in {place.root}.")
     try:
-        supervisor.down(place)
+        with waiting_for("the cluster's processes to end"):
+            supervisor.down(place)
     except supervisor.ClusterError as error:
         raise CommandError(f"{error}.") from error
     print(f"The cluster in {place.root} is down.")

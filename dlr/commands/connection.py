@@ -18,6 +18,7 @@ from typing import Any
 import yaml
 
 from dlr.commands.errors import CommandError, UsageError
+from dlr.commands.waiting import waiting_for
 from localcluster.paths import Home
 
 JSON = dict[str, Any]
@@ -94,6 +95,11 @@ def connect(
     if not source.paths:
         return _service_account(source, namespace, environment)
     return _resolve(source, _merge([_read(path) for path in source.paths]), context, namespace)
+
+
+def contexts_of(source: Source) -> list[str]:
+    """The names of the contexts in it, in order."""
+    return sorted(map(str, _merge([_read(path) for path in source.paths])["contexts"]))
 
 
 def _existing(said_by: str, names: list[str]) -> Source:
@@ -228,7 +234,8 @@ def _ask_plugin(plugin: JSON, source: Source) -> JSON:
 
     try:
         node = ConfigNode("exec", plugin)  # type: ignore[no-untyped-call]
-        status = ExecProvider(node, cwd=None).run()  # type: ignore[no-untyped-call]
+        with waiting_for(f"the login plugin {plugin.get('command')}"):
+            status = ExecProvider(node, cwd=None).run()  # type: ignore[no-untyped-call]
     except (ConfigException, OSError) as error:
         raise CommandError(
             f"The login plugin {plugin.get('command')!r} of {source} gave no credentials: {error}"

@@ -11,14 +11,19 @@ import typer
 from controller.garbage import keep_pauses_short
 from dlr.commands.api import Api
 from dlr.commands.connection import connect
-from dlr.commands.options import Context, Kubeconfig, Namespace, object_name
+from dlr.commands.options import Context, Kubeconfig, Namespace, complete_job_name, object_name
 from dlr.dashboard.reading import Cluster
 from dlr.dashboard.server import Dashboard, serve
 
 
 def dashboard(
     name: Annotated[
-        str | None, typer.Argument(callback=object_name, help="The job to begin with, instead of all.")
+        str | None,
+        typer.Argument(
+            callback=object_name,
+            help="The job to begin with, instead of all.",
+            autocompletion=complete_job_name,
+        ),
     ] = None,
     namespace: Namespace = None,
     all_namespaces: Annotated[

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from dlr.commands.api import Unreachable
+from dlr.commands.waiting import untold
 
 Seen = TypeVar("Seen")
 
@@ -28,7 +29,8 @@ def until_finished(fetch: Callable[[], Seen], is_finished: Callable[[Seen], bool
     while True:
         asked = time.monotonic()
         try:
-            seen = fetch()
+            with untold():
+                seen = fetch()
         except Unreachable as outage:
             if time.monotonic() - answered > OUTAGE_LIMIT_SECONDS:
                 raise

@@ -12,6 +12,8 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 EXIT_INTERRUPTED = 130
@@ -46,6 +48,23 @@ def default_from_now_on() -> None:
 def ignore_from_now_on() -> None:
     if _is_program:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+@contextmanager
+def deferred() -> Iterator[None]:
+    """What is in hand is brought to its end first: a Ctrl-C or SIGTERM meanwhile is as if it came then."""
+    came: list[int] = []
+    handlers = {signum: signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)}
+    deferred = {signum: handler for signum, handler in handlers.items() if callable(handler)}
+    try:
+        for signum in deferred:
+            signal.signal(signum, lambda number, _frame: came.append(number))
+        yield
+    finally:
+        for signum, handler in deferred.items():
+            signal.signal(signum, handler)
+        for number in came[:1]:
+            signal.raise_signal(number)
 
 
 def was_interrupted() -> bool:

@@ -8,21 +8,44 @@ from typing import Annotated
 
 import typer
 
-from dlr.commands.api import ELASTICJOBS, Api
-from dlr.commands.connection import connect
+from dlr.commands.api import ELASTICJOBS, NAMESPACES, NODES, Api, Kind
+from dlr.commands.connection import connect, contexts_of, find_source
 from dlr.commands.errors import CommandError
 from dlr.commands.output import Format
 
 
 def complete_job_name(context: typer.Context, incomplete: str) -> list[str]:
     """For the shell: the jobs there are. No cluster, no suggestions."""
+    return [name for name in _names_of(context, ELASTICJOBS) if name.startswith(incomplete)]
+
+
+def complete_node_names(context: typer.Context, incomplete: str) -> list[str]:
+    """For the shell: the nodes there are, behind those of a list that are named already."""
+    named, comma, last = incomplete.rpartition(",")
+    return [f"{named}{comma}{name}" for name in _names_of(context, NODES) if name.startswith(last)]
+
+
+def complete_namespace(context: typer.Context, incomplete: str) -> list[str]:
+    return [name for name in _names_of(context, NAMESPACES) if name.startswith(incomplete)]
+
+
+def complete_context(context: typer.Context, incomplete: str) -> list[str]:
+    """For the shell: what the kubeconfig has."""
+    try:
+        known = contexts_of(find_source(context.params.get("kubeconfig")))
+    except CommandError:
+        return []
+    return [name for name in known if name.startswith(incomplete)]
+
+
+def _names_of(context: typer.Context, kind: Kind) -> list[str]:
+    """No cluster, no names."""
     given = context.params
     try:
         api = Api(connect(given.get("kubeconfig"), given.get("context"), given.get("namespace")))
-        jobs = api.find(ELASTICJOBS)
+        return [str(each["metadata"]["name"]) for each in api.find(kind)]
     except CommandError:
         return []
-    return [name for job in jobs if (name := job["metadata"]["name"]).startswith(incomplete)]
 
 
 def not_empty(value: str | None) -> str | None:
@@ -86,12 +109,22 @@ Kubeconfig = Annotated[
     ),
 ]
 Context = Annotated[
-    str | None, typer.Option("--context", callback=not_empty, help="The kubeconfig's context to use.")
+    str | None,
+    typer.Option(
+        "--context",
+        callback=not_empty,
+        help="The kubeconfig's context to use.",
+        autocompletion=complete_context,
+    ),
 ]
 Namespace = Annotated[
     str | None,
     typer.Option(
-        "--namespace", "-n", callback=namespace_name, help="The namespace, instead of the context's."
+        "--namespace",
+        "-n",
+        callback=namespace_name,
+        help="The namespace, instead of the context's.",
+        autocompletion=complete_namespace,
     ),
 ]
 Output = Annotated[Format, typer.Option("--output", "-o", help="What to print.")]

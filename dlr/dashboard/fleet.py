@@ -55,7 +55,7 @@ def _line(job: JSON, lead_of: Mapping[tuple[str, str], JSON], now: datetime, str
         "name": metadata["name"],
         "phase": report.phase(job),
         "state": None if finished else (status.get("goodput") or {}).get("state"),
-        "why": report.why_line(job)[:MOST_WHY],
+        "why": (report.why_line(job) or report.slow_line(job))[:MOST_WHY],
         "workers": report.workers_line(job),
         "round": world.get("round"),
         "made": metadata["creationTimestamp"],

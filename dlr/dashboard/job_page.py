@@ -17,7 +17,7 @@ from dlr.commands.job.diagnose_cost import Outage, outages_of, own_failures, tot
 from dlr.commands.job.diagnose_nodes import node_states
 from dlr.commands.job.diagnose_sections import Section, sections
 from dlr.commands.job.diagnose_verdict import findings
-from dlr.commands.job.failures import failures_line
+from dlr.commands.job.failures import current_report, failures_line
 from dlr.commands.job.goodput import goodput_line, time_by_state
 from dlr.commands.job.progress import progress_line
 from dlr.commands.job.shards import sets_of, shards_line
@@ -25,8 +25,9 @@ from dlr.commands.job.states import COLORS
 from dlr.commands.job.timeline.episodes import Span
 from dlr.commands.job.timeline.life import Lane, Life
 from dlr.commands.job.timeline.verdict import LOST
+from dlr.commands.output import parse_time
 from dlr.dashboard.ranks import grid
-from dlr.dashboard.series import rounds_of
+from dlr.dashboard.series import NO_PAST, past_of, rounds_of
 
 JSON = dict[str, Any]
 
@@ -78,6 +79,8 @@ def job_page(case: Case, samples: Sequence[tuple[float, float]], unread: Sequenc
         "shards": [shards_line(each) for each in sets_of(case.job, case.workers, case.now)],
         "steps": {
             "rounds": rounds_of(life, case.workers) if life else [],
+            "past": past_of(case.job, case.workers, life.submitted) if life else NO_PAST,
+            "slowSince": _slow_since(case, life) if life else None,
             "samples": [list(sample) for sample in samples],
         },
         "ranks": grid(case.job, case.workers, case.now),
@@ -110,6 +113,15 @@ def _facts(case: Case) -> list[tuple[str, str]]:
     if line := failures_line(job, case.workers):
         lines.append(("Failures", line))
     return [(label, line[:MOST_TEXT]) for label, line in lines]
+
+
+def _slow_since(case: Case, life: Life) -> float | None:
+    """In seconds since submission."""
+    if case.condition("Slow", "True") is None:
+        return None
+    told = [(current_report(worker).get("slow") or {}).get("since") for worker in case.workers]
+    since = max((moment for each in told if (moment := parse_time(each))), default=None)
+    return None if since is None else round((since - life.submitted).total_seconds(), 1)
 
 
 def _life(life: Life) -> JSON:

@@ -1,20 +1,25 @@
-"""How long a job's steps took: the past by rounds, as agents keep it, and the present as it is seen.
+"""How long a job's steps took and what they told: the past as agents keep it, and the present as it is seen.
 
-Nobody stores a time series; what is older than the dashboard has one mean a round.
+Rank 0's agent keeps a series of a hundred points; where there is none (an older agent's), each round has a
+mean.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from dlr.commands.job.failures import current_report
+from dlr.commands.job.report import ranks
 from dlr.commands.job.timeline.life import Life
+from dlr.commands.output import parse_time
 
 JSON = dict[str, Any]
 
 MOST_SAMPLES = 720
+NO_PAST: JSON = {"at": [], "steps": [], "seconds": [], "numbers": {}}
 
 
 @dataclass
@@ -35,6 +40,32 @@ class StepTimes:
         if len(self.samples) > MOST_SAMPLES:
             self.samples = self.samples[::2]
             self.interval_seconds *= 2
+
+
+def past_of(job: JSON, workers: Sequence[JSON], submitted: datetime) -> JSON:
+    """The series that rank 0's agent tells, or who has told one last: columns, times since submission."""
+    told = [(worker["spec"]["index"], series) for worker in workers if (series := _series_of(worker))]
+    first = min(ranks(job), default=None)
+    _, series = max(told, key=lambda each: (each[0] == first, each[1][-1]["time"]), default=(None, []))
+    if not series:
+        return NO_PAST
+    names = dict.fromkeys(name for point in series for name in point.get("numbers") or ())
+    times = [(parse_time(point["time"]) or submitted) - submitted for point in series]
+    return {
+        "at": [round(each.total_seconds(), 1) for each in times],
+        "steps": [point["step"] for point in series],
+        "seconds": [float(f"{point['secondsPerStep']:.3g}") for point in series],
+        "numbers": {name: [(point.get("numbers") or {}).get(name) for point in series] for name in names},
+    }
+
+
+def _series_of(worker: JSON) -> list[JSON]:
+    """Its points, with the newest window at the end."""
+    series = current_report(worker).get("series") or {}
+    points, latest = list(series.get("points") or ()), series.get("latest")
+    return (
+        points if latest is None or (points and points[-1]["step"] >= latest["step"]) else [*points, latest]
+    )
 
 
 def rounds_of(life: Life, workers: Sequence[JSON]) -> list[list[float]]:

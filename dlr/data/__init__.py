@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from dlr.data.epochs import GlobalBatch, MicroBatch
 from dlr.data.sampler import ElasticDistributedSampler
+from dlr.data.shards import ElasticShards
 from dlr.data.stream import ElasticStream
 
-__all__ = ["ElasticDistributedSampler", "ElasticStream", "GlobalBatch", "MicroBatch"]
+__all__ = ["ElasticDistributedSampler", "ElasticShards", "ElasticStream", "GlobalBatch", "MicroBatch"]

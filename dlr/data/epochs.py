@@ -11,6 +11,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader
 
+from dlr.progress import note_samples
+
 T = TypeVar("T")
 
 
@@ -112,6 +114,7 @@ class Epochs:
         """
         if isinstance(loader, DataLoader):
             self._check(loader)
+        note_samples(self.global_batch_size)
         loaded = iter(loader)
         for batch in self._batches():
             parts = self._parts(batch)

@@ -22,22 +22,13 @@ T = TypeVar("T")
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 
 
-class Part(Sequence[T], Generic[T]):
-    """Elements that this process works on now. They are done when the next part is asked for.
-
-    As a context manager it takes an exception for the failure of the part.
-    """
+class Elements(Sequence[T], Generic[T]):
+    """Some of a set, in a row."""
 
     def __init__(self, items: Sequence[T], start: int, stop: int) -> None:
         self.start, self.stop = start, stop
         """Which elements of the set these are: from `start` on, without `stop`."""
-        self.failure: str | None = None
-        """Why it failed, if it did."""
         self._items = items
-
-    def fail(self, reason: str = "") -> None:
-        """Say that this part could not be done: another worker tries it, up to `retries` times."""
-        self.failure = (reason or "no reason was given")[:MAX_SHARD_REASON]
 
     def __len__(self) -> int:
         return self.stop - self.start
@@ -51,6 +42,23 @@ class Part(Sequence[T], Generic[T]):
             return [self._items[at] for at in range(self.start, self.stop)[place]]
         return self._items[range(self.start, self.stop)[place]]
 
+    def __repr__(self) -> str:
+        return f"<part {self.start}-{self.stop - 1}>"
+
+
+class Part(Elements[T]):
+    """Elements that this process works on now. They are done when the next part is asked for.
+
+    As a context manager it takes an exception for the failure of the part.
+    """
+
+    failure: str | None = None
+    """Why it failed, if it did."""
+
+    def fail(self, reason: str = "") -> None:
+        """Say that this part could not be done: another worker tries it, up to `retries` times."""
+        self.failure = (reason or "no reason was given")[:MAX_SHARD_REASON]
+
     def __enter__(self) -> Part[T]:
         return self
 
@@ -63,9 +71,6 @@ class Part(Sequence[T], Generic[T]):
         traceback.print_exception(error)
         self.fail(f"{type(error).__name__}: {error}")
         return True
-
-    def __repr__(self) -> str:
-        return f"<part {self.start}-{self.stop - 1}>"
 
 
 class Pull(Iterator[Part[T]], Generic[T]):
@@ -150,17 +155,32 @@ def pull(
     Raises:
         ShardsError: an argument makes no sense.
     """
-    if not _NAME.fullmatch(name):
-        raise ShardsError(
-            f"{name!r} is no name for a shard set: use up to 63 letters, digits, '.', '_' and '-', and "
-            "begin and end with a letter or digit"
-        )
     limits = {
         "size": (size, 1, LIMIT),
         "retries": (retries, 0, MAX_SHARD_RETRIES),
         "max_failed": (max_failed, 0, LIMIT - 1),
         "epoch": (epoch, 0, 2**31 - 1),
     }
+    items = checked(name, items, limits)
+    return Pull(Definition(name, epoch, len(items), digest_of(items), retries, max_failed), items, size)
+
+
+def checked(
+    name: str, items: int | Sequence[Any], limits: Mapping[str, tuple[int, int, int]]
+) -> Sequence[Any]:
+    """The elements of a set.
+
+    Args:
+        limits: options by name: the value, the least and the most that it may be.
+
+    Raises:
+        ShardsError: an argument makes no sense.
+    """
+    if not _NAME.fullmatch(name):
+        raise ShardsError(
+            f"{name!r} is no name for a shard set: use up to 63 letters, digits, '.', '_' and '-', and "
+            "begin and end with a letter or digit"
+        )
     for option, (value, least, most) in limits.items():
         if not isinstance(value, int) or not least <= value <= most:
             raise ShardsError(
@@ -186,11 +206,10 @@ def pull(
         )
     if number >= LIMIT:
         raise ShardsError(f"shard set {name!r} has too many elements: there may be 2^53 - 1 at most")
-    digest = _digest(items)
-    return Pull(Definition(name, epoch, number, digest, retries, max_failed), items, size)
+    return items
 
 
-def _digest(items: Sequence[Any]) -> str:
+def digest_of(items: Sequence[Any]) -> str:
     """Of the elements in their order, so that two workers that name others find out; "" where elements have
     no text that is the same everywhere."""
     if isinstance(items, range):

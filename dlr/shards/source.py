@@ -35,16 +35,20 @@ class AgentSource:
         self.failed: Intervals = ()
         self._socket, self._answers = self._connected()
 
-    def next(self, most: int) -> tuple[int, int] | None:
+    def next(self, most: int, patience_seconds: float | None = None) -> tuple[int, int] | None:
         """Wait for the next part, of at most so many elements.
 
+        Args:
+            patience_seconds: how long; None: until there is one.
+
         Returns:
-            None when the set is over, or when nothing is to come before what is in hand here is settled.
+            None when the set is over, or when nothing is to come before what is in hand here is settled; an
+            empty part when none came in time.
 
         Raises:
             ShardsError: the set cannot be pulled from.
         """
-        self._say({"next": most})
+        self._say({"next": most} if patience_seconds is None else {"next": most, "within": patience_seconds})
         answer = self._heard(self._answers)
         if "refused" in answer:
             raise ShardsError(answer["refused"])
@@ -160,7 +164,7 @@ class OwnShare:
         self._reason = ""
         self.failed: Intervals = ()
 
-    def next(self, most: int) -> tuple[int, int] | None:
+    def next(self, most: int, _patience_seconds: float | None = None) -> tuple[int, int] | None:
         """
         Raises:
             ShardsError: more of the share has failed than may.

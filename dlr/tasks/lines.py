@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import zlib
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import overload
 
@@ -16,6 +18,9 @@ CHUNK_BYTES = 900_000
 MAX_CHUNKS = 16
 """ConfigMaps for one list: 14.4 MB packed, which every node that runs a worker holds."""
 CHUNK_NAME = "lines-"
+PIECE_BYTES = 1 << 20
+"""Packed at a time."""
+GZIP = 16 + zlib.MAX_WBITS
 
 
 class LinesError(ValueError):
@@ -46,6 +51,10 @@ class Lines(Sequence[bytes]):
         """All of them, each with its newline."""
         return self._text
 
+    def lengths(self) -> Iterator[int]:
+        """The bytes of each line."""
+        return (end - start - 1 for start, end in pairwise(self._starts))
+
     def __len__(self) -> int:
         return len(self._starts) - 1
 
@@ -68,10 +77,10 @@ def check(lines: Lines) -> None:
     if b"\0" in lines.text:
         number = lines.text.count(b"\n", 0, lines.text.index(b"\0")) + 1
         raise LinesError(f"line {number} has a NUL byte, which no command can take as an argument")
-    for number, line in enumerate(lines, start=1):
-        if len(line) > MAX_LINE_BYTES:
+    for number, length in enumerate(lines.lengths(), start=1):
+        if length > MAX_LINE_BYTES:
             raise LinesError(
-                f"line {number} has {len(line)} bytes, and a command takes {MAX_LINE_BYTES} at most: put the "
+                f"line {number} has {length} bytes, and a command takes {MAX_LINE_BYTES} at most: put the "
                 "content into a file, and its path into the line"
             )
 
@@ -82,14 +91,19 @@ def packed(lines: Lines) -> list[bytes]:
     Raises:
         LinesError: there are too many.
     """
-    whole = gzip.compress(lines.text, mtime=0)
+    packer, whole, text = zlib.compressobj(wbits=GZIP), bytearray(), memoryview(lines.text)
+    for start in range(0, len(text), PIECE_BYTES):
+        whole += packer.compress(text[start : start + PIECE_BYTES])
+        if len(whole) > MAX_CHUNKS * CHUNK_BYTES:
+            break
+    whole += packer.flush()
     if len(whole) > MAX_CHUNKS * CHUNK_BYTES:
         raise LinesError(
-            f"{len(lines)} lines have {len(whole) / 1e6:.1f} MB when they are packed, and ConfigMaps take "
-            f"{MAX_CHUNKS * CHUNK_BYTES / 1e6:.1f} MB of one job: put the file where all Pods see it, and "
-            "name it with --lines-path"
+            f"{len(lines)} lines have more than {MAX_CHUNKS * CHUNK_BYTES / 1e6:.1f} MB when they are "
+            "packed, which is what ConfigMaps take of one job: put the file where all Pods see it, and name "
+            "it with --lines-path"
         )
-    return [whole[start : start + CHUNK_BYTES] for start in range(0, len(whole), CHUNK_BYTES)]
+    return [bytes(whole[start : start + CHUNK_BYTES]) for start in range(0, len(whole), CHUNK_BYTES)]
 
 
 def unpacked(chunks: Iterable[bytes]) -> Lines:

@@ -7,16 +7,19 @@ a line, runs its command as a child process, and says what became of it.
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import IO
 
+from agent.supervision.exit_fd import open_exit_fd
 from crds.shard_set import Definition
 from dlr.shards import Pull, ShardsError
 from dlr.tasks.lines import Lines, LinesError, read, read_packed
@@ -36,6 +39,8 @@ EXIT_NOT_FOUND = 127
 EXIT_NO_LINES = 66
 """EX_NOINPUT."""
 TAIL_BYTES = 512
+PIPE_BYTES = 1 << 20
+"""As many as a pipe may hold, so that one read empties it. Longer lines are printed in pieces."""
 
 
 class Stopped(Exception):
@@ -50,7 +55,7 @@ class Slots:
         self._print_lock, self._lock = threading.Lock(), threading.Lock()
         self._children: set[subprocess.Popen[bytes]] = set()
         self._stopped = False
-        self._errors: list[ShardsError] = []
+        self._errors: list[str] = []
 
     def run(self) -> int:
         """Work until the set is over, in all workers; the exit code."""
@@ -77,14 +82,18 @@ class Slots:
         task = self._task
         lines = Definition(SET_NAME, 0, len(self._lines), self._lines.digest, task.retries, task.max_failed)
         try:
-            for part in Pull(lines, range(len(self._lines)), 1):
-                for place in part:
-                    if reason := self._do(place):
-                        part.fail(reason)
+            with Pull(lines, range(len(self._lines)), 1) as parts:
+                for part in parts:
+                    for place in part:
+                        if reason := self._do(place):
+                            part.fail(reason)
         except ShardsError as error:
-            self._errors.append(error)
+            self._errors.append(str(error))
         except Stopped:
             pass
+        except Exception as error:  # the other slots go on with what this one had
+            traceback.print_exc()
+            self._errors.append(f"a slot has ended by {type(error).__name__}: {error}")
 
     def _do(self, place: int) -> str:
         """Run the command for one line; why it failed, or an empty text."""
@@ -122,9 +131,7 @@ class Slots:
         try:
             if child.stdout is not None:
                 with child.stdout as output:
-                    for written in output:
-                        last = written if written.strip() else last
-                        self._print(b"%d: %s\n" % (number, written.rstrip(b"\n")))
+                    last = self._print_until_end(child.pid, output.fileno(), number)
             code = child.wait()
         finally:
             with self._lock:
@@ -133,6 +140,34 @@ class Slots:
             log.seek(max(0, log.seek(0, os.SEEK_END) - TAIL_BYTES))
             last = log.read().strip().rpartition(b"\n")[2]
         return code, last.strip()[-TAIL_BYTES:].decode(errors="replace")
+
+    def _print_until_end(self, pid: int, output: int, number: int) -> bytes:
+        """Print what a command writes until it has ended, and return the last line that is not empty.
+
+        What it leaves running may keep the pipe: nobody reads that.
+        """
+        end, poll = open_exit_fd(pid), select.poll()
+        for fd in (output, end):
+            poll.register(fd, select.POLLIN)
+        os.set_blocking(output, False)
+        rest = last = b""
+        try:
+            while True:
+                ready = {fd for fd, _ in poll.poll()}
+                try:
+                    read = os.read(output, PIPE_BYTES)
+                except BlockingIOError:  # it has ended, and all is read
+                    read = b""
+                is_over = not read or end in ready
+                *written, rest = (rest + read).split(b"\n")
+                if rest and (is_over or len(rest) >= PIPE_BYTES):
+                    written, rest = [*written, rest], b""
+                last = next((line for line in reversed(written) if line.strip()), last)
+                self._print(b"".join(b"%d: %s\n" % (number, line) for line in written))
+                if is_over:
+                    return last
+        finally:
+            os.close(end)
 
     def _start(self, words: list[str], env: dict[str, str], log: IO[bytes] | None) -> subprocess.Popen[bytes]:
         with self._lock:
@@ -148,10 +183,11 @@ class Slots:
             self._children.add(child)
         return child
 
-    def _print(self, line: bytes) -> None:
-        with self._print_lock:
-            self._out.write(line)
-            self._out.flush()
+    def _print(self, lines: bytes) -> None:
+        if lines:
+            with self._print_lock:
+                self._out.write(lines)
+                self._out.flush()
 
 
 def main(folder: Path = Path(FOLDER), find: Callable[[str], bool] | None = None) -> int:

@@ -35,6 +35,14 @@ BAD: dict[str, tuple[Callable[[Object], object], tuple[str, ...]]] = {
         lambda job: job["spec"]["replicaSpecs"].update(evaluator=worker(job) | {"standby": 1}),
         ("spec", "replicaSpecs.worker alone may have standby"),
     ),
+    "growth into free room without an end": (
+        lambda job: job["spec"].update(elasticPolicy={"opportunistic": {"priorityClassName": "idle"}}),
+        ("spec", "elasticPolicy.opportunistic needs replicaSpecs.worker.maxReplicas, how far it grows"),
+    ),
+    "growth into free room that everybody has to wait for": (
+        lambda job: job["spec"].update(elasticPolicy={"opportunistic": {}}),
+        ("spec.elasticPolicy.opportunistic.priorityClassName: Required value",),
+    ),
     "memory checkpoints of no size": (
         lambda job: worker(job).update(memoryCheckpoint={"size": "much"}),
         ("spec.replicaSpecs.worker.memoryCheckpoint.size",),

@@ -75,7 +75,7 @@ def test_a_recipe_of_kaldis_kind_runs_unchanged(
 ) -> None:
     folder = Path(cluster.storage(observation.namespace).path)
     (folder / "data").mkdir()
-    (folder / "data" / "wav.scp").write_text("".join(f"utt{n} /wav/{n}.wav\n" for n in range(400)))
+    (folder / "data" / "wav.scp").write_text("".join(f"utt{n} /wav/{n}.wav\n" for n in range(403)))
     queue = tmp_path / "dlr-queue.pl"
     queue.write_text(f'#!/bin/sh\nexec {" ".join(program("dlr-queue.pl"))} "$@"\n')
     queue.chmod(0o755)
@@ -91,7 +91,17 @@ def test_a_recipe_of_kaldis_kind_runs_unchanged(
 
     done = recipe("data", "exp")
     assert done.returncode == 0, done.stderr
-    assert "400 features in 40 jobs" in done.stdout
-    assert (folder / "exp" / "feats.scp").read_text().splitlines()[390] == "utt390 12-40"
+    assert "403 features in 40 jobs" in done.stdout
+    assert (folder / "exp" / "feats.scp").read_text().splitlines()[390] == "utt390 12-39"
     log = (folder / "exp" / "log" / "make_mfcc.40.log").read_text()
     assert log.startswith("# Running on ") and log.rstrip().endswith(" with status 0")
+
+    call = [queue, "JOB=1:3", "exp/log/bad.JOB.log", "test", "JOB", "-ne", "2"]
+    done = subprocess.run(
+        call, env=env, cwd=folder, capture_output=True, text=True, check=False, timeout=WITHIN_SECONDS
+    )
+    assert (done.returncode, done.stderr) == (
+        1,
+        "dlr-queue.pl: 1 / 3 failed, log is in exp/log/bad.*.log\n",
+    )
+    assert (folder / "exp" / "log" / "bad.2.log").read_text().rstrip().endswith(" with status 1")

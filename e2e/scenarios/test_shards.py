@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e import jobs
+from e2e import elasticity, jobs
 from e2e.cluster import Capability, Cluster
 from e2e.observation import Observation
 
@@ -20,12 +20,23 @@ WITHIN_SECONDS = 150
 pytestmark = pytest.mark.needs(Capability.STORAGE)
 
 
-STRANGERS = Path(__file__).parent.parent / "fixtures" / "strangers"
+FIXTURES = Path(__file__).parent.parent / "fixtures"
+STRANGERS = FIXTURES / "strangers"
+LEARNER = FIXTURES / "learner.py"
 
 
 def submit(
-    cluster: Cluster, observation: Observation, *command: str, workers: int = WORKERS, **variables: str
+    cluster: Cluster,
+    observation: Observation,
+    *command: str,
+    workers: int = WORKERS,
+    resizable: bool = False,
+    **variables: str,
 ) -> Path:
+    """
+    Args:
+        resizable: whether it may have half of its workers too; it has memory for checkpoints then.
+    """
     storage = cluster.storage(observation.namespace)
     variables = {"OUT": storage.path, "OMP_NUM_THREADS": "1", **variables}
     container = {
@@ -40,7 +51,11 @@ def submit(
     pod = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": [container]}
     policy = {**jobs.QUICK_REPORTS, "shrinkAfterSeconds": 60}
     manifest = jobs.job(NAME, {"spec": {**pod, "volumes": storage.volumes}}, workers, elasticPolicy=policy)
-    manifest["spec"]["replicaSpecs"]["worker"]["restartCount"] = 100
+    worker = manifest["spec"]["replicaSpecs"]["worker"]
+    worker["restartCount"] = 100
+    if resizable:
+        worker["memoryCheckpoint"] = {"size": "16Mi", "replicas": 1}
+        elasticity.bounded(manifest, workers // 2, workers)
     cluster.apply(manifest, observation.namespace)
     return Path(storage.path)
 
@@ -171,3 +186,42 @@ def test_all_workers_go_back_to_the_checkpoint_of_a_set_and_do_what_is_not_in_it
     assert sorted(int(shard) for file in rounds for shard in file.read_text().split()) == undone
     (known,) = observation.job(NAME)["status"]["shards"]
     assert known["done"] == 150 and known["restoration"] > 1
+
+
+@pytest.mark.slow
+def test_each_element_is_in_the_final_state_once_an_epoch_through_kills_and_another_number_of_workers(
+    cluster: Cluster, observation: Observation
+) -> None:
+    elements, epochs = 1_200, 2
+    variables = {"ELEMENTS": str(elements), "EPOCHS": str(epochs)}
+    folder = submit(cluster, observation, "dlr", "run", str(LEARNER), resizable=True, **variables)
+
+    def train(steps: int = 12) -> None:
+        """Until so many more are made than ever before: what is in memory alone may be lost with its Pods."""
+        file = folder / "step"
+        made = int(file.read_text() or 0) if file.exists() else 0
+
+        def trained() -> bool:
+            return (file.exists() and int(file.read_text() or 0) >= made + steps) or (
+                jobs.phase(observation, NAME) in ("Failed", "Succeeded")
+            )
+
+        observation.wait_for(f"step {made + steps}", trained, WITHIN_SECONDS)
+        assert jobs.phase(observation, NAME) not in ("Failed", "Succeeded"), observation.describe()
+
+    train()
+    for kill in range(3):
+        cluster.kill_process(observation.namespace, jobs.current_pods(observation, NAME)[kill])
+        train()
+    cluster.delete_pod(observation.namespace, jobs.current_pods(observation, NAME)[0]["metadata"]["name"])
+    train()
+    elasticity.scale(cluster, observation, 2, NAME)
+    train()
+    cluster.kill_process(observation.namespace, jobs.current_pods(observation, NAME)[1])
+    train()
+    jobs.wait_until_succeeded(observation, NAME, WITHIN_SECONDS)
+
+    assert json.loads((folder / "counts").read_text()) == [epochs] * elements
+    (known,) = observation.job(NAME)["status"]["shards"]
+    assert (known["epoch"], known["done"], known["rest"], known["leases"]) == (1, elements, "", "")
+    assert known["restoration"] >= 6, "each start goes back to its checkpoint"

@@ -23,9 +23,7 @@ pytestmark = [
     pytest.mark.slow,
 ]
 
-STEP_UNKNOWN = ("ddp", "with_accelerate")
-"""SGD in a loop of the script's own: nothing but the script knows which step a restart goes on with."""
-
+UNKNOWN = "nobody knows which step the last start went on with"
 SAMPLES_LINE = "in read_slowly: time.sleep(0.1)"
 
 OF_SCRIPTS = pytest.mark.parametrize(
@@ -38,6 +36,8 @@ OF_SCRIPTS = pytest.mark.parametrize(
         ("with_transformers", ["transformers", "accelerate"]),
     ],
 )
+OF_LOOPS = pytest.mark.parametrize(("script", "packages"), [("ddp", []), ("with_accelerate", ["accelerate"])])
+"""SGD in a loop of the script's own: what it saves and loads is all that tells which step it goes on with."""
 
 
 def submitted(job: Stranger, folder: Path, script: str, packages: list[str]) -> None:
@@ -69,25 +69,55 @@ def test_steps_and_goodput_are_those_of_its_own_log(
     assert told == pytest.approx(own, rel=TOLERANCE)
 
 
+def account(job: Stranger) -> str:
+    """Its goodput and steps redone are those of its own log; the message of StepsKnown."""
+    told, own = job.told_goodput(), job.own_goodput()
+    status = job.observation.job(job.name)["status"]
+    redone = status["goodput"]["stepsRedone"]
+    print(f"{job.name}: goodput {told:.4f}, {redone} steps redone; by its own log {own:.4f}, ", end="")
+    print(f"{job.own_steps_redone()} steps redone")
+    assert told == pytest.approx(own, rel=TOLERANCE)
+    assert redone == job.own_steps_redone()
+    (known,) = [c for c in status["conditions"] if c["type"] == "StepsKnown"]
+    return str(known.get("message", ""))
+
+
 @OF_SCRIPTS
-def test_goodput_after_a_kill_is_that_of_its_own_log_or_less_where_nobody_knows_the_step(
+def test_goodput_after_a_kill_is_that_of_its_own_log(
     cluster: Cluster, observation: Observation, tmp_path: Path, script: str, packages: list[str]
 ) -> None:
     job = Stranger(cluster, observation, f"{script.replace('_', '-')}-killed")
     submitted(job, tmp_path, script, packages)
     job.survive_a_kill(victim=1)
-    told, own = job.told_goodput(), job.own_goodput()
-    status = observation.job(job.name)["status"]
-    redone = status["goodput"]["stepsRedone"]
-    print(
-        f"{script}, killed: goodput {told:.4f} by its status, {own:.4f} by its own log; {redone} steps redone"
-    )
-    (known,) = [c for c in status["conditions"] if c["type"] == "StepsKnown"]
-    if script in STEP_UNKNOWN:
-        assert known["message"].startswith("steps count from 1 since the last start")
-        assert told <= own * (1 + TOLERANCE)
-    else:
-        assert told == pytest.approx(own, rel=TOLERANCE)
+    assert account(job) == ""
+
+
+@OF_LOOPS
+def test_goodput_after_kills_in_the_middle_of_saves_is_that_of_its_own_log(
+    cluster: Cluster, observation: Observation, tmp_path: Path, script: str, packages: list[str]
+) -> None:
+    job = Stranger(cluster, observation, f"{script.replace('_', '-')}-saves")
+    submitted(job, tmp_path, script, packages)
+    job.wait_for_checkpoint()
+    job.kill_at("in-save", victim=1)
+    job.kill_at("in-save", victim=0)
+    job.kill_at("before-save", victim=1)
+    job.finish()
+    assert account(job) == ""
+
+
+@OF_LOOPS
+def test_goodput_after_a_kill_before_the_first_save_is_that_of_its_own_log_though_nobody_knows_it(
+    cluster: Cluster, observation: Observation, tmp_path: Path, script: str, packages: list[str]
+) -> None:
+    job = Stranger(cluster, observation, f"{script.replace('_', '-')}-early")
+    (job.folder / "pause-before-save").touch()
+    submitted(job, tmp_path, script, packages)
+    job.kill_at("before-save", victim=1)
+    job.wait_for_checkpoint()
+    job.kill_at("in-save", victim=1)
+    job.finish()
+    assert account(job).startswith(UNKNOWN)
 
 
 @OF_SCRIPTS

@@ -6,6 +6,7 @@ The only module that talks to NVML. Names are those of NVIDIA's reference (docs.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,9 @@ from healthcheck.probes.report import Unavailable
 
 CONTROL_DEVICE = Path("/dev/nvidiactl")
 """Exists where the driver is loaded, in containers with a GPU too."""
+VISIBLE_VARIABLE = "NVIDIA_VISIBLE_DEVICES"
+NO_DEVICES = ("void", "none")
+"""What it is where a container is to have no GPU (nvidia-container-toolkit), though it reaches the driver."""
 
 
 class NoDriver(Exception):
@@ -64,6 +68,8 @@ def opened() -> Iterator[Any]:
 
     Raises NoDriver without a driver, Unavailable if there is one that cannot be talked to.
     """
+    if os.environ.get(VISIBLE_VARIABLE) in NO_DEVICES:
+        raise NoDriver(f"this container gets no GPU: {VISIBLE_VARIABLE}={os.environ[VISIBLE_VARIABLE]}")
     try:
         import pynvml
     except ModuleNotFoundError as error:

@@ -21,6 +21,7 @@ OVERTIME_SECONDS = 2.0
 """A probe ends itself at its time-out. One that cannot is killed so much later."""
 ABANDON_SECONDS = 5.0
 """A process that outlives SIGKILL this long sits in the kernel, on a wedged device, and will go on to."""
+WEDGED = "it cannot even be killed, which is how a wedged device looks"
 WITNESS_SECONDS = 5.0
 """When one of several that work together has failed, the others get so long to say what they saw of it."""
 
@@ -169,7 +170,7 @@ class _Running:
         if gone and seconds < self._probe.timeout_seconds:
             report = Report(ProbeEnding.FAILED, "ended, because one that it worked with had failed")
         else:
-            stuck = "" if gone else "; it cannot even be killed, which is how a wedged device looks"
+            stuck = "" if gone else f"; {WEDGED}"
             report = Report(ProbeEnding.TIMED_OUT, f"no end after {seconds:.0f} s{stuck}")
         self._finish(report, seconds)
 

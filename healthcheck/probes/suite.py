@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from crds.protocol import ProbeEnding
 from healthcheck.probes.device_kind import AUTO, CPU, CUDA
 from healthcheck.probes.device_state import GPU_COUNT
 from healthcheck.probes.report import BLAMING, Report
-from healthcheck.probes.runner import Cancellation, Probe, ProbeResult, run
+from healthcheck.probes.runner import WEDGED, Cancellation, Probe, ProbeResult, run
 
 DEVICE_STATE = "device_state"
 TIMEOUT_SECONDS = {DEVICE_STATE: 30.0, "gemm": 120.0, "copies": 90.0, "intra_node": 120.0}
@@ -20,9 +20,9 @@ MEASURING = tuple(name for name in TIMEOUT_SECONDS if name != DEVICE_STATE)
 """Those whose figures nodes are compared by."""
 LEAST_SECONDS = 3.0
 """With less than this left, a probe is not begun."""
-BLAMING_SHARE = 0.5
-"""A time-out speaks against the node only if the probe had its whole limit, or so much of the budget: with
-less, it would say more about the probes before it."""
+SECOND_SHARE = 0.5
+"""Of the time that its first try took, a second one needs so much to say anything of the node: with less, it
+would say more about the time-out, and about the probes before."""
 
 Progress = Callable[[str, ProbeResult | None], None]
 """Told of a probe when it starts, with None, and when it has ended."""
@@ -39,10 +39,11 @@ def run_local(
 ) -> list[ProbeResult]:
     """Run local probes, in order.
 
-    Without the GPU that is required, where even asking for the devices' state crashes or hangs, and after any
-    probe that hangs, the rest is not run: it could only do the same. A probe that finds too little of the
-    budget left, because those before it were slow, is Skipped, and their figures speak; without any it is
-    Unavailable.
+    A probe that hangs or that a signal ends is tried once more: only what happens again is told, and
+    nothing if there is too little of the budget left for that. Without the GPU that is required, where
+    even asking for the devices' state crashes or hangs, and after any probe that hangs twice, the rest
+    is not run: it could only do the same. A probe that finds too little of the budget left, because
+    those before it were slow, is Skipped, and their figures speak; without any it is Unavailable.
 
     Args:
         cpu_only: leave GPUs alone, though there may be some.
@@ -51,24 +52,64 @@ def run_local(
 
     Raises Cancelled, and OSError if Python cannot start.
     """
-    ends_at = time.monotonic() + budget_seconds
+    budget = _Budget(budget_seconds, time.monotonic() + budget_seconds)
     results: list[ProbeResult] = []
     for name in (name for name in names if not (cpu_only and name == DEVICE_STATE)):
         progress(name, None)
-        timeout_seconds = min(TIMEOUT_SECONDS[name], ends_at - time.monotonic())
-        if timeout_seconds < LEAST_SECONDS:
-            result = ProbeResult(name, _out_of_time(f"{name} was not run", budget_seconds, results), 0.0)
-        else:
-            arguments = _arguments(name, require_gpu, cpu_only, results)
-            result = run(Probe(name, arguments, timeout_seconds), cancellation)
-        hung = result.ending is ProbeEnding.TIMED_OUT
-        if hung and timeout_seconds < min(TIMEOUT_SECONDS[name], BLAMING_SHARE * budget_seconds):
-            result = replace(result, report=_out_of_time(f"{name} did not end", budget_seconds, results))
+        probe = Probe(name, _arguments(name, require_gpu, cpu_only, results), TIMEOUT_SECONDS[name])
+        result, hung = _tried(probe, budget, results, cancellation)
         progress(name, result)
         results.append(result)
-        if hung or _is_pointless_to_go_on(result, require_gpu):
+        if hung or _is_pointless(result, require_gpu):
             break
     return results
+
+
+@dataclass(frozen=True)
+class _Budget:
+    """The time for all probes."""
+
+    seconds: float
+    ends_at: float
+
+    def left(self) -> float:
+        return self.ends_at - time.monotonic()
+
+
+def _tried(
+    probe: Probe, budget: _Budget, earlier: Sequence[ProbeResult], cancellation: Cancellation | None
+) -> tuple[ProbeResult, bool]:
+    """A probe's result, by a second try if the first may have been an accident; and whether it hung at last.
+
+    Args:
+        probe: with its own limit.
+        earlier: the results of those before it.
+    """
+
+    def out_of_time(what: str) -> Report:
+        return _out_of_time(f"{probe.name} {what}", budget.seconds, earlier)
+
+    seconds = min(probe.timeout_seconds, budget.left())
+    if seconds < LEAST_SECONDS:
+        return ProbeResult(probe.name, out_of_time("was not run"), 0.0), False
+    first = run(replace(probe, timeout_seconds=seconds), cancellation)
+    hung = first.ending is ProbeEnding.TIMED_OUT
+    if not _may_be_an_accident(first):
+        return first, hung
+    left = min(probe.timeout_seconds, budget.left())
+    if left < max(LEAST_SECONDS, SECOND_SHARE * seconds if hung else 0.0):
+        what = "did not end" if hung else f"was {first.report.reason} and not tried again"
+        return replace(first, report=out_of_time(what)), hung
+    again = run(replace(probe, timeout_seconds=left), cancellation)
+    note = f"{probe.name} was tried twice; first: {first.report.reason}"
+    report = replace(again.report, notes=(*again.report.notes, note))
+    return replace(again, report=report), again.ending is ProbeEnding.TIMED_OUT
+
+
+def _may_be_an_accident(result: ProbeResult) -> bool:
+    """A process that not even SIGKILL ends is none."""
+    killed = result.ending is ProbeEnding.CRASHED and bool(result.report.signal)
+    return killed or (result.ending is ProbeEnding.TIMED_OUT and not result.report.reason.endswith(WEDGED))
 
 
 def measure_again(
@@ -106,7 +147,7 @@ def _arguments(name: str, require_gpu: bool, cpu_only: bool, earlier: list[Probe
     return (f"--device={CUDA if require_gpu or has_gpu else AUTO}",)
 
 
-def _is_pointless_to_go_on(after: ProbeResult, require_gpu: bool) -> bool:
+def _is_pointless(after: ProbeResult, require_gpu: bool) -> bool:
     if after.probe != DEVICE_STATE:
         return False
     return after.ending is ProbeEnding.CRASHED or (require_gpu and GPU_COUNT not in after.report.figures)

@@ -7,7 +7,10 @@ import sys
 from pathlib import Path
 
 from localcluster.client.api import Access
+from localcluster.paths import PRIVATE_FOLDER_MODE
 
+LONGEST_TEMPORARY = 72
+"""Characters: a Unix socket's path has 107 (unix(7)), and multiprocessing's takes 32 behind this."""
 INHERITED = ("HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
 
 
@@ -19,6 +22,17 @@ def host_environment() -> dict[str, str]:
     if sys.prefix != sys.base_prefix:
         kept["VIRTUAL_ENV"] = sys.prefix
     return kept
+
+
+def temporary_environment(folder: Path) -> dict[str, str]:
+    """A Pod's own folder for temporary files, as a container has one: they go with the Pod.
+
+    None where its path is so long that a program's Unix socket in it would have none.
+    """
+    if len(str(folder)) > LONGEST_TEMPORARY:
+        return {}
+    folder.mkdir(parents=True, exist_ok=True, mode=PRIVATE_FOLDER_MODE)
+    return {"TMPDIR": str(folder)}
 
 
 def api_environment(access: Access) -> dict[str, str]:

@@ -9,25 +9,35 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+GONE = b"#"
+"""In the place of the first character of its address, this takes a Pod's line back."""
+
 
 @dataclass(frozen=True)
 class _Entry:
     path: Path
     line: bytes
+    has_service_name: bool
 
 
 class HostsFiles:
-    """Of the Pods of all nodes. A newcomer is appended to the others' files, which may be mounted."""
+    """Of the Pods of all nodes. A newcomer is appended to the others' files, which may be mounted.
+
+    A Pod with hostname and subdomain has the name that a headless Service would give it, as long as it runs:
+    the next Pod of that name has another address, and who asks for it must not be given the old one. So the
+    old line becomes a comment, by one byte, and nobody ever reads half of a file.
+    """
 
     def __init__(self) -> None:
         self._entries: dict[str, _Entry] = {}
 
-    def introduce(self, address: str, hostname: str, path: Path, own: bytes) -> None:
+    def introduce(self, address: str, hostname: str, path: Path, own: bytes, service_name: str = "") -> None:
         """Write a Pod's file before its first container starts; once is enough."""
         if address in self._entries:
             return
         # The second is the address as a socket for both versions of IP sees it.
-        line = f"{address}\t{hostname}\n::ffff:{address}\t{hostname}\n".encode()
+        names = f"{service_name} {hostname}" if service_name else hostname
+        line = f"{address}\t{names}\n::ffff:{address}\t{hostname}\n".encode()
         path.parent.mkdir(parents=True, exist_ok=True)
         others = list(self._entries.values())
         path.write_bytes(own + line + b"".join(other.line for other in others))
@@ -35,7 +45,15 @@ class HostsFiles:
             if other.path.exists():
                 with other.path.open("ab") as file:
                     file.write(line)
-        self._entries[address] = _Entry(path, line)
+        self._entries[address] = _Entry(path, line, bool(service_name))
 
     def forget(self, address: str) -> None:
-        self._entries.pop(address, None)
+        gone = self._entries.pop(address, None)
+        if gone is None or not gone.has_service_name:
+            return
+        for path in (other.path for other in self._entries.values() if other.path.exists()):
+            with path.open("r+b") as file:
+                place = file.read().find(b"\n" + gone.line)
+                if place >= 0:
+                    file.seek(place + 1)
+                    file.write(GONE)

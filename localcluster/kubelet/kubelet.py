@@ -201,15 +201,17 @@ def _is_settled(pod: JSON) -> bool:
 
 
 def remove_pod_files(home: Home, uid: str) -> None:
-    """Volumes and logs of a Pod whose object is gone."""
-    for folder in (home.pods / uid, home.container_log(uid, "any", 0).parent.parent):
+    """Volumes, temporary files and logs of a Pod whose object is gone."""
+    logs = home.container_log(uid, "any", 0).parent.parent
+    for folder in (home.pods / uid, home.pod_temporary(uid), logs):
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def remove_stale_files(home: Home, living_uids: set[str]) -> None:
     """What Pods left that were deleted while no kubelet ran."""
-    for folder in (home.pods, home.container_log("any", "any", 0).parent.parent.parent):
+    living = living_uids | {home.pod_temporary(uid).name for uid in living_uids}
+    for folder in (home.pods, home.temporary, home.container_log("any", "any", 0).parent.parent.parent):
         with suppress(FileNotFoundError):
             for entry in Path(folder).iterdir():
-                if entry.is_dir() and entry.name not in living_uids:
+                if entry.is_dir() and entry.name not in living:
                     shutil.rmtree(entry, ignore_errors=True)

@@ -120,6 +120,7 @@ class PodWorker:
             await asyncio.wait({life, stop}, return_when=asyncio.FIRST_COMPLETED)
             await self._stop_containers(life)
             self._finished = True
+            self._services.hosts_files.forget(self._address)
             if not self._gone.is_set():
                 await self._reporter.flush()
             await self._until_deleted()
@@ -128,7 +129,7 @@ class PodWorker:
                 task.cancel()
             if self._deadline is not None:
                 self._deadline.cancel()
-            self._services.hosts_files.forget(self._address)
+            self._services.hosts_files.forget(self._address)  # its life may have been cut short
             self._services.addresses.free(self._address)
             self._services.devices.give_back(f"{self._pod['metadata']['uid']}/")
 

@@ -12,7 +12,7 @@ from localcluster.client.api import SERVICE_ACCOUNTS, ApiFailure, ApiUnavailable
 from localcluster.client.clock import parse_timestamp, utc_now
 from localcluster.kubelet.container_life import PodWorld
 from localcluster.kubelet.environment import Surroundings
-from localcluster.kubelet.host import api_environment, host_environment
+from localcluster.kubelet.host import api_environment, host_environment, temporary_environment
 from localcluster.kubelet.services import NodeServices
 from localcluster.kubelet.sources import fetch, references
 from localcluster.kubelet.volumes import (
@@ -25,6 +25,7 @@ from localcluster.kubelet.volumes import (
     hosts_file,
     prepare_volume,
     service_account_volume,
+    service_name,
     token_requests,
     volume_files,
     wants_service_account,
@@ -79,9 +80,11 @@ class Preparation:
                 files += extra_files
             paths[volume["name"]] = prepare_volume(volume, self.folder / "volumes" / volume["name"], files)
         own = hosts_file(pod, _host_entries())
-        services.hosts_files.introduce(self._address, hostname(pod), self.folder / "hosts", own)
+        path = self.folder / "hosts"
+        services.hosts_files.introduce(self._address, hostname(pod), path, own, service_name(pod))
         mounted = pod if account_volume is None else _with_account_mounts(pod, account_volume["name"])
-        return PodWorld(services, mounted, self.folder, self._address, host_environment(), paths, around)
+        base = host_environment() | temporary_environment(services.home.pod_temporary(pod["metadata"]["uid"]))
+        return PodWorld(services, mounted, self.folder, self._address, base, paths, around)
 
     async def keep_tokens_fresh(self) -> None:
         """Until cancelled, with the Pod."""

@@ -239,6 +239,14 @@ def hosts_file(pod: JSON, host_entries: str) -> bytes:
     return ("\n".join(lines) + "\n").encode()
 
 
+def service_name(pod: JSON) -> str:
+    """The name that a headless Service called as its subdomain gives the Pod; empty if it has none."""
+    spec = pod["spec"]
+    if not (spec.get("hostname") and spec.get("subdomain")):
+        return ""
+    return f"{spec['hostname']}.{spec['subdomain']}.{pod['metadata']['namespace']}.svc"
+
+
 def hostname(pod: JSON) -> str:
     """As in Kubernetes, cut to what the kernel takes."""
     name = pod["spec"].get("hostname") or pod["metadata"]["name"]

@@ -18,8 +18,12 @@ from controller.cache import Cache
 from controller.resources import ELASTICJOBS, ELASTICWORKERS
 from crds.elasticjob import ElasticJob, Goodput, JobPhase, JobState, Rendezvous, RendezvousPhase, Tier
 from crds.elasticworker import ElasticWorker, ExitClass
+from crds.model import ConditionStatus
 from reconcilers.account.goodput import goodput_now, seconds_by_state
 from reconcilers.clock import Clock
+from reconcilers.conditions import condition_of
+from reconcilers.job.slow import SLOW, speaker_of
+from reconcilers.job.workers import Workers
 from reconcilers.managed_by import is_managed_here
 from reconcilers.pod.worker_status import current_report
 from reconcilers.worker import BY_JOB
@@ -67,6 +71,14 @@ JOB_STATE_SECONDS = _define(
 JOB_GOODPUT = _define("dlr_job_goodput_ratio", JOB, "Effective training time over the time since submission")
 JOB_STEP = _define("dlr_job_step", JOB, "Highest training step so far")
 JOB_STEPS_REDONE = _define("dlr_job_steps_redone_total", JOB, "Steps that were trained again after restarts")
+JOB_NUMBER = _define(
+    "dlr_job_number", (*JOB, "number"), "What rank 0's processes told with a step (dlr.report), lately"
+)
+JOB_SLOW = _define(
+    "dlr_job_slow",
+    JOB,
+    "1 while steps take longer than they did in this job's past, 0 once they no longer do",
+)
 JOB_RESTARTS = _define("dlr_job_restarts_total", JOB, "Worlds that broke because processes failed in place")
 JOB_FAILURES = _define(
     "dlr_job_failures", (*JOB, "class"), "The same by class; a later finding may move one to another class"
@@ -162,6 +174,9 @@ def job_samples(job: ElasticJob, workers: Sequence[ElasticWorker], now: datetime
     for each in status.shards:
         for state in ("done", "leased", "waiting", "failed"):
             yield Sample(JOB_SHARDS, (*key, each.name, state), getattr(each, state))
+    if (slow := condition_of(status.conditions, SLOW)) is not None:
+        yield Sample(JOB_SLOW, key, slow.status is ConditionStatus.TRUE and not finished)
+    yield from _number_samples(key, Workers(workers), status.rendezvous or Rendezvous())
     goodput = goodput_now(job, workers, now)
     until = (status.completion_time or goodput.since) if finished else now
     yield from _goodput_samples(key, goodput, until, finished)
@@ -175,6 +190,14 @@ def _world_samples(key: Labels, world: Rendezvous, finished: bool) -> Iterator[S
             yield Sample(JOB_RESUMED, (*key, tier.value), tier is world.resume.tier)
     yield Sample(JOB_WORLD_SIZE, key, world.world_size if formed else 0)
     yield Sample(JOB_WORLD_WORKERS, key, len(world.members) if formed else 0)
+
+
+def _number_samples(key: Labels, workers: Workers, world: Rendezvous) -> Iterator[Sample]:
+    speaker = speaker_of(workers, world)
+    series = speaker.status.agent.series if speaker is not None and speaker.status.agent is not None else None
+    if series is not None and series.latest is not None:
+        for name, value in series.latest.numbers.items():
+            yield Sample(JOB_NUMBER, (*key, name), value)
 
 
 def _goodput_samples(key: Labels, goodput: Goodput, until: datetime, finished: bool) -> Iterator[Sample]:

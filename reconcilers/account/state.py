@@ -23,6 +23,7 @@ from crds.progress import RoundProgress
 from reconcilers.account.rounds import all_run, first_step_at, last_step_at, told_rounds
 from reconcilers.job.workers import Workers
 from reconcilers.pod.worker_status import stuck_by
+from reconcilers.roles.rules import in_cluster
 from reconcilers.world.participants import bounds_of
 from reconcilers.world.rendezvous import Break, Decision
 from reconcilers.world.slots import present_slots
@@ -119,6 +120,10 @@ def _state(last: JobState, before: Goodput, moment: Moment, recovering: bool) ->
     world = moment.world
     if moment.status.phase is JobPhase.SUSPENDED:
         return JobState.SUSPENDED
+    if in_cluster(moment.job):
+        trains = moment.status.phase in (JobPhase.RUNNING, JobPhase.SCALING)
+        begun = trains or moment.status.phase is JobPhase.RESTARTING
+        return JobState.TRAINING if trains else JobState.RECOVERING if begun else JobState.PENDING
     if world.phase is RendezvousPhase.FORMED:
         if _trains(last, before, moment):
             return JobState.TRAINING

@@ -49,10 +49,16 @@ class Verdict(Model):
     """Why, in a sentence of at most `MAX_EVIDENCE` characters."""
     action: Action | None = None
     """What to do first about it."""
+    comes_and_goes: bool = False
+    """Whether the node is accused though it also passed tests with others: then it passes most checks."""
 
 
 MAX_EVIDENCE = 240
 """The mark is in every copy of the Node that somebody watches."""
+
+
+ENOUGH_PASSES = 13
+"""So many tests in a row that fail three times in ten do not pass by luck, in 99 of 100 cases."""
 
 
 class MarkState(StrEnum):
@@ -105,6 +111,8 @@ class NodeState:
     """The newest one, that of the mark included."""
     suspicion: Verdict | None = None
     """A newer word that speaks against the node, and is not enough to act on it."""
+    passes: int = 0
+    """Tests with others that it passed since the mark's verdict, by its record, and after it failed any."""
     pools: frozenset[str] = frozenset()
     """Those it is in, whose limits hold for it (`limits.pools_of`)."""
 
@@ -132,7 +140,7 @@ def decide_cordon(node: NodeState, full: str | None = None) -> NodeState:
     if verdict is None:
         return node
     if verdict.healthy:
-        if mark is None or mark.state is MarkState.LIFTED:
+        if mark is None or mark.state is MarkState.LIFTED or _may_come_back(node, mark):
             return node
         return _released(node, MarkState.LIFTED, verdict)
     if mark is not None and mark.state is MarkState.OVERRULED and verdict.time <= mark.verdict.time:
@@ -176,6 +184,12 @@ def admit(fleet: Iterable[NodeState], limits: Limits) -> Admission:
         else:
             full[name] = pool
     return Admission(frozenset(admitted), full)
+
+
+def _may_come_back(node: NodeState, mark: Mark) -> bool:
+    """Whether the fault that it was cordoned for would pass a check like this by luck."""
+    accused = mark.state in (MarkState.CORDONED, MarkState.HELD)
+    return accused and mark.verdict.comes_and_goes and node.passes < ENOUGH_PASSES
 
 
 def _is_undone(node: NodeState, mark: Mark) -> bool:

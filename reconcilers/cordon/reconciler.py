@@ -7,7 +7,6 @@ the condition, a status of its own, follows, and a crash in between is healed by
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
 from typing import Any
 
 from controller.cache import Cache
@@ -34,10 +33,11 @@ from reconcilers.cordon.policy import (
     read_mark,
     write_mark,
 )
+from reconcilers.cordon.records import NodeRecords, created_at, may_cordon
 from reconcilers.cordon.statement import HELD, Statement, statement_on
 from reconcilers.cordon.verdicts import Verdicts
 from reconcilers.nodecheck.own_fault import NodeFault, own_fault
-from reconcilers.nodecheck.record import read_record, with_results, write_record
+from reconcilers.nodecheck.record import passes_since
 
 BY_CORDON = "cordon"
 BY_POOL = "pool"
@@ -58,6 +58,7 @@ class NodeCordonReconciler(Reconciler):
         self._nodes = cache.store(NODES)
         self._namespaces = cache.store(NAMESPACES)
         self._verdicts = Verdicts(cache)
+        self._records = NodeRecords(cache, self._verdicts)
 
     async def reconcile(self, request: Request) -> Result:
         raw = self._nodes.get(None, request.name)
@@ -84,16 +85,17 @@ class NodeCordonReconciler(Reconciler):
             unschedulable=bool(raw.get("spec", {}).get("unschedulable")),
             verdict=newest,
             suspicion=self._suspicion_on(raw, newest),
+            passes=passes_since(self._records.of(raw), mark.verdict.time) if mark is not None else 0,
             pools=pools_of(raw["metadata"].get("labels") or {}, self._options.pools),
         )
 
     def _verdicts_on(self, raw: dict[str, Any]) -> list[Verdict]:
         """On this machine: one of the same name that was there before was another, or has been repaired."""
-        return [v for v in self._verdicts.on(raw["metadata"]["name"]) if v.time >= _created(raw)]
+        return [v for v in self._verdicts.on(raw["metadata"]["name"]) if v.time >= created_at(raw)]
 
     def _suspicion_on(self, raw: dict[str, Any], newest: Verdict | None) -> Verdict | None:
         """The last word on the node, if it is one that decides nothing."""
-        after = _created(raw) if newest is None else max(_created(raw), newest.time)
+        after = created_at(raw) if newest is None else max(created_at(raw), newest.time)
         said = self._verdicts.suspicions(raw["metadata"]["name"])
         return newest_verdict(s for s in said if s.time > after and self._may_cordon(s))
 
@@ -103,10 +105,7 @@ class NodeCordonReconciler(Reconciler):
         return self._may_cordon(verdict) or (not verdict.healthy and fault is not None)
 
     def _may_cordon(self, verdict: Verdict) -> bool:
-        return self._allowed(verdict.namespace)
-
-    def _allowed(self, namespace: str) -> bool:
-        return may_cordon(self._namespaces.get(None, namespace))
+        return may_cordon(self._namespaces.get(None, verdict.namespace))
 
     async def _full_pool(self, node: NodeState) -> str | None:
         """The pool that has no room for the node, if there is one.
@@ -143,11 +142,11 @@ class NodeCordonReconciler(Reconciler):
             yield from self._nodes.by_index(BY_CORDON, state)
 
     async def _write(self, raw: dict[str, Any], node: NodeState, wanted: NodeState) -> dict[str, Any]:
-        """Mark, what it marks, and record in one.
+        """Mark, and what it marks, in one.
 
         Refused with Conflict if the node changed since it was read; then it is looked at anew.
         """
-        annotations, spec = self._record(raw), dict[str, Any]()
+        annotations, spec = dict[str, str](), dict[str, Any]()
         if self._options.mode is CordonMode.ENFORCE and wanted != node and wanted.mark is not None:
             annotations[names.ANNOTATION_CORDON] = write_mark(wanted.mark)
             if wanted.unschedulable != node.unschedulable:
@@ -159,17 +158,6 @@ class NodeCordonReconciler(Reconciler):
         metadata = {"resourceVersion": raw["metadata"]["resourceVersion"], "annotations": annotations}
         patch = {"metadata": metadata} | ({"spec": spec} if spec else {})
         return await self._client.patch(NODES, node.name, patch)
-
-    def _record(self, raw: dict[str, Any]) -> dict[str, str]:
-        """The annotation with the node's record, if there is more to it than there was."""
-        name, known = raw["metadata"]["name"], read_record(raw)
-        new = [
-            result
-            for result in self._verdicts.results(name)
-            if result.time >= _created(raw) and self._allowed(result.check.partition("/")[0])
-        ]
-        record = with_results(known, new)
-        return {names.ANNOTATION_RECORD: write_record(record)} if record != known else {}
 
     async def _tell(self, raw: dict[str, Any], node: NodeState, wanted: NodeState) -> None:
         """The conditions, and Events when they change: on the node, and on what spoke the verdict."""
@@ -234,12 +222,6 @@ def condition_of(node: dict[str, Any], type_: str) -> dict[str, Any]:
     return next((c for c in conditions if c["type"] == type_), {})
 
 
-def may_cordon(namespace: dict[str, Any] | None) -> bool:
-    """Whether what is said of nodes in a Namespace counts for their cordon."""
-    labels = (namespace or {}).get("metadata", {}).get("labels") or {}
-    return bool(labels.get(names.LABEL_MAY_CORDON) == "true")
-
-
 def cordon_states(node: dict[str, Any]) -> Iterable[str]:
     """Index function: what the mark says, and in a dry run, which makes none, the condition."""
     mark = read_mark(node)
@@ -283,10 +265,6 @@ def _with_taint(taints: Iterable[dict[str, Any]], value: str | None) -> list[dic
     if value is None:
         return others
     return [*others, {"key": names.TAINT_UNHEALTHY, "value": value, "effect": NO_SCHEDULE}]
-
-
-def _created(node: dict[str, Any]) -> datetime:
-    return datetime.fromisoformat(node["metadata"]["creationTimestamp"])
 
 
 def _with_fault(verdict: Verdict, fault: NodeFault | None) -> Verdict:

@@ -12,11 +12,13 @@ from controller.cache import Cache
 from controller.resources import ELASTICWORKERS, NODECHECKS
 from controller.wording import shortened
 from crds.elasticworker import ElasticWorker, ExitClass
-from crds.nodecheck import NodeVerdict
+from crds.nodecheck import INTERMITTENT, NodeVerdict
+from healthcheck.diagnosis import Cause
 from reconcilers.cordon.policy import MAX_EVIDENCE, Verdict, VerdictReason
 from reconcilers.nodecheck.actions import action_for_text
 from reconcilers.nodecheck.finished import ACCUSERS, BY_VERDICT, FinishedCheck, FinishedChecks, judged_nodes
 from reconcilers.nodecheck.record import CheckResult
+from reconcilers.nodecheck.reference import Reference
 
 
 class Verdicts:
@@ -44,6 +46,11 @@ class Verdicts:
         """For its record."""
         found = (done.record.get(node) for done in self._finished.on(node) if done.check.spec.cordon)
         return [result for result in found if result is not None]
+
+    def references(self, node: str) -> list[tuple[FinishedCheck, Reference]]:
+        """How fast its class was, by the checks that found it healthy and may cordon."""
+        found = ((done, done.references.get(node)) for done in self._finished.on(node))
+        return [(done, known) for done, known in found if known is not None and done.check.spec.cordon]
 
     def accused(self) -> set[str]:
         """The nodes that somebody calls faulty, be it the newest word on them or not."""
@@ -78,12 +85,17 @@ def suspicion_of_check(done: FinishedCheck, node: str) -> Verdict | None:
     return _said(done, node, SUSPICIONS[found])
 
 
+PASS_NOW_AND_THEN = frozenset({Cause.PAIR_TEST.value, INTERMITTENT})
+"""Causes of faults that later tests may pass by luck."""
+
+
 def _said(done: FinishedCheck, node: str, reason: VerdictReason) -> Verdict | None:
     """None of a check that is for reading only, or has not ended."""
     status, metadata = done.check.status, done.check.metadata
     if not done.check.spec.cordon or status.completion_time is None:
         return None
-    result = done.results.get(node)
+    result, tests = done.results.get(node), done.record.get(node)
+    by_tests = result is None or not PASS_NOW_AND_THEN.isdisjoint(result.causes)
     return Verdict(
         time=status.completion_time,
         healthy=reason is VerdictReason.CHECK_PASSED,
@@ -93,6 +105,10 @@ def _said(done: FinishedCheck, node: str, reason: VerdictReason) -> Verdict | No
         name=metadata.name,
         evidence=shortened(result.message, MAX_EVIDENCE) if result is not None else "",
         action=result.action if result is not None else None,
+        comes_and_goes=reason is VerdictReason.CHECK_FAILED
+        and by_tests
+        and tests is not None
+        and tests.passed > 0,
     )
 
 

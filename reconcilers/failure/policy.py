@@ -45,6 +45,7 @@ from reconcilers.failure.memory import memory_of
 from reconcilers.failure.rules import rules_of
 from reconcilers.job.status import failure_of_pod, last_failure
 from reconcilers.job.workers import Workers
+from reconcilers.roles.rules import ROLES, in_cluster
 from reconcilers.world.rendezvous import Break
 from reconcilers.world.slots import wanted_slots
 
@@ -196,8 +197,11 @@ def _who_was_first(
 def spare_workers(job: ElasticJob, workers: Workers) -> dict[str, Overdrawn]:
     """By uid, the workers that have spent their budget, while there are as many others as are to train.
 
-    None in a job without standby: there, nobody makes up for one that is missing.
+    None in a job without standby: there, nobody makes up for one that is missing. Beside parameter servers it
+    is the table of roles that says who is spare, and of the workers there must be one left.
     """
+    if in_cluster(job):
+        return _spare_by_role(job, workers)
     spec = job.spec.replica_specs.get(names.WORKER)
     if spec is None or not spec.standby:
         return {}
@@ -207,13 +211,27 @@ def spare_workers(job: ElasticJob, workers: Workers) -> dict[str, Overdrawn]:
     return spent if len(wanted) - len(spent) >= spec.replicas else {}
 
 
+def _spare_by_role(job: ElasticJob, workers: Workers) -> dict[str, Overdrawn]:
+    spare = [worker for worker in workers.exceptional if ROLES[worker.spec.type].is_spare]
+    spent = {w.metadata.uid: excess for w in spare if (excess := _overdrawn(job, w)) is not None}
+    wanted = frozenset(wanted_slots(job, names.WORKER))
+    if any(w.spec.index in wanted and w.metadata.uid not in spent for w in workers.training):
+        return spent
+    training = {worker.metadata.uid for worker in workers.training}
+    return {uid: excess for uid, excess in spent.items() if uid not in training}
+
+
 def given_up(workers: Workers, spare: Mapping[str, Overdrawn]) -> dict[str, str]:
     """By uid, whose Pod has ended and is not started again, and why: there are enough others."""
     failed = [
         w for w in workers.exceptional if w.metadata.uid in spare and w.status.phase is WorkerPhase.FAILED
     ]
-    lead = "not started again, since there are enough others"
-    return {w.metadata.uid: f"{lead}: {_told(spare[w.metadata.uid], _of(w)).message}" for w in failed}
+    enough = {names.WORKER: "there are enough others"}
+    return {
+        w.metadata.uid: f"not started again, since {enough.get(w.spec.type, 'training goes on without it')}: "
+        f"{_told(spare[w.metadata.uid], _of(w)).message}"
+        for w in failed
+    }
 
 
 def _charged(job: ElasticJob, workers: Workers, incident: Incident, now: datetime) -> FailureBudget:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from controller.resources import ELASTICWORKERS, Object, Resource
+from controller.wording import counted
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.model import ObjectMeta
@@ -16,7 +17,7 @@ from reconcilers.world.slots import Slot
 
 
 def created(job: ElasticJob, missing: Collection[Slot]) -> Iterator[Act]:
-    event = Event("Normal", "WorkersCreated", f"created {len(missing)} workers")
+    event = Event("Normal", "WorkersCreated", f"created {counted(len(missing), 'worker')}")
     for number, (type_, index) in enumerate(missing, start=1):
         yield create(ELASTICWORKERS, new_worker(job, type_, index), *[event] * (number == len(missing)))
 

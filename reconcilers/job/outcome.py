@@ -8,7 +8,9 @@ from datetime import datetime
 from typing import Any
 
 from controller.events import EventType
+from controller.wording import counted
 from crds import names
+from crds.cluster_status import ClusterStatus
 from crds.elasticjob import ElasticJob, ElasticJobStatus, JobPhase, Rendezvous, RendezvousPhase
 from crds.elasticworker import ExitClass
 from crds.model import Condition
@@ -20,9 +22,13 @@ from reconcilers.failure.policy import Assessment
 from reconcilers.job import status as job_status
 from reconcilers.job.loss import events_of_loss, with_loss
 from reconcilers.job.saving import events_of_saving
+from reconcilers.job.slow import Neighbour, events_of_slow
 from reconcilers.job.steps_known import NO_STEPS, STEPS_KNOWN
 from reconcilers.job.workers import Workers
 from reconcilers.nodecheck.job_checks import NODES_CHECKED, QUIET, Finding, interrupted, named
+from reconcilers.roles.hot import PARAMETER_SERVER_HOT
+from reconcilers.roles.progress import TF_CONFIG_KEPT
+from reconcilers.roles.rules import in_cluster
 from reconcilers.scale.plan import intent_of
 from reconcilers.scale.rolling import Freshness
 from reconcilers.scale.scaled import phase_while_scaling, with_scaled
@@ -71,13 +77,16 @@ class Training:
     active_check: NodeCheck | None
     suspected_at: datetime | None
     standing_by: frozenset[int]
+    cluster: ClusterStatus | None = None
+    """To be published in the world's stead."""
+    neighbours: Sequence[Neighbour] = ()
 
 
 def progress(job: ElasticJob, workers: Workers, training: Training, now: datetime) -> Outcome:
     """Of a job that goes on."""
     world, failures = training.world, training.failures
     phase = job_status.phase_of(job, workers, world)
-    conditions = job_status.progress_conditions(job, workers, phase, world, now)
+    conditions = job_status.progress_conditions(job, workers, phase, world, now, training.neighbours)
     conditions = with_scaled(
         conditions,
         job,
@@ -87,10 +96,11 @@ def progress(job: ElasticJob, workers: Workers, training: Training, now: datetim
         training.fresh,
         now,
         anew=training.asked_anew,
+        given_up=training.given_up,
     )
     conditions = job_status.with_given_up(conditions, training.given_up.values(), now)
     events = [*_of_workers(job, conditions)]
-    if job.status.phase is JobPhase.SUSPENDED:
+    if job.status.phase is JobPhase.SUSPENDED and _has_begun(job):
         events.append(Event("Normal", "Resumed", "the job is resumed: its Pods are being created"))
     conditions, found = _with_finding(job, conditions, training.finding, now)
     status = _status(
@@ -99,7 +109,8 @@ def progress(job: ElasticJob, workers: Workers, training: Training, now: datetim
         standing=len(training.standing_by),
         phase=phase_while_scaling(phase, conditions),
         conditions=conditions,
-        rendezvous=world,
+        rendezvous=None if in_cluster(job) else world,
+        cluster=training.cluster,
         active_check=training.active_check.metadata.name if training.active_check else None,
         suspected_at=training.suspected_at,
         start_time=job.status.start_time or now,
@@ -111,12 +122,17 @@ def progress(job: ElasticJob, workers: Workers, training: Training, now: datetim
     return Outcome(status, (*events, *found), training.standing_by, checking)
 
 
+def _has_begun(job: ElasticJob) -> bool:
+    """Whether it had a world before it was suspended: else it begins now, and does not go on."""
+    return job.status.rendezvous is not None and job.status.rendezvous.round > 0
+
+
 def suspended(job: ElasticJob, workers: Workers, now: datetime) -> Outcome:
     """Of a job that is to hold, or whose Pods from before are still to be replaced."""
     phase = JobPhase.SUSPENDED
     world = dissolve(job.status.rendezvous or Rendezvous(), "the job is suspended")
     events = []
-    if job.status.phase is not phase:
+    if job.status.phase not in (phase, None):  # one that begins so has no Pods
         events.append(Event("Normal", "Suspended", "the job is suspended: its Pods are being deleted"))
     conditions = job_status.progress_conditions(job, workers, phase, world, now)
     conditions, found = _with_finding(job, conditions, interrupted(conditions), now)
@@ -125,7 +141,7 @@ def suspended(job: ElasticJob, workers: Workers, now: datetime) -> Outcome:
         workers,
         phase=phase,
         conditions=conditions,
-        rendezvous=world,
+        rendezvous=None if in_cluster(job) else world,
         active_check=None,
         start_time=None,
     )
@@ -247,7 +263,8 @@ def of_world(
         yield Event(
             "Normal",
             "WorldFormed",
-            f"round {new.round}: {len(new.members)} workers, {new.world_size} processes, "
+            f"round {new.round}: {counted(len(new.members), 'worker')}, "
+            f"{counted(new.world_size, 'process', 'processes')}, "
             f"rank 0 is worker {new.members[0]} at {new.master_address}:{new.master_port}"
             f"{_stepped_in(workers, new.members)}",
         )
@@ -276,7 +293,9 @@ def _of_culprit(incident: Incident | None) -> Iterator[Event]:
 
 
 def of_scale(uptake: Uptake) -> Iterator[Event]:
-    """Of a count or a plan that has just become desired state."""
+    """Of a count or a plan that has just become desired state; not of probes, which come and go."""
+    if uptake.is_growth:
+        return
     scaling, before = uptake.job.status.scaling, uptake.count_changed_from
     if scaling is not None and before is not None:
         message = f"from {before} to {scaling.replicas} workers, by {scaling.by}"
@@ -296,6 +315,7 @@ def of_moves(done: Sequence[Migration]) -> Iterator[Event]:
 def _of_workers(job: ElasticJob, conditions: Sequence[Condition]) -> Iterator[Event]:
     yield from events_of_loss(job.status.conditions, conditions)
     yield from events_of_saving(job.status.conditions, conditions)
+    yield from events_of_slow(job.status.conditions, conditions)
     before = {c.type: (c.status, c.message) for c in job.status.conditions}
     for condition in conditions:
         if before.get(condition.type) == (condition.status, condition.message):
@@ -308,8 +328,10 @@ def _of_workers(job: ElasticJob, conditions: Sequence[Condition]) -> Iterator[Ev
             yield Event("Warning", "WorkersGivenUp", condition.message)
         if condition.type == STEPS_KNOWN and condition.reason == NO_STEPS:
             yield Event("Warning", NO_STEPS, condition.message)
-        if condition.type == job_status.MASTER_IGNORED:
-            yield Event("Normal", job_status.MASTER_IGNORED, condition.message)
+        if condition.type in (job_status.MASTER_IGNORED, TF_CONFIG_KEPT):
+            yield Event("Normal", condition.type, condition.message)
+        if condition.type == PARAMETER_SERVER_HOT and condition.message:
+            yield Event("Warning", PARAMETER_SERVER_HOT, condition.message)
 
 
 def _with_finding(

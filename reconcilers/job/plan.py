@@ -14,20 +14,24 @@ from datetime import datetime
 from functools import cached_property
 
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODECHECKS, Object
-from crds.elasticjob import ElasticJob, JobPhase, Rendezvous
+from crds import names
+from crds.elasticjob import ElasticJob, ElasticJobStatus, JobPhase, Rendezvous
 from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck
 from reconcilers.account.comparable import with_comparable_steps
-from reconcilers.account.ledger import seconds_to_refresh, with_account
+from reconcilers.account.ledger import refresh_seconds, seconds_to_refresh, with_account
 from reconcilers.account.state import Moment, failed_at
 from reconcilers.acts import Act, Event, create
+from reconcilers.capacity import growth, profile, sizing
+from reconcilers.capacity.opportunity import Step
+from reconcilers.capacity.usage import keeps_while_it_runs, with_roles, with_rounds
 from reconcilers.conditions import observed_at
 from reconcilers.failure.budgets import Overdrawn
 from reconcilers.failure.hangs import was_counted
 from reconcilers.failure.hardware_smell import suspected_at
 from reconcilers.failure.memory import MemoryRoom
 from reconcilers.failure.policy import Assessment, Renewal, assess, given_up, spare_workers
-from reconcilers.job import edits, older_agents, outcome, refusal
+from reconcilers.job import edits, older_agents, outcome, refusal, slow
 from reconcilers.job.acts import created, deleted, relaunched, told_standby
 from reconcilers.job.departed import with_departed
 from reconcilers.job.outcome import Outcome, Training
@@ -41,14 +45,19 @@ from reconcilers.job.waiting import why_not_training
 from reconcilers.job.workers import Workers, plan_workers, slot_of
 from reconcilers.nodecheck.job_checks import CheckState, Standing, finding_of, standing_of
 from reconcilers.nodecheck.job_world import Course, plan_world, waiting_since_the_check
-from reconcilers.scale import by_shards, rolling
+from reconcilers.roles import hot, tasks
+from reconcilers.roles import progress as roles_progress
+from reconcilers.roles.rules import in_cluster
+from reconcilers.scale import auto_plans, by_shards, rolling
+from reconcilers.scale.plan import GROWTH
 from reconcilers.scale.rolling import Freshness, Roll, freshness, plan_roll
 from reconcilers.scale.uptake import take_up, with_moves_done, with_sources
 from reconcilers.shards import job_shards
 from reconcilers.shards.job_shards import with_shards
-from reconcilers.status_patch import validated_patch
+from reconcilers.status_patch import merge_patch, validated_patch
 from reconcilers.world import resumption
 from reconcilers.world.participants import bounds_of, participants_of
+from reconcilers.world.rendezvous import Decision
 from reconcilers.world.slots import present_slots, training_types
 from reconcilers.world.standby import standing_by, told_otherwise
 
@@ -110,7 +119,8 @@ class _Look:
     @cached_property
     def suspected_at(self) -> datetime | None:
         workers = self.workers.exceptional
-        return suspected_at(self.job.status.suspected_at, workers, self.published, self.now)
+        known = suspected_at(self.job.status.suspected_at, workers, self.published, self.now)
+        return slow.suspected_at(known, self.workers, self.published)
 
     @cached_property
     def standing(self) -> Standing:
@@ -133,29 +143,33 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
     if phase is not None and phase.finished:
         return _of_a_finished_job(seen, now)
     slots = plan_workers(seen.job, seen.workers, seen.published)
+    if tasks.still_served(seen.job, slots.surplus, seen.workers.of_type.get(names.CHIEF, ())):
+        slots = replace(slots, surplus=())
     seen, told = _with_news(seen, slots.surplus, now)
     workers = seen.workers.without({worker.metadata.uid for worker in slots.surplus})
     fresh = freshness(seen.job, workers, seen.pods)
     managed_fields = seen.raw["metadata"].get("managedFields") or ()
     uptake = take_up(seen.job, seen.plans, fresh, managed_fields, now, seen.vacant)
-    look = _Look(seen, with_departed(uptake.job, slots.surplus), workers, fresh, uptake.anew, now)
+    beginning = profile.begun(uptake.job, seen.history, seen.plans, seen.has_begun, now)
+    look = _Look(seen, with_departed(beginning.job, slots.surplus), workers, fresh, uptake.anew, now)
     if seen.job.spec.suspend:
         plan = _plan(look, outcome.suspended(look.job, workers, now))
     else:
         plan = _ended(look) or _train(look)
     most = max(MIN_CREATES, (len(seen.workers) + len(slots.missing)) // CREATE_LOOKS)
-    missing = () if look.is_held else slots.missing[:most]
+    missing = () if look.is_held or profile.is_waiting(look.job) else slots.missing[:most]
     surplus = (deleted(ELASTICWORKERS, worker.metadata) for worker in slots.surplus)
     more = 0.0 if 0 < len(missing) < len(slots.missing) else None
     plan = replace(
         plan,
-        events=(*told, *outcome.of_scale(uptake), *plan.events),
-        acts=(*created(seen.job, missing), *surplus, *plan.acts),
+        events=(*told, *outcome.of_scale(uptake), *beginning.events, *plan.events),
+        acts=(*beginning.acts, *created(seen.job, missing), *surplus, *plan.acts),
         look_again_seconds=_soonest(
             plan.look_again_seconds,
             more,
             UNKNOWN_POD_RETRY_SECONDS if fresh.unknown else None,
             refusal.RETRY_SECONDS if look.is_held else None,
+            beginning.look_again_seconds,
             job_shards.seconds_to_lease(seen.job, seen.workers, seen.shards_age_seconds),
         ),
     )
@@ -207,8 +221,8 @@ def _ended(look: _Look) -> Plan | None:
     nothing.
     """
     job, workers, now = look.job, look.workers, look.now
-    if job.status.phase is not JobPhase.SUSPENDED and has_succeeded(workers, look.published):
-        end = JobPhase.SUCCEEDED, "TrainingSucceeded", "all workers finished"
+    if job.status.phase is not JobPhase.SUSPENDED and (why := _success(look)):
+        end = JobPhase.SUCCEEDED, "TrainingSucceeded", why
         return _plan(look, outcome.finished(job, workers, *end, now))
     if why := job_shards.ending(job):
         late = outcome.finished(job, workers, JobPhase.FAILED, job_shards.ENDED, why, now)
@@ -223,6 +237,12 @@ def _ended(look: _Look) -> Plan | None:
         late = outcome.finished(job, workers, JobPhase.FAILED, "DeadlineExceeded", message, now)
         return _plan(look, late)
     return None
+
+
+def _success(look: _Look) -> str:
+    if in_cluster(look.job):
+        return roles_progress.ending(look.job, look.workers)
+    return "all workers finished" if has_succeeded(look.workers, look.published) else ""
 
 
 def _train(look: _Look) -> Plan:
@@ -244,6 +264,9 @@ def _train(look: _Look) -> Plan:
         check = create(NODECHECKS, look.seen.checks.next_for(look.job, course.check))
     relaunches, retry_seconds = _relaunches(look, course.decision.rendezvous, roll, failures.renewals)
     sized = by_shards.decide(look.job, workers.training, look.seen.ages.idle)
+    step = _growth(look, course, roll, failures)
+    if step is not None:
+        look = replace(look, job=growth.with_step(look.job, step))
     waits = (
         course.decision.look_again_seconds,
         retry_seconds,
@@ -252,12 +275,33 @@ def _train(look: _Look) -> Plan:
         seconds_to_notice(look.job, workers.telling_steps, now),
         seconds_to_refresh(look.job, now, look.seen.account_age_seconds),
         sized.look_again_seconds,
+        hot.seconds_to_look(look.job) if in_cluster(look.job) else None,
+        step.look_again_seconds if step is not None else None,
     )
     plan = _go_on(look, course, failures, broken_at, waits)
     if look.leaving:
         return replace(plan, check=check, first=tuple(relaunches))
-    asked = by_shards.acts(look.job, sized.scale, look.seen.plans) if sized.scale else ()
-    return replace(plan, check=check, acts=(*relaunches, *asked, *plan.acts))
+    asked: tuple[Act, ...] = ()
+    if sized.scale:
+        asked = auto_plans.acts(look.job, sized.scale, look.seen.plans, by_shards.PLANS)
+    elif step is not None and step.count != look.job.spec.replica_specs[names.WORKER].replicas:
+        asked = auto_plans.acts(look.job, auto_plans.Scale(step.count), look.seen.plans, GROWTH)
+    told = growth.told(step) if step is not None else ()
+    return replace(plan, check=check, events=(*plan.events, *told), acts=(*relaunches, *asked, *plan.acts))
+
+
+def _growth(look: _Look, course: Course, roll: Roll, failures: Assessment) -> Step | None:
+    """What becomes of the extra workers of a job that grows into free room."""
+    is_quiet = (
+        look.active_check is None
+        and not course.check
+        and not course.decision.changes(look.published)
+        and not (roll.sources or roll.relaunches or look.job.status.migrations)
+        and failures.incident is None
+        and not refusal.is_refused(look.job)
+    )
+    plans = look.seen.plans.spent
+    return growth.grown(look.job, look.workers, look.published, plans, look.now, is_quiet=is_quiet)
 
 
 def _world(look: _Look) -> tuple[Course, Roll]:
@@ -265,8 +309,13 @@ def _world(look: _Look) -> tuple[Course, Roll]:
     job, workers, published, active = look.job, look.workers, look.published, look.active_check
     if job.status.active_check and active is None:
         published = waiting_since_the_check(published, look.now)
-    bounds, roll = bounds_of(job), Roll()
+    roll = Roll()
+    if in_cluster(job):
+        if not refusal.is_refused(job):
+            roll = plan_roll(job, workers, (), published, bounds_of(job), look.fresh)
+        return Course(Decision(published)), roll
     people = participants_of(job, workers.without(look.leaving), look.seen.ages)
+    bounds = growth.with_extra(bounds_of(job), job, workers, published, people)
     if active is None and not refusal.is_refused(job):  # whose next Pods could not be made
         stopped = {w.spec.index for w in workers.exceptional if w.metadata.uid in look.given_up}
         roll = plan_roll(job, workers, people, published, bounds, look.fresh, look.standing.slow | stopped)
@@ -292,7 +341,12 @@ def _relaunches(
         return [], None
     present = {(type_, index) for type_ in training_types(job) for index in present_slots(job, type_)}
     there = (worker for worker in concerned if slot_of(worker) in present)
-    wanted = [worker for worker in there if worker.metadata.uid not in look.given_up]
+    given_back = growth.taken_slots(job, look.workers)
+    wanted = [
+        worker
+        for worker in there
+        if worker.metadata.uid not in look.given_up and slot_of(worker) not in given_back
+    ]
     plan = plan_relaunches(wanted, world, look.now, look.standing, renewed, avoiding)
     short = {uid for uid, renewal in failed.items() if renewal.out_of_memory}
     room = MemoryRoom(job, look.workers, look.seen.nodes)
@@ -311,6 +365,7 @@ def _go_on(
     workers, checks = look.workers, look.seen.checks
     world = resumption.with_resume(course.decision.rendezvous, workers)
     job, moved = with_moves_done(look.job, workers, world)
+    cluster = tasks.next_cluster(job, workers.by_slot) if in_cluster(job) else None
     state = CheckState(
         checks.finished, look.active_check, look.seen.check_refused, look.standing.unchecked, course.left_out
     )
@@ -325,12 +380,15 @@ def _go_on(
         active_check=look.active_check,
         suspected_at=look.suspected_at,
         standing_by=standing_by(job, workers, world),
+        cluster=cluster,
+        neighbours=look.seen.neighbours,
     )
     found = outcome.progress(job, workers, training, look.now)
     counted = was_counted(look.job.status)
     told = outcome.of_world(look.published, course.decision, failures, workers, was_counted=counted)
     resumed = resumption.told(look.published, world)
-    events = (*told, *resumed, *outcome.of_moves(moved), *found.events)
+    versions = tasks.told(job.status.cluster, cluster) if cluster is not None else ()
+    events = (*told, *resumed, *outcome.of_moves(moved), *versions, *found.events)
     acts = [deleted(NODECHECKS, old.metadata) for old in checks.outdated]
     found = replace(found, events=events, broken_at=broken_at)
     return _plan(replace(look, job=job), found, acts, waits)
@@ -349,15 +407,34 @@ def _plan(
     status = status.model_copy(update={"reason": why.reason, "message": why.message})
     moment = Moment(look.job, status, look.workers, look.now, found.checking, found.broken_at)
     status = with_account(moment, raw, look.seen.account_age_seconds)
+    status = _with_usage(look, status)
     standing = found.standing_by
     concerned = look.workers if standing else look.workers.exceptional
     told = [told_standby(worker, standing) for worker in told_otherwise(concerned, standing)]
     return Plan(
         status_patch=validated_patch(raw, status),
-        events=found.events,
+        events=(*found.events, *sizing.told(look.job.status.conditions, status.conditions)),
         acts=(*acts, *told),
         look_again_seconds=_soonest(*look_again),
     )
+
+
+def _with_usage(look: _Look, status: ElasticJobStatus) -> ElasticJobStatus:
+    """With what the job used, where that is written anyway, or it is time to look at it."""
+    phase, age_seconds = status.phase, look.seen.account_age_seconds
+    ends = phase is not None and (phase.finished or phase is JobPhase.SUSPENDED)
+    is_kept = ends or keeps_while_it_runs(look.job, look.workers)
+    if is_kept:
+        status = with_rounds(status, look.workers, look.published, ends=ends)
+    is_due = age_seconds >= refresh_seconds(look.job, look.now)
+    if not is_due and not merge_patch(look.seen.raw.get("status", {}), status.to_wire()):
+        return status
+    used = with_roles(look.job, status, look.workers)
+    conditions = sizing.with_sizing(status.conditions, look.job, used.usage, look.now)
+    if is_due and conditions == status.conditions:
+        return status
+    used = used if is_kept else status
+    return observed_at(used.model_copy(update={"conditions": conditions}), look.job.metadata.generation)
 
 
 def _soonest(*seconds: float | None) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from controller.cache import Cache
@@ -15,8 +16,10 @@ from controller.store import Memory
 from crds import names
 from crds.elasticjob import ElasticJob, Rendezvous
 from crds.elasticworker import ElasticWorker
+from reconcilers.capacity.profile import needs_history
 from reconcilers.clock import Clock
 from reconcilers.job import refusal
+from reconcilers.job.slow import Neighbour, news_of
 from reconcilers.job.workers import Workers
 from reconcilers.nodecheck.job_checks import JobChecks, JobChecksView
 from reconcilers.observations import Observations
@@ -58,6 +61,10 @@ class Seen:
     """How long ago anything of the job was written."""
     shards_age_seconds: float = float("inf")
     """How long ago leases of its shard sets were last written."""
+    history: Sequence[ElasticJob] = ()
+    """The namespace's finished jobs, where this one is to begin with what such came to."""
+    neighbours: Sequence[Neighbour] = ()
+    """On the job's nodes, if it has just become slow."""
     trial: Trial | None = None
     """What the API server said to the job's Pods, if it was asked in this look."""
     check_refused: str = ""
@@ -128,8 +135,33 @@ class JobView:
             account_age_seconds=self._account_age_seconds(job),
             status_age_seconds=self._written.age_seconds(job.metadata.uid, job.metadata.resource_version),
             shards_age_seconds=self._shards_age_seconds(job),
+            history=self._history(job),
+            neighbours=await self._neighbours(job, workers),
             trial=await self._try_pods(job, raw, workers),
         )
+
+    def _history(self, job: ElasticJob) -> tuple[ElasticJob, ...]:
+        if not needs_history(job):
+            return ()
+        there = self._jobs.list(job.metadata.namespace)
+        ended = (raw for raw in there if raw.get("status", {}).get("usage"))
+        return tuple(map(self._parse_job.parse, ended))
+
+    async def _neighbours(self, job: ElasticJob, workers: Workers) -> list[Neighbour]:
+        """Looked for when what is told of the job's pace is news, and at no other time."""
+        if news_of(job, workers) is None:
+            return []
+        nodes = {worker.status.node_name for worker in workers} - {None}
+        found, slices = [], Slices()
+        for raw in self._workers.list():
+            status = raw.get("status", {})
+            running = (status.get("history") or [{}])[-1].get("runningAt")
+            is_other = job.metadata.uid not in owner_uids(raw) and status.get("phase") == "Running"
+            if is_other and running and status.get("nodeName") in nodes:
+                name = f"{raw['metadata']['namespace']}/{raw['metadata']['name']}"
+                found.append(Neighbour(name, status["nodeName"], datetime.fromisoformat(running)))
+            await slices.pause()
+        return sorted(found, key=lambda each: (each.since, each.worker))
 
     async def _try_pods(self, job: ElasticJob, raw: Object, workers: Workers) -> Trial | None:
         """What another leader tried counts from when we first saw it."""

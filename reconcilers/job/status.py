@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 
-from controller.wording import shortened
+from controller.wording import counted, shortened
 from crds import names
 from crds.elasticjob import (
     ElasticJob,
@@ -22,9 +22,14 @@ from reconcilers.job.launcher_flags import with_launcher_flags
 from reconcilers.job.loss import with_loss
 from reconcilers.job.older_agents import with_older_agents
 from reconcilers.job.saving import with_saving
+from reconcilers.job.slow import Neighbour, with_slow
 from reconcilers.job.steps_known import with_steps_known
 from reconcilers.job.workers import Workers
 from reconcilers.pod.worker_status import REPLACED, finished, hindered_by, stuck_by
+from reconcilers.roles import progress as roles_progress
+from reconcilers.roles.hot import with_hot
+from reconcilers.roles.rules import in_cluster
+from reconcilers.world.extra import extra_slots
 from reconcilers.world.rendezvous import lasting
 from reconcilers.world.slots import training_types
 
@@ -83,6 +88,8 @@ def has_succeeded(workers: Workers, rendezvous: Rendezvous) -> bool:
 
 def phase_of(job: ElasticJob, workers: Workers, rendezvous: Rendezvous) -> JobPhase:
     """The phase of a job that has neither finished nor been suspended."""
+    if in_cluster(job):
+        return roles_progress.phase_of(job, workers)
     if rendezvous.phase is RendezvousPhase.FORMED:
         return JobPhase.RUNNING
     if rendezvous.phase is RendezvousPhase.REFORMING or rendezvous.round:
@@ -99,15 +106,20 @@ def progress_conditions(
     phase: JobPhase,
     rendezvous: Rendezvous,
     now: datetime,
+    neighbours: Sequence[Neighbour] = (),
 ) -> list[Condition]:
     """The conditions that follow what is going on; the final ones are set by `succeeded` and `failed`."""
     conditions = list(job.status.conditions)
     running = phase is JobPhase.RUNNING
     reason, why_not = (phase.value, "") if _wants_pods(job) else (NO_REPLICAS, NO_REPLICAS_MESSAGE)
     conditions = with_condition(conditions, RUNNING, _status(running), reason, why_not, now)
-    formed = rendezvous.phase is RendezvousPhase.FORMED
-    why = shortened(rendezvous.reason, MAX_WHY)
-    conditions = with_condition(conditions, WORLD_FORMED, _status(formed), rendezvous.phase.value, why, now)
+    if in_cluster(job):
+        conditions = roles_progress.with_cluster(conditions, job, workers, now)
+        conditions = with_hot(conditions, job, workers, now)
+    else:
+        formed = rendezvous.phase is RendezvousPhase.FORMED
+        why, phase_of_world = shortened(rendezvous.reason, MAX_WHY), rendezvous.phase.value
+        conditions = with_condition(conditions, WORLD_FORMED, _status(formed), phase_of_world, why, now)
     if job.spec.suspend or any(c.type == SUSPENDED for c in conditions):
         reason = "Suspended" if job.spec.suspend else "Resumed"
         conditions = with_condition(conditions, SUSPENDED, _status(job.spec.suspend), reason, "", now)
@@ -122,7 +134,8 @@ def progress_conditions(
     conditions = with_steps_known(conditions, job, workers.telling_steps, now)
     conditions = with_loss(conditions, job, workers, now)
     conditions = with_saving(conditions, workers, rendezvous, now)
-    return _with_waits(conditions, workers.exceptional, now)
+    conditions = with_slow(conditions, workers, rendezvous, neighbours, now)
+    return _with_waits(conditions, workers.exceptional, extra_slots(job), now)
 
 
 def _wants_pods(job: ElasticJob) -> bool:
@@ -140,11 +153,12 @@ def with_given_up(conditions: Sequence[Condition], why: Iterable[str], now: date
 
 
 def _with_waits(
-    conditions: list[Condition], workers: Sequence[ElasticWorker], now: datetime
+    conditions: list[Condition], workers: Sequence[ElasticWorker], probes: Collection[int], now: datetime
 ) -> list[Condition]:
-    """What Pods wait for that have no node, or do not start on theirs."""
+    """What Pods wait for that have no node, or do not start on theirs. Of probes that is no news."""
     pending = [worker for worker in workers if worker.status.phase is WorkerPhase.PENDING]
-    stuck = [(worker.metadata.name, found) for worker in pending if (found := stuck_by(worker))]
+    wanted = [w for w in pending if w.spec.type != names.WORKER or w.spec.index not in probes]
+    stuck = [(worker.metadata.name, found) for worker in wanted if (found := stuck_by(worker))]
     late = [(worker.metadata.name, found) for worker in pending if (found := hindered_by(worker))]
     conditions = _with_wait(conditions, WORKERS_SCHEDULED, "cannot be scheduled", stuck, now)
     return _with_wait(conditions, WORKERS_STARTED, "cannot start", late, now)
@@ -163,7 +177,7 @@ def _with_wait(
         is_new = known is None or known.status is not ConditionStatus.FALSE
         since = now if known is None or is_new else known.last_transition_time
         name, why = waiting[0]
-        pods = "1 Pod" if len(waiting) == 1 else f"{len(waiting)} Pods"
+        pods = counted(len(waiting), "Pod")
         message = f"{pods} {what}, waiting since {since:%Y-%m-%dT%H:%M:%SZ}; {name}: {why.message}"
         return with_condition(conditions, type_, ConditionStatus.FALSE, why.reason, message, now)
     if known is not None:

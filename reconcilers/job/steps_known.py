@@ -20,10 +20,10 @@ NO_STEPS_MESSAGE = (
     "there is no goodput. Call dlr.report_step(step) in the script. Without it, the steps of torch's "
     "optimizers are counted, but only in processes that dlr run forks (docs/hangs.md)"
 )
-FROM_ONE_MESSAGE = (
-    "steps count from 1 since the last start: it loaded no checkpoint, or its optimizer keeps no number of "
-    "its steps, as SGD. Goodput is at least what it says, since it takes all earlier steps as trained again; "
-    "dlr.report_step(step) would tell"
+START_UNKNOWN_MESSAGE = (
+    "nobody knows which step the last start went on with: it loaded no file that this job has saved by "
+    "torch.save, and its optimizer keeps no number of its steps, as SGD. Goodput is at least what it says, "
+    "since it takes all earlier steps as trained again; dlr.report_step(step) would tell"
 )
 PATIENCE_FACTOR = 3
 """So many times `hangTimeoutSeconds` of training without a step: as long as a first step may take."""
@@ -36,7 +36,7 @@ def with_steps_known(
     if tells_steps(job, workers):
         return with_condition(conditions, STEPS_KNOWN, ConditionStatus.TRUE, TOLD, "", now)
     if any(counts_steps(worker.status.agent) for worker in workers):
-        message = FROM_ONE_MESSAGE if counts_from_one_again(job.status.goodput) else ""
+        message = START_UNKNOWN_MESSAGE if start_is_unknown(job.status.goodput) else ""
         return with_condition(conditions, STEPS_KNOWN, ConditionStatus.TRUE, COUNTED, message, now)
     left = seconds_to_notice(job, workers, now)
     if left is None or left > 0:
@@ -59,13 +59,13 @@ def seconds_to_notice(job: ElasticJob, workers: Sequence[ElasticWorker], now: da
     return patience_seconds(job) - seconds_by_state(goodput, now).get(JobState.TRAINING, 0.0)
 
 
-def counts_from_one_again(goodput: Goodput | None) -> bool:
+def start_is_unknown(goodput: Goodput | None) -> bool:
     """Whether nobody knows which step the last start went on with, so that goodput is less than is true."""
     return (
         goodput is not None
         and goodput.latest is not None
         and goodput.latest.counted is True
-        and goodput.latest.first_step == 1
+        and (goodput.latest.start_unknown is True or goodput.latest.first_step == 1)
         and goodput.steps_redone > 0
     )
 

@@ -11,8 +11,9 @@ from crds.model import Condition
 from reconcilers.conditions import condition_of, is_false, is_true
 from reconcilers.job.refusal import PODS_ACCEPTED
 from reconcilers.job.status import FAILED, NO_REPLICAS, RUNNING, WORKERS_SCHEDULED, WORKERS_STARTED
+from reconcilers.roles.progress import CLUSTER_FORMED
 
-HINDRANCES = (PODS_ACCEPTED, WORKERS_STARTED, WORKERS_SCHEDULED)
+HINDRANCES = (PODS_ACCEPTED, WORKERS_STARTED, WORKERS_SCHEDULED, CLUSTER_FORMED)
 """Conditions that say why a job does not train when they are False. One that cannot start has a node."""
 QUIET_PHASES = (JobPhase.RUNNING, JobPhase.SUCCEEDED, JobPhase.SUSPENDED)
 """The phase says it all."""

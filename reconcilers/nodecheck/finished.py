@@ -14,6 +14,7 @@ from controller.store import Memory
 from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck, NodeCheckPhase, NodeResult, NodeVerdict
 from reconcilers.nodecheck.record import CheckResult, results_of
+from reconcilers.nodecheck.reference import Reference, references_left_by
 
 LONG_AGO = datetime.min.replace(tzinfo=UTC)
 BY_VERDICT = "verdict"
@@ -73,6 +74,11 @@ class FinishedCheck:
     def record(self) -> Mapping[str, CheckResult]:
         """What it gave on each node that it tested, for the nodes' records."""
         return results_of(self.check) if self.succeeded else {}
+
+    @cached_property
+    def references(self) -> Mapping[str, Reference]:
+        """How fast the class of each node was that it found healthy."""
+        return references_left_by(self.check, self.verdicts)
 
     def covers(self, worker: ElasticWorker) -> bool:
         """Whether the check was to test the node of this slot."""

@@ -15,7 +15,7 @@ from healthcheck.diagnosis import Cause
 from healthcheck.fleet import Node
 from healthcheck.records import intermittent
 from reconcilers.nodecheck.actions import with_actions
-from reconcilers.nodecheck.own_fault import own_fault
+from reconcilers.nodecheck.own_fault import is_ready, own_fault
 from reconcilers.nodecheck.record import as_evidence, nodes_in_domains, read_record, results_of, with_results
 
 MAX_TEXT = 1_024
@@ -40,6 +40,11 @@ def with_all_evidence(
         now: the time of the verdicts.
     """
     shared = nodes_in_domains(status)
+    lost = {result.node for result in status.node_results if Cause.NO_ANSWER in result.causes}
+    results = [
+        _back(result) if result.node in lost and is_ready(nodes.get(result.node)) else result
+        for result in results
+    ]
     told = [
         result if shared is None or result.node in shared else _with_own_fault(result, nodes.get(result.node))
         for result in results
@@ -62,6 +67,14 @@ def with_all_evidence(
         node for node, known in before.items() if any(r.verdict is NodeVerdict.FAULTY for r in known)
     }
     return with_actions(told, faulty_before)
+
+
+def _back(result: NodeResult) -> NodeResult:
+    """A node that was lost at its local tests and is Ready at the end of the check: it was gone only once."""
+    if result.verdict is not NodeVerdict.FAULTY:
+        return result
+    message = f"{result.message}; its Node is Ready again"[:MAX_TEXT]
+    return result.model_copy(update={"verdict": NodeVerdict.INCONCLUSIVE, "message": message})
 
 
 def _with_own_fault(result: NodeResult, node: Mapping[str, Any] | None) -> NodeResult:

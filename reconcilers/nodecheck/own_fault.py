@@ -76,6 +76,12 @@ def own_fault(node: Mapping[str, Any]) -> NodeFault | None:
     return NodeFault(first["type"], first["status"], message, action)
 
 
+def is_ready(node: Mapping[str, Any] | None) -> bool:
+    """Whether the kubelet of a raw Node reports, and says that it can run Pods."""
+    conditions = (node or {}).get("status", {}).get("conditions") or ()
+    return any((c.get("type"), c.get("status")) == ("Ready", TRUE) for c in conditions)
+
+
 def _action(condition: Mapping[str, Any]) -> Action | None:
     """What to do about a condition; None if it tells of no fault."""
     type_, status = condition.get("type", ""), condition.get("status")

@@ -29,6 +29,7 @@ from crds.model import ConditionStatus, validated
 from crds.nodecheck import Accelerator, NodeCheck, NodeCheckPhase, NodeCheckStatus, NodeResult, NodeVerdict
 from healthcheck.diagnosis import conclude, investigate
 from healthcheck.plan import Round, next_step
+from healthcheck.stragglers import references_of
 from reconcilers.clock import Clock
 from reconcilers.conditions import observed_at
 from reconcilers.nodecheck import status as check_status
@@ -43,6 +44,7 @@ from reconcilers.nodecheck.nodes import (
     settings_of,
     untested_accelerators,
 )
+from reconcilers.nodecheck.reference import references_on, speeds_of
 from reconcilers.nodecheck.scope import (
     CheckRefusal,
     Claim,
@@ -272,7 +274,11 @@ class NodeCheckReconciler(Reconciler):
             status = check_status.with_local_failures(status, history)
         spec = turn.check.spec
         fleet = fleet_of(participants, labels, spec.topology_keys, vouch_ages)
-        settings = replace(settings_of(spec, participants), rotation=rotation_of(turn.check.metadata.uid))
+        settings = replace(
+            settings_of(spec, participants),
+            rotation=rotation_of(turn.check.metadata.uid),
+            references=references_on(fleet, nodes),
+        )
         step = next_step(history, fleet, settings)
         if isinstance(step, Round):
             published = check_status.in_round(status, step, participants, turn.now)
@@ -282,6 +288,8 @@ class NodeCheckReconciler(Reconciler):
             step = conclude(investigate(history, fleet, settings), settings)
         status = check_status.with_places(status, step)
         status = check_status.with_classes(status, step.classes, turn.now)
+        speeds = speeds_of(references_of(history, fleet, settings), fleet)
+        status = status.model_copy(update={"class_speeds": speeds})
         results = check_status.node_results(step, history)
         results = with_all_evidence(turn.check, status, results, fleet, nodes, turn.now)
         return self._finish(turn, status, results)

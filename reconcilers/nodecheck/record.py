@@ -7,10 +7,8 @@ to see a fault that comes and goes (`healthcheck/records.py`), and `dlr node-che
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from itertools import combinations
 from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -18,11 +16,10 @@ from pydantic import Field, TypeAdapter, ValidationError
 from crds import names
 from crds.model import Model
 from crds.nodecheck import CheckRound, NodeCheck, NodeCheckStatus, NodeVerdict
-from healthcheck.records import NodeRecord
+from healthcheck.records import MOST_PARTNERS, NodeRecord
+from healthcheck.results import Explained, NodeTests, tests_by_node
 
 MOST_RESULTS = 20
-MOST_PARTNERS = 6
-"""More failures of a node in one check say no more."""
 MOST_BYTES = 4096
 """Of all results, the oldest of which go first. Whoever watches Nodes has them all in memory."""
 WINDOW = timedelta(days=14)
@@ -85,6 +82,16 @@ def as_evidence(record: Iterable[CheckResult], now: datetime) -> list[NodeRecord
     ]
 
 
+def passes_since(record: Iterable[CheckResult], since: datetime) -> int:
+    """Tests with others that the node passed after that time, and after the last that speaks against it."""
+    passes = 0
+    for result in record:
+        if result.time > since:
+            bad = result.failed_with or result.verdict is NodeVerdict.FAULTY
+            passes = 0 if bad else passes + result.passed
+    return passes
+
+
 def results_of(check: NodeCheck) -> dict[str, CheckResult]:
     """What a check that succeeded gave on each node that it tested, by name. Linear in its tests."""
     status, metadata = check.status, check.metadata
@@ -95,7 +102,8 @@ def results_of(check: NodeCheck) -> dict[str, CheckResult]:
     verdicts |= dict.fromkeys(status.inconclusive, NodeVerdict.INCONCLUSIVE)
     verdicts |= dict.fromkeys(status.stragglers, NodeVerdict.STRAGGLER)
     verdicts |= dict.fromkeys(status.faulty_nodes, NodeVerdict.FAULTY)
-    counts = _counts(status)
+    tests = (test for round_ in status.rounds for test in _tests(round_, status.nodes))
+    counts = tests_by_node(tests, _explained(status))
     untested = {left.node for left in status.withdrawn} | {*status.reused} - counts.keys()
     return {
         node: CheckResult(
@@ -103,37 +111,14 @@ def results_of(check: NodeCheck) -> dict[str, CheckResult]:
             uid=metadata.uid[:8],
             time=ended,
             verdict=verdict,
-            passed=counts[node].passed if node in counts else 0,
-            failed=counts[node].failed if node in counts else 0,
-            failed_with=counts[node].failed_with[:MOST_PARTNERS] if node in counts else [],
+            passed=made.passed,
+            failed=made.failed,
+            failed_with=made.failed_with[:MOST_PARTNERS],
         )
         for node, verdict in verdicts.items()
         if node not in untested
+        for made in [counts.get(node, NodeTests())]
     }
-
-
-class _Count:
-    def __init__(self) -> None:
-        self.passed = 0
-        self.failed = 0
-        self.failed_with: list[str] = []
-
-
-def _counts(status: NodeCheckStatus) -> Mapping[str, _Count]:
-    """Of the tests with others, by node."""
-    explained = _Explained(status)
-    counts: defaultdict[str, _Count] = defaultdict(_Count)
-    for round_ in status.rounds:
-        for members, passed in _tests(round_, status.nodes):
-            for name in members:
-                counts[name].passed += passed
-                counts[name].failed += not passed
-            if passed or len(members) != 2 or explained(members):
-                continue
-            for name, other in (members, members[::-1]):
-                if other not in counts[name].failed_with:
-                    counts[name].failed_with.append(other)
-    return dict(counts)
 
 
 def _tests(round_: CheckRound, nodes: Sequence[str]) -> Iterable[tuple[list[str], bool]]:
@@ -151,18 +136,7 @@ def nodes_in_domains(status: NodeCheckStatus) -> frozenset[str] | None:
     return frozenset[str]().union(*(domain.nodes for domain in status.faulty_domains))
 
 
-class _Explained:
-    """Whether something that the check named took part in a failure."""
-
-    def __init__(self, status: NodeCheckStatus) -> None:
-        shared = nodes_in_domains(status)
-        self._cut = shared is None
-        self._links = {frozenset((link.a, link.b)) for link in status.faulty_links}
-        self._guilty = {*status.faulty_nodes, *(shared or ())}
-
-    def __call__(self, members: Sequence[str]) -> bool:
-        return (
-            self._cut
-            or not self._guilty.isdisjoint(members)
-            or any(frozenset(pair) in self._links for pair in combinations(members, 2))
-        )
+def _explained(status: NodeCheckStatus) -> Explained:
+    shared = nodes_in_domains(status)
+    links = {frozenset((link.a, link.b)) for link in status.faulty_links}
+    return Explained({*status.faulty_nodes, *(shared or ())}, links, all=shared is None)

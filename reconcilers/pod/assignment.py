@@ -43,6 +43,10 @@ from reconcilers.pod.gang import PodGroup, pod_group_of
 from reconcilers.pod.ownership import owner_uids
 from reconcilers.pod.quantities import whole
 from reconcilers.pod.resources import limits_of, resources_digest, resources_of, template_digest
+from reconcilers.roles.progress import sets_tf_config
+from reconcilers.roles.rules import in_cluster
+from reconcilers.roles.tasks import cluster_of
+from reconcilers.world.extra import priority_class_of
 from reconcilers.world.minimum import minimum_workers
 from reconcilers.world.slots import slot_count
 
@@ -155,7 +159,8 @@ class JobAssignment(Assignment):
 
     @property
     def wants_agent(self) -> bool:
-        return self.worker.spec.type == names.WORKER and self.job.spec.agent.inject
+        has_agent = self.worker.spec.type == names.WORKER or in_cluster(self.job)
+        return has_agent and self.job.spec.agent.inject
 
     def seconds_to_cleaning(self, *, pod_ended: bool, now: datetime) -> float | None:
         return run_policy.seconds_to_cleaning(self.job, self.worker.spec.type, pod_ended=pod_ended, now=now)
@@ -238,10 +243,16 @@ def build_job_pod(job: ElasticJob, worker: ElasticWorker) -> Object:
     resources = resources_of(job, worker.spec.type, worker.spec.resources)
     if resources:
         template["spec"]["containers"][0]["resources"] = resources
+    priority_class = priority_class_of(job, worker)
+    if priority_class is not None:
+        template["spec"]["priorityClassName"] = priority_class
+        template["spec"].pop("priority", None)
     pod = pod_of(worker, template, _environment(job, worker, template["spec"]))
     annotations = pod["metadata"]["annotations"]
     annotations[names.ANNOTATION_RESOURCES] = resources_digest(resources)
     annotations[names.ANNOTATION_TEMPLATE] = template_digest(job, worker.spec.type)
+    if in_cluster(job):  # for the names by which others find it; the Service is named as the job
+        pod["spec"]["hostname"], pod["spec"]["subdomain"] = worker.metadata.name, job.metadata.name
     group = pod_group_of(job) if worker.spec.type == names.WORKER else None
     if group is not None:
         group.enlist(pod, worker.metadata.name)
@@ -265,10 +276,14 @@ def _environment(job: ElasticJob, worker: ElasticWorker, spec: Object) -> Enviro
             f"{prefix}_RANK": plain(index),
             f"{prefix}_NUM": plain(str(replicas)),
         }
-    if type_ == names.WORKER:
+    fixed = fixed_variables(_policy(job, type_), worker, spec, beat)
+    if in_cluster(job):
+        fixed = {**fixed, **_cluster_variables(job, type_)}
+        defaults |= _tf_config(job, worker)
+    elif type_ == names.WORKER:
         defaults |= _torchrun_environment(job, index, spec)
     return Environment(
-        fixed=fixed_variables(_policy(job, type_), worker, spec, beat),
+        fixed=fixed,
         of_owner={name: _job_variable(value) for name, value in job.spec.envs.items()},
         defaults=defaults,
     )
@@ -277,12 +292,28 @@ def _environment(job: ElasticJob, worker: ElasticWorker, spec: Object) -> Enviro
 def _policy(job: ElasticJob, type_: str) -> Variables:
     """Whose the Pod is, and what its agent has to know of the job beforehand."""
     variables = {names.ENV_JOB_NAME: plain(job.metadata.name)}
+    if job.spec.elastic_policy.network_interfaces is not None:
+        variables[names.ENV_NETWORK_INTERFACES] = plain(job.spec.elastic_policy.network_interfaces.value)
     memory = job.spec.replica_specs[type_].memory_checkpoint
     if memory is not None and type_ == names.WORKER:
         variables[names.ENV_MEMORY_BYTES] = plain(str(whole(memory.size)))
         variables[names.ENV_MEMORY_REPLICAS] = plain(str(memory.replicas))
         variables[names.ENV_MEMORY_PERSIST] = plain(str(int(memory.persist_on_failure)))
     return variables
+
+
+def _cluster_variables(job: ElasticJob, type_: str) -> Variables:
+    """The agent has its command told of the cluster, unless the user does."""
+    variables = {names.ENV_CLUSTER_VERSION: plain(str(cluster_of(job).version))}
+    return variables | ({names.ENV_TF_CONFIG_KEPT: plain("1")} if sets_tf_config(job, type_) else {})
+
+
+def _tf_config(job: ElasticJob, worker: ElasticWorker) -> Variables:
+    """As long as nothing changes, a command without our agent does with that."""
+    cluster, slot = cluster_of(job), (worker.spec.type, worker.spec.index)
+    if cluster.place(*slot) is None:
+        return {}
+    return {names.ENV_TF_CONFIG: plain(cluster.variables(*slot)[names.ENV_TF_CONFIG])}
 
 
 def _torchrun_environment(job: ElasticJob, index: str, spec: Object) -> Variables:

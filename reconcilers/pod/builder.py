@@ -23,6 +23,8 @@ WORKERS_PER_HEARTBEAT_SECOND = 100.0
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 STRONGEST_PREFERENCE = 100
+WEAKEST_PREFERENCE = 1
+"""Whatever the user prefers goes before."""
 
 # Affinity means nodes by their names and not by the label kubernetes.io/hostname, which may differ.
 # Kubernetes takes one value for a field, so every node is a requirement of its own; all of a term's must
@@ -110,6 +112,7 @@ def fixed_variables(owner: Variables, worker: ElasticWorker, spec: Object, beat_
     """What the agent goes by; `owner` names the job or the check."""
     return {
         **owner,
+        names.ENV_REPLICA_TYPE: plain(worker.spec.type),
         names.ENV_NAMESPACE: from_field("metadata.namespace"),
         names.ENV_WORKER_NAME: plain(worker.metadata.name),
         names.ENV_WORKER_INDEX: plain(str(worker.spec.index)),
@@ -143,6 +146,8 @@ def pod_of(worker: ElasticWorker, template: Object, environment: Environment) ->
     if not service_account(spec):
         spec["serviceAccountName"] = names.SERVICE_ACCOUNT
     rather_not_on(spec, worker.spec.excluded_nodes)
+    if home := last_good_node(worker):
+        rather_on(spec, home)
     never_on(spec, worker.spec.faulty_nodes)
     if worker.spec.node_name:
         only_on(spec, worker.spec.node_name)
@@ -198,6 +203,21 @@ def rather_not_on(spec: Object, nodes: Iterable[str]) -> None:
         affinity = _node_affinity(spec)
         wish = {"weight": STRONGEST_PREFERENCE, "preference": {"matchFields": avoided}}
         affinity[PREFERRED] = [*(affinity.get(PREFERRED) or ()), wish]
+
+
+def rather_on(spec: Object, node: str) -> None:
+    """What its last Pod has left there, such as the image, is there for the next one."""
+    affinity = _node_affinity(spec)
+    wish = {"weight": WEAKEST_PREFERENCE, "preference": {"matchFields": _by_name("In", [node])}}
+    affinity[PREFERRED] = [*(affinity.get(PREFERRED) or ()), wish]
+
+
+def last_good_node(worker: ElasticWorker) -> str:
+    """Where the slot's last Pod was, unless something speaks against that node; empty if it was nowhere."""
+    earlier = [life for life in worker.status.history if life.incarnation < worker.spec.incarnation]
+    node = next((life.node_name for life in reversed(earlier) if life.node_name), "")
+    blamed = {*worker.spec.excluded_nodes, *worker.spec.faulty_nodes}
+    return "" if node in blamed else node
 
 
 def never_on(spec: Object, nodes: Iterable[str]) -> None:

@@ -22,6 +22,7 @@ from controller.client import Client
 from controller.errors import AlreadyExists, ApiError, Forbidden, Invalid, NamespaceTerminating, Unavailable
 from controller.resources import PODS
 from controller.wording import shortened
+from crds import names
 from crds.elasticjob import ElasticJob, SchedulingPolicy
 from crds.elasticworker import ElasticWorker
 from crds.protocol import SMALLEST_SLOT_BYTES, slot_count
@@ -34,6 +35,7 @@ from reconcilers.pod.injection import inject_agent
 from reconcilers.pod.options import AgentSource
 from reconcilers.pod.quantities import parse, whole
 from reconcilers.pod.resources import KINDS, mapping, resources_of
+from reconcilers.world.extra import policy_of
 from reconcilers.world.slots import training_types
 
 MAX_WHY = 320
@@ -96,6 +98,27 @@ class PodTrial:
             raise
         except (ApiError, Unavailable) as error:
             return trial_of(error, job, type_, pod)
+        return await self._of_extra(job, type_, pod)
+
+    async def _of_extra(self, job: ElasticJob, type_: str, pod: Object) -> Trial:
+        """Of the Pods by which the job is to grow, which differ by their priority."""
+        policy = policy_of(job)
+        if policy is None or type_ != names.WORKER:
+            return Trial(Answer.ACCEPTED)
+        spec = {key: value for key, value in pod["spec"].items() if key != "priority"}
+        try:
+            await self._client.try_create(
+                PODS, pod | {"spec": spec | {"priorityClassName": policy.priority_class_name}}
+            )
+        except Forbidden as error:
+            if "PriorityClass" in str(error):
+                path = "spec.elasticPolicy.opportunistic.priorityClassName"
+                message = f"{path}: there is no PriorityClass {policy.priority_class_name}; create it"
+                return Trial(Answer.FORBIDDEN, message)
+        except NamespaceTerminating:
+            raise
+        except (ApiError, Unavailable):
+            pass  # the same Pod has just been taken without
         return Trial(Answer.ACCEPTED)
 
     def _pod(self, job: ElasticJob, raw: Object, type_: str) -> Object:

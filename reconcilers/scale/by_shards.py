@@ -9,32 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from controller.resources import SCALEPLANS, Object
 from crds import names
 from crds.elasticjob import ElasticJob, ReplicaSpec, ShardScaling
 from crds.elasticworker import ElasticWorker
 from crds.intervals import common, count, minus
-from crds.scaleplan import ScalePlan, ScalePlanPhase
-from reconcilers.acts import Act, create
-from reconcilers.job.acts import deleted
-from reconcilers.pod.builder import owner_reference
-from reconcilers.scale.plan import AUTO, LABEL_SCALE_TYPE
-from reconcilers.scale.uptake import Plans
+from reconcilers.scale.auto_plans import Scale
 from reconcilers.shards.sets import ShardSet, of_status
 from reconcilers.shards.voices import voices_of
 from reconcilers.world.slots import wanted_slots
 
+PLANS = "shards"
+"""Part of the names of these ScalePlans."""
 MAX_REMOVED = 1_000
 """What a ScalePlan can name; the rest goes with the next."""
-
-
-@dataclass(frozen=True)
-class Scale:
-    """A count of workers that is not the job's."""
-
-    replicas: int
-    removed: tuple[int, ...] = ()
-    """The slots that go, of a smaller one."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +109,7 @@ def decide(job: ElasticJob, workers: Iterable[ElasticWorker], idle_seconds: Mapp
 def left_of(sets: Iterable[ShardSet], workers: Iterable[ElasticWorker]) -> int:
     """How many elements are not done, as far as workers have said."""
     voices = {
-        (voice.name, voice.epoch, voice.worker, voice.incarnation, voice.lease): voice
+        (voice.definition, voice.worker, voice.incarnation, voice.lease): voice
         for worker in workers
         for voice in voices_of(worker)
     }
@@ -130,71 +117,10 @@ def left_of(sets: Iterable[ShardSet], workers: Iterable[ElasticWorker]) -> int:
     for each in sets:
         left += count(each.waiting) + each.to_try_again
         for lease in each.leases:
-            voice = voices.get((each.name, each.epoch, lease.worker, lease.incarnation, lease.number))
+            voice = voices.get((each.definition, lease.worker, lease.incarnation, lease.number))
             rest = lease.elements
             if voice is not None:
                 rest = common(rest, voice.rest)
                 left += count(minus(voice.failed, rest))
             left += count(rest)
     return left
-
-
-def acts(job: ElasticJob, scale: Scale, plans: Plans) -> tuple[Act, ...]:
-    """The plan that asks for it, one for each generation of the job; and those that are over go.
-
-    Somebody else's plan that has yet to begin comes first: a newer one would end it. What was refused is not
-    asked for again.
-
-    Args:
-        plans: the job's.
-    """
-    if _waits(job, plans.newest):
-        return ()
-    asked = _asked(job, scale)
-    name = asked["metadata"]["name"]
-    same = next((each for each in plans.spent if each.metadata.name == name), None)
-    kept = same if same is not None and _was_refused(same, scale) else None
-    over = tuple(deleted(SCALEPLANS, each.metadata) for each in plans.spent if each is not kept)
-    under_way = plans.newest is not None and plans.newest.metadata.name == name
-    return over if same is not None or under_way else (create(SCALEPLANS, asked), *over)
-
-
-def _waits(job: ElasticJob, newest: ScalePlan | None) -> bool:
-    """Whether somebody has asked for something that the job has not taken over yet."""
-    return newest is not None and not is_ours(newest) and job.status.scale_plan_uid != newest.metadata.uid
-
-
-def _was_refused(plan: ScalePlan, scale: Scale) -> bool:
-    """Whether it asked for the same, and was refused."""
-    asked = plan.spec.replica_resource_specs.get(names.WORKER)
-    removed = tuple(pod.rank_index for pod in plan.spec.remove_pods)
-    same = asked is not None and (asked.replicas, removed) == (scale.replicas, scale.removed)
-    return same and plan.status.phase is ScalePlanPhase.FAILED
-
-
-def _asked(job: ElasticJob, scale: Scale) -> Object:
-    metadata = job.metadata
-    asked: Object = {"replicaResourceSpecs": {names.WORKER: {"replicas": scale.replicas}}}
-    if scale.removed:
-        asked["removePods"] = [{"type": names.WORKER, "rankIndex": index} for index in scale.removed]
-    return {
-        "apiVersion": names.API_VERSION,
-        "kind": "ScalePlan",
-        "metadata": {
-            "name": f"{metadata.name}-shards-{metadata.generation}",
-            "namespace": metadata.namespace,
-            "labels": {
-                names.LABEL_APP: names.APP,
-                names.LABEL_JOB: metadata.name,
-                names.LABEL_MANAGED_BY: names.MANAGER,
-                LABEL_SCALE_TYPE: AUTO,
-            },
-            "ownerReferences": [owner_reference("ElasticJob", metadata.name, metadata.uid)],
-        },
-        "spec": {"ownerJob": metadata.name, **asked},
-    }
-
-
-def is_ours(plan: ScalePlan) -> bool:
-    """Whether it was made here."""
-    return plan.metadata.labels.get(names.LABEL_MANAGED_BY) == names.MANAGER

@@ -13,7 +13,7 @@ from controller.slices import Slices, computed
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.scaleplan import ScalePlan, ScalePlanPhase
-from reconcilers.scale.by_shards import is_ours
+from reconcilers.scale.auto_plans import is_ours
 from reconcilers.scale.uptake import Plans, Vacant, counts_moved, newest
 from reconcilers.worker import BY_JOB
 from reconcilers.world.slots import Slot, vacant_slots

@@ -17,6 +17,7 @@ from crds.elasticworker import ElasticWorker
 from crds.model import ResourceRequirements
 from crds.scaleplan import PodMeta, ScalePlan
 from reconcilers.pod.builder import pod_name
+from reconcilers.roles.rules import ROLES, in_cluster
 from reconcilers.scale.plan_resources import Amounts, requirements, too_large, too_much_in_all
 from reconcilers.world.minimum import stated_minimum
 from reconcilers.world.slots import training_types, wanted_slots
@@ -24,6 +25,10 @@ from reconcilers.world.slots import training_types, wanted_slots
 LABEL_SCALE_TYPE = "scale-type"
 """DLRover's: `manual` or `auto`."""
 AUTO = "auto"
+LABEL_ASKED_BY = f"{names.GROUP}/asked-by"
+"""Of a plan that the controller made: what for."""
+GROWTH = "room"
+"""Growth into free room, and what is given back of it."""
 MANY = 10_000
 """More workers than any plan asks for."""
 
@@ -181,6 +186,10 @@ def _unknown_pod(plan: ScalePlan, job: ElasticJob, workers: Sequence[ElasticWork
 def _bad_count(job: ElasticJob, type_: str, replicas: int, path: str) -> Refusal | None:
     spec = job.spec.replica_specs[type_]
     comes_to = f"{path}: {replicas} Pods of type {type_}"
+    role = ROLES[type_] if in_cluster(job) else None
+    if role is not None and not role.least <= replicas <= role.most:
+        bounds = f"a job with parameter servers has from {role.least} to {role.most} of them"
+        return Refusal("OutOfRange", f"{comes_to}, and {bounds}")
     if spec.max_replicas is not None and replicas > spec.max_replicas:
         return Refusal("AboveMaximum", f"{comes_to}, more than the job's maxReplicas, {spec.max_replicas}")
     least = spec.min_replicas or (_stated_minimum(job) if type_ == names.WORKER else None)

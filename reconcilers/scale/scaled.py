@@ -15,6 +15,7 @@ from crds.model import Condition, ConditionStatus
 from reconcilers.conditions import is_false, with_condition
 from reconcilers.job.workers import slot_of
 from reconcilers.pod.worker_status import current_report
+from reconcilers.roles.rules import in_cluster
 from reconcilers.scale.rolling import Freshness, is_complete
 from reconcilers.world.participants import bounds_of
 from reconcilers.world.slots import Slot, migrations_of, present_slots, training_types, wanted_slots
@@ -34,6 +35,7 @@ def with_scaled(
     now: datetime,
     *,
     anew: bool,
+    given_up: Collection[str] = (),
 ) -> list[Condition]:
     """The conditions, with this one if anything was ever asked.
 
@@ -46,13 +48,14 @@ def with_scaled(
         fresh: whose resources are outdated.
         now: for the transition time.
         anew: whether something was asked just now.
+        given_up: uids of workers that get no further Pod, as the job goes on without them.
     """
     under_way = is_false(conditions, SCALED)
     moving = bool(job.status.migrations or fresh.outdated)
     if not (anew or under_way or moving):
         return list(conditions)
     missing = [
-        *_too_few(job, workers, rendezvous, without),
+        *_too_few(job, workers, rendezvous, without, given_up),
         *_moves(job),
         *_yet_to_go(job, workers),
         *_outdated(fresh, unknown_too=anew or under_way),
@@ -68,12 +71,16 @@ def phase_while_scaling(phase: JobPhase, conditions: Sequence[Condition]) -> Job
 
 
 def _too_few(
-    job: ElasticJob, workers: Sequence[ElasticWorker], rendezvous: Rendezvous, without: Collection[int]
+    job: ElasticJob,
+    workers: Sequence[ElasticWorker],
+    rendezvous: Rendezvous,
+    without: Collection[int],
+    given_up: Collection[str],
 ) -> list[str]:
     missing = []
     for type_ in training_types(job):
         wanted, count = set(wanted_slots(job, type_)), job.spec.replica_specs[type_].replicas
-        if type_ == names.WORKER and _has_world(workers, rendezvous):
+        if type_ == names.WORKER and not in_cluster(job) and _has_world(workers, rendezvous):
             there = set(rendezvous.members) if rendezvous.phase is RendezvousPhase.FORMED else set()
             if not there <= wanted or not is_complete(there, wanted, bounds_of(job), without):
                 missing.append(f"the world has {len(there & wanted)} of {count} workers")
@@ -81,7 +88,8 @@ def _too_few(
         running = {
             w.spec.index
             for w in workers
-            if w.spec.type == type_ and w.status.phase in (WorkerPhase.RUNNING, WorkerPhase.SUCCEEDED)
+            if w.spec.type == type_
+            and (w.metadata.uid in given_up or w.status.phase in (WorkerPhase.RUNNING, WorkerPhase.SUCCEEDED))
         }
         if len(running & wanted) < count:
             missing.append(f"{len(running & wanted)} of {count} of type {type_} are running")

@@ -12,14 +12,16 @@ from datetime import UTC, datetime
 from typing import Any
 
 from crds import names
-from crds.elasticjob import ElasticJob, Rendezvous, RendezvousPhase, Scaling
+from crds.elasticjob import ElasticJob, Opportunity, Rendezvous, RendezvousPhase, Scaling
 from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.scaleplan import ScalePlan, ScalePlanPhase
 from reconcilers.nodecheck.finished import LONG_AGO
 from reconcilers.pod.worker_status import current_report
-from reconcilers.scale.plan import Intent, intent_of
+from reconcilers.roles.rules import in_cluster
+from reconcilers.scale.plan import GROWTH, LABEL_ASKED_BY, Intent, intent_of
 from reconcilers.scale.plan_resources import laid_over
 from reconcilers.scale.rolling import Freshness
+from reconcilers.world.extra import policy_of
 from reconcilers.world.slots import (
     Migration,
     Slots,
@@ -62,6 +64,8 @@ class Uptake:
     plan: ScalePlan | None = None
     """The plan that was taken over just now."""
     count_changed_from: int | None = None
+    is_growth: bool = False
+    """It is opportunistic growth, or what is given back of it, that was asked for."""
 
     @property
     def anew(self) -> bool:
@@ -116,7 +120,8 @@ def take_up(
     before = _count_before(job)
     changed = before is not None and scaling is not None and before != scaling.replicas
     after = after.with_status(scale_plan=plan.metadata.name if plan is not None else None, scaling=scaling)
-    return Uptake(after, due, before if changed else None)
+    grows = is_growth(due) if due is not None else changed and _is_by_growth(plans.named, scaling)
+    return Uptake(after, due, before if changed else None, grows)
 
 
 def in_words(intent: Intent) -> str:
@@ -156,7 +161,7 @@ def with_moves_done(
         source, target = by_slot.get((move.type, move.source)), by_slot.get((move.type, move.target))
         if target is None:
             continue
-        if _is_in_worlds(rendezvous, source, target):
+        if not in_cluster(job) and _is_in_worlds(rendezvous, source, target):
             in_place = move.target in members or _stands_by(job, target, members)
             complete = in_place and move.source not in members
         else:
@@ -219,13 +224,33 @@ def _scaling(
 ) -> Scaling | None:
     worker, known = job.spec.replica_specs.get(names.WORKER), job.status.scaling
     if worker is None or (known is not None and known.replicas == worker.replicas):
-        return known
-    by = SPEC
+        return _with_opportunity(job, known)
+    by, opportunity = SPEC, None
     if plan is not None and plan.status.replicas.get(names.WORKER) == worker.replicas:
         by = f"ScalePlan {plan.metadata.name}"
+        if known is not None and is_growth(plan):
+            opportunity = known.opportunity
     elif asked_through_scale(managed_fields):
         by = SCALE_SUBRESOURCE
-    return Scaling(replicas=worker.replicas, by=by, at=now)
+    return _with_opportunity(job, Scaling(replicas=worker.replicas, by=by, at=now, opportunity=opportunity))
+
+
+def _with_opportunity(job: ElasticJob, scaling: Scaling | None) -> Scaling | None:
+    """Whatever count somebody else asks for is what opportunistic growth begins from."""
+    if scaling is None or (scaling.opportunity is not None) == (policy_of(job) is not None):
+        return scaling
+    begins = Opportunity(base=scaling.replicas) if policy_of(job) is not None else None
+    return scaling.model_copy(update={"opportunity": begins})
+
+
+def _is_by_growth(plan: ScalePlan | None, scaling: Scaling | None) -> bool:
+    by = f"ScalePlan {plan.metadata.name}" if plan is not None and is_growth(plan) else None
+    return scaling is not None and scaling.by == by
+
+
+def is_growth(plan: ScalePlan) -> bool:
+    """Whether opportunistic growth has asked for it."""
+    return plan.metadata.labels.get(LABEL_ASKED_BY) == GROWTH
 
 
 def _stands_by(job: ElasticJob, worker: ElasticWorker, members: Collection[int]) -> bool:

@@ -60,7 +60,7 @@ def with_shards(
     if sets == known:
         return job
     conditions = _with_condition(job.status.conditions, sets, now)
-    done = ", ".join(f"{each.name} {each.done}/{each.size}" for each in sets)
+    done = ", ".join(f"{each.definition.name} {each.done}/{each.definition.size}" for each in sets)
     update = {
         "shards": [each.to_status() for each in sets],
         "shards_done": shortened(done, MAX_SHARDS_DONE),
@@ -73,15 +73,17 @@ def told(before: ElasticJob, after: ElasticJob) -> tuple[Event, ...]:
     """Of elements that have failed for good, and of sets that are over."""
     if before.status.shards == after.status.shards:
         return ()
-    known = {each.name: each for each in map(of_status, before.status.shards)}
+    known = {each.definition.name: each for each in map(of_status, before.status.shards)}
     events = []
     for each in map(of_status, after.status.shards):
-        old = known.get(each.name)
-        fresh = each.failed if old is None or old.epoch != each.epoch else minus(each.failed, old.failed)
+        named = each.definition
+        old = known.get(named.name)
+        is_new = old is None or old.definition.epoch != named.epoch
+        fresh = each.failed if old is None or is_new else minus(each.failed, old.failed)
         if fresh:
-            times = "once" if each.retries == 0 else f"{each.retries + 1} times"
+            times = "once" if named.retries == 0 else f"{named.retries + 1} times"
             message = (
-                f"shard set {each.name!r}: {_named(fresh)} failed {times} and will not be tried again"
+                f"shard set {named.name!r}: {_named(fresh)} failed {times} and will not be tried again"
                 f"{_because(each)}"
             )
             events.append(Event("Warning", "ShardFailed", message))
@@ -95,14 +97,15 @@ def ending(job: ElasticJob) -> str:
     # Decoding the leases of a thousand workers in each look would cost more than all else here.
     suspects = [each for each in job.status.shards if each.failed_elements or each.tried or each.again]
     for each in map(of_status, suspects):
+        named = each.definition
         if each.is_too_scattered:
             return (
-                f"shard set {each.name!r}: elements failed in more than {MAX_SCATTERED} separate places, "
+                f"shard set {named.name!r}: elements failed in more than {MAX_SCATTERED} separate places, "
                 f"more than the job's status can name{_because(each)}"
             )
         if each.has_failed:
             many = f"{_elements(count(each.failed))} failed for good ({_named(each.failed)})"
-            return f"shard set {each.name!r}: {many}, and max_failed is {each.max_failed}{_because(each)}"
+            return f"shard set {named.name!r}: {many}, and max_failed is {named.max_failed}{_because(each)}"
     return ""
 
 
@@ -125,7 +128,8 @@ def _with_condition(
         message = "; ".join(_sentence(each) for each in sets if each.failed)
     elif open_:
         status, reason = ConditionStatus.FALSE, PULLING
-        message = "not done yet: " + ", ".join(f"{each.name!r} of {each.size} elements" for each in open_)
+        named = (f"{each.definition.name!r} of {each.definition.size} elements" for each in open_)
+        message = "not done yet: " + ", ".join(named)
     else:
         status, reason = ConditionStatus.TRUE, "AllDone"
         message = "; ".join(_sentence(each) for each in sets)
@@ -135,11 +139,12 @@ def _with_condition(
 
 
 def _sentence(each: ShardSet) -> str:
+    name, size = each.definition.name, each.definition.size
     if not each.failed:
-        return f"shard set {each.name!r}: all {each.size} elements are done"
+        return f"shard set {name!r}: all {size} elements are done"
     so_far = "" if each.is_over else " so far"
-    many = f"{each.done} of {each.size} elements are done{so_far}, {count(each.failed)} failed for good"
-    return f"shard set {each.name!r}: {many}: {_named(each.failed)}{_because(each)}"
+    many = f"{each.done} of {size} elements are done{so_far}, {count(each.failed)} failed for good"
+    return f"shard set {name!r}: {many}: {_named(each.failed)}{_because(each)}"
 
 
 def _elements(number: int) -> str:

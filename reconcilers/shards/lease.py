@@ -51,44 +51,41 @@ def lease(sets: Sequence[ShardSet], crew: Crew, now: datetime) -> tuple[ShardSet
     """The sets after what the workers say, with what is given out to those that want more."""
     by_name: dict[str, list[Voice]] = {}
     for voice in sorted(crew.voices, key=lambda voice: voice.worker):
-        by_name.setdefault(voice.name, []).append(voice)
-    known = [_continued(each, by_name.get(each.name, ()), crew, now) for each in sets]
-    names = {each.name for each in sets}
+        by_name.setdefault(voice.definition.name, []).append(voice)
+    known = [_continued(each, by_name.get(each.definition.name, ()), crew, now) for each in sets]
+    names = {each.definition.name for each in sets}
     begun = [
         _begun(voices, crew, now)
         for name, voices in sorted(by_name.items())
         if name not in names and any(crew.alive.get(v.worker) == v.incarnation for v in voices)
     ]
-    return tuple(
-        _step(_restored(each, by_name.get(each.name, ()), crew), by_name.get(each.name, ()), crew, now)
-        for each in [*known, *begun][:MAX_SHARD_SETS]
-    )
+    found = []
+    for each in [*known, *begun][:MAX_SHARD_SETS]:
+        voices = by_name.get(each.definition.name, [])
+        found.append(_step(_restored(each, voices, crew), voices, crew, now))
+    return tuple(found)
 
 
 def _begun(voices: Iterable[Voice], crew: Crew, now: datetime) -> ShardSet:
     """A set as the first worker that lives names it."""
     voice = next(v for v in voices if crew.alive.get(v.worker) == v.incarnation)
-    return ShardSet(
-        name=voice.name,
-        epoch=voice.epoch,
-        size=voice.size,
-        digest=voice.digest,
-        retries=voice.retries,
-        max_failed=voice.max_failed,
-        waiting=whole(voice.size),
-        started_at=now,
-    )
+    return ShardSet(voice.definition, whole(voice.definition.size), started_at=now)
 
 
 def _continued(known: ShardSet, voices: Iterable[Voice], crew: Crew, now: datetime) -> ShardSet:
     """The set, or its next epoch if this one is over and somebody asks for that."""
     if not known.is_over or known.has_failed:
         return known
-    later = [v for v in voices if v.epoch > known.epoch and crew.alive.get(v.worker) == v.incarnation]
+    later = [
+        voice
+        for voice in voices
+        if voice.definition.epoch > known.definition.epoch
+        and crew.alive.get(voice.worker) == voice.incarnation
+    ]
     if not later:
         return known
-    epoch = min(voice.epoch for voice in later)
-    begun = _begun([voice for voice in later if voice.epoch == epoch], crew, now)
+    epoch = min(voice.definition.epoch for voice in later)
+    begun = _begun([voice for voice in later if voice.definition.epoch == epoch], crew, now)
     return replace(begun, last_lease=known.last_lease, restoration=known.restoration)
 
 
@@ -102,16 +99,17 @@ def _restored(known: ShardSet, voices: Iterable[Voice], crew: Crew) -> ShardSet:
         voice
         for voice in voices
         if voice.restoration > known.restoration
-        and (voice.size, voice.digest) == (known.size, known.digest)
+        and (voice.definition.size, voice.definition.digest)
+        == (known.definition.size, known.definition.digest)
         and crew.alive.get(voice.worker) == voice.incarnation
     ]
     if not asking or known.has_failed:
         return known
     newest = max(asking, key=lambda voice: voice.restoration)  # of several, the first: they say the same
-    undone = minus(common(newest.undone, whole(known.size)), known.failed)
+    undone = minus(common(newest.undone, whole(known.definition.size)), known.failed)
     return replace(
         known,
-        epoch=newest.epoch,
+        definition=replace(known.definition, epoch=newest.definition.epoch),
         restoration=newest.restoration,
         waiting=undone,
         leases=(),
@@ -171,8 +169,8 @@ def _settled(
         else:
             leases.append(held)
     leased = union(*(each.elements for each in leases))
-    given_up = [each for each in tried if len(each.workers) > known.retries]
-    histories = merged(each for each in tried if len(each.workers) <= known.retries)
+    given_up = [each for each in tried if len(each.workers) > known.definition.retries]
+    histories = merged(each for each in tried if len(each.workers) <= known.definition.retries)
     settled = replace(
         known,
         waiting=union(*waiting),

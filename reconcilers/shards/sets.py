@@ -12,9 +12,11 @@ from datetime import datetime
 from functools import lru_cache
 
 from crds.elasticjob import ShardSetStatus
+from crds.elasticworker import ShardsReport
 from crds.intervals import NONE, Intervals, common, count, from_text, to_text, union
 from crds.leases import Lease, leases_from_text, leases_to_text
 from crds.protocol import MAX_SHARD_SETS
+from crds.shard_set import Definition
 
 MAX_SCATTERED = 4_000
 """Ranges of elements that failed; a set with more of them fails."""
@@ -26,12 +28,8 @@ class Voice:
 
     worker: int
     incarnation: int
-    name: str
-    epoch: int
-    size: int
-    digest: str
-    retries: int
-    max_failed: int
+    definition: Definition
+    """It has to be the set's, but for the epoch; else its agent tells the process that it cannot pull."""
     lease: int
     """The number of the lease that the rest speaks of; 0 if it knows of none."""
     rest: Intervals
@@ -49,11 +47,6 @@ class Voice:
     undone: Intervals = NONE
     """What is to be done after that."""
 
-    @property
-    def definition(self) -> tuple[object, ...]:
-        """What it has to say as the set says it; else its agent tells the process that it cannot pull."""
-        return self.epoch, self.size, self.digest, self.retries, self.max_failed
-
 
 @dataclass(frozen=True)
 class Tried:
@@ -65,12 +58,7 @@ class Tried:
 
 @dataclass(frozen=True)
 class ShardSet:
-    name: str
-    epoch: int
-    size: int
-    digest: str
-    retries: int
-    max_failed: int
+    definition: Definition
     waiting: Intervals
     """Untouched, or given back."""
     leases: tuple[Lease, ...] = ()
@@ -92,10 +80,6 @@ class ShardSet:
     finished_at: datetime | None = None
 
     @property
-    def definition(self) -> tuple[object, ...]:
-        return self.epoch, self.size, self.digest, self.retries, self.max_failed
-
-    @property
     def to_try_again(self) -> int:
         return sum(count(each.elements) for each in self.tried)
 
@@ -103,7 +87,7 @@ class ShardSet:
     def done(self) -> int:
         """How many elements are."""
         leased = sum(count(lease.elements) for lease in self.leases)
-        return self.size - count(self.waiting) - leased - self.to_try_again - count(self.failed)
+        return self.definition.size - count(self.waiting) - leased - self.to_try_again - count(self.failed)
 
     @property
     def is_over(self) -> bool:
@@ -114,7 +98,7 @@ class ShardSet:
     def has_failed(self) -> bool:
         """More has failed for good than the script allows, or failures are so scattered that the status could
         not name them any more."""
-        return count(self.failed) > self.max_failed or self.is_too_scattered
+        return count(self.failed) > self.definition.max_failed or self.is_too_scattered
 
     @property
     def is_too_scattered(self) -> bool:
@@ -122,13 +106,14 @@ class ShardSet:
         return len(self.failed) + sum(len(each.elements) for each in tried) > MAX_SCATTERED
 
     def to_status(self) -> ShardSetStatus:
+        named = self.definition
         return ShardSetStatus(
-            name=self.name,
-            epoch=self.epoch,
-            size=self.size,
-            digest=self.digest,
-            retries=self.retries,
-            max_failed=self.max_failed,
+            name=named.name,
+            epoch=named.epoch,
+            size=named.size,
+            digest=named.digest,
+            retries=named.retries,
+            max_failed=named.max_failed,
             done=self.done,
             leased=sum(count(lease.elements) for lease in self.leases),
             waiting=count(self.waiting) + self.to_try_again,
@@ -150,14 +135,13 @@ _leases_from_text = lru_cache(maxsize=MAX_SHARD_SETS)(leases_from_text)
 """One look at a job asks for the same leases several times, and most looks find those of the one before."""
 
 
+def definition_of(said: ShardSetStatus | ShardsReport) -> Definition:
+    return Definition(said.name, said.epoch, said.size, said.digest, said.retries, said.max_failed)
+
+
 def of_status(status: ShardSetStatus) -> ShardSet:
     return ShardSet(
-        name=status.name,
-        epoch=status.epoch,
-        size=status.size,
-        digest=status.digest,
-        retries=status.retries,
-        max_failed=status.max_failed,
+        definition=definition_of(status),
         waiting=from_text(status.rest),
         leases=_leases_from_text(status.leases),
         tried=_histories_from_text(status.tried),

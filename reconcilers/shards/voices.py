@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from crds.elasticworker import ElasticWorker, ShardsReport, WorkerPhase
 from crds.intervals import from_text
 from reconcilers.shards.lease import Crew
-from reconcilers.shards.sets import Voice
+from reconcilers.shards.sets import Voice, definition_of
 
 
 def crew_of(workers: Iterable[ElasticWorker], going: Collection[str], members: int) -> Crew:
@@ -34,12 +34,7 @@ def voice_of(index: int, incarnation: int, said: ShardsReport) -> Voice:
     return Voice(
         worker=index,
         incarnation=incarnation,
-        name=said.name,
-        epoch=said.epoch,
-        size=said.size,
-        digest=said.digest,
-        retries=said.retries,
-        max_failed=said.max_failed,
+        definition=definition_of(said),
         lease=said.lease,
         rest=from_text(said.rest),
         failed=from_text(said.failed),

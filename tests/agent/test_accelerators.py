@@ -52,6 +52,15 @@ def test_nvidia_devices_are_those_of_nvml(nvml: Nvml) -> None:
     assert detect() == {"kind": "nvidia", "count": 8, "model": "NVIDIA H100"}
 
 
+@pytest.mark.parametrize("none", ["void", "none"])
+def test_a_container_without_a_gpu_does_not_see_the_hosts(
+    none: str, nvml: Nvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a workstation, where the embedded cluster's Pods are processes of the host."""
+    monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", none)
+    assert detect()["kind"] == "cpu"
+
+
 def test_a_wedged_driver_does_not_hold_the_agent_up(wedged: None, devices: Path) -> None:
     add(devices, "nvidia0", "nvidia1", "nvidiactl")
     started_at = time.monotonic()

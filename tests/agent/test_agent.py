@@ -435,5 +435,5 @@ def test_outside_of_a_job_one_sentence_says_what_to_do(agents: Agents) -> None:
     assert agent.wait(60) == 2
     assert agents.log(0) == (
         "dlr run: DLR_JOB_NAME is not set, so this is not a worker Pod of an ElasticJob: submit the job with "
-        "`dlr job submit`, or train on this machine alone with `torchrun --standalone`\n"
+        "`dlr job submit`, or train on this machine alone with `dlr run --standalone`\n"
     )

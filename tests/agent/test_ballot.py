@@ -141,7 +141,7 @@ def test_a_single_agent_agrees_with_itself(tmp_path: Path) -> None:
     listener = announce(HashStore(), "127.0.0.1")
     assert listener is not None
     record = tmp_path / "record"
-    record.write_bytes(struct.pack(PROGRESS_FORMAT, *[0] * SPEAKS, 1, 41, 0, 0))
+    record.write_bytes(struct.pack(PROGRESS_FORMAT, *[0] * SPEAKS, 1, 41, 0, 0, 0, 0))
     ballot = Ballot(0, 1, listener, ProcessWords([record]))
     ballot.ask(KeptIn.STORAGE)
     while ballot.agreed is None:

@@ -79,7 +79,7 @@ def test_stock_torchrun_outside_of_a_job_ends_with_one_sentence(agents: Agents) 
     assert "Traceback" not in agents.log(0)
     assert agents.log(0).endswith(  # torch may have notices of its own
         "torchrun --rdzv-backend=dlr: DLR_JOB_NAME is not set, so this is not a worker Pod of an ElasticJob: "
-        "submit the job with `dlr job submit`, or train on this machine alone with `torchrun --standalone`\n"
+        "submit the job with `dlr job submit`, or train on this machine alone with `dlr run --standalone`\n"
     )
 
 

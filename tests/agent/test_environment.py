@@ -34,6 +34,7 @@ def test_read() -> None:
     me = Environment.read(GIVEN)
     assert me == Environment("digits", "team", "digits-worker-3", 3, 2, "u", "10.0.0.3", "node-1", 12.5, 60.0)
     assert me.pod_name == "digits-worker-3-2"
+    assert Environment.read({**GIVEN, names.ENV_REPLICA_TYPE: "ps"}).replica_type == "ps"
 
 
 @pytest.mark.parametrize("name", sorted(GIVEN.keys() - {names.ENV_NODE_NAME}))

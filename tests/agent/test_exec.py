@@ -13,7 +13,7 @@ from tests.agent.fork_server import ROOT
 from tests.agent.test_launch import await_handler
 
 COUNTS = (
-    "echo begun >> begun; trap 'echo told >> told; exit 3' TERM; until [ -e go ]; do sleep 0.02; done; exit "
+    "trap 'echo told >> told; exit 3' TERM; echo begun >> begun; until [ -e go ]; do sleep 0.02; done; exit "
 )
 """Begins, and ends when it is told to."""
 
@@ -83,6 +83,84 @@ def test_what_the_command_leaves_behind_is_collected_and_ends_with_it(
     (agents.directory / "go").touch()
     assert agent.wait(30) == 7
     assert state(daemon_pid) in ("", "Z")
+
+
+ROUNDS = "echo $JAX_PROCESS_ID of $JAX_NUM_PROCESSES >> rounds; until [ -e fail ]; do sleep 0.02; done; touch failed; exit 6"
+CHIEF = """
+echo "$DLR_CLUSTER_VERSION $TF_CONFIG" >> versions
+until [ -e fail-$DLR_CLUSTER_VERSION -o -e end ]; do sleep 0.02; done
+[ -e end ] || { touch failed; exit 5; }
+"""
+
+
+def publish_version(cluster: FakeCluster, version: int, **more: str) -> None:
+    tasks = {"chief": "0", "ps": "0"}
+    cluster.publish(
+        phase="Running", cluster={"version": version, "tasks": tasks, "incarnations": [1], **more}
+    )
+
+
+def test_each_round_starts_the_command_anew_and_a_failure_that_others_explain_costs_no_pod(
+    cluster: FakeCluster, agents: Agents
+) -> None:
+    folder = agents.directory
+    agent = execute(agents, 0, "--each-round", "--", "sh", "-c", f"cd {folder}; {ROUNDS}")
+    execute(agents, 1, "sleep", "300")
+    cluster.wait_state({0: "Ready", 1: "Ready"}, 0)
+    assert not (folder / "rounds").exists()
+    cluster.form([0, 1])
+    cluster.wait_state({0: "Running"}, 1)
+    agents.wait_file("rounds")
+    (folder / "fail").touch()  # as the peer of one that has died
+    agents.wait_file("failed")
+    (folder / "fail").unlink()
+    cluster.reform()
+    cluster.wait_state({0: "Ready"}, 1)
+    cluster.form([0])
+    cluster.wait_state({0: "Running"}, 2)
+    cluster.wait(lambda: (folder / "rounds").read_text() == "0 of 2\n0 of 1\n", "both rounds")
+    cluster.publish(phase="Succeeded")
+    assert agent.wait(30) == 0
+
+
+def test_the_chiefs_command_follows_the_cluster_through_a_failure_that_it_explains(
+    cluster: FakeCluster, agents: Agents
+) -> None:
+    folder, roles = agents.directory, {"DLR_REPLICA_TYPE": "chief", "DLR_CLUSTER_VERSION": "1"}
+    words = ("exec", "sh", "-c", f"cd {folder}; {CHIEF}")
+    agent = agents.start(0, *words, module="dlr.cli", forked=False, TF_CONFIG="outdated", **roles)
+    cluster.wait_state({0: "Ready"}, 0)
+    assert not (folder / "versions").exists()
+    publish_version(cluster, 1)
+    cluster.wait_state({0: "Running"}, 1)
+    (folder / "fail-1").touch()  # its server is gone
+    agents.wait_file("failed")
+    publish_version(cluster, 2)
+    cluster.wait_state({0: "Running"}, 2)
+    agents.wait_log(0, "is started anew, for 2")
+    publish_version(cluster, 3)
+    cluster.wait_state({0: "Running"}, 3)
+    cluster.wait(lambda: (folder / "versions").read_text().count("\n") == 3, "three starts")
+    told = (folder / "versions").read_text().splitlines()
+    assert [line.partition(" ")[0] for line in told] == ["1", "2", "3"]
+    assert len({line.partition(" ")[2] for line in told}) == 1 and "job-ps-0.job." in told[0]
+    (folder / "end").touch()
+    cluster.wait_state({0: "Succeeded"}, 3)
+    publish_version(cluster, 4)
+    cluster.publish(phase="Succeeded")
+    assert agent.wait(30) == 0
+    assert (folder / "versions").read_text().count("\n") == 3, (
+        "it is not started again once it has ended well"
+    )
+
+
+def test_a_tf_config_of_the_users_own_stays(cluster: FakeCluster, agents: Agents) -> None:
+    roles = {"DLR_REPLICA_TYPE": "ps", "DLR_CLUSTER_VERSION": "1", "DLR_TF_CONFIG_KEPT": "1"}
+    words = ("exec", "sh", "-c", 'test "$TF_CONFIG" = mine && exit 7')
+    agent = agents.start(0, *words, module="dlr.cli", forked=False, TF_CONFIG="mine", **roles)
+    cluster.wait_state({0: "Ready"}, 0)
+    publish_version(cluster, 1)
+    assert agent.wait(30) == 7
 
 
 def test_neither_it_nor_a_worker_of_dlr_map_needs_torch() -> None:

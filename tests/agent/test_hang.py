@@ -8,6 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.monitor import flight_recorder, stacks
+from agent.monitor.dump import Frame
+from agent.monitor.flight_recorder import Record
 from agent.monitor.hang import (
     Liveness,
     StepReporting,
@@ -16,9 +19,9 @@ from agent.monitor.hang import (
     order_by_suspicion,
     step_reporting_of_slot,
 )
-from agent.monitor.hang_guard import HangGuard
+from agent.monitor.hang_guard import HangGuard, Started
 from agent.monitor.progress import ProgressFiles, RankProgress
-from agent.monitor.stacks import StackFiles
+from agent.monitor.stacks import Capture, StackFiles
 from agent.rendezvous.world import Member
 from agent.report.failure import RankStack
 from crds.protocol import NO_STACK_OFFERED
@@ -211,6 +214,30 @@ def test_blamed_is_who_does_not_wait_for_others_and_then_who_is_behind() -> None
 
 def test_processes_that_ended_meanwhile_do_not_hang() -> None:
     files = ProgressFiles()
-    guard = HangGuard(files, StackFiles(), ALWAYS)
+    guard = HangGuard(files, StackFiles("2.13.0"), ALWAYS)
     assert guard.describe({}, {}, 1, LIMIT) is None
+    files.remove()
+
+
+def test_what_nccl_has_recorded_says_who_waits_whatever_the_stack_looks_like(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rank 4 is in a line of its own that needs a number of the GPU; rank 5 is in torch, and waits for nobody."""
+    own = Capture("x", (Frame("/app/train.py", 8, "main", "while not ends:"),))
+    inside = Capture("x", (Frame("/usr/lib/python3/site-packages/torch/cuda/__init__.py", 9, "synchronize"),))
+    monkeypatch.setattr(stacks, "capture", lambda *_: {0: own, 1: inside})
+    records = {0: Record("all_reduce 57 of [3] in default_pg"), 1: Record("")}
+    monkeypatch.setattr(flight_recorder.Question, "answers", lambda _: records)
+    files = ProgressFiles()
+    guard = HangGuard(files, StackFiles("2.13.0"), ALWAYS)
+    guard.begin(Started(3, {0: 4, 1: 5}))
+    found = guard.describe({0: 1, 1: 1}, {}, 1, LIMIT)
+    assert found is not None and found.rank == 5 and "rank 5, before its first step, is at" in found.message
+    waits = next(stack for stack in found.stacks if stack.rank == 4)
+    assert waits.in_collective
+    assert waits.frames.splitlines()[0] == "NCCL: all_reduce 57 of [3] in default_pg is not completed"
+    records[1] = Record("broadcast 57 of [3] in default_pg")
+    again = guard.describe({0: 1, 1: 1}, {}, 2, LIMIT)
+    assert again is not None
+    assert "waits for others in NCCL's all_reduce 57 of [3] in default_pg, at" in again.message
     files.remove()

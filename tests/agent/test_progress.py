@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from agent.monitor.chronicle import Part
 from agent.monitor.progress import (
     ENV_PROGRESS_FILE,
     ENV_RUNTIME_METRICS,
@@ -23,9 +24,16 @@ from agent.monitor.progress import (
     RankProgress,
     Snapshot,
 )
+from agent.monitor.series import Series
 from agent.monitor.stepping import Figures, RoundProgress, StepReport
 from agent.report.reporter import Report
-from crds.protocol import PROGRESS_FORMAT, AgentState, CheckpointTrouble, CheckpointTroubleStatus
+from crds.protocol import (
+    NUMBERS_FORMAT,
+    PROGRESS_FORMAT,
+    AgentState,
+    CheckpointTrouble,
+    CheckpointTroubleStatus,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -246,17 +254,23 @@ def stretch(round_progress: RoundProgress) -> tuple[int, int, int]:
     return round_progress.round, round_progress.first_step, round_progress.last_step
 
 
-def tell(env: dict[str, str], step: int, at: float, first: StepReport | None = None) -> None:
+def tell(
+    env: dict[str, str], step: int, at: float, first: StepReport | None = None, samples: int = 0
+) -> None:
     """As the SDK does, at a time of our choice."""
     told = first or StepReport(0.0, 0)
-    words = (step, at, 0, 0.0, 0, 0.0, told.step, told.at, 0, 0.0, 0, 0.0, 0, 0, 0, 0)
-    Path(env[ENV_PROGRESS_FILE]).write_bytes(struct.pack(PROGRESS_FORMAT, *words))
+    words = (step, at, 0, 0.0, 0, 0.0, told.step, told.at, 0, 0.0, 0, 0.0, 0, 0, 0, 0, 0, samples)
+    Path(env[ENV_PROGRESS_FILE]).write_bytes(
+        struct.pack(PROGRESS_FORMAT, *words) + bytes(struct.calcsize(NUMBERS_FORMAT))
+    )
 
 
 def count(env: dict[str, str], step: int, at: float, first: StepReport) -> None:
     """As the hook of a process does whose script tells nothing."""
-    words = (0, 0.0, 0, 0.0, 0, 0.0, 0, 0.0, step, at, first.step, first.at, 0, 0, 0, 0)
-    Path(env[ENV_PROGRESS_FILE]).write_bytes(struct.pack(PROGRESS_FORMAT, *words))
+    words = (0, 0.0, 0, 0.0, 0, 0.0, 0, 0.0, step, at, first.step, first.at, 0, 0, 0, 0, 0, 0)
+    Path(env[ENV_PROGRESS_FILE]).write_bytes(
+        struct.pack(PROGRESS_FORMAT, *words) + bytes(struct.calcsize(NUMBERS_FORMAT))
+    )
 
 
 def test_what_was_trained_is_told_by_round(files: ProgressFiles) -> None:
@@ -266,8 +280,9 @@ def test_what_was_trained_is_told_by_round(files: ProgressFiles) -> None:
     now = time.monotonic()
     tell(env, 12, now - 8, first=StepReport(now - 10, 11))
     monitor.look()
-    tell(env, 15, now - 2, first=StepReport(now - 10, 11))
+    tell(env, 15, now - 2, first=StepReport(now - 10, 11), samples=64)
     figures = monitor.figures()
+    assert figures.rounds[0].samples_per_step == 64
     assert [stretch(r) for r in figures.rounds] == [(1, 11, 15)]
     assert figures.rounds[0].stepping_seconds == pytest.approx(8)
     assert figures.progress.seconds_per_step == pytest.approx(2)
@@ -305,6 +320,59 @@ def test_first_step_of_any_process_whose_loss_is_no_number_is_told_with_its_roun
     assert RoundProgress.from_status(told.to_status()).non_finite_step == 5
     files.renew(2)
     assert monitor.figures().rounds == (told,), "it is told of that round for good"
+
+
+def test_a_loss_that_is_no_number_is_told_at_once_though_another_step_is_not_due(
+    files: ProgressFiles,
+) -> None:
+    reporter = FakeReporter()
+    monitor = ProgressMonitor(files, reporter)  # type: ignore[arg-type]
+    (env,) = files.renew(1)
+    run_script(env, "import dlr; dlr.report(4, loss=2.5)")
+    monitor.look()
+    reporter.told.clear()
+    run_script(env, "import dlr; dlr.report(5, loss=float('nan'), lr=0.1)")
+    monitor.look()
+    assert reporter.told[0] == (5, None, True)
+    reporter.told.clear()
+    monitor.look()
+    assert reporter.told == [], "once"
+
+
+def test_numbers_are_read_by_name_and_those_beyond_the_room_are_left_out(files: ProgressFiles) -> None:
+    (env,) = files.renew(1)
+    run_script(
+        env,
+        """
+import dlr
+dlr.report(1, loss=float("inf"), lr=float("nan"))
+dlr.report(2, loss=2.5, lr=0.1, Größe=3, **{"x" * 25: 1.0})
+dlr.report(3, loss=float("nan"), lr=0.2, **{f"n{i}": i for i in range(9)})
+""",
+    )
+    snapshot = files.read()
+    assert snapshot.numbers == {"loss": 2.5, "lr": 0.2, "Größe": 3.0, **{f"n{i}": float(i) for i in range(5)}}
+    assert snapshot.non_finite_step == 1
+    files.renew(1)
+    assert files.read().numbers == {}
+
+
+def test_the_jobs_past_is_in_the_reports_of_rank_0_and_an_earlier_agents_is_taken_over(
+    files: ProgressFiles,
+) -> None:
+    parts = iter([Part(4, leads=True), Part(4, leads=False)])
+    reporter = FakeReporter()
+    monitor = ProgressMonitor(files, reporter, lambda: next(parts))  # type: ignore[arg-type]
+    for leads in (True, False):
+        (env,) = files.renew(1)
+        for step in range(1, 8):
+            run_script(env, f"import dlr; dlr.report({step}, loss={step})")
+            monitor.look()
+        assert (monitor.figures().series is not None) == leads
+    told = Report(AgentState.RUNNING, datetime.now(UTC), series=monitor._chronicle._series).to_status()
+    successor = ProgressMonitor(files, FakeReporter(series=Series.from_status(told["series"])))  # type: ignore[arg-type]
+    series = successor.figures().series
+    assert series is not None and [point.numbers for point in series.points] == [{"loss": 4.0}] * 2
 
 
 def test_trouble_with_checkpoints_is_told_until_it_works_after_a_start_too(files: ProgressFiles) -> None:

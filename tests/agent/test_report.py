@@ -134,7 +134,14 @@ def test_what_is_written_is_what_the_crd_takes(
     read = AgentReport.model_validate(written)
     # Nothing is lost on the way, and nothing is unknown (it would be pruned).
     again = read.model_dump(mode="json", by_alias=True)
-    elsewhere = {"usage", "memory", "shards", "askedStacks"}  # see below, test_desk.py and test_hanging.py
+    elsewhere = {
+        "usage",
+        "memory",
+        "shards",
+        "askedStacks",
+        "network",
+        "profile",
+    }  # see below, test_desk.py and test_hanging.py
     assert again.keys() - elsewhere == written.keys()
     assert (again["failure"] or {}).keys() == (written["failure"] or {}).keys()
     assert (again["progress"] or {}).keys() == (written["progress"] or {}).keys()

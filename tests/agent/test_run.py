@@ -40,12 +40,18 @@ def test_rendezvous_flags_have_no_say(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_standalone_is_torchruns(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run.main(["--standalone", "train.py"]) == 2
-    assert "torchrun --standalone" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        run.parse(["--help"])
-    assert "--standalone" not in capsys.readouterr().out, "what is refused is not offered"
+def test_standalone_restarts_as_a_job_does_unless_told_otherwise() -> None:
+    assert run.parse(["--standalone", "train.py"]).max_restarts == 3
+    assert run.parse(["--standalone", "--max-restarts=0", "train.py"]).max_restarts == 0
+    assert run.parse(["train.py"]).max_restarts > 1_000_000, "the job decides"
+
+
+@pytest.mark.parametrize("flags", [["--standalone", "--nnodes=2"], ["--hang-timeout=3"]])
+def test_what_only_standalone_has_or_has_not_is_refused(
+    flags: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run.main([*flags, "train.py"]) == 2
+    assert "--standalone" in capsys.readouterr().err
 
 
 def test_exit_codes_are_a_shells() -> None:

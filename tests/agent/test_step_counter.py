@@ -172,7 +172,7 @@ def test_an_older_agents_record_is_refused() -> None:
 
 
 def test_is_cheap_enough_for_every_step() -> None:
-    hook, optimizer = counting_hook(memoryview(bytearray(96))), sgd()
+    hook, optimizer = counting_hook(memoryview(bytearray(struct.calcsize(PROGRESS_FORMAT)))), sgd()
 
     def seconds(calls: int) -> float:
         started_at = time.perf_counter()

@@ -67,7 +67,10 @@ def test_cores_are_the_cpu_seconds_between_two_looks_over_the_time_between_them(
     assert meter.latest() is None
     counters.now, counters.seconds, counters.bytes = 104.0, 60.0, 2 * GIB
     meter.look(Nvml((50, GIB), (100, 3 * GIB)))
-    assert meter.latest() == Usage(2.5, 2 * GIB, 0.75, 4 * GIB)
+    assert meter.latest() == Usage(2.5, 2 * GIB, 0.75, 4 * GIB, 2 * GIB, 2.5, 0.75)
+    counters.now, counters.seconds, counters.bytes = 108.0, 60.0, GIB
+    meter.look(Nvml((0, GIB), (50, 3 * GIB)))
+    assert meter.latest() == Usage(0.0, GIB, 0.25, 4 * GIB, 2 * GIB, 1.25, 0.5), "the peak, and means"
 
 
 def test_figures_of_long_ago_are_not_told() -> None:
@@ -90,7 +93,7 @@ def test_what_cannot_be_read_once_is_tried_again() -> None:
     assert meter.latest() is None
     counters.now, counters.bytes, counters.seconds = 102.0, GIB, 51.0
     meter._try_to_look(None)
-    assert meter.latest() == Usage(1.0, GIB)
+    assert meter.latest() == Usage(1.0, GIB, None, None, GIB, 0.5)
 
 
 @pytest.mark.parametrize(

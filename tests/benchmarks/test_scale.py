@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
+from argparse import Namespace
+from pathlib import Path
 
 import pytest
 
 from benchmarks import virtual_time
-from benchmarks.scale import AT, CELLS, Budget, Fleet
+from benchmarks.scale import AT, CELLS, collect, measure_all
+from benchmarks.scale_fleet import Budget, Fleet
 from benchmarks.scale_report import exponent, tables
 
 WORKERS = 12
@@ -39,6 +43,21 @@ def test_a_steady_job_costs_no_write(capsys: pytest.CaptureFixture[str]) -> None
     figures = json.loads(capsys.readouterr().out)
     assert figures["steady/writes"] == 0
     assert figures["steady/looks"] <= 1, "is the goodput that kubectl shows still true? (REFRESH_SECONDS)"
+
+
+def test_cells_of_several_processes_come_into_one_report(tmp_path: Path) -> None:
+    arguments = Namespace(
+        sizes=[2, 3], only=["steady"], budget=60.0, within=200.0, jobs=2, out=tmp_path, before=False
+    )
+    assert measure_all(arguments) == 0
+    now = json.loads((tmp_path / "scale.json").read_text())["now"]
+    assert {"steady look/cpu", "take-over/cpu", "sizes/resident"} <= now["2"].keys() == now["3"].keys()
+    assert "| CPU seconds | 2 | 3 |" in (tmp_path / "scale.md").read_text()
+
+
+def test_a_cell_that_is_not_done_in_time_is_told_of() -> None:
+    late = collect("steady", 3, 60.0, deadline=time.monotonic() + 0.01)
+    assert (late.figures, late.trouble) == ({}, "was not done in time")
 
 
 def test_the_exponent_of_a_square_is_two() -> None:

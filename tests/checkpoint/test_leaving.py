@@ -110,6 +110,6 @@ def test_outside_of_dlr_and_under_an_older_agent_nothing_happens(
 def test_the_words_are_those_of_the_protocol() -> None:
     words = leaving._SPEAKS, leaving._BOUNDARY, leaving._ORDER, leaving._KEEPS_IN
     assert words == (SPEAKS, BOUNDARY, ORDER, KEEPS_IN)
-    assert struct.calcsize(PROGRESS_FORMAT) == 8 * leaving._WORDS
+    assert leaving._WORDS == KEEPS_IN + 1
     assert {number: tier.upper() for number, tier in leaving._TIERS.items()} == {t: t.name for t in KeptIn}
     assert leaving.EXIT_LEFT == EXIT_LEFT

@@ -26,13 +26,14 @@ from dlr.checkpoint import Checkpointer
 GLOBAL_BATCH = 12
 
 
-def build(kind: str, width: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+def build(kind: str, width: int, device: str = "cpu") -> tuple[nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(0)
     model: nn.Module = nn.Sequential(nn.Linear(width, 7), nn.Tanh(), nn.Linear(7, width))
     if kind == "bn":
         model = nn.Sequential(nn.Linear(width, 7), nn.BatchNorm1d(7), nn.Linear(7, width))
+    model.to(device)
     if kind == "fsdp":
-        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+        mesh = init_device_mesh(device, (dist.get_world_size(),))
         for layer in (model[0], model[2]):  # type: ignore[index]
             fully_shard(layer, mesh=mesh)
         fully_shard(model, mesh=mesh)
@@ -83,12 +84,16 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--width", type=int, default=5)
     parser.add_argument("--final")
     parser.add_argument("--die-after", type=int)
+    parser.add_argument("--device", default="cpu")
     args = parser.parse_args(arguments)
     torch.set_num_threads(1)
+    on_gpu = args.device == "cuda"
+    if on_gpu:  # NCCL refuses to have one GPU twice on a host, so each rank says that it is on another
+        os.environ |= {"NCCL_HOSTID": os.environ["RANK"], "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
     if "RANK" in os.environ and args.model != "plain":
-        dist.init_process_group("gloo")
+        dist.init_process_group("nccl" if on_gpu else "gloo")
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    model, optimizer = build(args.model, args.width)
+    model, optimizer = build(args.model, args.width, args.device)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 4, 0.7)
     state = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "note": "fresh"}
     every = args.every if args.every == "auto" else int(args.every)
@@ -98,7 +103,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(json.dumps({"start": start, "note": state["note"]}), file=out, flush=True)
         state["note"] = "trained"
         for step in range(start + 1, args.steps + 1):
-            mine = batch(step, args.width)
+            mine = batch(step, args.width).to(args.device)
             if args.model != "meshes":  # whose ranks have to see the same
                 mine = mine[rank::world]
             output = model(mine)

@@ -194,8 +194,8 @@ def test_shell_completion_knows_the_commands(monkeypatch: pytest.MonkeyPatch) ->
     environment = {"_DLR_COMPLETE": "complete_bash", "COMP_WORDS": "dlr job ", "COMP_CWORD": "2"}
     shown = CliRunner().invoke(application, [], env=environment, prog_name="dlr")
     looks, changes = (
-        {"list", "status", "logs", "stacks", "events", "timeline", "diagnose"},
-        {"submit", "scale", "suspend", "resume", "delete"},
+        {"list", "status", "logs", "stacks", "events", "timeline", "diagnose", "profile"},
+        {"submit", "launch", "scale", "suspend", "resume", "delete"},
     )
     assert set(shown.output.split()) == looks | changes
 

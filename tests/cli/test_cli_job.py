@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,8 @@ import pytest
 import yaml
 
 from dlr.commands import following
-from dlr.commands.job import delete, logs
-from dlr.commands.job.report import phase_since
+from dlr.commands.job import delete, log_stream
+from dlr.commands.job.report import phase_since, world_line
 from tests.cli.scripted import (
     GROUP_PATH,
     Answer,
@@ -44,7 +45,7 @@ NO_JOB = refusal(404, "NotFound", 'elasticjobs "digits" not found', name="digits
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "INTERVAL_SECONDS", 0.01)
-    monkeypatch.setattr(logs, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(log_stream, "RETRY_SECONDS", 0.01)
 
 
 def script_job(server: ScriptedServer, **status_fields: Any) -> None:
@@ -497,3 +498,9 @@ def test_a_job_that_waits_does_so_since_it_does_not_run(phase: str) -> None:
     assert phase_since(waiting) == "2026-01-03T00:00:00Z"
     stopped["reason"] = "Suspended"
     assert phase_since(waiting) == waiting["metadata"]["creationTimestamp"]
+
+
+def test_a_job_with_parameter_servers_shows_its_cluster_in_the_place_of_a_world() -> None:
+    cluster = {"version": 3, "tasks": {"chief": "0", "ps": "2,1", "worker": "0-1"}, "lost": "2"}
+    said = world_line({"status": {"phase": "Restarting", "cluster": cluster}}, datetime.now(UTC))
+    assert said == "none; version 3 of the cluster: chief 0, ps 2,1, worker 0-1; not running: ps 2"

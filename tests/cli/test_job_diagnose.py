@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from dlr.commands.job.diagnose_case import Case, Field, Sentence
 from dlr.commands.job.diagnose_cost import outages_of
 from dlr.commands.job.diagnose_sections import sections
 from dlr.commands.job.diagnose_verdict import Finding, findings
+from dlr.commands.job.room import too_large
+from dlr.dashboard.job_page import job_page
 from tests.cli.scripted import GROUP_PATH, ScriptedServer, job, listing, node_check, refusal, worker
 from tests.cli.troubled import NOW, RAISED, at, troubled_events, troubled_job, troubled_workers
 
@@ -128,9 +131,72 @@ def a_job_that_waits_for_room() -> Case:
     return case(job(phase="Pending", reason="Unschedulable", message=message), [])
 
 
+def a_pod_that_fits_nowhere() -> Case:
+    of = a_job_that_waits_for_room()
+    asked = {"requests": {"cpu": "500m"}, "limits": {"nvidia.com/gpu": 8, "memory": "64Gi"}}
+    template = {"spec": {"containers": [{"name": "main", "resources": asked}]}}
+    of.job["spec"]["replicaSpecs"]["worker"]["template"] = template
+    sizes = {
+        "node-0": {"cpu": "8", "nvidia.com/gpu": "4", "memory": "128Gi"},
+        "node-1": {"cpu": "16", "memory": "1Ti"},
+    }
+    every = [{"metadata": {"name": name}, "status": {"allocatable": size}} for name, size in sizes.items()]
+    return replace(of, nodes=every, all_nodes=every)
+
+
+def test_fewer_workers_are_not_advised_where_no_node_is_large_enough() -> None:
+    (advice,) = findings(a_pod_that_fits_nowhere())[0].advice
+    assert "a Pod asks for 8 of nvidia.com/gpu, and the largest node has 4" in advice.text
+    assert "minReplicas" in findings(a_job_that_waits_for_room())[0].advice[0].text
+    assert_each_sentence_rests_on_fields(a_pod_that_fits_nowhere())
+
+
+@pytest.mark.parametrize(
+    ("gpus", "memory", "said"),
+    [
+        ("8", "128Gi", None),
+        ("8", "32Gi", "a Pod asks for 64Gi of memory, and the largest node has 32Gi"),
+    ],
+)
+def test_a_node_that_would_do_if_it_were_free_is_large_enough(
+    gpus: str, memory: str, said: str | None
+) -> None:
+    of = a_pod_that_fits_nowhere()
+    node = {
+        "metadata": {"name": "big"},
+        "status": {"allocatable": {"cpu": "4", "nvidia.com/gpu": gpus, "memory": memory}},
+    }
+    found = too_large(of.job, [node])
+    assert (found and found.text) == said
+    small = {"metadata": {"name": "small"}, "status": {"allocatable": {"cpu": "4", "memory": "64Gi"}}}
+    both = too_large(of.job, [node, small])
+    assert (
+        both is None if said is None else both is not None and both.text.endswith("no node has all of that")
+    )
+    assert too_large(of.job, []) is None
+
+
+def test_a_time_that_has_passed_holds_no_world_back() -> None:
+    def budgets(**status: Any) -> str:
+        of = case(troubled_job(**status))
+        return " ".join(each.text for section in sections(of, findings(of)) for each in section.sentences)
+
+    held = "No world is formed before"
+    assert held in budgets(failureBudget={"heldUntil": at(330)})
+    assert held not in budgets(failureBudget={"heldUntil": at(290)})
+    assert held not in budgets(phase="Failed", failureBudget={"heldUntil": at(330)})
+
+
 def a_nan() -> Case:
     message = "the loss of digits-worker-1 rank 1 was NaN or infinite, first at step 301 of round 3; training goes on"
     return case(troubled_job(conditions=[condition("LossFinite", "False", "NonFinite", message)]))
+
+
+def a_job_that_became_slower() -> Case:
+    message = "a step takes 0.42 s since 2026-01-01T00:04:00Z (step 1200), 1.4 times the 0.3 s of before"
+    moved = "digits-worker-2 is on node-3 since then, before on node-2"
+    slow = condition("Slow", "True", "StepTimeRose", f"{message}; {moved}")
+    return case(troubled_job(conditions=[slow]))
 
 
 @pytest.mark.parametrize(
@@ -142,6 +208,7 @@ def a_nan() -> Case:
         (a_bad_link, "FaultyLinks", ("bad links between node-0 and node-1", "failed")),
         (a_job_that_waits_for_room, "Unschedulable", ("waits for room", "Insufficient nvidia.com/gpu")),
         (a_nan, "NonFinite", ("loss", "NaN", "rank 1", "step 301")),
+        (a_job_that_became_slower, "Slow", ("slower than it was", "1.4 times", "on node-3 since then")),
     ],
 )
 def test_first_sentence_names_the_cause(
@@ -152,6 +219,7 @@ def test_first_sentence_names_the_cause(
     for words in said:
         assert words in found.sentence.text
     assert_each_sentence_rests_on_fields(staged())
+    assert job_page(staged(), [], [])["verdict"]["text"] == found.sentence.text, "so does the page's"
 
 
 def test_job_without_trouble_says_how_it_is() -> None:

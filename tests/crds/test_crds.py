@@ -10,6 +10,7 @@ import crds
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import AgentReport
 from crds.generate import DEFINITIONS, Definition, file_of, render
+from crds.schema import structural_schema
 
 DLROVER_JOB = Path(__file__).parents[2] / "e2e" / "fixtures" / "dlrover-elasticjob.yaml"
 
@@ -110,3 +111,11 @@ def test_wire_names_are_camel_case_and_times_are_rfc3339() -> None:
         since="2026-01-01T00:00:00Z",
     ).to_wire()
     assert wire["podUid"] == "u" and wire["since"] == "2026-01-01T00:00:00Z"
+
+
+def test_what_is_optional_stays_away_although_it_has_defaults_inside() -> None:
+    """The API server would have made each job one that scales with its shards."""
+    schema = structural_schema(ElasticJob)["properties"]["spec"]["properties"]["elasticPolicy"]
+    assert schema["default"] == {}
+    assert "default" not in schema["properties"]["shardScaling"]
+    assert schema["properties"]["shardScaling"]["properties"]["slotsPerWorker"]["default"] == 1

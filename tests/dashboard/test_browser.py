@@ -5,15 +5,17 @@ from __future__ import annotations
 import pytest
 
 from dlr.dashboard import feed as feeds
-from tests.cli.scripted import pod, refusal
-from tests.cli.troubled import at, episode, troubled_job
+from tests.cli.scripted import listing, pod, refusal
+from tests.cli.troubled import at, episode, troubled_job, troubled_workers
 from tests.dashboard.browser import CHROMIUM, Page, browser
-from tests.dashboard.conftest import JOB, Served
+from tests.dashboard.conftest import JOB, WITHIN, Served
+from tests.dashboard.test_pages import with_series
 
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None, reason="no Chromium is installed; the JSON is tested elsewhere"
 )
 
+WORKERS = f"GET {WITHIN}/elasticworkers"
 VERDICT = "document.querySelector('#verdict .verdict')?.textContent"
 TROUBLE = "document.getElementById('trouble')"
 OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
@@ -84,4 +86,21 @@ async def test_page_fits_a_phone_and_is_dark_in_the_dark(served: Served) -> None
         await page.press("u")
         await page.wait_for("document.querySelector('[data-row]')")
         assert await page.evaluate(OVERFLOW) == 0
+        assert page.errors == []
+
+
+async def test_curves_of_step_time_and_loss_are_drawn_and_follow_what_is_told(served: Served) -> None:
+    workers = with_series(troubled_workers(), 0, 20)
+    served.api.answers[WORKERS] = listing(*workers)
+    async with browser() as page:
+        await page.size(1280, 900)
+        await to_the_job(page, served)
+        titles = "[...document.querySelectorAll('#steps h2')].map((title) => title.textContent).join()"
+        await page.wait_for("document.querySelectorAll('#steps canvas').length === 3")
+        assert await page.evaluate(titles) == "Step time,loss,lr"
+        drawn = "document.querySelector('#chart-0 canvas').toDataURL()"
+        await page.evaluate(f"window.before = {drawn}")
+        workers[0]["status"]["agent"]["series"]["latest"]["numbers"]["loss"] = 9.0
+        served.api.answers[WORKERS] = listing(*workers)
+        await page.wait_for(f"{drawn} !== window.before")
         assert page.errors == []

@@ -132,6 +132,51 @@ def test_job_page_is_json_with_the_verdict_of_diagnose() -> None:
     ]
 
 
+def with_series(workers: list[JSON], index: int, points: int) -> list[JSON]:
+    told = [
+        {
+            "step": 10 * n,
+            "time": at(10.0 * n),
+            "worldSize": 3,
+            "secondsPerStep": 0.5,
+            "numbers": {"loss": 1 / n},
+        }
+        for n in range(1, points + 1)
+    ]
+    last = told[-1] | {"step": 10 * points + 5, "numbers": {"loss": 0.01, "lr": 0.1}}
+    workers[index]["status"]["agent"]["series"] = {"every": 2, "points": told, "latest": last}
+    return workers
+
+
+def test_curves_are_those_of_rank_0_or_of_who_told_any_last() -> None:
+    workers = with_series(with_series(troubled_workers(), 1, 2), 0, 3)
+    steps = job_page(case(workers=workers), [], [])["steps"]
+    assert steps["past"] == {
+        "at": [10.0, 20.0, 30.0, 30.0],
+        "steps": [10, 20, 30, 35],
+        "seconds": [0.5] * 4,
+        "numbers": {"loss": [1, 0.5, 1 / 3, 0.01], "lr": [None, None, None, 0.1]},
+    }
+    assert steps["slowSince"] is None
+    (lone,) = job_page(case(workers=with_series(troubled_workers(), 2, 1)), [], [])["steps"]["past"]["at"][:1]
+    assert lone == 10.0
+    assert job_page(case(), [], [])["steps"]["past"]["at"] == []
+
+
+def test_a_job_that_became_slower_says_so_first_and_marks_when() -> None:
+    message = "a step takes 0.42 s since 2026-01-01T00:04:00Z (step 1200), 1.4 times the 0.3 s of before; …"
+    slow = {"type": "Slow", "status": "True", "reason": "StepTimeRose", "message": message}
+    made = troubled_job(conditions=[slow | {"lastTransitionTime": at(250)}], lastFailure=None)
+    workers = with_series(troubled_workers(), 0, 96)
+    told = {"since": at(240), "step": 1200, "secondsPerStep": 0.42, "usualSeconds": 0.3}
+    workers[0]["status"]["agent"]["slow"] = told
+    assert line(made, [lead()])["why"] == f"Slow: {message}"
+    page = job_page(case(made, workers), [], [])
+    assert page["verdict"]["text"] == f"The job is slower than it was: {message}"
+    assert page["steps"]["slowSince"] == 240.0
+    assert len(json.dumps(page["steps"])) < 6_000
+
+
 def test_job_that_nobody_has_looked_at_yet_has_a_page() -> None:
     page = job_page(case(job(), []), [], [])
     assert (page["cause"], page["life"], page["failures"], page["culprit"]) == ("Unobserved", None, [], None)

@@ -56,11 +56,13 @@ def weeks_of(
 def test_failures_that_no_check_could_tell_from_accidents_add_up() -> None:
     nodes = fleet(20)
     records = clean(nodes)
-    records["a0"] = record((9, ["a1", "a2"]), (2, []), (2, []), (9, ["a3"]), (2, []), (9, ["a4", "a5", "a6"]))
+    records["a0"] = record(
+        (2, ["a1", "a2"]), (2, []), (2, []), (2, ["a3"]), (2, []), (2, ["a1", "a4", "a5", "a6"])
+    )
     found = intermittent(records, nodes)
     assert list(found) == ["a0"]
     assert str(found["a0"]) == (
-        "it failed 6 of 39 tests, each with another node, in 3 of its last 6 checks, while others fail 1%"
+        "it failed 7 of 19 tests, with 6 different nodes, in 3 of its last 6 checks, while others fail 0%"
     )
 
 
@@ -97,7 +99,11 @@ def test_nodes_of_a_rack_that_fails_now_and_then_are_not_blamed_one_by_one() -> 
     nodes = fleet(32, rack_size=8)
     records = clean(nodes)
     for i in range(8):
-        records[f"a{i}"] = record((2, [f"a{8 + i}", f"a{16 + i}"]), (2, [f"a{24 + i}"]), (2, [f"a{9 + i}"]))
+        records[f"a{i}"] = record(
+            (2, [f"a{8 + i}", f"a{16 + i}"]),
+            (2, [f"a{24 + i}", f"a{15 + i}"]),
+            (2, [f"a{9 + i}", f"a{17 + i}"]),
+        )
     assert not intermittent(records, nodes)
     alone = clean(nodes) | {"a0": records["a0"]}
     assert list(intermittent(alone, nodes)) == ["a0"]
@@ -121,7 +127,7 @@ def test_no_healthy_node_is_blamed_for_accidents(seed: int, size: int, backgroun
     assert not intermittent(weeks_of(nodes, 0.0, background, random.Random(seed)), nodes)
 
 
-@given(st.integers(0, 10_000), st.sampled_from([16, 33, 100]))
+@given(st.integers(0, 10_000), st.sampled_from([33, 100]))
 def test_half_of_all_tests_failing_is_found_in_a_week_and_nobody_else_is(seed: int, size: int) -> None:
     nodes = fleet(size)
     records = weeks_of(nodes, 0.5, 0.01, random.Random(seed))

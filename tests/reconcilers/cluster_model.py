@@ -129,8 +129,8 @@ def _node_for(api: Api, pod: JSON) -> str | None:
         and (not node.get("spec", {}).get("unschedulable") or _is_for_check(pod))
         and any(_fits(node, term.get("matchFields", ())) for term in terms)
     ]
-    rather_not = [
-        name
+    wishes = [
+        (match["operator"], name)
         for wish in affinity.get("preferredDuringSchedulingIgnoredDuringExecution", ())
         for match in wish["preference"].get("matchFields", ())
         for name in match["values"]
@@ -138,7 +138,11 @@ def _node_for(api: Api, pod: JSON) -> str | None:
     first = int(pod["metadata"]["labels"][names.LABEL_INDEX])
     nodes = nodes[first % len(nodes) :] + nodes[: first % len(nodes)] if nodes else []
     taken = {p["spec"].get("nodeName") for p in api.list(PODS) if p["status"]["phase"] == "Running"}
-    return min(nodes, key=lambda name: (name in rather_not, name in taken), default=None)
+
+    def rank(name: str) -> tuple[bool, bool, bool]:
+        return ("NotIn", name) in wishes, name in taken, ("In", name) not in wishes
+
+    return min(nodes, key=rank, default=None)
 
 
 def _is_for_check(pod: JSON) -> bool:

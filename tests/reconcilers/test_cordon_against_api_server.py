@@ -13,7 +13,9 @@ import pytest
 from controller.resources import ELASTICWORKERS, EVENTS, NAMESPACES, NODECHECKS, NODES
 from crds import names
 from reconcilers.cordon.options import CordonMode, CordonOptions
+from reconcilers.cordon.policy import ENOUGH_PASSES
 from reconcilers.nodecheck.record import read_record
+from reconcilers.nodecheck.reference import Reference, read_reference
 from tests.reconcilers.build import verdicts
 from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected, controllers
 
@@ -45,7 +47,8 @@ class Ward(Hollow):
         }
         await self.client.create(NODECHECKS, check)
         ended = {"phase": "Succeeded", "completionTime": later(Ward.checks)}
-        ended |= verdicts(nodes, passed=nodes, **status)
+        passed = [node for node in nodes if node not in status.get("faultyNodes", ())]
+        ended |= verdicts(nodes, passed, **status)
         patch = {"status": ended | status}
         await self.client.patch(NODECHECKS, name, patch, NAMESPACE, subresource="status")
         return name
@@ -91,6 +94,14 @@ class Ward(Hollow):
         await self.until(f"{name}: {reason}", check)
         return await self.node(name)
 
+    async def until_recorded(self, name: str, checks: int) -> None:
+        """Its record has the results of so many checks."""
+
+        async def check() -> bool:
+            return len(read_record(await self.node(name))) == checks
+
+        await self.until(f"{name}: {checks} results", check)
+
     async def until_event(self, name: str, reason: str) -> None:
         async def check() -> bool:
             events = (await self.client.list(EVENTS, "default"))["items"]
@@ -119,6 +130,42 @@ async def idle(server: ApiServer) -> AsyncIterator[Ward]:
 async def ward(server: ApiServer, idle: Ward) -> AsyncIterator[Ward]:
     async with controllers(server):
         yield idle
+
+
+async def test_node_that_fails_now_and_then_comes_back_after_more_passes_than_luck_gives(ward: Ward) -> None:
+    await ward.add_nodes("a")
+    sometimes = {"number": 1, "tests": [[0, 0], [0, 0]], "failed": [{"test": 1}]}
+    why = {"node": "a", "verdict": "Faulty", "causes": ["PairTest"]}
+    await ward.judge("a", faultyNodes=["a"], nodeResults=[why], rounds=[sometimes])
+    await ward.until_said("a", "True", "CheckFailed")
+    for _ in range(ENOUGH_PASSES // 2):
+        await ward.judge("a", rounds=[{"number": 1, "tests": [[0, 0]]}])  # both members are this node
+    await ward.until_recorded("a", 1 + ENOUGH_PASSES // 2)
+    assert await ward.said("a") == ("True", "CheckFailed") and await ward.taints("a")
+    await ward.judge("a", rounds=[{"number": 1, "tests": [[0, 0]]}])
+    await ward.until_said("a", "False", "CheckPassed")
+    assert not await ward.taints("a")
+
+
+async def test_node_keeps_how_fast_its_class_was_when_it_first_passed(ward: Ward) -> None:
+    def speed(tflops: float, class_: str = "H100") -> dict[str, Any]:
+        return {"hardwareClass": class_, "nodes": "0", "figures": {"gemm_bf16_tflops": tflops}}
+
+    async def kept() -> Reference | None:
+        return read_reference(await ward.node("a"))
+
+    async def of_b200() -> bool:
+        reference = await kept()
+        return reference is not None and reference.hardware_class == "B200"
+
+    await ward.add_nodes("a")
+    for at, tflops in enumerate((650.0, 500.0), start=1):
+        await ward.judge("a", classSpeeds=[speed(tflops)])
+        await ward.until_recorded("a", at)
+    reference = await kept()
+    assert reference is not None and reference.figures == {"gemm_bf16_tflops": 650.0}
+    await ward.judge("a", classSpeeds=[speed(1500.0, "B200")])
+    await ward.until("a's reference is that of its new hardware", of_b200)
 
 
 async def test_faulty_node_is_cordoned_told_of_and_released_by_a_later_pass(ward: Ward) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from reconcilers.cordon.limits import ALL_NODES, Limits, limit_of, pools_of
 from reconcilers.cordon.options import DEFAULT_POOLS
 from reconcilers.cordon.policy import (
+    ENOUGH_PASSES,
     Mark,
     MarkState,
     NodeState,
@@ -49,6 +50,16 @@ def heard(node: NodeState, said: Verdict) -> NodeState:
 
 
 # --- one node ---------------------------------------------------------------------------------------
+
+
+def test_fault_that_comes_and_goes_is_forgiven_after_enough_passes_in_a_row() -> None:
+    accused = decide_cordon(NodeState("node-6", verdict=verdict(1, comes_and_goes=True)))
+    passed = heard(accused, verdict(2, healthy=True))
+    assert decide_cordon(replace(passed, passes=ENOUGH_PASSES - 1)) == replace(
+        passed, passes=ENOUGH_PASSES - 1
+    )
+    back = decide_cordon(replace(passed, passes=ENOUGH_PASSES))
+    assert back.mark is not None and back.mark.state is MarkState.LIFTED and not back.unschedulable
 
 
 def test_faulty_node_is_tainted_unschedulable_and_marked_with_both() -> None:

@@ -19,10 +19,16 @@ SOURCES = [p for folder in ("reconcilers", "controller") for p in sorted((ROOT /
 PAGE = (ROOT / "docs" / "events.md").read_text()
 
 COMPUTED = {
-    ("companions.py", "f'{kind}Refused'"): {"PodGroupRefused", "PodDisruptionBudgetRefused"},
+    ("companions.py", "f'{kind}Refused'"): {
+        "PodGroupRefused",
+        "PodDisruptionBudgetRefused",
+        "ServiceRefused",
+    },
     ("acts.py", "event.reason"): set(),  # passes on what plans say
     ("outcome.py", "reason"): {"TrainingSucceeded", "DeadlineExceeded", "ShardsFailed", "<Overdrawn>"},
     ("job_shards.py", "SHARDS_DONE"): {"ShardsDone"},
+    ("growth.py", "GIVEN_BACK"): {"ExtraWorkersGivenBack"},
+    ("sizing.py", "type_"): {"Oversized", "Undersized"},
     ("refusal.py", "new.reason"): {answer.value for answer in REFUSED},
     ("outcome.py", "finding.reason"): {
         *("AllHealthy", "FaultyNodes", "FaultyLinks", "Stragglers", "Inconclusive", "CheckFailed"),
@@ -36,6 +42,10 @@ COMPUTED = {
     ("outcome.py", "NO_STEPS"): {"NoSteps"},
     ("loss.py", "NON_FINITE"): {"NonFinite"},
     ("saving.py", "CHECKPOINTS_FAILING"): {"CheckpointsFailing"},
+    ("outcome.py", "condition.type"): {"MasterReplicaIgnored", "TFConfigKept"},
+    ("outcome.py", "PARAMETER_SERVER_HOT"): {"ParameterServerHot"},
+    ("slow.py", "SLOW"): {"Slow"},
+    ("slow.py", "SLOW_OVER"): {"SlowOver"},
     ("outcome.py", "job_status.MASTER_IGNORED"): {"MasterReplicaIgnored"},
     ("reconciler.py", "refusal.reason"): {reason.value for reason in FailedReason},
     ("reconciler.py", "statement.event_reason"): {
@@ -50,7 +60,10 @@ COMPUTED = {
 """By module and expression, what it may come to; `<Name>`: the first argument of all calls of that name."""
 
 CONDITIONS_OF = {
-    "type_": {"Succeeded", "Failed", "Healthy", "Running", "WorkersScheduled", "WorkersStarted"},
+    "type_": {
+        *("Succeeded", "Failed", "Healthy", "Running", "WorkersScheduled", "WorkersStarted"),
+        *("Oversized", "Undersized"),
+    },
     "phase.value": {"Succeeded", "Superseded", "Failed"},
 }
 

@@ -11,9 +11,13 @@ server in memory. Each phase is played undisturbed once; that says how it has to
 What there is in the end, the worlds that were formed, incarnations, restarts and budgets, and the Events must be those
 of the undisturbed run. Each failure names its `Interleaving`, which `play` plays again.
 
-`make test` covers about 3,000, in half a minute. `DLR_INTERLEAVINGS=100000 pytest tests/reconcilers/test_interleavings.py`
-plays that many drawn ones, and the systematic ones without gaps and with three kills: half an hour of CPU (15-18 ms for each
-drawn one, on a core of its own), and nine minutes.
+`make test` covers about 3,000, in half a minute. By hand, with as many processes as there are cores (`-k any_interleaving`
+for the drawn ones alone, `-n 0` for one process):
+
+    DLR_INTERLEAVINGS=100000 pytest -n 16 --dist worksteal tests/reconcilers/test_interleavings.py
+
+plays that many drawn ones, by a thousand a test, of which each is drawn from a seed of its own; and the systematic ones without
+gaps and with three kills: half an hour of CPU (15-18 ms for each drawn one, on a core of its own), and nine minutes.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
 from controller.resources import (
@@ -47,7 +51,7 @@ from tests.reconcilers.outcome import Told, differences, end_state, fingerprint,
 from tests.reconcilers.process import Lag
 
 BY_HAND = int(os.environ.get("DLR_INTERLEAVINGS", "0"))
-DRAWN = BY_HAND or 100
+DRAWN_A_TEST = min(BY_HAND, 1_000) or 100
 STRIDE = 1 if BY_HAND else 3
 """Of the systematic families that would take too long, every third is played."""
 WATCHED = {
@@ -212,7 +216,8 @@ def play_all(ways: Iterable[Interleaving]) -> None:
 
 
 def _none_of(wrong: Sequence[str]) -> None:
-    assert not wrong, f"{len(wrong)} interleavings ended otherwise:\n" + "\n".join(wrong[:5])
+    shown = wrong if BY_HAND else wrong[:5]
+    assert not wrong, f"{len(wrong)} interleavings ended otherwise:\n" + "\n".join(shown)
 
 
 def starts(phase: str, *, last: bool = True) -> range:
@@ -453,7 +458,16 @@ def interleavings(draw: st.DrawFn) -> Interleaving:
     )
 
 
-@settings(max_examples=DRAWN, derandomize=not BY_HAND)
-@given(interleavings())
-def test_any_interleaving(way: Interleaving) -> None:
-    assert play(way) == []
+@pytest.mark.parametrize("number", range(-(-BY_HAND // DRAWN_A_TEST) or 1))
+def test_any_interleaving(number: int) -> None:
+    """Each one that went wrong is told of, and not only the first."""
+    ways: list[Interleaving] = []
+
+    @seed(number)
+    @settings(max_examples=DRAWN_A_TEST, database=None)
+    @given(interleavings())
+    def draw(way: Interleaving) -> None:
+        ways.append(way)
+
+    draw()
+    play_all(ways)

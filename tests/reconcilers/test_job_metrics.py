@@ -106,6 +106,21 @@ def test_job_is_told_as_its_status_says(scraped: Scraped) -> None:
     assert found["dlr_job_step"] == {(): 70}
 
 
+def test_numbers_of_rank_0_and_whether_the_job_is_slow_are_told(scraped: Scraped) -> None:
+    told = {"round": 3, "firstStep": 1, "lastStep": 20}
+    point = {"step": 20, "time": NOW.isoformat(), "worldSize": 16, "secondsPerStep": 0.1}
+    numbers = {"loss": 2.5, "lr": 0.1}
+    said = report(
+        0, observed_round=3, rounds=[told], series={"latest": point | {"numbers": numbers}}
+    ).to_wire()
+    scraped.put(running_job(), worker(0, agent=said), worker(1, agent=report(1).to_wire()))
+    found = scraped.samples()
+    assert found["dlr_job_number"] == {("loss",): 2.5, ("lr",): 0.1} and "dlr_job_slow" not in found
+    slow = {"type": "Slow", "status": "True", "reason": "StepTimeRose", "lastTransitionTime": NOW.isoformat()}
+    scraped.put(running_job(conditions=[slow]))
+    assert scraped.samples()["dlr_job_slow"] == {(): 1}
+
+
 def test_goodput_is_as_of_now(scraped: Scraped) -> None:
     running = running_job()
     metadata = running.metadata.model_copy(update={"creation_timestamp": later(-140)})

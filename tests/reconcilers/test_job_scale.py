@@ -7,7 +7,7 @@ from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.scaleplan import ScalePlan
 from reconcilers.scale.rolling import Freshness
 from reconcilers.scale.uptake import Plans, asked_through_scale, newest, take_up, with_moves_done
-from tests.reconcilers.build import NOW, job, worker
+from tests.reconcilers.build import NOW, job, report, worker
 
 COUNT = {"f:spec": {"f:replicaSpecs": {"f:worker": {"f:replicas": {}}}}}
 IMAGE = {"f:spec": {"f:replicaSpecs": {"f:worker": {"f:template": {}}}}}
@@ -97,7 +97,7 @@ def moved(workers: list[ElasticWorker], world: Rendezvous, type_: str = "worker"
     of = job(
         replicaSpecs={
             name: {"replicas": 2, "template": {"spec": {"containers": [{"name": "main", "image": "x"}]}}}
-            for name in ("worker", "ps")
+            for name in ("worker", type_)
         },
         status={"migrations": migrations},
     )
@@ -116,8 +116,18 @@ def test_without_a_world_a_target_that_runs_has_taken_over() -> None:
     assert moved([worker(0), worker(2)], Rendezvous()) == {"worker": [0]}
     assert moved([worker(0), worker(2, WorkerPhase.PENDING)], Rendezvous()) == {}
     servers = [
-        w.model_copy(update={"spec": w.spec.model_copy(update={"type": "ps"})})
+        w.model_copy(update={"spec": w.spec.model_copy(update={"type": "evaluator"})})
         for w in (worker(0), worker(2))
     ]
     world = Rendezvous(round=2, phase="Formed", members=[0, 1], incarnations=[1, 1])
-    assert moved(servers, world, "ps") == {"ps": [0]}
+    assert moved(servers, world, "evaluator") == {"evaluator": [0]}
+
+
+def test_beside_parameter_servers_a_worker_that_runs_has_taken_over_though_its_agent_speaks() -> None:
+    both = [worker(0, agent=report(0).to_wire()), worker(2, agent=report(2).to_wire())]
+    template = {"spec": {"containers": [{"name": "main", "image": "x", "command": ["serve"]}]}}
+    of = job(
+        replicaSpecs={name: {"replicas": 2, "template": template} for name in ("worker", "ps")},
+        status={"migrations": [{"type": "worker", "source": 0, "target": 2}]},
+    )
+    assert with_moves_done(of, both, Rendezvous())[0].status.retired == {"worker": [0]}

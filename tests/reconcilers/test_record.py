@@ -249,7 +249,7 @@ async def test_node_that_fails_once_more_is_faulty_by_its_record() -> None:
             time=NOW - timedelta(days=day),
             verdict="Healthy",
             passed=3,
-            failed_with=[f"other-{day}", f"another-{day}"],
+            failed_with=[f"other-{day}", f"another-{day}", f"third-{day}"],
         )
         for day in (3, 2, 1)
     ]
@@ -273,3 +273,15 @@ def test_condition_of_a_node_counts_unless_it_may_be_behind_a_cut(named: int, ve
     nodes = {"a": {"metadata": {"name": "a"}} | conditioned("NetworkingReady", "False")}
     told = with_all_evidence(ended, ended.status, [open_], [Node("a")], nodes, NOW)
     assert [found.verdict for found in told] == [verdict]
+
+
+@pytest.mark.parametrize(("ready", "verdict"), [("True", "Inconclusive"), ("False", "Faulty")])
+def test_node_that_was_lost_and_is_back_at_the_end_was_seen_to_be_gone_only_once(
+    ready: str, verdict: str
+) -> None:
+    lost = NodeResult(node="a", verdict=NodeVerdict.INCONCLUSIVE, causes=["NoAnswer"], message="NodeLost")
+    ended = check(nodeResults=[lost.to_wire()])
+    found = lost.model_copy(update={"verdict": NodeVerdict.FAULTY})
+    nodes = {"a": {"metadata": {"name": "a"}, "status": {"conditions": [{"type": "Ready", "status": ready}]}}}
+    told = with_all_evidence(ended, ended.status, [found], [Node("a")], nodes, NOW)
+    assert [result.verdict for result in told] == [verdict]

@@ -78,6 +78,20 @@ async def test_a_refused_template_is_told_on_the_job_at_once_and_nothing_is_made
     await hollow.until("an Event", lambda: told(hollow, name, ("PodInvalid", "PodForbidden")))
 
 
+async def test_a_priority_class_that_is_not_there_is_told_before_anything_is_made(hollow: Hollow) -> None:
+    growth = {"opportunistic": {"priorityClassName": "idle"}}
+    await hollow.submit("grows", worker={"maxReplicas": 4}, elasticPolicy=growth)
+
+    async def status() -> dict[str, Any]:
+        return await hollow.status("grows")
+
+    first = await hollow.until("the first status", status)
+    message = next(c for c in first["conditions"] if c["type"] == refusal.PODS_ACCEPTED)["message"]
+    path = "spec.elasticPolicy.opportunistic.priorityClassName"
+    assert message.startswith(f"{path}: there is no PriorityClass idle; create it. Correct that within ")
+    assert not await hollow.pods("grows")
+
+
 REFUSED_AT_APPLY: list[tuple[Template, str]] = [
     (template({"env": ["A=1"]}), "spec.containers[0].env[0]"),
     (template({"env": {"A": "x"}}), "spec.containers[0].env"),

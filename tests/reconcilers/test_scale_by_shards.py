@@ -12,12 +12,20 @@ from crds.elasticjob import ElasticJob
 from crds.intervals import whole
 from crds.leases import Lease
 from crds.scaleplan import ScalePlan
-from reconcilers.acts import Verb
-from reconcilers.scale.by_shards import Decision, Scale, acts, decide, is_ours, workers_for
+from crds.shard_set import Definition
+from reconcilers.acts import Act, Verb
+from reconcilers.scale import auto_plans
+from reconcilers.scale.auto_plans import Scale, is_ours
+from reconcilers.scale.by_shards import PLANS, Decision, decide, workers_for
 from reconcilers.scale.plan import refusal
 from reconcilers.scale.uptake import Plans
 from reconcilers.shards.sets import ShardSet
 from tests.reconcilers.build import job, worker
+
+
+def acts(of: ElasticJob, scale: Scale, plans: Plans) -> tuple[Act, ...]:
+    return auto_plans.acts(of, scale, plans, PLANS)
+
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 SLOTS, IDLE = 4, 60
@@ -38,7 +46,9 @@ def pulling(
     for number, (index, elements) in enumerate(sorted(leases.items()), start=1):
         held.append(Lease(index, 1, number, ((at, at + elements),)))
         at += elements
-    known = ShardSet("lines", 0, size + 1, "", 2, 9, whole(waiting), tuple(held), last_lease=len(held))
+    known = ShardSet(
+        Definition("lines", 0, size + 1, "", 2, 9), whole(waiting), tuple(held), last_lease=len(held)
+    )
     policy = {"nodeUnit": unit, "shardScaling": {"slotsPerWorker": SLOTS, "idleSeconds": IDLE}}
     return job(
         replicas=replicas,

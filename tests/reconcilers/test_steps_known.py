@@ -69,18 +69,20 @@ def test_the_first_step_takes_the_notice_back_and_says_whose_word_it_is() -> Non
     assert seconds_to_notice(late, [member(0, COUNTED)], NOW) is None
 
 
-def test_a_start_that_counts_from_one_again_is_said_to_cost_goodput() -> None:
+def test_a_start_that_nobody_knows_the_step_of_is_said_to_cost_goodput() -> None:
     first = with_rounds(BEGINNING, [COUNTED])
     numbered = COUNTED.model_copy(update={"round": 2, "first_step": 9, "last_step": 20})
     anew = COUNTED.model_copy(update={"round": 2})
+    after_such_a_start = numbered.model_copy(update={"start_unknown": True})
     for goodput, expected in (
         (first, False),
         (with_rounds(first, [numbered]), False),
         (with_rounds(first, [anew]), True),
+        (with_rounds(first, [after_such_a_start]), True),
     ):
         known = job(status={"goodput": goodput.to_wire()})
         (condition,) = with_steps_known([], known, [member(0, COUNTED)], NOW)
-        assert condition.message.startswith("steps count from 1 since the last start") == expected
+        assert condition.message.startswith("nobody knows which step the last start") == expected
 
 
 def test_counts_say_nothing_beside_those_who_tell() -> None:

@@ -73,7 +73,7 @@ def test_no_pod_waits_for_lines_and_who_attaches_has_them() -> None:
     assert [kind for kind, _ in cluster.there] == [ELASTICJOBS.plural, CONFIGMAPS.plural]
     assert made.job["spec"]["suspend"] is False
     found = attach(cluster, "map-x")  # type: ignore[arg-type]
-    assert (found.task, list(found.lines or ())) == (TASK, list(LINES))
+    assert (found.task, list(found.lines() or ())) == (TASK, list(LINES))
 
 
 def test_another_job_is_none_to_attach_to() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from crds.intervals import Intervals
 from crds.leases import Lease
+from crds.shard_set import Definition
 from dlr.commands.errors import CommandError
 from dlr.commands.map import follow
 from dlr.commands.map.follow import choose_after_interrupt, conclude, outcome_of, progress_line
@@ -33,7 +34,12 @@ def a_job(
     leases = (Lease(0, 1, 1, leased),) if leased else ()
     histories = (Tried((0,), tried),) if tried else ()
     known = ShardSet(
-        "lines", 0, 20, "", 2, 99, waiting, leases, histories, failed=failed, reason="line 3, exit code 1"
+        Definition("lines", 0, 20, "", 2, 99),
+        waiting,
+        leases,
+        histories,
+        failed=failed,
+        reason="line 3, exit code 1",
     )
     told = {"phase": phase, "shards": [known.to_status().to_wire()], **status}
     return {

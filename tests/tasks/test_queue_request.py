@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlr.commands.queue.request import Request, RequestError, parse, script, script_path, within
+from dlr.commands.queue.request import (
+    Request,
+    RequestError,
+    parse,
+    script,
+    script_path,
+    status_in,
+    within,
+)
 
 
 def run(request: Request, number: int, folder: Path, **environ: str) -> int:
@@ -114,3 +122,9 @@ def test_no_more_run_at_a_time_than_may(jobs: int, most: int, workers: int, slot
     assert not most or pods.most * pods.slots <= most
     assert (pods.most - 1) * pods.slots < jobs, "no Pod is without a job"
     assert pods.slots == 1 or not gpus
+
+
+def test_the_status_of_a_job_is_in_the_last_lines_of_its_log() -> None:
+    log = "# Running on x\n# Finished at noon with status 9\nerror\n# Finished at Mon Nov 23 with status 3\n"
+    assert status_in(log) == "3"
+    assert status_in("# Running on x\n") == "unknown"

@@ -23,9 +23,11 @@ def doctor(
     from dlr.commands.connection import connect
     from dlr.commands.doctor.facts import gather
     from dlr.commands.doctor.verdicts import Level, verdicts
+    from dlr.commands.waiting import waiting_for
 
     connection = connect(kubeconfig, context, namespace)
-    lines = verdicts(gather(Api(connection), documents, in_pod=not connection.source.paths))
+    with waiting_for("what the cluster says of itself"):
+        lines = verdicts(gather(Api(connection), documents, in_pod=not connection.source.paths))
     if output is Format.JSON:
         print_json([{"level": line.level, "topic": line.topic, "text": line.text} for line in lines])
     else:

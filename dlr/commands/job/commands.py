@@ -12,6 +12,11 @@ from dlr.commands.lazy import HELP_NAMES, Lazy, LazyGroup
 class JobCommands(LazyGroup):
     lazy: ClassVar = {
         "submit": Lazy("dlr.commands.job.submit", "submit", "Create the ElasticJobs of a file."),
+        "launch": Lazy(
+            "dlr.commands.job.launch",
+            "launch",
+            "Run a script of this machine in as many Pods, without YAML; --dry-run prints the YAML.",
+        ),
         "list": Lazy("dlr.commands.job.listing", "list_jobs", "List ElasticJobs."),
         "status": Lazy(
             "dlr.commands.job.status",
@@ -23,6 +28,11 @@ class JobCommands(LazyGroup):
             "dlr.commands.job.stacks",
             "stacks",
             "Show where all training processes are at this moment: equal stacks once, the odd ones first.",
+        ),
+        "profile": Lazy(
+            "dlr.commands.job.profile",
+            "profile",
+            "Record what one process does for some seconds, as a file to open in Perfetto (ui.perfetto.dev).",
         ),
         "events": Lazy(
             "dlr.commands.job.events",

@@ -51,14 +51,21 @@ def delete(
     deadline = time.monotonic() + timeout_seconds
     for place, name in enumerate(job_names):
         try:
-            _wait_until_gone(api, name, deadline)
+            wait_until_gone(api, name, deadline)
         except KeyboardInterrupt:
             left = ", ".join(f"{api.namespace}/{each}" for each in job_names[place:])
             raise Interrupted(f"The cluster goes on deleting {left} without you.") from None
         print(f"elasticjob {api.namespace}/{name} deleted", flush=True)
 
 
-def _wait_until_gone(api: Api, name: str, deadline: float) -> None:
+def wait_until_gone(api: Api, name: str, deadline: float) -> None:
+    """
+    Args:
+        deadline: of `time.monotonic`.
+
+    Raises:
+        CommandError: by then something of it is still there.
+    """
     told = False
     while remains := _remains(api, name):
         if time.monotonic() > deadline:

@@ -13,9 +13,11 @@ from dlr.commands.job import report
 from dlr.commands.job.diagnose_case import JSON, Case, Sentence
 from dlr.commands.job.diagnose_sections import Section, sections
 from dlr.commands.job.diagnose_verdict import Finding, findings
+from dlr.commands.job.diagnose_words import UNSCHEDULABLE
 from dlr.commands.job.lookup import get_job, list_workers
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace, Output
 from dlr.commands.output import Format, plain, print_json, utc_now
+from dlr.commands.waiting import waiting_for
 
 WIDTH = 100
 MOST_GETS = 20
@@ -31,7 +33,9 @@ def diagnose(
     context: Context = None,
 ) -> None:
     """Say on one page how a job is, why, on what evidence, and what to do; for a ticket."""
-    case, unread = read_case(Api(connect(kubeconfig, context, namespace)), name)
+    api = Api(connect(kubeconfig, context, namespace))
+    with waiting_for("what there is to know of the job"):
+        case, unread = read_case(api, name)
     found = findings(case)
     made = sections(case, found)
     if output is Format.JSON:
@@ -48,7 +52,10 @@ def read_case(api: Api, name: str) -> tuple[Case, list[str]]:
     checks = _readable(lambda: api.find(NODECHECKS), "NodeChecks", unread)
     hosts = {host for worker in workers if (host := (worker.get("status") or {}).get("nodeName"))}
     nodes = _readable(lambda: _nodes(api, hosts), "Nodes", unread)
-    return Case(job, workers, report.job_events(events, job), checks, nodes, utc_now()), unread
+    waits = (job.get("status") or {}).get("reason") == UNSCHEDULABLE
+    every = _readable(lambda: api.find(NODES), "Nodes", unread) if waits else []
+    case = Case(job, workers, report.job_events(events, job), checks, nodes, utc_now(), every)
+    return case, list(dict.fromkeys(unread))
 
 
 def _nodes(api: Api, hosts: set[str]) -> list[JSON]:

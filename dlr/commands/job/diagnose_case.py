@@ -70,6 +70,8 @@ class Case:
     nodes: Sequence[JSON]
     """Those that the job's Pods are on, as far as they could be read."""
     now: datetime
+    all_nodes: Sequence[JSON] = ()
+    """Of the cluster, where the job waits for room."""
 
     @property
     def name(self) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
+from controller.wording import counted
 from crds import names
 from dlr.commands.job import report
 from dlr.commands.job.checkpoints import checkpoints_line
@@ -19,7 +20,7 @@ from dlr.commands.job.progress import progress_line
 from dlr.commands.job.shards import sets_of, shards_line
 from dlr.commands.job.timeline.life import clock_of
 from dlr.commands.job.workers import AT_EASE, state_of
-from dlr.commands.output import age, duration
+from dlr.commands.output import age, duration, parse_time
 
 MOST = 5
 """Entries of one kind: it is to stay one page."""
@@ -176,7 +177,9 @@ def _conditions(case: Case) -> Iterator[Sentence]:
             text = f"{worker['metadata']['name']} is {state_of(worker)}{said}"
             yield sentence(text, of_worker(worker, path))
     if len(waiting) > MOST:
-        yield sentence(f"{len(waiting)} workers in all do not train", case.of_job("status.replicaStatuses"))
+        yield sentence(
+            f"{counted(len(waiting), 'worker')} in all do not train", case.of_job("status.replicaStatuses")
+        )
 
 
 def _budgets(case: Case) -> Iterator[Sentence]:
@@ -190,8 +193,10 @@ def _budgets(case: Case) -> Iterator[Sentence]:
         yield sentence(
             f"{budget['alike']} failures in a row were the same: {budget.get('signature')}", fields
         )
-    if until := budget.get("heldUntil"):
-        yield sentence(f"No world is formed before {until}", case.of_job("status.failureBudget.heldUntil"))
+    until = parse_time(budget.get("heldUntil"))
+    if until is not None and until > case.now and not report.is_finished(case.job):
+        text = f"No world is formed before {budget['heldUntil']}"
+        yield sentence(text, case.of_job("status.failureBudget.heldUntil"))
     telling = [
         (worker, of_pods["spent"])
         for worker in case.workers

@@ -16,10 +16,19 @@ from dlr.commands.job import report
 from dlr.commands.job.culprit import Culprit
 from dlr.commands.job.diagnose_case import Case, Field, Sentence, of_worker, sentence
 from dlr.commands.job.diagnose_nodes import words_of_checks
-from dlr.commands.job.diagnose_words import AFTER, CANNOT_START, DONE_BY, WAITS
+from dlr.commands.job.diagnose_words import (
+    AFTER,
+    CANNOT_START,
+    DONE_BY,
+    SLOW_ADVICE,
+    TOO_LARGE_ADVICE,
+    UNSCHEDULABLE,
+    WAITS,
+)
 from dlr.commands.job.failures import current_report, ended_pods
 from dlr.commands.job.goodput import goodput_line
 from dlr.commands.job.progress import progress_line
+from dlr.commands.job.room import too_large
 from dlr.commands.output import age, duration, parse_time
 from reconcilers.failure.exit_class import FREE
 from reconcilers.nodecheck.job_checks import NODES_CHECKED, QUIET
@@ -175,6 +184,12 @@ def _waits(case: Case) -> Iterator[Finding]:
         fields = case.of_job("status.reason", *(["status.message"] if message else []))
         said = f": {message}" if message else ""
         told = sentence(f"The job {what} ({reason}, {waits}){said}", fields)
+        too_big = too_large(case.job, case.all_nodes) if reason == UNSCHEDULABLE else None
+        if too_big is not None:
+            node = Field("Node", too_big.node, "status.allocatable")
+            where = (*case.of_job("spec.replicaSpecs.worker.template"), node)
+            yield Finding(reason, told, (sentence(TOO_LARGE_ADVICE.format(why=too_big.text), where),))
+            return
         yield Finding(reason, told, (sentence(advice.format(name=case.name), fields),))
     elif check := case.status.get("activeCheck"):
         told = sentence(f"The job waits for the node check {check}", case.of_job("status.activeCheck"))
@@ -188,9 +203,11 @@ def _waits(case: Case) -> Iterator[Finding]:
 
 
 def _slow(case: Case) -> Iterator[Finding]:
-    if condition := case.condition("Slow", "True"):
-        told = sentence(f"The job is slow: {condition.get('message')}", case.of_condition("Slow"))
-        yield Finding("Slow", told)
+    condition = case.condition("Slow", "True")
+    if condition and _trains(case):
+        fields = case.of_condition("Slow")
+        told = sentence(f"The job is slower than it was: {condition.get('message')}", fields)
+        yield Finding("Slow", told, (sentence(SLOW_ADVICE.format(name=case.name), fields),))
 
 
 def _stalls(case: Case) -> Iterator[Finding]:

@@ -32,8 +32,18 @@ AFTER: dict[str, str] = {
     ExitClass.DAMAGED_CHECKPOINT: "Check the node, whose memory may be bad: dlr node-check --nodes {node}.",
 }
 """What to do after such a failure."""
+SLOW_ADVICE = (
+    "See who is not where the other ranks are, a few times: dlr job stacks {name}; and have the job's nodes "
+    "measured, for which its training stops: dlr node-check --job {name}."
+)
+"""What to do about steps that take longer."""
+UNSCHEDULABLE = "Unschedulable"
+TOO_LARGE_ADVICE = (
+    "No node is large enough for one of its Pods, however free: {why}. Ask for less in "
+    "spec.replicaSpecs.worker.template, or add larger nodes; fewer workers do not help."
+)
 WAITS: dict[str, tuple[str, str]] = {
-    "Unschedulable": (
+    UNSCHEDULABLE: (
         "waits for room",
         "Free or add nodes that fit its Pods, or let it begin with fewer workers: "
         "spec.replicaSpecs.worker.minReplicas.",

@@ -76,6 +76,31 @@ def read_jobs(filename: str) -> list[JobFile]:
     return jobs
 
 
+def read_documents(filename: str) -> list[JSON]:
+    """Every object of the file, of whatever kind; those of a List one by one."""
+    source = "standard input" if filename == STDIN else filename
+    try:
+        found = list(yaml.load_all(_text(filename, source), _Loader))
+    except yaml.MarkedYAMLError as error:
+        raise _not_yaml(error, source) from error
+    except yaml.YAMLError as error:
+        raise CommandError(f"{source} is not YAML: {error}.") from error
+    documents = [document for document in found if document is not None]
+    if not all(isinstance(document, dict) for document in documents):
+        raise CommandError(f"{source} is no file of Kubernetes objects.")
+    return [
+        each
+        for document in documents
+        for each in (document.get("items") or [] if document.get("kind") == "List" else [document])
+    ]
+
+
+def _not_yaml(error: yaml.MarkedYAMLError, source: str) -> CommandError:
+    mark = error.problem_mark or error.context_mark
+    where = f"{source}:{mark.line + 1}" if mark else source
+    return CommandError(f"{where} is not YAML: {error.problem or error.context}.")
+
+
 def _text(filename: str, source: str) -> str:
     try:
         return sys.stdin.read() if filename == STDIN else Path(filename).read_text()
@@ -94,9 +119,7 @@ def _documents(text: str, source: str) -> Iterator[JobFile]:
             if node and body is not None:
                 yield _job(body, node, source)
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        where = f"{source}:{mark.line + 1}" if mark else source
-        raise CommandError(f"{where} is not YAML: {error.problem or error.context}.") from error
+        raise _not_yaml(error, source) from error
     except yaml.YAMLError as error:
         raise CommandError(f"{source} is not YAML: {error}.") from error
     finally:

@@ -13,7 +13,7 @@ from crds.elasticjob import ElasticJob, Goodput
 from crds.elasticworker import ElasticWorker
 from dlr.commands.output import duration, parse_time
 from reconcilers.account.goodput import goodput_now, seconds_by_state
-from reconcilers.job.steps_known import counts_from_one_again
+from reconcilers.job.steps_known import start_is_unknown
 
 JSON = dict[str, Any]
 
@@ -43,7 +43,7 @@ def goodput_line(account: Goodput) -> str:
     if not account.steps_redone:
         return line
     trained = account.last_step - account.first_step + 1 + account.steps_redone
-    if counts_from_one_again(account):
+    if start_is_unknown(account):
         return f"at least {line}; {account.steps_redone} of {trained} trained steps at most are repeats"
     return f"{line}; {account.steps_redone} of {trained} trained steps are repeats"
 
@@ -53,7 +53,7 @@ def redone(account: Goodput | None) -> str:
     if account is None or not account.steps_redone:
         return ""
     steps = "1 step" if account.steps_redone == 1 else f"{account.steps_redone} steps"
-    return f"{steps} at most" if counts_from_one_again(account) else steps
+    return f"{steps} at most" if start_is_unknown(account) else steps
 
 
 def time_by_state(account: Goodput, job: JSON, now: datetime) -> dict[str, float]:

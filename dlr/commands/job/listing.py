@@ -12,7 +12,10 @@ from dlr.commands.connection import connect
 from dlr.commands.job import report
 from dlr.commands.job.lookup import require_namespace
 from dlr.commands.options import Context, Kubeconfig, Namespace, Output
-from dlr.commands.output import Format, print_json, show_table, utc_now
+from dlr.commands.output import Format, console, plain, print_json, show_table, utc_now
+
+NARROW_WIDTH = 100
+"""On a terminal that is no wider, a reason would be cut to a word or two."""
 
 
 def list_jobs(
@@ -39,7 +42,16 @@ def list_jobs(
     now = utc_now()
     rows = [report.list_row(job, now) for job in found]
     headers: tuple[str, ...] = report.LIST_COLUMNS
+    narrow = sys.stdout.isatty() and console().width <= NARROW_WIDTH
+    if narrow:
+        headers = report.NARROW_LIST_COLUMNS
+        places = [report.LIST_COLUMNS.index(header) for header in headers]
+        rows = [tuple(row[place] for place in places) for row in rows]
     if all_namespaces:
         headers = ("NAMESPACE", *headers)
         rows = [(job["metadata"]["namespace"], *row) for job, row in zip(found, rows, strict=True)]
     show_table(headers, rows, one_line=True)
+    if narrow:
+        for job in found:
+            if why := report.why_line(job):
+                print(f"{job['metadata']['name']}: {plain(why)}")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from controller.wording import first_line
+from controller.wording import counted, first_line
 from crds import names
 from crds.protocol import JobPhase, Tier
 from crds.ranges import from_text
@@ -20,6 +20,8 @@ JSON = dict[str, Any]
 Row = tuple[object, ...]
 
 LIST_COLUMNS = ("NAME", "PHASE", "WORKERS", "ROUND", "WORLD", "AGE", "WHY")
+NARROW_LIST_COLUMNS = ("NAME", "PHASE", "WORKERS", "AGE")
+"""On a narrow terminal; what is said under WHY then has lines of its own."""
 SHORT_EVENT_COLUMNS = ("LAST SEEN", "REASON", "MESSAGE")
 EVENT_COLUMNS = ("LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE")
 FINISHED = ("Succeeded", "Failed")
@@ -69,6 +71,13 @@ def why_line(job: JSON) -> str:
     return ": ".join(said for said in (status.get("reason"), status.get("message")) if said)
 
 
+def slow_line(job: JSON) -> str:
+    """Since when the steps of a job that trains take longer, and how much; empty if they do not."""
+    conditions = (job.get("status") or {}).get("conditions") or []
+    slow = next((each for each in conditions if each["type"] == "Slow" and each["status"] == "True"), None)
+    return f"Slow: {slow['message']}" if slow and phase(job) == "Running" else ""
+
+
 def workers_line(job: JSON) -> str:
     """Active of desired; what has ended says so."""
     counts = (job.get("status", {}).get("replicaStatuses") or {}).get(names.WORKER)
@@ -103,6 +112,8 @@ def remarks(job: JSON) -> list[tuple[str, str]]:
 
 
 def world_line(job: JSON, now: datetime) -> str:
+    if cluster := (job.get("status") or {}).get("cluster"):
+        return _cluster_line(cluster)
     world = (job.get("status") or {}).get("rendezvous") or {}
     if is_finished(job):
         return _last_world_line(world)
@@ -115,7 +126,8 @@ def world_line(job: JSON, now: datetime) -> str:
         parts.append(f"{age(since, now)} ago" if formed else f"for {age(since, now)}")
     if members := members_of(world):
         parts.append(
-            f"{len(members)} workers, {world.get('worldSize', 0)} processes, "
+            f"{counted(len(members), 'worker')}, "
+            f"{counted(world.get('worldSize', 0), 'process', 'processes')}, "
             f"master {world.get('masterAddress')}:{world.get('masterPort')}"
         )
     line = ", ".join(parts)
@@ -123,6 +135,13 @@ def world_line(job: JSON, now: datetime) -> str:
         line += f", resumed {Tier(resume['tier']).origin}"
         line += f" at step {resume['step']}" if "step" in resume else ""
     return f"{line} ({world['reason']})" if world.get("reason") else line
+
+
+def _cluster_line(cluster: JSON) -> str:
+    """Of a job with parameter servers: by type, the slots in the order of their tasks."""
+    tasks = ", ".join(f"{type_} {slots}" for type_, slots in (cluster.get("tasks") or {}).items())
+    lost = f"; not running: ps {cluster['lost']}" if cluster.get("lost") else ""
+    return f"none; version {cluster.get('version')} of the cluster: {tasks}{lost}"
 
 
 def _last_world_line(world: JSON) -> str:

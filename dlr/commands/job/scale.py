@@ -23,17 +23,28 @@ def scale(
 ) -> None:
     """Ask for another count of workers."""
     api = Api(connect(kubeconfig, context, namespace))
+    before = set_replicas(api, name, replicas)
+    said = f"elasticjob {api.namespace}/{name}"
+    if before == replicas:
+        print(f"{said} wants {replicas} workers already")
+    else:
+        print(f"{said} scaled from {before} to {replicas} workers")
+
+
+def set_replicas(api: Api, name: str, replicas: int) -> int:
+    """Ask for so many workers; how many were wanted before.
+
+    Raises:
+        CommandError: the job has ended, or cannot have so many.
+    """
     job = get_unfinished_job(api, name)
     before = job["spec"]["replicaSpecs"].get(names.WORKER, {}).get("replicas")
     if before is None:
         raise CommandError(f"The job {name!r} has no workers to scale (spec.replicaSpecs.worker).")
-    said = f"elasticjob {api.namespace}/{name}"
-    if before == replicas:
-        print(f"{said} wants {replicas} workers already")
-        return
-    try:
-        api.patch(ELASTICJOBS, name, "scale", patch={"spec": {"replicas": replicas}})
-    except ApiFailure as failure:
-        reasons = "; ".join(str(cause) for cause in failure.causes) or str(failure)
-        raise CommandError(f"The job {name!r} cannot have {replicas} workers: {reasons}.") from failure
-    print(f"{said} scaled from {before} to {replicas} workers")
+    if before != replicas:
+        try:
+            api.patch(ELASTICJOBS, name, "scale", patch={"spec": {"replicas": replicas}})
+        except ApiFailure as failure:
+            reasons = "; ".join(str(cause) for cause in failure.causes) or str(failure)
+            raise CommandError(f"The job {name!r} cannot have {replicas} workers: {reasons}.") from failure
+    return int(before)

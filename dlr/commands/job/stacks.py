@@ -17,6 +17,7 @@ import typer
 from rich.text import Text
 
 from crds import names
+from crds.protocol import NATIVE
 from dlr.commands.api import ELASTICJOBS, Api
 from dlr.commands.connection import connect
 from dlr.commands.errors import CommandError
@@ -28,11 +29,13 @@ from dlr.commands.job.report import sort_workers
 from dlr.commands.job.workers import state_of
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace, Output
 from dlr.commands.output import Format, print_json, printable_line, show, some_of, utc_now
+from dlr.commands.waiting import waiting_for
 
 JSON = dict[str, Any]
 
 RUNNING = "Running"
 """Only in this state of an agent there are processes."""
+ANSWER_SECONDS, NATIVE_SECONDS = 15.0, 60.0
 MOST_NAMED = 8
 """Of the workers that have not answered, and of those without processes."""
 
@@ -75,9 +78,18 @@ def stacks(
     rank: Annotated[
         int | None, typer.Option(min=0, metavar="R", help="Show this process alone, by its global rank.")
     ] = None,
+    native: Annotated[
+        bool,
+        typer.Option(
+            "--native", help="With the frames of C and C++: where the image has py-spy, and it may trace."
+        ),
+    ] = False,
     timeout: Annotated[
-        float, typer.Option(min=1, max=300, metavar="SECONDS", help="Wait so long for answers.")
-    ] = 15,
+        float | None,
+        typer.Option(
+            min=1, max=300, metavar="SECONDS", help="Wait so long for answers. [default: 15; --native: 60]"
+        ),
+    ] = None,
     output: Output = Format.TABLE,
     namespace: Namespace = None,
     kubeconfig: Kubeconfig = None,
@@ -87,9 +99,10 @@ def stacks(
     api = Api(connect(kubeconfig, context, namespace))
     ended = f"none of its processes runs any more; `dlr job diagnose {name}` says how it ended"
     get_unfinished_job(api, name, ended)
-    asked = _ask(api, name, timeout)
+    timeout = timeout or (NATIVE_SECONDS if native else ANSWER_SECONDS)
+    asked = ask(api, name, timeout, native=native)
     if not asked.stacks:
-        raise CommandError(_without_answer(name, asked, timeout))
+        raise CommandError(without_answer(name, asked, timeout))
     shown = [stack for stack in asked.stacks if rank in (None, stack["rank"])]
     if not shown:
         raise CommandError(f"No process of {name!r} has rank {rank}: {len(asked.stacks)} have answered.")
@@ -100,19 +113,22 @@ def stacks(
     _tell_who_is_missing(asked, timeout)
 
 
-def _ask(api: Api, name: str, timeout: float) -> Asked:
-    request = f"{utc_now():%Y-%m-%dT%H:%M:%SZ}-{secrets.token_hex(4)}"
+def ask(api: Api, name: str, timeout: float, *, native: bool = False) -> Asked:
+    """Ask all agents of a job where their processes are, and wait so many seconds for answers."""
+    request = f"{utc_now():%Y-%m-%dT%H:%M:%SZ}-{secrets.token_hex(4)}{NATIVE if native else ''}"
     deadline = time.monotonic() + timeout
     api.patch(ELASTICJOBS, name, patch={"metadata": {"annotations": {names.ANNOTATION_STACKS: request}}})
 
     def is_finished(asked: Asked) -> bool:
         return not asked.silent or time.monotonic() > deadline
 
-    *_, last = until_finished(lambda: read(request, list_workers(api, name)), is_finished)
+    with waiting_for("the agents' answers"):
+        *_, last = until_finished(lambda: read(request, list_workers(api, name)), is_finished)
     return last
 
 
-def _without_answer(name: str, asked: Asked, timeout: float) -> str:
+def without_answer(name: str, asked: Asked, timeout: float) -> str:
+    """Why there are no stacks at all."""
     if asked.silent:
         return (
             f"None of the {len(asked.silent)} workers of {name!r} that train has answered within "

@@ -18,7 +18,7 @@ from dlr.commands.errors import CommandError, UsageError
 from dlr.commands.map.follow import choose_after_interrupt, conclude, follow
 from dlr.commands.map.manifest import Workers
 from dlr.commands.map.submission import Submitted, attach, new_name, submit
-from dlr.commands.options import Context, Kubeconfig, Namespace, not_empty, object_name
+from dlr.commands.options import Context, Kubeconfig, Namespace, complete_job_name, not_empty, object_name
 from dlr.tasks.lines import Lines, LinesError, check
 from dlr.tasks.task import Task
 
@@ -72,7 +72,12 @@ def command(
     detach: Annotated[bool, typer.Option("--detach", help="Submit, print the name, and exit.")] = False,
     attached: Annotated[
         str | None,
-        typer.Option("--attach", callback=object_name, help="Follow the `dlr map` of this name again."),
+        typer.Option(
+            "--attach",
+            callback=object_name,
+            help="Follow the `dlr map` of this name again.",
+            autocompletion=complete_job_name,
+        ),
     ] = None,
     image: Annotated[
         str, typer.Option(help="With the command, and Python 3.10 or newer.", rich_help_panel=WHERE)

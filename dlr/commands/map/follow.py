@@ -97,7 +97,7 @@ def outcome_of(job: JSON, size: int) -> Outcome:
             known = of_status(ShardSetStatus.model_validate(said))
             held = [each.elements for each in known.leases] + [each.elements for each in known.tried]
             left = union(known.failed, known.waiting, *held)
-            return Outcome(known.size, known.failed, left, known.reason)
+            return Outcome(known.definition.size, known.failed, left, known.reason)
     return Outcome(size, NONE, whole(size) if size else NONE, "")
 
 
@@ -134,14 +134,15 @@ def _left_behind(made: Submitted, job: JSON, folder: Path) -> CommandError:
 
 def _saved(made: Submitted, found: Outcome, folder: Path) -> str:
     """Write what is left, and say where."""
-    if made.lines is None:
+    lines = made.lines()
+    if lines is None:
         return f"they are in {made.task.lines_path}, which cannot be read here"
     path = folder / f"{made.name}.left"
     try:
         with path.open("wb") as file:
             for start, end in found.left:
-                stop = min(end, len(made.lines))
-                file.writelines(made.lines[place] + b"\n" for place in range(start, stop))
+                stop = min(end, len(lines))
+                file.writelines(lines[place] + b"\n" for place in range(start, stop))
     except OSError as error:
         return (
             f"they cannot be written into {path}: {error.strerror}; while the job is there, "

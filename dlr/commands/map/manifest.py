@@ -65,7 +65,8 @@ def job_of(name: str, task: Task, workers: Workers, chunks: int) -> JSON:
         "heartbeatTimeoutSeconds": HEARTBEAT_TIMEOUT_SECONDS,
         "shardScaling": {"slotsPerWorker": workers.slots, "idleSeconds": workers.idle_seconds},
     }
-    exit_codes = {"operator": "In", "values": [2, EXIT_NO_LINES, EXIT_NOT_FOUND]}
+    of_the_submission = {"operator": "In", "values": [2]}
+    of_the_node = {"operator": "In", "values": [EXIT_NO_LINES, EXIT_NOT_FOUND]}
     return {
         "apiVersion": API_VERSION,
         "kind": "ElasticJob",
@@ -75,7 +76,13 @@ def job_of(name: str, task: Task, workers: Workers, chunks: int) -> JSON:
             "suspend": True,
             "replicaSpecs": {"worker": worker},
             "elasticPolicy": policy,
-            "failurePolicy": {"rules": [{"action": "FailJob", "onExitCodes": exit_codes}]},
+            "failurePolicy": {
+                "rules": [
+                    {"action": "FailJob", "onExitCodes": of_the_submission},
+                    # Where other nodes lack it too, the third such end in a row fails the job.
+                    {"action": "Replace", "onExitCodes": of_the_node},
+                ]
+            },
             "runPolicy": {"ttlSecondsAfterFinished": KEPT_SECONDS},
         },
     }

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import secrets
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dlr.commands.api import CONFIGMAPS, ELASTICJOBS, Api, ApiFailure
 from dlr.commands.errors import CommandError
+from dlr.commands.interrupts import deferred
 from dlr.commands.job.lookup import get_job, require_namespace
 from dlr.commands.map.manifest import (
     Workers,
@@ -31,12 +32,19 @@ class Submitted:
 
     job: JSON
     task: Task
-    lines: Lines | None
-    """None where only its workers can see them."""
+    sent: Lines | None
+    """The lines, if they were sent along."""
 
     @property
     def name(self) -> str:
         return str(self.job["metadata"]["name"])
+
+    def lines(self) -> Lines | None:
+        """None where only its workers can see them."""
+        if self.sent is None:
+            with suppress(LinesError):
+                return read(Path(self.task.lines_path))
+        return self.sent
 
 
 def new_name() -> str:
@@ -53,8 +61,21 @@ def submit(api: Api, name: str, task: Task, lines: Lines | None, workers: Worker
         chunks = chunks_of(task, lines)
     except LinesError as error:
         raise CommandError(f"{error}.") from error
+    with ExitStack() as undo:
+        with deferred():  # else nobody would know whether there is a job now
+            job = _create(api, job_of(name, task, workers, len(chunks)))
+            undo.callback(_take_back, api, name)
+        for config_map in config_maps(name, job["metadata"]["uid"], chunks):
+            api.create(CONFIGMAPS, config_map)
+        job = api.patch(ELASTICJOBS, name, patch={"spec": {"suspend": False}})
+        undo.pop_all()
+    return Submitted(job, task, lines)
+
+
+def _create(api: Api, manifest: JSON) -> JSON:
+    name = manifest["metadata"]["name"]
     try:
-        job, _ = api.create(ELASTICJOBS, job_of(name, task, workers, len(chunks)))
+        job, _ = api.create(ELASTICJOBS, manifest)
     except ApiFailure as failure:
         if failure.reason == "NotFound" and failure.names_object:
             require_namespace(api)
@@ -64,15 +85,12 @@ def submit(api: Api, name: str, task: Task, lines: Lines | None, workers: Worker
                 f"`dlr map --attach {name}`, or choose another --name."
             ) from failure
         raise
-    try:
-        for config_map in config_maps(name, job["metadata"]["uid"], chunks):
-            api.create(CONFIGMAPS, config_map)
-        job = api.patch(ELASTICJOBS, name, patch={"spec": {"suspend": False}})
-    except BaseException:
-        with suppress(CommandError):
-            api.delete(ELASTICJOBS, name)
-        raise
-    return Submitted(job, task, lines if lines is not None else _lines_here(task))
+    return job
+
+
+def _take_back(api: Api, name: str) -> None:
+    with suppress(CommandError):
+        api.delete(ELASTICJOBS, name)
 
 
 def attach(api: Api, name: str) -> Submitted:
@@ -87,10 +105,4 @@ def attach(api: Api, name: str) -> Submitted:
         task, lines = task_and_lines([api.get(CONFIGMAPS, each) for each in made])
     except (KeyError, TypeError, ValueError) as error:
         raise CommandError(f"The ConfigMaps of the job {name!r} cannot be read: {error}.") from error
-    return Submitted(job, task, lines if lines is not None else _lines_here(task))
-
-
-def _lines_here(task: Task) -> Lines | None:
-    with suppress(LinesError):
-        return read(Path(task.lines_path))
-    return None
+    return Submitted(job, task, lines)

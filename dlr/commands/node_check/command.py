@@ -23,6 +23,7 @@ from dlr.commands.options import (
     Namespace,
     Output,
     complete_job_name,
+    complete_node_names,
     none_empty,
     number,
     object_name,
@@ -40,7 +41,14 @@ checks = typer.Typer(add_completion=False, context_settings=HELP_NAMES, invoke_w
 def command(
     invocation: typer.Context,
     nodes: Annotated[
-        list[str] | None, typer.Option("--nodes", metavar="A,B", help="These nodes.", rich_help_panel=WHAT)
+        list[str] | None,
+        typer.Option(
+            "--nodes",
+            metavar="A,B",
+            help="These nodes.",
+            autocompletion=complete_node_names,
+            rich_help_panel=WHAT,
+        ),
     ] = None,
     selector: Annotated[
         str | None,
@@ -154,7 +162,10 @@ def command(
 
 @checks.command("history")
 def history(
-    node: Annotated[str, typer.Argument(callback=object_name, help="The node's name.")],
+    node: Annotated[
+        str,
+        typer.Argument(callback=object_name, help="The node's name.", autocompletion=complete_node_names),
+    ],
     output: Output = Format.TABLE,
     kubeconfig: Kubeconfig = None,
     context: Context = None,

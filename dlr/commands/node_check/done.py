@@ -89,8 +89,5 @@ def _is_of(mark: Mark, check: JSON) -> bool:
 
 
 def _refused(api: Api, check: JSON) -> bool:
-    uid = check["metadata"]["uid"]
-    return any(
-        event.get("reason") == NOT_ALLOWED and event.get("involvedObject", {}).get("uid") == uid
-        for event in api.find(EVENTS)
-    )
+    chosen = f"reason={NOT_ALLOWED},involvedObject.uid={check['metadata']['uid']}"
+    return bool(api.find(EVENTS, field_selector=chosen))

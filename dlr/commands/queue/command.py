@@ -25,7 +25,16 @@ from dlr.commands.map.command import read_template, times, worker_range
 from dlr.commands.map.follow import outcome_of, why_failed
 from dlr.commands.map.manifest import Workers
 from dlr.commands.map.submission import new_name, submit
-from dlr.commands.queue.request import NAME, Request, RequestError, parse, script, script_path, within
+from dlr.commands.queue.request import (
+    NAME,
+    Request,
+    RequestError,
+    parse,
+    script,
+    script_path,
+    status_in,
+    within,
+)
 from dlr.tasks.lines import Lines
 from dlr.tasks.task import Task
 
@@ -111,15 +120,17 @@ def run(words: Sequence[str], environ: Mapping[str, str], folder: Path) -> int:
         raise CommandError(f"the job {made.name!r} failed: {why_failed(job)}")
     _require_logs(request, folder)
     api.delete(ELASTICJOBS, name)
-    return _conclude(request, outcome.left)
+    return _conclude(request, folder, outcome.left)
 
 
-def _conclude(request: Request, failed: Intervals) -> int:
+def _conclude(request: Request, folder: Path, failed: Intervals) -> int:
     if not failed:
         return 0
     all_ = len(request.numbers)
     if all_ == 1:
-        print(f"{NAME}: job failed, log is in {request.log_of(request.first)}", file=sys.stderr)
+        log = request.log_of(request.first)
+        status = status_in((folder / log).read_text(errors="replace"))
+        print(f"{NAME}: job failed with status {status}, log is in {log}", file=sys.stderr)
         if "JOB" in request.log and not request.job_name:
             print(f"{NAME}: probably you forgot to put JOB=1:$nj in your script.", file=sys.stderr)
     else:

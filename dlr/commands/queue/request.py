@@ -139,6 +139,12 @@ DLR_TOOK=$((`date +"%s"`-DLR_BEGAN))
 """
 
 
+def status_in(log: str) -> str:
+    """What a job's command came to, as `script` has it written into the log; `unknown` if it is not there."""
+    found = re.findall(r"^# Finished at .* with status (\d+)$", log, re.MULTILINE)
+    return found[-1] if found else "unknown"
+
+
 @dataclass(frozen=True)
 class Pods:
     """How many, and what they get."""

@@ -17,7 +17,7 @@ let update = null; // the last of it: {page, trouble, at}
 let parts = new Map(); // by name, what a part of the page was made of, so that what is as it was stays as it is
 let mode = "lag";
 let log = { rank: null, timer: 0 };
-let chart = null;
+let charts = null; // of the steps: {names, made}
 
 function el(tag, attributes, ...children) {
   const made = document.createElement(tag);
@@ -51,7 +51,7 @@ function route() {
   parts = new Map();
   update = null;
   followLog(null);
-  chart = null;
+  charts = null;
   document.body.classList.toggle("job-page", view.kind === "job");
   document.body.classList.remove("stale");
   filter.hidden = view.kind === "job";
@@ -220,20 +220,33 @@ function timeLine(times) {
   return longest.map(([state, seconds]) => `${state} ${duration(seconds)} (${Math.round((100 * seconds) / total)} %)`).join(", ");
 }
 
+let slowSince = null;
+
 function renderSteps(page) {
   const place = document.getElementById("steps");
-  const known = page.life && (page.steps.rounds.length || page.steps.samples.length);
+  const { steps } = page;
+  const names = Object.keys(steps.past.numbers);
+  const known = page.life && (steps.past.at.length || steps.rounds.length || steps.samples.length);
   place.hidden = !known;
   if (!known) return;
+  const { submitted } = page.life;
+  slowSince = steps.slowSince === null ? null : submitted + steps.slowSince;
   const width = Math.max(260, place.clientWidth - 30);
-  if (!chart || !place.contains(chart.root)) {
-    place.replaceChildren(el("h2", {}, "Step time"), el("div", { id: "chart" }),
-      el("p", { class: "quiet" }, "Older than this dashboard is only each round's mean, as far back as agents keep it."));
-    chart = stepChart(document.getElementById("chart"), page.steps, page.life.submitted, width);
+  const data = [stepData(steps, submitted), ...names.map((name) => numberData(steps.past, name, submitted))];
+  if (!charts || charts.names !== names.join("\n") || !document.getElementById("chart")) {
+    const rooms = ["chart", ...names.map((_, at) => `chart-${at}`)].map((id) => el("div", { id }));
+    place.replaceChildren(...rooms.flatMap((room, at) => [el("h2", {}, at ? names[at - 1] : "Step time"), room]),
+      el("p", { class: "quiet" }, `${steps.past.at.length ? "The past is a hundred points of rank 0." : "Of the past only each round's mean is known."}${slowSince ? " The red line is where steps began to take longer." : ""}${names.length ? "" : " dlr.report(step, loss=…) plots the loss here."}`));
+    const made = rooms.map((room, at) => at
+      ? chartOf(room, [[names[at - 1], "--link"]], data[at], width, { height: 150 })
+      : chartOf(room, STEP_SERIES, data[0], width, { unit: " s", zero: true, mark: () => slowSince }));
+    charts = { names: names.join("\n"), made };
     return;
   }
-  if (chart.width !== width) chart.setSize({ width, height: 190 });
-  chart.setData(stepData(page.steps, page.life.submitted));
+  charts.made.forEach((chart, at) => {
+    if (chart.width !== width) chart.setSize({ width, height: chart.height });
+    chart.setData(data[at]);
+  });
 }
 
 function failuresPart(page) {
@@ -411,6 +424,6 @@ document.getElementById("close").addEventListener("click", () => keys.close());
 filter.addEventListener("input", () => update?.page && view.kind === "fleet" && renderFleet(update.page));
 window.addEventListener("hashchange", route);
 window.addEventListener("resize", () => { if (update?.page) { drawnAt = 0; render(); } });
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { chart = null; parts = new Map(); document.getElementById("chart")?.remove(); if (update?.page) render(); });
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { charts = null; parts = new Map(); document.getElementById("chart")?.remove(); if (update?.page) render(); });
 setInterval(tick, 500);
 route();

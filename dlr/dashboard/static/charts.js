@@ -137,31 +137,51 @@ function timeline(life, width) {
 }
 
 /* uPlot's data of the step time: one mean a round as the agents kept it, and what this dashboard has seen since. */
+const STEP_SERIES = [["past", "--mark"], ["mean of a round", "--quiet"], ["as seen", "--link"]];
+
+/* Times, and of each a value for each of STEP_SERIES; a round's mean only where the job's own past is not known. */
 function stepData(steps, submitted) {
-  const rows = [];
-  for (const [begin, end, mean] of steps.rounds) rows.push([begin, mean, null], [end, mean, null], [end + 0.001, null, null]);
-  for (const [at, seconds] of steps.samples) rows.push([at, undefined, seconds]);
+  const rows = steps.past.at.map((at, place) => [at, steps.past.seconds[place], undefined, undefined]);
+  if (!rows.length) for (const [begin, end, mean] of steps.rounds) rows.push([begin, null, mean, undefined], [end, null, mean, undefined], [end + 0.001, null, null, undefined]);
+  for (const [at, seconds] of steps.samples) rows.push([at, undefined, undefined, seconds]);
   rows.sort((one, other) => one[0] - other[0]);
-  return [rows.map((row) => row[0] + submitted), rows.map((row) => row[1]), rows.map((row) => row[2])];
+  return [rows.map((row) => row[0] + submitted), ...STEP_SERIES.map((_, at) => rows.map((row) => row[at + 1]))];
 }
 
-function stepChart(place, steps, submitted, width) {
+function numberData(past, name, submitted) {
+  return [past.at.map((at) => at + submitted), past.numbers[name]];
+}
+
+/* `lines`: [label, colour variable] of each; `mark()`: a time at which a line is drawn, or null. */
+function chartOf(place, lines, data, width, { height = 190, unit = "", zero = false, mark = () => null }) {
   const style = getComputedStyle(document.documentElement);
   const color = (name) => style.getPropertyValue(name).trim();
   const axis = { stroke: color("--quiet"), grid: { stroke: color("--line"), width: 1 }, ticks: { stroke: color("--line"), width: 1 } };
-  const seconds = (_, value) => (value == null ? "–" : `${Number(value.toPrecision(3))} s`);
+  const text = (value) => (value == null ? "–" : `${Number(value.toPrecision(3))}${unit}`);
+  const marked = (plot) => {
+    const at = mark();
+    if (at === null) return;
+    const x = plot.valToPos(at, "x", true);
+    plot.ctx.save();
+    plot.ctx.strokeStyle = color("--bad");
+    plot.ctx.beginPath();
+    plot.ctx.moveTo(x, plot.bbox.top);
+    plot.ctx.lineTo(x, plot.bbox.top + plot.bbox.height);
+    plot.ctx.stroke();
+    plot.ctx.restore();
+  };
   return new uPlot(
     {
-      width, height: 190,
-      scales: { y: { range: (_, low, high) => (low == null ? [0, 1] : [0, high * 1.15]) } },
-      axes: [{ ...axis, space: 70, values: (plot, values) => values.map((at) => clock(at, plot.scales.x.max - plot.scales.x.min)) }, { ...axis, size: 60, values: (_, values) => values.map((value) => `${Number(value.toPrecision(3))} s`) }],
+      width, height,
+      scales: zero ? { y: { range: (_, low, high) => (low == null ? [0, 1] : [0, high * 1.15]) } } : {},
+      axes: [{ ...axis, space: 70, values: (plot, values) => values.map((at) => clock(at, plot.scales.x.max - plot.scales.x.min)) }, { ...axis, size: 64, values: (_, values) => values.map(text) }],
       series: [
         { label: "UTC", value: (_, at) => (at == null ? "–" : clock(at, 0)) },
-        { label: "mean of a round", stroke: color("--quiet"), width: 2, dash: [6, 4], value: seconds, points: { show: false } },
-        { label: "as seen", stroke: color("--link"), width: 1.5, value: seconds, points: { show: false }, spanGaps: true },
+        ...lines.map(([label, name]) => ({ label, stroke: color(name), width: 1.5, value: (_, value) => text(value), points: { show: data[0].length < 3 }, spanGaps: label !== "mean of a round" })),
       ],
+      hooks: { draw: [marked] },
     },
-    stepData(steps, submitted),
+    data,
     place,
   );
 }

@@ -43,7 +43,7 @@ class Job:
         with self._lock:
             voices = [
                 voice_of(worker, 1, ShardsReport.model_validate(dict(said)))
-                for worker, desk in self.desks.items()
+                for worker, desk in list(self.desks.items())  # others are added meanwhile
                 for said in desk.to_status() or ()
             ]
             decided = lease(self.sets, Crew(dict.fromkeys(self.desks, 1), voices, len(self.desks)), NOW)
@@ -53,7 +53,7 @@ class Job:
 
     def show(self) -> None:
         status = {"shards": [each.to_status().to_wire() for each in self.sets]}
-        for desk in list(self.desks.values()):  # others are added meanwhile
+        for desk in list(self.desks.values()):
             desk.see({"status": status})
 
 

@@ -53,14 +53,14 @@ def test_every_epoch_is_pulled_once(alone: Job) -> None:
         assert sorted(element for part in pull("train", 20, epoch=epoch) for element in part) == list(
             range(20)
         )
-    assert alone.sets[0].epoch == 2
+    assert alone.sets[0].definition.epoch == 2
     assert list(pull("train", 20, epoch=1)) == [], "that one is over"
 
 
 def test_several_sets_beside_each_other(alone: Job) -> None:
     pairs = zip(pull("a", 30), pull("b", 30), strict=True)
     assert [(left[0], right[0]) for left, right in pairs] == [(n, n) for n in range(30)]
-    assert {each.name: each.done for each in alone.sets} == {"a": 30, "b": 30}
+    assert {each.definition.name: each.done for each in alone.sets} == {"a": 30, "b": 30}
 
 
 def test_what_a_process_had_in_hand_is_done_by_the_next(alone: Job) -> None:
@@ -172,7 +172,7 @@ def test_nothing_and_very_much(alone: Job) -> None:
     much = pull("much", 10**12, size=10**9)
     assert len(next(much)) == 10**9
     much.close()
-    assert alone.sets[0].size == 10**12
+    assert alone.sets[0].definition.size == 10**12
 
 
 def test_an_agent_that_is_gone(alone: Job) -> None:

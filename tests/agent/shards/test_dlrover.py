@@ -29,7 +29,7 @@ def test_the_loop_of_dlrovers_documentation(alone: Job) -> None:
             if i % batch_size == 0:
                 client.report_batch_done()
     assert seen == list(range(10_000))
-    assert alone.sets[0].done == alone.sets[0].size == 16
+    assert alone.sets[0].done == alone.sets[0].definition.size == 16
 
 
 def test_epochs_follow_each_other_and_the_last_shard_is_short(alone: Job) -> None:

@@ -52,7 +52,7 @@ class Worker:
         mine = [
             held
             for each in job
-            if each.epoch == self.definition.epoch
+            if each.definition.epoch == self.definition.epoch
             for held in each.leases
             if (held.worker, held.incarnation) == (self.index, self.incarnation)
         ]
@@ -130,7 +130,7 @@ class Cluster:
             parts = [each.waiting, *leased, *(t.elements for t in each.tried), each.failed]
             together = union(*parts)
             assert sum(map(count, parts)) == count(together), "in two places"
-            lost = minus(minus(whole(each.size), together), of_numbers(self.done))
+            lost = minus(minus(whole(each.definition.size), together), of_numbers(self.done))
             assert not lost or each.restoration < self.round, f"lost: {lost}"
 
     def report(self, worker: Worker) -> None:
@@ -294,7 +294,7 @@ def test_a_failed_element_is_tried_by_others_first_and_then_named() -> None:
 
 
 def test_a_set_whose_failures_cannot_be_named_any_more_fails() -> None:
-    known = ShardSet("train", 0, 10_000, "", 0, 10_000, ((1, 10_000),))
+    known = ShardSet(Definition("train", 0, 10_000, "", 0, 10_000), ((1, 10_000),))
     assert not known.has_failed
     scattered = of_numbers(range(0, 10_000, 2))
     assert len(scattered) > MAX_SCATTERED
@@ -316,8 +316,8 @@ def test_leases_grow_with_the_logarithm_of_the_set() -> None:
 def test_a_lease_is_work_for_three_seconds_but_no_more_than_an_even_share() -> None:
     def granted(waiting: int) -> int:
         """Elements, where 10 workers have done 100,000 in 100 s: each does 300 in three seconds."""
-        known = ShardSet("train", 0, 100_000 + waiting, "", 3, 0, ((100_000, 100_000 + waiting),))
-        voices = [Voice(i, 1, "train", 0, known.size, "", 3, 0, 0, (), (), wants=i == 0) for i in range(10)]
+        known = ShardSet(Definition("train", 0, 100_000 + waiting, "", 3, 0), ((100_000, 100_000 + waiting),))
+        voices = [Voice(i, 1, known.definition, 0, (), (), wants=i == 0) for i in range(10)]
         (after,) = lease(
             (replace(known, started_at=NOW),),
             Crew(dict.fromkeys(range(10), 1), voices, 10),
@@ -347,6 +347,8 @@ def test_a_set_of_a_thousand_workers_has_less_than_fifteen_kilobytes_in_the_stat
     pieces = list(zip(cuts[::2], cuts[1::2], strict=True))
     chance.shuffle(pieces)
     leases = tuple(Lease(i, 1 + i % 3, 20_000 + chance.randrange(3_000), (pieces[i],)) for i in range(1_000))
-    known = ShardSet("train", 0, 1_000_000, "0:1", 3, 0, ((999_999, 1_000_000),), leases, last_lease=23_000)
+    known = ShardSet(
+        Definition("train", 0, 1_000_000, "0:1", 3, 0), ((999_999, 1_000_000),), leases, last_lease=23_000
+    )
     assert read_back(known) == known
     assert len(json.dumps(known.to_status().to_wire())) < 15_000

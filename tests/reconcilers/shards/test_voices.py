@@ -8,6 +8,7 @@ from typing import Any
 from crds.elasticworker import ElasticWorker
 from crds.intervals import count
 from crds.leases import Lease
+from crds.shard_set import Definition
 from reconcilers.shards.lease import lease
 from reconcilers.shards.sets import ShardSet
 from reconcilers.shards.voices import crew_of
@@ -45,7 +46,9 @@ def worker(phase: str, history: list[dict[str, Any]]) -> ElasticWorker:
 
 def after(seen: ElasticWorker, leaving: frozenset[str] = frozenset()) -> ShardSet:
     held = Lease(0, 1, 1, ((0, 50),))
-    known = ShardSet("files", 0, 100, "d", 3, 0, waiting=((50, 100),), leases=(held,), last_lease=1)
+    known = ShardSet(
+        Definition("files", 0, 100, "d", 3, 0), waiting=((50, 100),), leases=(held,), last_lease=1
+    )
     return lease((known,), crew_of([seen], leaving, 0), NOW)[0]
 
 

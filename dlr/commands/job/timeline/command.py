@@ -20,6 +20,7 @@ from dlr.commands.job.timeline.life import Life, NoHistory, life_of
 from dlr.commands.job.timeline.text import text_of
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace
 from dlr.commands.output import utc_now
+from dlr.commands.waiting import waiting_for
 
 PIPE_COLUMNS = 120
 ENDINGS = (".svg", ".png", ".html")
@@ -47,7 +48,8 @@ def timeline(
         raise UsageError("--text writes no file; drop it, or --output.")
     draw = _as_text if text else _checked_drawer(path)
     life = _life(Api(connect(kubeconfig, context, namespace)), name)
-    drawn = draw(life)
+    with waiting_for("the drawing"):
+        drawn = draw(life)
     if text:
         sys.stdout.write(drawn.decode())
         return

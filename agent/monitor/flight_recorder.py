@@ -1,0 +1,128 @@
+"""Which collectives of NCCL a process waits for, by torch's flight recorder (ProcessGroupNCCL).
+
+Collectives on a GPU are enqueued, and the host goes on: it waits in the next line that needs a number from
+the device, which may look like any other (`if loss < best:`). The recorder keeps the last collectives with
+their states, and writes them down when something is written into its pipe. Of a rank that keeps the others
+waiting, all are completed: the others have joined each of them. Who waits has one that is not.
+
+https://docs.pytorch.org/tutorials/unstable/flight_recorder_tutorial.html
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PATIENCE_SECONDS = 4.0
+"""How long processes have to write: they look at their pipes once a second."""
+_POLL_SECONDS = 0.02
+
+PIPE_VARIABLE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
+_FILE_VARIABLES = ("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_FR_DUMP_TEMP_FILE")
+_SIZE_VARIABLES = ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE")
+"""As torch has named them until and since `_RENAMED_IN`."""
+_STACKS_VARIABLE = "TORCH_INCLUDE_STACK_TRACE"
+_RENAMED_IN = (2, 10)
+_COLLECTIVES = 256
+"""So many are kept: those of a step, about. What is pending is among the last."""
+_STEM = "nccl_"
+
+
+def variables(stacks: Path, environ: Mapping[str, str], torch_version: str) -> dict[str, str]:
+    """Return what has a process keep and offer its records; nothing where the user has a say in it.
+
+    Args:
+        stacks: the file for the process's stacks; the records go beside it.
+        environ: the container's.
+    """
+    if any(name in environ for name in (PIPE_VARIABLE, *_FILE_VARIABLES, *_SIZE_VARIABLES)):
+        return {}
+    new = tuple(int(part) for part in torch_version.split(".")[:2]) >= _RENAMED_IN
+    stem = str(stacks.with_name(_STEM))
+    return {
+        PIPE_VARIABLE: stem,
+        _FILE_VARIABLES[new]: stem,
+        _SIZE_VARIABLES[new]: str(_COLLECTIVES),
+        _STACKS_VARIABLE: "0",  # which take it seconds to write, and we have our own
+    }
+
+
+@dataclass(frozen=True)
+class Record:
+    """What one process's recorder says."""
+
+    pending: str
+    """The first collective that is not completed, such as `all_reduce 57 of [3] in default_pg`; else ""."""
+
+
+class Question:
+    """Asks the recorders of processes, at once; `answers` waits for what they write.
+
+    Args:
+        stacks: the file for each process's stacks, by local rank.
+        ranks: the global ranks, likewise.
+    """
+
+    def __init__(self, stacks: Mapping[int, Path], ranks: Mapping[int, int]) -> None:
+        self._deadline = time.monotonic() + PATIENCE_SECONDS
+        self._files: dict[int, Path] = {}
+        for local, file in stacks.items():
+            answer = file.with_name(f"{_STEM}{ranks[local]}")
+            with suppress(OSError):  # no NCCL, or no such process any more
+                answer.unlink(missing_ok=True)
+                descriptor = os.open(f"{answer}.pipe", os.O_WRONLY | os.O_NONBLOCK)
+                with os.fdopen(descriptor, "wb", buffering=0) as pipe:
+                    pipe.write(b"1")
+                self._files[local] = answer
+
+    def answers(self) -> dict[int, Record]:
+        """Return what has been written by the time that patience ends, by local rank."""
+        found: dict[int, Record] = {}
+        while len(found) < len(self._files):
+            for local in self._files.keys() - found.keys():
+                with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+                    found[local] = read(self._files[local].read_bytes())
+            if time.monotonic() >= self._deadline:
+                break
+            time.sleep(_POLL_SECONDS)
+        return found
+
+
+def read(data: bytes) -> Record:
+    """Read what a recorder has written.
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError: it is not complete, nothing is in it, or it is of
+            another torch.
+    """
+    try:
+        written = _Plain(io.BytesIO(data)).load()
+    except (pickle.UnpicklingError, EOFError, IndexError) as error:
+        raise ValueError(f"not a record: {error}") from error
+    entries: list[dict[str, Any]] = written["entries"]
+    if not entries:
+        raise ValueError("no collective yet")
+    waits = next((entry for entry in entries if entry["state"] != "completed"), None)
+    return Record("" if waits is None else _describe(waits))
+
+
+def _describe(entry: Mapping[str, Any]) -> str:
+    name = str(entry["profiling_name"]).removeprefix("nccl:").lstrip("_")
+    number = entry["p2p_seq_id" if entry.get("is_p2p") else "collective_seq_id"]
+    sizes = ", ".join(map(str, entry["input_sizes"][:2]))
+    _, group = entry["process_group"]
+    return f"{name} {number} of {sizes}" + (f" in {group}" if group not in ("", "undefined") else "")
+
+
+class _Plain(pickle.Unpickler):
+    """Reads numbers, texts, lists and dicts, and runs nobody's code."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise pickle.UnpicklingError(f"{module}.{name} does not belong there")

@@ -1,0 +1,123 @@
+"""Which network interface the training processes use (`elasticPolicy.networkInterfaces: auto`).
+
+A node may have several, of which only some reach the other nodes, and Gloo and NCCL may choose another. That
+on which rank 0's agent is reached is one that all members of a world have in common: it has just carried
+their meeting. Its name may differ from node to node, so each agent sets its own.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import ipaddress
+import logging
+import socket
+import struct
+from collections.abc import Iterator, MutableMapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from crds.names import ENV_NETWORK_INTERFACES
+from crds.protocol import NetworkStatus
+
+logger = logging.getLogger(__name__)
+
+VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+AUTO = "auto"
+_ADDRESS, _NETMASK = 0x8915, 0x891B
+"""SIOCGIFADDR and SIOCGIFNETMASK (netdevice(7))."""
+_IPV6 = Path("/proc/net/if_inet6")
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+@dataclass(frozen=True)
+class Route:
+    """How this Pod reaches a peer, and is reached by it."""
+
+    interface: str
+    address: str
+
+
+class SocketInterfaces:
+    """Sets the variables for the processes of each round; those that the user has set stay.
+
+    Args:
+        environ: of this agent, which its processes inherit.
+    """
+
+    def __init__(self, environ: MutableMapping[str, str]) -> None:
+        self._environ = environ
+        self._ours = [name for name in VARIABLES if not environ.get(name)]
+        self._is_on = environ.get(ENV_NETWORK_INTERFACES) == AUTO
+        self._path: Route | None = None
+
+    def choose(self, peer: str, own: str) -> None:
+        """For the next processes.
+
+        Args:
+            peer: the address of rank 0's agent.
+            own: of this Pod.
+        """
+        if not self._is_on:
+            return
+        self._path = path_to(peer, own)
+        for name in self._ours:
+            if self._path is not None:
+                self._environ[name] = self._path.interface
+            else:
+                self._environ.pop(name, None)
+        if self._path is None:
+            logger.warning("no interface of this Pod is known to reach %s: Gloo and NCCL choose one", peer)
+
+    def to_status(self) -> NetworkStatus | None:
+        path = self._path
+        return None if path is None else {"interface": path.interface, "address": path.address}
+
+
+def path_to(peer: str, own: str) -> Route | None:
+    """By the kernel's routes, without sending anything; None where no interface has the address.
+
+    Rank 0 itself is reached at its own address. (The kernel's way there is the loopback.)
+    """
+    try:
+        local = ipaddress.ip_address(own if peer == own else _source_of(peer))
+    except (OSError, ValueError):
+        return None
+    name = interface_of(local)
+    return None if name is None else Route(name, str(local))
+
+
+def _source_of(peer: str) -> str:
+    """The address from which packets to a peer go."""
+    family, _, _, _, target = socket.getaddrinfo(peer, 9, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(target)
+        return str(probe.getsockname()[0]).partition("%")[0]
+
+
+def interface_of(address: Address) -> str | None:
+    """The interface that has the address, or the narrowest network around it."""
+    around = [(network.prefixlen, name) for name, network in _networks() if address in network]
+    return max(around, default=(0, None))[1]
+
+
+def _networks() -> Iterator[tuple[str, Network]]:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode()[:15])
+            try:
+                address, mask = (
+                    socket.inet_ntoa(fcntl.ioctl(control.fileno(), asked, request)[20:24])
+                    for asked in (_ADDRESS, _NETMASK)
+                )
+            except OSError:
+                continue  # without an address
+            yield name, ipaddress.IPv4Network(f"{address}/{mask}", strict=False)
+    try:
+        lines = _IPV6.read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        digits, _, prefix, _, _, name = line.split()
+        yield name, ipaddress.IPv6Network((bytes.fromhex(digits), int(prefix, 16)), strict=False)

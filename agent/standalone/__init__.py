@@ -1,0 +1,73 @@
+"""`dlr run --standalone`: the agent on one machine, without a cluster.
+
+It is the same agent. What it needs of an API server, and of the controller behind it, is done by
+`agent.standalone.cluster` in its own process; who it is, is said here. Standard library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import socket
+import uuid
+from collections.abc import Mapping, MutableMapping, Sequence
+
+from crds import names
+from crds.dlrover import options
+
+NAME = "standalone"
+"""Of the job."""
+MAX_RESTARTS = 3
+"""As `restartCount` of an ElasticJob's workers, unless --max-restarts says otherwise."""
+ADDRESS = "127.0.0.1"
+
+_QUANTITY = re.compile(r"([0-9]+)([KMGT]i?)?")
+_UNITS = {"": 1, **{unit: 1000**power for power, unit in enumerate("KMGT", 1)}}
+_UNITS |= {f"{unit}i": 1024**power for power, unit in enumerate("KMGT", 1)}
+
+
+def is_standalone(argv: Sequence[str]) -> bool:
+    """Whether the flags in front of the script ask for it."""
+    return any(flag.name == "standalone" for flag in options(argv))
+
+
+def prepare(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
+    """Say in the environment who the worker is, as the controller does in a Pod.
+
+    A command that starts itself anew finds there what it has said.
+    """
+    environ.setdefault(names.ENV_JOB_NAME, NAME)
+    environ.setdefault(names.ENV_NAMESPACE, NAME)
+    environ.setdefault(names.ENV_WORKER_NAME, f"{NAME}-{names.WORKER}-0")
+    environ.setdefault(names.ENV_WORKER_INDEX, "0")
+    environ.setdefault(names.ENV_INCARNATION, "1")
+    environ.setdefault(names.ENV_POD_UID, str(uuid.uuid4()))
+    environ.setdefault(names.ENV_POD_IP, ADDRESS)
+    environ.setdefault(names.ENV_NODE_NAME, socket.gethostname())
+    sizes = [flag.value for flag in options(argv) if flag.name == "memory-checkpoint"]
+    if sizes and sizes[-1] and _QUANTITY.fullmatch(sizes[-1]):
+        environ[names.ENV_MEMORY_BYTES] = str(bytes_of(sizes[-1]))
+
+
+def check(nnodes: str, environ: Mapping[str, str]) -> None:
+    """
+    Raises:
+        ValueError: there is a cluster, or more than one machine is asked for.
+    """
+    job = environ.get(names.ENV_JOB_NAME, NAME)
+    if job != NAME:
+        raise ValueError(f"--standalone is for a machine alone, and this is a worker of {job}: drop it")
+    if set(nnodes.split(":")) != {"1"}:
+        raise ValueError(f"--standalone is for one machine, and --nnodes is {nnodes}: drop one of them")
+
+
+def bytes_of(text: str) -> int:
+    """
+    Raises:
+        argparse.ArgumentTypeError: it is no amount of memory.
+    """
+    found = _QUANTITY.fullmatch(text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no amount of memory, such as 512Mi or 4Gi")
+    unit: int = _UNITS[found[2] or ""]
+    return int(found[1]) * unit

@@ -1,0 +1,138 @@
+"""Stands in for the API server and the controller of one worker, in the agent's own process."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timezone
+from http import HTTPStatus
+from typing import Any
+
+from agent.environment import Environment
+from agent.kube.api import ApiError, SilentWatchError
+from agent.report.timestamps import rfc3339
+from agent.standalone.world import next_status
+from crds import names
+from crds.protocol import AgentState
+
+logger = logging.getLogger(__name__)
+
+JSON = dict[str, Any]
+
+STACKS = signal.SIGUSR2
+"""To the agent of `--standalone`: show where all training processes are."""
+
+
+class LocalCluster:
+    """An `agent.kube.api.Api` with one ElasticJob and one ElasticWorker.
+
+    Each report of the agent is decided on at once. Stacks are told on stderr, as the agent tells failures:
+    there is no object in which anybody would look for them.
+
+    Args:
+        me: the worker.
+        hang_timeout_seconds: of the job.
+    """
+
+    def __init__(self, me: Environment, hang_timeout_seconds: float) -> None:
+        self._worker_name = me.worker_name
+        # A signal's handler may come while its own thread is in here.
+        self._changed = threading.Condition(threading.RLock())
+        self._version = 1
+        self._asked = 0
+        self._told_failures = 0
+        self._told_stacks = ""
+        self._told_shards = False
+        self._report: JSON = {}
+        self._job: JSON = {
+            "metadata": {"name": me.owner_name, "namespace": me.namespace, "annotations": {}},
+            "spec": {"elasticPolicy": {"hangTimeoutSeconds": hang_timeout_seconds}},
+            "status": {"startTime": rfc3339(datetime.now(timezone.utc)), "restarts": {}},
+        }
+
+    def ask_for_stacks(self) -> None:
+        """Have the agent show where its training processes are."""
+        with self._changed:
+            self._asked += 1
+            self._job["metadata"]["annotations"][names.ANNOTATION_STACKS] = f"request {self._asked}"
+            self._note_change()
+
+    # What the agent needs.
+
+    def silent_seconds(self) -> float:
+        """It always answers."""
+        return 0.0
+
+    def reconnect(self) -> None:
+        """There are no connections."""
+
+    def get(self, path: str, query: Mapping[str, str] | None = None) -> JSON:
+        """Return the job in a list, or the worker; raise ApiError for anything else."""
+        with self._changed:
+            if path.endswith("/elasticjobs"):
+                return {"metadata": {"resourceVersion": str(self._version)}, "items": [self._shown()]}
+            if path.endswith(f"/elasticworkers/{self._worker_name}"):
+                return {"metadata": {}, "status": {"agent": copy.deepcopy(self._report)}}
+        raise ApiError(HTTPStatus.NOT_FOUND, f"there is no {path} without a cluster")
+
+    def merge_patch(self, path: str, patch: Mapping[str, Any]) -> JSON:
+        """Take in a report, and decide what follows. The Lease is nobody's concern."""
+        report = (patch.get("status") or {}).get("agent")
+        if report is not None:
+            with self._changed:
+                self._report = {key: value for key, value in report.items() if value is not None}
+                status = next_status(self._job["status"], self._report)
+                if status is not None:
+                    self._job["status"] = status
+                    self._note_change()
+            self._tell(self._report)
+        return {}
+
+    def watch(self, path: str, query: Mapping[str, str], *, idle_timeout_seconds: float) -> Iterator[JSON]:
+        """Yield the job whenever it is newer than `resourceVersion` of the query.
+
+        Raises:
+            SilentWatchError: nothing has changed for so long.
+        """
+        seen = int(query["resourceVersion"])
+        while True:
+            with self._changed:
+                deadline = time.monotonic() + idle_timeout_seconds
+                while self._version <= seen:
+                    if not self._changed.wait(deadline - time.monotonic()):
+                        raise SilentWatchError(0, "nothing has changed")
+                seen, shown = self._version, self._shown()
+            yield {"type": "MODIFIED", "object": shown}
+
+    def _shown(self) -> JSON:
+        job = copy.deepcopy(self._job)
+        job["metadata"]["resourceVersion"] = str(self._version)
+        return job
+
+    def _note_change(self) -> None:
+        self._version += 1
+        self._changed.notify_all()
+
+    def _tell(self, report: Mapping[str, Any]) -> None:
+        failure = report.get("failure") or {}
+        if report.get("state") == AgentState.FAILED and failure.get("sequence", 0) > self._told_failures:
+            self._told_failures = failure["sequence"]
+            _log_stacks(failure.get("stacks") or ())
+        if report.get("shards") and not self._told_shards:
+            self._told_shards = True
+            logger.error("dlr.shards waits for ever with --standalone: a cluster's controller gives leases")
+        asked = report.get("askedStacks") or {}
+        if asked.get("request", "") != self._told_stacks:
+            self._told_stacks = asked.get("request", "")
+            _log_stacks(asked.get("stacks") or ())
+
+
+def _log_stacks(stacks: Any) -> None:
+    for stack in stacks:
+        step = "" if stack.get("step") is None else f", step {stack['step']}"
+        waits = ", waiting for other ranks" if stack.get("inCollective") else ""
+        logger.error("rank %s%s%s:\n%s", stack["rank"], step, waits, stack.get("frames"))

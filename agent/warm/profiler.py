@@ -1,0 +1,91 @@
+"""Profiles a training process by torch.profiler, on a signal of its agent.
+
+For forked processes. Python runs a signal's handler in the main thread, which is the one to be profiled, and
+nothing is done in any step. What is recorded are operators, and kernels where there is a GPU. A process ends
+by itself what it has begun, whatever becomes of its agent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from crds.protocol import (
+    ENV_STACKS_FILE,
+    ENV_STACKS_SIGNAL,
+    PROFILE_ERROR,
+    PROFILE_FILE,
+    PROFILE_SECONDS,
+    profile_signal,
+)
+
+
+def offer(environ: Mapping[str, str]) -> None:
+    """Have this process profiled when its agent wants it to; nothing happens outside of dlr."""
+    path, number = environ.get(ENV_STACKS_FILE), environ.get(ENV_STACKS_SIGNAL)
+    if not path or not number:
+        return
+    with contextlib.suppress(OSError, ValueError):  # not the main thread, or no such signal
+        signum = profile_signal(int(number))
+        if signal.getsignal(signum) is signal.SIG_DFL:
+            signal.signal(signum, Profiler(Path(path).parent))
+
+
+class Profiler:
+    """A signal's handler: it begins, and when the time is over its own signal has it end.
+
+    Args:
+        folder: says for how many seconds; there the result goes, as a compressed file of Chrome's trace
+            format, or why there is none.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._running: Any = None
+        self._until = 0.0
+        self._works = False
+        """Python calls a handler within itself, when another signal comes."""
+
+    def __call__(self, signum: int, _frame: Any) -> None:
+        if self._works:
+            return
+        self._works = True
+        try:
+            if self._running is None:
+                self._begin(signum)
+            elif time.monotonic() >= self._until:
+                self._end()
+        except Exception as error:  # whatever it is, training goes on
+            self._running = None
+            with contextlib.suppress(OSError):
+                (self._folder / PROFILE_ERROR).write_text(f"{type(error).__name__}: {error}")
+        finally:
+            self._works = False
+
+    def _begin(self, signum: int) -> None:
+        from torch import cuda
+        from torch.profiler import ProfilerActivity, profile
+
+        seconds = float((self._folder / PROFILE_SECONDS).read_text())
+        activities = [ProfilerActivity.CPU]
+        if cuda.is_available() and cuda.is_initialized():  # type: ignore[no-untyped-call]
+            activities.append(ProfilerActivity.CUDA)
+        profiler = profile(activities=activities)
+        profiler.start()
+        self._running, self._until = profiler, time.monotonic() + seconds
+        timer = threading.Timer(seconds, os.kill, (os.getpid(), signum))
+        timer.daemon = True
+        timer.start()
+
+    def _end(self) -> None:
+        running, self._running = self._running, None
+        running.stop()
+        made = self._folder / f"new.{PROFILE_FILE}"
+        running.export_chrome_trace(str(made))
+        made.rename(self._folder / PROFILE_FILE)

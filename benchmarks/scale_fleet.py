@@ -1,0 +1,247 @@
+"""One job with everything around it, for the cells of the scale benchmark, and what is told of them."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import orjson
+
+from benchmarks.virtual_cluster import NAMESPACE, ApiServer, VirtualController
+from benchmarks.virtual_nodes import RESTART_SECONDS, VirtualNodes, add_nodes
+from benchmarks.virtual_time import running_loop
+from controller.reconciler import Request
+from controller.resources import ELASTICJOBS, PODS, SCALEPLANS, Object
+from crds import names
+from crds.elasticjob import ElasticJob
+from crds.protocol import AgentState
+from reconcilers.elasticjob import ElasticJobReconciler
+from reconcilers.pod.builder import heartbeat_seconds
+
+JOB = "big"
+STEPS_OF_A_ROLL = 10
+BEATS = 100
+"""In so many portions come the heartbeats of one period."""
+HEARTBEAT_TIMEOUT_SECONDS = 30.0
+LOOKS_TO_FORM = 3
+QUIET_SECONDS = 3.0
+PATIENCE_SECONDS = 3_600.0
+
+
+def computed_seconds() -> float:
+    """CPU seconds of the controller so far, its threads included."""
+    return time.process_time() - running_loop().outside_seconds
+
+
+def tell(section: str, **figures: float | None) -> None:
+    """One line for the process that collects; None for what went beyond the budget."""
+    print(json.dumps({f"{section}/{name}": figure for name, figure in figures.items()}), flush=True)
+
+
+class Budget:
+    """Ends this process when the controller has computed for longer, in what is being measured."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._section: str | None = None
+        self._began = 0.0
+
+    def watch(self) -> None:
+        signal.signal(signal.SIGPROF, self._check)
+        signal.setitimer(signal.ITIMER_PROF, 1.0, 1.0)
+
+    @contextmanager
+    def of(self, section: str) -> Iterator[None]:
+        self._section, self._began = section, computed_seconds()
+        yield
+        self._section = None
+
+    def _check(self, _signal: int, _frame: FrameType | None) -> None:
+        if self._section is not None and computed_seconds() - self._began > self._seconds:
+            tell(self._section, cpu=None)
+            os._exit(0)
+
+
+class Fleet:
+    """One job with everything around it."""
+
+    def __init__(self, size: int, budget: Budget) -> None:
+        self.size = size
+        self._budget = budget
+        self.server = ApiServer()
+        with running_loop().outside():
+            add_nodes(self.server, size)
+        self.nodes = VirtualNodes(self.server, size)
+        self.controller = VirtualController(self.server)
+
+    @contextmanager
+    def measured(self, section: str) -> Iterator[None]:
+        """Tells what the controller spends in this block."""
+        gc.collect()
+        loop, server = running_loop(), self.server
+        looks, writes = self.controller.looks("elasticjob"), server.controller_writes
+        began = loop.time()
+        loop.longest_stretch_seconds()
+        with self._budget.of(section):
+            computed = computed_seconds()
+            yield
+            computed = computed_seconds() - computed
+        tell(
+            section,
+            cpu=computed,
+            stretch=loop.longest_stretch_seconds(),
+            looks=self.controller.looks("elasticjob") - looks,
+            writes=(server.controller_writes - writes) / self.size,
+            refused=server.refused,
+            virtual=loop.time() - began,
+        )
+
+    async def trains(self) -> None:
+        """A job of which all workers train. They are put there: to make them is another cell's matter."""
+        with running_loop().outside():
+            job = self.submit()
+            parsed = ElasticJob.model_validate(job)
+            for index in range(self.size):
+                self.nodes.place(parsed, worker_of(job, index))
+        controller, reconciler = self.controller, self.job_reconciler()
+        await controller.start_watching()
+        controller.start(without=["elasticjob"])
+        await self.is_quiet()
+        for _ in range(LOOKS_TO_FORM):
+            await reconciler.reconcile(Request(NAMESPACE, JOB))
+            await asyncio.sleep(2 * RESTART_SECONDS)
+        controller.start()
+        await self.is_training()
+
+    def job_reconciler(self) -> ElasticJobReconciler:
+        """Another one, which nothing wakes."""
+        made = self.controller
+        return ElasticJobReconciler(made.client, made.cache, made.recorder, made.clock)
+
+    def submit(self) -> Object:
+        return self.server.create(ELASTICJOBS, job_of(self.size))
+
+    async def until(self, condition: Callable[[], bool], what: str) -> None:
+        deadline = running_loop().time() + PATIENCE_SECONDS
+        while True:
+            with running_loop().outside():
+                if condition():
+                    return
+            if running_loop().time() > deadline:
+                status = (self.server.get(ELASTICJOBS, JOB) or {}).get("status", {})
+                raise TimeoutError(f"not within {PATIENCE_SECONDS:g} s: {what}; {str(status)[:2000]}")
+            await asyncio.sleep(0.25)
+
+    async def is_quiet(self) -> None:
+        """Until the controller has written nothing for a while."""
+        before = -1
+        while (writes := self.server.controller_writes) != before:
+            before = writes
+            await asyncio.sleep(QUIET_SECONDS)
+
+    async def is_training(self) -> None:
+        await self.until(lambda: self.nodes.all_in(AgentState.RUNNING, self.size), "all train")
+        await self.is_quiet()
+        await self.until(lambda: self.nodes.all_in(AgentState.RUNNING, self.size), "all train")
+
+    async def beats_for(self, seconds: float, silent: str = "") -> None:
+        """All Leases are renewed for a while, evenly spread, but for that of one worker."""
+        period, loop = heartbeat_seconds(self.size, HEARTBEAT_TIMEOUT_SECONDS), running_loop()
+        end, workers = loop.time() + seconds, [worker for worker in self.nodes.agents if worker != silent]
+        for number in itertools.cycle(range(BEATS)):
+            if loop.time() > end:
+                return
+            await asyncio.sleep(period / BEATS)
+            with loop.outside():
+                for worker in workers[number::BEATS]:
+                    self.nodes.renew(worker)
+
+    async def roll(self, number: int = 1) -> None:
+        """New resources for all workers, from the ScalePlan to its end."""
+        memory = {"memory": f"{16 + number}Gi"}
+        plan = {
+            "metadata": {"name": f"roll-{number}", "labels": {"scale-type": "manual"}},
+            "spec": {"ownerJob": JOB, "replicaResourceSpecs": {"worker": {"resource": memory}}},
+        }
+        with running_loop().outside():
+            self.server.create(SCALEPLANS, plan)
+
+        def succeeded() -> bool:
+            raw = self.server.get(SCALEPLANS, f"roll-{number}") or {}
+            phase = raw.get("status", {}).get("phase")
+            assert phase not in ("Failed", "Superseded"), raw["status"]
+            return bool(phase == "Succeeded")
+
+        await self.until(succeeded, f"roll {number} is done")
+        await self.is_training()
+
+    def assert_rolled(self, number: int) -> None:
+        """Each worker trains in a Pod with what was asked for, and there are as many as there were."""
+        with running_loop().outside():
+            agents = self.nodes.agents
+            pods = [self.server.get(PODS, f"{worker}-{agents[worker].incarnation}") for worker in agents]
+            memory = [pod and pod["spec"]["containers"][0]["resources"]["requests"]["memory"] for pod in pods]
+            assert memory == [f"{16 + number}Gi"] * self.size, f"{len(memory)} Pods with {set(memory)}"
+            world = (self.server.get(ELASTICJOBS, JOB) or {})["status"]["rendezvous"]
+            assert world["phase"] == "Formed", world
+            assert self.nodes.all_in(AgentState.RUNNING, self.size), world
+
+    def job_bytes(self) -> int:
+        job = self.server.get(ELASTICJOBS, JOB)
+        assert job is not None
+        del job["metadata"]["managedFields"]
+        return len(orjson.dumps(job))
+
+
+def job_of(size: int, name: str = JOB) -> Object:
+    resources = {"requests": {"memory": "16Gi"}, "limits": {"memory": "16Gi", "nvidia.com/gpu": "8"}}
+    container = {
+        "name": "main",
+        "image": "registry.example/team/train:2026-01-01",
+        "command": ["torchrun", "--nproc-per-node=8", "train.py", "--config", "/etc/train/config.yaml"],
+        "env": [{"name": f"SETTING_{number}", "value": "some value"} for number in range(10)],
+        "resources": resources,
+    }
+    worker = {
+        "replicas": size,
+        "restartCount": 1_000,
+        "template": {"spec": {"restartPolicy": "Never", "containers": [container]}},
+    }
+    policy = {"nodeUnit": max(size // STEPS_OF_A_ROLL, 1)}
+    return {
+        "metadata": {"name": name},
+        "spec": {"replicaSpecs": {names.WORKER: worker}, "elasticPolicy": policy},
+    }
+
+
+def worker_of(job: Object, index: int) -> Object:
+    """As the job's reconciler makes it."""
+    name = job["metadata"]["name"]
+    labels = {
+        names.LABEL_JOB: name,
+        names.LABEL_APP: names.APP,
+        names.LABEL_MANAGED_BY: names.MANAGER,
+        names.LABEL_TYPE: names.WORKER,
+        names.LABEL_INDEX: str(index),
+    }
+    owner = {
+        "apiVersion": names.API_VERSION,
+        "kind": "ElasticJob",
+        "name": name,
+        "uid": job["metadata"]["uid"],
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+    metadata = {"name": f"{name}-worker-{index}", "labels": labels, "ownerReferences": [owner]}
+    return {
+        "metadata": metadata,
+        "spec": {"jobName": name, "type": names.WORKER, "index": index, "incarnation": 1},
+    }

@@ -1,0 +1,130 @@
+"""The cluster of a job with parameter servers: who is which task, under which name.
+
+`ElasticJob.status.cluster` says it; the controller, which makes Pods of it, and the agent, which starts their
+commands, read it here. So this module imports the standard library alone, and runs on Python 3.10.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from crds import names
+
+ROLES = (names.CHIEF, names.PS, names.WORKER)
+"""The types that are in TensorFlow's map of a cluster. An evaluator is beside it."""
+OFFSETS = (*ROLES, names.EVALUATOR)
+"""In which order ports are given: Pods that share the network of their node must not have the same."""
+FIRST_PORT = 2222
+PORT_NAME = "cluster"
+"""Of a port of a template's first container that stands for `FIRST_PORT`."""
+MAX_TASKS = 1_000
+"""Of a type: the addresses of all have to fit into one variable, which may have 128 KiB."""
+TASKS_PATTERN = r"^([0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*)?$"
+MAX_TASKS_TEXT = 8_192
+
+_RUN = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
+
+
+def tasks_to_text(slots: Sequence[int]) -> str:
+    """Such as `0-3,9,5`: in the order of the tasks, which need not ascend."""
+    runs: list[list[int]] = []
+    for slot in slots:
+        if runs and slot == runs[-1][1] + 1:
+            runs[-1][1] = slot
+        else:
+            runs.append([slot, slot])
+    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in runs)
+
+
+def tasks_from_text(text: str) -> list[int]:
+    """The slots in the order of their tasks.
+
+    Raises:
+        ValueError: it is no such text.
+    """
+    slots: list[int] = []
+    for run in text.split(",") if text else ():
+        if (found := _RUN.fullmatch(run)) is None:
+            raise ValueError(f"{run[:20]!r} is no range of slots")
+        slots.extend(range(int(found[1]), int(found[2] or found[1]) + 1))
+    return slots
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """One version of it."""
+
+    job: str
+    namespace: str
+    version: int
+    """Counts up with every change of the parameter servers."""
+    tasks: Mapping[str, Sequence[int]]
+    """By type, the slots in the order of their tasks."""
+    ports: Mapping[str, int]
+    """By type, what `port` begins with."""
+    lost: Sequence[int] = ()
+    """Slots of parameter servers that do not run."""
+
+    @classmethod
+    def parse(cls, job: Mapping[str, Any]) -> Cluster | None:
+        """Read an ElasticJob; None where it has no cluster (yet)."""
+        found = (job.get("status") or {}).get("cluster")
+        if not found:
+            return None
+        metadata, specs = job["metadata"], (job.get("spec") or {}).get("replicaSpecs") or {}
+        try:
+            return cls(
+                job=str(metadata["name"]),
+                namespace=str(metadata.get("namespace") or "default"),
+                version=int(found["version"]),
+                tasks={type_: tasks_from_text(text) for type_, text in (found.get("tasks") or {}).items()},
+                ports={type_: first_port(spec.get("template") or {}) for type_, spec in specs.items()},
+                lost=tasks_from_text(found.get("lost") or ""),
+            )
+        except (AttributeError, KeyError, TypeError, ValueError):
+            return None
+
+    def place(self, type_: str, index: int) -> int | None:
+        """The number of a slot's task; None as long as it has none. An evaluator's is its index."""
+        if type_ not in ROLES:
+            return index
+        slots = self.tasks.get(type_, ())
+        return slots.index(index) if index in slots else None
+
+    def address(self, type_: str, index: int) -> str:
+        """Where a slot's command serves, by a name that its next Pods have too.
+
+        https://kubernetes.io/docs/concepts/services-networking/dns-pod-service/#pod-s-hostname-and-subdomain-fields
+        """
+        host = f"{self.job}-{type_}-{index}.{self.job}.{self.namespace}.svc"
+        return f"{host}:{self.port(type_, index)}"
+
+    def port(self, type_: str, index: int) -> int:
+        return self.ports.get(type_, FIRST_PORT) + len(OFFSETS) * index + OFFSETS.index(type_)
+
+    def variables(self, type_: str, index: int) -> dict[str, str]:
+        """What the command of a slot that has a task is told of it."""
+        place = self.place(type_, index)
+        addresses = {
+            role: [self.address(role, slot) for slot in self.tasks[role]]
+            for role in ROLES
+            if self.tasks.get(role)
+        }
+        config = {"cluster": addresses, "task": {"type": type_, "index": place}}
+        return {
+            names.ENV_TF_CONFIG: json.dumps(config, separators=(",", ":")),
+            names.ENV_CLUSTER_VERSION: str(self.version),
+        }
+
+
+def first_port(template: Mapping[str, Any]) -> int:
+    """What the ports of a type begin with: as its template says, or 2222."""
+    containers = (template.get("spec") or {}).get("containers") or [{}]
+    for port in containers[0].get("ports") or ():
+        if port.get("name") == PORT_NAME:
+            return int(port["containerPort"])
+    return FIRST_PORT

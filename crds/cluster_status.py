@@ -1,0 +1,85 @@
+"""`status.cluster` of a job with parameter servers, and what is refused of such a job (docs/roles.md)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field, PlainSerializer, PlainValidator, WithJsonSchema
+
+from crds.cluster import MAX_TASKS, MAX_TASKS_TEXT, TASKS_PATTERN, tasks_from_text, tasks_to_text
+from crds.model import Model, cel
+
+MAX_PARAMETER_SERVERS = 256
+
+_CHIEF, _PS, _WORKER = (f"self.replicaSpecs.{type_}" for type_ in ("chief", "ps", "worker"))
+_COMMAND = f"{_PS}.template.spec.containers[0]"
+_SERVES = f"(has({_PS}) && {_PS}.replicas > 0)"
+CLUSTER_RULES = (
+    cel(
+        f"!has({_CHIEF}) || {_SERVES}",
+        "replicaSpecs.chief coordinates parameter servers: add replicaSpecs.ps",
+    ),
+    cel(
+        f"!has({_CHIEF}) || {_CHIEF}.replicas == 1",
+        "replicaSpecs.chief.replicas must be 1: there is one chief",
+    ),
+    cel(
+        f"!{_SERVES} || {_PS}.replicas <= {MAX_PARAMETER_SERVERS}",
+        f"replicaSpecs.ps.replicas must be at most {MAX_PARAMETER_SERVERS}",
+    ),
+    cel(
+        f"{_SERVES} == {_SERVES.replace('self', 'oldSelf')}",
+        "a job cannot come to its first parameter server, nor lose its last: make another job",
+    ),
+    cel(
+        f"!{_SERVES} || (has({_COMMAND}.command) && size({_COMMAND}.command) > 0) || "
+        f"(has({_COMMAND}.args) && size({_COMMAND}.args) > 0)",
+        "replicaSpecs.ps.template.spec.containers[0].command must say what a parameter server runs",
+    ),
+    cel(
+        f"!{_SERVES} || !has({_WORKER}) || ({_WORKER}.replicas <= {MAX_TASKS} && {_WORKER}.standby == 0 && "
+        f"!has({_WORKER}.memoryCheckpoint))",
+        f"replicaSpecs.worker beside ps may have up to {MAX_TASKS} replicas, and neither standby nor "
+        "memoryCheckpoint: these need a world, and the job has none",
+    ),
+    cel(
+        f"!{_SERVES} || !self.nodeCheck.enabled",
+        "nodeCheck.enabled must be false beside ps: nodes are checked before a world is formed, and the job "
+        "has none",
+    ),
+    cel(
+        f"!{_SERVES} || !has(self.elasticPolicy.opportunistic)",
+        "elasticPolicy.opportunistic must not be set beside ps: it is a world that grows, and the job has "
+        "none",
+    ),
+)
+
+
+def _tasks(value: Any) -> list[int]:
+    return tasks_from_text(value) if isinstance(value, str) else list(value)
+
+
+Tasks = Annotated[
+    list[int],
+    PlainValidator(_tasks),
+    PlainSerializer(tasks_to_text, return_type=str),
+    WithJsonSchema({"type": "string", "pattern": TASKS_PATTERN, "maxLength": MAX_TASKS_TEXT}),
+]
+"""Slots in the order of their tasks; on the wire such as `0-3,9`."""
+
+
+class ClusterStatus(Model):
+    """Who is which task of a job with parameter servers. Commands are told of it in TF_CONFIG."""
+
+    version: Annotated[int, Field(ge=1)]
+    """Counts up when the parameter servers change, or the Pod of one. The chief's command
+    starts anew by it."""
+    tasks: Annotated[dict[str, Tasks], Field(max_length=3)]
+    """By type: the first slot is task 0, and so on. An evaluator's task is its index."""
+    incarnations: Annotated[
+        list[Annotated[int, Field(ge=1)]],
+        Field(max_length=MAX_PARAMETER_SERVERS, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
+    ]
+    """Of the parameter servers, in the order of their tasks."""
+    lost: Tasks = Field(default_factory=list)
+    """Slots of parameter servers that do not run."""

@@ -1,0 +1,12 @@
+"""Jobs from a notebook or a script, without YAML: `dlr.Client().train(function, workers=4)`.
+
+It runs where jobs are submitted from, and not in training Pods: `import dlr` does not import it.
+"""
+
+from dlr.client.client import Client
+from dlr.client.job import Job, JobFailedError, JobTimeoutError
+from dlr.client.program import InImage
+from dlr.client.status import JobStatus
+from dlr.commands.errors import CommandError as ClientError
+
+__all__ = ["Client", "ClientError", "InImage", "Job", "JobFailedError", "JobStatus", "JobTimeoutError"]

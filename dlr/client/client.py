@@ -1,0 +1,122 @@
+"""`dlr.Client`: submits jobs to a cluster, and finds those that are there."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from dlr.client.job import Job
+from dlr.client.manifest import Launch, new_name, objects
+from dlr.client.program import InImage, program_of
+from dlr.client.submission import submit
+from dlr.commands.api import ELASTICJOBS, Api
+from dlr.commands.connection import connect
+from dlr.commands.errors import UsageError
+from dlr.commands.job.lookup import get_job
+
+JSON = dict[str, Any]
+
+_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+
+
+class Client:
+    """A cluster, as the `dlr` command finds it.
+
+    Args:
+        namespace: instead of the context's.
+        context: of the kubeconfig, instead of its current one.
+        kubeconfig: instead of $KUBECONFIG, the Pod's own account, ~/.kube/config, or the embedded cluster's.
+    """
+
+    def __init__(
+        self, namespace: str | None = None, *, context: str | None = None, kubeconfig: str | None = None
+    ) -> None:
+        self._api = Api(connect(kubeconfig, context, namespace))
+
+    @property
+    def namespace(self) -> str:
+        return self._api.namespace
+
+    def train(
+        self,
+        program: Callable[..., Any] | str | os.PathLike[str] | InImage,
+        arguments: Mapping[str, Any] | Sequence[str] = (),
+        *,
+        workers: int | None = None,
+        min_workers: int | None = None,
+        max_workers: int | None = None,
+        processes: int | None = None,
+        image: str | None = None,
+        cpu: str | None = None,
+        memory: str | None = None,
+        gpus: int | None = None,
+        env: Mapping[str, str] | None = None,
+        name: str | None = None,
+        like: str | None = None,
+    ) -> Job:
+        """Run a function or a script in as many Pods, and return the job without waiting for it.
+
+        A function is shipped as its source, so it stands alone: it imports what it needs, and gets JSON. It
+        runs in every process; what rank 0 returns is the job's `result()`.
+
+        Args:
+            program: a function, a script of this machine, or `dlr.InImage(path)`.
+            arguments: of a function by name; of a script its words.
+            workers: Pods; default 1.
+            min_workers: training goes on with as few; default: as many as `workers`.
+            max_workers: to which the job can be scaled.
+            processes: of each Pod; default: one for each of its GPUs, or one.
+            image: with Python and torch.
+            cpu: of each Pod, such as "500m".
+            memory: of each Pod, such as "2Gi".
+            gpus: of each Pod.
+            env: more variables.
+            name: of the job; default: a new one.
+            like: a job of this namespace, finished or not: what is not said here is as there.
+
+        Raises:
+            UsageError: it cannot be meant, or the function cannot be shipped; nothing has been made.
+            CommandError: the cluster cannot be reached, or refuses; nothing is left behind.
+        """
+        found = program_of(program, arguments)
+        requests = {key: value for key, value in (("cpu", cpu), ("memory", memory)) if value}
+        launch = Launch(
+            program=found,
+            name=checked_name(name) if name else new_name(found),
+            workers=workers,
+            min_workers=min_workers,
+            max_workers=max_workers,
+            processes=processes,
+            image=image,
+            requests=requests,
+            gpus=gpus,
+            env=dict(env or {}),
+        )
+        template = get_job(self._api, like) if like else None
+        job, _ = submit(self._api, objects(launch, template))
+        return Job(self._api, job)
+
+    def job(self, name: str) -> Job:
+        """The job of that name."""
+        return Job(self._api, get_job(self._api, name))
+
+    def jobs(self) -> list[Job]:
+        """All jobs of the namespace."""
+        return [Job(self._api, job) for job in self._api.find(ELASTICJOBS)]
+
+    def __repr__(self) -> str:
+        return f"<dlr.Client {self._api.connection.server}, namespace {self.namespace}>"
+
+
+def checked_name(name: str) -> str:
+    """
+    Raises:
+        UsageError: no job can be called that.
+    """
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"{name!r} is no name for a job: it needs a-z, 0-9 and -, with a letter first and none of - last."
+        )
+    return name

@@ -1,0 +1,179 @@
+"""The objects of a launched job: an ElasticJob, and a ConfigMap with its code. Pure.
+
+`dlr job launch` and `dlr.Client().train` both build them here.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from crds import names
+from dlr.client.program import FOLDER, Program
+from dlr.commands.errors import UsageError
+
+JSON = dict[str, Any]
+
+VOLUME = "dlr-code"
+LONGEST_STEM = 30
+GPU = "nvidia.com/gpu"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What is wanted of a job. What is None is as in the job that it is to be like, or has a default."""
+
+    program: Program
+    name: str
+    workers: int | None = None
+    """Default: the least, or 1."""
+    min_workers: int | None = None
+    max_workers: int | None = None
+    processes: int | None = None
+    """Of each worker. Default: one for each of its GPUs, or one."""
+    image: str | None = None
+    requests: Mapping[str, str] = field(default_factory=dict)
+    gpus: int | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+def new_name(program: Program) -> str:
+    """From the program's name, with a suffix that makes it new."""
+    stem = re.sub(r"[^a-z0-9]+", "-", program.filename.removesuffix(".py").lower()).strip("-")
+    stem = stem[:LONGEST_STEM].strip("-")
+    return f"{stem if stem[:1].isalpha() else f'job-{stem}'.strip('-')}-{secrets.token_hex(3)}"
+
+
+def objects(launch: Launch, like: JSON | None = None) -> list[JSON]:
+    """What is to be made, in that order: the ConfigMap if code is shipped, and the ElasticJob.
+
+    Args:
+        like: an ElasticJob, whose spec is this one's but for what `launch` says.
+
+    Raises:
+        UsageError: no image is named, or counts contradict each other.
+    """
+    return [*_config_map(launch), _job(launch, like)]
+
+
+def config_map_name(job: str) -> str:
+    return f"{job}-code"
+
+
+def owned_by(job: JSON) -> JSON:
+    """A patch, with which a ConfigMap goes when the job goes."""
+    owner = {
+        "apiVersion": names.API_VERSION,
+        "kind": "ElasticJob",
+        "name": job["metadata"]["name"],
+        "uid": job["metadata"]["uid"],
+    }
+    return {"metadata": {"ownerReferences": [owner]}}
+
+
+def _config_map(launch: Launch) -> list[JSON]:
+    if launch.program.source is None:
+        return []
+    labels = {names.LABEL_APP: names.APP, names.LABEL_JOB: launch.name}
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": config_map_name(launch.name), "labels": labels},
+            "immutable": True,
+            "data": {"code": launch.program.source},
+        }
+    ]
+
+
+def _job(launch: Launch, like: JSON | None) -> JSON:
+    spec: JSON = copy.deepcopy(like["spec"]) if like else {"replicaSpecs": {}}
+    spec.pop("suspend", None)
+    worker = spec["replicaSpecs"].setdefault(names.WORKER, {})
+    _set_counts(worker, launch)
+    template = worker.setdefault("template", {})
+    _set_container(template, launch)
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": "ElasticJob",
+        "metadata": {"name": launch.name, "labels": {names.LABEL_APP: names.APP}},
+        "spec": spec,
+    }
+
+
+def _set_counts(worker: JSON, launch: Launch) -> None:
+    there = worker.get("replicas", launch.min_workers or 1)
+    worker["replicas"] = there if launch.workers is None else launch.workers
+    for key, value in (("minReplicas", launch.min_workers), ("maxReplicas", launch.max_workers)):
+        if value is not None:
+            worker[key] = value
+    least, most = worker.get("minReplicas") or 1, worker.get("maxReplicas") or worker["replicas"]
+    if not least <= worker["replicas"] <= most:
+        raise UsageError(
+            f"{worker['replicas']} workers are not between the least ({least}) and the most ({most})."
+        )
+
+
+def _set_container(template: JSON, launch: Launch) -> None:
+    pod = template.setdefault("spec", {})
+    pod.setdefault("restartPolicy", "Never")
+    container = pod.setdefault("containers", [{}])[0]
+    container.setdefault("name", "main")
+    if launch.image:
+        container["image"] = launch.image
+    if not container.get("image"):
+        raise UsageError(
+            "Name the image to run in, which has Python and torch: --image, image=…; or a job to be like: "
+            "--like, like=…."
+        )
+    _set_resources(container, launch)
+    container["env"] = _with(container.get("env"), [{"name": k, "value": v} for k, v in launch.env.items()])
+    if not container["env"]:
+        del container["env"]
+    processes = launch.processes or _gpus(container) or 1
+    command = ["dlr", "run", f"--nproc-per-node={processes}", launch.program.path]
+    container["command"] = [*command, *launch.program.arguments]
+    container.pop("args", None)
+    _mount_code(pod, container, launch)
+
+
+def _set_resources(container: JSON, launch: Launch) -> None:
+    resources = container.setdefault("resources", {})
+    if launch.requests:
+        resources["requests"] = {**(resources.get("requests") or {}), **launch.requests}
+    if launch.gpus is not None:
+        resources["limits"] = {**(resources.get("limits") or {}), GPU: str(launch.gpus)}
+    if not resources:
+        del container["resources"]
+
+
+def _gpus(container: JSON) -> int:
+    count = str(((container.get("resources") or {}).get("limits") or {}).get(GPU, "0"))
+    return int(count) if count.isdigit() else 0
+
+
+def _mount_code(pod: JSON, container: JSON, launch: Launch) -> None:
+    """The shipped file in its folder; without what a job that this is like has shipped."""
+    reference = {
+        "name": config_map_name(launch.name),
+        "items": [{"key": "code", "path": launch.program.filename}],
+    }
+    shipped = launch.program.source is not None
+    for where, key, added in (
+        (pod, "volumes", {"name": VOLUME, "configMap": reference}),
+        (container, "volumeMounts", {"name": VOLUME, "mountPath": FOLDER, "readOnly": True}),
+    ):
+        kept = [each for each in where.get(key) or () if each["name"] != VOLUME]
+        if shipped or kept:
+            where[key] = [*kept, added] if shipped else kept
+        else:
+            where.pop(key, None)
+
+
+def _with(there: Sequence[JSON] | None, added: Sequence[JSON]) -> list[JSON]:
+    replaced = {each["name"] for each in added}
+    return [*(each for each in there or () if each["name"] not in replaced), *added]

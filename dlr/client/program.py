@@ -1,0 +1,222 @@
+"""What a launched job runs: a script or a function that is shipped with it, or a path in its image.
+
+A function is shipped as source. So it stands alone: what it needs it imports itself, and what it is given
+is JSON. Everything that cannot be so is refused here with a sentence, before anything is made in a cluster.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import json
+import os
+import symtable
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+from dlr.commands.errors import UsageError
+
+FOLDER = "/tmp/dlr-code"
+"""Where the shipped file is in a Pod."""
+MAX_SOURCE = 1_048_576 - 1_024
+"""Bytes: a ConfigMap holds 1 MiB, with its keys. https://kubernetes.io/docs/concepts/configuration/configmap/"""
+ELSEWHERE = (
+    "build it into the image, or put it on a volume of the Pods, and name its path there "
+    "(`dlr job launch --in-image PATH`, `dlr.InImage(PATH)`)"
+)
+
+FUTURE = "from __future__ import annotations\n\n"
+"""Annotations name what is not needed to run."""
+
+_ENTRY = """
+
+if __name__ == "__main__":
+    import json as _json
+
+    import dlr as _dlr
+
+    _arguments = _json.loads({arguments!r})
+    _result = {name}(**_arguments)
+    _dlr.report_result(_result)
+"""
+
+
+@dataclass(frozen=True)
+class InImage:
+    """A script that is in the image, or on a volume of the Pods: its path there."""
+
+    path: str
+
+
+@dataclass(frozen=True)
+class Program:
+    """What the training processes run."""
+
+    path: str
+    """Of the script, in a Pod."""
+    arguments: tuple[str, ...] = ()
+    source: str | None = None
+    """The script's text, to be shipped with the job; None where Pods have it."""
+
+    @property
+    def filename(self) -> str:
+        return self.path.rpartition("/")[2]
+
+
+def program_of(
+    target: Callable[..., Any] | str | os.PathLike[str] | InImage,
+    arguments: Mapping[str, Any] | Sequence[str],
+) -> Program:
+    """The program for a function, a script of this machine, or one that is in the image.
+
+    Args:
+        target: what to run.
+        arguments: of a function, by name; of a script, its words.
+
+    Raises:
+        UsageError: it cannot be shipped.
+    """
+    if callable(target):
+        return of_function(target, arguments)
+    if isinstance(arguments, (Mapping, str)):
+        raise UsageError('A script takes its arguments as words, such as ["--lr", "0.1"].')
+    words = tuple(map(str, arguments))
+    if isinstance(target, InImage):
+        return Program(target.path, words)
+    return of_script(Path(target), words)
+
+
+def of_script(path: Path, arguments: Sequence[str] = ()) -> Program:
+    """The program for a Python script of this machine.
+
+    Raises:
+        UsageError: it cannot be read, or is too large.
+    """
+    if path.is_dir():
+        raise UsageError(f"{path} is a directory, and one file is shipped: name that; or {ELSEWHERE}.")
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"The script {path} cannot be read: {error.strerror}.") from error
+    _refuse_if_too_large(len(source), str(path))
+    try:
+        text = source.decode()
+    except UnicodeDecodeError:
+        raise UsageError(f"The script {path} is not UTF-8 text.") from None
+    return Program(f"{FOLDER}/{path.name}", tuple(arguments), text)
+
+
+def of_function(
+    function: Callable[..., Any], arguments: Mapping[str, Any] | Sequence[str] | None = None
+) -> Program:
+    """The program for a function: its source, the modules that it uses, and a call with its arguments.
+
+    Raises:
+        UsageError: it does not stand alone, or is called with what is no JSON.
+    """
+    if arguments is not None and not isinstance(arguments, Mapping):
+        if len(arguments):
+            raise UsageError('A function takes its arguments by name, such as {"lr": 0.1}.')
+        arguments = {}
+    name = getattr(function, "__name__", type(function).__name__)
+    if not isinstance(function, FunctionType):
+        raise UsageError(f"{name} is no plain function, and only those can be shipped: write a `def` for it.")
+    if name == "<lambda>":
+        raise UsageError("A lambda cannot be shipped: write a `def` for it.")
+    if function.__closure__:
+        captured = ", ".join(function.__code__.co_freevars)
+        raise UsageError(
+            f"The function {name} is a closure over {captured}, which stays here: give it as an argument."
+        )
+    source = _source_of(function, name)
+    text = json_of(dict(arguments or {}), name)
+    try:
+        inspect.signature(function).bind(**(arguments or {}))
+    except TypeError as error:
+        raise UsageError(f"The function {name} cannot be called with these arguments: {error}.") from None
+    modules = "".join(
+        f"import {module} as {alias}\n" for alias, module in _modules_of(function, source, name)
+    )
+    head = f'"""The function {name}, shipped by dlr."""\n\n{FUTURE}{modules}\n\n'
+    shipped = f"{head}{source.rstrip()}\n{_ENTRY.format(name=name, arguments=text)}"
+    _refuse_if_too_large(len(shipped.encode()), f"function {name}")
+    return Program(f"{FOLDER}/{name}.py", (), shipped)
+
+
+def json_of(arguments: Mapping[str, Any], name: str) -> str:
+    """
+    Raises:
+        UsageError: an argument is no JSON.
+    """
+    for key, value in arguments.items():
+        try:
+            if json.loads(json.dumps(value)) != value:
+                raise TypeError(f"a {type(value).__name__} comes back as something else")
+        except (TypeError, ValueError, RecursionError) as error:
+            raise UsageError(
+                f"The argument {key} of {name} cannot be shipped, since it is no JSON: {error}."
+            ) from None
+    return json.dumps(arguments)
+
+
+def _source_of(function: FunctionType, name: str) -> str:
+    try:
+        source = textwrap.dedent(inspect.getsource(function))
+        tree = ast.parse(source).body[0]
+    except (OSError, TypeError, SyntaxError):
+        raise UsageError(
+            f"The source of {name} is not known here, so it cannot be shipped: define it in a file or in a "
+            "notebook's cell."
+        ) from None
+    if not isinstance(tree, ast.FunctionDef):
+        raise UsageError(f"{name} is no plain function (`def`), and only those can be shipped.")
+    if tree.decorator_list:
+        raise UsageError(f"The function {name} has a decorator, which stays here: call that inside of it.")
+    return source
+
+
+def _modules_of(function: FunctionType, source: str, name: str) -> Iterator[tuple[str, str]]:
+    """(name, module) of what the function uses from around it, which may only be modules.
+
+    Raises:
+        UsageError: it uses something else.
+    """
+    for used in sorted(_global_names(symtable.symtable(f"{FUTURE}{source}", name, "exec"))):
+        if used == name or hasattr(builtins, used):
+            continue
+        value = function.__globals__.get(used)
+        if used not in function.__globals__:
+            raise UsageError(f"The function {name} uses {used}, which is not defined: define it inside.")
+        if not isinstance(value, ModuleType):
+            raise UsageError(
+                f"The function {name} uses {used}, which is defined outside of it and stays here: define or "
+                "import it inside, or give it as an argument."
+            )
+        yield used, value.__name__
+
+
+def _global_names(table: symtable.SymbolTable) -> set[str]:
+    """Names that are used and bound nowhere in the source, but for those of annotations."""
+    at_top = table.get_type() == "module"
+    found = {
+        symbol.get_name()
+        for symbol in table.get_symbols()
+        if symbol.is_referenced() and (symbol.is_global() or (at_top and not symbol.is_assigned()))
+    }
+    for child in table.get_children():
+        if child.get_type() in ("function", "class"):
+            found |= _global_names(child)
+    return found
+
+
+def _refuse_if_too_large(size: int, what: str) -> None:
+    if size > MAX_SOURCE:
+        raise UsageError(
+            f"The {what if what.startswith('function') else 'script ' + what} has {size / 1e6:.1f} MB, and a "
+            f"ConfigMap holds 1 MiB: {ELSEWHERE}."
+        )

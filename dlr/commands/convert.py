@@ -1,0 +1,57 @@
+"""`dlr convert`: manifests of other operators as ElasticJobs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from dlr.commands.errors import CommandError
+from dlr.commands.job.file import STDIN, read_documents
+from dlr.commands.options import none_empty
+from dlr.commands.written_yaml import as_yaml
+from dlr.convert import NotConvertible, convert
+from dlr.convert.reading import Remark
+
+EXIT_WITH_LOSSES = 3
+"""Something is printed, but not all could be carried over."""
+
+
+def command(
+    files: Annotated[
+        list[str],
+        typer.Option(
+            "--file",
+            "-f",
+            callback=none_empty,
+            help=f"A YAML file; {STDIN} is standard input. May be repeated: a TrainJob, and its runtime.",
+        ),
+    ],
+) -> None:
+    """Print manifests of other operators as ElasticJobs, and what of them cannot be carried over.
+
+    It takes TrainJobs with their runtime, PyTorchJobs, JobSets, Jobs and DLRover's ElasticJobs; other objects
+    stay as they are. No cluster is asked.
+
+    Exit code: 0 all is carried over; 3 not all is, and stderr tells what; 1 nothing can be converted.
+    """
+    documents = [document for file in files for document in read_documents(file)]
+    try:
+        found = convert(documents)
+    except NotConvertible as error:
+        raise CommandError(f"{', '.join(files)}: {error}") from error
+    for number, (document, remarks) in enumerate(found.documents):
+        print("---\n" * (number > 0) + comments(remarks) + as_yaml([document]), end="")
+    for remark in found.losses:
+        print(f"dlr: not carried over: {remark}", file=sys.stderr)
+    if found.losses:
+        raise typer.Exit(EXIT_WITH_LOSSES)
+
+
+def comments(remarks: Sequence[Remark]) -> str:
+    """What is not carried over, and then what is not needed."""
+    lines = [f"# Not carried over: {remark}\n" for remark in remarks if remark.is_loss]
+    lines += [f"# Not needed: {remark}\n" for remark in remarks if not remark.is_loss]
+    return "".join(lines)

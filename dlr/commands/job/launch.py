@@ -1,0 +1,169 @@
+"""`dlr job launch`: a script of this machine as a job, without YAML."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dlr.client.client import checked_name
+from dlr.client.manifest import Launch, new_name, objects
+from dlr.client.program import InImage, program_of
+from dlr.client.submission import submit
+from dlr.commands.api import Api
+from dlr.commands.connection import connect
+from dlr.commands.errors import UsageError
+from dlr.commands.job.lookup import get_job
+from dlr.commands.options import (
+    Context,
+    Kubeconfig,
+    Namespace,
+    complete_job_name,
+    none_empty,
+    not_empty,
+    object_name,
+)
+from dlr.commands.output import print_json
+from dlr.commands.written_yaml import as_yaml
+
+JSON = dict[str, Any]
+
+WHERE = "What it runs in"
+
+
+class Printed(StrEnum):
+    NAME = "name"
+    YAML = "yaml"
+    JSON = "json"
+
+
+def launch(
+    script: Annotated[
+        str, typer.Argument(callback=not_empty, help="A Python script of this machine, shipped with the job.")
+    ],
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- ARGS]...", help="Of the script.", show_default=False),
+    ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="How many Pods; default: 1.")] = None,
+    least: Annotated[
+        int | None,
+        typer.Option("--min", min=1, help="Training goes on with as few Pods; default: no fewer."),
+    ] = None,
+    most: Annotated[
+        int | None, typer.Option("--max", min=1, help="To so many Pods the job can be scaled.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(callback=object_name, help="The job's name; default: a new one.")
+    ] = None,
+    like: Annotated[
+        str | None,
+        typer.Option(
+            callback=object_name,
+            autocompletion=complete_job_name,
+            help="A job of this namespace, finished or not: what no other option says is as there.",
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the YAML for `kubectl apply -f -`, and make nothing.")
+    ] = False,
+    output: Annotated[
+        Printed, typer.Option("--output", "-o", help="What to print of what is made.")
+    ] = Printed.NAME,
+    image: Annotated[
+        str | None,
+        typer.Option(callback=not_empty, help="With Python and torch.", rich_help_panel=WHERE),
+    ] = None,
+    in_image: Annotated[
+        bool,
+        typer.Option(
+            "--in-image",
+            help="SCRIPT is a path in the image, or on a volume of the Pods; nothing is shipped.",
+            rich_help_panel=WHERE,
+        ),
+    ] = False,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            "--nproc-per-node",
+            min=1,
+            help="Of each Pod; default: one for each of its GPUs, or one.",
+            rich_help_panel=WHERE,
+        ),
+    ] = None,
+    gpus: Annotated[int | None, typer.Option(min=0, help="Of each Pod.", rich_help_panel=WHERE)] = None,
+    cpu: Annotated[
+        str | None,
+        typer.Option(callback=not_empty, help="Of each Pod, such as 500m.", rich_help_panel=WHERE),
+    ] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(callback=not_empty, help="Of each Pod, such as 2Gi.", rich_help_panel=WHERE),
+    ] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            callback=none_empty,
+            help="A variable; may be repeated.",
+            rich_help_panel=WHERE,
+        ),
+    ] = None,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Run a script of this machine in as many Pods, without YAML; --dry-run prints the YAML."""
+    program = program_of(InImage(script) if in_image else Path(script), arguments or ())
+    wanted = Launch(
+        program=program,
+        name=checked_name(name) if name else new_name(program),
+        workers=workers,
+        min_workers=least,
+        max_workers=most,
+        processes=processes,
+        image=image,
+        requests={key: value for key, value in (("cpu", cpu), ("memory", memory)) if value},
+        gpus=gpus,
+        env=dict(map(variable, env or ())),
+    )
+    if dry_run and like is None:  # no cluster is asked
+        print_objects(objects(wanted), output)
+        return
+    api = Api(connect(kubeconfig, context, namespace))
+    made = objects(wanted, get_job(api, like) if like else None)
+    if dry_run:
+        print_objects(made, output)
+        return
+    job, warnings = submit(api, made)
+    for warning in warnings:
+        print(f"dlr: warning: {warning}", file=sys.stderr)
+    if output is not Printed.NAME:
+        print_objects([*made[:-1], job], output)
+        return
+    print(
+        f"elasticjob {api.namespace}/{wanted.name} created; "
+        f"follow it with: dlr job status {wanted.name} -n {api.namespace} --watch"
+    )
+
+
+def variable(text: str) -> tuple[str, str]:
+    """
+    Raises:
+        UsageError: it has no value.
+    """
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise UsageError(f"--env {text!r} is not NAME=VALUE.")
+    return name, value
+
+
+def print_objects(made: list[JSON], output: Printed) -> None:
+    """As YAML, unless JSON is asked for."""
+    if output is Printed.JSON:
+        print_json({"apiVersion": "v1", "kind": "List", "items": made})
+    else:
+        print(as_yaml(made), end="")

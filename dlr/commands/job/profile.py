@@ -1,0 +1,96 @@
+"""`dlr job profile`: what one rank does for a few seconds, as a file for Perfetto.
+
+As with stacks, the job's annotation asks and an agent answers in its worker's status.
+"""
+
+from __future__ import annotations
+
+import base64
+import secrets
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from crds import names
+from crds.protocol import MAX_PROFILE_SECONDS
+from dlr.commands.api import ELASTICJOBS, Api
+from dlr.commands.connection import connect
+from dlr.commands.errors import CommandError
+from dlr.commands.following import until_finished
+from dlr.commands.job.failures import current_report
+from dlr.commands.job.lookup import get_unfinished_job, list_workers
+from dlr.commands.options import Context, JobName, Kubeconfig, Namespace
+from dlr.commands.output import printable_line, utc_now
+
+JSON = dict[str, Any]
+
+ANSWER_SECONDS = 90.0
+"""Beyond the seconds that are recorded: for the trace to be written, and shorter ones if it is too large."""
+TIMES_TRIED = 3
+VIEWER = "https://ui.perfetto.dev"
+
+
+class By(StrEnum):
+    TORCH = "torch.profiler"
+    PY_SPY = "py-spy"
+
+
+def profile(
+    name: JobName,
+    rank: Annotated[int, typer.Option(min=0, metavar="R", help="Which process, by its global rank.")] = 0,
+    seconds: Annotated[
+        float, typer.Option(min=0.05, max=MAX_PROFILE_SECONDS, metavar="SECONDS", help="Record so long.")
+    ] = 5,
+    by: Annotated[
+        By | None,
+        typer.Option(help="What records; by default torch.profiler, and py-spy where that is not offered."),
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option("--file", "-f", metavar="FILE", help="Write it there, instead of NAME-rankR.json.gz."),
+    ] = None,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Record what one process does for some seconds, as a file to open in Perfetto (ui.perfetto.dev)."""
+    api = Api(connect(kubeconfig, context, namespace))
+    job = get_unfinished_job(api, name, "none of its processes runs any more")
+    world = (job.get("status") or {}).get("rendezvous") or {}
+    if world.get("phase") != "Formed" or rank >= world.get("worldSize", 0):
+        formed = world.get("phase") == "Formed"
+        why = f"its world has {world.get('worldSize')} of them" if formed else "it has no world just now"
+        raise CommandError(f"No process of {name!r} has rank {rank}: {why}.")
+    target = file or Path(f"{name}-rank{rank}.json.gz")
+    answer = _ask(api, name, rank, seconds, by.value if by else "")
+    if answer is None:
+        raise CommandError(
+            f"No agent of {name!r} has answered: rank {rank} does not run just now, or its agent is older "
+            "than this dlr, or cannot reach the API server."
+        )
+    if not answer.get("data"):
+        why = answer.get("note") or "its agent gives no reason"
+        raise CommandError(f"There is no profile of rank {rank}: {why}.")
+    try:
+        target.write_bytes(base64.b64decode(answer["data"]))
+    except OSError as error:
+        raise CommandError(f"The profile cannot be written to {target}: {error.strerror}.") from error
+    note = f" ({answer['note']})" if answer.get("note") else ""
+    said = f"{answer['seconds']:g} s of rank {rank}, by {answer['by']}{note}: {target}; open it in {VIEWER}"
+    print(printable_line(said))
+
+
+def _ask(api: Api, name: str, rank: int, seconds: float, by: str) -> JSON | None:
+    request = f"{utc_now():%Y-%m-%dT%H:%M:%SZ}-{secrets.token_hex(4)}/{rank}/{seconds:g}/{by}"
+    deadline = time.monotonic() + ANSWER_SECONDS + TIMES_TRIED * seconds
+    api.patch(ELASTICJOBS, name, patch={"metadata": {"annotations": {names.ANNOTATION_PROFILE: request}}})
+
+    def answer() -> JSON | None:
+        reports = (current_report(worker).get("profile") or {} for worker in list_workers(api, name))
+        return next((dict(told) for told in reports if told.get("request") == request), None)
+
+    *_, last = until_finished(answer, lambda told: told is not None or time.monotonic() > deadline)
+    return last

@@ -1,0 +1,161 @@
+"""What all kinds have in common: a Pod template becomes a worker's, and counts an ElasticJob."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from crds.names import API_VERSION, WORKER
+from dlr.convert.command import launched
+from dlr.convert.reading import JSON, NotConvertible, Reader, Remark, whole
+
+GPU = "nvidia.com/gpu"
+WORLD_VARIABLES = frozenset(
+    {
+        *("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "NODE_RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+        *("GROUP_RANK", "PET_NNODES", "PET_NODE_RANK", "PET_NPROC_PER_NODE", "PET_MAX_RESTARTS"),
+        *("PET_MASTER_ADDR", "PET_MASTER_PORT", "PET_RDZV_BACKEND", "PET_RDZV_ENDPOINT", "PET_RDZV_ID"),
+        *("PET_STANDALONE", "PET_RDZV_CONF"),
+    }
+)
+"""That dlr sets, or torchrun does."""
+
+
+@dataclass
+class Workers:
+    """The workers of an ElasticJob in the making."""
+
+    template: JSON
+    replicas: int = 1
+    least: int | None = None
+    most: int | None = None
+    restarts: int | None = None
+    processes: str | None = None
+    """Of each Pod: a number, or torchrun's words; None where nothing but the command says it."""
+    fields: dict[str, Any] = field(default_factory=dict)
+    """Further fields of the ElasticJob's spec, by their path."""
+
+
+def metadata_of(manifest: Reader) -> JSON:
+    """Name, namespace, labels and annotations."""
+    metadata = manifest.within("metadata")
+    name = metadata.take("name")
+    if name is None and (prefix := metadata.take("generateName")):
+        name = f"{prefix.rstrip('-')}-1"
+        why = f"an ElasticJob is called {name} here"
+        metadata.remarks.append(Remark("metadata.generateName", why))
+    if not isinstance(name, str):
+        raise NotConvertible("metadata.name is missing.")
+    kept = {"name": name}
+    for key in ("namespace", "labels", "annotations"):
+        if value := metadata.take(key):
+            kept[key] = value
+    for key in ("uid", "resourceVersion", "creationTimestamp", "generation", "managedFields"):
+        metadata.take(key)  # of an object that `kubectl get -o yaml` has printed
+    metadata.finish()
+    manifest.take("status")
+    return kept
+
+
+def training_container(template: JSON, names: tuple[str, ...], at: str) -> JSON:
+    """The container that trains, which becomes the first.
+
+    Args:
+        names: that it has in such manifests; else it is the first anyway.
+    """
+    containers = (template.get("spec") or {}).get("containers")
+    if not containers:
+        raise NotConvertible(f"{at}.spec.containers is empty.")
+    for number, container in enumerate(containers):
+        if container.get("name") in names:
+            containers.insert(0, containers.pop(number))
+            break
+    first: JSON = containers[0]
+    return first
+
+
+def elastic_job(metadata: JSON, workers: Workers, reader: Reader, at: str, container: JSON) -> JSON:
+    """The ElasticJob; what of the container cannot be carried over is told to the reader.
+
+    Args:
+        at: the path of the Pod template.
+        container: that trains, in `workers.template`.
+    """
+    where = f"{at}.spec.containers[{container.get('name', 0)}]"
+    _set_command(workers, reader, where, container)
+    replica: JSON = {"replicas": workers.replicas}
+    if workers.least is not None and workers.least != workers.replicas:
+        replica["minReplicas"] = workers.least
+    if workers.most is not None and workers.most != workers.replicas:
+        replica["maxReplicas"] = workers.most
+    if workers.restarts is not None:
+        replica["restartCount"] = workers.restarts
+    replica["template"] = workers.template
+    spec: JSON = {"replicaSpecs": {WORKER: replica}}
+    for path, value in workers.fields.items():
+        put(spec, path, value)
+    return {"apiVersion": API_VERSION, "kind": "ElasticJob", "metadata": metadata, "spec": spec}
+
+
+def put(spec: JSON, path: str, value: Any) -> None:
+    """Set a field, by its path."""
+    *parents, last = path.split(".")
+    for parent in parents:
+        spec = spec.setdefault(parent, {})
+    spec[last] = value
+
+
+def gpus_of(container: JSON) -> int:
+    count = str(((container.get("resources") or {}).get("limits") or {}).get(GPU, "0"))
+    return int(count) if count.isdigit() else 0
+
+
+def _set_command(workers: Workers, reader: Reader, where: str, container: JSON) -> None:
+    _drop_world_variables(workers, reader, where, container)
+    words = [*(container.get("command") or []), *(container.get("args") or [])]
+    if not container.get("command"):
+        why = "the image's own entry point starts training; say it as `command: [dlr, run, SCRIPT, …]`"
+        reader.remarks.append(Remark(f"{where}.command", why))
+        return
+    if workers.processes in ("auto", "gpu", "cpu"):
+        workers.processes = str(gpus_of(container) or 1) if workers.processes == "auto" else workers.processes
+    found = launched([str(word) for word in words], workers.processes)
+    container["command"] = found.command
+    container.pop("args", None)
+    workers.least = found.least if workers.least is None else workers.least
+    workers.restarts = found.restarts if workers.restarts is None else workers.restarts
+    for path, text in found.fields.items():
+        workers.fields.setdefault(path, True if text == "true" else int(text) if text.isdigit() else text)
+    command = f"{where}.command"
+    if found.dropped:
+        why = f"{' '.join(found.dropped)}: the ElasticJob says it, or dlr decides it"
+        reader.remarks.append(Remark(command, why, is_loss=False))
+    reader.remarks += [Remark(command, each) for each in found.lost]
+
+
+def _drop_world_variables(workers: Workers, reader: Reader, where: str, container: JSON) -> None:
+    dropped = [each for each in container.get("env") or () if each.get("name") in WORLD_VARIABLES]
+    for each in dropped:
+        container["env"].remove(each)
+        if each["name"] == "PET_NPROC_PER_NODE" and each.get("value"):
+            workers.processes = workers.processes or str(each["value"])
+    if dropped:
+        names = ", ".join(each["name"] for each in dropped)
+        reader.remarks.append(Remark(f"{where}.env", f"{names}: dlr sets them", is_loss=False))
+        if not container["env"]:
+            del container["env"]
+
+
+def batch_run_policy(spec: Reader, fields: JSON) -> None:
+    """The fields of a run that a batch/v1 Job, a JobSet and a PyTorchJob write alike."""
+    for key in ("activeDeadlineSeconds", "ttlSecondsAfterFinished"):
+        if (value := spec.take(key)) is not None:
+            fields[f"runPolicy.{key}"] = whole(value, f"{spec.path}.{key}")
+    if spec.take("suspend"):
+        fields["suspend"] = True
+    if (manager := spec.take("managedBy")) is not None:
+        why = f"{manager} does not manage ElasticJobs" if "multikueue" not in manager else ""
+        if why:
+            spec.remarks.append(Remark(f"{spec.path}.managedBy", why, is_loss=False))
+        else:
+            fields["managedBy"] = manager

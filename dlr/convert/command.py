@@ -1,0 +1,160 @@
+"""How a container starts training, and the command that does so in an ElasticJob."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from crds.dlrover import FLAGS, Option, ignored, options
+
+OF_THE_WORLD = frozenset(
+    {
+        *("nnodes", "node-rank", "rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf"),
+        *("master-addr", "master-port", "standalone", "local-addr", "max-restarts"),
+    }
+)
+"""torchrun's flags that the ElasticJob says, or dlr decides."""
+
+_SHELL = re.compile(r"(?:ba|da|a|z|k)?sh")
+_PYTHON = re.compile(r"python[\d.]*")
+_MODULES = ("torch.distributed.run", "torch.distributed.launch", "dlrover.trainer.torch.elastic_run")
+_LAUNCHERS = ("torchrun", "dlrover-run")
+_IN_TEXT = re.compile(
+    r"(?<![\w./-])(?:\S*/)?(?:torchrun|dlrover-run|dlr\s+run|python[\d.]*\s+-m\s+"
+    rf"(?:{'|'.join(map(re.escape, _MODULES))}))(?=\s)"
+)
+_VALUELESS_PYTHON_FLAGS = re.compile(r"-[bBdEiIOPqRsSuvVx]+")
+
+
+@dataclass
+class Launched:
+    """What a container's command comes to."""
+
+    command: list[str]
+    least: int | None = None
+    restarts: int | None = None
+    fields: dict[str, str] = field(default_factory=dict)
+    """Of the ElasticJob's spec, by their path, that do what flags of DLRover's launcher asked for."""
+    dropped: list[str] = field(default_factory=list)
+    """Flags that are not needed."""
+    lost: list[str] = field(default_factory=list)
+    """Flags that nothing obeys, each with the reason."""
+
+
+def launched(words: Sequence[str], processes: str | None) -> Launched:
+    """The command of an ElasticJob that does what a container's command and arguments do.
+
+    A launcher of torch's stays, without the flags that say who meets whom. Any other program becomes what
+    `dlr run` starts in each process.
+
+    Args:
+        words: `command` and `args`, not empty.
+        processes: of each Pod, where the manifest says it outside of the command.
+    """
+    name = posixpath.basename(words[0])
+    flags = _launcher_length(words)
+    if flags:
+        return _with_flags(words[:flags], words[flags:], processes)
+    if _SHELL.fullmatch(name):
+        for place, word in enumerate(words[1:], 1):
+            if _IN_TEXT.search(word):
+                return _in_text(words, place, processes)
+    run = ["dlr", "run", f"--nproc-per-node={processes or 1}"]
+    if _PYTHON.fullmatch(name):
+        first = 1
+        while first < len(words) and _VALUELESS_PYTHON_FLAGS.fullmatch(words[first]):
+            first += 1
+        if first < len(words) and (words[first] == "-m" or not words[first].startswith("-")):
+            return Launched([*run, *words[first:]])
+    return Launched([*run, "--no-python", *words])
+
+
+def _launcher_length(words: Sequence[str]) -> int:
+    """How many words name the launcher; 0 if the command begins with none."""
+    name = posixpath.basename(words[0])
+    if name in _LAUNCHERS:
+        return 1
+    if name == "dlr" and words[1:2] == ["run"]:
+        return 2
+    if _PYTHON.fullmatch(name):
+        place = 1
+        while place < len(words) and _VALUELESS_PYTHON_FLAGS.fullmatch(words[place]):
+            place += 1
+        if (
+            words[place : place + 1] == ["-m"]
+            and words[place + 1 : place + 2]
+            and words[place + 1] in _MODULES
+        ):
+            return place + 2
+    return 0
+
+
+def _with_flags(launcher: Sequence[str], rest: Sequence[str], processes: str | None) -> Launched:
+    found = options(rest)
+    script = list(rest[sum(len(option.words) for option in found) :])
+    result = Launched([])
+    kept = [word for option in found if not _takes(option, result) for word in option.words]
+    _obey_dlrover(found, result)
+    if processes and not any(option.name == "nproc-per-node" for option in found):
+        kept.insert(0, f"--nproc-per-node={processes}")
+    result.command = [*launcher, *kept, *script]
+    return result
+
+
+def _takes(option: Option, result: Launched) -> bool:
+    """Whether the flag is not to be in the command; what it says goes into the result."""
+    if option.name in FLAGS:
+        return FLAGS[option.name].ignored
+    if option.name not in OF_THE_WORLD:
+        return False
+    value = option.value or ""
+    if option.name == "max-restarts" and value.isdigit():
+        result.restarts = int(value)
+    elif option.name == "nnodes":
+        least, _, most = value.partition(":")
+        result.least = int(least) if most and least.isdigit() else None
+    result.dropped.append(f"--{option.name}" + (f"={value}" if value else ""))
+    return True
+
+
+def _obey_dlrover(found: Sequence[Option], result: Launched) -> None:
+    for each in ignored(found):
+        if each.flag.field:
+            result.fields[each.flag.field] = each.setting
+        else:
+            result.lost.append(f"{each.said}: {each.flag.remark}")
+
+
+def _in_text(words: Sequence[str], place: int, processes: str | None) -> Launched:
+    """A shell's text with a launcher in it: only its flags are cut out."""
+    text = words[place]
+    launcher = _IN_TEXT.search(text)
+    assert launcher is not None
+    tokens = [
+        match
+        for match in re.finditer(r"\S+", text[: _end_of_line(text, launcher.end())])
+        if match.start() >= launcher.end() and match[0] != "\\"
+    ]
+    result = Launched([])
+    found = options([token[0] for token in tokens])
+    at, cut = 0, []
+    for option in found:
+        span = tokens[at].start(), tokens[at + len(option.words) - 1].end()
+        at += len(option.words)
+        if _takes(option, result):
+            cut.append(span)
+    _obey_dlrover(found, result)
+    for start, end in reversed(cut):
+        text = text[:start] + text[end:].lstrip(" ")
+    if processes and not any(option.name == "nproc-per-node" for option in found):
+        text = f"{text[: launcher.end()]} --nproc-per-node={processes}{text[launcher.end() :]}"
+    result.command = [*words[:place], text, *words[place + 1 :]]
+    return result
+
+
+def _end_of_line(text: str, start: int) -> int:
+    """Where the command that goes on at `start` ends; lines may be continued."""
+    ending = re.compile(r"(?<!\\)\n|;|&&|\|").search(text, start)
+    return ending.start() if ending else len(text)

@@ -1,0 +1,93 @@
+"""DLRover's ElasticJob: the same kind, with what dlr does otherwise moved to where it belongs."""
+
+from __future__ import annotations
+
+from crds.names import API_VERSION, MASTER_TYPES, WORKER
+from dlr.convert.building import Workers, elastic_job, metadata_of, training_container
+from dlr.convert.reading import JSON, NotConvertible, Reader, Remark, whole
+
+OF_SPEC = {
+    "optimizeMode": "nothing here tunes resources; spec.elasticPolicy says how the world grows and shrinks",
+    "brainService": "there is no Brain",
+    "enableDynamicSharding": "dlr.shards needs no switch",
+    "enableElasticScheduling": "minReplicas and maxReplicas say it",
+}
+KEPT = (
+    "distributionStrategy",
+    "suspend",
+    "resourceLimits",
+    "envs",
+    "managedBy",
+    "elasticPolicy",
+    "nodeCheck",
+)
+ALSO_KEPT = ("failurePolicy", "runPolicy", "schedulingPolicy", "agent")
+OF_REPLICAS = {
+    "priority": "set the Pod template's priorityClassName",
+    "restartTimeout": "nothing waits so long",
+}
+
+
+def convert_elasticjob(manifest: Reader) -> JSON:
+    """
+    Raises:
+        NotConvertible: it has no workers.
+    """
+    metadata = metadata_of(manifest)
+    spec = manifest.within("spec")
+    replicas = spec.within("replicaSpecs")
+    for name in MASTER_TYPES:
+        replicas.replace(name, "there is no master Pod")
+    others = {name: replicas.take(name) for name in ("ps", "chief", "evaluator") if name in replicas.body}
+    if WORKER not in replicas.body:
+        if not others:
+            raise NotConvertible("spec.replicaSpecs has no worker.")
+        raise NotConvertible(
+            "spec.replicaSpecs has no worker; apply it as it is, dlr takes DLRover's ElasticJobs."
+        )
+    worker = replicas.within(WORKER)
+    replicas.finish()
+    fields = {key: value for key in (*KEPT, *ALSO_KEPT) if (value := spec.take(key)) is not None}
+    spec.finish(OF_SPEC)
+    workers = Workers(
+        worker.take("template", {}), whole(worker.take("replicas", 1), f"{worker.path}.replicas")
+    )
+    if (count := worker.take("restartCount")) is not None:
+        workers.restarts = whole(count, f"{worker.path}.restartCount")
+    for key, attribute in (("minReplicas", "least"), ("maxReplicas", "most")):
+        if (value := worker.take(key)) is not None:
+            setattr(workers, attribute, whole(value, f"{worker.path}.{key}"))
+    kept: JSON = {
+        key: worker.take(key) for key in ("standby", "memoryCheckpoint", "autoScale") if key in worker.body
+    }
+    if policy := worker.take("restartPolicy"):
+        why = f"{policy}: the Pod template's own counts"
+        worker.remarks.append(Remark(f"{worker.path}.restartPolicy", why, is_loss=False))
+    worker.finish(OF_REPLICAS)
+    pod = workers.template.setdefault("spec", {})
+    if pod.get("restartPolicy") == "Always":
+        why = "Always would start a finished training again, so it is Never"
+        worker.remarks.append(Remark(f"{worker.path}.template.spec.restartPolicy", why, is_loss=False))
+        pod["restartPolicy"] = "Never"
+    at = f"{worker.path}.template"
+    container = training_container(workers.template, ("main",), at)
+    if others:  # roles: only what their Pods run says what they are
+        job = _with_roles(metadata, workers, kept)
+    else:
+        job = elastic_job(metadata, workers, manifest, at, container)
+    job["spec"]["replicaSpecs"][WORKER].update(kept)
+    job["spec"]["replicaSpecs"].update(others)
+    for key, value in fields.items():
+        there = job["spec"].get(key)
+        job["spec"][key] = {**there, **value} if isinstance(there, dict) else value
+    manifest.finish()
+    return job
+
+
+def _with_roles(metadata: JSON, workers: Workers, kept: JSON) -> JSON:
+    replica: JSON = {"replicas": workers.replicas, **kept}
+    if workers.restarts is not None:
+        replica["restartCount"] = workers.restarts
+    replica["template"] = workers.template
+    spec = {"replicaSpecs": {WORKER: replica}}
+    return {"apiVersion": API_VERSION, "kind": "ElasticJob", "metadata": metadata, "spec": spec}

@@ -1,0 +1,63 @@
+"""A JobSet (jobset.x-k8s.io): the one of its Jobs that trains."""
+
+from __future__ import annotations
+
+from dlr.convert.batch import workers_of_job
+from dlr.convert.building import batch_run_policy, elastic_job, metadata_of, training_container
+from dlr.convert.reading import JSON, NotConvertible, Reader, Remark, whole
+
+TRAINERS = ("node", "trainer", "worker", "workers", "pytorch")
+"""Names that replicated Jobs have that train, the likeliest first."""
+ANOTHER = "the workers of an ElasticJob are all alike; make a Job of it, or an init container"
+OF_SETS = {
+    "successPolicy": "an ElasticJob succeeds when all of its workers do",
+    "startupPolicy": "all workers start at once",
+    "coordinator": "rank 0 is the worker of the lowest index",
+    "volumeClaimPolicies": "make a PersistentVolumeClaim, and name it in the Pod template",
+}
+
+
+def convert_jobset(manifest: Reader) -> JSON:
+    """
+    Raises:
+        NotConvertible: it has no Jobs.
+    """
+    metadata = metadata_of(manifest)
+    spec = manifest.within("spec")
+    jobs = spec.each("replicatedJobs")
+    if not jobs:
+        raise NotConvertible("spec.replicatedJobs is empty.")
+    trainer = jobs[trainer_among([job.body.get("name", "") for job in jobs])]
+    for job in jobs:
+        if job is not trainer:
+            why = f"{job.body.get('name')}: {ANOTHER}"
+            spec.remarks.append(Remark(job.path, why))
+    trainer.take("name")
+    trainer.replace("groupName", "it is for the success policy")
+    count = whole(trainer.take("replicas", 1), f"{trainer.path}.replicas")
+    template = trainer.within("template")
+    template.lose("metadata", "there is no Job any more; what is for Pods goes to the Pod template")
+    job_spec = template.within("spec")
+    workers = workers_of_job(job_spec, count)
+    template.finish()
+    trainer.finish({"dependsOn": "all workers start at once"})
+    policy = spec.within("failurePolicy")
+    if (restarts := policy.take("maxRestarts")) is not None:
+        workers.restarts = whole(restarts, f"{policy.path}.maxRestarts")
+    policy.finish({"rules": "failurePolicy.rules of an ElasticJob match exit codes, conditions and texts"})
+    spec.replace("network", "workers find each other without DNS")
+    batch_run_policy(spec, workers.fields)
+    spec.finish(OF_SETS)
+    at = f"{job_spec.path}.template"
+    container = training_container(workers.template, ("pytorch", "trainer"), at)
+    made = elastic_job(metadata, workers, manifest, at, container)
+    manifest.finish()
+    return made
+
+
+def trainer_among(names: list[str]) -> int:
+    """Which of the replicated Jobs trains, by its name; the last if none has one of the usual."""
+    for name in TRAINERS:
+        if name in names:
+            return names.index(name)
+    return len(names) - 1

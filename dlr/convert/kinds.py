@@ -1,0 +1,69 @@
+"""Which converter is for which kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from crds.names import API_VERSION
+from dlr.convert.batch import convert_job
+from dlr.convert.dlrover import convert_elasticjob
+from dlr.convert.jobset import convert_jobset
+from dlr.convert.pytorchjob import convert_pytorchjob
+from dlr.convert.reading import JSON, NotConvertible, Reader, Remark
+from dlr.convert.trainjob import RUNTIMES, convert_trainjob
+
+__all__ = ["CONVERTIBLE", "Converted", "NotConvertible", "convert"]
+
+_ALONE: dict[tuple[str, str], Callable[[Reader], JSON]] = {
+    ("kubeflow.org", "PyTorchJob"): convert_pytorchjob,
+    ("jobset.x-k8s.io", "JobSet"): convert_jobset,
+    ("batch", "Job"): convert_job,
+    (API_VERSION.partition("/")[0], "ElasticJob"): convert_elasticjob,
+}
+_TRAINER = "trainer.kubeflow.org"
+CONVERTIBLE = ("TrainJob", *(kind for _, kind in _ALONE))
+
+
+@dataclass(frozen=True)
+class Converted:
+    """What a file comes to."""
+
+    documents: Sequence[tuple[JSON, Sequence[Remark]]]
+    """Each ElasticJob with the remarks on it; what was none of our kinds, as it was, with none."""
+
+    @property
+    def jobs(self) -> Sequence[tuple[JSON, Sequence[Remark]]]:
+        return [(job, remarks) for job, remarks in self.documents if job.get("kind") == "ElasticJob"]
+
+    @property
+    def losses(self) -> Sequence[Remark]:
+        return [remark for _, remarks in self.documents for remark in remarks if remark.is_loss]
+
+
+def convert(documents: Sequence[JSON]) -> Converted:
+    """Convert every manifest that can be; other objects stay, but runtimes, which go into the jobs.
+
+    Raises:
+        NotConvertible: one of them cannot be, or there is none.
+    """
+    made: list[tuple[JSON, Sequence[Remark]]] = []
+    for document in documents:
+        group, kind = str(document.get("apiVersion", "")).partition("/")[0], str(document.get("kind", ""))
+        if group == _TRAINER and kind in RUNTIMES:
+            continue
+        reader = Reader.of({k: v for k, v in document.items() if k not in ("apiVersion", "kind")})
+        try:
+            if (group, kind) == (_TRAINER, "TrainJob"):
+                made.append((convert_trainjob(reader, documents), reader.remarks))
+            elif (group, kind) in _ALONE:
+                made.append((_ALONE[group, kind](reader), reader.remarks))
+            else:
+                made.append((document, ()))
+        except NotConvertible as error:
+            name = (document.get("metadata") or {}).get("name", "")
+            raise NotConvertible(f"{kind} {name}: {error}") from error
+    found = Converted(made)
+    if not found.jobs:
+        raise NotConvertible(f"there is none of {', '.join(CONVERTIBLE)} in it.")
+    return found

@@ -1,0 +1,92 @@
+"""A PyTorchJob (kubeflow.org/v1): its master and its workers are workers alike."""
+
+from __future__ import annotations
+
+from dlr.convert.building import (
+    Workers,
+    batch_run_policy,
+    elastic_job,
+    metadata_of,
+    training_container,
+)
+from dlr.convert.reading import JSON, NotConvertible, Reader, Remark, whole
+
+CONTAINER = ("pytorch",)
+OF_WORLD = ("rdzvBackend", "rdzvHost", "rdzvPort", "rdzvId", "rdzvConf", "standalone")
+GANG = "spec.schedulingPolicy.gang: volcano, or coscheduling, has the minimum of the workers start together"
+
+
+def convert_pytorchjob(manifest: Reader) -> JSON:
+    """
+    Raises:
+        NotConvertible: it has neither master nor workers.
+    """
+    metadata = metadata_of(manifest)
+    spec = manifest.within("spec")
+    replicas = spec.within("pytorchReplicaSpecs")
+    types: dict[str, Reader] = {
+        name: replicas.within(name) for name in ("Master", "Worker") if name in replicas.body
+    }
+    replicas.finish()
+    if not types:
+        raise NotConvertible("spec.pytorchReplicaSpecs has neither Master nor Worker.")
+    counts = {name: whole(each.take("replicas", 1), f"{each.path}.replicas") for name, each in types.items()}
+    templates = {name: each.take("template", {}) for name, each in types.items()}
+    chosen = "Worker" if "Worker" in types else "Master"
+    if len(types) > 1 and templates["Master"] != templates["Worker"]:
+        why = "all workers have the template of Worker, and this one differs"
+        spec.remarks.append(Remark(f"{types['Master'].path}.template", why))
+    workers = Workers(templates[chosen], replicas=sum(counts.values()))
+    for each in types.values():
+        _restart_policy(each, workers)
+        each.finish()
+    if (processes := spec.take("nprocPerNode")) is not None:
+        workers.processes = str(processes)
+    _elastic_policy(spec.within("elasticPolicy"), workers, counts.get("Master", 0))
+    _run_policy(spec.within("runPolicy"), workers)
+    spec.finish()
+    at = f"{types[chosen].path}.template"
+    container = training_container(workers.template, CONTAINER, at)
+    job = elastic_job(metadata, workers, manifest, at, container)
+    manifest.finish()
+    return job
+
+
+def _restart_policy(replica: Reader, workers: Workers) -> None:
+    policy = replica.take("restartPolicy", "OnFailure")
+    if policy == "Never":
+        workers.restarts = 0
+    elif policy != "OnFailure":
+        why = f"{policy}: failures are told apart by their cause, and have restartCount tries"
+        replica.remarks.append(Remark(f"{replica.path}.restartPolicy", why, is_loss=False))
+    (workers.template.get("spec") or {}).pop("restartPolicy", None)  # the operator sets it from this one
+
+
+def _elastic_policy(policy: Reader, workers: Workers, masters: int) -> None:
+    if (least := policy.take("minReplicas")) is not None:
+        workers.least = whole(least, f"{policy.path}.minReplicas") + masters
+    if (most := policy.take("maxReplicas")) is not None:
+        workers.most = max(whole(most, f"{policy.path}.maxReplicas") + masters, workers.replicas)
+    if (restarts := policy.take("maxRestarts")) is not None:
+        workers.restarts = whole(restarts, f"{policy.path}.maxRestarts")
+    for key in ("nProcPerNode", "nprocPerNode"):
+        if (processes := policy.take(key)) is not None:
+            workers.processes = str(processes)
+    for key in OF_WORLD:
+        policy.replace(key, "dlr decides who meets whom")
+    policy.finish({"metrics": "make a HorizontalPodAutoscaler of the ElasticJob, which has /scale"})
+
+
+def _run_policy(policy: Reader, workers: Workers) -> None:
+    batch_run_policy(policy, workers.fields)
+    if clean := policy.take("cleanPodPolicy"):
+        workers.fields["runPolicy.cleanPodPolicy"] = clean
+    if (limit := policy.take("backoffLimit")) is not None:
+        workers.restarts = whole(limit, f"{policy.path}.backoffLimit")
+    scheduling = policy.within("schedulingPolicy")
+    if name := scheduling.take("priorityClass"):
+        workers.template.setdefault("spec", {})["priorityClassName"] = name
+    scheduling.finish(
+        dict.fromkeys(("minAvailable", "queue", "minResources", "scheduleTimeoutSeconds"), GANG)
+    )
+    policy.finish()

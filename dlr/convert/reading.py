@@ -1,0 +1,97 @@
+"""Reading a manifest so that nothing of it is dropped in silence.
+
+What is taken is taken out. What is left at the end is told of, with its path and the reason.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+JSON = dict[str, Any]
+
+NO_SUCH_FIELD = "an ElasticJob has nothing like it"
+
+
+class NotConvertible(Exception):
+    """There is nothing to make an ElasticJob of; the message is a sentence."""
+
+
+@dataclass(frozen=True)
+class Remark:
+    """On a field of the manifest."""
+
+    path: str
+    why: str
+    is_loss: bool = True
+    """It could not be carried over; else it is done without it."""
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.why}"
+
+
+@dataclass
+class Reader:
+    """A part of a manifest, from which fields are taken."""
+
+    body: JSON
+    path: str = ""
+    remarks: list[Remark] = field(default_factory=list)
+    """Shared by all readers of one manifest."""
+
+    @classmethod
+    def of(cls, body: JSON) -> Reader:
+        return cls(copy.deepcopy(body))
+
+    def take(self, key: str, default: Any = None) -> Any:
+        """The value, which counts as carried over."""
+        value = self.body.pop(key, None)
+        return default if value is None else value
+
+    def within(self, key: str) -> Reader:
+        """A reader of the object there; of an empty one where there is none."""
+        value = self.take(key, {})
+        if not isinstance(value, dict):
+            raise NotConvertible(f"{self._at(key)} is no object.")
+        return Reader(value, self._at(key), self.remarks)
+
+    def each(self, key: str) -> list[Reader]:
+        """A reader of each object of a list."""
+        value = self.take(key, [])
+        if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+            raise NotConvertible(f"{self._at(key)} is no list of objects.")
+        return [Reader(each, f"{self._at(key)}[{number}]", self.remarks) for number, each in enumerate(value)]
+
+    def lose(self, key: str, why: str) -> None:
+        """Say that a field is not carried over, if it is there."""
+        if self.body.pop(key, None) not in (None, {}, []):
+            self.remarks.append(Remark(self._at(key), why))
+
+    def replace(self, key: str, why: str) -> None:
+        """Say that a field is not needed, if it is there."""
+        if self.body.pop(key, None) not in (None, {}, []):
+            self.remarks.append(Remark(self._at(key), why, is_loss=False))
+
+    def finish(self, reasons: Mapping[str, str] | None = None) -> None:
+        """Tell of everything that is left.
+
+        Args:
+            reasons: by key; the default is that an ElasticJob has nothing like it.
+        """
+        for key in list(self.body):
+            self.lose(key, (reasons or {}).get(key, NO_SUCH_FIELD))
+
+    def _at(self, key: str) -> str:
+        return f"{self.path}.{key}" if self.path else key
+
+
+def whole(value: Any, at: str) -> int:
+    """
+    Raises:
+        NotConvertible: it is no whole number.
+    """
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise NotConvertible(f"{at} is {value!r}, which is no whole number.")
+    return value

@@ -1,0 +1,174 @@
+"""Elements that a model learns from, each exactly once an epoch, whatever happens to the workers.
+
+They are leased to workers as those of `dlr.shards.pull`. All ranks take a part in each step, and tell each
+other which: so each rank knows all elements that the model has learned from, which is what the model's
+checkpoint says of the set, and all leave the loop after the same step. What the job calls done follows: each
+start takes the set back to what the loaded checkpoint says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from crds.intervals import LIMIT, NONE, Intervals, common, count, from_text, minus, to_text, union, whole
+from crds.shard_set import Definition
+from dlr.ranks import are_connected
+from dlr.shards.pulling import Elements, checked, digest_of
+from dlr.shards.source import AgentSource, OwnShare, ShardsError, source_of
+
+T = TypeVar("T")
+
+PATIENCE_SECONDS = 0.05
+"""So long a rank waits for a part when none has any. Else nobody waits: a step without it is better."""
+NOTHING = (0, 0)
+OVER = (-1, -1)
+"""A rank sees no more elements to come."""
+
+
+class StepPart(Elements[T]):
+    """Elements that this rank computes in a step; never empty, since every rank takes part in it."""
+
+    def __init__(self, items: Sequence[T], start: int, stop: int, weight: float) -> None:
+        super().__init__(items, start, stop)
+        self.weight = weight
+        """The mean loss over the part, times this, averaged over the ranks as DDP and FSDP average gradients,
+        is the mean over the step's elements. 0: there is nothing for this rank, and these are another's."""
+
+
+class ElasticShards(Generic[T]):
+    """Deals the elements of a shard set, in steps that all ranks make together; its place is a state.
+
+        shards = ElasticShards("files", sorted(files))
+        while shards.epoch < epochs:
+            for part in shards:                          # one step of all workers
+                optimizer.zero_grad()
+                (criterion(model, load(part)) * part.weight).backward()
+                optimizer.step()
+                ...  # now and then save {"shards": shards.state_dict(), "model": ...}
+
+    name: of the set, in this job; nothing else may pull from it
+    items: a range, a list, or how many elements there are: the same on every rank, in the same order
+    size: at most so many elements are a rank's part of a step
+
+    Every rank makes one at the same time. An element that cannot be learned from is the script's to leave
+    out: nothing is tried again, since its step cannot be made a second time.
+
+    Raises ShardsError if an argument makes no sense.
+    """
+
+    def __init__(self, name: str, items: int | Sequence[T], size: int = 1) -> None:
+        self._items: Sequence[Any] = checked(name, items, {"size": (size, 1, LIMIT)})
+        self._part_size = size
+        self.epoch = 0
+        self._name, self._size, self._digest = name, len(self._items), digest_of(self._items)
+        self._done: Intervals = NONE
+        """In this epoch, by all ranks; those of the step that is being made too."""
+        self._in_hand: tuple[int, int] | None = None
+        self._source: AgentSource | OwnShare | None = None
+        self._has_begun = False
+        self._group = dist.new_group(backend="gloo") if are_connected() else None
+
+    def __iter__(self) -> Iterator[StepPart[T]]:
+        """The rest of the epoch; after it, this object is in the next.
+
+        Raises:
+            ShardsError: the set cannot be pulled from.
+        """
+        while (part := self._next()) is not None:
+            yield part
+
+    def state_dict(self) -> dict[str, Any]:
+        """The same on every rank, with the step that is being made: save after `optimizer.step()`."""
+        named = {"name": self._name, "size": self._size, "digest": self._digest}
+        return {**named, "epoch": self.epoch, "done": to_text(self._done)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there, at whatever number of ranks.
+
+        Raises:
+            ShardsError: it is of another set, or this one is being pulled already.
+        """
+        here = self.state_dict()
+        for key in ("name", "size", "digest"):
+            if state[key] != here[key]:
+                raise ShardsError(
+                    f"shard set {self._name!r}: the checkpoint has {key} {state[key]!r}, and this "
+                    f"process {here[key]!r}: go on with the same elements in the same order, or begin anew"
+                )
+        if self._has_begun:
+            raise ShardsError(
+                f"shard set {self._name!r}: its first part was pulled before the checkpoint was loaded: load "
+                "it before the first step"
+            )
+        self.epoch, self._done = state["epoch"], from_text(state["done"])
+
+    def close(self) -> None:
+        """Pull no more here: what this worker holds is for others."""
+        if self._source is not None:
+            self._source.close()
+            self._source = None
+
+    def _next(self) -> StepPart[T] | None:
+        """One step further, with all other ranks; None if the epoch is over."""
+        if not self._size:
+            self._end_epoch()
+            return None
+        source = self._source or self._begin()
+        if self._in_hand is not None:
+            source.settle(self._in_hand, None)
+            self._in_hand = None
+        patience_seconds = 0.0
+        while True:
+            mine = source.next(self._part_size, patience_seconds) or OVER
+            if mine not in (NOTHING, OVER):
+                self._in_hand = mine
+            everybodys = self._from_all(mine)
+            parts = [part for part in everybodys if part not in (NOTHING, OVER)]
+            if parts:
+                return self._step(parts, len(everybodys))
+            if all(each == OVER for each in everybodys):
+                self._end_epoch()
+                return None
+            patience_seconds = PATIENCE_SECONDS
+
+    def _begin(self) -> AgentSource | OwnShare:
+        source = source_of(Definition(self._name, self.epoch, self._size, self._digest, 0, 0))
+        if not self._has_begun:  # from what was done after the checkpoint, this model has not learned
+            source.restore(minus(whole(self._size), self._done))
+        self._source, self._has_begun = source, True
+        return source
+
+    def _step(self, parts: Sequence[tuple[int, int]], ranks: int) -> StepPart[T]:
+        together = union(*((part,) for part in parts))
+        total = sum(stop - start for start, stop in parts)
+        if common(together, self._done) or count(together) < total:
+            raise self._not_alone(f"elements {to_text(together)} are given out twice")
+        self._done = union(self._done, together)
+        start, stop = self._in_hand or parts[0]
+        weight = (stop - start) * ranks / total if self._in_hand else 0.0
+        return StepPart(self._items, start, stop, weight)
+
+    def _end_epoch(self) -> None:
+        missing = self._size - count(self._done)
+        if missing:
+            raise self._not_alone(f"{missing} elements were done in no step of epoch {self.epoch}")
+        self.close()
+        self.epoch, self._done = self.epoch + 1, NONE
+
+    def _not_alone(self, what: str) -> ShardsError:
+        return ShardsError(
+            f"shard set {self._name!r}: {what}: something else pulls from a set of this name, so "
+            "give the one that a model learns from a name of its own"
+        )
+
+    def _from_all(self, mine: tuple[int, int]) -> list[tuple[int, int]]:
+        """What each rank has pulled."""
+        if self._group is None:
+            return [mine]
+        found = [torch.empty(2, dtype=torch.int64) for _ in range(dist.get_world_size())]
+        dist.all_gather(found, torch.tensor(mine), group=self._group)
+        return [(int(start), int(stop)) for start, stop in found]

@@ -1,0 +1,55 @@
+"""What training comes to: a value that rank 0 leaves on the job.
+
+The process writes it beside its progress record (crds/protocol.py), its agent reports it when all processes
+have ended well, and `dlr.Client().job(NAME).result()` reads it. It is for figures, not for models: those go
+to storage. Outside of dlr nothing happens.
+"""
+
+from __future__ import annotations
+
+import os
+
+from dlr.progress import ENV_PROGRESS_FILE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+RESULT_SUFFIX = ".result"
+MAX_RESULT = 16_384
+"""Characters, as JSON."""
+
+
+def report_result(value: Any) -> None:
+    """Leave a value on the job, such as `{"accuracy": 0.97}`; that of rank 0 counts, and the last one.
+
+    Training has come to its end by then, so nothing is raised: of a value that cannot be kept, the job keeps
+    why. Its limit is 16,384 characters of JSON.
+    """
+    path = os.environ.get(ENV_PROGRESS_FILE)
+    if not path:
+        return
+    result = f"{path}{RESULT_SUFFIX}"
+    try:
+        with open(f"{result}.new", "w") as file:  # noqa: PTH123 (pathlib takes longer to import)
+            file.write(encoded(value))
+        os.replace(f"{result}.new", result)  # noqa: PTH105 (as above)
+    except OSError:
+        pass  # as with steps: a courtesy, never a reason to fail
+
+
+def encoded(value: Any) -> str:
+    """`{"value": …}` as JSON, or `{"error": …}` with a sentence that says why it cannot be kept."""
+    import json
+
+    try:
+        text = json.dumps({"value": value}, separators=(",", ":"), allow_nan=True)
+    except (TypeError, ValueError, RecursionError) as error:
+        return json.dumps(
+            {"error": f"the result, of type {type(value).__name__}, is not JSON: {error}"[:500]}
+        )
+    if len(text) > MAX_RESULT:
+        return json.dumps(
+            {"error": f"the result has {len(text)} characters as JSON, and {MAX_RESULT} are kept: save it"}
+        )
+    return text

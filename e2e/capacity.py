@@ -1,0 +1,134 @@
+"""Jobs that grow into free room, and the others that come and go."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from e2e import elasticity, jobs
+from e2e.api import Kind, Object
+from e2e.cluster import Cluster
+from e2e.observation import Observation
+
+GROWER = Path(__file__).parent / "fixtures" / "grower.py"
+IDLE, URGENT = "dlr-e2e-idle", "dlr-e2e-urgent"
+"""Priority classes: of extra workers, and of who is in a hurry."""
+NODE_CPUS = "5"
+"""So much that no two Pods share one of the virtual nodes, which have 8 CPUs each."""
+COMES_SECONDS = 60
+
+
+def priority_classes(cluster: Cluster) -> None:
+    for name, value in ((IDLE, -100), (URGENT, 1_000)):
+        cluster.apply(
+            {
+                "apiVersion": "scheduling.k8s.io/v1",
+                "kind": "PriorityClass",
+                "metadata": {"name": name},
+                "value": value,
+            }
+        )
+
+
+def grower(
+    cluster: Cluster,
+    namespace: str,
+    *,
+    name: str = "grower",
+    workers: int = 1,
+    most: int = 2,
+    probe_seconds: int = 2,
+    scales: bool = True,
+    **spec: Any,
+) -> Object:
+    """A job with a Pod a node that grows up to `most` workers."""
+    storage = cluster.storage(namespace)
+    folder = Path(storage.path) / name
+    folder.mkdir(exist_ok=True)
+    variables = {"FOLDER": str(folder), "SCALES": str(int(scales))}
+    container = {
+        "name": "main",
+        "image": cluster.image,
+        "command": ["dlr", "run", "--no-warm-start", str(GROWER)],
+        "env": [{"name": key, "value": value} for key, value in variables.items()],
+        "resources": {"requests": {"cpu": NODE_CPUS}},
+        "volumeMounts": storage.mounts,
+    }
+    template = {"spec": {"restartPolicy": "Never", "containers": [container], "volumes": storage.volumes}}
+    growth = {"priorityClassName": IDLE, "probeSeconds": probe_seconds}
+    policy = elasticity.POLICY | {"opportunistic": growth}
+    manifest = jobs.job(name, template, workers, **({"elasticPolicy": policy} | spec))
+    return elasticity.bounded(manifest, workers, most)
+
+
+def end(cluster: Cluster, observation: Observation, name: str = "grower") -> None:
+    (Path(cluster.storage(observation.namespace).path) / name / "end").touch()
+    jobs.wait_until_succeeded(observation, name)
+
+
+@contextmanager
+def others(cluster: Cluster, observation: Observation, names: list[str]) -> Iterator[None]:
+    """Pods that have a node each, until the end. All Pods but a job's go then."""
+    for name in names:
+        ask_for_node(cluster, observation, name)
+    try:
+        wait_for_nodes(observation, names)
+        yield
+    finally:
+        pods = observation.pods().values()
+        left = [pod["metadata"]["name"] for pod in pods if not pod["metadata"].get("ownerReferences")]
+        if left:
+            remove(cluster, observation, left)
+
+
+def ask_for_node(cluster: Cluster, observation: Observation, name: str, priority: str = "") -> None:
+    """A Pod that needs a node of its own."""
+    container = {
+        "name": "main",
+        "image": cluster.image,
+        "command": ["sleep", "3600"],
+        "resources": {"requests": {"cpu": NODE_CPUS}},
+    }
+    spec: Object = {"containers": [container], "terminationGracePeriodSeconds": 0}
+    spec |= {"priorityClassName": priority} if priority else {}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+    cluster.apply(pod, observation.namespace)
+
+
+def wait_for_nodes(observation: Observation, names: list[str]) -> None:
+    def placed() -> bool:
+        pods = observation.pods()
+        return all(pods.get(name, {}).get("spec", {}).get("nodeName") for name in names)
+
+    observation.wait_for(f"{names} to have their nodes", placed, COMES_SECONDS)
+
+
+def remove(cluster: Cluster, observation: Observation, names: list[str]) -> float:
+    """When they were gone: `kubectl delete --force` does not wait."""
+    cluster.kubectl("delete", "pod", *names, "--force", "--grace-period=0", "-n", observation.namespace)
+    return time.time()
+
+
+def opportunity(observation: Observation, name: str = "grower") -> Object:
+    scaling = observation.job(name).get("status", {}).get("scaling") or {}
+    found: Object = scaling.get("opportunity") or {}
+    return found
+
+
+def wait_for_steps(observation: Observation, members: list[int], name: str = "grower") -> float:
+    """Until this world has told a step of its own; when it was seen."""
+    world = elasticity.wait_for_world(observation, members, name)
+
+    def told() -> bool:
+        agents = [w.get("status", {}).get("agent") or {} for w in observation.workers(name)]
+        return any(r["round"] == world["round"] for agent in agents for r in agent.get("rounds") or ())
+
+    observation.wait_for(f"a step of round {world['round']}", told, COMES_SECONDS)
+    return time.time()
+
+
+def plans(observation: Observation) -> list[Object]:
+    return list(observation.objects(Kind.PLAN).values())

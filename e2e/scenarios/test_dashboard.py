@@ -1,0 +1,66 @@
+"""The page of a real job in a real browser: its curves, a kill and the recovery, and a loss of NaN, live."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from dlr.commands.api import Api
+from dlr.commands.connection import connect
+from dlr.dashboard.reading import Cluster as Read
+from dlr.dashboard.server import Dashboard, serve
+from e2e.cluster import Capability, Cluster
+from e2e.deaths import Mortals
+from e2e.observation import Observation
+from tests.dashboard.browser import CHROMIUM, Page, browser
+
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed; the JSON is tested elsewhere"),
+    pytest.mark.needs(Capability.STORAGE),
+]
+
+VERDICT = "(document.querySelector('#verdict .verdict')?.textContent || '')"
+CLASSES = "[...document.querySelectorAll('#failures td.bad')].map((cell) => cell.textContent).join()"
+ROUND = "[...document.querySelectorAll('#verdict dd')].map((line) => line.textContent).join('; ')"
+
+
+def test_a_kill_and_its_recovery_are_seen_live(
+    cluster: Cluster, observation: Observation, tmp_path: Path
+) -> None:
+    mortals = Mortals(cluster, observation)
+    mortals.submit(2)
+    mortals.wait_until_training()
+    kubeconfig = cluster.environment()["KUBECONFIG"]
+
+    def api() -> Api:
+        return Api(connect(kubeconfig, None, observation.namespace))
+
+    async def look() -> None:
+        async with serve(Dashboard(Read(api, all_namespaces=False)), 0) as url, browser() as page:
+            await page.size(1280, 900)
+            await page.open(url)
+            await page.wait_for("document.querySelector('[data-row]')")
+            await page.evaluate("document.querySelector('[data-row]').click()")
+            await see_the_job_die_and_live(page)
+            assert page.errors == []
+
+    async def see_the_job_die_and_live(page: Page) -> None:
+        await page.wait_for(f"{VERDICT}.startsWith('The job is Running, Training')")
+        mortals.kill(1)
+        await page.wait_for(f"{CLASSES} === 'Killed' && {ROUND}.includes('round 2 Formed')")
+        await page.wait_for("document.querySelectorAll('#steps canvas').length === 3")  # time, loss, lr
+        mortals.tell(1, "nan")
+        await page.wait_for(f"{VERDICT}.startsWith('The loss is no number any more')")
+        await page.evaluate("document.querySelector('#worst button, #grid').click()")
+
+    asyncio.run(look())
+    trace = tmp_path / "trace.json.gz"
+    asked = ("job", "profile", mortals.name, "-n", observation.namespace, "--rank", "1", "--seconds", "0.5")
+    print(cluster.dlr(*asked, "-f", str(trace)))
+    events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+    assert any("all_reduce" in str(event.get("name")) for event in events)
+    mortals.finish()

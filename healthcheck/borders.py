@@ -1,0 +1,92 @@
+"""How tests across the border of a rack or switch end: its way out may be bad, for all of its nodes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cached_property
+
+from healthcheck.fleet import Domain, Node, NodeName
+from healthcheck.odds import Tests, log_odds_at_border
+from healthcheck.trials import Ledger, Trial
+
+
+class Borders:
+    """What a symptom's trials say of the borders of labelled domains.
+
+    Args:
+        ledger: the symptom's trials.
+        nodes: all nodes of the check.
+        condemned: nodes at fault by other evidence, whose failures say nothing of a border.
+    """
+
+    def __init__(self, ledger: Ledger, nodes: Iterable[Node], condemned: Collection[NodeName]) -> None:
+        self._ledger = ledger
+        self._nodes = tuple(nodes)
+        self._condemned = frozenset(condemned)
+        self._crossed: dict[Trial, frozenset[Domain]] = {}
+
+    def least_log_odds(self, name: NodeName, testimony: Sequence[Trial], others: Tests) -> float | None:
+        """The odds against a node where the way out of a domain is the best other story; None without one.
+
+        Args:
+            name: the node.
+            testimony: its failures that count.
+            others: all tests that it took no part in, as `log_odds` takes them.
+        """
+        domains = {domain for trial in testimony for domain in self.crossed_by(trial)}
+        found = (self._log_odds(name, testimony, others, d) for d in domains if self._have_passed[d])
+        return min(found, default=None)
+
+    def _log_odds(self, name: NodeName, testimony: Sequence[Trial], others: Tests, domain: Domain) -> float:
+        def crosses(trial: Trial) -> bool:
+            return domain in self.crossed_by(trial)
+
+        own = list(filter(crosses, self._ledger.of(name)))
+        inside = [trial for trial in testimony if not crosses(trial)]
+        crossing = [trial for trial in testimony if crosses(trial)]
+        passed = sum(trial.passed for trial in own)
+        across = Tests(len(crossing) + sum(self._ledger.failed_again(crossing)), passed)
+        within = Tests(len(inside), self._ledger.passes(name) - passed)
+        again = self._ledger.failed_again(inside)
+        others_across = self._across.get(domain, Tests(0, 0)).without(_ended(filter(self._tells, own)))
+        return log_odds_at_border(across, within, others_across, others, again)
+
+    def crossed_by(self, trial: Trial) -> frozenset[Domain]:
+        """The domains that some of its members are in, and others not."""
+        if trial not in self._crossed:
+            domains = [self._domains[name] for name in trial.members]
+            self._crossed[trial] = frozenset.union(*domains) - frozenset.intersection(*domains)
+        return self._crossed[trial]
+
+    @cached_property
+    def _domains(self) -> Mapping[NodeName, frozenset[Domain]]:
+        """Those in which a node has neighbours: of one alone, nobody else tells how its way out is."""
+        sizes = Counter(domain for node in self._nodes for domain in node.domains)
+        return {node.name: frozenset(d for d in node.domains if sizes[d] > 1) for node in self._nodes}
+
+    @cached_property
+    def _have_passed(self) -> Counter[Domain]:
+        """By domain, its nodes that passed at all. Where there are none, all of them may be broken."""
+        passed = (node.name for node in self._nodes if self._ledger.passes(node.name))
+        return Counter(domain for name in passed for domain in self._domains[name])
+
+    @cached_property
+    def _across(self) -> Mapping[Domain, Tests]:
+        """By domain, how the tests across its border ended that tell of it."""
+        ended: dict[Domain, Tests] = {}
+        for trial in filter(self._tells, self._ledger.trials):
+            for domain in self.crossed_by(trial):
+                failed, passed = ended.get(domain, (0, 0))
+                ended[domain] = Tests(failed + (not trial.passed), passed + trial.passed)
+        return ended
+
+    def _tells(self, trial: Trial) -> bool:
+        """Whether no member explains a failure that never passes, or has a fault."""
+        well: Callable[[NodeName], int] = self._ledger.passes
+        return trial.passed or (self._condemned.isdisjoint(trial.members) and all(map(well, trial.members)))
+
+
+def _ended(trials: Iterable[Trial]) -> Tests:
+    passed = Counter(trial.passed for trial in trials)
+    return Tests(passed[False], passed[True])

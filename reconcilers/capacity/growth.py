@@ -1,0 +1,220 @@
+"""Opportunistic growth in a look at a job: what is seen of its extra workers, and what follows. Pure.
+
+The world does not wait for an extra worker that finds no node, or whose Pod was taken: it goes on at once
+with the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from crds import names
+from crds.elasticjob import ElasticJob, Goodput, JobState, Opportunity, Rendezvous
+from crds.elasticjob import RendezvousPhase as Phase
+from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
+from crds.progress import RoundProgress
+from crds.scaleplan import ScalePlan, ScalePlanPhase
+from reconcilers.account.rounds import told_rounds
+from reconcilers.acts import Event
+from reconcilers.capacity.opportunity import Room, Step, next_step
+from reconcilers.capacity.rates import marginal_efficiency, rates_of
+from reconcilers.conditions import condition_of
+from reconcilers.job.workers import Workers, slot_of
+from reconcilers.pod.worker_status import stuck_by
+from reconcilers.scale.auto_plans import plan_name
+from reconcilers.scale.plan import GROWTH
+from reconcilers.world.extra import extra_slots, opportunity_of, policy_of
+from reconcilers.world.rendezvous import Bounds, Participant
+from reconcilers.world.slots import Slot
+
+CHECKPOINT_SECONDS = 900.0
+"""So long a growth waits for a checkpoint of a job that tells of them, where it does not say so itself."""
+GIVEN_BACK = "ExtraWorkersGivenBack"
+TAKEN = (ExitClass.KILLED, ExitClass.PREEMPTED, ExitClass.NODE_LOST)
+"""How a Pod ends whose room somebody else takes; a Pod that is deleted counts as killed."""
+
+
+@dataclass(frozen=True)
+class Extra:
+    """The extra workers, by how they are."""
+
+    stuck: frozenset[int] = frozenset()
+    lost: frozenset[int] = frozenset()
+    on_their_way: frozenset[int] = frozenset()
+    starting: frozenset[int] = frozenset()
+    training: frozenset[int] = frozenset()
+
+
+def extra_of(job: ElasticJob, workers: Workers, published: Rendezvous) -> Extra:
+    members = set(published.members) if published.phase is Phase.FORMED else set()
+    found: dict[str, set[int]] = {}
+    for index in extra_slots(job):
+        kind = _kind(workers.by_slot.get((names.WORKER, index)), members)
+        found.setdefault(kind, set()).add(index)
+    return Extra(**{kind: frozenset(indices) for kind, indices in found.items()})
+
+
+def _kind(worker: ElasticWorker | None, members: Container[int]) -> str:
+    if worker is None or worker.status.observed_incarnation != worker.spec.incarnation:
+        return "on_their_way"
+    if was_taken(worker):
+        return "lost"
+    if worker.spec.index in members:
+        return "training"
+    if stuck_by(worker) is not None:
+        return "stuck"
+    has_node = worker.status.node_name or worker.status.phase is WorkerPhase.RUNNING
+    return "starting" if has_node else "on_their_way"
+
+
+def was_taken(worker: ElasticWorker) -> bool:
+    end = worker.status.last_exit
+    failed = worker.status.phase is WorkerPhase.FAILED
+    return (
+        failed and end is not None and end.incarnation == worker.spec.incarnation and end.exit_class in TAKEN
+    )
+
+
+def taken_slots(job: ElasticJob, workers: Workers) -> frozenset[Slot]:
+    """Extra workers whose room somebody else has: they get no other Pod, and their slots go."""
+    there = (workers.by_slot.get((names.WORKER, index)) for index in extra_slots(job))
+    return frozenset(slot_of(worker) for worker in there if worker is not None and was_taken(worker))
+
+
+def with_extra(
+    bounds: Bounds,
+    job: ElasticJob,
+    workers: Workers,
+    published: Rendezvous,
+    people: Iterable[Participant],
+) -> Bounds:
+    """The bounds of a world that does not wait for extra workers that find no node, or are taken.
+
+    Where checkpoints are told, and are not in memory, a growth waits for the next.
+    """
+    if policy_of(job) is None:
+        return bounds
+    extra, world = extra_of(job, workers, published), set(published.members)
+    bounds = replace(bounds, desired=bounds.desired - len(extra.stuck) - len(extra.lost))
+    tells = any(p.seconds_since_checkpoint is not None for p in people if p.index in world)
+    if tells and not bounds.grow_at_checkpoint_seconds and not keeps_in_memory(job):
+        return replace(bounds, grow_at_checkpoint_seconds=CHECKPOINT_SECONDS)
+    return bounds
+
+
+def keeps_in_memory(job: ElasticJob) -> bool:
+    return job.spec.replica_specs[names.WORKER].memory_checkpoint is not None
+
+
+def grown(
+    job: ElasticJob,
+    workers: Workers,
+    published: Rendezvous,
+    plans: Iterable[ScalePlan],
+    now: datetime,
+    *,
+    is_quiet: bool,
+) -> Step | None:
+    """What opportunistic growth makes of this look; None of a job that does not grow by itself.
+
+    Args:
+        plans: of the job's own, those that have ended.
+        is_quiet: no check, move, roll or failure is under way.
+    """
+    policy, known = policy_of(job), opportunity_of(job)
+    if policy is None or known is None:
+        return None
+    return next_step(policy, known, room_of(job, workers, published, plans, known, now, is_quiet), now)
+
+
+def with_step(job: ElasticJob, step: Step) -> ElasticJob:
+    """The job that remembers it."""
+    scaling = job.status.scaling
+    assert scaling is not None
+    return job.with_status(scaling=scaling.model_copy(update={"opportunity": step.known}))
+
+
+def told(step: Step) -> tuple[Event, ...]:
+    return (Event("Normal", GIVEN_BACK, step.told),) if step.told else ()
+
+
+def room_of(
+    job: ElasticJob,
+    workers: Workers,
+    published: Rendezvous,
+    plans: Iterable[ScalePlan],
+    known: Opportunity,
+    now: datetime,
+    is_quiet: bool,
+) -> Room:
+    spec, unit = job.spec.replica_specs[names.WORKER], job.spec.elastic_policy.node_unit
+    extra, scaling = extra_of(job, workers, published), job.status.scaling
+    members = len(published.members) if published.phase is Phase.FORMED else 0
+    told = told_rounds(workers.telling_steps, since=published.round)
+    figures = next((each for each in told if each.round == published.round), None)
+    rates = rates_of(job.status.usage, members, figures)
+    rate = rates.get(members)
+    there = spec.replicas - len(extra.stuck) - len(extra.lost) - len(extra.on_their_way) - len(extra.starting)
+    formed = published.formed_at or now
+    has_grown = bool(extra.training) or _had_extra(extra, published)
+    return Room(
+        count=spec.replicas,
+        most=(spec.max_replicas or spec.replicas) // unit * unit,
+        unit=unit,
+        asked_seconds=(now - scaling.at).total_seconds() if scaling is not None else 0.0,
+        is_steady=is_quiet and members > 0 and members == there and figures is not None,
+        stuck=len(extra.stuck),
+        lost=len(extra.lost),
+        on_their_way=len(extra.on_their_way),
+        starting=len(extra.starting),
+        trained_seconds=(now - formed).total_seconds() if has_grown else 0.0,
+        is_measured=rate is not None and rate.is_known,
+        efficiency=marginal_efficiency(rates, known.grown_from, members) if known.grown_from else None,
+        restart_seconds=restart_seconds(job, workers, figures),
+        refused=_refusal(job, plans),
+    )
+
+
+def restart_seconds(job: ElasticJob, workers: Workers, figures: RoundProgress | None) -> float:
+    """What a growth costs: the pause, and the steps that have to be made again, as far as is known.
+
+    Where neither a checkpoint was ever told nor any is kept in memory, training might begin anew.
+    """
+    pause = _pause_seconds(job.status.goodput)
+    reports = (w.status.agent for w in workers.telling_steps)
+    saves = any(
+        report is not None
+        and (
+            report.memory is not None
+            or report.departure is not None
+            or (report.progress is not None and report.progress.checkpoint_step is not None)
+        )
+        for report in reports
+    )
+    if saves or keeps_in_memory(job):
+        return pause
+    known = job.status.goodput
+    lost = (known.stepping_seconds if known else 0.0) or (figures.stepping_seconds if figures else 0.0)
+    return pause + lost
+
+
+def _pause_seconds(known: Goodput | None) -> float:
+    if known is None or not known.round:
+        return 0.0
+    lost = (JobState.FORMING.value, JobState.RECOVERING.value)
+    return sum(known.seconds.get(state, 0.0) for state in lost) / known.round
+
+
+def _had_extra(extra: Extra, published: Rendezvous) -> bool:
+    return bool(extra.lost.intersection(published.members))
+
+
+def _refusal(job: ElasticJob, plans: Iterable[ScalePlan]) -> str:
+    """Why the plan was refused that asked for a larger count of this generation of the job."""
+    name = plan_name(job, GROWTH)
+    failed = (p for p in plans if p.metadata.name == name and p.status.phase is ScalePlanPhase.FAILED)
+    refused = next(failed, None)
+    condition = condition_of(refused.status.conditions, ScalePlanPhase.FAILED) if refused else None
+    return condition.message if condition is not None else ""

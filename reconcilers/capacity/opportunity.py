@@ -1,0 +1,193 @@
+"""Whether a job is to grow into free room, or to give some back (`elasticPolicy.opportunistic`). Pure.
+
+Free room is found by a *probe*: the count is raised by one unit, and the scheduler says whether its Pods get
+a node. So it works with every scheduler, quota and taint, and reads nobody else's Pods. Who trains is not
+disturbed by it: the world does not wait for Pods that find no node (`reconcilers/capacity/growth.py`).
+
+A probe that is placed is followed by a larger one at once, so that a growth by many is one restart. A probe
+that finds no node within `probeSeconds` is given back, and the next comes after as long again: then quotas
+and queues are free for others half of the time, and room is found within `probeSeconds` at the latest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from crds.elasticjob import Opportunistic, Opportunity
+
+REMEMBERED_SECONDS = 3_600.0
+"""For so long nothing is tried again that brought too little, did not start, or was refused."""
+START_SECONDS = 900.0
+"""Pods that have a node start within this time, or are given back."""
+EXPECTED_STAY_SECONDS = 3_600.0
+"""So long room is taken to stay free; half of it after each growth in vain."""
+MEASURE_SECONDS = 5.0
+"""Steps wake nobody: so often one looks whether there are enough."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """What is seen of a job's extra workers, and of what they cost and give."""
+
+    count: int
+    """Of workers, as the job's spec has it."""
+    most: int
+    """As many as there may be, in whole units."""
+    unit: int
+    asked_seconds: float
+    """Since the count was set."""
+    is_steady: bool
+    """The world trains, is complete but for extra workers, and nothing else is changing."""
+    stuck: int = 0
+    """Extra workers whose Pods find no node."""
+    lost: int = 0
+    """Extra workers whose Pod or node was taken."""
+    on_their_way: int = 0
+    """Extra workers of which neither is known yet."""
+    starting: int = 0
+    """Extra workers that have a node, and do not train yet."""
+    trained_seconds: float = 0.0
+    """How long the world that has extra workers stands."""
+    is_measured: bool = False
+    """How fast the present world trains is known."""
+    efficiency: float | None = None
+    """What the workers beyond `grown_from` add, as a share of a linear gain; None where that is not known."""
+    restart_seconds: float = 0.0
+    """What a restart costs: the pause, and steps made again."""
+    refused: str = ""
+    """Why the last count that was asked for cannot be."""
+
+
+@dataclass(frozen=True)
+class Step:
+    known: Opportunity
+    """To be remembered."""
+    count: int
+    """Of workers, that is to be."""
+    look_again_seconds: float | None = None
+    told: str = ""
+    """For an Event: why workers that had a node are given back."""
+
+
+def next_step(policy: Opportunistic, known: Opportunity, room: Room, now: datetime) -> Step:
+    """What to remember, and how many workers there are to be.
+
+    Called again before the count is as asked, it says the same.
+    """
+    if room.refused and known.ceiling is None:
+        return _back(known, room, max(known.base, _present(room)), room.refused, REMEMBERED_SECONDS, now)
+    if known.ceiling is not None and room.count > known.ceiling:
+        return Step(known, known.ceiling)
+    if room.lost:
+        return _after_loss(policy, known, room, now)
+    if room.stuck + room.on_their_way + room.starting:
+        return _while_it_grows(policy, known, room, now)
+    if not room.is_steady:
+        return Step(known, room.count)
+    if known.grown_from is not None and room.count > known.grown_from:
+        return _judged(policy, known, room, now)
+    return _probe(policy, known, room, now)
+
+
+def _present(room: Room) -> int:
+    """Those of whom nothing is missing."""
+    return room.count - room.stuck - room.on_their_way
+
+
+def _back(
+    known: Opportunity, room: Room, count: int, reason: str, seconds: float, now: datetime, in_vain: int = 0
+) -> Step:
+    """Gives back down to `count`, in whole units, and asks for no more for so long."""
+    kept = known.base + max(count - known.base, 0) // room.unit * room.unit
+    until = now + timedelta(seconds=seconds)
+    grown_from = known.grown_from if known.grown_from is not None and kept > known.grown_from else None
+    update = {
+        "ceiling": kept,
+        "not_before": until,
+        "reason": reason,
+        "in_vain": in_vain,
+        "grown_from": grown_from,
+    }
+    return Step(known.model_copy(update=update), kept, seconds)
+
+
+def _after_loss(policy: Opportunistic, known: Opportunity, room: Room, now: datetime) -> Step:
+    """Somebody else has the room now. Of a growth that had not paid for its restart, the next is later."""
+    in_vain = known.in_vain
+    if known.grown_from is not None and room.trained_seconds > 0:
+        gain = (room.count - known.grown_from) / max(known.grown_from, 1)
+        paid = room.trained_seconds * gain >= room.restart_seconds
+        in_vain = 0 if paid else in_vain + 1
+    seconds = min(policy.probe_seconds * 2.0**in_vain, REMEMBERED_SECONDS)
+    left = _present(room) - room.lost
+    reason = (
+        f"{_extra(room.lost)} lost: its Pod was taken, or its node"
+        if room.lost == 1
+        else (f"{_extra(room.lost)} lost: their Pods were taken, or their nodes")
+    )
+    step = _back(known, room, left, reason, seconds, now, in_vain)
+    return Step(step.known, step.count, step.look_again_seconds, told=reason)
+
+
+def _while_it_grows(policy: Opportunistic, known: Opportunity, room: Room, now: datetime) -> Step:
+    waiting = room.stuck + room.on_their_way
+    if waiting:
+        left = policy.probe_seconds - room.asked_seconds
+        if left > 0:
+            return Step(known, room.count, left)
+        reason = f"no node for {_more(waiting)} within {policy.probe_seconds} s"
+        return _back(known, room, _present(room), reason, policy.probe_seconds, now, known.in_vain)
+    if room.asked_seconds >= START_SECONDS:
+        reason = f"{_extra(room.starting)} given back: not ready {START_SECONDS:g} s after having a node"
+        left = room.count - room.starting
+        step = _back(known, room, left, reason, REMEMBERED_SECONDS, now, known.in_vain)
+        return Step(step.known, step.count, step.look_again_seconds, told=reason)
+    first = known.grown_from if known.grown_from is not None else known.base
+    grown = max(room.count - first, room.unit)
+    more = min(room.count + grown, room.most)
+    if more > room.count and (known.not_before is None or now >= known.not_before):
+        return Step(known.model_copy(update={"ceiling": None, "not_before": None}), more)
+    return Step(known, room.count, START_SECONDS - room.asked_seconds)
+
+
+def _judged(policy: Opportunistic, known: Opportunity, room: Room, now: datetime) -> Step:
+    """The world has grown: whether that was worth it shows after some steps."""
+    before = known.grown_from
+    assert before is not None
+    if not room.is_measured:
+        return Step(known, room.count, MEASURE_SECONDS)
+    if room.efficiency is None or room.efficiency >= policy.min_efficiency:
+        good = known.model_copy(update={"grown_from": None, "reason": "", "in_vain": 0})
+        return Step(good, room.count, 0.0)
+    share = f"{max(room.efficiency, -9.99):.0%}"
+    reason = (
+        f"{room.count} workers instead of {before} add {share} of a linear gain, less than minEfficiency "
+        f"{policy.min_efficiency:.0%}"
+    )
+    step = _back(known, room, before, reason, REMEMBERED_SECONDS, now)
+    return Step(step.known, step.count, step.look_again_seconds, told=reason)
+
+
+def _probe(policy: Opportunistic, known: Opportunity, room: Room, now: datetime) -> Step:
+    if known.not_before is not None and now < known.not_before:
+        return Step(known, room.count, (known.not_before - now).total_seconds())
+    more = room.count + room.unit
+    if more > room.most:
+        return Step(known, room.count)
+    if not room.is_measured:
+        return Step(known, room.count, MEASURE_SECONDS)
+    stay = EXPECTED_STAY_SECONDS / 2.0**known.in_vain
+    if stay * room.unit / max(room.count, 1) <= room.restart_seconds:
+        reason = "a restart would cost more than the room can bring"
+        return Step(known.model_copy(update={"reason": reason}), room.count, policy.probe_seconds)
+    update = {"grown_from": room.count, "ceiling": None, "not_before": None, "reason": ""}
+    return Step(known.model_copy(update=update), more, policy.probe_seconds)
+
+
+def _extra(number: int) -> str:
+    return "1 extra worker is" if number == 1 else f"{number} extra workers are"
+
+
+def _more(number: int) -> str:
+    return "1 more worker" if number == 1 else f"{number} more workers"

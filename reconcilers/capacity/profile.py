@@ -1,0 +1,251 @@
+"""`optimizeMode: cluster`: a new job begins with what finished jobs of its name came to. Pure.
+
+The history is the cluster's own objects: `status.usage` of the finished ElasticJobs of the namespace with the
+same label `elastic.iml.github.io/profile`, or the same stem of their names. What the user wrote stays. What
+is taken over is asked for by an automatic ScalePlan, before there are any workers.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from math import ceil
+
+from crds import names
+from crds.elasticjob import ElasticJob, JobUsage, OptimizeMode, WorldSize
+from crds.model import Condition, ConditionStatus
+from crds.scaleplan import ScalePlan, ScalePlanPhase
+from reconcilers.acts import Act, Event
+from reconcilers.capacity.rates import best_size, rates_of
+from reconcilers.conditions import condition_of, with_condition
+from reconcilers.pod.resources import KINDS, mapping
+from reconcilers.scale import auto_plans
+from reconcilers.scale.auto_plans import Scale, plan_name
+from reconcilers.scale.uptake import Plans
+from reconcilers.world.slots import training_types
+
+PROFILED = "Profiled"
+PLANS = "profile"
+MOST_JOBS = 5
+"""The last ones count."""
+HEADROOM = 1.2
+"""Of the peak of memory."""
+MIN_EFFICIENCY = 0.6
+"""Where the job does not say another (`elasticPolicy.opportunistic`)."""
+WAIT_SECONDS = 30.0
+"""So long workers wait for the plan; then the job begins without it."""
+MEBIBYTE = 2**20
+
+ASKED, TAKEN, NO_HISTORY, OVERRULED, REFUSED = "Asked", "Taken", "NoHistory", "Overruled", "Refused"
+_NUMBERS = re.compile(r"([-._]?[0-9]+)+$")
+_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What the job is to begin with."""
+
+    memory_bytes: dict[str, int] = field(default_factory=dict)
+    """By type."""
+    workers: int | None = None
+    of: tuple[str, ...] = ()
+    """The jobs that it comes from, the newest first."""
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.memory_bytes and self.workers is None
+
+    def in_words(self) -> str:
+        parts = [
+            f"{amount // MEBIBYTE}Mi of memory for each of type {type_}, {HEADROOM:g} times the peak"
+            for type_, amount in sorted(self.memory_bytes.items())
+        ]
+        parts += [f"{self.workers} workers, the best size"] if self.workers is not None else []
+        return f"{' and '.join(parts)} of {', '.join(self.of)}"
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What a look at a job that is yet to begin comes to."""
+
+    job: ElasticJob
+    acts: tuple[Act, ...] = ()
+    events: tuple[Event, ...] = ()
+    look_again_seconds: float | None = None
+
+
+def needs_history(job: ElasticJob) -> bool:
+    """Whether nothing has been said yet of how the job is to begin."""
+    asks = job.spec.optimize_mode is OptimizeMode.CLUSTER and not job.spec.suspend
+    return asks and condition_of(job.status.conditions, PROFILED) is None
+
+
+def is_waiting(job: ElasticJob) -> bool:
+    """Whether its workers are not made yet, since they are to have what is asked for."""
+    known = condition_of(job.status.conditions, PROFILED)
+    return known is not None and known.status is ConditionStatus.UNKNOWN
+
+
+def stem_of(job: ElasticJob) -> str:
+    """What jobs of one kind have in common: a label, or their name without numbers at its end."""
+    label = job.metadata.labels.get(names.LABEL_PROFILE)
+    if label:
+        return label
+    if job.metadata.generate_name:
+        return job.metadata.generate_name.rstrip("-")
+    return _NUMBERS.sub("", job.metadata.name) or job.metadata.name
+
+
+def begun(
+    job: ElasticJob, history: Sequence[ElasticJob], plans: Plans, has_begun: bool, now: datetime
+) -> Beginning:
+    """The job after this look, and the ScalePlan that asks for its profile.
+
+    Args:
+        history: finished jobs of its namespace, where `needs_history`.
+        plans: of the job.
+        has_begun: it has workers, or has had a world.
+    """
+    if needs_history(job):
+        return Beginning(job) if has_begun else _asked(job, history, plans, now)
+    if is_waiting(job):
+        return _followed(job, plans, now)
+    return Beginning(job)
+
+
+def profile_of(job: ElasticJob, history: Sequence[ElasticJob]) -> Profile:
+    """What the last jobs of its stem came to, as far as the job does not say it itself."""
+    last = last_jobs(job, history)
+    usages = [known.status.usage for known in last if known.status.usage is not None]
+    memory = {}
+    for type_ in training_types(job):
+        peaks = [usage.roles[type_].memory_peak_bytes for usage in usages if type_ in usage.roles]
+        if peaks and not says_memory(job, type_):
+            memory[type_] = ceil(HEADROOM * max(peaks) / MEBIBYTE) * MEBIBYTE
+    workers = None if says_count(job) else _best(job, usages)
+    return Profile(memory, workers, tuple(known.metadata.name for known in last))
+
+
+def last_jobs(job: ElasticJob, history: Iterable[ElasticJob]) -> list[ElasticJob]:
+    """The newest first."""
+    stem = stem_of(job)
+    same = [
+        known
+        for known in history
+        if known.metadata.uid != job.metadata.uid
+        and known.status.completion_time is not None
+        and known.status.usage is not None
+        and stem_of(known) == stem
+    ]
+    same.sort(key=lambda known: str(known.status.completion_time), reverse=True)
+    return same[:MOST_JOBS]
+
+
+def says_memory(job: ElasticJob, type_: str) -> bool:
+    """Whether the template of the type asks for an amount of memory."""
+    container = job.spec.replica_specs[type_].template["spec"]["containers"][0]
+    resources = mapping(container.get("resources"))
+    return any("memory" in mapping(resources.get(kind)) for kind in KINDS)
+
+
+def says_count(job: ElasticJob) -> bool:
+    """Whether the user wrote a count of workers: another than 1, the default, or 1 where it shows."""
+    worker = job.spec.replica_specs.get(names.WORKER)
+    if worker is None or worker.replicas != 1 or (worker.max_replicas or 1) <= 1:
+        return True
+    try:
+        applied = json.loads(job.metadata.annotations.get(_APPLIED, "{}"))
+        return "replicas" in applied["spec"]["replicaSpecs"][names.WORKER]
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
+def _best(job: ElasticJob, usages: Sequence[JobUsage]) -> int | None:
+    worlds: dict[int, WorldSize] = {}
+    for usage in usages:
+        for size in usage.worlds:
+            before = worlds.get(size.workers)
+            worlds[size.workers] = size if before is None else _sum(before, size)
+    policy, worker = job.spec.elastic_policy, job.spec.replica_specs[names.WORKER]
+    least = policy.opportunistic.min_efficiency if policy.opportunistic else MIN_EFFICIENCY
+    best = best_size(rates_of(JobUsage(worlds=list(worlds.values())), 0, None), least)
+    if best is None:
+        return None
+    most, unit = worker.max_replicas or best, policy.node_unit
+    return max(min(best, most) // unit * unit, worker.min_replicas or 1, unit)
+
+
+def _sum(one: WorldSize, other: WorldSize) -> WorldSize:
+    update = {"steps": one.steps + other.steps, "seconds": one.seconds + other.seconds}
+    return one.model_copy(update=update)
+
+
+def _asked(job: ElasticJob, history: Sequence[ElasticJob], plans: Plans, now: datetime) -> Beginning:
+    if not last_jobs(job, history):
+        message = f"no job of {_whose(job)} has finished yet, so this one begins as it says itself"
+        return _said(job, ConditionStatus.FALSE, NO_HISTORY, message, now)
+    profile = profile_of(job, history)
+    if profile.is_empty:
+        message = f"the job says itself what {', '.join(profile.of)} could tell"
+        return _said(job, ConditionStatus.FALSE, OVERRULED, message, now)
+    count = profile.workers or job.spec.replica_specs[names.WORKER].replicas if _has_workers(job) else 0
+    resources = {
+        type_: {"memory": f"{amount // MEBIBYTE}Mi"} for type_, amount in profile.memory_bytes.items()
+    }
+    asked = auto_plans.acts(job, Scale(count, resources=resources), plans, PLANS)
+    begins = _said(job, ConditionStatus.UNKNOWN, ASKED, profile.in_words(), now, quiet=True)
+    return Beginning(begins.job, asked, look_again_seconds=WAIT_SECONDS)
+
+
+def _followed(job: ElasticJob, plans: Plans, now: datetime) -> Beginning:
+    known = condition_of(job.status.conditions, PROFILED)
+    assert known is not None
+    name = plan_name(job, PLANS)
+    ours = [
+        plan for plan in (plans.newest, plans.named, *plans.spent) if plan is not None and _is_profile(plan)
+    ]
+    if any(plan.metadata.uid == job.status.scale_plan_uid for plan in ours):
+        return _said(job, ConditionStatus.TRUE, TAKEN, known.message, now)
+    over = next((plan for plan in ours if plan.status.finish_time is not None), None)
+    if over is not None:
+        condition = condition_of(over.status.conditions, over.status.phase or ScalePlanPhase.FAILED)
+        why = condition.message if condition is not None else "it has ended"
+        return _said(job, ConditionStatus.FALSE, REFUSED, f"{over.metadata.name}: {why}", now)
+    left = WAIT_SECONDS - (now - known.last_transition_time).total_seconds()
+    if left <= 0:
+        message = f"{name} was not carried out within {WAIT_SECONDS:g} s"
+        return _said(job, ConditionStatus.FALSE, REFUSED, message, now)
+    return Beginning(job, look_again_seconds=left)
+
+
+def _is_profile(plan: ScalePlan) -> bool:
+    return auto_plans.asked_by(plan) == PLANS
+
+
+def _has_workers(job: ElasticJob) -> bool:
+    return names.WORKER in job.spec.replica_specs
+
+
+def _whose(job: ElasticJob) -> str:
+    label = job.metadata.labels.get(names.LABEL_PROFILE)
+    return f"the profile {label}" if label else f"the name {stem_of(job)}"
+
+
+def _said(
+    job: ElasticJob, status: ConditionStatus, reason: str, message: str, now: datetime, *, quiet: bool = False
+) -> Beginning:
+    conditions: list[Condition] = with_condition(
+        job.status.conditions, PROFILED, status, reason, message, now
+    )
+    told = () if quiet else tuple(_events(status, message))
+    return Beginning(job.with_status(conditions=conditions), events=told)
+
+
+def _events(status: ConditionStatus, message: str) -> Iterator[Event]:
+    if status is ConditionStatus.TRUE:
+        yield Event("Normal", "ProfileTaken", message)
+    else:
+        yield Event("Normal", "NoProfile", message)

@@ -1,0 +1,110 @@
+"""How fast a class of hardware was when its nodes were new, kept in an annotation of each Node. Pure.
+
+A check compares nodes with one another, so a fleet that is slow as a whole looks healthy by itself. Each
+Node keeps what was typical of its class when it first passed a check, as long as it is of that class; what
+the nodes of a check say together is what the check is measured by. The NodeCordon reconciler writes it,
+with the node's record; `kubectl annotate nodes --all elastic.iml.github.io/reference-` lets it begin anew.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from functools import lru_cache
+from statistics import median
+from typing import Any
+
+from pydantic import ValidationError
+
+from crds import names
+from crds.model import Model
+from crds.nodecheck import ClassSpeed, Figures, NodeCheck, NodeVerdict
+from crds.ranges import from_text, to_text
+from healthcheck.fleet import Node
+from healthcheck.measurements import Metric
+from reconcilers.nodecheck.steps import rounded
+
+MAX_CLASSES = 32
+
+
+class Reference(Model):
+    """What was typical of a class of hardware in one check."""
+
+    hardware_class: str
+    figures: Figures
+    """Medians, by metric."""
+    time: datetime
+
+
+def read_reference(node: Mapping[str, Any]) -> Reference | None:
+    """Of a raw Node; what somebody made unreadable is none."""
+    written = (node["metadata"].get("annotations") or {}).get(names.ANNOTATION_REFERENCE)
+    return _parsed(written) if written is not None else None
+
+
+@lru_cache(1024)
+def _parsed(written: str) -> Reference | None:
+    """Nodes that one check was the first of have the same text."""
+    try:
+        return Reference.model_validate_json(written)
+    except ValidationError:
+        return None
+
+
+def write_reference(reference: Reference) -> str:
+    return reference.model_dump_json(by_alias=True)
+
+
+def references_on(
+    fleet: Iterable[Node], nodes: Mapping[str, Mapping[str, Any]]
+) -> dict[tuple[str, Metric], float]:
+    """What the nodes of a check say of their classes: the medians, by class and metric.
+
+    Args:
+        fleet: the check's nodes, as the diagnosis takes them.
+        nodes: the raw Nodes, by name.
+    """
+    known: defaultdict[tuple[str, Metric], list[float]] = defaultdict(list)
+    metrics = {metric.value: metric for metric in Metric}
+    for node in fleet:
+        reference = read_reference(nodes[node.name]) if node.name in nodes else None
+        if reference is not None and reference.hardware_class == node.hardware_class:
+            for name, value in reference.figures.items():
+                if name in metrics:
+                    known[node.hardware_class, metrics[name]].append(value)
+    return {key: median(values) for key, values in known.items()}
+
+
+def speeds_of(typical: Mapping[tuple[str, Metric], float], fleet: Iterable[Node]) -> list[ClassSpeed]:
+    """What a check says of the classes of its nodes, for later ones.
+
+    Args:
+        typical: by class and metric (`healthcheck.stragglers.references_of`).
+        fleet: the check's nodes, in rank order.
+    """
+    places: defaultdict[str, list[int]] = defaultdict(list)
+    for place, node in enumerate(fleet):
+        places[node.hardware_class].append(place)
+    figures: defaultdict[str, dict[str, float]] = defaultdict(dict)
+    for (class_, metric), value in typical.items():
+        if class_:
+            figures[class_][metric.value] = rounded(value)
+    return [
+        ClassSpeed(hardware_class=class_, nodes=to_text(places[class_]), figures=found)
+        for class_, found in sorted(figures.items())[:MAX_CLASSES]
+    ]
+
+
+def references_left_by(check: NodeCheck, verdicts: Mapping[str, NodeVerdict]) -> dict[str, Reference]:
+    """What a check leaves for the nodes that it found healthy, by name."""
+    status, left = check.status, dict[str, Reference]()
+    if status.completion_time is None:
+        return left
+    for speed in status.class_speeds:
+        reference = Reference(
+            hardware_class=speed.hardware_class, figures=speed.figures, time=status.completion_time
+        )
+        names_of_class = (status.nodes[place] for place in from_text(speed.nodes))
+        left |= {name: reference for name in names_of_class if verdicts.get(name) is NodeVerdict.HEALTHY}
+    return left

@@ -1,0 +1,86 @@
+"""A job with parameter servers: its phase, its end, and whether all that it needs runs. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from controller.wording import shortened
+from crds import names
+from crds.elasticjob import ElasticJob, JobPhase
+from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
+from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionStatus
+from reconcilers.conditions import with_condition
+from reconcilers.job.workers import Workers
+from reconcilers.pod.worker_status import current_report
+from reconcilers.roles.rules import ROLES, of_types
+from reconcilers.roles.tasks import runs
+from reconcilers.world.slots import wanted_slots
+
+CLUSTER_FORMED = "ClusterFormed"
+TF_CONFIG_KEPT = "TFConfigKept"
+NAMED = 3
+_HAS_RUN = (JobPhase.RUNNING, JobPhase.SCALING, JobPhase.RESTARTING)
+
+
+def phase_of(job: ElasticJob, workers: Workers) -> JobPhase:
+    """Of a job that has neither finished nor been suspended: a worker more or less makes no difference."""
+    if not missing(job, workers):
+        return JobPhase.RUNNING
+    return JobPhase.RESTARTING if job.status.phase in _HAS_RUN else JobPhase.PENDING
+
+
+def missing(job: ElasticJob, workers: Workers) -> list[str]:
+    """What does not run that training needs: `ps 1`."""
+    vital = [(type_, index) for type_ in of_types(job, vital=True) for index in wanted_slots(job, type_)]
+    lacking = [f"{slot[0]} {slot[1]}" for slot in vital if not _does_its_part(workers.by_slot.get(slot))]
+    wanted = wanted_slots(job, names.WORKER)
+    there = any(_does_its_part(workers.by_slot.get((names.WORKER, index))) for index in wanted)
+    return lacking if there or not wanted else [*lacking, "any worker"]
+
+
+def _does_its_part(worker: ElasticWorker | None) -> bool:
+    return runs(worker) or _is_done(worker)
+
+
+def _is_done(worker: ElasticWorker | None) -> bool:
+    if worker is None or worker.status.phase is WorkerPhase.SUCCEEDED:
+        return worker is not None
+    report = current_report(worker)
+    return report is not None and report.state is AgentState.SUCCEEDED
+
+
+def ending(job: ElasticJob, workers: Workers) -> str:
+    """Whose end is the job's, in words; empty if training goes on. Without a chief all workers end it."""
+    enders = [type_ for type_ in of_types(job) if ROLES[type_].ends_job] or [names.WORKER]
+    slots = [(type_, index) for type_ in enders for index in wanted_slots(job, type_)]
+    done = bool(slots) and all(_is_done(workers.by_slot.get(slot)) for slot in slots)
+    return f"{len(slots)} of type {' and '.join(enders)} finished" if done else ""
+
+
+def with_cluster(
+    conditions: Sequence[Condition], job: ElasticJob, workers: Workers, now: datetime
+) -> list[Condition]:
+    """The conditions with what the cluster lacks, and with what the user says of it instead of us."""
+    lacking = missing(job, workers)
+    more = [f"{len(lacking) - NAMED} more"] if len(lacking) > NAMED else []
+    message = f"not running: {', '.join([*lacking[:NAMED], *more])}" if lacking else ""
+    status = ConditionStatus.FALSE if lacking else ConditionStatus.TRUE
+    reason = "Incomplete" if lacking else "Complete"
+    found = with_condition(conditions, CLUSTER_FORMED, status, reason, message, now)
+    kept = [type_ for type_ in job.spec.replica_specs if sets_tf_config(job, type_)]
+    if not kept:
+        return [condition for condition in found if condition.type != TF_CONFIG_KEPT]
+    message = shortened(
+        f"{names.ENV_TF_CONFIG} is set by the user for type {', '.join(sorted(kept))}, and kept: these Pods "
+        "do not learn of changes of the cluster; remove it to have dlr set it",
+        MAX_CONDITION_MESSAGE,
+    )
+    return with_condition(found, TF_CONFIG_KEPT, ConditionStatus.TRUE, "SetByUser", message, now)
+
+
+def sets_tf_config(job: ElasticJob, type_: str) -> bool:
+    """Whether the user does, for the Pods of this type."""
+    spec = job.spec.replica_specs[type_].template["spec"]
+    own = (entry["name"] for entry in spec["containers"][0].get("env") or ())
+    return names.ENV_TF_CONFIG in job.spec.envs or names.ENV_TF_CONFIG in own

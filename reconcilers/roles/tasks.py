@@ -1,0 +1,112 @@
+"""`status.cluster`: which slot is which task, and when that is another version. Pure.
+
+A slot keeps its task for as long as it is wanted, and who comes into its place takes it over: so what others
+were told of it when they started stays true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from crds import cluster as wire
+from crds import names
+from crds.cluster_status import ClusterStatus
+from crds.elasticjob import ElasticJob
+from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
+from reconcilers.acts import Event
+from reconcilers.pod.worker_status import current_report
+from reconcilers.roles.rules import of_types
+from reconcilers.world.slots import Slot, wanted_slots
+
+MANY = 3
+"""The others are counted."""
+
+
+def cluster_of(job: ElasticJob) -> wire.Cluster:
+    """What Pods are told: as it is published, or as it will be at first."""
+    status = job.status.cluster or next_cluster(job, {})
+    return wire.Cluster(
+        job=job.metadata.name,
+        namespace=job.metadata.namespace,
+        version=status.version,
+        tasks=status.tasks,
+        ports={t: wire.first_port(spec.template) for t, spec in job.spec.replica_specs.items()},
+        lost=status.lost,
+    )
+
+
+def next_cluster(job: ElasticJob, by_slot: Mapping[Slot, ElasticWorker]) -> ClusterStatus:
+    """The cluster to publish.
+
+    Args:
+        job: with the slots of now in its status.
+        by_slot: its workers.
+    """
+    known = job.status.cluster
+    tasks = {
+        type_: _tasks(job, type_, known.tasks.get(type_) if known else None, by_slot)
+        for type_ in wire.ROLES
+        if type_ in job.spec.replica_specs
+    }
+    servers = tasks[names.PS]
+    found = [by_slot.get((names.PS, index)) for index in servers]
+    incarnations = [worker.spec.incarnation if worker is not None else 1 for worker in found]
+    lost = [index for index, worker in zip(servers, found, strict=True) if not runs(worker)]
+    version = 1
+    if known is not None:
+        is_same = (known.tasks.get(names.PS), known.incarnations) == (servers, incarnations)
+        version = known.version if is_same else known.version + 1
+    return ClusterStatus(version=version, tasks=tasks, incarnations=incarnations, lost=lost)
+
+
+def _tasks(
+    job: ElasticJob, type_: str, known: Sequence[int] | None, by_slot: Mapping[Slot, ElasticWorker]
+) -> list[int]:
+    """One that is new takes the task of one that is gone, or the next number, once it can serve."""
+    wanted = wanted_slots(job, type_)
+    if known is None:
+        return list(wanted)
+    waits = type_ in of_types(job, makes_version=True)
+    new = [i for i in wanted if i not in known and not (waits and not runs(by_slot.get((type_, i))))]
+    stays, fresh = set(wanted), iter(new)
+    kept = (index if index in stays else next(fresh, None) for index in known)
+    return [*(index for index in kept if index is not None), *fresh]
+
+
+def runs(worker: ElasticWorker | None) -> bool:
+    if worker is None:
+        return False
+    status = worker.status
+    return status.phase is WorkerPhase.RUNNING and status.observed_incarnation == worker.spec.incarnation
+
+
+def still_served(job: ElasticJob, surplus: Iterable[ElasticWorker], chiefs: Iterable[ElasticWorker]) -> bool:
+    """Whether a server that has lost its task is to stay: the chief works with it, and may save first."""
+    cluster = job.status.cluster
+    makes_version = of_types(job, makes_version=True)
+    if cluster is None or not any(worker.spec.type in makes_version for worker in surplus):
+        return False
+    reports = (current_report(chief) for chief in chiefs if runs(chief))
+    return any(
+        report is not None
+        and report.state is AgentState.RUNNING
+        and 0 < report.observed_round < cluster.version
+        for report in reports
+    )
+
+
+def told(before: ClusterStatus | None, after: ClusterStatus) -> Iterator[Event]:
+    """That there is another version, and why."""
+    if before is None or before.version == after.version:
+        return
+    servers, earlier = after.tasks[names.PS], before.tasks.get(names.PS, [])
+    pods = dict(zip(earlier, before.incarnations, strict=True))
+    changes = [
+        f"ps {index} gets another Pod" if index in pods else f"ps {index} is new"
+        for index, incarnation in zip(servers, after.incarnations, strict=True)
+        if pods.get(index) != incarnation
+    ]
+    changes += [f"ps {index} leaves" for index in earlier if index not in servers]
+    more = [f"and {len(changes) - MANY} more changes"] if len(changes) > MANY else []
+    message = f"version {after.version} of the cluster: {', '.join([*changes[:MANY], *more])}"
+    yield Event("Normal", "ClusterChanged", message)

@@ -1,0 +1,104 @@
+"""What NCCL's recorder says of collectives, as torch 2.11 on an H100 has written it."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.monitor.flight_recorder import Question, Record, read, variables
+
+STACKS = Path("/logs/attempt_1/0/stacks.txt")
+
+
+def entry(number: int, state: str, **other: Any) -> dict[str, Any]:
+    return {
+        "record_id": number - 1,
+        "pg_id": 0,
+        "process_group": ("0", "default_pg"),
+        "collective_seq_id": number,
+        "p2p_seq_id": 0,
+        "profiling_name": "nccl:all_reduce",
+        "input_sizes": [[4]],
+        "state": state,
+        "is_p2p": False,
+        **other,
+    }
+
+
+def written(*entries: dict[str, Any]) -> bytes:
+    return pickle.dumps({"version": "2.10", "entries": list(entries)}, protocol=2)
+
+
+def test_who_has_joined_all_that_it_enqueued_waits_for_nothing() -> None:
+    assert read(written(entry(1, "completed"), entry(2, "completed"))) == Record("")
+
+
+@pytest.mark.parametrize("state", ["scheduled", "started"])
+def test_the_first_that_is_not_completed_is_what_is_waited_for(state: str) -> None:
+    found = read(written(entry(1, "completed"), entry(2, state), entry(3, "scheduled")))
+    assert found == Record("all_reduce 2 of [4] in default_pg")
+
+
+def test_groups_without_a_name_and_messages_between_two_are_told_too() -> None:
+    sub = entry(2, "scheduled", process_group=("1", "undefined"), profiling_name="nccl:_all_gather_base")
+    assert read(written(sub)).pending == "all_gather_base 2 of [4]"
+    message = entry(2, "scheduled", is_p2p=True, p2p_seq_id=7, profiling_name="nccl:send 0->1")
+    assert read(written(message)).pending == "send 0->1 7 of [4] in default_pg"
+
+
+class Harmful:
+    def __reduce__(self) -> Any:
+        return os.system, ("exit 1",)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", written(entry(1, "completed"))[:-9], b"text", written(), pickle.dumps([1]), pickle.dumps({}),
+     written({"state": "scheduled"}), pickle.dumps(Harmful())],
+)  # fmt: skip
+def test_what_is_no_record_is_none(data: bytes) -> None:
+    with pytest.raises((ValueError, KeyError, TypeError, AttributeError)):
+        read(data)
+
+
+def test_a_process_is_asked_by_its_pipe_and_its_answer_awaited(tmp_path: Path) -> None:
+    """Rank 5 answers in two writes; rank 6 has no NCCL."""
+    stacks = {local: tmp_path / str(local) / "stacks.txt" for local in (0, 1)}
+    for file in stacks.values():
+        file.parent.mkdir()
+    stem = variables(stacks[0], {}, "2.13.0")["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"]
+    os.mkfifo(f"{stem}5.pipe")
+    reader = os.open(f"{stem}5.pipe", os.O_RDONLY | os.O_NONBLOCK)
+
+    def answer() -> None:
+        os.set_blocking(reader, True)
+        assert os.read(reader, 128)
+        data = written(entry(3, "scheduled"))
+        with Path(f"{stem}5").open("wb", buffering=0) as file:
+            file.write(data[:20])
+            file.write(data[20:])
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    assert Question(stacks, {0: 5, 1: 6}).answers() == {0: Record("all_reduce 3 of [4] in default_pg")}
+    thread.join()
+    os.close(reader)
+
+
+@pytest.mark.parametrize(
+    ("version", "file"),
+    [("2.6.0", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"), ("2.9.1+cu128", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"),
+     ("2.10.0a0+git12", "TORCH_FR_DUMP_TEMP_FILE"), ("2.13.0", "TORCH_FR_DUMP_TEMP_FILE")],
+)  # fmt: skip
+def test_the_names_are_those_of_that_torch(version: str, file: str) -> None:
+    assert variables(STACKS, {}, version)[file] == "/logs/attempt_1/0/nccl_"
+
+
+@pytest.mark.parametrize("name", ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_FR_BUFFER_SIZE"])
+def test_what_the_user_has_set_stays(name: str) -> None:
+    assert variables(STACKS, {name: "0"}, "2.13.0") == {}

@@ -1,0 +1,152 @@
+"""A profile of a real process: by torch where it offers that, by py-spy where there is one, else why not."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from agent.monitor import profile
+from agent.monitor.profile import PY_SPY, TORCH, Profile, ProfileError, Subject, take
+from agent.monitor.stacks import DEFAULT_SIGNAL
+from agent.supervision import asked_profile
+from agent.supervision.asked_profile import AskedProfile, Request
+from crds.elasticworker import Profile as Told
+from crds.protocol import MAX_PROFILE_BYTES
+
+ROOT = Path(__file__).parents[2]
+
+TRAIN = """
+import os, time
+{offer}
+with open(os.environ["DLR_STACKS_FILE"], "ab", buffering=0) as file:
+    file.write(b"pid %d\\n" % os.getpid())
+print("trains", flush=True)
+a = torch.ones(64, 64) if "torch" in globals() else None
+while True:
+    if a is None:
+        time.sleep(0.01)
+    else:
+        a = torch.mm(a, a).clamp(0, 1)
+        time.sleep(0.002)
+"""
+OFFER = "import torch; from agent.warm import profiler; profiler.offer(os.environ)"
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[[str], Subject]]:
+    running: list[subprocess.Popen[str]] = []
+
+    def started(offer: str) -> Subject:
+        stacks = tmp_path / "stacks.txt"
+        told = {"DLR_STACKS_FILE": str(stacks), "DLR_STACKS_SIGNAL": str(DEFAULT_SIGNAL)}
+        environ = os.environ | told | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-c", TRAIN.format(offer=offer)]
+        process = subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True, process_group=0)
+        running.append(process)
+        assert process.stdout is not None and process.stdout.readline() == "trains\n"
+        return Subject(process.pid, stacks, DEFAULT_SIGNAL)
+
+    yield started
+    for process in running:
+        process.kill()
+        process.wait()
+
+
+def test_torch_profiles_what_runs_and_training_goes_on(start: Callable[[str], Subject]) -> None:
+    subject = start(OFFER)
+    for _ in range(2):
+        made = take(subject, 0.2, "")
+        assert (made.by, made.seconds, made.note) == (TORCH, 0.2, "")
+        trace = json.loads(gzip.decompress(made.data))
+        assert "aten::mm" in {event.get("name") for event in trace["traceEvents"]}
+    os.kill(subject.pid, 0)
+
+
+def test_a_process_that_offers_nothing_is_not_harmed(
+    start: Callable[[str], Subject], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject = start("")
+    monkeypatch.setattr(profile.shutil, "which", lambda _: None)
+    with pytest.raises(ProfileError, match="no py-spy"):
+        take(subject, 0.1, "")
+    with pytest.raises(ProfileError, match="offers no"):
+        take(subject, 0.1, TORCH)
+    os.kill(subject.pid, 0)
+
+
+def test_py_spy_is_asked_for_a_trace(
+    start: Callable[[str], Subject], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program = tmp_path / PY_SPY
+    program.write_text('#!/bin/sh\nwhile [ "$1" != --output ]; do shift; done; echo "[]" > "$2"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    made = take(start(""), 0.1, "")
+    assert (made.by, gzip.decompress(made.data)) == (PY_SPY, b"[]\n")
+    program.write_text("#!/bin/sh\necho 'Error: Permission denied' >&2; exit 1\n")
+    with pytest.raises(ProfileError, match="py-spy says Error: Permission denied"):
+        take(start(""), 0.1, PY_SPY)
+
+
+def test_what_is_too_large_to_be_told_becomes_shorter() -> None:
+    asked: list[float] = []
+
+    def record(seconds: float) -> bytes:
+        asked.append(seconds)
+        return bytes(int(seconds * MAX_PROFILE_BYTES))
+
+    made = profile._fitting(5.0, TORCH, record)
+    assert asked == [5.0, pytest.approx(0.7)] and len(made.data) <= MAX_PROFILE_BYTES
+    assert "5 s are more than 512 KiB" in made.note
+    with pytest.raises(ProfileError, match="still have"):
+        profile._fitting(5.0, TORCH, lambda _: bytes(2 * MAX_PROFILE_BYTES))
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("x/3/5/", Request(3, 5.0, "")),
+        ("x/0/0.5/py-spy", Request(0, 0.5, PY_SPY)),
+        ("x/0/9999/py-spy", Request(0, 60.0, PY_SPY)),
+        ("x", None),
+        ("x/a/5/", None),
+    ],
+)
+def test_requests_are_read(text: str, read: Request | None) -> None:
+    assert Request.parse(text) == read
+
+
+def test_an_agent_answers_once_for_its_own_ranks_and_forgets_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    asks, told = ["old/0/1/"], []
+    reporter = SimpleNamespace(follow_profile=lambda _: None, progress=lambda **_: told.append("told"))
+    session: Any = SimpleNamespace(asks_for_profile=lambda: asks[0], reporter=reporter)
+    subject = Subject(1, Path("stacks.txt"), 40)
+    guard: Any = SimpleNamespace(subject_of=lambda _, rank: subject if rank == 3 else None)
+    processes: Any = SimpleNamespace(alive=dict)
+    monkeypatch.setattr(asked_profile, "take", lambda *_: Profile(TORCH, 1.0, b"trace", "short"))
+    asked = AskedProfile(session, guard)
+
+    def answer(text: str) -> Any:
+        asks[0] = text
+        asked.look(processes)
+        if asked._taking is not None:
+            asked._taking.join()
+        return asked.to_status()
+
+    assert answer("old/3/1/") is not None, "another text than when it came"
+    assert answer("new/0/1/")["request"] == "old/3/1/", "that is for another agent"
+    status = answer("new/3/1/")
+    assert base64.b64decode(status["data"]) == b"trace" and Told.model_validate(status).note == "short"
+    assert told == ["told"] * 2
+    monkeypatch.setattr(asked_profile.time, "monotonic", lambda: float("inf"))
+    assert asked.to_status() is None

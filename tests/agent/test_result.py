@@ -1,0 +1,37 @@
+"""What rank 0 has left, as its agent finds it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agent.monitor.progress import ProgressFiles
+from agent.report.result import result_of_rank_0
+from crds import protocol
+from dlr import progress, result
+
+
+def test_names_are_those_of_the_protocol() -> None:
+    assert (result.RESULT_SUFFIX, result.MAX_RESULT) == (protocol.RESULT_SUFFIX, protocol.MAX_RESULT)
+    assert result.ENV_PROGRESS_FILE == progress.ENV_PROGRESS_FILE == protocol.ENV_PROGRESS_FILE
+
+
+def test_only_rank_0_counts_and_only_its_last_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = ProgressFiles()
+    try:
+        for local_rank, env in enumerate(files.renew(2)):
+            monkeypatch.setenv(progress.ENV_PROGRESS_FILE, env[progress.ENV_PROGRESS_FILE])
+            result.report_result({"of": local_rank})
+        assert result_of_rank_0(files.records, {0: 1, 1: 0}) == '{"value":{"of":1}}'
+        assert result_of_rank_0(files.records, {0: 2, 1: 3}) is None
+        files.renew(2)
+        assert result_of_rank_0(files.records, {0: 1, 1: 0}) is None
+    finally:
+        files.remove()
+
+
+@pytest.mark.parametrize("written", [b"no json", b"\xff", b'"' + b"x" * 20_000 + b'"'])
+def test_what_the_api_server_would_not_take_is_left_out(tmp_path: Path, written: bytes) -> None:
+    (tmp_path / "step.0.result").write_bytes(written)
+    assert result_of_rank_0([tmp_path / "step.0"], {0: 0}) is None

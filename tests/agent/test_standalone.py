@@ -1,0 +1,197 @@
+"""`dlr run --standalone`: the agent without a cluster."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent import standalone
+from agent.environment import Environment
+from agent.kube.api import ApiError, SilentWatchError
+from agent.rendezvous.world import JobView, Member, Verb, next_action
+from agent.standalone.cluster import LocalCluster
+from agent.standalone.world import next_status
+from crds import names
+from crds.protocol import AgentState
+
+ROOT = Path(__file__).parents[2]
+JSON = dict[str, Any]
+
+SCRIPT = """
+import os, sys, time
+import torch, torch.distributed as dist
+import dlr
+from dlr.checkpoint import Checkpointer
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+weight = torch.zeros(4)
+checkpointer = Checkpointer(os.environ["OUT"] + "/storage", {"weight": weight}, every=1, persist_every=None)
+first = checkpointer.load() + 1
+if rank == 0:
+    print(f"begins at {first} with {weight[0]:.0f}", flush=True)
+for step in range(first, 31):
+    dist.all_reduce(torch.ones(1))
+    weight += 1
+    checkpointer.step(step)
+    if step == 20 and rank == 1 and first == 1:
+        WHAT_HAPPENS
+if rank == 0:
+    print(f"ends with {weight[0]:.0f}", flush=True)
+"""
+
+
+def run(folder: Path, what_happens: str, *flags: str) -> subprocess.CompletedProcess[str]:
+    script = folder / "train.py"
+    script.write_text(SCRIPT.replace("WHAT_HAPPENS", what_happens))
+    command = [sys.executable, "-m", "dlr.cli", "run", "--standalone", "--nproc-per-node=2", *flags]
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("DLR_", "PET_"))}
+    env |= {"PYTHONPATH": str(ROOT), "OUT": str(folder), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [*command, str(script)], env=env, capture_output=True, text=True, timeout=240, check=False
+    )
+
+
+def test_goes_on_from_memory_after_a_failure_and_names_the_rank(tmp_path: Path) -> None:
+    done = run(tmp_path, "raise ValueError('no luck')", "--memory-checkpoint=64Mi")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["begins at 1 with 0", "begins at 21 with 20", "ends with 30"]
+    assert "training process failed: rank=1 exit_code=1 message=ValueError: no luck" in done.stderr
+    assert "resumes from memory, step=20" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_hang_is_found_told_with_stacks_and_restarted(tmp_path: Path) -> None:
+    done = run(tmp_path, "time.sleep(1000)", "--memory-checkpoint=64Mi", "--hang-timeout=4")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "ends with 30"
+    assert "rank 1, after step 20, is at" in done.stderr
+    assert "rank 0, step 20, waiting for other ranks:" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_failure_that_comes_back_ends_it(tmp_path: Path) -> None:
+    done = run(tmp_path, "sys.exit(3)", "--max-restarts=1")  # without memory each start is the first
+    assert done.returncode == 3
+    assert done.stdout.splitlines() == ["begins at 1 with 0"] * 2
+    assert "no restarts are left" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ", "says"),
+    [
+        (["--nnodes=2"], {}, "--standalone is for one machine, and --nnodes is 2"),
+        ([], {names.ENV_JOB_NAME: "digits"}, "this is a worker of digits: drop it"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_sentence(flags: list[str], environ: dict[str, str], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        standalone.check(flags[0].partition("=")[2] if flags else "1:1", environ)
+
+
+def test_environment_is_a_workers_and_stays_the_same_when_started_anew() -> None:
+    environ: dict[str, str] = {}
+    standalone.prepare(["--standalone", "--memory-checkpoint", "1Ki", "train.py"], environ)
+    before = dict(environ)
+    standalone.prepare(["--standalone", "--memory-checkpoint", "1Ki", "train.py"], environ)
+    assert environ == before
+    me = Environment.read(environ)
+    assert (me.worker_index, me.incarnation, me.pod_ip, me.memory_bytes) == (0, 1, "127.0.0.1", 1024)
+
+
+def test_only_flags_in_front_of_the_script_ask_for_it() -> None:
+    assert standalone.is_standalone(["--nproc-per-node", "2", "--standalone", "train.py"])
+    assert not standalone.is_standalone(["train.py", "--standalone"])
+
+
+def test_amounts_of_memory() -> None:
+    assert [standalone.bytes_of(text) for text in ("7", "2k".upper(), "4Gi")] == [7, 2000, 4 << 30]
+    with pytest.raises(argparse.ArgumentTypeError):
+        standalone.bytes_of("1.5Gi")
+
+
+def report(state: AgentState, observed_round: int, **more: Any) -> JSON:
+    facts = {"localWorldSize": 2, "address": "127.0.0.1", "storePort": 1234}
+    return {"state": state.value, "observedRound": observed_round, **facts, **more}
+
+
+STATES = st.sampled_from([AgentState.READY, AgentState.FAILED, AgentState.RUNNING, AgentState.SUCCEEDED])
+
+
+@given(states=st.lists(STATES, max_size=20))
+def test_the_agent_always_has_something_to_do_or_is_done(states: list[AgentState]) -> None:
+    """Whatever it reports: it is asked to start the next round, trains, or the job is over."""
+    status: JSON = {}
+    observed = 0
+    rounds = []
+    for state in [AgentState.READY, *states]:
+        status = next_status(status, report(state, observed)) or status
+        view = JobView.parse({"status": status})
+        action = next_action(view.world, Member(0, 1), observed, state, view.phase)
+        if action.verb is Verb.EXIT:
+            assert AgentState.SUCCEEDED in states
+            return
+        if action.verb is Verb.START:
+            assert action.round is not None
+            rounds.append(action.round)
+            observed = action.round
+        else:
+            assert state is AgentState.RUNNING
+    assert rounds == sorted(set(rounds)), "a round is never given twice"
+
+
+def test_only_failures_break_a_world() -> None:
+    status = next_status({}, report(AgentState.READY, 0)) or {}
+    assert status["rendezvous"]["brokenRound"] == 0
+    status = next_status(status, report(AgentState.FAILED, 1, failure={"cause": "Hang"})) or {}
+    assert (status["rendezvous"]["round"], status["rendezvous"]["brokenRound"]) == (2, 1)
+    assert status["restarts"] == {"Hang": 1}
+    assert next_status(status, report(AgentState.FAILED, 1)) is None, "it has been acted on"
+
+
+@pytest.fixture
+def cluster() -> LocalCluster:
+    environ: dict[str, str] = {}
+    standalone.prepare([], environ)
+    return LocalCluster(Environment.read(environ), 30.0)
+
+
+def test_a_watch_shows_each_change_and_ends_when_nothing_comes(cluster: LocalCluster) -> None:
+    version = cluster.get("/x/elasticjobs")["metadata"]["resourceVersion"]
+    events = cluster.watch("/x/elasticjobs", {"resourceVersion": version}, idle_timeout_seconds=0.05)
+    with pytest.raises(SilentWatchError):
+        next(events)
+    events = cluster.watch("/x/elasticjobs", {"resourceVersion": version}, idle_timeout_seconds=60)
+    threading.Timer(0.05, cluster.ask_for_stacks).start()
+    shown = next(events)["object"]
+    assert names.ANNOTATION_STACKS in shown["metadata"]["annotations"]
+    cluster.merge_patch("/x/status", {"status": {"agent": report(AgentState.READY, 0)}})
+    assert next(events)["object"]["status"]["rendezvous"]["round"] == 1
+
+
+def test_what_is_only_in_a_cluster_is_not_found(cluster: LocalCluster) -> None:
+    with pytest.raises(ApiError):
+        cluster.get("/x/nodechecks/nightly")
+
+
+def test_a_signal_asks_for_stacks(cluster: LocalCluster) -> None:
+    before = signal.signal(signal.SIGUSR2, lambda *_: cluster.ask_for_stacks())
+    try:
+        version = int(cluster.get("/x/elasticjobs")["metadata"]["resourceVersion"])
+        os.kill(os.getpid(), signal.SIGUSR2)
+        deadline = time.monotonic() + 30
+        while int(cluster.get("/x/elasticjobs")["metadata"]["resourceVersion"]) == version:
+            assert time.monotonic() < deadline
+    finally:
+        signal.signal(signal.SIGUSR2, before)

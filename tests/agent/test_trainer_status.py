@@ -1,0 +1,91 @@
+"""What Hugging Face's Trainer posts to Kubeflow's is a step here."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.monitor.progress import ProgressFiles
+from agent.monitor.trainer_status import ENV_TOKEN, ENV_URL, step_of
+
+
+def posted(**metrics: object) -> bytes:
+    """A post as transformers' KubeflowCallback makes it (transformers pull request 44487)."""
+    told = [{"name": name, "value": str(value)} for name, value in metrics.items()]
+    status = {"lastUpdatedTime": "2026-01-01T00:00:00+00:00", "progressPercentage": 4, "metrics": told}
+    return json.dumps({"trainerStatus": status}).encode()
+
+
+@pytest.fixture
+def files(monkeypatch: pytest.MonkeyPatch) -> Iterator[ProgressFiles]:
+    monkeypatch.delenv(ENV_URL, raising=False)
+    found = ProgressFiles()
+    yield found
+    found.remove()
+
+
+def post(env: dict[str, str], body: bytes, token: str | None = None) -> int:
+    token = Path(env[ENV_TOKEN]).read_text().strip() if token is None else token
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    request = urllib.request.Request(env[ENV_URL], data=body, headers=headers, method="POST")
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(request, timeout=30) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def test_a_posted_step_is_what_training_has_reached(files: ProgressFiles) -> None:
+    (env,) = files.renew(1)
+    assert post(env, posted(loss=0.5, current_step=40, total_steps=1000, current_epoch=0.1)) == 200
+    newest = files.read().newest
+    assert newest is not None and newest.step == 40
+    assert files.read_rank(0).step == 40 and files.read_rank(0).reports_steps
+
+
+def test_it_is_of_its_start_alone(files: ProgressFiles) -> None:
+    (env,) = files.renew(1)
+    post(env, posted(current_step=40))
+    assert files.renew(1) == [env], "the address stays"
+    assert files.read().newest is None
+
+
+def test_only_who_has_the_token_may_tell(files: ProgressFiles) -> None:
+    (env,) = files.renew(1)
+    assert Path(env[ENV_TOKEN]).stat().st_mode & 0o077 == 0
+    assert post(env, posted(current_step=40), token="another") == 401
+    assert files.read().newest is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *(b"", b"no json", b"[]", b'{"trainerStatus": {}}', posted(loss=1), posted(current_step="many")),
+        *(posted(current_step=-1), posted(current_step="nan"), posted(current_step="inf")),
+    ],
+)
+def test_what_tells_no_step_is_taken_and_tells_none(files: ProgressFiles, body: bytes) -> None:
+    (env,) = files.renew(1)
+    assert post(env, body) == 200
+    assert files.read().newest is None
+
+
+def test_too_much_is_refused(files: ProgressFiles) -> None:
+    (env,) = files.renew(1)
+    assert post(env, b" " * 100_000) == 413
+
+
+def test_the_users_own_server_is_left_to_them(files: ProgressFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ENV_URL, "https://theirs")
+    (env,) = files.renew(1)
+    assert ENV_URL not in env
+
+
+def test_step_is_a_whole_number_however_it_is_written() -> None:
+    assert [step_of(posted(current_step=text)) for text in (7, "7", "7.0")] == [7, 7, 7]

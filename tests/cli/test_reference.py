@@ -1,0 +1,34 @@
+"""docs/cli-reference.md is what the commands say of themselves, and docs/cli.md names every command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dlr.commands.reference import FILE, commands, parameters_of, reference
+
+CLUSTERLESS = {
+    *("dlr up", "dlr down", "dlr kubeconfig", "dlr convert", "dlr manifests", "dlr bundle", "dlr run"),
+    *("dlr exec", "dlr simulate"),
+}
+WITHOUT_NAMESPACE = {"dlr node-check history"}
+
+
+def test_the_page_is_in_step() -> None:
+    assert FILE.read_text() == reference(), "run: python -m dlr.commands.reference"
+
+
+def test_every_command_has_a_line_in_the_manual() -> None:
+    manual = (Path(FILE).parent / "cli.md").read_text()
+    missing = [name for name, _ in commands() if f"`{name}" not in manual and f"    {name} " not in manual]
+    assert not [name for name in missing if name not in ("dlr kubeconfig", "dlr bundle", "dlr job resume")]
+
+
+def test_every_command_that_asks_a_cluster_has_kubectls_options() -> None:
+    for name, function in commands():
+        if name in CLUSTERLESS:
+            continue
+        flags = {flag for each in parameters_of(function) if each.is_option for flag in each.flags}
+        wanted = {"--context", "--kubeconfig"} | (
+            set() if name in WITHOUT_NAMESPACE else {"--namespace", "-n"}
+        )
+        assert wanted <= flags, name

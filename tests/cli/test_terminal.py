@@ -1,0 +1,127 @@
+"""What a person sees on a terminal: what is waited for, and reasons on a narrow one."""
+
+from __future__ import annotations
+
+import io
+import os
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from dlr.commands import waiting
+from dlr.commands.application import application, with_options_behind
+from tests.cli.scripted import GROUP_PATH, Request, ScriptedServer, job, listing
+
+JSON = dict[str, Any]
+Dlr = Callable[..., Any]
+JOBS = f"GET {GROUP_PATH}/default/elasticjobs"
+WHY = "FailedScheduling: 0/4 nodes are available: 4 Insufficient nvidia.com/gpu"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    found = Terminal()
+    monkeypatch.setattr(waiting, "sys", SimpleNamespace(stderr=found))
+    monkeypatch.setattr(waiting, "PATIENCE_SECONDS", 0.01)
+    return found
+
+
+def until(what: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_what_takes_long_says_what_it_waits_for_and_clears_its_line(terminal: Terminal) -> None:
+    with waiting.waiting_for("the drawing"), waiting.waiting_for("something within"):
+        until(lambda: "waiting for the drawing, 0 s" in terminal.getvalue())
+    assert "something within" not in terminal.getvalue()
+    assert terminal.getvalue().endswith(waiting.CLEAR_LINE)
+
+
+def test_what_is_quick_or_not_to_be_told_says_nothing(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with waiting.untold(), waiting.waiting_for("the API server"):
+        time.sleep(0.05)
+    monkeypatch.setattr(waiting, "PATIENCE_SECONDS", 30.0)
+    with waiting.waiting_for("the API server"):
+        pass
+    assert terminal.getvalue() == ""
+
+
+def test_a_slow_api_server_is_told_of(server: ScriptedServer, dlr: Dlr, terminal: Terminal) -> None:
+    def slow(_: Request) -> JSON:
+        until(lambda: "waiting for the API server at http://127.0.0.1:" in terminal.getvalue())
+        return listing(job())
+
+    server.answers[JOBS] = slow
+    assert dlr("job", "list").exit_code == 0
+
+
+def test_a_narrow_terminal_keeps_the_whole_reason(
+    server: ScriptedServer, dlr: Dlr, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reason, message = WHY.split(": ", 1)
+    server.answers[JOBS] = listing(job(phase="Pending", reason=reason, message=message), job("well"))
+    wide = dlr("job", "list").out
+    assert "ROUND" in wide.splitlines()[0]
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setattr(os, "isatty", lambda _: True)
+    lines = dlr("job", "list").out.splitlines()
+    assert f"digits: {WHY}" in lines
+    assert not [line for line in lines if line.startswith("well: ")]
+    assert "WORKERS" in lines[0] and "ROUND" not in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "put"),
+    [
+        ("-n a job list", "job list -n a"),
+        ("job -n a list -A", "job list -n a -A"),
+        ("--context=c -n a job status x", "job status --context=c -n a x"),
+        ("-n a node-check history node-1", "node-check -n a history node-1"),
+        ("job list -n a", "job list -n a"),
+        ("--version", "--version"),
+        ("-n", "-n"),
+        ("", ""),
+        ("-n a", "-n a"),
+        ("job submit -f x", "job submit -f x"),
+    ],
+)
+def test_options_of_the_cluster_may_stand_in_front_as_in_kubectl(words: str, put: str) -> None:
+    assert with_options_behind(words.split()) == put.split()
+
+
+def completed(words: str) -> list[str]:
+    environment = {
+        "_DLR_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split(" ")) - 1),
+    }
+    return CliRunner().invoke(application, [], env=environment, prog_name="dlr").output.split()
+
+
+def test_names_of_jobs_nodes_namespaces_and_contexts_are_completed(server: ScriptedServer) -> None:
+    server.answers[JOBS] = listing(job("digits"), job("other"))
+    node = {"metadata": {"name": "node-1"}}, {"metadata": {"name": "node-2"}}
+    server.answers["GET /api/v1/nodes"] = listing(*node)
+    server.answers["GET /api/v1/namespaces"] = listing({"metadata": {"name": "team-a"}})
+    assert completed("dlr job status d") == ["digits"]
+    assert completed("dlr dashboard o") == ["other"]
+    assert completed("dlr job launch t.py --like o") == ["other"]
+    assert completed("dlr node-check --nodes node-1,n") == ["node-1,node-1", "node-1,node-2"]
+    assert completed("dlr node-check history node") == ["node-1", "node-2"]
+    assert completed("dlr job list -n t") == ["team-a"]
+    assert completed("dlr job list --context x") == ["x"]

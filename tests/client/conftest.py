@@ -1,0 +1,3 @@
+from tests.cli.conftest import dlr, server
+
+__all__ = ["dlr", "server"]

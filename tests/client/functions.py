@@ -1,0 +1,72 @@
+"""Functions that are shipped, or cannot be."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+CONSTANT = 3
+
+
+def alone(lr: float, steps: int = 2) -> dict[str, float]:
+    import statistics
+
+    return {"mean": statistics.mean(lr * step for step in range(steps))}
+
+
+def with_a_module(angle: float) -> float:
+    class Inner:
+        def value(self) -> float:
+            return math.cos(angle)
+
+    return Inner().value()
+
+
+def with_a_constant() -> int:
+    return CONSTANT
+
+
+def with_a_constant_inside() -> list[int]:
+    def inner() -> int:
+        return CONSTANT
+
+    return [inner()]
+
+
+def with_an_import() -> Any:
+    return Path("x")
+
+
+def with_a_default(start: int = CONSTANT) -> int:
+    return start
+
+
+@functools.cache
+def decorated() -> None: ...
+
+
+def _marked(function: Callable[..., Any]) -> Callable[..., Any]:
+    return function
+
+
+@_marked
+def quietly_decorated() -> None: ...
+
+
+def a_closure() -> Callable[[], int]:
+    kept = 7
+
+    def inner() -> int:
+        return kept
+
+    return inner
+
+
+async def asynchronous() -> None: ...
+
+
+def annotated(path: Path | None = None) -> Path | None:
+    return path

@@ -1,0 +1,200 @@
+"""`dlr.Client` and `dlr.Job`, and `dlr job launch`, against a scripted API server."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import dlr
+from dlr.client import ClientError, JobFailedError, JobTimeoutError
+from dlr.commands import following
+from dlr.result import MAX_RESULT, encoded
+from tests.cli.scripted import GROUP_PATH, Request, ScriptedServer, job, listing, refusal, worker
+from tests.client import functions
+
+JSON = dict[str, Any]
+Dlr = Callable[..., Any]
+
+JOBS = f"{GROUP_PATH}/default/elasticjobs"
+WORKERS = f"GET {GROUP_PATH}/default/elasticworkers"
+CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
+NAME = "alone"
+
+
+@pytest.fixture(autouse=True)
+def _quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "INTERVAL_SECONDS", 0.01)
+
+
+@pytest.fixture
+def made(server: ScriptedServer) -> Iterator[ScriptedServer]:
+    """A server that takes the job, and has it then."""
+
+    def create(request: Request) -> JSON:
+        return {**request.body, **{"metadata": {**job(NAME)["metadata"]}}}
+
+    server.answers[f"POST {JOBS}"] = create
+    server.answers[f"POST {CONFIG_MAPS}"] = server.answers[f"PATCH {CONFIG_MAPS}/{NAME}-code"] = {}
+    server.answers[f"GET {JOBS}/{NAME}"] = job(NAME, phase="Running")
+    server.answers[WORKERS] = listing(worker(0), worker(1))
+    yield server
+
+
+def asked(server: ScriptedServer) -> list[tuple[str, str]]:
+    return [(request.method, request.path) for request in server.requests]
+
+
+def test_training_makes_code_job_and_owner_in_this_order(made: ScriptedServer) -> None:
+    found = dlr.Client().train(functions.alone, {"lr": 1}, workers=2, image="i", name=NAME)
+    assert asked(made) == [
+        ("POST", CONFIG_MAPS),
+        ("POST", JOBS),
+        ("PATCH", f"{CONFIG_MAPS}/{NAME}-code"),
+    ]
+    owner = made.requests[-1].body["metadata"]["ownerReferences"][0]
+    assert (owner["kind"], owner["name"], owner["uid"]) == ("ElasticJob", NAME, f"uid-{NAME}")
+    assert repr(found) == "<dlr.Job default/alone: Unobserved, 0/2 workers>"
+
+
+def test_nothing_is_left_behind_of_a_job_that_is_refused(made: ScriptedServer) -> None:
+    made.answers[f"POST {JOBS}"] = refusal(409, "AlreadyExists", 'elasticjobs "alone" already exists')
+    made.answers[f"DELETE {CONFIG_MAPS}/{NAME}-code"] = {}
+    with pytest.raises(ClientError, match="already exists in namespace 'default': delete it, or choose"):
+        dlr.Client().train(functions.alone, {"lr": 1}, image="i", name=NAME)
+    assert asked(made)[-1] == ("DELETE", f"{CONFIG_MAPS}/{NAME}-code")
+
+
+def test_nothing_is_made_of_what_cannot_be_shipped(made: ScriptedServer) -> None:
+    with pytest.raises(ClientError, match="lambda"):
+        dlr.Client().train(lambda: 1, image="i")
+    with pytest.raises(ClientError, match="is no name for a job"):
+        dlr.Client().train(functions.alone, {"lr": 1}, image="i", name="1st")
+    assert made.requests == []
+
+
+def finished(phase: str, **status: Any) -> JSON:
+    return job(NAME, phase=phase, rendezvous={"round": 2, "members": "1-2"}, **status)
+
+
+def test_result_is_what_rank_0_of_the_last_world_has_left(made: ScriptedServer) -> None:
+    made.answers[f"GET {JOBS}/{NAME}"] = [job(NAME, phase="Running")] * 3 + [finished("Succeeded")]
+    of_rank_0 = worker(1, agent={"result": encoded({"accuracy": 0.9})})
+    made.answers[WORKERS] = listing(
+        worker(0, agent={"result": encoded("of a worker that is out")}), of_rank_0
+    )
+    assert dlr.Client().job(NAME).result() == {"accuracy": 0.9}
+
+
+def test_result_that_could_not_be_kept_says_why(made: ScriptedServer) -> None:
+    made.answers[f"GET {JOBS}/{NAME}"] = finished("Succeeded")
+    for value, says in (("x" * MAX_RESULT, "16384 are kept: save it"), (object(), "is not JSON")):
+        made.answers[WORKERS] = listing(worker(1, agent={"result": encoded(value)}))
+        with pytest.raises(ClientError, match=says):
+            dlr.Client().job(NAME).result()
+    made.answers[WORKERS] = listing(worker(1))
+    assert dlr.Client().job(NAME).result() is None
+
+
+def test_waiting_ends_with_an_error_when_the_job_fails_or_takes_too_long(made: ScriptedServer) -> None:
+    with pytest.raises(JobTimeoutError, match=r"has not ended within 0\.05 s: Running"):
+        dlr.Client().job(NAME).wait(0.05)
+    failure = {"message": "rank 1: ValueError: no"}
+    made.answers[f"GET {JOBS}/{NAME}"] = finished("Failed", lastFailure=failure)
+    with pytest.raises(JobFailedError, match="The job 'alone' failed: rank 1: ValueError: no"):
+        dlr.Client().job(NAME).wait()
+
+
+def test_job_that_is_deleted_while_it_is_watched_is_one_sentence(made: ScriptedServer) -> None:
+    found = dlr.Client().job(NAME)
+    gone = refusal(404, "NotFound", "not found", name=NAME, kind="elasticjobs")
+    another = job(NAME, phase="Running")
+    another["metadata"]["uid"] = "another"
+    for answer, says in ((gone, "There is no ElasticJob 'alone'"), (another, "was deleted, and another has")):
+        made.answers[f"GET {JOBS}/{NAME}"] = answer
+        with pytest.raises(ClientError, match=says):
+            found.wait()
+        assert NAME in repr(found) and "Running" in found._repr_html_(), "as it was when last seen"
+
+
+def test_html_shows_text_as_text(made: ScriptedServer) -> None:
+    made.answers[f"GET {JOBS}/{NAME}"] = job(NAME, phase="Pending", message="<script>")
+    assert "&lt;script&gt;" in dlr.Client().job(NAME)._repr_html_()
+
+
+def test_launch_prints_what_it_would_apply_without_a_cluster(
+    dlr: Dlr, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    script = tmp_path / "train.py"
+    script.write_text('if True:\n    print("ä: - #")\n')
+    words = ("job", "launch", str(script), "--workers", "4", "--min", "2", "--image", "i", "--dry-run")
+    printed = dlr(*words, "--env", "A=b=c", "--", "--lr", "0.1")
+    assert printed.exit_code == 0, printed.err
+    code, made = yaml.safe_load_all(printed.out)
+    assert code["data"]["code"] == script.read_text()
+    container = made["spec"]["replicaSpecs"]["worker"]["template"]["spec"]["containers"][0]
+    assert container["command"][-2:] == ["--lr", "0.1"]
+    assert container["env"] == [{"name": "A", "value": "b=c"}]
+    as_json = json.loads(dlr(*words, "-o", "json").out)
+    assert [each["kind"] for each in as_json["items"]] == ["ConfigMap", "ElasticJob"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("folder",), "is a directory, and one file is shipped"),
+        (("large.py",), "has 2.0 MB, and a ConfigMap holds 1 MiB"),
+        (("absent.py",), "cannot be read: No such file"),
+        (("train.py", "--env", "A"), "--env 'A' is not NAME=VALUE"),
+        (("train.py", "--name", "a.b"), "'a.b' is no name for a job"),
+        (("",), "it is empty"),
+    ],
+)
+def test_launch_refuses_in_one_sentence(
+    dlr: Dlr, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "large.py").write_bytes(b"#" * 2_000_000)
+    (tmp_path / "train.py").write_text("")
+    done = dlr("job", "launch", "--image", "i", *words)
+    assert (done.exit_code, done.out) == (2, "")
+    assert says in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+def test_launch_like_another_job(made: ScriptedServer, dlr: Dlr) -> None:
+    other = job("other")
+    other["spec"]["replicaSpecs"]["worker"]["template"] = {"spec": {"containers": [{"image": "theirs"}]}}
+    made.answers[f"GET {JOBS}/other"] = other
+    done = dlr("job", "launch", "/app/x.py", "--in-image", "--like", "other", "--name", NAME)
+    assert done.exit_code == 0, done.err
+    assert "elasticjob default/alone created" in done.out
+    template = made.requests[-1].body["spec"]["replicaSpecs"]["worker"]["template"]
+    assert template["spec"]["containers"][0]["image"] == "theirs"
+
+
+def test_a_training_script_that_imports_dlr_imports_nothing_of_the_client() -> None:
+    program = "import sys, dlr; dlr.report_step(1); dlr.report_result(2); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    loaded = {name.partition(".")[0] for name in done.stdout.split()}
+    assert not loaded & {"kubernetes", "typer", "pydantic", "yaml", "rich", "aiohttp", "json", "crds"}
+    assert "dlr.client" not in done.stdout.split()
+
+
+def test_where_the_client_cannot_be_it_is_as_if_there_were_none() -> None:
+    program = (
+        "import sys; sys.modules['yaml'] = None; import dlr; print(hasattr(dlr, 'Client'))\n"
+        "try: dlr.Client\nexcept AttributeError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    no, why = done.stdout.splitlines()
+    assert no == "False"
+    assert "dlr.Client submits jobs, which needs the package yaml" in why

@@ -1,0 +1,150 @@
+"""What can be shipped to a Pod, and the sentence for what cannot."""
+
+from __future__ import annotations
+
+import json
+import math
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlr.client.program import FOLDER, MAX_SOURCE, InImage, Program, of_function, of_script, program_of
+from dlr.commands.errors import UsageError
+from tests.client import functions
+
+
+def result_of(program: Program, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What a shipped function leaves when it is run as a training process runs it."""
+    assert program.source is not None
+    script = folder / program.filename
+    script.write_text(program.source)
+    record = folder / "step.0"
+    monkeypatch.setenv("DLR_PROGRESS_FILE", str(record))
+    runpy.run_path(str(script), run_name="__main__")
+    return json.loads((folder / "step.0.result").read_text())
+
+
+def test_a_function_runs_as_it_does_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = of_function(functions.alone, {"lr": 0.5, "steps": 5})
+    assert program.path == f"{FOLDER}/alone.py"
+    assert result_of(program, tmp_path, monkeypatch) == {"value": functions.alone(0.5, 5)}
+
+
+def test_modules_that_a_function_uses_come_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = of_function(functions.with_a_module, {"angle": 1.0})
+    assert result_of(program, tmp_path, monkeypatch) == {"value": math.cos(1.0)}
+
+
+def test_annotations_need_nothing_that_is_only_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert result_of(of_function(functions.annotated), tmp_path, monkeypatch) == {"value": None}
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (lambda: 1, "A lambda cannot be shipped: write a `def` for it."),
+        (functions.a_closure(), "is a closure over kept, which stays here"),
+        (functions.with_a_constant, "uses CONSTANT, which is defined outside of it"),
+        (functions.with_a_constant_inside, "uses CONSTANT, which is defined outside of it"),
+        (functions.with_an_import, "uses Path, which is defined outside of it"),
+        (functions.with_a_default, "uses CONSTANT, which is defined outside of it"),
+        (functions.decorated, "decorated is no plain function"),
+        (functions.quietly_decorated, "has a decorator, which stays here"),
+        (functions.asynchronous, "asynchronous is no plain function"),
+        (print, "print is no plain function"),
+        (dict, "dict is no plain function"),
+        (eval("lambda: 1"), "A lambda cannot be shipped"),
+    ],
+)
+def test_what_does_not_stand_alone_is_refused_in_one_sentence(function: Any, says: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        of_function(function)
+    assert says in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_function_without_source_is_refused() -> None:
+    there: dict[str, Any] = {}
+    exec("def typed_in(): return 1", there)
+    with pytest.raises(UsageError, match=r"The source of typed_in is not known here"):
+        of_function(there["typed_in"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"lr": object()}, "The argument lr of alone cannot be shipped, since it is no JSON"),
+        ({"lr": (1, 2)}, "The argument lr of alone cannot be shipped"),
+        ({"lr": {1: 2}}, "The argument lr of alone cannot be shipped"),
+        ({}, "cannot be called with these arguments: missing a required argument: 'lr'"),
+        ({"lr": 1, "epochs": 2}, "cannot be called with these arguments: got an unexpected keyword argument"),
+        ([1], "A function takes its arguments by name"),
+    ],
+)
+def test_arguments_that_cannot_be_given_are_refused(arguments: Any, says: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        of_function(functions.alone, arguments)
+    assert says in str(refused.value)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(value=JSON)
+def test_any_json_arrives_as_it_was(value: Any) -> None:
+    program = of_function(functions.annotated, {"path": value})
+    assert program.source is not None
+    there: dict[str, Any] = {"__name__": "shipped"}
+    exec(
+        program.source.replace('__name__ == "__main__"', "True").replace("import dlr as _dlr", ""),
+        there
+        | {
+            "_dlr": type(
+                "Nothing", (), {"report_result": staticmethod(lambda result: there.update(result=result))}
+            )
+        },
+    )
+    assert there["result"] == value
+
+
+def test_a_script_is_shipped_as_it_is(tmp_path: Path) -> None:
+    script = tmp_path / "my train.py"
+    script.write_text("print('ä')\n")
+    found = program_of(script, ["--lr", "0.1"])
+    assert found == Program(f"{FOLDER}/my train.py", ("--lr", "0.1"), "print('ä')\n")
+
+
+def test_scripts_that_cannot_be_shipped_are_refused_in_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "folder.py").mkdir()
+    (tmp_path / "large.py").write_bytes(b"#" * 2_000_000)
+    (tmp_path / "binary.py").write_bytes(b"\xff\xfe")
+    said = {}
+    for name in ("folder.py", "large.py", "binary.py", "absent.py"):
+        with pytest.raises(UsageError) as refused:
+            of_script(tmp_path / name)
+        said[name] = str(refused.value)
+    assert "is a directory, and one file is shipped" in said["folder.py"]
+    assert "has 2.0 MB, and a ConfigMap holds 1 MiB" in said["large.py"]
+    assert "--in-image" in said["large.py"]
+    assert "is not UTF-8 text" in said["binary.py"]
+    assert "No such file" in said["absent.py"]
+    assert all("\n" not in each for each in said.values())
+
+
+def test_the_largest_script_still_goes(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_bytes(b"#" * MAX_SOURCE)
+    assert of_script(tmp_path / "train.py").source
+
+
+def test_what_is_in_the_image_is_not_shipped() -> None:
+    assert program_of(InImage("/app/train.py"), ["x"]) == Program("/app/train.py", ("x",))
+    with pytest.raises(UsageError, match="as words"):
+        program_of("train.py", {"lr": 1})

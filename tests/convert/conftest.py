@@ -1,0 +1,3 @@
+from tests.cli.conftest import dlr
+
+__all__ = ["dlr"]

@@ -1,0 +1,277 @@
+"""Public manifests of Trainer, training-operator, JobSet and DLRover, each as an ElasticJob."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crds.elasticjob import ElasticJob
+from dlr.convert import NotConvertible, convert
+
+JSON = dict[str, Any]
+Dlr = Callable[..., Any]
+
+FOLDER = Path(__file__).parent / "manifests"
+MANIFESTS = sorted(FOLDER.glob("*.yaml"))
+
+
+def read(name: str) -> list[JSON]:
+    return list(yaml.safe_load_all((FOLDER / f"{name}.yaml").read_text()))
+
+
+def worker_of(job: JSON) -> JSON:
+    found: JSON = job["spec"]["replicaSpecs"]["worker"]
+    return found
+
+
+def command_of(job: JSON) -> list[str]:
+    found: list[str] = worker_of(job)["template"]["spec"]["containers"][0]["command"]
+    return found
+
+
+def only(name: str) -> tuple[JSON, list[str]]:
+    """The ElasticJob of a manifest, and the paths of what is lost."""
+    ((job, remarks),) = convert(read(name)).jobs
+    return job, [remark.path for remark in remarks if remark.is_loss]
+
+
+def test_there_are_twelve() -> None:
+    assert len(MANIFESTS) == 12
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.stem)
+def test_each_becomes_an_elastic_job_that_dlr_takes(path: Path) -> None:
+    found = convert(list(yaml.safe_load_all(path.read_text())))
+    ((job, _),) = found.jobs
+    ElasticJob.model_validate(job)
+    assert len(found.documents) == 1, "a runtime goes into its job"
+
+
+@pytest.mark.parametrize(
+    ("name", "replicas", "least", "restarts", "losses"),
+    [
+        ("trainer-pytorch-simple", 1, None, None, []),
+        ("trainer-with-runtime", 1, None, None, []),
+        ("trainer-runtime-patches", 2, None, None, []),
+        ("trainer-kueue", 3, None, None, []),
+        ("operator-simple", 2, None, None, []),
+        ("operator-elastic-echo", 2, 1, 100, []),
+        ("operator-elastic-imagenet", 2, 1, 100, ["spec.elasticPolicy.metrics"]),
+        (
+            *("operator-mnist-gloo", 2, None, None),
+            ["spec.pytorchReplicaSpecs.Worker.template.spec.containers[pytorch].command"],
+        ),
+        ("jobset-cnn-mnist", 4, None, 0, []),
+        ("jobset-resnet", 4, None, 0, []),
+        ("dlrover-mnist", 4, None, 3, ["spec.optimizeMode"]),
+        (
+            *("dlrover-chaos", 4, 3, 1),
+            ["spec.optimizeMode", "spec.replicaSpecs.worker.template.spec.containers[main].command"],
+        ),
+    ],
+)
+def test_counts_and_losses(
+    name: str, replicas: int, least: int | None, restarts: int | None, losses: list[str]
+) -> None:
+    job, lost = only(name)
+    worker = worker_of(job)
+    found = worker["replicas"], worker.get("minReplicas"), worker.get("restartCount")
+    assert (*found, lost) == (replicas, least, restarts, losses)
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("operator-simple", ["dlr", "run", "--nproc-per-node=1", "/opt/mnist/src/mnist.py", "--epochs=1"]),
+        ("operator-elastic-echo", ["python", "-m", "torch.distributed.run", "./echo.py"]),
+        (
+            "jobset-cnn-mnist",
+            ["bash", "-xc", "torchrun --nproc_per_node=1 mnist.py --epochs=1 --log-interval=1\n"],
+        ),
+    ],
+)
+def test_commands_lose_only_who_meets_whom(name: str, command: list[str]) -> None:
+    assert command_of(only(name)[0]) == command
+
+
+def test_flags_of_dlrovers_launcher_become_fields() -> None:
+    job, _ = only("dlrover-chaos")
+    assert job["spec"]["nodeCheck"] == {"enabled": True, "excludeStragglers": True}
+    (text,) = [word for word in command_of(job) if "dlrover-run" in word]
+    assert "dlrover-run --nproc_per_node=2 examples/pytorch/mnist/cnn_train.py --num_epochs 5" in text
+
+
+def test_runtime_and_patches_come_together_in_the_pod_template() -> None:
+    job, _ = only("trainer-runtime-patches")
+    spec = worker_of(job)["template"]["spec"]
+    assert spec["nodeSelector"] == {"node-type": "training"}
+    assert spec["containers"][0]["image"].startswith("pytorch/pytorch:")
+    assert {each["name"] for each in spec["containers"][0]["env"]} >= {"CUSTOM_VAR", "TRAINING_MODE"}
+
+
+def leaves(value: Any, path: str = "") -> list[tuple[str, Any]]:
+    """(path, value) of all scalars."""
+    if isinstance(value, dict):
+        return [
+            leaf for key, each in value.items() for leaf in leaves(each, f"{path}.{key}" if path else key)
+        ]
+    if isinstance(value, list):
+        return [leaf for number, each in enumerate(value) for leaf in leaves(each, f"{path}[{number}]")]
+    return [(path, value)]
+
+
+def objects(value: Any) -> list[JSON]:
+    """All objects in it, itself first."""
+    if isinstance(value, dict):
+        return [value, *(found for each in value.values() for found in objects(each))]
+    if isinstance(value, list):
+        return [found for each in value for found in objects(each)]
+    return []
+
+
+@given(data=st.data(), path=st.sampled_from(MANIFESTS))
+def test_no_field_is_dropped_in_silence(data: st.DataObject, path: Path) -> None:
+    """A field that nobody knows, anywhere in the manifest, is carried over or told of."""
+    documents = list(yaml.safe_load_all(path.read_text()))
+    (document,) = [each for each in documents if each["kind"] not in ("TrainingRuntime",)]
+    places = objects(document)
+    place = data.draw(st.integers(0, len(places) - 1))
+    places[place]["zzUnknown"] = "kept-or-told"
+    ((job, remarks),) = convert(copy.deepcopy(documents)).jobs
+    carried = any(value == "kept-or-told" for _, value in leaves(job))
+    told = any("zzUnknown" in remark.path for remark in remarks)
+    at = _path_of(document, places[place])
+    paths = [re.sub(r"containers\[\w+\]", "containers[0]", remark.path) for remark in remarks]
+    told_with_its_parent = any(at.startswith(path) for path in paths)
+    assert carried or told or told_with_its_parent, (place, remarks)
+
+
+def _path_of(document: JSON, wanted: JSON) -> str:
+    """Where an object is, from the manifest's root."""
+
+    def look(value: Any, path: str) -> str | None:
+        if value is wanted:
+            return path
+        pairs = (
+            value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+        )
+        for key, each in pairs:
+            step = f"[{key}]" if isinstance(key, int) else f".{key}" if path else key
+            if (found := look(each, f"{path}{step}")) is not None:
+                return found
+        return None
+
+    return look(document, "") or ""
+
+
+JOB: JSON = {
+    "apiVersion": "batch/v1",
+    "kind": "Job",
+    "metadata": {"name": "plain"},
+    "spec": {
+        "completions": 4,
+        "parallelism": 4,
+        "completionMode": "Indexed",
+        "backoffLimit": 6,
+        "ttlSecondsAfterFinished": 60,
+        "podFailurePolicy": {
+            "rules": [
+                {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [3]}},
+                {"action": "FailIndex", "onExitCodes": {"operator": "In", "values": [4]}},
+            ]
+        },
+        "template": {
+            "spec": {
+                "restartPolicy": "Never",
+                "subdomain": "torch",
+                "containers": [
+                    {
+                        "name": "main",
+                        "image": "i",
+                        "command": ["/opt/conda/bin/torchrun"],
+                        "args": [
+                            *("--nnodes=4", "--nproc-per-node", "2", "--rdzv-backend=c10d"),
+                            *("--rdzv-endpoint", "plain-0.torch:29400", "--max-restarts=2"),
+                            *("-m", "train", "--max-restarts=9"),
+                        ],
+                    }
+                ],
+            }
+        },
+    },
+}
+
+
+def test_plain_job_with_torchrun() -> None:
+    ((job, remarks),) = convert([JOB]).jobs
+    ElasticJob.model_validate(job)
+    assert command_of(job) == [
+        *("/opt/conda/bin/torchrun", "--nproc-per-node", "2", "-m", "train", "--max-restarts=9"),
+    ]
+    assert worker_of(job)["restartCount"] == 6
+    assert job["spec"]["runPolicy"] == {"ttlSecondsAfterFinished": 60}
+    codes = {"operator": "In", "values": [3]}
+    assert job["spec"]["failurePolicy"]["rules"] == [{"action": "FailJob", "onExitCodes": codes}]
+    assert [remark.path for remark in remarks if remark.is_loss] == ["spec.podFailurePolicy.rules[1].action"]
+
+
+@pytest.mark.parametrize(
+    ("documents", "says"),
+    [
+        ([], "there is none of TrainJob, PyTorchJob, JobSet, Job, ElasticJob in it"),
+        ([{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}}], "there is none of"),
+        ([{**JOB, "metadata": {}}], "Job : metadata.name is missing"),
+        ([{**JOB, "spec": {}}], "spec.template.spec.containers is empty"),
+        (
+            [{**JOB, "spec": {**JOB["spec"], "parallelism": "4"}}],
+            "spec.parallelism is '4', which is no whole",
+        ),
+        ([{**JOB, "spec": []}], "spec is no object"),
+        (
+            [
+                {
+                    "apiVersion": "trainer.kubeflow.org/v1alpha1",
+                    "kind": "TrainJob",
+                    "metadata": {"name": "t"},
+                    "spec": {"runtimeRef": {"name": "ours"}},
+                }
+            ],
+            "its ClusterTrainingRuntime 'ours' is not among these files",
+        ),
+    ],
+)
+def test_what_cannot_be_converted_is_refused_in_one_sentence(documents: list[JSON], says: str) -> None:
+    with pytest.raises(NotConvertible) as refused:
+        convert(documents)
+    assert says in str(refused.value)
+
+
+def test_command_prints_yaml_and_tells_losses(dlr: Dlr, tmp_path: Path) -> None:
+    done = dlr("convert", "-f", str(FOLDER / "operator-elastic-imagenet.yaml"))
+    assert done.exit_code == 3
+    (job,) = yaml.safe_load_all(done.out)
+    assert job["kind"] == "ElasticJob"
+    assert done.err.startswith("dlr: not carried over: spec.elasticPolicy.metrics: make a Horizontal")
+    assert done.out.startswith("# Not carried over: spec.elasticPolicy.metrics")
+    whole = dlr("convert", "-f", str(FOLDER / "operator-simple.yaml"))
+    assert (whole.exit_code, whole.err) == (0, "")
+    (tmp_path / "pod.yaml").write_text("apiVersion: v1\nkind: Pod\n")
+    refused = dlr("convert", "-f", str(tmp_path / "pod.yaml"))
+    assert (refused.exit_code, refused.out, len(refused.err.splitlines())) == (1, "", 1)
+
+
+def test_other_objects_of_a_file_stay_and_lists_are_opened(dlr: Dlr, tmp_path: Path) -> None:
+    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data"}}
+    path = tmp_path / "list.yaml"
+    path.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": [claim, JOB]}))
+    done = dlr("convert", "-f", str(path))
+    assert next(iter(yaml.safe_load_all(done.out))) == claim
+    assert [each["kind"] for each in yaml.safe_load_all(done.out)] == [claim["kind"], "ElasticJob"]

@@ -1,0 +1,177 @@
+"""The cluster of a job with parameter servers, as controller and agent read it; and what is refused at apply."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import crds
+from crds.cluster import Cluster, tasks_from_text, tasks_to_text
+from localcluster.builtin import components
+from localcluster.schema import CompiledSchema
+
+Object = dict[str, Any]
+RUNS = {"spec": {"containers": [{"name": "main", "image": "x", "command": ["serve"]}]}}
+
+
+def manifest(**types: Object) -> Object:
+    """A job with a chief, two parameter servers and two workers, but for what is said otherwise."""
+    specs = {"chief": {"replicas": 1}, "ps": {"replicas": 2}, "worker": {"replicas": 2}} | types
+    return {
+        "apiVersion": "elastic.iml.github.io/v1alpha1",
+        "kind": "ElasticJob",
+        "metadata": {"name": "wide", "namespace": "ads"},
+        "spec": {"replicaSpecs": {t: {"template": RUNS} | spec for t, spec in specs.items() if spec}},
+    }
+
+
+@given(st.lists(st.integers(0, 99_999), max_size=60))
+def test_tasks_are_read_as_they_are_written(slots: list[int]) -> None:
+    assert tasks_from_text(tasks_to_text(slots)) == slots
+
+
+def test_tasks_are_short_where_they_are_in_order_and_nonsense_is_refused() -> None:
+    assert tasks_to_text([0, 1, 2, 9, 4]) == "0-2,9,4"
+    for text in ("a", "1-", "1,,2", "-3"):
+        with pytest.raises(ValueError, match="is no range of slots"):
+            tasks_from_text(text)
+
+
+def cluster(**status: Any) -> Cluster:
+    tasks = {"chief": "0", "ps": "2,1", "worker": "0-1"}
+    found = Cluster.parse(
+        manifest() | {"status": {"cluster": {"version": 3, "tasks": tasks, "incarnations": [1, 4]} | status}}
+    )
+    assert found is not None
+    return found
+
+
+def test_a_command_is_told_the_names_of_all_and_which_task_it_is() -> None:
+    told = cluster().variables("ps", 2)
+    assert told["DLR_CLUSTER_VERSION"] == "3"
+    assert json.loads(told["TF_CONFIG"]) == {
+        "cluster": {
+            "chief": ["wide-chief-0.wide.ads.svc:2222"],
+            "ps": ["wide-ps-2.wide.ads.svc:2231", "wide-ps-1.wide.ads.svc:2227"],
+            "worker": ["wide-worker-0.wide.ads.svc:2224", "wide-worker-1.wide.ads.svc:2228"],
+        },
+        "task": {"type": "ps", "index": 0},
+    }
+
+
+def test_an_evaluator_is_beside_the_cluster_and_a_slot_without_a_task_has_no_place() -> None:
+    beside = json.loads(cluster().variables("evaluator", 0)["TF_CONFIG"])
+    assert beside["task"] == {"type": "evaluator", "index": 0} and "evaluator" not in beside["cluster"]
+    assert (cluster().place("ps", 1), cluster().place("ps", 0)) == (1, None)
+
+
+def test_no_two_tasks_share_a_port_and_the_template_says_where_they_begin() -> None:
+    ports = [cluster().port(type_, i) for type_ in ("chief", "ps", "worker", "evaluator") for i in range(50)]
+    assert len(set(ports)) == len(ports)
+    container = RUNS["spec"]["containers"][0] | {"ports": [{"name": "cluster", "containerPort": 9000}]}
+    job = manifest(ps={"replicas": 2, "template": {"spec": {"containers": [container]}}})
+    found = Cluster.parse(job | {"status": {"cluster": {"version": 1, "tasks": {"ps": "0-1"}}}})
+    assert found is not None and found.address("ps", 1) == "wide-ps-1.wide.ads.svc:9005"
+
+
+def test_a_job_without_one_or_with_one_of_a_later_dlr_has_none() -> None:
+    assert Cluster.parse(manifest()) is None
+    assert Cluster.parse(manifest() | {"status": {"cluster": {"version": 1, "tasks": {"ps": "z…"}}}}) is None
+
+
+def test_the_addresses_of_the_largest_job_fit_into_a_variable() -> None:
+    """MAX_ARG_STRLEN of execve(2)."""
+    large = Cluster("a" * 44, "n" * 63, 1, {"ps": range(256), "worker": range(99_000, 100_000)}, {})
+    assert len(large.variables("ps", 0)["TF_CONFIG"]) < 2 * 128 * 1024
+    usual = Cluster("wide-and-deep", "team-ads", 1, {"ps": range(256), "worker": range(1_000)}, {})
+    assert len(usual.variables("ps", 0)["TF_CONFIG"]) < 128 * 1024
+
+
+BAD: dict[str, tuple[Callable[[Object], object], str]] = {
+    "a chief beside no ps": (
+        lambda job: job["spec"]["replicaSpecs"].pop("ps"),
+        "spec: Invalid value: replicaSpecs.chief coordinates parameter servers: add replicaSpecs.ps",
+    ),
+    "two chiefs": (
+        lambda job: job["spec"]["replicaSpecs"]["chief"].update(replicas=2),
+        "spec: Invalid value: replicaSpecs.chief.replicas must be 1: there is one chief",
+    ),
+    "a chief beside no parameter server": (
+        lambda job: job["spec"]["replicaSpecs"]["ps"].update(replicas=0),
+        "spec: Invalid value: replicaSpecs.chief coordinates parameter servers: add replicaSpecs.ps",
+    ),
+    "too many parameter servers": (
+        lambda job: job["spec"]["replicaSpecs"]["ps"].update(replicas=257),
+        "spec: Invalid value: replicaSpecs.ps.replicas must be at most 256",
+    ),
+    "a ps without a command": (
+        lambda job: job["spec"]["replicaSpecs"]["ps"].update(
+            template={"spec": {"containers": [{"name": "main", "image": "x"}]}}
+        ),
+        "spec: Invalid value: replicaSpecs.ps.template.spec.containers[0].command must say what a parameter "
+        "server runs",
+    ),
+    "standby beside ps": (
+        lambda job: job["spec"]["replicaSpecs"]["worker"].update(standby=1),
+        "spec: Invalid value: replicaSpecs.worker beside ps may have up to 1000 replicas, and neither standby "
+        "nor memoryCheckpoint: these need a world, and the job has none",
+    ),
+    "node checks beside ps": (
+        lambda job: job["spec"].update(nodeCheck={"enabled": True}),
+        "spec: Invalid value: nodeCheck.enabled must be false beside ps: nodes are checked before a world is "
+        "formed, and the job has none",
+    ),
+    "growth into free room beside ps": (
+        lambda job: (
+            job["spec"].update(elasticPolicy={"opportunistic": {"priorityClassName": "low"}}),
+            job["spec"]["replicaSpecs"]["worker"].update(maxReplicas=4),
+        ),
+        "spec: Invalid value: elasticPolicy.opportunistic must not be set beside ps: it is a world that grows, "
+        "and the job has none",
+    ),
+    "a name that no Service may have": (
+        lambda job: job["metadata"].update(name="9-lives"),
+        "<nil>: Invalid value: metadata.name must begin with a letter beside parameter servers: a Service has "
+        "it too",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def schema() -> CompiledSchema:
+    (found,) = (each for each in crds.manifests() if each["spec"]["names"]["kind"] == "ElasticJob")
+    return CompiledSchema(
+        found["spec"]["versions"][0]["schema"]["openAPIV3Schema"], components(), custom=True
+    )
+
+
+def faults(schema: CompiledSchema, job: Object) -> list[str]:
+    return [str(fault) for fault in schema.validate(schema.default(job))]
+
+
+def test_a_job_with_roles_is_taken_with_or_without_a_chief_and_workers(schema: CompiledSchema) -> None:
+    assert faults(schema, manifest()) == []
+    job = manifest(chief={}, evaluator={"replicas": 1})
+    assert faults(schema, job) == []
+    template = {"spec": {"containers": [{"name": "main", "image": "x"}]}}
+    assert faults(schema, manifest(chief={}, ps={"replicas": 0, "template": template})) == [], "as DLRover's"
+
+
+def test_a_job_has_servers_from_its_beginning_to_its_end(schema: CompiledSchema) -> None:
+    with_some, with_none = (schema.default(manifest(chief={}, ps={"replicas": n})) for n in (2, 0))
+    sentence = "a job cannot come to its first parameter server, nor lose its last: make another job"
+    for new, old in ((with_some, with_none), (with_none, with_some)):
+        assert [str(fault) for fault in schema.validate(new, old)] == [f"spec: Invalid value: {sentence}"]
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_cannot_work_is_refused_in_one_sentence(schema: CompiledSchema, case: str) -> None:
+    spoil, sentence = BAD[case]
+    job = json.loads(json.dumps(manifest()))
+    spoil(job)
+    assert faults(schema, job) == [sentence]

@@ -1,0 +1,150 @@
+"""Makes the pictures of docs/dashboard.md: the page of made-up objects, in Chromium.
+
+python -m tests.dashboard.pictures docs/images
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import random
+import sys
+import tempfile
+from datetime import timedelta
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import yaml
+from PIL import Image
+
+from dlr.commands.api import Api
+from dlr.commands.connection import connect
+from dlr.commands.job import diagnose
+from dlr.dashboard import reading
+from dlr.dashboard.reading import Cluster
+from dlr.dashboard.server import Dashboard, serve
+from tests.cli import troubled
+from tests.cli.scripted import GROUP_PATH, Request, ScriptedServer, job, kubeconfig_for, listing, worker
+from tests.cli.troubled import at, troubled_events, troubled_job, troubled_workers
+from tests.dashboard.browser import Page, browser
+
+JSON = dict[str, Any]
+WITHIN = f"{GROUP_PATH}/default"
+DESKTOP, PHONE = (1280, 900), (390, 844)
+SHOTS = (
+    ("fleet", "", DESKTOP, False),
+    ("fleet-phone-dark", "", PHONE, True),
+    ("job", "#/job/default/digits", DESKTOP, False),
+    ("job-dark", "#/job/default/digits", DESKTOP, True),
+    ("job-phone", "#/job/default/digits", PHONE, False),
+    ("ranks", "#/job/default/pretrain", DESKTOP, False),
+    ("ranks-phone-dark", "#/job/default/pretrain", PHONE, True),
+)
+"""Name, address, size, and whether it is dark."""
+RANKS = 1_000
+COLORS, PLAIN = 48, Image.Dither.NONE
+SLOW = (
+    "a step takes 0.62 s since {since} (step 420), 1.5 times the 0.42 s of before; digits-worker-2 is on node-3 "
+    "since then, before on node-2"
+)
+WAITS = "3 of 8 Pods have no node: 0/64 nodes are available: 64 Insufficient nvidia.com/gpu"
+HIDDEN = "'verdict', 'life', 'steps', 'failures', 'culprit', 'waits', 'nodes', 'log', 'events'"
+
+
+def series(points: int, begin: float, every: float, slow_from: int) -> JSON:
+    chance = random.Random(7)
+    told = [
+        {
+            "step": 5 * n,
+            "time": at(begin + every * n),
+            "worldSize": 3,
+            "secondsPerStep": round((0.62 if n >= slow_from else 0.42) * chance.uniform(0.97, 1.05), 3),
+            "numbers": {"loss": round(2.4 * math.exp(-n / 40) + 0.3 + chance.uniform(-0.05, 0.05), 3)},
+        }
+        for n in range(1, points + 1)
+    ]
+    return {"every": 1, "points": told, "latest": told[-1]}
+
+
+def digits() -> tuple[JSON, list[JSON]]:
+    message = SLOW.format(since=f"{troubled.SUBMITTED + timedelta(seconds=210):%Y-%m-%dT%H:%M:%SZ}")
+    slow = {"type": "Slow", "status": "True", "reason": "StepTimeRose", "message": message}
+    made, workers = troubled_job(), troubled_workers()
+    made["status"]["conditions"].append(slow | {"lastTransitionTime": at(240)})
+    report = workers[0]["status"]["agent"]
+    report["series"] = series(96, 10, 3, 66)
+    report["slow"] = {"since": at(208), "step": 420, "secondsPerStep": 0.62, "usualSeconds": 0.42}
+    return made, workers
+
+
+def pretrain() -> tuple[JSON, list[JSON]]:
+    chance = random.Random(3)
+    world = {"round": 1, "phase": "Formed", "members": f"0-{RANKS - 1}", "worldSize": RANKS}
+    counts = {"worker": {"desired": RANKS, "active": RANKS}}
+    made = job("pretrain", workers=RANKS, phase="Running", rendezvous=world, replicaStatuses=counts)
+    workers = []
+    for index in range(RANKS):
+        slow = 40 <= index < 48
+        pace = (0.9 if slow else 0.5) * chance.uniform(0.97, 1.03)
+        progress = {"step": 800 - 60 * slow, "time": at(299), "secondsPerStep": pace}
+        agent = {"incarnation": 1, "state": "Running", "progress": progress, "observedRound": 1}
+        workers.append(worker(index, job_name="pretrain", nodeName=f"node-{index // 16}", agent=agent))
+    return made, workers
+
+
+def objects() -> JSON:
+    (one, its), (large, many) = digits(), pretrain()
+    waits = job("finetune", workers=8, phase="Pending", reason="Unschedulable", message=WAITS)
+    jobs, workers = [one, large, waits], its + many
+
+    def of_job(request: Request) -> JSON:
+        asked = request.query.get("labelSelector", "")
+        named = [each for each in workers if f"={each['spec']['jobName']}" in asked]
+        return listing(*(named or [each for each in workers if each["spec"]["index"] == 0]))
+
+    named = {f"node-{number}": {"metadata": {"name": f"node-{number}"}, "status": {}} for number in range(64)}
+    nodes = {f"GET /api/v1/nodes/{name}": node for name, node in named.items()}
+    answers: JSON = nodes | {f"GET {WITHIN}/elasticjobs/{each['metadata']['name']}": each for each in jobs}
+    return answers | {
+        f"GET {WITHIN}/elasticjobs": listing(*jobs),
+        f"GET {WITHIN}/elasticworkers": of_job,
+        f"GET {WITHIN}/nodechecks": listing(),
+        "GET /api/v1/namespaces/default/events": listing(*troubled_events()),
+        "GET /api/v1/nodes": listing(*named.values()),
+    }
+
+
+async def shoot(folder: Path, url: str, page: Page) -> None:
+    for name, address, size, dark in SHOTS:
+        await page.size(*size, dark=dark)
+        await page.open("about:blank")
+        await page.open(f"{url}{address}")
+        await page.wait_for("document.querySelector('#verdict .verdict, [data-row]')")
+        if name.startswith("ranks"):
+            await page.evaluate("document.querySelector('[data-mode=slowness]').click()")
+            await page.evaluate(f"for (const id of [{HIDDEN}]) document.getElementById(id).hidden = true")
+        await asyncio.sleep(1.5)  # for the drawing
+        picture = Image.open(BytesIO(await page.screenshot())).convert("RGB").quantize(COLORS, dither=PLAIN)
+        picture.save(folder / f"dashboard-{name}.png", optimize=True)
+    assert page.errors == []
+
+
+async def main(folder: Path) -> None:
+    server = ScriptedServer()
+    server.answers |= objects()
+    with tempfile.TemporaryDirectory() as made:
+        config = Path(made) / "kubeconfig"
+        config.write_text(yaml.safe_dump(kubeconfig_for(server.url)))
+        os.environ["KUBECONFIG"] = str(config)
+        cluster = Cluster(lambda: Api(connect(None, None, None)), all_namespaces=False)
+        async with serve(Dashboard(cluster), 0) as url, browser() as page:
+            await shoot(folder, url, page)
+    server.close()
+
+
+if __name__ == "__main__":
+    for module in (reading, diagnose):
+        module.utc_now = lambda: troubled.NOW  # type: ignore[attr-defined]
+    asyncio.run(main(Path(sys.argv[1])))

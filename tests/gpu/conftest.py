@@ -1,0 +1,19 @@
+"""What has to be seen on a real GPU: skipped where torch has none. `pytest tests/gpu e2e/scenarios/test_gpu.py`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if torch.cuda.is_available():
+        return
+    skip = pytest.mark.skip(reason="torch sees no GPU here")
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(skip)

@@ -1,0 +1,202 @@
+"""Growth into free room by the real reconcilers over objects in memory: probes, growth, loss, give-back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from controller.resources import ELASTICWORKERS, PODS, SCALEPLANS
+from tests.reconcilers.build import in_lists
+from tests.reconcilers.scale_stage import Stage
+
+JSON = dict[str, Any]
+POLICY = {"opportunistic": {"priorityClassName": "idle", "probeSeconds": 60}}
+
+
+@dataclass
+class Training(Stage):
+    """Its agents tell of steps, of which one has `pace(workers)` seconds, and of a checkpoint now and then."""
+
+    pace: Callable[[int], float] = lambda workers: 1.0
+    saves: bool = True
+
+    def _say(self, name: str, status: JSON, state: str, observed_round: int) -> None:
+        super()._say(name, status, state, observed_round)
+        self._started = {**getattr(self, "_started", {}), name: (self.seconds, observed_round)}
+
+    def act_one(self, job: JSON, worker: JSON) -> None:
+        super().act_one(job, worker)
+        name = worker["metadata"]["name"]
+        report = self.get(ELASTICWORKERS, name).get("status", {}).get("agent") or {}
+        if report.get("state") != "Running":
+            return
+        world = in_lists(job["status"]["rendezvous"])
+        began, round_ = self._started[name]
+        seconds = self.seconds - began
+        steps = int(seconds / self.pace(len(world["members"])))
+        told = {"round": round_, "firstStep": 1, "lastStep": 1 + steps, "steppingSeconds": seconds}
+        said: JSON = {"rounds": [told]}
+        if self.saves:
+            said["progress"] = {"step": 1 + steps, "time": self._time(), "checkpointStep": steps // 10}
+        self.patch(ELASTICWORKERS, name, {"status": {"agent": said}}, status=True)
+
+    async def live(self, seconds: int) -> None:
+        until = self.seconds + seconds
+        while self.seconds < until:
+            for _ in range(4):
+                self.deliver_all()
+                await self.reconcile_job()
+                self.deliver_all()
+                await self.reconcile_plans()
+                self.act()
+            self.seconds += 5
+
+    def make_room(self, *slots: int) -> None:
+        """Pods of these slots get a node."""
+        self.unschedulable.difference_update(slots)
+        for worker in self.workers():
+            if worker["spec"]["index"] in slots:
+                found = {"phase": "Running", "nodeName": "node-0", "conditions": []}
+                self.patch(ELASTICWORKERS, worker["metadata"]["name"], {"status": found}, status=True)
+
+    def take(self, index: int) -> None:
+        """Its Pod is preempted, and nothing of it finds another node."""
+        self.unschedulable.add(index)
+        (worker,) = [w for w in self.workers() if w["spec"]["index"] == index]
+        end = {
+            "incarnation": worker["spec"]["incarnation"],
+            "exitClass": "Preempted",
+            "time": self._time(),
+        }
+        found = {"phase": "Failed", "lastExit": end}
+        self.patch(ELASTICWORKERS, worker["metadata"]["name"], {"status": found}, status=True)
+
+    def members(self) -> list[list[int]]:
+        return [world["members"] for world in self.formed()]
+
+    def known(self) -> JSON:
+        known: JSON = self.job()["status"]["scaling"]["opportunity"]
+        return known
+
+    def count(self) -> int:
+        return int(self.job()["spec"]["replicaSpecs"]["worker"]["replicas"])
+
+
+async def training(replicas: int = 2, most: int = 4, room: int = 0, **more: Any) -> Training:
+    """A job that trains on all the nodes that there are, but for `room`."""
+    stage = Training(**more)
+    stage.unschedulable.update(range(replicas + room, 2 * most))
+    stage.add_job(replicas, elasticPolicy=POLICY)
+    stage.edit_job(maxReplicas=most)
+    await stage.live(30)
+    return stage
+
+
+async def test_a_probe_without_a_node_disturbs_nobody_and_goes() -> None:
+    stage = await training()
+    counts = set()
+    for _ in range(60):
+        await stage.live(5)
+        counts.add(stage.count())
+    assert counts == {2, 3}
+    assert stage.members() == [[0, 1]], "one world all the time"
+    assert stage.known()["reason"] == "no node for 1 more worker within 60 s"
+    assert len(stage.truth.store(SCALEPLANS).list()) <= 2, "those that are over go"
+    assert not [reason for reason, _ in stage.events if reason in ("Unschedulable", "ScaleRequested")]
+
+
+async def test_room_for_two_is_one_growth_with_the_priority_of_the_extra_workers() -> None:
+    stage = await training()
+    await stage.live(30)
+    stage.make_room(2, 3)
+    await stage.live(120)
+    assert stage.members()[-1] == [0, 1, 2, 3]
+    assert len(stage.members()) <= 3
+    pods = {p["metadata"]["name"]: p["spec"].get("priorityClassName") for p in stage.truth.store(PODS).list()}
+    assert pods == {
+        "j-worker-0-1": None,
+        "j-worker-1-1": None,
+        "j-worker-2-1": "idle",
+        "j-worker-3-1": "idle",
+    }
+    labels = [plan["metadata"]["labels"]["scale-type"] for plan in stage.truth.store(SCALEPLANS).list()]
+    assert set(labels) == {"auto"}
+
+
+async def test_who_takes_the_node_of_an_extra_worker_stops_training_for_no_look_at_all() -> None:
+    stage = await training(room=2)
+    await stage.live(120)
+    assert stage.members()[-1] == [0, 1, 2, 3]
+    stage.worlds.clear()
+    stage.take(3)
+    stage.deliver_all()
+    await stage.reconcile_job()
+    assert stage.members() == [[0, 1, 2]], "in the look that sees it"
+    await stage.live(30)
+    assert stage.count() == 3
+    assert not [worker for worker in stage.workers() if worker["spec"]["incarnation"] > 1]
+    assert {world["phase"] for world in stage.worlds} == {"Formed"}
+    told = [message for reason, message in stage.events if reason == "ExtraWorkersGivenBack"]
+    assert told == ["1 extra worker is lost: its Pod was taken, or its node"]
+
+
+async def test_a_job_that_does_not_scale_stops_after_one_try_and_says_so() -> None:
+    stage = await training(room=2, pace=lambda workers: workers / 2)
+    await stage.live(600)
+    assert stage.count() == 2
+    assert stage.members() == [[0, 1], [0, 1, 2, 3], [0, 1]]
+    assert stage.known()["reason"] == (
+        "4 workers instead of 2 add 0% of a linear gain, less than minEfficiency 60%"
+    )
+    assert [world["workers"] for world in stage.job()["status"]["usage"]["worlds"]] == [2, 4]
+
+
+async def test_a_job_that_never_saved_does_not_grow_once_that_would_cost_more_than_it_brings() -> None:
+    stage = await training(8, 9, saves=False)
+    await stage.live(600)
+    stage.unschedulable.clear()
+    await stage.live(200)
+    assert stage.members() == [list(range(8))]
+    assert stage.known()["reason"] == "a restart would cost more than the room can bring"
+
+
+async def test_a_count_that_somebody_asks_for_is_where_growth_begins_anew() -> None:
+    stage = await training(room=2)
+    await stage.live(120)
+    assert (stage.count(), stage.known()["base"]) == (4, 2)
+    stage.edit_job(replicas=3)
+    await stage.live(10)
+    assert stage.known()["base"] == 3
+    await stage.live(120)
+    assert (stage.count(), stage.members()[-1]) == (4, [0, 1, 2, 3])
+
+
+@given(st.lists(st.integers(1, 60), max_size=12), st.booleans())
+@settings(max_examples=8, deadline=None, phases=[Phase.explicit, Phase.generate])
+def test_a_controller_that_is_killed_at_any_write_ends_with_the_same(kills: list[int], taken: bool) -> None:
+    async def play() -> tuple[int, list[int]]:
+        """What was asked for, and who trains; the count may be that of the next probe."""
+        stage, left = await training(room=2), list(kills)
+
+        def crash() -> bool:
+            if not left:
+                return False
+            left[0] -= 1
+            if left[0] > 0:
+                return False
+            left.pop(0)
+            return True
+
+        stage.crash = crash
+        await stage.live(120)
+        if taken:
+            stage.take(3)
+        await stage.live(120)
+        return stage.known()["base"], stage.members()[-1]
+
+    assert asyncio.run(play()) == (2, [0, 1, 2] if taken else [0, 1, 2, 3])

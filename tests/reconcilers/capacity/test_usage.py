@@ -1,0 +1,205 @@
+"""What a job used, what is said of its size, and what the next job of its name begins with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crds.elasticjob import ElasticJob, JobUsage, WorldSize
+from crds.elasticworker import ElasticWorker
+from crds.progress import RoundProgress
+from reconcilers.capacity import profile, sizing
+from reconcilers.capacity.rates import (
+    MIN_STEPS,
+    Rate,
+    best_size,
+    marginal_efficiency,
+    with_round,
+)
+from reconcilers.capacity.usage import with_roles
+from reconcilers.conditions import condition_of
+from reconcilers.job.workers import Workers
+from reconcilers.scale.uptake import Plans
+from tests.reconcilers.build import NOW, job, later, report, worker
+
+GIB = 2**30
+TEMPLATE = {"spec": {"containers": [{"name": "main", "image": "x"}]}}
+
+
+def asking(**amounts: Any) -> dict[str, Any]:
+    resources = {"limits": {name.replace("gpu", "nvidia.com/gpu"): each for name, each in amounts.items()}}
+    return {"spec": {"containers": [{"name": "main", "image": "x", "resources": resources}]}}
+
+
+def using(index: int, memory: int, cores: float = 1.0, gpu: float | None = None) -> ElasticWorker:
+    used = {
+        "cpuCores": 0.0,
+        "memoryBytes": 1,
+        "memoryPeakBytes": memory,
+        "cpuMeanCores": cores,
+        "gpuMeanUtilization": gpu,
+    }
+    return worker(index, agent=report(index, usage=used).to_wire())
+
+
+def trained(of: ElasticJob, hours: float = 2) -> ElasticJob:
+    spent = {"state": "Recovering", "since": NOW, "seconds": {"Training": 3_600 * hours}}
+    return ElasticJob.model_validate({**of.to_wire(), "status": {**of.status.to_wire(), "goodput": spent}})
+
+
+def messages(of: ElasticJob, *workers: ElasticWorker) -> dict[str, str]:
+    status = with_roles(of, of.status, Workers(workers))
+    found = sizing.with_sizing((), of, status.usage, NOW)
+    return {condition.type: condition.message for condition in found if condition.status == "True"}
+
+
+def test_what_is_asked_for_and_not_used_is_told_with_its_figures() -> None:
+    of = trained(job(template=asking(memory="512Gi", cpu=32, gpu=8)))
+    said = messages(of, using(0, 61 * GIB, 3.14, 0.12), using(1, 7 * GIB, 2.0, 0.1))
+    assert said == {
+        "Oversized": "worker: memory 510Gi, at most 61Gi used; worker: 32 CPUs, 3.1 used; "
+        "worker: GPUs compute 10 % of the time"
+    }
+    assert not messages(trained(of, 0.5), using(0, 61 * GIB)), "it may still be used"
+    of = trained(job(template=asking(memory="4Gi", cpu=2), optimizeMode="manual"))
+    assert not messages(of, using(0, 4 * GIB, 0.1))
+
+
+def test_who_uses_nearly_all_of_it_is_told_of_too() -> None:
+    of = trained(job(template=asking(memory="4Gi", cpu=2)))
+    assert messages(of, using(0, 4 * GIB - 1, 1.99)) == {
+        "Undersized": "worker: memory 4Gi, up to 4Gi used; worker: 2 CPUs, all used"
+    }
+    assert not messages(of, using(0, 3 * GIB, 1.5))
+
+
+def test_the_peak_stays_when_its_pod_is_gone() -> None:
+    of = job(template=TEMPLATE)
+    status = with_roles(of, of.status, Workers([using(0, 5 * GIB), using(1, GIB)]))
+    later_on = with_roles(of, status, Workers([using(0, GIB)]))
+    assert later_on.usage is not None
+    assert (later_on.usage.roles["worker"].memory_peak_bytes, later_on.usage.roles["worker"].pods) == (
+        5 * GIB,
+        2,
+    )
+
+
+def figures(round_: int, steps: int, seconds: float, samples: int | None = None) -> RoundProgress:
+    return RoundProgress(
+        round=round_, first_step=1, last_step=1 + steps, stepping_seconds=seconds, samples_per_step=samples
+    )
+
+
+@given(st.lists(st.tuples(st.integers(1, 20), st.integers(0, 99)), max_size=40))
+def test_each_round_counts_once_and_sizes_are_bounded(rounds: list[tuple[int, int]]) -> None:
+    usage = JobUsage()
+    for number, (workers, steps) in enumerate(rounds, start=1):
+        for _ in range(2):
+            usage = with_round(usage, number, workers, [figures(number, steps, steps * 2.0)])
+    assert usage.round == len(rounds)
+    assert len(usage.worlds) <= 8
+    assert len(usage.model_dump_json(by_alias=True)) < 2_048
+    if len({workers for workers, _ in rounds}) <= 8:
+        total = sum(steps for _, steps in rounds)
+        assert sum(size.steps for size in usage.worlds) == total
+
+
+def test_a_gain_is_of_samples_where_they_are_known_and_else_of_workers() -> None:
+    fixed = {n: Rate(n, 100, 100 / speed, 64) for n, speed in ((4, 1.0), (8, 1.5))}
+    assert marginal_efficiency(fixed, 4, 8) == pytest.approx(0.5)
+    shares = {n: Rate(n, 100, 100 / speed) for n, speed in ((4, 1.0), (8, 0.75))}
+    assert marginal_efficiency(shares, 4, 8) == pytest.approx(0.5)
+    assert marginal_efficiency({4: Rate(4, MIN_STEPS - 1, 1.0), 8: fixed[8]}, 4, 8) is None
+    assert (best_size(fixed, 0.5), best_size(fixed, 0.6), best_size({}, 0.6)) == (8, 4, None)
+
+
+def finished(name: str, memory: int, worlds: dict[int, float], at: float = 0.0, **more: Any) -> ElasticJob:
+    """`worlds`: seconds that a step takes, by workers."""
+    sizes = [WorldSize(workers=n, steps=100, seconds=100 * each).to_wire() for n, each in worlds.items()]
+    usage = {"worlds": sizes, "roles": {"worker": {"memoryPeakBytes": memory}}}
+    return job(name, status={"phase": "Succeeded", "completionTime": later(at), "usage": usage}, **more)
+
+
+def new(name: str = "bert-3", **spec: Any) -> ElasticJob:
+    worker_spec = {"minReplicas": 1, "maxReplicas": 16} | spec.pop("worker", {})
+    return job(name, **{"replicas": 1, "optimizeMode": "cluster", "worker": worker_spec} | spec)
+
+
+HISTORY = (
+    finished("bert-1", 10 * GIB, {4: 1.0, 8: 1.1}),
+    finished("bert-2", 5 * GIB, {8: 1.1, 16: 2.2}, at=60),
+    finished("gpt-1", 99 * GIB, {2: 1.0}),
+)
+
+
+def test_a_job_begins_with_peak_memory_and_the_best_size_of_the_last_of_its_name() -> None:
+    begins = profile.begun(new(), HISTORY, Plans(), False, NOW)
+    condition = condition_of(begins.job.status.conditions, "Profiled")
+    assert condition is not None and profile.is_waiting(begins.job)
+    assert condition.message == (
+        "12288Mi of memory for each of type worker, 1.2 times the peak and 8 workers, the best size of bert-2, bert-1"
+    )
+    (act,) = begins.acts
+    assert act.body["metadata"]["labels"]["scale-type"] == "auto"
+    asked = act.body["spec"]["replicaResourceSpecs"]["worker"]
+    assert asked == {"replicas": 8, "resource": {"memory": "12288Mi"}}
+
+
+def test_the_first_has_nothing_to_go_by_and_says_so() -> None:
+    begins = profile.begun(new("resnet-1"), HISTORY, Plans(), False, NOW)
+    assert not begins.acts and not profile.is_waiting(begins.job)
+    (event,) = begins.events
+    assert event.reason == "NoProfile"
+    assert event.message == "no job of the name resnet has finished yet, so this one begins as it says itself"
+    again = profile.begun(begins.job, HISTORY, Plans(), False, NOW)
+    assert again.job == begins.job and not again.events
+
+
+def test_what_the_user_wrote_stays() -> None:
+    own = new(template=asking(memory="1Gi"))
+    assert profile.profile_of(own, HISTORY).memory_bytes == {}
+    assert profile.profile_of(own, HISTORY).workers == 8
+    counted = new(replicas=2)
+    assert profile.profile_of(counted, HISTORY).workers is None
+    applied = '{"spec": {"replicaSpecs": {"worker": {"replicas": 1}}}}'
+    metadata = counted.metadata.model_copy(
+        update={"annotations": {"kubectl.kubernetes.io/last-applied-configuration": applied}}
+    )
+    assert profile.says_count(new().model_copy(update={"metadata": metadata}))
+    both = new(replicas=2, template=asking(memory="1Gi"))
+    begins = profile.begun(both, HISTORY, Plans(), False, NOW)
+    assert [event.message for event in begins.events] == [
+        "the job says itself what bert-2, bert-1 could tell"
+    ]
+
+
+def test_only_cluster_mode_asks_and_only_before_it_begins() -> None:
+    assert not profile.needs_history(job(optimizeMode="single-job"))
+    assert not profile.needs_history(new(suspend=True))
+    assert profile.begun(new(), HISTORY, Plans(), True, NOW).acts == ()
+
+
+def test_a_job_whose_plan_does_not_come_begins_without_it() -> None:
+    asked = profile.begun(new(), HISTORY, Plans(), False, NOW).job
+    waits = profile.begun(asked, (), Plans(), False, later(10))
+    assert profile.is_waiting(waits.job) and waits.look_again_seconds == 20
+    late = profile.begun(asked, (), Plans(), False, later(31))
+    assert not profile.is_waiting(late.job)
+    assert [event.reason for event in late.events] == ["NoProfile"]
+
+
+@pytest.mark.parametrize(
+    ("name", "stem"),
+    [("bert", "bert"), ("bert-12", "bert"), ("bert-2026-11-23", "bert"), ("bert7b", "bert7b"), ("42", "42")],
+)
+def test_jobs_of_one_kind_are_named_alike_but_for_numbers_at_the_end(name: str, stem: str) -> None:
+    assert profile.stem_of(new(name)) == stem
+
+
+def test_the_best_size_is_one_that_the_job_may_have() -> None:
+    assert profile.profile_of(new(worker={"maxReplicas": 6}), HISTORY).workers == 6
+    pairs = new(worker={"maxReplicas": 7, "replicas": 1}, elasticPolicy={"nodeUnit": 1})
+    assert profile.profile_of(pairs, HISTORY).workers == 7

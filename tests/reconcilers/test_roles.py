@@ -1,0 +1,339 @@
+"""Jobs with parameter servers: tasks, versions, whose end means what, and the Pods of all roles."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from statistics import median
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from crds.cluster_status import ClusterStatus
+from crds.elasticjob import ElasticJob, FailureBudget, JobPhase
+from crds.elasticworker import AgentState, ElasticWorker, ExitClass, WorkerExit, WorkerPhase
+from crds.scaleplan import ScalePlan
+from reconcilers.companions import service_of
+from reconcilers.conditions import condition_of
+from reconcilers.failure.policy import given_up, spare_workers
+from reconcilers.job.plan import Plan, plan_job
+from reconcilers.job.seen import Seen
+from reconcilers.job.workers import Workers
+from reconcilers.pod.assignment import JobAssignment, build_job_pod
+from reconcilers.roles.hot import LEAST_CORES, RATIO, hottest
+from reconcilers.roles.tasks import next_cluster, still_served, told
+from reconcilers.scale.plan import refusal
+from reconcilers.world.slots import slots_of, wanted_slots, with_slots
+from tests.reconcilers.build import NOW, job, report, worker
+
+RUNS = {"spec": {"containers": [{"name": "main", "image": "x", "command": ["dlr", "exec", "serve"]}]}}
+COUNTS = {"chief": 1, "ps": 2, "worker": 2}
+
+
+def roles_job(counts: Mapping[str, int] = COUNTS, **more: Any) -> ElasticJob:
+    specs = {type_: {"replicas": count, "template": RUNS} for type_, count in counts.items()}
+    return job(replicaSpecs=specs, **more)
+
+
+def member(
+    type_: str, index: int = 0, phase: WorkerPhase = WorkerPhase.RUNNING, incarnation: int = 1, **status: Any
+) -> ElasticWorker:
+    made = worker(index, phase, incarnation, **status)
+    name = f"digits-{type_}-{index}"
+    return made.model_copy(
+        update={
+            "metadata": made.metadata.model_copy(update={"name": name, "uid": name}),
+            "spec": made.spec.model_copy(update={"type": type_}),
+            "status": made.status.model_copy(update={"pod_name": f"{name}-{incarnation}"}),
+        }
+    )
+
+
+def all_of(counts: Mapping[str, int] = COUNTS) -> dict[tuple[str, int], ElasticWorker]:
+    return {(type_, index): member(type_, index) for type_, count in counts.items() for index in range(count)}
+
+
+def looked_at(of: ElasticJob, members: Mapping[Any, ElasticWorker]) -> Plan:
+    pods = {w.status.pod_name: None for w in members.values() if w.status.pod_name}
+    raw = {"metadata": {"name": "digits"}, "status": of.status.to_wire()}
+    return plan_job(Seen(of, raw, Workers(members.values()), pods=pods), NOW)
+
+
+def after(of: ElasticJob, plan: Plan) -> ElasticJob:
+    """The job with what the plan writes."""
+    status = of.status.to_wire()
+    for key, value in plan.status_patch.items():
+        both = isinstance(value, dict) and isinstance(status.get(key), dict)
+        status[key] = {**status[key], **value} if both else value
+    cleaned = {key: value for key, value in status.items() if value is not None}
+    return of.model_copy(update={"status": type(of.status).model_validate(cleaned)})
+
+
+# --- Tasks and versions -----------------------------------------------------------------------------------
+
+
+def evolved(of: ElasticJob, members: Mapping[Any, ElasticWorker]) -> ElasticJob:
+    return of.with_status(cluster=next_cluster(of, members))
+
+
+def test_a_target_takes_its_sources_task_and_the_others_keep_theirs() -> None:
+    first = evolved(roles_job(), all_of())
+    moved = with_slots(first, {"ps": slots_of(first, "ps").moving([0], 2).moved(0)})
+    members = all_of() | {("ps", 2): member("ps", 2)}
+    cluster = next_cluster(moved, members)
+    assert (cluster.version, cluster.tasks["ps"], cluster.to_wire()["tasks"]["ps"]) == (2, [2, 1], "2,1")
+    (event,) = told(first.status.cluster, cluster)
+    assert event.message == "version 2 of the cluster: ps 2 is new, ps 0 leaves"
+
+
+def test_another_pod_of_a_server_is_another_version_and_one_of_a_worker_is_not() -> None:
+    first = evolved(roles_job(), all_of())
+    relaunched = next_cluster(first, all_of() | {("worker", 1): member("worker", 1, incarnation=2)})
+    assert relaunched == first.status.cluster
+    server = member("ps", 1, WorkerPhase.PENDING, incarnation=2)
+    cluster = next_cluster(first, all_of() | {("ps", 1): server})
+    assert (cluster.version, cluster.incarnations, cluster.lost) == (2, [1, 2], [1])
+    lost = next_cluster(first, all_of() | {("ps", 1): member("ps", 1, WorkerPhase.FAILED)})
+    assert (lost.version, lost.lost) == (1, [1])
+
+
+def test_a_server_more_is_in_the_cluster_when_it_runs_and_a_worker_more_at_once() -> None:
+    first = evolved(roles_job(), all_of())
+    grown = roles_job({"chief": 1, "ps": 3, "worker": 3}).with_status(cluster=first.status.cluster)
+    assert next_cluster(grown, all_of()).tasks == {"chief": [0], "ps": [0, 1], "worker": [0, 1, 2]}
+    there = next_cluster(grown, all_of() | {("ps", 2): member("ps", 2)})
+    assert (there.version, there.tasks["ps"]) == (2, [0, 1, 2])
+
+
+phases = st.sampled_from([WorkerPhase.PENDING, WorkerPhase.RUNNING, WorkerPhase.FAILED])
+moments = st.tuples(st.integers(1, 6), st.integers(0, 4), st.sets(st.integers(0, 8)), st.integers(0, 99))
+
+
+@settings(max_examples=40)
+@given(st.lists(moments, max_size=6), st.data())
+def test_versions_only_rise_and_only_for_servers_and_a_wanted_slot_keeps_its_task_while_none_is_lost(
+    history: list[tuple[int, int, set[int], int]], data: st.DataObject
+) -> None:
+    cluster: ClusterStatus | None = None
+    for servers, workers, retired, seed in history:
+        of = roles_job({"ps": servers, "worker": workers}, status={"retired": {"ps": sorted(retired)}})
+        of = of.with_status(cluster=cluster)
+        members = {
+            ("ps", i): member("ps", i, data.draw(phases), 1 + (seed + i) % 3) for i in wanted_slots(of, "ps")
+        }
+        found = next_cluster(of, members)
+        tasks = found.tasks["ps"]
+        assert len(set(tasks)) == len(tasks) and set(tasks) <= set(wanted_slots(of, "ps"))
+        assert set(found.tasks["worker"]) == set(wanted_slots(of, "worker"))
+        assert len(found.incarnations) == len(tasks) and set(found.lost) <= set(tasks)
+        if cluster is not None:
+            before, is_same = cluster.tasks["ps"], found.incarnations == cluster.incarnations
+            assert found.version - cluster.version == (tasks != before or not is_same)
+            if len(tasks) >= len(before):
+                stays = set(before) & set(wanted_slots(of, "ps"))
+                assert all(tasks[place] == slot for place, slot in enumerate(before) if slot in stays)
+        assert next_cluster(of.with_status(cluster=found), members) == found
+        cluster = found
+        ClusterStatus.model_validate(found.to_wire())
+
+
+def test_a_server_that_was_moved_stays_until_the_chief_has_its_next_version() -> None:
+    of = roles_job(status={"cluster": {"version": 2, "tasks": {"ps": "2,1"}, "incarnations": [1, 1]}})
+    chief = member("chief", agent=report(state=AgentState.RUNNING, observed_round=1).to_wire())
+    at_two = member("chief", agent=report(state=AgentState.RUNNING, observed_round=2).to_wire())
+    assert still_served(of, [member("ps", 0)], [chief])
+    assert not still_served(of, [member("ps", 0)], [at_two])
+    assert not still_served(of, [member("worker", 0)], [chief])
+    assert not still_served(of, [member("ps", 0)], [member("chief")]), "it says nothing"
+
+
+# --- The whole look ---------------------------------------------------------------------------------------
+
+
+def test_a_job_with_roles_runs_without_a_world_and_restarts_only_for_what_it_needs() -> None:
+    begun = roles_job(status={"phase": "Running"})
+    job_of = after(begun, looked_at(begun, all_of()))
+    assert job_of.status.rendezvous is None and job_of.status.phase is JobPhase.RUNNING
+    assert job_of.status.cluster is not None and job_of.status.cluster.version == 1
+    assert condition_of(job_of.status.conditions, "WorldFormed") is None
+    lost = WorkerExit(incarnation=1, exit_class=ExitClass.KILLED, message="gone", time=NOW).to_wire()
+    for type_, phase, missing in (("worker", "Running", ""), ("ps", "Restarting", "not running: ps 1")):
+        gone = all_of() | {(type_, 1): member(type_, 1, WorkerPhase.FAILED, lastExit=lost)}
+        plan = looked_at(job_of, gone)
+        then = after(job_of, plan)
+        condition = condition_of(then.status.conditions, "ClusterFormed")
+        assert then.status.phase == phase and condition is not None and condition.message == missing
+        assert then.status.message == missing
+        relaunches = [act for act in plan.acts if act.body and "incarnation" in act.body.get("spec", {})]
+        assert [act.name for act in relaunches] == [f"digits-{type_}-1"]
+
+
+def test_the_chiefs_end_is_the_jobs_and_without_one_it_is_that_of_all_workers() -> None:
+    def done(index: int) -> dict[str, Any]:
+        return {"agent": report(index, AgentState.SUCCEEDED, 1).to_wire()}
+
+    running = roles_job(status={"phase": "Running"})
+    workers = all_of() | {("worker", i): member("worker", i, **done(i)) for i in range(2)}
+    assert looked_at(running, workers).status_patch.get("phase") is None
+    ended = looked_at(running, all_of() | {("chief", 0): member("chief", **done(0))})
+    assert ended.status_patch["phase"] == "Succeeded"
+    alone = roles_job({"ps": 1, "worker": 2}, status={"phase": "Running"})
+    one = {key: w for key, w in workers.items() if key[0] != "chief" and key != ("ps", 1)}
+    assert looked_at(alone, one).status_patch["phase"] == "Succeeded"
+    assert looked_at(alone, one | {("worker", 1): member("worker", 1)}).status_patch.get("phase") is None
+
+
+def spent(type_: str, index: int = 0) -> ElasticWorker:
+    end = WorkerExit(incarnation=1, exit_class=ExitClass.USER_ERROR, message="bad", time=NOW)
+    budget = FailureBudget(spent={"UserError": 9}, signature="UserError: bad", alike=9)
+    more = {"lastExit": end.to_wire(), "failureBudget": budget.to_wire()}
+    return member(type_, index, WorkerPhase.FAILED, **more)
+
+
+@pytest.mark.parametrize(
+    ("type_", "fails"), [("chief", True), ("ps", True), ("worker", False), ("evaluator", False)]
+)
+def test_a_spent_budget_fails_the_job_only_of_what_it_cannot_do_without(type_: str, fails: bool) -> None:
+    of, members = roles_job(COUNTS | {"evaluator": 1}, status={"phase": "Running"}), all_of()
+    members |= {("evaluator", 0): member("evaluator"), (type_, 0): spent(type_)}
+    plan = looked_at(of, members)
+    assert (after(of, plan).status.phase is JobPhase.FAILED) is fails
+    workers = Workers(members.values())
+    assert bool(given_up(workers, spare_workers(of, workers))) is not fails
+
+
+def test_the_last_worker_is_not_spare() -> None:
+    members = all_of() | {("worker", i): spent("worker", i) for i in range(2)}
+    assert spare_workers(roles_job(), Workers(members.values())) == {}
+
+
+@given(st.dictionaries(st.integers(0, 9), st.integers(0, 640), max_size=6))
+def test_hot_is_one_server_far_over_the_others(tenths: dict[int, int]) -> None:
+    cores = {index: each / 10 for index, each in tenths.items()}
+    found = hottest(cores)
+    if len(cores) < 2:
+        assert found is None
+        return
+    *others, top = sorted(cores.values())
+    far_over = top >= max(LEAST_CORES, RATIO * median(others))
+    assert (found is not None) is far_over
+    assert found is None or cores[found[0]] == top
+
+
+def test_a_hot_server_is_told_once_and_taken_back() -> None:
+    def with_use(of: ElasticJob, *cores: float) -> tuple[ElasticJob, Plan]:
+        used = [{"cpuCores": each, "memoryBytes": 1} for each in cores]
+        servers = {
+            ("ps", i): member("ps", i, agent=report(i, AgentState.RUNNING, usage=use).to_wire())
+            for i, use in enumerate(used)
+        }
+        plan = looked_at(of, all_of() | servers)
+        return after(of, plan), plan
+
+    of = evolved(roles_job(status={"phase": "Running"}), all_of())
+    hot, first = with_use(of, 0.4, 3.0)
+    condition = condition_of(hot.status.conditions, "ParameterServerHot")
+    assert condition is not None and condition.message.startswith(
+        "ps 1 uses 3.0 cores, and the median of the others is 0.4"
+    )
+    assert any(event.reason == "ParameterServerHot" for event in first.events)
+    same, second = with_use(hot, 0.5, 2.9)
+    assert not any(event.reason == "ParameterServerHot" for event in second.events)
+    even, _ = with_use(same, 2.5, 3.0)
+    condition = condition_of(even.status.conditions, "ParameterServerHot")
+    assert condition is not None and condition.status == "False"
+
+
+# --- Pods, Service, plans ---------------------------------------------------------------------------------
+
+
+def variables(pod: dict[str, Any]) -> dict[str, Any]:
+    return {entry["name"]: entry.get("value") for entry in pod["spec"]["containers"][0]["env"]}
+
+
+def test_pods_have_the_names_of_their_service_the_agent_and_their_task() -> None:
+    of = evolved(roles_job(COUNTS | {"evaluator": 1}), all_of())
+    server = member("ps", 1)
+    pod = build_job_pod(of, server)
+    assert (pod["spec"]["hostname"], pod["spec"]["subdomain"]) == ("digits-ps-1", "digits")
+    service = service_of(of)
+    assert service["metadata"]["name"] == "digits" and service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    env = variables(pod)
+    config = json.loads(env["TF_CONFIG"])
+    assert config["task"] == {"type": "ps", "index": 1}
+    assert config["cluster"]["ps"][1].startswith("digits-ps-1.digits.default.svc:")
+    assert (env["DLR_CLUSTER_VERSION"], env["DLR_REPLICA_TYPE"]) == ("1", "ps")
+    assert "PET_NNODES" not in variables(build_job_pod(of, member("worker")))
+    assert JobAssignment(server, {}, of).wants_agent
+    assert "TF_CONFIG" not in variables(build_job_pod(of, member("ps", 7))), "it has no task yet"
+
+
+def test_pods_of_other_jobs_are_as_they_were() -> None:
+    pod = build_job_pod(job(), worker())
+    assert not {"hostname", "subdomain"} & pod["spec"].keys()
+    assert not {"TF_CONFIG", "DLR_CLUSTER_VERSION"} & variables(pod).keys()
+
+
+def test_a_tf_config_of_the_users_own_is_kept_and_that_is_said() -> None:
+    of = roles_job(envs={"TF_CONFIG": "mine"}, status={"phase": "Running"})
+    env = variables(build_job_pod(of, member("ps")))
+    assert (env["TF_CONFIG"], env["DLR_TF_CONFIG_KEPT"]) == ("mine", "1")
+    plan = looked_at(of, all_of())
+    (event,) = (event for event in plan.events if event.reason == "TFConfigKept")
+    assert "TF_CONFIG is set by the user for type chief, ps, worker, and kept" in event.message
+
+
+@pytest.mark.parametrize(("type_", "count"), [("ps", 0), ("chief", 0), ("chief", 2), ("ps", 257)])
+def test_a_plan_for_a_job_that_could_not_be_is_refused(type_: str, count: int) -> None:
+    plan = ScalePlan.model_validate(
+        {
+            "metadata": {"name": "p", "namespace": "default"},
+            "spec": {"ownerJob": "digits", "replicaResourceSpecs": {type_: {"replicas": count}}},
+        }
+    )
+    refused = refusal(plan, roles_job(), list(all_of().values()), [])
+    assert (
+        refused is not None and f"{count} Pods of type {type_}, and a job with parameter" in refused.message
+    )
+
+
+def test_a_relaunched_slot_prefers_its_last_good_node() -> None:
+    def wishes(excluded: list[str], incarnation: int = 2) -> list[tuple[str, str]]:
+        lives = [{"incarnation": n, "nodeName": f"node-{n}", "createdAt": NOW} for n in range(1, incarnation)]
+        slot = worker(
+            0, incarnation=incarnation, history=[*lives, {"incarnation": incarnation, "createdAt": NOW}]
+        )
+        spec = slot.spec.model_copy(update={"excluded_nodes": excluded})
+        built = build_job_pod(job(), slot.model_copy(update={"spec": spec}))
+        terms = built["spec"].get("affinity", {}).get("nodeAffinity", {})
+        found = terms.get("preferredDuringSchedulingIgnoredDuringExecution", [])
+        fields = [wish["preference"]["matchFields"][0] for wish in found]
+        return [(field["operator"], field["values"][0]) for field in fields]
+
+    assert wishes([], incarnation=1) == []
+    assert wishes([]) == [("In", "node-1")]
+    assert wishes([], incarnation=3) == [("In", "node-2")]
+    assert wishes(["node-1"]) == [("NotIn", "node-1")]
+
+
+def test_a_job_that_is_suspended_has_no_world_either() -> None:
+    of = evolved(roles_job(suspend=True, status={"phase": "Running"}), all_of())
+    suspended = after(of, looked_at(of, all_of()))
+    assert suspended.status.phase is JobPhase.SUSPENDED and suspended.status.rendezvous is None
+
+
+def test_outdated_servers_and_workers_get_their_new_resources_one_of_a_type_at_a_time() -> None:
+    of = evolved(roles_job(status={"phase": "Running"}), all_of())
+    more = {"resources": {type_: {"limits": {"memory": "2Gi"}} for type_ in ("ps", "worker")}}
+    of = of.model_copy(update={"status": type(of.status).model_validate(of.status.to_wire() | more)})
+    idle = {key: {"agent": report(key[1]).to_wire()} for key in all_of()}
+    members = {key: member(*key, **idle[key]) for key in all_of()}
+    pods = {w.status.pod_name: "old" for w in members.values() if w.spec.type != "chief"}
+    pods["digits-chief-0-1"] = None
+    raw = {"metadata": {"name": "digits"}, "status": of.status.to_wire()}
+    plan = plan_job(Seen(of, raw, Workers(members.values()), pods=pods), NOW)
+    relaunched = [act.name for act in plan.acts if act.body and "incarnation" in act.body.get("spec", {})]
+    assert sorted(relaunched) == ["digits-ps-0", "digits-worker-0"]

@@ -1,0 +1,133 @@
+"""A job that has become slower says so, with what changed then; once, and until it is as fast as before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from crds.elasticjob import ElasticJob, Rendezvous, RendezvousPhase
+from crds.elasticworker import AgentState, ElasticWorker
+from reconcilers.job.plan import Plan, plan_job
+from reconcilers.job.seen import Seen
+from reconcilers.job.slow import NOTHING_CHANGED, SLOW, Neighbour, news_of
+from reconcilers.job.workers import Workers
+from reconcilers.predicates import more_than_progress
+from tests.reconcilers.build import job, later, report, worker
+
+FIGURES = "a step takes 0.42 s since 2026-01-01T12:05:00Z (step 1200), 1.4 times the 0.3 s of before"
+SLOW_NOW = {"since": later(300), "step": 1200, "secondsPerStep": 0.42, "usualSeconds": 0.3}
+
+
+def trains(index: int = 0, slow: Any = None, round_: int = 1, **status: Any) -> ElasticWorker:
+    told = {"round": round_, "firstStep": 1, "lastStep": 2_000}
+    said = report(index, AgentState.RUNNING, round_, rounds=[told], slow=slow)
+    return worker(index, agent=said.to_wire(), **status)
+
+
+def of_world(round_: int = 1, formed: float = 0.0, **status: Any) -> ElasticJob:
+    world = Rendezvous(
+        round=round_,
+        phase=RendezvousPhase.FORMED,
+        members=[0, 1],
+        incarnations=[1, 1],
+        formed_at=later(formed),
+        reason="worker 1 was killed",
+    )
+    checked = {"nodeCheck": {"enabled": True}} if status.pop("checked", False) else {}
+    return job(status={"phase": "Running", "rendezvous": world.to_wire()} | status, **checked)
+
+
+def look(of: ElasticJob, *workers: ElasticWorker, **seen: Any) -> tuple[Plan, ElasticJob]:
+    """The plan, and the job as it is then."""
+    raw = {"metadata": {"name": "digits"}, "status": of.status.to_wire()}
+    plan = plan_job(Seen(of, raw, Workers(workers), **seen), later(400))
+    kept = {key: value for key, value in plan.status_patch.items() if key in ("conditions", "suspectedAt")}
+    return plan, ElasticJob.model_validate({**of.to_wire(), "status": raw["status"] | kept})
+
+
+def said(of: ElasticJob) -> tuple[str, str] | None:
+    found = next((c for c in of.status.conditions if c.type == SLOW), None)
+    return found and (found.status.value, found.message)
+
+
+def told(plan: Plan) -> list[tuple[str, str]]:
+    return [(event.reason, event.message) for event in plan.events if event.reason.startswith(SLOW)]
+
+
+def life(node: str, at: float, number: int = 1) -> dict[str, Any]:
+    return {"incarnation": number, "nodeName": node, "createdAt": later(at), "runningAt": later(at)}
+
+
+def test_a_job_at_its_pace_has_no_word() -> None:
+    plan, after = look(of_world(), trains(0), trains(1))
+    assert said(after) is None and told(plan) == []
+
+
+def test_it_is_told_once_and_taken_back() -> None:
+    plan, after = look(of_world(), trains(0, SLOW_NOW), trains(1))
+    message = f"{FIGURES}; {NOTHING_CHANGED}"
+    assert said(after) == ("True", message) and told(plan) == [("Slow", message)]
+    again, same = look(after, trains(0, SLOW_NOW), trains(1))
+    assert said(same) == said(after) and told(again) == []
+    over, fast = look(after, trains(0), trains(1))
+    assert said(fast) == ("False", "") and [reason for reason, _ in told(over)] == ["SlowOver"]
+
+
+def test_only_rank_0_of_a_world_that_trains_is_heard() -> None:
+    _, after = look(of_world(), trains(0), trains(1, SLOW_NOW))
+    assert said(after) is None
+    _, after = look(of_world(), trains(0, SLOW_NOW), trains(1))
+    for others in [[trains(0, None, round_=2)], []]:
+        _, later_on = look(after, *others, trains(1))
+        assert said(later_on) == said(after), "as long as it has told no step of this round"
+
+
+def test_what_changed_then_is_said() -> None:
+    moved = trains(1, history=[life("node-a", 0), life("node-b", 290, 2)])
+    stayed = trains(0, SLOW_NOW, history=[life("node-a", 0), life("node-a", 290, 2)])
+    neighbours = [
+        Neighbour("lab/big-worker-0", "node-a", later(280)),
+        Neighbour("x/y", "node-b", later(-900)),
+    ]
+    _, after = look(of_world(round_=1, formed=280), stayed, moved, neighbours=neighbours)
+    assert said(after) == (
+        "True",
+        f"{FIGURES}; digits-worker-1 is on node-b since then, before on node-a; lab/big-worker-0 began on node-a",
+    ), "the first round follows nothing"
+    workers = trains(0, SLOW_NOW, round_=2), trains(1, round_=2)
+    _, after = look(of_world(round_=2, formed=280), *workers)
+    assert said(after) == ("True", f"{FIGURES}; round 2 began at 2026-01-01T12:04:40Z (worker 1 was killed)")
+    _, after = look(of_world(round_=2, formed=100), *workers)
+    assert said(after) == ("True", f"{FIGURES}; {NOTHING_CHANGED}"), "that was long before"
+
+
+def test_many_neighbours_are_counted() -> None:
+    came = [Neighbour(f"lab/w{number}", "node-0", later(300)) for number in range(500)]
+    _, after = look(of_world(), trains(0, SLOW_NOW), trains(1), neighbours=came)
+    assert (said(after) or ("", ""))[1].endswith("498 more workers of other jobs began")
+
+
+def test_neighbours_are_looked_for_when_it_is_news() -> None:
+    workers = Workers([trains(0, SLOW_NOW), trains(1)])
+    assert news_of(of_world(), workers) is not None
+    _, after = look(of_world(), *workers)
+    assert news_of(after, workers) is None
+    assert news_of(of_world(), Workers([trains(0)])) is None
+
+
+def test_checks_that_were_passed_before_count_no_more() -> None:
+    plan, after = look(of_world(checked=True), trains(0, SLOW_NOW), trains(1))
+    assert after.status.suspected_at == SLOW_NOW["since"]
+    assert plan.check is None, "it comes at the next pause"
+    known = of_world(suspectedAt=later(350).isoformat())
+    assert look(known, trains(0, SLOW_NOW), trains(1))[1].status.suspected_at == later(350)
+
+
+def test_the_curve_wakes_nobody_and_a_word_does() -> None:
+    class Change:
+        def __init__(self, **new: Any) -> None:
+            fields = {"metadata": {"uid": "1"}, "spec": {}}
+            self.old = fields | {"status": {"agent": {"series": {"every": 1}}}}
+            self.new = fields | {"status": {"agent": {"series": {"every": 2}} | new}}
+
+    assert not more_than_progress(Change())  # type: ignore[arg-type]
+    assert more_than_progress(Change(slow={"step": 7}))  # type: ignore[arg-type]
