@@ -54,7 +54,7 @@ class Settings:
     failed: Rules = field(default_factory=Rules)
     slow: Rules = field(default_factory=lambda: Rules(odds_a_node=400.0))
     """Slow networks cordon nobody."""
-    own_word: Rules = field(default_factory=lambda: Rules(odds_a_node=400.0))
+    own_word: Rules = field(default_factory=lambda: Rules(odds_a_node=200.0))
     """Of silence, and of probes that crash: both are rare among healthy nodes, and each costs a time-out."""
 
     straggler_ratio: float = 1.5
