@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import select
 import threading
 from pathlib import Path
 from typing import Any
@@ -76,8 +77,9 @@ def test_a_process_is_asked_by_its_pipe_and_its_answer_awaited(tmp_path: Path) -
     reader = os.open(f"{stem}5.pipe", os.O_RDONLY | os.O_NONBLOCK)
 
     def answer() -> None:
-        os.set_blocking(reader, True)
-        assert os.read(reader, 128)
+        poll = select.poll()
+        poll.register(reader, select.POLLIN)
+        assert poll.poll(60_000) and os.read(reader, 128)
         data = written(entry(3, "scheduled"))
         with Path(f"{stem}5").open("wb", buffering=0) as file:
             file.write(data[:20])

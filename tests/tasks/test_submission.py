@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
@@ -55,6 +56,15 @@ def test_a_job_and_its_lines() -> None:
     assert set(server.objects) == {("ElasticJob", "map"), ("ConfigMap", "map-map-0000")}
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Whoever starts the tests in the background may have SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("kind", [ELASTICJOBS, CONFIGMAPS])
 def test_who_is_interrupted_while_it_is_made_leaves_no_job(kind: Kind) -> None:
     server = Server(interrupted=kind)
