@@ -14,6 +14,7 @@ COPY reconcilers reconcilers
 COPY healthcheck healthcheck
 COPY agent agent
 COPY localcluster localcluster
+COPY simulator simulator
 COPY dlr dlr
 COPY bin bin
 RUN python -m venv /venv && /venv/bin/pip install --no-cache-dir '.[controller]' && /venv/bin/dlr bundle /agent

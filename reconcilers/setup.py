@@ -74,8 +74,8 @@ PLAN_WORKERS = 2
 CHECK_TIMEOUT_SECONDS = 600.0
 """A check of 10,000 nodes makes as many workers in one look."""
 CORDON_WORKERS = 1
-RECORD_WORKERS = 16
 """No more: two cordons at once could both take the last place under the limit."""
+RECORD_WORKERS = 16
 
 
 def add_all(

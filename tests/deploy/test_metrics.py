@@ -35,11 +35,11 @@ UPSTREAM = ("controller_runtime_", "workqueue_", "rest_client_", "leader_electio
 """Names that are not ours to choose."""
 LABELS = frozenset(
     (
-        *("namespace", "job_name", "worker", "phase", "state", "class", "type", "tier", "set"),
+        *("namespace", "job_name", "worker", "phase", "state", "class", "type", "tier", "set", "number"),
         *("controller", "result", "name", "code", "method", "host"),
     )
 )
-"""Each bounded: by the objects that exist, by an enum, or by 16 shard sets a job."""
+"""Each bounded: by the objects that exist, by an enum, or by 16 shard sets and 8 numbers a job."""
 FROM_THE_SCRAPE = {"instance", "le"}
 NO_BASE_UNITS = re.compile(
     r"_(milliseconds|microseconds|nanoseconds|minutes|hours|days|weeks|percent|kilobytes|megabytes|gigabytes"
@@ -75,9 +75,22 @@ def scraped() -> str:
             for observe in client.observers:
                 observe("GET", 200)
             resumed = FORMED | {"resume": {"step": 60, "tier": "memory"}}
-            reported = agent(0, memory={"step": 70, "replicatedStep": 69})
+            point = {"step": 70, "time": "2026-01-01T12:00:00Z", "worldSize": 16, "secondsPerStep": 0.1}
+            reported = agent(
+                0,
+                memory={"step": 70, "replicatedStep": 69},
+                rounds=[{"round": FORMED["round"], "firstStep": 1, "lastStep": 70}],
+                series={"latest": point | {"numbers": {"loss": 2.5}}},
+            )
+            slow = {
+                "type": "Slow",
+                "status": "True",
+                "reason": "StepTimeRose",
+                "lastTransitionTime": point["time"],
+            }
+            job = running_job(rendezvous=resumed, shards=[{"name": "files", "size": 3}], conditions=[slow])
             for resource, model in (
-                (ELASTICJOBS, running_job(rendezvous=resumed, shards=[{"name": "files", "size": 3}])),
+                (ELASTICJOBS, job),
                 (ELASTICWORKERS, worker(0, agent=reported, restarts={"OOM": 1})),
             ):
                 raw = model.model_dump(mode="json", by_alias=True, exclude_none=True)

@@ -131,8 +131,11 @@ def test_no_healthy_node_is_blamed_for_accidents(seed: int, size: int, backgroun
 def test_half_of_all_tests_failing_is_found_in_a_week_and_nobody_else_is(seed: int, size: int) -> None:
     nodes = fleet(size)
     records = weeks_of(nodes, 0.5, 0.01, random.Random(seed))
-    if records["a0"][-1].failed_with:
-        assert list(intermittent(records, nodes)) == ["a0"]
+    found = list(intermittent(records, nodes))
+    assert set(found) <= {"a0"}
+    failed = sum(len(result.failed_with) for result in records["a0"])
+    if failed >= 10 and records["a0"][-1].failed_with:  # in one week of 100 luck leaves it with 7 of 28
+        assert found == ["a0"]
 
 
 @given(st.integers(0, 10_000))
