@@ -27,7 +27,7 @@ from agent.logs import log_to_stderr
 from agent.memory.checkpoints import CheckpointMemory
 from agent.monitor import open_files
 from agent.monitor.oom import OomWatch
-from agent.monitor.progress import ProgressMonitor
+from agent.monitor.progress_monitor import ProgressMonitor
 from agent.rendezvous.handler import DlrRendezvousHandler, JobEndedError, create_handler
 from agent.rendezvous.last_round import prefetch
 from agent.rendezvous.world import ExitReason

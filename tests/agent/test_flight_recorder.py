@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import select
 import threading
 from pathlib import Path
 from typing import Any
@@ -74,12 +73,10 @@ def test_a_process_is_asked_by_its_pipe_and_its_answer_awaited(tmp_path: Path) -
         file.parent.mkdir()
     stem = variables(stacks[0], {}, "2.13.0")["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"]
     os.mkfifo(f"{stem}5.pipe")
-    reader = os.open(f"{stem}5.pipe", os.O_RDONLY | os.O_NONBLOCK)
+    reader = os.open(f"{stem}5.pipe", os.O_RDWR)  # as a writer too, so that a read waits for the question
 
     def answer() -> None:
-        poll = select.poll()
-        poll.register(reader, select.POLLIN)
-        assert poll.poll(60_000) and os.read(reader, 128)
+        assert os.read(reader, 128)
         data = written(entry(3, "scheduled"))
         with Path(f"{stem}5").open("wb", buffering=0) as file:
             file.write(data[:20])

@@ -18,12 +18,12 @@ from agent.monitor.chronicle import Part
 from agent.monitor.progress import (
     ENV_PROGRESS_FILE,
     ENV_RUNTIME_METRICS,
-    FIRST_COUNT_SECONDS,
     ProgressFiles,
-    ProgressMonitor,
     RankProgress,
     Snapshot,
 )
+from agent.monitor.progress_monitor import ProgressMonitor
+from agent.monitor.progress_record import FIRST_COUNT_SECONDS
 from agent.monitor.series import Series
 from agent.monitor.stepping import Figures, RoundProgress, StepReport
 from agent.report.reporter import Report

@@ -1,0 +1,158 @@
+"""Follows the progress of training, and has the reporter say what has changed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+
+from agent.monitor.chronicle import Chronicle, Part
+from agent.monitor.pace import Slowdown
+from agent.monitor.progress import ProgressFiles, Snapshot
+from agent.monitor.series import Series
+from agent.monitor.stepping import Figures, Progress, Stepping, with_round
+from agent.report.reporter import Reporter
+from crds.protocol import CheckpointTrouble
+
+LOOK_SECONDS = 1.0
+FIRST_LOOK_SECONDS = 0.1
+"""The interval between two looks at the files: in general, and until the first step after a start. A look
+costs microseconds; the reporter decides how often to report."""
+
+
+class ProgressMonitor(threading.Thread):
+    """Looks at the files now and then, and has the reporter say what has changed.
+
+    The reporter asks for the figures with every report, so a failure is reported with the last ones.
+
+    Args:
+        part: what this agent is in the world whose processes were started last.
+    """
+
+    def __init__(self, files: ProgressFiles, reporter: Reporter, part: Callable[[], Part] = Part) -> None:
+        super().__init__(name="dlr-progress", daemon=True)
+        self._files = files
+        self._reporter = reporter
+        self._part = part
+        latest = reporter.latest
+        self._chronicle = Chronicle(latest.series or Series(), latest.slow)
+        self._stop_event = threading.Event()
+        self._lock = threading.Lock()
+        self._start = _Start(0, 0)
+        """The processes that run, or ran last."""
+        self._figures = Figures(
+            rounds=latest.rounds, trouble=latest.trouble, series=latest.series, slow=latest.slow
+        )
+        self._announced: tuple[int, Progress] | None = None
+        """The generation, and the progress, that the reporter was last asked to report."""
+        self._announced_trouble: CheckpointTrouble | None = None
+        self._announced_news: _News = None, latest.slow
+        reporter.follow(self.figures)
+
+    def stop(self) -> None:
+        self._stop_event.set()
+
+    def run(self) -> None:
+        while not self._stop_event.wait(self._look_seconds()):
+            self.look()
+
+    def figures(self) -> Figures:
+        """Return how far training is now."""
+        return self._now()[1]
+
+    def look(self) -> None:
+        """Have the reporter say what is new."""
+        start, figures = self._now()
+        progress = figures.progress
+        trouble = figures.trouble["reason"] if figures.trouble else None
+        if trouble is not self._announced_trouble:
+            self._announced_trouble = trouble
+            self._reporter.checkpoint()
+        news = start.stepping.non_finite_step, figures.slow
+        if news != self._announced_news:
+            self._announced_news = news
+            self._reporter.progress(within_seconds=0.0)
+        announced = self._announced
+        before = announced[1] if announced is not None and announced[0] == start.generation else None
+        if progress is None or (before is not None and _steps(before) == _steps(progress)):
+            return
+        self._announced = start.generation, progress
+        # The first step after a start is news: it says that a restart is over. So is a checkpoint, since a
+        # world that is to grow may wait for it.
+        if before is not None and before.checkpoint_step != progress.checkpoint_step:
+            self._reporter.checkpoint()
+        else:
+            self._reporter.progress(within_seconds=0.0 if before is None else None)
+
+    def _now(self) -> tuple[_Start, Figures]:
+        with self._lock:
+            generation = self._files.generation
+            snapshot = self._files.read()
+            if generation == self._files.generation:  # no start came in between
+                self._take(generation, snapshot)
+            return self._start, self._figures
+
+    def _take(self, generation: int, snapshot: Snapshot) -> None:
+        if self._start.generation != generation:
+            self._start = _Start(generation, self._reporter.latest.observed_round)
+            self._figures = replace(self._figures, progress=None, trouble=snapshot.trouble)
+            self._chronicle.begin(self._part())
+        if self._start.stepping.counted != snapshot.counted:
+            self._start = _Start(generation, self._start.round, Stepping(counted=snapshot.counted))
+        start = self._start
+        for rank, (first, newest) in snapshot.steps.items():
+            start.stepping.observe(rank, first, newest)
+        start.stepping.start_unknown = snapshot.start_unknown
+        start.stepping.non_finite_step = snapshot.non_finite_step
+        start.stepping.samples_per_step = snapshot.samples_per_step
+        if snapshot.newest is None:
+            return
+        self._chronicle.look(
+            snapshot.newest,
+            snapshot.numbers,
+            time.monotonic(),
+            datetime.now(timezone.utc),
+            busy=snapshot.busy,
+        )
+        before = self._figures.progress
+        saved = [snapshot.checkpoint_step, before.checkpoint_step if before else None]
+        self._figures = Figures(
+            progress=Progress(
+                step=snapshot.newest.step,
+                time=_wall_clock(snapshot.newest.at),
+                checkpoint_step=max((step for step in saved if step is not None), default=None),
+                seconds_per_step=start.stepping.seconds_per_step(),
+            ),
+            rounds=with_round(self._figures.rounds, start.stepping.in_round(start.round)),
+            trouble=snapshot.trouble,
+            series=self._chronicle.series,
+            slow=self._chronicle.slow,
+        )
+
+    def _look_seconds(self) -> float:
+        stepped = self._announced is not None and self._announced[0] == self._files.generation
+        return LOOK_SECONDS if stepped else FIRST_LOOK_SECONDS
+
+
+@dataclass(frozen=True)
+class _Start:
+    """One start of the processes."""
+
+    generation: int
+    round: int
+    """The round that was reported before they were started."""
+    stepping: Stepping = field(default_factory=Stepping)
+
+
+_News = tuple[int | None, Slowdown | None]
+"""The first step of this start with a loss that is no number, and what is told of the pace."""
+
+
+def _steps(progress: Progress) -> tuple[int, int | None]:
+    return progress.step, progress.checkpoint_step
+
+
+def _wall_clock(monotonic: float) -> datetime:
+    return datetime.fromtimestamp(time.time() - (time.monotonic() - monotonic), timezone.utc)
