@@ -18,6 +18,7 @@ from crds import names
 from dlr.commands.api import ELASTICWORKERS, PODS, Api, ApiFailure, Unreachable
 from dlr.commands.connection import Connection
 from dlr.commands.errors import CommandError, UsageError
+from dlr.commands.following import until_finished
 from dlr.commands.job import report
 from dlr.commands.job.lookup import NoSuchJob, get_job
 from dlr.commands.job.pod_log import Wanted, named_once, why_no_log
@@ -211,6 +212,23 @@ class Following:
             thread.join()
         if self._failures:
             raise self._failures[0]
+
+
+def await_workers(fetch: Callable[[], JSON], list_them: Callable[[], list[JSON]]) -> tuple[JSON, list[JSON]]:
+    """Wait until a job has workers that train, or has ended; the job and its workers.
+
+    It has none in the moment after it was submitted, and as long as it waits in a queue.
+    """
+
+    def look() -> tuple[JSON, list[JSON]]:
+        return fetch(), list_them()
+
+    def has_begun(seen: tuple[JSON, list[JSON]]) -> bool:
+        job, workers = seen
+        return report.is_finished(job) or any(w["spec"]["type"] == names.WORKER for w in workers)
+
+    *_, seen = until_finished(look, has_begun)
+    return seen
 
 
 def choose_workers(job: JSON, workers: list[JSON], rank: int | None) -> list[JSON]:
