@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
 
 from agent.supervision.exit_fd import open_exit_fd
 from agent.supervision.orphans import Orphans
+
+logger = logging.getLogger(__name__)
+
+ABANDON_SECONDS = 30.0
+"""What outlives SIGKILL for so long sits in the kernel, and is waited for no longer (as in `dlr run`)."""
 
 
 class CannotStartError(Exception):
@@ -72,7 +78,10 @@ class Command:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(grace_seconds)
         self._orphans.kill()
-        process.wait()
+        try:
+            process.wait(ABANDON_SECONDS)
+        except subprocess.TimeoutExpired:
+            logger.error("the command (process %d) outlives SIGKILL, and is given up", process.pid)
         self._close()
 
     def _close(self) -> None:

@@ -28,7 +28,7 @@ _ADDRESS, _NETMASK = 0x8915, 0x891B
 _IPV6 = Path("/proc/net/if_inet6")
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+Interface = ipaddress.IPv4Interface | ipaddress.IPv6Interface
 
 
 @dataclass(frozen=True)
@@ -98,11 +98,16 @@ def _source_of(peer: str) -> str:
 
 def interface_of(address: Address) -> str | None:
     """The interface that has the address, or the narrowest network around it."""
-    around = [(network.prefixlen, name) for name, network in _networks() if address in network]
-    return max(around, default=(0, None))[1]
+    around = (
+        (address == found.ip, found.network.prefixlen, name)
+        for name, found in _interfaces()
+        if address in found.network
+    )
+    return max(around, default=(False, 0, None))[2]
 
 
-def _networks() -> Iterator[tuple[str, Network]]:
+def _interfaces() -> Iterator[tuple[str, Interface]]:
+    """Each one's name, and its address with the network around it."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         for _, name in socket.if_nameindex():
             request = struct.pack("256s", name.encode()[:15])
@@ -113,11 +118,11 @@ def _networks() -> Iterator[tuple[str, Network]]:
                 )
             except OSError:
                 continue  # without an address
-            yield name, ipaddress.IPv4Network(f"{address}/{mask}", strict=False)
+            yield name, ipaddress.IPv4Interface(f"{address}/{mask}")
     try:
         lines = _IPV6.read_text().splitlines()
     except OSError:
         return
     for line in lines:
         digits, _, prefix, _, _, name = line.split()
-        yield name, ipaddress.IPv6Network((bytes.fromhex(digits), int(prefix, 16)), strict=False)
+        yield name, ipaddress.IPv6Interface((bytes.fromhex(digits), int(prefix, 16)))

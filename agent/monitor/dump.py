@@ -86,19 +86,25 @@ def is_complete(dump: str) -> bool:
     return bool(main_thread(dump)) and "\nCurrent thread 0x" in f"\n{dump}"
 
 
-def waits_for_others(frames: Sequence[Frame]) -> bool:
+def waits_for_others(frames: Sequence[Frame], *, nccl_is_done: bool = False) -> bool:
     """Whether a thread waits for other ranks, as far as its stack tells.
 
     It does if the innermost code outside of the standard library is torch's, but for parts that load or save,
     or if the innermost line of all waits for the device. User code that torch calls (a hook, a module's
     forward) is innermost itself, and so does not wait.
+
+    Args:
+        nccl_is_done: all collectives are completed that NCCL knows of. Then it waits in a call of
+            torch.distributed alone: for Gloo, a store, or the first meeting of a group.
     """
     for depth, frame in enumerate(frames):
         if frame.is_standard_library:
             continue
         if torch := _TORCH.search(frame.file):
-            return _WAITS_FOR_NOBODY.match(torch["module"]) is None
-        return depth == 0 and _DEVICE_WAIT.search(frame.source) is not None
+            module = torch["module"]
+            is_collective = module.startswith("distributed/") or not nccl_is_done
+            return is_collective and _WAITS_FOR_NOBODY.match(module) is None
+        return depth == 0 and not nccl_is_done and _DEVICE_WAIT.search(frame.source) is not None
     return False
 
 

@@ -36,7 +36,10 @@ _STEM = "nccl_"
 
 
 def variables(stacks: Path, environ: Mapping[str, str], torch_version: str) -> dict[str, str]:
-    """Return what has a process keep and offer its records; nothing where the user has a say in it.
+    """Return what has a process keep and offer its records.
+
+    Nothing where the user has a say in it, or where no pipe can be made: torch ends a process in which that
+    fails (`DumpPipe` of ProcessGroupNCCL.hpp, torch 2.13), and some network file systems have no pipes.
 
     Args:
         stacks: the file for the process's stacks; the records go beside it.
@@ -44,14 +47,25 @@ def variables(stacks: Path, environ: Mapping[str, str], torch_version: str) -> d
     """
     if any(name in environ for name in (PIPE_VARIABLE, *_FILE_VARIABLES, *_SIZE_VARIABLES)):
         return {}
-    new = tuple(int(part) for part in torch_version.split(".")[:2]) >= _RENAMED_IN
     stem = str(stacks.with_name(_STEM))
+    if not _takes_pipes(stacks.with_name(f"{_STEM}probe")):
+        return {}
+    new = tuple(int(part) for part in torch_version.split(".")[:2]) >= _RENAMED_IN
     return {
         PIPE_VARIABLE: stem,
         _FILE_VARIABLES[new]: stem,
         _SIZE_VARIABLES[new]: str(_COLLECTIVES),
         _STACKS_VARIABLE: "0",  # which take it seconds to write, and we have our own
     }
+
+
+def _takes_pipes(probe: Path) -> bool:
+    try:
+        os.mkfifo(probe)
+        probe.unlink()
+    except OSError:
+        return False
+    return True
 
 
 @dataclass(frozen=True)

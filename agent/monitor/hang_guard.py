@@ -179,7 +179,8 @@ class HangGuard:
         return RankStack(
             rank=started.ranks[local_rank],
             step=self._files.read_rank(local_rank).step,
-            in_collective=bool(record.pending) if record else dump.waits_for_others(capture.frames),
+            in_collective=bool(record is not None and record.pending)
+            or dump.waits_for_others(capture.frames, nccl_is_done=record is not None),
             frames=frames,
         )
 

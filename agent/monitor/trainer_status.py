@@ -15,8 +15,9 @@ import secrets
 import threading
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from socketserver import TCPServer
 from typing import Any
 
 logger = logging.getLogger(__name__)
@@ -57,8 +58,9 @@ class TrainerStatusReceiver:
         token_file = folder / "trainer_token"
         token_file.touch(mode=0o600)
         token_file.write_text(token)
-        self._server = HTTPServer(("127.0.0.1", 0), _handler(take, f"Bearer {token}"))
-        address = f"http://127.0.0.1:{self._server.server_port}/"
+        # An HTTPServer would ask for the name of its address, in a start that waits for it.
+        self._server = TCPServer(("127.0.0.1", 0), _handler(take, f"Bearer {token}"))
+        address = f"http://127.0.0.1:{self._server.server_address[1]}/"
         self.environment: Mapping[str, str] = {ENV_URL: address, ENV_TOKEN: str(token_file)}
         """For training processes."""
         threading.Thread(target=self._serve, name="dlr-trainer-status", daemon=True).start()

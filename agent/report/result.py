@@ -27,6 +27,6 @@ def _read(path: Path) -> str | None:
     try:
         text = path.read_text()
         json.loads(text)
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return text if len(text) <= MAX_RESULT else None

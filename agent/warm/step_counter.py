@@ -161,13 +161,13 @@ def position_before(optimizer: Any, resumed: Callable[[], Position]) -> Position
 def _position_before(optimizer: Any, resumed: Callable[[], Position]) -> Position | None:
     if makes_state(optimizer):
         return None
-    found = []
+    found = [1]
     with contextlib.suppress(Exception):  # another's optimizer may keep anything there
         for state in islice(optimizer.state.values(), LOOKED_AT):
             step = state.get("step")
             if _is_readable(step):
                 found.append(int(step))
-    if max(found, default=1) <= 1:
+    if max(found) <= 1:
         with contextlib.suppress(Exception):  # of another version
             found.append(_trainers_step() or 1)
     if max(found) > 1:

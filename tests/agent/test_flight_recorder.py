@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import threading
@@ -11,8 +12,6 @@ from typing import Any
 import pytest
 
 from agent.monitor.flight_recorder import Question, Record, read, variables
-
-STACKS = Path("/logs/attempt_1/0/stacks.txt")
 
 
 def entry(number: int, state: str, **other: Any) -> dict[str, Any]:
@@ -94,10 +93,23 @@ def test_a_process_is_asked_by_its_pipe_and_its_answer_awaited(tmp_path: Path) -
     [("2.6.0", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"), ("2.9.1+cu128", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"),
      ("2.10.0a0+git12", "TORCH_FR_DUMP_TEMP_FILE"), ("2.13.0", "TORCH_FR_DUMP_TEMP_FILE")],
 )  # fmt: skip
-def test_the_names_are_those_of_that_torch(version: str, file: str) -> None:
-    assert variables(STACKS, {}, version)[file] == "/logs/attempt_1/0/nccl_"
+def test_the_names_are_those_of_that_torch(version: str, file: str, tmp_path: Path) -> None:
+    assert variables(tmp_path / "stacks.txt", {}, version)[file] == f"{tmp_path}/nccl_"
+    assert not list(tmp_path.iterdir())
+
+
+def test_where_no_pipe_can_be_made_torch_is_not_told_to_make_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would end the process: `Error creating named pipe`, in the thread of NCCL's monitor."""
+
+    def refuse(path: str) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted", path)
+
+    monkeypatch.setattr(os, "mkfifo", refuse)
+    assert variables(tmp_path / "stacks.txt", {}, "2.13.0") == {}
 
 
 @pytest.mark.parametrize("name", ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_FR_BUFFER_SIZE"])
-def test_what_the_user_has_set_stays(name: str) -> None:
-    assert variables(STACKS, {name: "0"}, "2.13.0") == {}
+def test_what_the_user_has_set_stays(name: str, tmp_path: Path) -> None:
+    assert variables(tmp_path / "stacks.txt", {name: "0"}, "2.13.0") == {}

@@ -241,3 +241,20 @@ def test_what_nccl_has_recorded_says_who_waits_whatever_the_stack_looks_like(
     assert again is not None
     assert "waits for others in NCCL's all_reduce 57 of [3] in default_pg, at" in again.message
     files.remove()
+
+
+def test_who_waits_in_a_collective_that_nccl_does_not_know_of_is_not_blamed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is Gloo's, or the first of a group, whose members connect before it is enqueued. Rank 5 hangs."""
+    package = "/usr/lib/python3/site-packages/torch"
+    gather = Capture("x", (Frame(f"{package}/distributed/distributed_c10d.py", 3075, "all_gather_object"),))
+    own = Capture("x", (Frame("/app/train.py", 8, "main", "with lock:"),))
+    monkeypatch.setattr(stacks, "capture", lambda *_: {0: gather, 1: own})
+    monkeypatch.setattr(flight_recorder.Question, "answers", lambda _: {0: Record(""), 1: Record("")})
+    files = ProgressFiles()
+    guard = HangGuard(files, StackFiles("2.13.0"), ALWAYS)
+    guard.begin(Started(3, {0: 4, 1: 5}))
+    found = guard.describe({0: 1, 1: 1}, {}, 1, LIMIT)
+    files.remove()
+    assert found is not None and found.rank == 5

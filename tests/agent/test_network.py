@@ -57,11 +57,17 @@ def test_a_job_that_does_not_ask_for_it_keeps_its_environment() -> None:
     assert environ == {} and interfaces.to_status() is None
 
 
-def test_the_narrowest_network_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    there = [("eth0", "10.0.0.0/8"), ("eth1", "10.1.0.0/16"), ("eth2", "fd00::/64")]
-    monkeypatch.setattr(network, "_networks", lambda: ((n, ipaddress.ip_network(a)) for n, a in there))
-    found = {a: interface_of(ipaddress.ip_address(a)) for a in ("10.2.0.1", "10.1.0.1", "fd00::1", "1.1.1.1")}
-    assert found == {"10.2.0.1": "eth0", "10.1.0.1": "eth1", "fd00::1": "eth2", "1.1.1.1": None}
+def test_who_has_the_address_counts_and_then_the_narrowest_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = [("eth0", "10.1.0.7/8"), ("eth1", "10.1.0.2/16"), ("eth2", "fd00::2/64")]
+    monkeypatch.setattr(network, "_interfaces", lambda: ((n, ipaddress.ip_interface(a)) for n, a in there))
+    expected = {
+        "10.1.0.7": "eth0",
+        "10.1.0.1": "eth1",
+        "10.2.0.1": "eth0",
+        "fd00::1": "eth2",
+        "1.1.1.1": None,
+    }
+    assert {a: interface_of(ipaddress.ip_address(a)) for a in expected} == expected
 
 
 def test_what_is_told_fits_the_status_and_a_warm_parent_stays_of_use() -> None:

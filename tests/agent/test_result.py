@@ -31,7 +31,7 @@ def test_only_rank_0_counts_and_only_its_last_start(monkeypatch: pytest.MonkeyPa
         files.remove()
 
 
-@pytest.mark.parametrize("written", [b"no json", b"\xff", b'"' + b"x" * 20_000 + b'"'])
+@pytest.mark.parametrize("written", [b"no json", b"\xff", b'"' + b"x" * 20_000 + b'"', b"[" * 9_000])
 def test_what_the_api_server_would_not_take_is_left_out(tmp_path: Path, written: bytes) -> None:
     (tmp_path / "step.0.result").write_bytes(written)
     assert result_of_rank_0([tmp_path / "step.0"], {0: 0}) is None

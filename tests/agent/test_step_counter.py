@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -151,6 +152,15 @@ def test_a_state_of_another_kind_counts_from_one() -> None:
         optimizer.state = {"anything": None}  # type: ignore[assignment]
         optimizer.step()
         assert record.counted == (1, 2)
+
+
+def test_a_trainer_of_another_version_does_not_end_training() -> None:
+    """It has no `state`, and SGD keeps no number of its steps."""
+    module: dict[str, Any] = {"__name__": "transformers.trainer"}
+    exec("class Trainer:\n    def train(self, optimizer):\n        optimizer.step()\n", module)
+    with counting() as record:
+        module["Trainer"]().train(sgd())
+        assert record.counted == (1, 1)
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=60))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -74,6 +75,15 @@ def test_what_tells_no_step_is_taken_and_tells_none(files: ProgressFiles, body: 
     (env,) = files.renew(1)
     assert post(env, body) == 200
     assert files.read().newest is None
+
+
+def test_no_name_server_is_asked_at_a_start(files: ProgressFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask(*_: object) -> None:
+        raise AssertionError("it may take many seconds")
+
+    monkeypatch.setattr(socket, "getfqdn", ask)
+    (env,) = files.renew(1)
+    assert post(env, posted(current_step=40)) == 200
 
 
 def test_too_much_is_refused(files: ProgressFiles) -> None:
