@@ -202,7 +202,7 @@ def _plan_of(job: ElasticJob, profile: Profile, plans: Plans) -> tuple[Act, ...]
 
 
 def _followed(job: ElasticJob, history: Sequence[ElasticJob], plans: Plans, now: datetime) -> Beginning:
-    """What became of the plan; it is asked for again if there is none, as after a crash before it was made."""
+    """What became of the plan. It is asked for again if there is none, as after a crash before its write."""
     known = condition_of(job.status.conditions, PROFILED)
     assert known is not None
     name = plan_name(job, PLANS)
