@@ -78,9 +78,9 @@ class Beginning:
 
 
 def needs_history(job: ElasticJob) -> bool:
-    """Whether nothing has been said yet of how the job is to begin."""
+    """Whether it is open how the job is to begin, if it has not begun."""
     asks = job.spec.optimize_mode is OptimizeMode.CLUSTER and not job.spec.suspend
-    return asks and condition_of(job.status.conditions, PROFILED) is None
+    return asks and (condition_of(job.status.conditions, PROFILED) is None or is_waiting(job))
 
 
 def is_waiting(job: ElasticJob) -> bool:
@@ -109,11 +109,9 @@ def begun(
         plans: of the job.
         has_begun: it has workers, or has had a world.
     """
-    if needs_history(job):
-        return Beginning(job) if has_begun else _asked(job, history, plans, now)
     if is_waiting(job):
-        return _followed(job, plans, now)
-    return Beginning(job)
+        return _followed(job, history, plans, now)
+    return _asked(job, history, plans, now) if needs_history(job) and not has_begun else Beginning(job)
 
 
 def profile_of(job: ElasticJob, history: Sequence[ElasticJob]) -> Profile:
@@ -191,16 +189,20 @@ def _asked(job: ElasticJob, history: Sequence[ElasticJob], plans: Plans, now: da
     if profile.is_empty:
         message = f"the job says itself what {', '.join(profile.of)} could tell"
         return _said(job, ConditionStatus.FALSE, OVERRULED, message, now)
+    begins = _said(job, ConditionStatus.UNKNOWN, ASKED, profile.in_words(), now, quiet=True)
+    return Beginning(begins.job, _plan_of(job, profile, plans), look_again_seconds=WAIT_SECONDS)
+
+
+def _plan_of(job: ElasticJob, profile: Profile, plans: Plans) -> tuple[Act, ...]:
     count = profile.workers or job.spec.replica_specs[names.WORKER].replicas if _has_workers(job) else 0
     resources = {
         type_: {"memory": f"{amount // MEBIBYTE}Mi"} for type_, amount in profile.memory_bytes.items()
     }
-    asked = auto_plans.acts(job, Scale(count, resources=resources), plans, PLANS)
-    begins = _said(job, ConditionStatus.UNKNOWN, ASKED, profile.in_words(), now, quiet=True)
-    return Beginning(begins.job, asked, look_again_seconds=WAIT_SECONDS)
+    return auto_plans.acts(job, Scale(count, resources=resources), plans, PLANS)
 
 
-def _followed(job: ElasticJob, plans: Plans, now: datetime) -> Beginning:
+def _followed(job: ElasticJob, history: Sequence[ElasticJob], plans: Plans, now: datetime) -> Beginning:
+    """What became of the plan. It is asked for again if there is none, as after a crash before its write."""
     known = condition_of(job.status.conditions, PROFILED)
     assert known is not None
     name = plan_name(job, PLANS)
@@ -218,7 +220,9 @@ def _followed(job: ElasticJob, plans: Plans, now: datetime) -> Beginning:
     if left <= 0:
         message = f"{name} was not carried out within {WAIT_SECONDS:g} s"
         return _said(job, ConditionStatus.FALSE, REFUSED, message, now)
-    return Beginning(job, look_again_seconds=left)
+    profile = profile_of(job, history)
+    again = _plan_of(job, profile, plans) if not ours and not profile.is_empty else ()
+    return Beginning(job, again, look_again_seconds=left)
 
 
 def _is_profile(plan: ScalePlan) -> bool:

@@ -32,7 +32,9 @@ def with_sizing(
     conditions: Sequence[Condition], job: ElasticJob, usage: JobUsage | None, now: datetime
 ) -> list[Condition]:
     """The conditions, with these two as long as there is something to tell."""
-    if usage is None or job.spec.optimize_mode is OptimizeMode.MANUAL:
+    if job.spec.optimize_mode is OptimizeMode.MANUAL:
+        return [condition for condition in conditions if condition.type not in (OVERSIZED, UNDERSIZED)]
+    if usage is None:
         return list(conditions)
     is_known = trained_seconds(job, now) >= TRAINED_SECONDS
     over = [text for type_, role in sorted(usage.roles.items()) for text in _too_much(type_, role)]

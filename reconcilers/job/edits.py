@@ -28,8 +28,8 @@ def with_edits(job: ElasticJob, outdated: int, pods: int, now: datetime) -> Elas
     conditions = job.status.conditions
     if outdated:
         message = (
-            f"{outdated} of {pods} Pods were made before the template was changed, and their next Pods "
-            "follow it; to apply it now, suspend and resume the job"
+            f"{outdated} of {pods} Pods were made before the template was changed; to apply it now, suspend "
+            "and resume the job"
         )
         changed = with_condition(conditions, TEMPLATE_APPLIED, ConditionStatus.FALSE, WAITS, message, now)
     elif condition_of(conditions, TEMPLATE_APPLIED) is not None:

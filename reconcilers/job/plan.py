@@ -23,7 +23,6 @@ from reconcilers.account.ledger import refresh_seconds, seconds_to_refresh, with
 from reconcilers.account.state import Moment, failed_at
 from reconcilers.acts import Act, Event, create
 from reconcilers.capacity import growth, profile, sizing
-from reconcilers.capacity.opportunity import Step
 from reconcilers.capacity.usage import keeps_while_it_runs, with_roles, with_rounds
 from reconcilers.conditions import observed_at
 from reconcilers.failure.budgets import Overdrawn
@@ -38,6 +37,7 @@ from reconcilers.job.outcome import Outcome, Training
 from reconcilers.job.pace import seconds_to_tell
 from reconcilers.job.relaunch import RESUMED, plan_relaunches, suspended_pods
 from reconcilers.job.run_policy import seconds_to_deadline, seconds_to_expiry
+from reconcilers.job.scaling import plan_scaling
 from reconcilers.job.seen import Seen
 from reconcilers.job.status import has_succeeded
 from reconcilers.job.steps_known import seconds_to_notice
@@ -48,8 +48,7 @@ from reconcilers.nodecheck.job_world import Course, plan_world, waiting_since_th
 from reconcilers.roles import hot, tasks
 from reconcilers.roles import progress as roles_progress
 from reconcilers.roles.rules import in_cluster
-from reconcilers.scale import auto_plans, by_shards, rolling
-from reconcilers.scale.plan import GROWTH
+from reconcilers.scale import rolling
 from reconcilers.scale.rolling import Freshness, Roll, freshness, plan_roll
 from reconcilers.scale.uptake import take_up, with_moves_done, with_sources
 from reconcilers.shards import job_shards
@@ -263,10 +262,9 @@ def _train(look: _Look) -> Plan:
     elif course.check:
         check = create(NODECHECKS, look.seen.checks.next_for(look.job, course.check))
     relaunches, retry_seconds = _relaunches(look, course.decision.rendezvous, roll, failures.renewals)
-    sized = by_shards.decide(look.job, workers.training, look.seen.ages.idle)
-    step = _growth(look, course, roll, failures)
-    if step is not None:
-        look = replace(look, job=growth.with_step(look.job, step))
+    is_quiet = _is_quiet(look, course, roll, failures)
+    scaling = plan_scaling(look.job, workers, look.seen, now, is_quiet=is_quiet)
+    look = replace(look, job=scaling.job)
     waits = (
         course.decision.look_again_seconds,
         retry_seconds,
@@ -274,25 +272,19 @@ def _train(look: _Look) -> Plan:
         failures.seconds_to_judgement(now),
         seconds_to_notice(look.job, workers.telling_steps, now),
         seconds_to_refresh(look.job, now, look.seen.account_age_seconds),
-        sized.look_again_seconds,
         hot.seconds_to_look(look.job) if in_cluster(look.job) else None,
-        step.look_again_seconds if step is not None else None,
+        *scaling.look_again_seconds,
     )
     plan = _go_on(look, course, failures, broken_at, waits)
     if look.leaving:
         return replace(plan, check=check, first=tuple(relaunches))
-    asked: tuple[Act, ...] = ()
-    if sized.scale:
-        asked = auto_plans.acts(look.job, sized.scale, look.seen.plans, by_shards.PLANS)
-    elif step is not None and step.count != look.job.spec.replica_specs[names.WORKER].replicas:
-        asked = auto_plans.acts(look.job, auto_plans.Scale(step.count), look.seen.plans, GROWTH)
-    told = growth.told(step) if step is not None else ()
-    return replace(plan, check=check, events=(*plan.events, *told), acts=(*relaunches, *asked, *plan.acts))
+    events, acts = (*plan.events, *scaling.events), (*relaunches, *scaling.acts, *plan.acts)
+    return replace(plan, check=check, events=events, acts=acts)
 
 
-def _growth(look: _Look, course: Course, roll: Roll, failures: Assessment) -> Step | None:
-    """What becomes of the extra workers of a job that grows into free room."""
-    is_quiet = (
+def _is_quiet(look: _Look, course: Course, roll: Roll, failures: Assessment) -> bool:
+    """Whether no check, move, roll or failure is under way."""
+    return (
         look.active_check is None
         and not course.check
         and not course.decision.changes(look.published)
@@ -300,8 +292,6 @@ def _growth(look: _Look, course: Course, roll: Roll, failures: Assessment) -> St
         and failures.incident is None
         and not refusal.is_refused(look.job)
     )
-    plans = look.seen.plans.spent
-    return growth.grown(look.job, look.workers, look.published, plans, look.now, is_quiet=is_quiet)
 
 
 def _world(look: _Look) -> tuple[Course, Roll]:

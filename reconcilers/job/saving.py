@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
+from controller.wording import counted
 from crds.elasticjob import Rendezvous, RendezvousPhase
 from crds.elasticworker import ElasticWorker
 from crds.model import Condition, ConditionStatus
@@ -40,7 +41,7 @@ def with_saving(
         return with_condition(conditions, CHECKPOINTS_FAILING, ConditionStatus.FALSE, "Saved", "", now)
     name = told_by if told_by in troubled else next(iter(troubled))
     trouble = troubled[name]
-    others = f"; {len(troubled) - 1} more workers tell of such" if len(troubled) > 1 else ""
+    others = f"; and {counted(len(troubled) - 1, 'more worker')}" if len(troubled) > 1 else ""
     message = f"{name}{BEGAN}{trouble.message}{others}"
     if known is not None and fails and known.reason == trouble.reason and told_by == name:
         message = known.message

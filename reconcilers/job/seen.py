@@ -135,17 +135,21 @@ class JobView:
             account_age_seconds=self._account_age_seconds(job),
             status_age_seconds=self._written.age_seconds(job.metadata.uid, job.metadata.resource_version),
             shards_age_seconds=self._shards_age_seconds(job),
-            history=self._history(job),
+            history=await self._history(job, workers),
             neighbours=await self._neighbours(job, workers),
             trial=await self._try_pods(job, raw, workers),
         )
 
-    def _history(self, job: ElasticJob) -> tuple[ElasticJob, ...]:
-        if not needs_history(job):
-            return ()
-        there = self._jobs.list(job.metadata.namespace)
-        ended = (raw for raw in there if raw.get("status", {}).get("usage"))
-        return tuple(map(self._parse_job.parse, ended))
+    async def _history(self, job: ElasticJob, workers: Workers) -> list[ElasticJob]:
+        if not needs_history(job) or has_begun(job, workers):
+            return []
+        ended, slices = [], Slices()
+        for raw in self._jobs.list(job.metadata.namespace):
+            status = raw.get("status", {})
+            if status.get("usage") and status.get("completionTime"):
+                ended.append(self._parse_job.parse(raw))
+            await slices.pause()
+        return ended
 
     async def _neighbours(self, job: ElasticJob, workers: Workers) -> list[Neighbour]:
         """Looked for when what is told of the job's pace is news, and at no other time."""

@@ -178,7 +178,7 @@ def _with_wait(
         since = now if known is None or is_new else known.last_transition_time
         name, why = waiting[0]
         pods = counted(len(waiting), "Pod")
-        message = f"{pods} {what}, waiting since {since:%Y-%m-%dT%H:%M:%SZ}; {name}: {why.message}"
+        message = f"{pods} {what} since {since:%Y-%m-%dT%H:%M:%SZ}; {name}: {why.message}"
         return with_condition(conditions, type_, ConditionStatus.FALSE, why.reason, message, now)
     if known is not None:
         return with_condition(conditions, type_, ConditionStatus.TRUE, _NO_WAIT[type_], "", now)

@@ -2,7 +2,7 @@
 
 A check compares nodes with one another, so a fleet that is slow as a whole looks healthy by itself. Each
 Node keeps what was typical of its class when it first passed a check, as long as it is of that class; what
-the nodes of a check say together is what the check is measured by. The NodeCordon reconciler writes it,
+the nodes of a check say together is what the check is measured by. The noderecord controller writes it,
 with the node's record; `kubectl annotate nodes --all elastic.iml.github.io/reference-` lets it begin anew.
 """
 

@@ -182,6 +182,21 @@ def test_only_cluster_mode_asks_and_only_before_it_begins() -> None:
     assert profile.begun(new(), HISTORY, Plans(), True, NOW).acts == ()
 
 
+def test_a_plan_that_a_crash_kept_from_being_made_is_made_with_the_next_look() -> None:
+    begins = profile.begun(new(), HISTORY, Plans(), False, NOW)
+    assert profile.needs_history(begins.job)
+    again = profile.begun(begins.job, HISTORY, Plans(), False, later(1))
+    assert again.acts == begins.acts and not again.events and profile.is_waiting(again.job)
+
+
+def test_what_was_told_of_the_size_goes_when_nobody_wants_it_any_more() -> None:
+    of = trained(job(template=asking(memory="512Gi")))
+    used = with_roles(of, of.status, Workers([using(0, GIB)])).usage
+    known = sizing.with_sizing((), of, used, NOW)
+    by_hand = trained(job(template=asking(memory="512Gi"), optimizeMode="manual"))
+    assert known and sizing.with_sizing(known, by_hand, used, NOW) == []
+
+
 def test_a_job_whose_plan_does_not_come_begins_without_it() -> None:
     asked = profile.begun(new(), HISTORY, Plans(), False, NOW).job
     waits = profile.begun(asked, (), Plans(), False, later(10))

@@ -1,0 +1,49 @@
+"""What a job asks of its own scale: as its shard sets want it, or as there is free room. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from crds import names
+from crds.elasticjob import ElasticJob
+from reconcilers.acts import Act, Event
+from reconcilers.capacity import growth
+from reconcilers.job.seen import Seen
+from reconcilers.job.workers import Workers
+from reconcilers.scale import auto_plans, by_shards
+from reconcilers.scale.auto_plans import Scale
+from reconcilers.scale.plan import GROWTH
+
+
+@dataclass(frozen=True)
+class OwnScaling:
+    job: ElasticJob
+    """With what growth remembers in its status."""
+    acts: tuple[Act, ...] = ()
+    """Automatic ScalePlans to make, and those to delete."""
+    events: tuple[Event, ...] = ()
+    look_again_seconds: tuple[float | None, ...] = ()
+
+
+def plan_scaling(
+    job: ElasticJob, workers: Workers, seen: Seen, now: datetime, *, is_quiet: bool
+) -> OwnScaling:
+    """The scale that the job asks for by itself after this look.
+
+    Args:
+        job: with what is asked of its scale in its status.
+        workers: but for those that are to go.
+        is_quiet: no check, move, roll or failure is under way.
+    """
+    sized = by_shards.decide(job, workers.training, seen.ages.idle)
+    step = growth.grown(job, workers, seen.published, seen.plans.spent, now, is_quiet=is_quiet)
+    acts: tuple[Act, ...] = ()
+    if sized.scale:
+        acts = auto_plans.acts(job, sized.scale, seen.plans, by_shards.PLANS)
+    elif step is not None and step.count != job.spec.replica_specs[names.WORKER].replicas:
+        acts = auto_plans.acts(job, Scale(step.count), seen.plans, GROWTH)
+    if step is None:
+        return OwnScaling(job, acts, look_again_seconds=(sized.look_again_seconds,))
+    waits = (sized.look_again_seconds, step.look_again_seconds)
+    return OwnScaling(growth.with_step(job, step), acts, growth.told(step), waits)
