@@ -32,24 +32,25 @@ _STACKS_VARIABLE = "TORCH_INCLUDE_STACK_TRACE"
 _RENAMED_IN = (2, 10)
 _COLLECTIVES = 256
 """So many are kept: those of a step, about. What is pending is among the last."""
-_STEM = "nccl_"
 
 
-def variables(stacks: Path, environ: Mapping[str, str], torch_version: str) -> dict[str, str]:
+def variables(
+    folder: Path, local_rank: int, environ: Mapping[str, str], torch_version: str
+) -> dict[str, str]:
     """Return what has a process keep and offer its records.
 
     Nothing where the user has a say in it, or where no pipe can be made: torch ends a process in which that
     fails (`DumpPipe` of ProcessGroupNCCL.hpp, torch 2.13), and some network file systems have no pipes.
 
     Args:
-        stacks: the file for the process's stacks; the records go beside it.
+        folder: for the pipe and the records, the agent's own.
         environ: the container's.
     """
     if any(name in environ for name in (PIPE_VARIABLE, *_FILE_VARIABLES, *_SIZE_VARIABLES)):
         return {}
-    stem = str(stacks.with_name(_STEM))
-    if not _takes_pipes(stacks.with_name(f"{_STEM}probe")):
+    if not _takes_pipes(folder / "probe"):
         return {}
+    stem = str(folder / _stem(local_rank))
     new = tuple(int(part) for part in torch_version.split(".")[:2]) >= _RENAMED_IN
     return {
         PIPE_VARIABLE: stem,
@@ -57,6 +58,11 @@ def variables(stacks: Path, environ: Mapping[str, str], torch_version: str) -> d
         _SIZE_VARIABLES[new]: str(_COLLECTIVES),
         _STACKS_VARIABLE: "0",  # which take it seconds to write, and we have our own
     }
+
+
+def _stem(local_rank: int) -> str:
+    """How the names of a process's files begin; torch adds its global rank."""
+    return f"nccl_{local_rank}_"
 
 
 def _takes_pipes(probe: Path) -> bool:
@@ -80,15 +86,15 @@ class Question:
     """Asks the recorders of processes, at once; `answers` waits for what they write.
 
     Args:
-        stacks: the file for each process's stacks, by local rank.
-        ranks: the global ranks, likewise.
+        folder: as `variables` was given it.
+        ranks: their global ranks, by local rank.
     """
 
-    def __init__(self, stacks: Mapping[int, Path], ranks: Mapping[int, int]) -> None:
+    def __init__(self, folder: Path, ranks: Mapping[int, int]) -> None:
         self._deadline = time.monotonic() + PATIENCE_SECONDS
         self._files: dict[int, Path] = {}
-        for local, file in stacks.items():
-            answer = file.with_name(f"{_STEM}{ranks[local]}")
+        for local, rank in ranks.items():
+            answer = folder / f"{_stem(local)}{rank}"
             with suppress(OSError):  # no NCCL, or no such process any more
                 answer.unlink(missing_ok=True)
                 descriptor = os.open(f"{answer}.pipe", os.O_WRONLY | os.O_NONBLOCK)

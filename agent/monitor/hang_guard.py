@@ -96,7 +96,7 @@ class HangGuard:
         """
         stalled_seconds = self._liveness.stalled_seconds(time.monotonic())
         limit_seconds = self._liveness.limit_seconds(timeout_seconds) or timeout_seconds
-        asked = flight_recorder.Question(self._stack_files.files, self._started.ranks)
+        asked = flight_recorder.Question(self._files.directory, self._started.ranks)
         captures = stacks.capture(pids, self._stack_files.files, self._stack_files.signal)
         if not captures:
             return None

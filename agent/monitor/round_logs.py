@@ -18,8 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+import torch
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
 
+from agent.monitor import flight_recorder
 from agent.monitor.progress import ProgressFiles
 from agent.monitor.stacks import StackFiles
 from agent.torch_compat import LOG_FOLDER_PREFIX, RESTART_COUNT
@@ -102,7 +104,8 @@ class RoundLogsSpecs(LogsSpecs):
         progress = self._progress.renew(len(envs))
         stacks = self._stacks.renew(round_, self.latest.error_files)
         for rank, env in envs.items():
-            env.update({**progress[rank], **stacks[rank]})
+            records = flight_recorder.variables(self._progress.directory, rank, os.environ, torch.__version__)
+            env.update({**progress[rank], **stacks[rank], **records})
             if self._desk:
                 env.update({ENV_SHARDS_SOCKET: self._desk, ENV_ROUND: str(round_)})
         if self._checkpoints is not None:

@@ -18,7 +18,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.monitor import flight_recorder
 from agent.monitor.dump import Frame, is_complete, main_thread, with_source
 from crds.protocol import ENV_STACKS_FILE, ENV_STACKS_SIGNAL, NO_STACK_OFFERED
 
@@ -57,14 +56,9 @@ class Capture:
 
 
 class StackFiles:
-    """The files into which one agent's training processes write their stacks.
+    """The files into which one agent's training processes write their stacks."""
 
-    Args:
-        torch_version: theirs.
-    """
-
-    def __init__(self, torch_version: str) -> None:
-        self._torch_version = torch_version
+    def __init__(self) -> None:
         self._own_directory: Path | None = None
         self.files: dict[int, Path] = {}
         """Where each process writes, by local rank."""
@@ -78,8 +72,7 @@ class StackFiles:
 
         Returns:
             The environment that names the files and the signal, by local rank. It also has Python write its
-            own stack when it crashes (PYTHONFAULTHANDLER), unless the user has a say in it, and NCCL keep a
-            record of its collectives.
+            own stack when it crashes (PYTHONFAULTHANDLER), unless the user has a say in it.
         """
         self.files = {rank: self._file(round_, rank, Path(file)) for rank, file in error_files.items()}
         crashes = {} if ENV_FAULTHANDLER in os.environ else {ENV_FAULTHANDLER: "1"}
@@ -88,7 +81,6 @@ class StackFiles:
                 ENV_STACKS_FILE: str(file),
                 ENV_STACKS_SIGNAL: str(self.signal),
                 **crashes,
-                **flight_recorder.variables(file, os.environ, self._torch_version),
             }
             for rank, file in self.files.items()
         }

@@ -17,7 +17,6 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch.distributed import DistError, Store  # type: ignore[attr-defined]
 from torch.distributed.elastic.agent.server.api import (
     DEFAULT_ROLE,
@@ -102,7 +101,7 @@ class DlrElasticAgent(LocalElasticAgent):
         assert isinstance(spec.rdzv_handler, DlrRendezvousHandler)
         session = spec.rdzv_handler.session
         self.progress_files = ProgressFiles(told=session.tells_steps, trouble=session.reporter.latest.trouble)
-        stack_files = StackFiles(torch.__version__)
+        stack_files = StackFiles()
         logs = RoundLogsSpecs(
             logs_specs,
             lambda: self._session.reporter.latest.observed_round,

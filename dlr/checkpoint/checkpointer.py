@@ -206,11 +206,13 @@ class Checkpointer:
 
     def close(self) -> None:
         """Wait until all that was saved is where it is to be, and save no more."""
-        if self._memory is not None:
-            self._memory.close()
-        self._storage.close()
         self._hook.remove()
         atexit.unregister(self._at_exit)
+        try:
+            if self._memory is not None:
+                self._memory.close()  # which fails where the GPU has
+        finally:
+            self._storage.close()
 
     def _open_slots(self) -> list[Slot]:
         """Those that the agent has for this process, if it can use them."""

@@ -67,10 +67,7 @@ def test_what_is_no_record_is_none(data: bytes) -> None:
 
 def test_a_process_is_asked_by_its_pipe_and_its_answer_awaited(tmp_path: Path) -> None:
     """Rank 5 answers in two writes; rank 6 has no NCCL."""
-    stacks = {local: tmp_path / str(local) / "stacks.txt" for local in (0, 1)}
-    for file in stacks.values():
-        file.parent.mkdir()
-    stem = variables(stacks[0], {}, "2.13.0")["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"]
+    stem = variables(tmp_path, 0, {}, "2.13.0")["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"]
     os.mkfifo(f"{stem}5.pipe")
     reader = os.open(f"{stem}5.pipe", os.O_RDWR)  # as a writer too, so that a read waits for the question
 
@@ -83,7 +80,7 @@ def test_a_process_is_asked_by_its_pipe_and_its_answer_awaited(tmp_path: Path) -
 
     thread = threading.Thread(target=answer)
     thread.start()
-    assert Question(stacks, {0: 5, 1: 6}).answers() == {0: Record("all_reduce 3 of [4] in default_pg")}
+    assert Question(tmp_path, {0: 5, 1: 6}).answers() == {0: Record("all_reduce 3 of [4] in default_pg")}
     thread.join()
     os.close(reader)
 
@@ -94,7 +91,7 @@ def test_a_process_is_asked_by_its_pipe_and_its_answer_awaited(tmp_path: Path) -
      ("2.10.0a0+git12", "TORCH_FR_DUMP_TEMP_FILE"), ("2.13.0", "TORCH_FR_DUMP_TEMP_FILE")],
 )  # fmt: skip
 def test_the_names_are_those_of_that_torch(version: str, file: str, tmp_path: Path) -> None:
-    assert variables(tmp_path / "stacks.txt", {}, version)[file] == f"{tmp_path}/nccl_"
+    assert variables(tmp_path, 2, {}, version)[file] == f"{tmp_path}/nccl_2_"
     assert not list(tmp_path.iterdir())
 
 
@@ -107,9 +104,9 @@ def test_where_no_pipe_can_be_made_torch_is_not_told_to_make_one(
         raise PermissionError(errno.EPERM, "Operation not permitted", path)
 
     monkeypatch.setattr(os, "mkfifo", refuse)
-    assert variables(tmp_path / "stacks.txt", {}, "2.13.0") == {}
+    assert variables(tmp_path, 2, {}, "2.13.0") == {}
 
 
 @pytest.mark.parametrize("name", ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_FR_BUFFER_SIZE"])
 def test_what_the_user_has_set_stays(name: str, tmp_path: Path) -> None:
-    assert variables(tmp_path / "stacks.txt", {name: "0"}, "2.13.0") == {}
+    assert variables(tmp_path, 2, {name: "0"}, "2.13.0") == {}

@@ -36,9 +36,7 @@ class Rounds:
         self.number = 0
         self.progress = ProgressFiles()
         inner = DefaultLogsSpecs(log_dir=str(root), tee=Std.ERR)
-        self.specs = RoundLogsSpecs(
-            inner, lambda: self.number, self.progress, StackFiles("2.13.0"), desk="/desk"
-        )
+        self.specs = RoundLogsSpecs(inner, lambda: self.number, self.progress, StackFiles(), desk="/desk")
 
     def start(self, processes: int = 1) -> dict[int, dict[str, str]]:
         self.number += 1

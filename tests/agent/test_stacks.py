@@ -170,7 +170,7 @@ def test_the_users_choice_of_signal_counts_if_it_is_one() -> None:
 
 
 def test_processes_write_beside_their_logs(tmp_path: Path) -> None:
-    stack_files = StackFiles("2.13.0")
+    stack_files = StackFiles()
     env = stack_files.renew(
         7, {0: f"{tmp_path}/attempt_7/0/error.json", 1: f"{tmp_path}/attempt_7/1/error.json"}
     )
@@ -180,7 +180,7 @@ def test_processes_write_beside_their_logs(tmp_path: Path) -> None:
 
 
 def test_without_log_files_dumps_have_a_place_too() -> None:
-    stack_files = StackFiles("2.13.0")
+    stack_files = StackFiles()
     assert stack_files.folder is None
     stack_files.renew(7, {0: os.devnull})
     seventh = stack_files.files[0]
@@ -192,7 +192,4 @@ def test_without_log_files_dumps_have_a_place_too() -> None:
 
 def test_what_the_user_says_of_faulthandler_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PYTHONFAULTHANDLER", "")
-    assert (
-        "PYTHONFAULTHANDLER"
-        not in StackFiles("2.13.0").renew(1, {0: f"{tmp_path}/attempt_1/0/error.json"})[0]
-    )
+    assert "PYTHONFAULTHANDLER" not in StackFiles().renew(1, {0: f"{tmp_path}/attempt_1/0/error.json"})[0]
