@@ -69,6 +69,7 @@ class Mortals:
             "DEATHS": str(self.folder),
             "XIDS": str(self.folder),
             "PYTHONPATH": str(self.folder / "fake_nvml"),
+            "NVIDIA_VISIBLE_DEVICES": "all",  # of the one that is none
             "OMP_NUM_THREADS": "1",
             **(variables or {}),
         }
