@@ -11,7 +11,14 @@ from dlr.commands.api import Api
 from dlr.commands.connection import connect
 from dlr.commands.errors import CommandError, UsageError
 from dlr.commands.job.failed_log import print_failed_log
-from dlr.commands.job.log_stream import Following, LogLines, choose_workers, log_lines, send_log
+from dlr.commands.job.log_stream import (
+    Following,
+    LogLines,
+    await_workers,
+    choose_workers,
+    log_lines,
+    send_log,
+)
 from dlr.commands.job.lookup import get_job, list_workers
 from dlr.commands.job.pod_log import Wanted
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace, not_empty
@@ -50,8 +57,11 @@ def logs(
             raise UsageError("--failed finds the rank and the Pod itself; drop --rank, -f and -p.")
         print_failed_log(api, name, Wanted(container, tail_lines, previous=False))
         return
-    job = get_job(api, name)
-    workers = choose_workers(job, list_workers(api, name), rank)
+    if follow:
+        job, found = await_workers(api, lambda: get_job(api, name))
+    else:
+        job, found = get_job(api, name), list_workers(api, name)
+    workers = choose_workers(job, found, rank)
     wanted = Wanted(container, tail_lines, previous)
     if follow:
         try:
