@@ -99,13 +99,14 @@ class Job:
         """The lines that its workers print, of one node rank or of all, each of these with its worker's name.
 
         Args:
-            follow: go on until the job ends, from each Pod to its successor; and wait for the first.
+            follow: wait for its workers, and go on until the job ends, from each Pod to its successor.
             tail_lines: only so many last lines of each Pod.
         """
-        job, workers = self._fetch(), list_workers(self._api, self.name)
         if follow:
-            job, workers = await_workers(self._fetch, lambda: list_workers(self._api, self.name))
-        workers = choose_workers(job, workers, rank)
+            job, found = await_workers(self._api, self._fetch)
+        else:
+            job, found = self._fetch(), list_workers(self._api, self.name)
+        workers = choose_workers(job, found, rank)
         wanted = Wanted(None, tail_lines, previous=False)
         return self._followed(job, workers, wanted) if follow else self._present(workers, wanted)
 

@@ -128,6 +128,10 @@ def of_function(
         raise UsageError(f"{name} is no plain function, and only those can be shipped: write a `def` for it.")
     if name == "<lambda>":
         raise UsageError("A lambda cannot be shipped: write a `def` for it.")
+    if inspect.isgeneratorfunction(function):
+        raise UsageError(
+            f"The function {name} has a `yield`, so that nothing of it would run: write it without."
+        )
     if function.__closure__:
         captured = ", ".join(function.__code__.co_freevars)
         raise UsageError(

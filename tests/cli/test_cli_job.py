@@ -286,6 +286,34 @@ class TestLogs:
         followed = dlr("job", "logs", "digits", "--rank", "0", "-f")
         assert (followed.exit_code, followed.err) == (0, f"dlr: waiting: {said}\n"), "it is told once"
 
+    def test_followed_wait_for_all_workers_of_a_job_just_made(
+        self, server: ScriptedServer, dlr: Dlr, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(following, "INTERVAL_SECONDS", 0.01)
+        script_job(server)
+        new = job()
+        new["spec"]["replicaSpecs"]["worker"]["replicas"] = 2
+        ended = [pod(f"digits-worker-{index}-1", "Succeeded") for index in (1, 2)]
+        pods = {f"GET {PODS}/{each['metadata']['name']}": each for each in ended}
+        server.answers |= pods | {
+            f"GET {JOBS}/digits": [*[new] * 3, job(phase="Succeeded")],
+            f"GET {WORKERS}": [listing(), listing(worker(1)), listing(worker(1), worker(2))],
+            f"GET {WORKERS}/digits-worker-1": worker(1),
+            f"GET {WORKERS}/digits-worker-2": worker(2),
+        }
+        followed = dlr("job", "logs", "digits", "-f")
+        assert (followed.exit_code, followed.err) == (0, "")
+        assert "[digits-worker-1] one" in followed.out and "[digits-worker-2] other" in followed.out
+
+    def test_followed_do_not_wait_for_workers_that_do_not_come(
+        self, server: ScriptedServer, dlr: Dlr
+    ) -> None:
+        script_job(server)
+        suspended = job(phase="Suspended")
+        suspended["spec"]["suspend"] = True
+        server.answers |= {f"GET {JOBS}/digits": suspended, f"GET {WORKERS}": listing()}
+        assert "has no workers; `dlr job status digits` says why" in dlr("job", "logs", "digits", "-f").err
+
     def test_a_line_that_names_its_rank_twice_does_so_once(self, server: ScriptedServer, dlr: Dlr) -> None:
         script_job(server)
         lines = ("[rank1]: [rank1]: Traceback", "[rank1]: [rank0]: told by another", "[rank1]: a step")

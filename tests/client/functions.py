@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -70,3 +70,7 @@ async def asynchronous() -> None: ...
 
 def annotated(path: Path | None = None) -> Path | None:
     return path
+
+
+def a_generator() -> Iterator[int]:
+    yield 1

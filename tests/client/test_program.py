@@ -55,6 +55,7 @@ def test_annotations_need_nothing_that_is_only_here(tmp_path: Path, monkeypatch:
         (functions.decorated, "decorated is no plain function"),
         (functions.quietly_decorated, "has a decorator, which stays here"),
         (functions.asynchronous, "asynchronous is no plain function"),
+        (functions.a_generator, "has a `yield`, so that nothing of it would run"),
         (print, "print is no plain function"),
         (dict, "dict is no plain function"),
         (eval("lambda: 1"), "A lambda cannot be shipped"),

@@ -20,9 +20,10 @@ from dlr.commands.connection import Connection
 from dlr.commands.errors import CommandError, UsageError
 from dlr.commands.following import until_finished
 from dlr.commands.job import report
-from dlr.commands.job.lookup import NoSuchJob, get_job
+from dlr.commands.job.lookup import NoSuchJob, get_job, list_workers
 from dlr.commands.job.pod_log import Wanted, named_once, why_no_log
 from dlr.commands.output import parse_time
+from dlr.commands.waiting import waiting_for
 
 JSON = dict[str, Any]
 
@@ -214,21 +215,32 @@ class Following:
             raise self._failures[0]
 
 
-def await_workers(fetch: Callable[[], JSON], list_them: Callable[[], list[JSON]]) -> tuple[JSON, list[JSON]]:
-    """Wait until a job has workers that train, or has ended; the job and its workers.
+def await_workers(api: Api, fetch: Callable[[], JSON]) -> tuple[JSON, list[JSON]]:
+    """The job and its workers, once they are made: a job's controller makes them some time after the job.
 
-    It has none in the moment after it was submitted, and as long as it waits in a queue.
+    A job that has ended or is suspended makes none, so it is not waited for.
+
+    Args:
+        fetch: the job as it is now.
     """
 
-    def look() -> tuple[JSON, list[JSON]]:
-        return fetch(), list_them()
+    def seen() -> tuple[JSON, list[JSON]]:
+        job = fetch()
+        return job, list_workers(api, job["metadata"]["name"])
 
-    def has_begun(seen: tuple[JSON, list[JSON]]) -> bool:
-        job, workers = seen
-        return report.is_finished(job) or any(w["spec"]["type"] == names.WORKER for w in workers)
+    def are_made(found: tuple[JSON, list[JSON]]) -> bool:
+        job, workers = found
+        if report.is_finished(job) or job["spec"].get("suspend"):
+            return True
+        training = sum(worker["spec"]["type"] == names.WORKER for worker in workers)
+        wanted = job["spec"]["replicaSpecs"].get(names.WORKER, {}).get("replicas", 1)
+        return training >= wanted or (training > 0 and report.phase(job) == "Running")
 
-    *_, seen = until_finished(look, has_begun)
-    return seen
+    found = seen()  # a cluster that is away to begin with is told at once
+    if not are_made(found):
+        with waiting_for("the job's workers to be made"):
+            *_, found = until_finished(seen, are_made)
+    return found
 
 
 def choose_workers(job: JSON, workers: list[JSON], rank: int | None) -> list[JSON]:

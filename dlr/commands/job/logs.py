@@ -57,10 +57,11 @@ def logs(
             raise UsageError("--failed finds the rank and the Pod itself; drop --rank, -f and -p.")
         print_failed_log(api, name, Wanted(container, tail_lines, previous=False))
         return
-    job, workers = get_job(api, name), list_workers(api, name)
     if follow:
-        job, workers = await_workers(lambda: get_job(api, name), lambda: list_workers(api, name))
-    workers = choose_workers(job, workers, rank)
+        job, found = await_workers(api, lambda: get_job(api, name))
+    else:
+        job, found = get_job(api, name), list_workers(api, name)
+    workers = choose_workers(job, found, rank)
     wanted = Wanted(container, tail_lines, previous)
     if follow:
         try:
