@@ -19,7 +19,7 @@ from crds.elasticworker import ElasticWorker
 from reconcilers.capacity.profile import needs_history
 from reconcilers.clock import Clock
 from reconcilers.job import refusal
-from reconcilers.job.slow import Neighbour, news_of
+from reconcilers.job.slow import OF_ANOTHER_NAMESPACE, Neighbour, news_of
 from reconcilers.job.workers import Workers
 from reconcilers.nodecheck.job_checks import JobChecks, JobChecksView
 from reconcilers.observations import Observations
@@ -162,7 +162,8 @@ class JobView:
             running = (status.get("history") or [{}])[-1].get("runningAt")
             is_other = job.metadata.uid not in owner_uids(raw) and status.get("phase") == "Running"
             if is_other and running and status.get("nodeName") in nodes:
-                name = f"{raw['metadata']['namespace']}/{raw['metadata']['name']}"
+                is_ours = raw["metadata"]["namespace"] == job.metadata.namespace
+                name = raw["metadata"]["name"] if is_ours else OF_ANOTHER_NAMESPACE
                 found.append(Neighbour(name, status["nodeName"], datetime.fromisoformat(running)))
             await slices.pause()
         return sorted(found, key=lambda each: (each.since, each.worker))

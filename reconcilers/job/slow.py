@@ -24,6 +24,7 @@ AFTER = timedelta(seconds=30)
 """What came so long before the first slow step, or so soon after, may be why. Windows of steps begin earlier
 than what slows them, and the clocks of two machines differ."""
 MOST_NAMED = 2
+OF_ANOTHER_NAMESPACE = "a worker of another namespace's job"
 MAX_WHY = 64
 NOTHING_CHANGED = "then neither round nor nodes changed, nor did another job begin on them"
 
@@ -33,7 +34,7 @@ class Neighbour:
     """A worker of another job that runs on a node of this one's."""
 
     worker: str
-    """`namespace/name`."""
+    """Its name; `OF_ANOTHER_NAMESPACE` where the job's readers may not see it."""
     node: str
     since: datetime
     """When its Pod was first seen running."""
