@@ -80,6 +80,8 @@ class Client:
             UsageError: it cannot be meant, or the function cannot be shipped; nothing has been made.
             CommandError: the cluster cannot be reached, or refuses; nothing is left behind.
         """
+        if env is not None and not isinstance(env, Mapping):
+            raise UsageError(f"env maps names of variables to their texts, and is not {env!r}.")
         found = program_of(program, arguments)
         requests = {key: value for key, value in (("cpu", cpu), ("memory", memory)) if value}
         launch = Launch(

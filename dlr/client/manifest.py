@@ -22,6 +22,12 @@ VOLUME = "dlr-code"
 LONGEST_STEM = 30
 GPU = "nvidia.com/gpu"
 
+_COUNTS = {"workers": 0, "min_workers": 1, "max_workers": 1, "processes": 1, "gpus": 0}
+"""The least that each may be."""
+_AMOUNT = re.compile(r"\d+(\.\d+)?(m|[kMGTPE]|[KMGTPE]i)?")
+"""https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/, without exponents."""
+_VARIABLE = re.compile(r"[A-Za-z_.-][\w.-]*", re.ASCII)
+
 
 @dataclass(frozen=True)
 class Launch:
@@ -55,9 +61,27 @@ def objects(launch: Launch, like: JSON | None = None) -> list[JSON]:
         like: an ElasticJob, whose spec is this one's but for what `launch` says.
 
     Raises:
-        UsageError: no image is named, or counts contradict each other.
+        UsageError: no image is named, or a count or an amount is none, or counts contradict each other.
     """
+    _check(launch)
     return [*_config_map(launch), _job(launch, like)]
+
+
+def _check(launch: Launch) -> None:
+    """
+    Raises:
+        UsageError: it names what is no count, no amount, or no variable.
+    """
+    for name, least in _COUNTS.items():
+        value = getattr(launch, name)
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
+            raise UsageError(f"{name} is a whole number, {least} or more, and not {value!r}.")
+    for name, amount in launch.requests.items():
+        if not isinstance(amount, str) or not _AMOUNT.fullmatch(amount):
+            raise UsageError(f"{name} is an amount such as '500m', '4' or '2Gi', and not {amount!r}.")
+    for name, value in launch.env.items():
+        if not isinstance(value, str) or not isinstance(name, str) or not _VARIABLE.fullmatch(name):
+            raise UsageError(f"env has names of variables and their texts, and not {name!r}: {value!r}.")
 
 
 def config_map_name(job: str) -> str:

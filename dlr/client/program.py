@@ -88,6 +88,8 @@ def program_of(
     words = tuple(map(str, arguments))
     if isinstance(target, InImage):
         return Program(target.path, words)
+    if not isinstance(target, (str, os.PathLike)):
+        raise UsageError(f"Name a function, a script, or dlr.InImage(path), and not {target!r}.")
     return of_script(Path(target), words)
 
 

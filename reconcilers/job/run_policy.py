@@ -7,6 +7,7 @@ from datetime import datetime
 from crds import names
 from crds.elasticjob import CleanPodPolicy, ElasticJob, JobPhase
 from reconcilers.pod.builder import grace_seconds
+from reconcilers.roles.rules import in_cluster
 
 LEAVE_MARGIN_SECONDS = 5.0
 
@@ -38,7 +39,8 @@ def seconds_to_cleaning(job: ElasticJob, type_: str, *, pod_ended: bool, now: da
         return 0.0
     if policy is CleanPodPolicy.NONE or (policy is CleanPodPolicy.RUNNING and pod_ended):
         return None
-    serves_training = type_ != names.WORKER and phase is JobPhase.SUCCEEDED
+    # The agents of a cluster leave like those of a world; others know nothing of the job's end.
+    serves_training = type_ != names.WORKER and phase is JobPhase.SUCCEEDED and not in_cluster(job)
     if pod_ended or serves_training:
         return 0.0
     template = job.spec.replica_specs[type_].template if type_ in job.spec.replica_specs else {"spec": {}}

@@ -244,9 +244,14 @@ def await_workers(api: Api, fetch: Callable[[], JSON]) -> tuple[JSON, list[JSON]
 
 
 def choose_workers(job: JSON, workers: list[JSON], rank: int | None) -> list[JSON]:
-    """The training workers in rank order, or the one of that rank."""
+    """The training workers in rank order, or the one of that rank; with parameter servers all there is."""
     name = job["metadata"]["name"]
-    training = [worker for worker in report.sort_workers(workers) if worker["spec"]["type"] == names.WORKER]
+    is_cluster = bool(job["spec"]["replicaSpecs"].get(names.PS, {}).get("replicas"))
+    types = [names.CHIEF, names.WORKER, names.EVALUATOR, names.PS] if is_cluster else [names.WORKER]
+    ordered = report.sort_workers(workers)
+    training = [worker for type_ in types for worker in ordered if worker["spec"]["type"] == type_]
+    if is_cluster and rank is not None:
+        raise UsageError(f"ElasticJob {name!r} has parameter servers, and so no ranks; drop --rank.")
     if not training:
         raise CommandError(f"ElasticJob {name!r} has no workers; `dlr job status {name}` says why.")
     if rank is None:
