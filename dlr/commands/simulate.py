@@ -38,6 +38,8 @@ def simulate(
 
     if not 0 < days <= MAX_DAYS:
         raise UsageError(f"--days must be more than 0 and at most {MAX_DAYS}, and is {days:g}")
+    if picture is not None and (picture.suffix != ".svg" or not picture.parent.is_dir()):
+        raise UsageError(f"--picture is a file that ends with .svg in a folder that is there, not {picture}")
     try:
         fleet = read_fleet(file)
     except FleetError as error:
