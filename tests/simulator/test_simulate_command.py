@@ -40,5 +40,5 @@ def test_a_mistake_is_a_sentence(tmp_path: Path, text: str | None, days: float, 
 @pytest.mark.parametrize("name", ["fleet.gif", "nowhere/fleet.svg"])
 def test_a_picture_that_cannot_be_is_told_before_anything_runs(tmp_path: Path, name: str) -> None:
     (fleet := tmp_path / "fleet.yaml").write_text(FLEET)
-    with pytest.raises(UsageError, match="--picture is a file that ends with .svg in a folder that is there"):
+    with pytest.raises(UsageError, match="--picture is a file that ends with"):
         simulate(fleet, days=1.0, seeds=1, effects=False, picture=tmp_path / name, times=False)
