@@ -416,6 +416,7 @@ async def test_create_to_running_process_and_exit_to_status_are_quick(seen: Obse
 async def test_nothing_survives_killed_nodes_and_lost_pods_are_told(tmp_path: Path, isolation: str) -> None:
     arguments = ["--nodes", "1"] + (["--isolation", "none"] if isolation == "none" else [])
     marker = f"M{uuid.uuid4().hex}"
+    never, again = f"never-{marker[-8:]}", f"again-{marker[-8:]}"  # others on this machine may test the same
     family = shell(
         "setsid sleep 1000 & (setsid sh -c 'setsid sleep 1000 & exit' &); sleep 1000",
         env=[{"name": "M", "value": marker}],
@@ -423,24 +424,24 @@ async def test_nothing_survives_killed_nodes_and_lost_pods_are_told(tmp_path: Pa
     )
     with running_cluster(tmp_path, *arguments) as (home, nodes):
         async with observing(home) as seen:
-            await seen.create("never", family)
-            await seen.create("again", family, restartPolicy="Always")
-            await seen.until(lambda: seen.phase("never") == seen.phase("again") == "Running")
+            await seen.create(never, family)
+            await seen.create(again, family, restartPolicy="Always")
+            await seen.until(lambda: seen.phase(never) == seen.phase(again) == "Running")
             await until_living(marker, 8)
             nodes.end(signal.SIGKILL)
             assert await until_none_living(marker) == []
             nodes.start()
-            lost = terminated(await seen.until_phase("never", "Failed"))
+            lost = terminated(await seen.until_phase(never, "Failed"))
             assert (lost["exitCode"], lost["reason"]) == (137, "ContainerStatusUnknown")
-            await seen.until(lambda: seen.pod("again")["status"]["containerStatuses"][0]["restartCount"] == 1)
-            await seen.until_phase("again", "Running")
+            await seen.until(lambda: seen.pod(again)["status"]["containerStatuses"][0]["restartCount"] == 1)
+            await seen.until_phase(again, "Running")
             first_family = set(await until_living(marker, 4))
-            shim = next(pid for pid in living("default/again/main") if pid not in living(marker))
+            shim = next(pid for pid in living(f"default/{again}/main") if pid not in living(marker))
             os.kill(shim, signal.SIGKILL)
-            await seen.until(lambda: seen.pod("again")["status"]["containerStatuses"][0]["restartCount"] == 2)
-            last = seen.pod("again")["status"]["containerStatuses"][0]["lastState"]["terminated"]
+            await seen.until(lambda: seen.pod(again)["status"]["containerStatuses"][0]["restartCount"] == 2)
+            last = seen.pod(again)["status"]["containerStatuses"][0]["lastState"]["terminated"]
             assert last["exitCode"] == 137
-            await seen.until_phase("again", "Running")
+            await seen.until_phase(again, "Running")
             assert not first_family & set(await until_living(marker, 4))
         nodes.end()
         assert await until_none_living(marker) == []
