@@ -60,12 +60,19 @@ async def act(action: JSON, inside: Inside, timeout_seconds: float) -> Outcome:
 
 
 async def _exec(command: list[str], inside: Inside) -> Outcome:
-    helper = await asyncio.create_subprocess_exec(
-        *shim_command("localcluster.kubelet.enter", inside.spec.title),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
+    starting = asyncio.ensure_future(
+        asyncio.create_subprocess_exec(
+            *shim_command("localcluster.kubelet.enter", inside.spec.title),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
     )
+    try:
+        helper = await asyncio.shield(starting)  # a start that is cancelled may wait for ever (gh-103847)
+    except asyncio.CancelledError:
+        starting.add_done_callback(_end_late)
+        raise
     group = inside.process.memory_group
     task = {
         "pid": inside.process.main_pid,
@@ -83,6 +90,13 @@ async def _exec(command: list[str], inside: Inside) -> Outcome:
         raise
     text = output[:OUTPUT_MAX_BYTES].decode(errors="replace")
     return Outcome(helper.returncode == 0, text or f"exit code {helper.returncode}")
+
+
+def _end_late(starting: asyncio.Future[asyncio.subprocess.Process]) -> None:
+    """Of a helper that started when nobody waited for it any more."""
+    if not starting.cancelled() and starting.exception() is None:
+        with suppress(ProcessLookupError):
+            starting.result().kill()
 
 
 def _port(reference: int | str, inside: Inside) -> int:
