@@ -18,6 +18,7 @@ import pytest
 from agent.monitor import profile
 from agent.monitor.profile import PY_SPY, TORCH, Profile, ProfileError, Subject, take
 from agent.monitor.stacks import DEFAULT_SIGNAL
+from agent.supervision import asked as asking
 from agent.supervision import asked_profile
 from agent.supervision.asked_profile import AskedProfile, Request
 from crds.elasticworker import Profile as Told
@@ -148,5 +149,5 @@ def test_an_agent_answers_once_for_its_own_ranks_and_forgets_it(monkeypatch: pyt
     status = answer("new/3/1/")
     assert base64.b64decode(status["data"]) == b"trace" and Told.model_validate(status).note == "short"
     assert told == ["told"] * 2
-    monkeypatch.setattr(asked_profile.time, "monotonic", lambda: float("inf"))
+    monkeypatch.setattr(asking.time, "monotonic", lambda: float("inf"))
     assert asked.to_status() is None
