@@ -40,6 +40,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from agent.memory.pool import Pool
 from agent.memory.slot import Mark, Slot
 from crds.protocol import ENV_CHECKPOINT_FILE
 from dlr.checkpoint import Checkpointer
@@ -171,6 +172,7 @@ def ours(training: Training, slots: list[Slot], folder: Path) -> Contender:
     os.environ[ENV_CHECKPOINT_FILE] = str(told)
     state = {"model": training.model, "optimizer": training.optimizer}
     checkpointer = Checkpointer(folder / "dlr", state, every=1, persist_every=None)
+    checkpointer.load()  # finds nothing, as in any script that begins
 
     def settle() -> None:
         while newest(slots).commit_word != 2:
@@ -185,11 +187,9 @@ def newest(slots: list[Slot]) -> Slot:
 
 def touched_slots(nbytes: int, count: int) -> list[Slot]:
     """As an agent makes them: before training, so that no save is the first to touch the memory."""
-    slots = []
-    for _ in range(count):
-        slots.append(Slot.create("benchmark", nbytes))
-        slots[-1].whole().zero_()
-    return slots
+    pool = Pool(nbytes * count, count)
+    pool.touch().join()
+    return pool.slots
 
 
 def torch_save(training: Training, folder: Path) -> Contender:

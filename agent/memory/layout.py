@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 
 CONTROL_BYTES = 4096
@@ -66,7 +66,7 @@ class Header:
 
     @cached_property
     def encoded(self) -> bytes:
-        return json.dumps([asdict(entry) for entry in self.entries], separators=(",", ":")).encode()
+        return json.dumps([vars(entry) for entry in self.entries], separators=(",", ":")).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> Header:

@@ -42,9 +42,15 @@ class Pool:
         self._stop_event = threading.Event()
         self._summing = threading.Lock()
 
-    def touch(self) -> None:
-        """Begin to have the kernel give all pages, in the background: the first touch is what costs."""
-        threading.Thread(target=self._touch, name="dlr-touch", daemon=True).start()
+    def touch(self) -> threading.Thread:
+        """Begin to have the kernel give all pages, in the background: the first touch is what costs.
+
+        Returns:
+            Who does it.
+        """
+        thread = threading.Thread(target=self._touch, name="dlr-touch", daemon=True)
+        thread.start()
+        return thread
 
     def close(self) -> None:
         """Give the memory back, as soon as no process has it mapped."""

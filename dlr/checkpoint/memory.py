@@ -148,10 +148,11 @@ class Writer:
         """Not to be written into, since they are to be read."""
 
     def prepare(self) -> None:
-        """Have the slots mapped, in the background: the first saves would take much longer to do it.
+        """Have the threads started and the slots mapped: the first saves would take much longer to do it.
 
         Where training has begun to use a GPU, it learns of them too.
         """
+        self._copying.submit(int)  # its thread begins with the first thing that it has to do
         for slot in self._slots:
             self._summing.submit(slot.map_pages)
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
