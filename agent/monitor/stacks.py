@@ -12,7 +12,6 @@ import contextlib
 import os
 import re
 import signal
-import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -56,10 +55,15 @@ class Capture:
 
 
 class StackFiles:
-    """The files into which one agent's training processes write their stacks."""
+    """The files into which one agent's training processes write their stacks.
 
-    def __init__(self) -> None:
-        self._own_directory: Path | None = None
+    Args:
+        directory: where they go if the processes have no folders for their logs. It is made when needed;
+            whoever names it removes it.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._own_directory = directory
         self.files: dict[int, Path] = {}
         """Where each process writes, by local rank."""
         self.signal = signal_number(os.environ)
@@ -91,11 +95,9 @@ class StackFiles:
         return min(self.files.values()).parents[1] if self.files else None
 
     def _file(self, round_: int, rank: int, error_file: Path) -> Path:
-        """Beside the process's logs; where these go to /dev/null, in a directory of our own."""
+        """Beside the process's logs; where these go to /dev/null, in the directory of our own."""
         if str(error_file) != os.devnull:
             return error_file.with_name("stacks.txt")
-        if self._own_directory is None:
-            self._own_directory = Path(tempfile.mkdtemp(prefix="dlr_stacks_"))
         directory = self._own_directory / f"attempt_{round_}" / str(rank)
         directory.mkdir(parents=True, exist_ok=True)
         return directory / "stacks.txt"

@@ -101,7 +101,7 @@ class DlrElasticAgent(LocalElasticAgent):
         assert isinstance(spec.rdzv_handler, DlrRendezvousHandler)
         session = spec.rdzv_handler.session
         self.progress_files = ProgressFiles(told=session.tells_steps, trouble=session.reporter.latest.trouble)
-        stack_files = StackFiles()
+        stack_files = StackFiles(self.progress_files.directory / "stacks")
         logs = RoundLogsSpecs(
             logs_specs,
             lambda: self._session.reporter.latest.observed_round,

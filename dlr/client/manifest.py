@@ -14,6 +14,7 @@ from typing import Any
 
 from crds import names
 from dlr.client.program import FOLDER, Program
+from dlr.commands.amounts import is_amount
 from dlr.commands.errors import UsageError
 
 JSON = dict[str, Any]
@@ -24,8 +25,6 @@ GPU = "nvidia.com/gpu"
 
 _COUNTS = {"workers": 0, "min_workers": 1, "max_workers": 1, "processes": 1, "gpus": 0}
 """The least that each may be."""
-_AMOUNT = re.compile(r"\d+(\.\d+)?(m|[kMGTPE]|[KMGTPE]i)?")
-"""https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/, without exponents."""
 _VARIABLE = re.compile(r"[A-Za-z_.-][\w.-]*", re.ASCII)
 
 
@@ -77,7 +76,7 @@ def _check(launch: Launch) -> None:
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
             raise UsageError(f"{name} is a whole number, {least} or more, and not {value!r}.")
     for name, amount in launch.requests.items():
-        if not isinstance(amount, str) or not _AMOUNT.fullmatch(amount):
+        if not isinstance(amount, str) or not is_amount(amount):
             raise UsageError(f"{name} is an amount such as '500m', '4' or '2Gi', and not {amount!r}.")
     for name, value in launch.env.items():
         if not isinstance(value, str) or not isinstance(name, str) or not _VARIABLE.fullmatch(name):

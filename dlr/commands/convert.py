@@ -35,18 +35,21 @@ def command(
     It takes TrainJobs with their runtime, PyTorchJobs, JobSets, Jobs and DLRover's ElasticJobs; other objects
     stay as they are. No cluster is asked.
 
-    Exit code: 0 all is carried over; 3 not all is, and stderr tells what; 1 nothing can be converted.
+    Exit code: 0 all is carried over; 3 not all is, and stderr says what; 1 nothing can be converted.
     """
     documents = [document for file in files for document in read_documents(file)]
     try:
         found = convert(documents)
     except NotConvertible as error:
         raise CommandError(f"{', '.join(files)}: {error}") from error
+    print("".join(f"# Not converted: {reason}\n" for reason in found.refused), end="")
     for number, (document, remarks) in enumerate(found.documents):
         print("---\n" * (number > 0) + comments(remarks) + as_yaml([document]), end="")
+    for reason in found.refused:
+        print(f"dlr: not converted: {reason}", file=sys.stderr)
     for remark in found.losses:
         print(f"dlr: not carried over: {remark}", file=sys.stderr)
-    if found.losses:
+    if found.refused or found.losses:
         raise typer.Exit(EXIT_WITH_LOSSES)
 
 

@@ -31,6 +31,8 @@ class Converted:
 
     documents: Sequence[tuple[JSON, Sequence[Remark]]]
     """Each ElasticJob with the remarks on it; what was none of our kinds, as it was, with none."""
+    refused: Sequence[str] = ()
+    """What of our kinds cannot be converted, a clause each: which, and why."""
 
     @property
     def jobs(self) -> Sequence[tuple[JSON, Sequence[Remark]]]:
@@ -45,8 +47,9 @@ def convert(documents: Sequence[JSON]) -> Converted:
     """Convert every manifest that can be; other objects stay, but runtimes, which go into the jobs.
 
     Raises:
-        NotConvertible: one of them cannot be, or there is none.
+        NotConvertible: none of them can be, or there is none.
     """
+    refused: list[str] = []
     made: list[tuple[JSON, Sequence[Remark]]] = []
     for document in documents:
         group, kind = str(document.get("apiVersion", "")).partition("/")[0], str(document.get("kind", ""))
@@ -62,8 +65,10 @@ def convert(documents: Sequence[JSON]) -> Converted:
                 made.append((document, ()))
         except NotConvertible as error:
             name = (document.get("metadata") or {}).get("name", "")
-            raise NotConvertible(f"{kind} {name}: {error}") from error
-    found = Converted(made)
+            refused.append(f"{kind} {name}: {error}")
+    found = Converted(made, refused)
+    if not found.jobs and refused:
+        raise NotConvertible(" ".join(refused))
     if not found.jobs:
         raise NotConvertible(f"there is none of {', '.join(CONVERTIBLE)} in it.")
     return found

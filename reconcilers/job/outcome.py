@@ -212,7 +212,7 @@ def over(job: ElasticJob, workers: Workers, now: datetime) -> Outcome:
     """
     phase, known = job.status.phase, job.status.observed_generation
     assert phase is not None
-    status = _status(job, workers, conditions=job_status.without_world(job.status.conditions, phase, now))
+    status = _status(job, workers, conditions=job_status.without_present(job.status.conditions, phase, now))
     if known is None or known >= job.metadata.generation:
         return Outcome(status)
     message = TOO_LATE.format(phase=phase.value.lower())

@@ -16,19 +16,20 @@ from crds.elasticjob import (
     ReplicaStatus,
 )
 from crds.elasticworker import ElasticWorker, WorkerExit, WorkerPhase
-from crds.model import Condition, ConditionStatus
+from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionStatus
 from reconcilers.conditions import condition_of, is_true, with_condition
 from reconcilers.job.launcher_flags import with_launcher_flags
 from reconcilers.job.loss import with_loss
 from reconcilers.job.older_agents import with_older_agents
 from reconcilers.job.saving import with_saving
-from reconcilers.job.slow import Neighbour, with_slow
+from reconcilers.job.slow import SLOW, Neighbour, with_slow
 from reconcilers.job.steps_known import with_steps_known
 from reconcilers.job.workers import Workers
 from reconcilers.pod.worker_status import REPLACED, finished, hindered_by, stuck_by
 from reconcilers.roles import progress as roles_progress
-from reconcilers.roles.hot import with_hot
+from reconcilers.roles.hot import PARAMETER_SERVER_HOT, with_hot
 from reconcilers.roles.rules import in_cluster
+from reconcilers.scale.scaled import SCALED
 from reconcilers.world.extra import extra_slots
 from reconcilers.world.rendezvous import lasting
 from reconcilers.world.slots import training_types
@@ -45,6 +46,10 @@ MAX_WHY = 96
 """Characters of the world's reason in a condition; the world itself has all of it."""
 
 
+ENDED = "the job has ended"
+_WHILE_IT_TRAINS = (WORLD_FORMED, SLOW, PARAMETER_SERVER_HOT)
+_WAITS = (WORKERS_SCHEDULED, WORKERS_STARTED, SCALED)
+"""Of a job that has ended they are False as they were, since they may be why; nothing waits any more."""
 _NO_WAIT = {WORKERS_SCHEDULED: "Scheduled", WORKERS_STARTED: "Started"}
 
 
@@ -193,7 +198,13 @@ def final_conditions(
         c.model_copy(update={"message": lasting(c.message)}) if c.type == WORLD_FORMED else c
         for c in conditions
     ]
-    result = without_world(result, phase, now)
+    result = without_present(result, phase, now)
+    result = [
+        c.model_copy(update={"message": shortened(f"{ENDED}; {c.message}", MAX_CONDITION_MESSAGE)})
+        if c.type in _WAITS and c.status is ConditionStatus.FALSE
+        else c
+        for c in result
+    ]
     result = with_condition(result, RUNNING, ConditionStatus.FALSE, phase.value, "", now)
     type_ = SUCCEEDED if phase is JobPhase.SUCCEEDED else FAILED
     return with_condition(result, type_, ConditionStatus.TRUE, reason, message, now)
@@ -210,12 +221,13 @@ def with_reason_of_world(conditions: Sequence[Condition], world: Rendezvous) -> 
     ]
 
 
-def without_world(conditions: Sequence[Condition], phase: JobPhase, now: datetime) -> list[Condition]:
-    """The conditions of a job that has ended in this phase: nobody trains in its last world any more."""
-    if not is_true(conditions, WORLD_FORMED):
-        return list(conditions)
-    message = "the job has ended"
-    return with_condition(conditions, WORLD_FORMED, ConditionStatus.FALSE, phase.value, message, now)
+def without_present(conditions: Sequence[Condition], phase: JobPhase, now: datetime) -> list[Condition]:
+    """The conditions of a job that has ended in this phase: nobody trains, in its last world or slowly."""
+    result = list(conditions)
+    for type_ in _WHILE_IT_TRAINS:
+        if is_true(result, type_):
+            result = with_condition(result, type_, ConditionStatus.FALSE, phase.value, ENDED, now)
+    return result
 
 
 def last_failure(job: ElasticJob, workers: Workers) -> JobFailure | None:

@@ -214,7 +214,7 @@ def test_blamed_is_who_does_not_wait_for_others_and_then_who_is_behind() -> None
 
 def test_processes_that_ended_meanwhile_do_not_hang() -> None:
     files = ProgressFiles()
-    guard = HangGuard(files, StackFiles(), ALWAYS)
+    guard = HangGuard(files, StackFiles(files.directory / "stacks"), ALWAYS)
     assert guard.describe({}, {}, 1, LIMIT) is None
     files.remove()
 
@@ -229,7 +229,7 @@ def test_what_nccl_has_recorded_says_who_waits_whatever_the_stack_looks_like(
     records = {0: Record("all_reduce 57 of [3] in default_pg"), 1: Record("")}
     monkeypatch.setattr(flight_recorder.Question, "answers", lambda _: records)
     files = ProgressFiles()
-    guard = HangGuard(files, StackFiles(), ALWAYS)
+    guard = HangGuard(files, StackFiles(files.directory / "stacks"), ALWAYS)
     guard.begin(Started(3, {0: 4, 1: 5}))
     found = guard.describe({0: 1, 1: 1}, {}, 1, LIMIT)
     assert found is not None and found.rank == 5 and "rank 5, before its first step, is at" in found.message
@@ -253,7 +253,7 @@ def test_who_waits_in_a_collective_that_nccl_does_not_know_of_is_not_blamed(
     monkeypatch.setattr(stacks, "capture", lambda *_: {0: gather, 1: own})
     monkeypatch.setattr(flight_recorder.Question, "answers", lambda _: {0: Record(""), 1: Record("")})
     files = ProgressFiles()
-    guard = HangGuard(files, StackFiles(), ALWAYS)
+    guard = HangGuard(files, StackFiles(files.directory / "stacks"), ALWAYS)
     guard.begin(Started(3, {0: 4, 1: 5}))
     found = guard.describe({0: 1, 1: 1}, {}, 1, LIMIT)
     files.remove()

@@ -36,7 +36,8 @@ class Rounds:
         self.number = 0
         self.progress = ProgressFiles()
         inner = DefaultLogsSpecs(log_dir=str(root), tee=Std.ERR)
-        self.specs = RoundLogsSpecs(inner, lambda: self.number, self.progress, StackFiles(), desk="/desk")
+        stacks = StackFiles(self.progress.directory / "stacks")
+        self.specs = RoundLogsSpecs(inner, lambda: self.number, self.progress, stacks, desk="/desk")
 
     def start(self, processes: int = 1) -> dict[int, dict[str, str]]:
         self.number += 1

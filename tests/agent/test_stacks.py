@@ -170,7 +170,7 @@ def test_the_users_choice_of_signal_counts_if_it_is_one() -> None:
 
 
 def test_processes_write_beside_their_logs(tmp_path: Path) -> None:
-    stack_files = StackFiles()
+    stack_files = StackFiles(tmp_path)
     env = stack_files.renew(
         7, {0: f"{tmp_path}/attempt_7/0/error.json", 1: f"{tmp_path}/attempt_7/1/error.json"}
     )
@@ -179,8 +179,8 @@ def test_processes_write_beside_their_logs(tmp_path: Path) -> None:
     assert stack_files.folder == tmp_path / "attempt_7"
 
 
-def test_without_log_files_dumps_have_a_place_too() -> None:
-    stack_files = StackFiles()
+def test_without_log_files_dumps_have_a_place_too(tmp_path: Path) -> None:
+    stack_files = StackFiles(tmp_path / "stacks")
     assert stack_files.folder is None
     stack_files.renew(7, {0: os.devnull})
     seventh = stack_files.files[0]
@@ -188,8 +188,12 @@ def test_without_log_files_dumps_have_a_place_too() -> None:
     stack_files.renew(8, {0: os.devnull})
     assert stack_files.files[0].parent.is_dir()
     assert seventh.read_text() == "a dump"
+    assert [path.name for path in tmp_path.iterdir()] == ["stacks"], "with which all of them can go"
 
 
 def test_what_the_user_says_of_faulthandler_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PYTHONFAULTHANDLER", "")
-    assert "PYTHONFAULTHANDLER" not in StackFiles().renew(1, {0: f"{tmp_path}/attempt_1/0/error.json"})[0]
+    assert (
+        "PYTHONFAULTHANDLER"
+        not in StackFiles(tmp_path).renew(1, {0: f"{tmp_path}/attempt_1/0/error.json"})[0]
+    )

@@ -268,6 +268,20 @@ def test_command_prints_yaml_and_tells_losses(dlr: Dlr, tmp_path: Path) -> None:
     assert (refused.exit_code, refused.out, len(refused.err.splitlines())) == (1, "", 1)
 
 
+def test_one_of_several_that_cannot_be_converted_keeps_no_other_back(dlr: Dlr, tmp_path: Path) -> None:
+    broken = {**JOB, "metadata": {"name": "broken"}, "spec": {}}
+    path = tmp_path / "both.yaml"
+    path.write_text(yaml.safe_dump_all([broken, JOB]))
+    done = dlr("convert", "-f", str(path))
+    assert done.exit_code == 3
+    assert [each["metadata"]["name"] for each in yaml.safe_load_all(done.out)] == ["plain"]
+    why = "Job broken: spec.template.spec.containers is empty"
+    assert done.out.startswith(f"# Not converted: {why}") and f"dlr: not converted: {why}" in done.err
+    path.write_text(yaml.safe_dump_all([broken, broken]))
+    neither = dlr("convert", "-f", str(path))
+    assert (neither.exit_code, neither.out, neither.err.count(why)) == (1, "", 2)
+
+
 def test_other_objects_of_a_file_stay_and_lists_are_opened(dlr: Dlr, tmp_path: Path) -> None:
     claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data"}}
     path = tmp_path / "list.yaml"

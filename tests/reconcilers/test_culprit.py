@@ -10,13 +10,22 @@ from hypothesis import strategies as st
 
 from crds.elasticjob import JobPhase
 from crds.elasticworker import AgentState, ExitClass
-from crds.model import ConditionStatus
+from crds.model import Condition, ConditionStatus
 from crds.protocol import ASKED, DOES_NOT_HANG, NO_STACK_OFFERED
 from reconcilers.conditions import with_condition
 from reconcilers.failure import incidents
 from reconcilers.failure.hangs import ANSWER_SECONDS
 from reconcilers.failure.policy import Assessment
-from reconcilers.job.status import WORLD_FORMED, final_conditions
+from reconcilers.job.slow import SLOW
+from reconcilers.job.status import (
+    WORKERS_SCHEDULED,
+    WORKERS_STARTED,
+    WORLD_FORMED,
+    final_conditions,
+    without_present,
+)
+from reconcilers.roles.hot import PARAMETER_SERVER_HOT
+from reconcilers.scale.scaled import SCALED
 from tests.reconcilers.build import NOW, failure, report
 from tests.reconcilers.failure_life import FORMED, REFORMING, Life
 
@@ -91,6 +100,22 @@ def test_job_that_has_ended_does_not_say_that_its_next_world_waits() -> None:
     waiting = with_condition([], WORLD_FORMED, ConditionStatus.FALSE, "Reforming", why, NOW)
     told = final_conditions(waiting, JobPhase.FAILED, "BudgetSpent", "", NOW)
     assert [c.message for c in told if c.type == WORLD_FORMED] == ["worker 0 reports a hang"]
+
+
+@pytest.mark.parametrize("phase", [JobPhase.FAILED, JobPhase.SUCCEEDED])
+def test_what_is_over_looks_over_in_conditions_too(phase: JobPhase) -> None:
+    present = [WORLD_FORMED, SLOW, PARAMETER_SERVER_HOT]
+    waits = [WORKERS_SCHEDULED, WORKERS_STARTED, SCALED]
+    known: list[Condition] = []
+    for type_ in present:
+        known = with_condition(known, type_, ConditionStatus.TRUE, "Then", "so it is", NOW)
+    for type_ in waits:
+        known = with_condition(known, type_, ConditionStatus.FALSE, "Then", "a Pod waits", NOW)
+    told = final_conditions(known, phase, "Ended", "", NOW)
+    at_end = {c.type: (c.status.value, c.message) for c in told}
+    assert {at_end[type_] for type_ in present} == {("False", "the job has ended")}
+    assert {at_end[type_] for type_ in waits} == {("False", "the job has ended; a Pod waits")}
+    assert without_present(told, phase, NOW) == told, "a job that an earlier dlr ended"
 
 
 def test_hang_is_judged_before_the_next_world_and_told_once() -> None:

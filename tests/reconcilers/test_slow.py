@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from crds.elasticjob import ElasticJob, Rendezvous, RendezvousPhase
-from crds.elasticworker import AgentState, ElasticWorker
+from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
 from reconcilers.job.plan import Plan, plan_job
 from reconcilers.job.seen import Seen
 from reconcilers.job.slow import NOTHING_CHANGED, SLOW, Neighbour, news_of
@@ -70,6 +70,13 @@ def test_it_is_told_once_and_taken_back() -> None:
     assert said(same) == said(after) and told(again) == []
     over, fast = look(after, trains(0), trains(1))
     assert said(fast) == ("False", "") and [reason for reason, _ in told(over)] == ["SlowOver"]
+
+
+def test_a_job_that_has_ended_is_slow_no_more() -> None:
+    _, after = look(of_world(), trains(0, SLOW_NOW), trains(1))
+    ends = [trains(i, phase=WorkerPhase.SUCCEEDED) for i in range(2)]
+    plan, ended = look(after, *ends)
+    assert (said(ended), told(plan)) == (("False", "the job has ended"), [])
 
 
 def test_only_rank_0_of_a_world_that_trains_is_heard() -> None:

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dlr.commands.amounts import is_amount, times
 from dlr.commands.errors import UsageError
-from dlr.commands.map.command import times, worker_range
+from dlr.commands.map.command import worker_range
 from dlr.commands.map.manifest import (
     Workers,
     chunks_of,
@@ -104,7 +105,14 @@ def test_the_program_is_known_where_no_shell_has_to_say(template: str, program: 
     [("500m", 8, "4000m"), ("2Gi", 3, "6Gi"), ("1.5", 4, "6"), ("0.25G", 3, "0.75G"), ("2", 1, "2")],
 )
 def test_a_worker_has_so_many_times_what_a_slot_has(amount: str, slots: int, found: str) -> None:
-    assert times(amount, slots) == found
+    assert is_amount(amount) and times(amount, slots) == found
+
+
+@pytest.mark.parametrize("text", ["", "much", "2ki", "1mi", "2GB", "-1", "1.", ".5", "1e3", "٣", "2 Gi"])
+def test_what_kubernetes_would_not_take_is_no_amount(text: str) -> None:
+    assert not is_amount(text)
+    with pytest.raises(UsageError, match="is no amount; it is written such as"):
+        times(text, 1)
 
 
 @pytest.mark.parametrize("text", ["", "0", "3:2", "a", "1:2:3", "1:100000"])

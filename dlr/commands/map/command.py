@@ -12,6 +12,7 @@ import yaml
 
 from crds.intervals import LIMIT
 from crds.protocol import MAX_SHARD_RETRIES
+from dlr.commands.amounts import times
 from dlr.commands.api import Api
 from dlr.commands.connection import connect
 from dlr.commands.errors import CommandError, UsageError
@@ -158,24 +159,6 @@ def worker_range(text: str) -> tuple[int, int]:
             f"--workers {text!r} must be a number or MIN:MAX, from 1 to {MOST_WORKERS}, such as 2:50."
         )
     return least, most
-
-
-_QUANTITY = re.compile(r"(\d+)(?:\.(\d+))?(m|[kMGTPE]i?|Ki)?")
-
-
-def times(quantity: str, slots: int) -> str:
-    """So many times an amount.
-
-    Raises:
-        UsageError: that is none.
-    """
-    found = _QUANTITY.fullmatch(quantity)
-    if found is None:
-        raise UsageError(f"{quantity!r} is no amount; it is written such as 500m, 2, 1.5 or 2Gi.")
-    decimals = found[2] or ""
-    number = str(int(found[1] + decimals) * slots).rjust(len(decimals) + 1, "0")
-    whole, rest = number[: len(number) - len(decimals)], number[len(number) - len(decimals) :].rstrip("0")
-    return whole + (f".{rest}" if rest else "") + (found[3] or "")
 
 
 def _read_lines() -> Lines:
