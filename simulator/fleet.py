@@ -29,6 +29,7 @@ class Part(BaseModel):
         validate_by_name=True,
         extra="forbid",
         frozen=True,
+        strict=True,  # `standby: true` is no number
         use_attribute_docstrings=True,
         allow_inf_nan=False,
     )
@@ -130,7 +131,7 @@ class Diagnosis(Part):
 
 
 class Policies(Part):
-    restart: Restart = Restart.IN_PLACE
+    restart: Annotated[Restart, Field(strict=False)] = Restart.IN_PLACE
     restart_count: Annotated[int, Field(ge=0, le=1_000)] = 3
     """How often the job may fail in one class without getting further than ever before."""
     standby: Annotated[int, Field(ge=0, le=1_000)] = 0
@@ -155,7 +156,7 @@ class Policies(Part):
 
 class CapacityChange(Part):
     day: Annotated[float, Field(ge=0)]
-    nodes: int
+    nodes: Annotated[int, Field(ge=-MAX_NODES, le=MAX_NODES)]
     """So many nodes come, or go if it is below 0."""
 
 
@@ -176,7 +177,7 @@ class Fleet(Part):
     repair: Repair = Repair()
     diagnosis: Diagnosis = Diagnosis()
     policies: Policies = Policies()
-    capacity: tuple[CapacityChange, ...] = ()
+    capacity: Annotated[tuple[CapacityChange, ...], Field(strict=False)] = ()
     times: Times = DEFAULT_TIMES
 
     @field_validator("times", mode="before")
@@ -185,7 +186,7 @@ class Fleet(Part):
         if isinstance(value, Times):
             return value
         if not isinstance(value, dict):
-            raise ValueError("it must be a map of figures")
+            raise ValueError("it must be a map of figures, such as `{podSeconds: 20}`")
         names = {to_camel(name): name for name in NAMES}
         for name, figure in value.items():
             if name not in names:
@@ -233,6 +234,29 @@ class Fleet(Part):
 _BRANCHES = ("constrained-float", "literal['auto']")
 """What pydantic adds to the path of a field that may be one of two."""
 
+_WANTED = {
+    "int_type": "a whole number, without a comma or a unit",
+    "float_type": "a number, without a comma or a unit",
+    "bool_type": "true or false",
+    "string_type": "a text",
+    "model_type": "a map of fields",
+    "tuple_type": "a list, such as `[{day: 3, nodes: -64}]`",
+}
+"""By pydantic's type of error: what a field must be. `capacity` is the only list."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a field that is there twice, of which YAML would take the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set[str]()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                said = f"the field {key.value!r} is there twice; remove one of them"
+                raise yaml.constructor.ConstructorError(None, None, said, key.start_mark)
+            seen.add(str(key.value))
+        return super().construct_mapping(node, deep)
+
 
 def read_fleet(path: Path) -> Fleet:
     """The fleet that a file describes.
@@ -242,7 +266,10 @@ def read_fleet(path: Path) -> Fleet:
         OSError: it cannot be read.
     """
     try:
-        data = yaml.safe_load(path.read_text())
+        data = yaml.load(path.read_text(), _Loader)
+    except yaml.constructor.ConstructorError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark is not None else 1
+        raise FleetError(f"{path}: line {line}: {error.problem}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise FleetError(f"{path} is no YAML: {' '.join(str(error).split())}") from error
     if not isinstance(data, dict):
@@ -262,6 +289,8 @@ def parsed(data: dict[str, Any], origin: str) -> Fleet:
             what = "there is no such field"
         elif first["type"] == "missing":
             what = "this field is needed"
+        elif first["type"] in _WANTED:
+            what = f"it must be {_WANTED[first['type']]}, and is {first['input']!r}"
         elif where and first["type"] not in ("value_error",):
             what = f"{what[0].lower()}{what[1:]}, and it is {first['input']!r}"
         more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""

@@ -1,14 +1,17 @@
-"""A job of four through a script of faults, for real and simulated: the same worlds, blames and goodput."""
+"""A job of four through a script of faults, real and simulated: the same worlds, blames, cordons, goodput."""
 
 from __future__ import annotations
 
+import json
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import fmean
 
 import pytest
 
-from e2e import jobs
+from e2e import checks, jobs
 from e2e.api import Kind, Object
 from e2e.cluster import Capability, Cluster
 from e2e.deaths import Mortals
@@ -51,24 +54,29 @@ def test_the_simulator_tells_the_life_that_the_cluster_lives(
         ("node", 2, lambda: mortals.power_off(2)),
         ("process", 0, lambda: mortals.tell(0, "exit")),
     ]
-    faults, took = [], dict[str, float]()
+    blamed_node = ""
+    faults, took = [], defaultdict[str, list[float]](list)
     try:
         for kind, slot, strikes in script:
             time.sleep(BETWEEN_SECONDS)  # training goes on: that is what is measured
             struck = time.time()
             faults.append(Fault(struck - created, kind, slot))
+            if kind == "device":
+                blamed_node = mortals.node(slot)
             strikes()
             life = mortals.wait_until_training(life, world_of=WORKERS)
-            took.setdefault(kind, life.began - struck)
+            took[kind].append(life.began - struck)
         time.sleep(BETWEEN_SECONDS)
         mortals.finish()
         job = mortals.job()
+        cordons = cordoned(cluster)
     finally:
         mortals.put_nodes_back()
 
     goodput = job["status"]["goodput"]
     seconds = goodput["seconds"]
     lasted = jobs.seconds_between(job["metadata"]["creationTimestamp"], job["status"]["completionTime"])
+    pod_seconds = fmean(took["podDeleted"] + took["device"]) - seconds["Forming"]
     fleet = parsed(
         {
             "nodes": WORKERS,
@@ -80,9 +88,9 @@ def test_the_simulator_tells_the_life_that_the_cluster_lives(
                 "cordonLimitPercent": 50,
             },
             "times": {
-                "podSeconds": max(took["podDeleted"] - seconds["Forming"], 0.1),
+                "podSeconds": max(pod_seconds, 0.1),
                 "importSeconds": seconds["Forming"],
-                "startSeconds": took["process"],
+                "startSeconds": fmean(took["process"]),
                 "stopSeconds": 0,
                 "deviceStartSeconds": 0,
                 "peerLossSeconds": 0.1,
@@ -103,8 +111,10 @@ def test_the_simulator_tells_the_life_that_the_cluster_lives(
         for t in outcome.story
     ]
     print(f"\nreal {goodput['ratio']:.1%} of {lasted:.0f} s: {seconds}; simulated {outcome.goodput:.1%}")
-    print(outcome.account, simulated, sep="\n")
+    print(dict(took), outcome.account, simulated, cordons, outcome.cordoned, sep="\n")
     assert simulated == lived(observation, mortals.name)
+    assert cordons == [blamed_node]
+    assert outcome.cordons == len(cordons)  # its nodes are of other names
     start = seconds["Pending"] + seconds["Forming"]  # until there is a cluster to be told of
     begun = outcome.account.seconds[Part.PENDING] + outcome.account.seconds[Part.FORMING]
     real, told = goodput["ratio"] * lasted / (lasted - start), outcome.goodput * lasted / (lasted - begun)
@@ -130,3 +140,9 @@ def named(blamed: Object, name: str) -> str:
     if not blamed or blamed["exitClass"] == "Unknown":
         return ""
     return f"{blamed['worker'].replace(name, 'simulated')} {blamed['exitClass']}"
+
+
+def cordoned(cluster: Cluster) -> list[str]:
+    """The nodes that the controller has cordoned."""
+    nodes = json.loads(cluster.kubectl("get", "nodes", "-o", "json").stdout)["items"]
+    return [node["metadata"]["name"] for node in nodes if checks.is_cordoned(node)]

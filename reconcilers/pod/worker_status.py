@@ -161,9 +161,14 @@ def _taken_off(worker: ElasticWorker, now: datetime) -> WorkerExit | None:
 
 
 def _replaced(worker: ElasticWorker, now: datetime) -> WorkerExit | None:
-    """The end of an incarnation of which the last word was that its processes had failed."""
+    """The end of an incarnation of which the last word was that its processes had failed.
+
+    Its Pod is deleted before this is written, so that its agent may have reported meanwhile that it stops.
+    """
     status, report = worker.status, worker.status.agent
-    if report is None or report.failure is None or report.state is not AgentState.FAILED:
+    if report is None or report.failure is None or report.failure.round < report.observed_round:
+        return None
+    if report.state not in (AgentState.FAILED, AgentState.STOPPED):
         return None
     if (report.incarnation, report.pod_uid) != (status.observed_incarnation, status.pod_uid):
         return None

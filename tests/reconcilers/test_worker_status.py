@@ -177,6 +177,12 @@ def test_pod_replaced_for_a_failure_in_place_ends_with_it() -> None:
     assert after(relaunched(told(AgentState.RUNNING, 2)), pod=None).last_exit is None
 
 
+def test_agent_that_stops_before_its_replacement_is_seen_takes_no_word_back() -> None:
+    end = after(relaunched(told(AgentState.STOPPED, exit_code=201)), pod=None).last_exit
+    assert (end.exit_class, end.node_name) == (ExitClass.HARDWARE_ERROR, "node-0")
+    assert after(relaunched(told(AgentState.STOPPED, 2)), pod=None).last_exit is None, "of a later round"
+
+
 def test_pod_deleted_from_a_node_that_goes_was_preempted() -> None:
     node = {"spec": {"taints": [{"key": "ToBeDeletedByClusterAutoscaler"}]}}
     assert after(worker(), pod=pod(deleted=True), node=node).last_exit.exit_class is ExitClass.PREEMPTED

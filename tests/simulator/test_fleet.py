@@ -24,7 +24,7 @@ def test_the_examples_are_fleets(path: Path) -> None:
         ({}, "f.yaml: nodes: this field is needed"),
         ({"nodes": 0}, "f.yaml: nodes: input should be greater than or equal to 1, and it is 0"),
         ({"nodes": 8, "spaers": 1}, "f.yaml: spaers: there is no such field"),
-        ({"nodes": 8, "policies": {"standby": "x"}}, "f.yaml: policies.standby: input should be a valid integer"),
+        ({"nodes": 8, "policies": {"standby": "x"}}, "f.yaml: policies.standby: it must be a whole number"),
         ({"nodes": 8, "minNodes": 9}, "f.yaml: minNodes must not be greater than nodes, 8"),
         ({"nodes": 8, "times": {"podSecond": 1}}, "f.yaml: times: there is no figure 'podSecond'; there are"),
         ({"nodes": 8, "times": {"podSeconds": "soon"}}, "f.yaml: times: podSeconds must be a number of 0 or more"),
@@ -32,7 +32,12 @@ def test_the_examples_are_fleets(path: Path) -> None:
         ({"nodes": 8, "faults": {"kinds": {k: 0 for k in ("process", "hang", "device", "node", "switch")}}},
          "f.yaml: faults.kinds: one kind at least must have a share above 0"),
         ({"nodes": 8, "policies": {"memoryCheckpointSeconds": "often"}},
-         "f.yaml: policies.memoryCheckpointSeconds: input should be a valid number"),
+         "f.yaml: policies.memoryCheckpointSeconds: it must be a number, without a comma or a unit"),
+        ({"nodes": 8, "capacity": {}}, "f.yaml: capacity: it must be a list, such as `[{day: 3, nodes: -64}]`"),
+        ({"nodes": "2,048"}, "f.yaml: nodes: it must be a whole number, without a comma or a unit, and is '2,048'"),
+        ({"nodes": 8, "policies": {"standby": True}}, "f.yaml: policies.standby: it must be a whole number"),
+        ({"nodes": 8, "faults": 6.5}, "f.yaml: faults: it must be a map of fields, and is 6.5"),
+        ({"nodes": 8, "policies": {"cordon": "maybe"}}, "f.yaml: policies.cordon: it must be true or false"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_sentence_with_the_path_of_the_field(said: dict[str, Any], sentence: str) -> None:
@@ -48,6 +53,22 @@ def test_a_file_that_is_no_fleet_is_refused(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(FleetError, match=r"fleet\.yaml"):
         read_fleet(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("nodes: 8\nnodes: 9\n", "line 2: the field 'nodes' is there twice; remove one of them"),
+        ("nodes: 8\npolicies: {standby: 1, standby: 2}", "line 2: the field 'standby' is there twice"),
+        ("nodes: 8\ntimes: &t {podSeconds: 1}\n? [a]\n: 3\n", "line 3: "),
+    ],
+)
+def test_a_field_that_is_there_twice_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
+    path = tmp_path / "fleet.yaml"
+    path.write_text(text)
+    with pytest.raises(FleetError) as caught:
+        read_fleet(path)
+    assert str(caught.value).startswith(f"{path}: {sentence}")
 
 
 def test_each_time_has_a_source() -> None:
