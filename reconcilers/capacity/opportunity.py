@@ -75,8 +75,6 @@ def next_step(policy: Opportunistic, known: Opportunity, room: Room, now: dateti
 
     Called again before the count is as asked, it says the same.
     """
-    if known.unpaid_from is not None and not room.lost and _has_paid(room, known.unpaid_from):
-        known = known.model_copy(update={"unpaid_from": None, "in_vain": 0})
     if room.refused and known.ceiling is None:
         return _back(known, room, max(known.base, _present(room)), room.refused, REMEMBERED_SECONDS, now)
     if known.ceiling is not None and room.count > known.ceiling:
@@ -90,17 +88,6 @@ def next_step(policy: Opportunistic, known: Opportunity, room: Room, now: dateti
     if known.grown_from is not None and room.count > known.grown_from:
         return _judged(policy, known, room, now)
     return _probe(policy, known, room, now)
-
-
-def _has_paid(room: Room, before: int) -> bool:
-    """Whether the world, since it grew from `before` workers, gave more than its restart took from these."""
-    gain = (_world(room) - before) / max(before, 1)
-    return room.trained_seconds * gain >= room.restart_seconds * (1 + gain)
-
-
-def _world(room: Room) -> int:
-    """The size of the world as it last was."""
-    return room.count - room.stuck - room.on_their_way - room.starting
 
 
 def _present(room: Room) -> int:
@@ -121,18 +108,17 @@ def _back(
         "reason": reason,
         "in_vain": in_vain,
         "grown_from": grown_from,
-        "unpaid_from": None,
     }
     return Step(known.model_copy(update=update), kept, seconds)
 
 
 def _after_loss(policy: Opportunistic, known: Opportunity, room: Room, now: datetime) -> Step:
     """Somebody else has the room now. Of a growth that had not paid for its restart, the next is later."""
-    has_grown = known.grown_from is not None and _world(room) > known.grown_from
-    before = known.grown_from if has_grown else known.unpaid_from
     in_vain = known.in_vain
-    if before is not None and room.trained_seconds > 0:
-        in_vain = 0 if _has_paid(room, before) else in_vain + 1
+    if known.grown_from is not None and room.trained_seconds > 0:
+        gain = (room.count - known.grown_from) / max(known.grown_from, 1)
+        paid = room.trained_seconds * gain >= room.restart_seconds
+        in_vain = 0 if paid else in_vain + 1
     seconds = min(policy.probe_seconds * 2.0**in_vain, REMEMBERED_SECONDS)
     left = _present(room) - room.lost
     reason = (
@@ -172,7 +158,7 @@ def _judged(policy: Opportunistic, known: Opportunity, room: Room, now: datetime
     if not room.is_measured:
         return Step(known, room.count, MEASURE_SECONDS)
     if room.efficiency is None or room.efficiency >= policy.min_efficiency:
-        good = known.model_copy(update={"grown_from": None, "unpaid_from": before, "reason": ""})
+        good = known.model_copy(update={"grown_from": None, "reason": "", "in_vain": 0})
         return Step(good, room.count, 0.0)
     share = f"{max(room.efficiency, -9.99):.0%}"
     reason = (
