@@ -100,7 +100,10 @@ def _main(argv: Sequence[str], warm_parent: WarmParent | None, cleanup: contextl
         spec = worker_spec(config, entrypoint, entrypoint_args, handler)
         agent = _create_agent(config, spec, args, me, warm_start)
         cleanup.callback(agent.kill)
-        monitor = ProgressMonitor(agent.progress_files, handler.session.reporter, handler.session.part)
+        session = handler.session
+        monitor = ProgressMonitor(
+            agent.progress_files, session.reporter, session.part, session.checkpoint_is_awaited
+        )
         monitor.start()
         cleanup.callback(monitor.stop)
         if warm_start is not None:  # for a newcomer they stop, so it comes when it can start at once

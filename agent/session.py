@@ -214,6 +214,11 @@ class Session:
             return False
         return world.hangs or world.phase is RendezvousPhase.FORMED
 
+    def checkpoint_is_awaited(self) -> bool:
+        """Whether workers that are ready wait for a checkpoint of the world to join."""
+        world = (self.watcher.view() or JobView()).world
+        return world is not None and world.awaits_checkpoint
+
     def hang_timeout_seconds(self) -> float:
         """As the job says it now."""
         return (self.watcher.view() or JobView()).hang_timeout_seconds

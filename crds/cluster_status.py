@@ -77,9 +77,10 @@ class ClusterStatus(Model):
     tasks: Annotated[dict[str, Tasks], Field(max_length=3)]
     """By type: the first slot is task 0, and so on. An evaluator's task is its index."""
     incarnations: Annotated[
-        list[Annotated[int, Field(ge=1)]],
+        list[Annotated[int, Field(ge=0)]],
         Field(max_length=MAX_PARAMETER_SERVERS, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
     ]
-    """Of the parameter servers, in the order of their tasks."""
+    """Of the parameter servers, in the order of their tasks; 0 of one that ran, and whose ElasticWorker was
+    deleted."""
     lost: Tasks = Field(default_factory=list)
     """Slots of parameter servers that do not run."""

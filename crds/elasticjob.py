@@ -520,6 +520,8 @@ class Rendezvous(Model):
     hang_since: datetime | None = None
     """Since when the members of a world that hangs are asked where their processes are; unset when that is
     judged."""
+    checkpoint_awaited_since: datetime | None = None
+    """Since when workers that are ready wait for a checkpoint to join: the next one is reported at once."""
     resume: Resume | None = None
     """What the processes of this round have gone on from, where the job keeps checkpoints in memory; for
     people."""

@@ -29,13 +29,21 @@ class ProgressMonitor(threading.Thread):
 
     Args:
         part: what this agent is in the world whose processes were started last.
+        checkpoint_is_awaited: whether a world that is to grow waits for the next one.
     """
 
-    def __init__(self, files: ProgressFiles, reporter: Reporter, part: Callable[[], Part] = Part) -> None:
+    def __init__(
+        self,
+        files: ProgressFiles,
+        reporter: Reporter,
+        part: Callable[[], Part] = Part,
+        checkpoint_is_awaited: Callable[[], bool] = lambda: False,
+    ) -> None:
         super().__init__(name="dlr-progress", daemon=True)
         self._files = files
         self._reporter = reporter
         self._part = part
+        self._checkpoint_is_awaited = checkpoint_is_awaited
         latest = reporter.latest
         self._chronicle = Chronicle(latest.series or Series(), latest.slow)
         self._stop_event = threading.Event()
@@ -82,7 +90,7 @@ class ProgressMonitor(threading.Thread):
         # The first step after a start is news: it says that a restart is over. So is a checkpoint, since a
         # world that is to grow may wait for it.
         if before is not None and before.checkpoint_step != progress.checkpoint_step:
-            self._reporter.checkpoint()
+            self._reporter.checkpoint(is_awaited=self._checkpoint_is_awaited())
         else:
             self._reporter.progress(within_seconds=0.0 if before is None else None)
 

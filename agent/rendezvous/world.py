@@ -48,6 +48,8 @@ class World:
     """The newest round of which training processes died."""
     hangs: bool = False
     """It is given up since it hangs, and its members are asked where their processes are."""
+    awaits_checkpoint: bool = False
+    """Workers that are ready wait for one of its checkpoints to join."""
 
     @classmethod
     def parse(cls, rendezvous: Mapping[str, Any]) -> World | None:
@@ -65,6 +67,7 @@ class World:
                 reason=str(rendezvous.get("reason") or ""),
                 broken_round=int(rendezvous.get("brokenRound") or 0),
                 hangs=bool(rendezvous.get("hangSince")),
+                awaits_checkpoint=bool(rendezvous.get("checkpointAwaitedSince")),
             )
         except (AttributeError, KeyError, TypeError, ValueError):
             return None

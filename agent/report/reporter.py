@@ -151,8 +151,8 @@ class Reporter(threading.Thread):
     """Writes reports in the background, and tries again until they are taken.
 
     A change of state is written at once; step progress at most every `progress_seconds`, unless it is news; a
-    checkpoint at once, if none was reported in the last `CHECKPOINT_SECONDS`, else when these are over. Every
-    write says how far training is now (see `follow`), and what the Pod uses.
+    checkpoint at once, if it is awaited or none was reported in the last `CHECKPOINT_SECONDS`, else when
+    these are over. Every write says how far training is now (see `follow`), and what the Pod uses.
 
     It ends when the API server will take nothing more from this agent, and calls `on_final_refusal`. The
     agent goes on: its job's world, or the kubelet, says when to leave.
@@ -278,10 +278,15 @@ class Reporter(threading.Thread):
         with self._changed:
             self._report_progress_at(self._last_written_at + wait)
 
-    def checkpoint(self) -> None:
-        """Report that a checkpoint was saved: at once, or when the last one was reported long enough ago."""
+    def checkpoint(self, *, is_awaited: bool = False) -> None:
+        """Report that a checkpoint was saved: when the last one was reported long enough ago, or at once.
+
+        Args:
+            is_awaited: somebody waits for it.
+        """
+        wait = 0.0 if is_awaited else CHECKPOINT_SECONDS
         with self._changed:
-            self._report_progress_at(self._checkpoint_reported_at + CHECKPOINT_SECONDS)
+            self._report_progress_at(self._checkpoint_reported_at + wait)
 
     def flush(self, timeout_seconds: float) -> bool:
         """Wait until all reports are written.

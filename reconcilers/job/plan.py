@@ -142,8 +142,8 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
     if phase is not None and phase.finished:
         return _of_a_finished_job(seen, now)
     slots = plan_workers(seen.job, seen.workers, seen.published)
-    if tasks.still_served(seen.job, slots.surplus, seen.workers.of_type.get(names.CHIEF, ())):
-        slots = replace(slots, surplus=())
+    held = tasks.still_served(seen.job, slots.surplus, seen.workers.of_type.get(names.CHIEF, ()))
+    slots = replace(slots, surplus=tuple(w for w in slots.surplus if w.metadata.uid not in held))
     seen, told = _with_news(seen, slots.surplus, now)
     workers = seen.workers.without({worker.metadata.uid for worker in slots.surplus})
     fresh = freshness(seen.job, workers, seen.pods)

@@ -7,6 +7,7 @@ were told of it when they started stays true.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 
 from crds import cluster as wire
 from crds import names
@@ -50,13 +51,28 @@ def next_cluster(job: ElasticJob, by_slot: Mapping[Slot, ElasticWorker]) -> Clus
     }
     servers = tasks[names.PS]
     found = [by_slot.get((names.PS, index)) for index in servers]
-    incarnations = [worker.spec.incarnation if worker is not None else 1 for worker in found]
+    incarnations = [
+        worker.spec.incarnation if worker is not None else _absent(known, index)
+        for index, worker in zip(servers, found, strict=True)
+    ]
     lost = [index for index, worker in zip(servers, found, strict=True) if not runs(worker)]
     version = 1
     if known is not None:
-        is_same = (known.tasks.get(names.PS), known.incarnations) == (servers, incarnations)
+        there = [now or before for before, now in zip_longest(known.incarnations, incarnations, fillvalue=0)]
+        is_same = (known.tasks.get(names.PS), known.incarnations) == (servers, there)
         version = known.version if is_same else known.version + 1
     return ClusterStatus(version=version, tasks=tasks, incarnations=incarnations, lost=lost)
+
+
+def _absent(known: ClusterStatus | None, index: int) -> int:
+    """The incarnation of a server without an ElasticWorker: its next one begins at 1 again.
+
+    One that ran was deleted, so whoever comes is another Pod; any other is still to be made.
+    """
+    servers = known.tasks.get(names.PS, []) if known is not None else []
+    if known is None or index not in servers:
+        return 1
+    return known.incarnations[servers.index(index)] if index in known.lost else 0
 
 
 def _tasks(
@@ -80,19 +96,23 @@ def runs(worker: ElasticWorker | None) -> bool:
     return status.phase is WorkerPhase.RUNNING and status.observed_incarnation == worker.spec.incarnation
 
 
-def still_served(job: ElasticJob, surplus: Iterable[ElasticWorker], chiefs: Iterable[ElasticWorker]) -> bool:
-    """Whether a server that has lost its task is to stay: the chief works with it, and may save first."""
+def still_served(
+    job: ElasticJob, surplus: Iterable[ElasticWorker], chiefs: Iterable[ElasticWorker]
+) -> frozenset[str]:
+    """Uids of servers that have lost their task, and are to stay: the chief works with them, and may save."""
     cluster = job.status.cluster
     makes_version = of_types(job, makes_version=True)
-    if cluster is None or not any(worker.spec.type in makes_version for worker in surplus):
-        return False
+    held = frozenset(worker.metadata.uid for worker in surplus if worker.spec.type in makes_version)
+    if cluster is None or not held:
+        return frozenset()
     reports = (current_report(chief) for chief in chiefs if runs(chief))
-    return any(
+    is_served = any(
         report is not None
         and report.state is AgentState.RUNNING
         and 0 < report.observed_round < cluster.version
         for report in reports
     )
+    return held if is_served else frozenset()
 
 
 def told(before: ClusterStatus | None, after: ClusterStatus) -> Iterator[Event]:

@@ -166,7 +166,8 @@ def dissolve(published: Rendezvous, reason: str) -> Rendezvous:
 
 def at_the_end(published: Rendezvous) -> Rendezvous:
     """The last world of a job that has ended: it waits for nothing, and nobody is asked where it hangs."""
-    return published.model_copy(update={"hang_since": None, "reason": lasting(published.reason)})
+    update = {"hang_since": None, "checkpoint_awaited_since": None, "reason": lasting(published.reason)}
+    return published.model_copy(update=update)
 
 
 def held(
@@ -222,6 +223,7 @@ def given_up(published: Rendezvous, reason: str, now: datetime, *, broken: bool 
             "phase": RendezvousPhase.REFORMING,
             "reason": reason,
             "reforming_since": now,
+            "checkpoint_awaited_since": None,
             "resume": None,
             "broken_round": published.round if broken else published.broken_round,
         }
@@ -373,13 +375,21 @@ def _judge_growth(
     newcomers = [p for p in joinable if p.index not in members]
     size = bounds.floor(len(joinable))
     if size <= len(members):
-        return Decision(published)
-    wait = 0.0 if len(joinable) >= bounds.desired else last_call(newcomers, bounds)
-    wait = max(wait, checkpoint_wait(published, ranked, newcomers, bounds))
-    if wait > 0:
-        return Decision(published, look_again_seconds=wait)
+        return Decision(_awaiting_checkpoint(published, None))
+    for_more = 0.0 if len(joinable) >= bounds.desired else last_call(newcomers, bounds)
+    for_checkpoint = checkpoint_wait(published, ranked, newcomers, bounds)
+    if (wait := max(for_more, for_checkpoint)) > 0:
+        since = (published.checkpoint_awaited_since or now) if for_checkpoint > 0 else None
+        return Decision(_awaiting_checkpoint(published, since), look_again_seconds=wait)
     reason = f"the world grows from {len(members)} to {size} workers"
     return Decision(form(published, joinable, bounds, reason, now, keep=members))
+
+
+def _awaiting_checkpoint(published: Rendezvous, since: datetime | None) -> Rendezvous:
+    """The same world, in which a checkpoint is told at once, if somebody waits for it."""
+    if published.checkpoint_awaited_since == since:
+        return published
+    return published.model_copy(update={"checkpoint_awaited_since": since})
 
 
 def _judge_reforming(

@@ -196,6 +196,7 @@ class FakeReporter:
         self.latest = Report(AgentState.RUNNING, datetime.now(UTC), 1, **latest)
         self.told: list[tuple[int, int | None, bool]] = []
         self.checkpoints: list[tuple[int, int | None]] = []
+        self.awaited: list[bool] = []
 
     def follow(self, figures: Callable[[], Figures]) -> None:
         self.figures = figures
@@ -204,9 +205,10 @@ class FakeReporter:
         progress = self.figures().progress
         self.told.append((progress.step, progress.checkpoint_step, within_seconds == 0.0))
 
-    def checkpoint(self) -> None:
+    def checkpoint(self, *, is_awaited: bool = False) -> None:
         progress = self.figures().progress
         self.checkpoints.append((progress.step, progress.checkpoint_step))
+        self.awaited.append(is_awaited)
 
 
 def test_only_changes_are_told_and_the_first_of_a_round_at_once(files: ProgressFiles) -> None:
@@ -248,6 +250,19 @@ def test_a_checkpoint_is_told_and_never_falls_within_a_round(files: ProgressFile
     monitor.look()
     assert reporter.told == [(9, None, True), (5, 9, False), (5, None, True)]
     assert reporter.checkpoints == [(9, 9), (5, 5)]
+
+
+def test_a_checkpoint_that_a_growth_waits_for_is_told_as_one(files: ProgressFiles) -> None:
+    reporter = FakeReporter()
+    awaited = iter([False, True])
+    monitor = ProgressMonitor(files, reporter, checkpoint_is_awaited=lambda: next(awaited))  # type: ignore[arg-type]
+    (env,) = files.renew(1)
+    report_step(env, 1)
+    monitor.look()
+    for step in (2, 3):
+        save_checkpoint(env, step)
+        monitor.look()
+    assert reporter.awaited == [False, True]
 
 
 def stretch(round_progress: RoundProgress) -> tuple[int, int, int]:

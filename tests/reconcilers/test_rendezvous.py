@@ -148,12 +148,17 @@ def test_growth_waits_for_a_checkpoint_saved_after_the_newcomers_were_ready() ->
     newcomer = participant(2, seconds_since_joined=10)
     world = formed(0, 1)
     never = decide(world, [*running(0, 1), newcomer], limits, NOW)
-    assert never.rendezvous == world and never.look_again_seconds == 50
+    awaited = world.model_copy(update={"checkpoint_awaited_since": NOW})
+    assert never.rendezvous == awaited and never.look_again_seconds == 50
+    still = decide(awaited, [*running(0, 1), newcomer], limits, later(5))
+    assert still.rendezvous == awaited, "since when it is awaited stays"
+    assert decide(awaited, running(0, 1), limits, NOW).rendezvous == world, "nobody waits any more"
     members = running(0, 1)
     before = [replace(members[0], seconds_since_checkpoint=10), members[1]]
-    assert decide(world, [*before, newcomer], limits, NOW).rendezvous == world
+    assert decide(world, [*before, newcomer], limits, NOW).rendezvous == awaited
     after = [replace(members[0], seconds_since_checkpoint=9), members[1]]
-    assert decide(world, [*after, newcomer], limits, NOW).rendezvous.members == [0, 1, 2]
+    grown = decide(awaited, [*after, newcomer], limits, NOW).rendezvous
+    assert grown.members == [0, 1, 2] and grown.checkpoint_awaited_since is None
 
 
 def test_growth_waits_for_a_checkpoint_no_longer_than_asked_and_only_if_asked() -> None:

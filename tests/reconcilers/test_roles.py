@@ -99,6 +99,21 @@ def test_another_pod_of_a_server_is_another_version_and_one_of_a_worker_is_not()
     assert (lost.version, lost.lost) == (1, [1])
 
 
+def test_a_server_whose_worker_was_deleted_by_hand_comes_back_as_another_version() -> None:
+    first = roles_job()
+    begun = evolved(evolved(first, {}), {})
+    assert begun.status.cluster is not None and begun.status.cluster.version == 1, "they are still to be made"
+    running = evolved(begun, all_of())
+    without = {slot: each for slot, each in all_of().items() if slot != ("ps", 1)}
+    gone = evolved(evolved(running, without), without)
+    assert gone.status.cluster is not None
+    assert (gone.status.cluster.version, gone.status.cluster.lost) == (1, [1]), "the next one is waited for"
+    back = next_cluster(gone, all_of())
+    assert (back.version, back.incarnations, back.lost) == (2, [1, 1], [])
+    (event,) = told(gone.status.cluster, back)
+    assert event.message == "version 2 of the cluster: ps 1 gets another Pod"
+
+
 def test_a_server_more_is_in_the_cluster_when_it_runs_and_a_worker_more_at_once() -> None:
     first = evolved(roles_job(), all_of())
     grown = roles_job({"chief": 1, "ps": 3, "worker": 3}).with_status(cluster=first.status.cluster)
@@ -143,7 +158,7 @@ def test_a_server_that_was_moved_stays_until_the_chief_has_its_next_version() ->
     of = roles_job(status={"cluster": {"version": 2, "tasks": {"ps": "2,1"}, "incarnations": [1, 1]}})
     chief = member("chief", agent=report(state=AgentState.RUNNING, observed_round=1).to_wire())
     at_two = member("chief", agent=report(state=AgentState.RUNNING, observed_round=2).to_wire())
-    assert still_served(of, [member("ps", 0)], [chief])
+    assert still_served(of, [member("ps", 0), member("worker", 2)], [chief]) == {"digits-ps-0"}
     assert not still_served(of, [member("ps", 0)], [at_two])
     assert not still_served(of, [member("worker", 0)], [chief])
     assert not still_served(of, [member("ps", 0)], [member("chief")]), "it says nothing"
