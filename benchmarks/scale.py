@@ -132,8 +132,9 @@ async def oom(fleet: Fleet) -> None:
     for section, chosen in victims.items():
         worlds = fleet.nodes.worlds
         with fleet.measured(section):
-            for worker in sorted(fleet.nodes.agents, key=index_of)[chosen]:
-                fleet.nodes.end_pod(worker, "OOMKilled", 137)
+            with running_loop().outside():
+                for worker in sorted(fleet.nodes.agents, key=index_of)[chosen]:
+                    fleet.nodes.end_pod(worker, "OOMKilled", 137)
             await fleet.until(lambda: fleet.nodes.worlds > worlds, "a new world")  # noqa: B023
             await fleet.is_training()
     tell("sizes", oom=fleet.server.largest_bytes[ELASTICJOBS.plural])
