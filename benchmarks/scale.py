@@ -132,8 +132,9 @@ async def oom(fleet: Fleet) -> None:
     for section, chosen in victims.items():
         worlds = fleet.nodes.worlds
         with fleet.measured(section):
-            for worker in sorted(fleet.nodes.agents, key=index_of)[chosen]:
-                fleet.nodes.end_pod(worker, "OOMKilled", 137)
+            with running_loop().outside():
+                for worker in sorted(fleet.nodes.agents, key=index_of)[chosen]:
+                    fleet.nodes.end_pod(worker, "OOMKilled", 137)
             await fleet.until(lambda: fleet.nodes.worlds > worlds, "a new world")  # noqa: B023
             await fleet.is_training()
     tell("sizes", oom=fleet.server.largest_bytes[ELASTICJOBS.plural])
@@ -321,6 +322,8 @@ not measured to its end.
 
 * How long the event loop *was blocked* leaves out Python's garbage collector, which looks at what API server,
   kubelets and agents have made as well, since they are in the same process here.
+* What the cache has replaced during a look is let go in slices (`controller/slices.py`): thousands of workers
+  that were freed at once held the loop for up to 0.1 s.
 * A *steady look* at a job of which all workers train: nothing has changed since the last one. The *first
   look* is that of a controller that has just started. A *take-over* is a controller that starts, lists
   everything and looks at all of it.

@@ -121,6 +121,8 @@ class JobView:
             return Seen(job, raw, workers)
         plans, checks = await self._plans.read(job), await self._checks.of(job, workers)
         pods, outdated = await self._pods_of(job, workers)
+        ages = await self._ages(job, workers, checks)
+        await slices.pause()
         return Seen(
             job=job,
             raw=raw,
@@ -131,7 +133,7 @@ class JobView:
             pods=pods,
             outdated_pods=outdated,
             nodes=self._nodes.list(),
-            ages=await self._ages(job, workers, checks),
+            ages=ages,
             account_age_seconds=self._account_age_seconds(job),
             status_age_seconds=self._written.age_seconds(job.metadata.uid, job.metadata.resource_version),
             shards_age_seconds=self._shards_age_seconds(job),
@@ -182,7 +184,9 @@ class JobView:
     async def _workers_of(self, job: ElasticJob) -> list[ElasticWorker]:
         found = self._workers.by_index(BY_JOB, f"{job.metadata.namespace}/{job.metadata.name}")
         workers, slices = [], Slices()
-        for raw in found:
+        found.reverse()
+        while found:  # the cache may have newer ones by now: these are freed one by one, not all at the end
+            raw = found.pop()
             if job.metadata.uid in owner_uids(raw) and not raw["metadata"].get("deletionTimestamp"):
                 workers.append(self._parse_worker.parse(raw))
             await slices.pause()
