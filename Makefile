@@ -49,18 +49,19 @@ bytecode: $(READY)
 
 # Some at a time, and a module's tests by the same process: they share its cluster. The conftests say which
 # modules begin; xdist would begin with those of many tests, and end with those of one long test.
-PYTEST := pytest -n 3 --dist loadfile --no-loadscope-reorder
+PYTEST := pytest --dist loadfile --no-loadscope-reorder
 
 unit: $(READY)
-	$(PYTEST) tests -m "not slow"
+	$(PYTEST) -n 3 tests -m "not slow"
 
+# Scenarios wait more than they compute: one of a hang takes 58 s, and 12 s of a core.
 e2e: $(READY)
-	$(PYTEST) e2e -m "not slow" --durations=10
+	$(PYTEST) -n 4 e2e -m "not slow" --durations=10
 
 # What is left out above to keep `make test` under 20 minutes on 2 cores.
 e2e-all: $(READY)
-	$(PYTEST) tests -m slow
-	$(PYTEST) e2e --durations=10
+	$(PYTEST) -n 3 tests -m slow
+	$(PYTEST) -n 4 e2e --durations=10
 
 $(READY): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "dlr needs Python 3.11 or newer, and found none on PATH; install one, or name it with PYTHON=/path/to/python3." >&2; exit 1; }

@@ -16,9 +16,10 @@ from e2e.observation import Observation
 
 SCENARIO_TIMEOUT_SECONDS = 300
 LONGEST_FIRST = (
-    *("node_check", "scale_plans", "deaths", "training", "control_plane", "strangers", "kubectl"),
-    *("elasticity_counts", "leaving", "elasticity", "standby", "goodput", "hang", "nodes", "suspend"),
-    *("leader_election", "memory_checkpoint", "node_check_job", "lifecycle", "gang", "bad_input"),
+    *("node_check", "scale_plans", "deaths", "training", "control_plane", "strangers", "elasticity_counts"),
+    *("leaving", "elasticity", "node_check_job", "standby", "goodput", "hang", "nodes", "suspend"),
+    *("leader_election", "memory_checkpoint", "kubectl", "roles", "capacity", "lifecycle", "client"),
+    *("dashboard", "map", "gang", "shards", "stacks", "bad_input"),
 )
 """Modules in the order in which they begin: no process is left with a long one at the end."""
 

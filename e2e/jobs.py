@@ -47,7 +47,7 @@ def digits(
     step_delay_seconds: float = 0.05,
     paced: bool = False,
     example: str = "plain",
-    launcher: tuple[str, ...] = ("dlr", "run", "--preload=sklearn.datasets"),
+    launcher: tuple[str, ...] = ("dlr", "run"),
     **spec: Any,
 ) -> Object:
     """An example as a job of this cluster: 23 steps an epoch, and examples/plain saves every 10 steps.

@@ -26,6 +26,7 @@ LONGEST_FIRST = (
         "conformance/test_clients.py",
     ),
     *("agent/memory/test_resuming.py", "agent/test_distributed.py", "agent/test_device_fault.py"),
+    *("sdk/test_data_example.py", "sdk/test_data_gradients.py", "agent/test_step_counter.py"),
     *("reconcilers/test_scale.py", "deploy/test_namespaced_rights.py", "agent/test_report.py"),
     *("reconcilers/test_against_api_server.py", "reconcilers/test_failures_against_api_server.py"),
 )

@@ -81,6 +81,7 @@ def test_rank_that_hangs_is_named_and_all_go_on_in_their_pods(
     assert status["restarts"] == {"Hang": 1}, "neither a slow first step nor being busy is a hang"
     world = jobs.rendezvous(observation, NAME)
     assert (world["round"], world["incarnations"]) == (2, [1, 1]), "started again in the same Pods"
+    assert world["worldSize"] == 4, "the processes of a Pod are ranks of one world"
     told = [event["message"] for event in observation.events(of=NAME)]
     assert any("hanging-worker-1 rank 2" in message for message in told), told
     jobs.assert_one_world_a_round(observation, NAME)

@@ -46,40 +46,47 @@ def kubectl(request: pytest.FixtureRequest, cluster: Cluster, observation: Obser
     yield Kubectl(cluster, request.param, observation.namespace)
 
 
-def test_a_job_seen_and_steered_with_kubectl(
-    cluster: Cluster, observation: Observation, kubectl: Kubectl
-) -> None:
-    manifest = jobs.digits(cluster, observation.namespace, epochs=5)
-    assert "elasticjob.elastic.iml.github.io/digits created" in kubectl(
-        "apply", "-f", "-", stdin=yaml.safe_dump(manifest)
-    )
-    assert "unchanged" in kubectl("apply", "-f", "-", stdin=yaml.safe_dump(manifest))
+def test_a_job_seen_and_steered_with_kubectl(cluster: Cluster, observation: Observation) -> None:
+    """One job trains for all of them; each makes and deletes one of its own that is suspended."""
+    namespace = observation.namespace
+    kubectls = [Kubectl(cluster, executable, namespace) for executable in every_kubectl()]
+    manifest = jobs.digits(cluster, namespace, epochs=5)
+    kubectls[0]("apply", "-f", "-", stdin=yaml.safe_dump(manifest))
+    for kubectl in kubectls:
+        held = jobs.shell(cluster, "exit 0", name="held", suspend=True)
+        made = kubectl("apply", "-f", "-", stdin=yaml.safe_dump(held))
+        assert "elasticjob.elastic.iml.github.io/held created" in made
+        assert '"held" deleted' in kubectl("delete", "ej", "held")
+        assert "unchanged" in kubectl("apply", "-f", "-", stdin=yaml.safe_dump(manifest))
     jobs.wait_until_training(observation, 2)
-    follow = subprocess.Popen(
-        [kubectl.executable, "-n", kubectl.namespace, "logs", "-f", "digits-worker-0-1"],
-        env=cluster.environment(),
+    following = [follow_log(kubectl, "digits-worker-0-1") for kubectl in kubectls]
+    for kubectl in kubectls:
+        table = kubectl("get", "ej,ew")
+        for shown in ("digits", "digits-worker-0", "digits-worker-1", "RANK", "NODE", "PHASE", "STEP"):
+            assert shown in table, table
+        described = kubectl("describe", "ej", "digits")
+        for shown in ("Rendezvous", "Members", "Conditions", "Events"):
+            assert shown in described, described
+
+    for kubectl, follow in zip(kubectls, following, strict=True):
+        asked = ("wait", "--for=condition=Succeeded", "ej/digits", f"--timeout={FINISHED_SECONDS}s")
+        assert "condition met" in kubectl(*asked, timeout_seconds=FINISHED_SECONDS)
+        followed, _ = follow.communicate(timeout=FINISHED_SECONDS)
+        assert "test accuracy" in followed, "logs -f follows to the end of the container and stops"
+        ended = json.loads(kubectl("get", "ej", "digits", "-o", "json"))
+        assert jobs.condition(ended, "Succeeded")["status"] == "True"
+
+    assert '"digits" deleted' in kubectls[-1]("delete", "ej", "digits")
+    observation.wait_for("its Pods to go", lambda: not observation.pods(), 30)
+
+
+def follow_log(kubectl: Kubectl, pod: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [kubectl.executable, "-n", kubectl.namespace, "logs", "-f", pod],
+        env=kubectl.cluster.environment(),
         stdout=subprocess.PIPE,
         text=True,
     )
-
-    table = kubectl("get", "ej,ew")
-    for shown in ("digits", "digits-worker-0", "digits-worker-1", "RANK", "NODE", "PHASE", "STEP"):
-        assert shown in table, table
-    described = kubectl("describe", "ej", "digits")
-    for shown in ("Rendezvous", "Members", "Conditions", "Events"):
-        assert shown in described, described
-
-    asked = ("wait", "--for=condition=Succeeded", "ej/digits", f"--timeout={FINISHED_SECONDS}s")
-    assert "condition met" in kubectl(*asked, timeout_seconds=FINISHED_SECONDS)
-    followed, _ = follow.communicate(timeout=FINISHED_SECONDS)
-    assert "test accuracy" in followed, "logs -f follows to the end of the container and stops"
-    assert (
-        jobs.condition(json.loads(kubectl("get", "ej", "digits", "-o", "json")), "Succeeded")["status"]
-        == "True"
-    )
-
-    assert '"digits" deleted' in kubectl("delete", "ej", "digits")
-    observation.wait_for("its Pods to go", lambda: not observation.pods(), 30)
 
 
 def test_dlrovers_own_yaml_is_accepted_unchanged(cluster: Cluster, kubectl: Kubectl) -> None:

@@ -75,19 +75,6 @@ def test_stock_torchrun_with_the_dlr_rendezvous_backend_trains(
     assert (world["members"], world["worldSize"]) == ([0, 1], 2)
 
 
-def test_several_processes_in_a_pod_are_ranks_of_one_world(
-    cluster: Cluster, observation: Observation
-) -> None:
-    namespace = observation.namespace
-    launcher = ("dlr", "run", "--nproc-per-node=2")
-    manifest = jobs.digits(cluster, namespace, workers=1, launcher=launcher, step_delay_seconds=0)
-    cluster.apply(manifest, namespace)
-
-    jobs.wait_until_succeeded(observation)
-    assert jobs.rendezvous(observation)["worldSize"] == 2
-    assert jobs.accuracy(cluster, observation) >= jobs.GOOD_ACCURACY
-
-
 def test_the_text_of_a_failure_is_shown_on_the_job(cluster: Cluster, observation: Observation) -> None:
     namespace = observation.namespace
     broken = jobs.digits(cluster, namespace, workers=1, epochs=-1)

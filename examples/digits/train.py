@@ -17,12 +17,13 @@ checkpoints of the script's own.
 import json
 import os
 import time
+from importlib.metadata import distribution
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.distributed as dist
 import torch.distributed.nn.functional  # before there is a process group: see the end of `main`
-from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel
@@ -41,9 +42,11 @@ MICRO_BATCH = 32  # samples that a worker computes at once: what fits into a GPU
 
 def load_data(device: torch.device) -> tuple[TensorDataset, TensorDataset]:
     """Images and labels, for training and for testing: the same split on every worker."""
-    digits = load_digits()
-    images = torch.tensor(digits.data, dtype=torch.float32, device=device) / 16
-    labels = torch.tensor(digits.target, device=device)
+    # As sklearn.datasets.load_digits reads it; that module's import would be a second of each start.
+    file = distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")
+    digits = np.loadtxt(str(file), delimiter=",")
+    images = torch.tensor(digits[:, :-1], dtype=torch.float32, device=device) / 16
+    labels = torch.tensor(digits[:, -1], dtype=torch.int64, device=device)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(SEED)).to(device)
     test, train = order[:360], order[360:]
     return TensorDataset(images[train], labels[train]), TensorDataset(images[test], labels[test])
