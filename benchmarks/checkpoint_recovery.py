@@ -1,24 +1,21 @@
 """From the kill of one of two ranks to the next step, with a large state that goes to memory in each step.
 
-    python -m benchmarks.checkpoint_recovery --gigabytes 1 --kills 5 [--dlrover FOLDER]
+    python -m benchmarks.checkpoint_recovery --gigabytes 1 --kills 5 [--dlrover]
         [--document docs/checkpoints.md]
 
 A job of two workers on the embedded cluster runs benchmarks/heavy_ddp.py; rank 1 is killed again and again.
 In the same run one copy of the state is measured, into memory that was touched before and into fresh memory,
-and what DLRover's flash checkpoint does to bring a state back: views of its shared memory, and a copy.
-These are in CPU seconds, which on a quiet machine are seconds, so that whatever else runs is not in them.
-DLRover's launcher is not in it: docs/recovery.md has what it takes without a state. FOLDER is as for
-benchmarks/checkpoint.py.
+in CPU seconds, so that whatever else runs is not in them. With --dlrover the same is done to DLRover's
+launcher and flash checkpoint: its local master, two agents, benchmarks/heavy_dlrover.py (in a venv that is
+made once: benchmarks/recovery_peers.py). It verifies nothing.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import mmap
 import os
 import platform
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -29,13 +26,15 @@ from statistics import median
 import torch
 
 from benchmarks.heavy_ddp import TENSORS
-from benchmarks.recovery_contender import Failure
+from benchmarks.recovery_contender import Contender, Failure
 from benchmarks.recovery_dlr import NODES, Dlr
 from benchmarks.recovery_events import WORLD_SIZE, Timeline, wait_for
+from benchmarks.recovery_peers import Dlrover, dlrover_venv
 from e2e.api import Object
 from e2e.embedded import EmbeddedCluster
 
 SCRIPT = Path(__file__).with_name("heavy_ddp.py")
+THEIR_SCRIPT = Path(__file__).with_name("heavy_dlrover.py")
 SLOTS = 3
 STEPS_BEFORE_KILL = 4
 BEGIN, END = "<!-- recovery -->", "<!-- end of recovery -->"
@@ -66,7 +65,15 @@ Found = tuple[float, float, float, float, int]
 slowest `load`, and CPU seconds of the one that took most of them; and steps redone."""
 
 
-def strike(contender: Heavy, kills: int, deadline_seconds: float) -> list[Found]:
+class HeavyDlrover(Dlrover):
+    """The same, by DLRover."""
+
+    def __init__(self, venv: Path, gigabytes: float) -> None:
+        super().__init__(venv, THEIR_SCRIPT)
+        os.environ["GIGABYTES"] = str(gigabytes)  # its agents have this environment
+
+
+def strike(contender: Contender, kills: int, deadline_seconds: float) -> list[Found]:
     found: list[Found] = []
     with tempfile.TemporaryDirectory(prefix="recovery-") as directory:
         events = Path(directory)
@@ -132,46 +139,32 @@ def timed_copy(source: list[torch.Tensor], target: list[torch.Tensor]) -> float:
     return time.process_time() - began
 
 
-def dlrover_copy(gigabytes: float, installed: str) -> float:
-    """CPU seconds of its copy back from shared memory, into fresh memory."""
-    sys.path.append(installed)
-    shm = importlib.import_module("dlrover.python.elastic_agent.torch.ckpt_saver")
-    handler = shm.SharedMemoryHandler(0, host=True)
-    state = {str(number): torch.ones(int(gigabytes * 1e9 / 4 / TENSORS)) for number in range(TENSORS)}
-    config = shm.CheckpointConfig(step=1)
-    handler.save_state_dict({"state": state, shm.DLROVER_CKPT_CONFIG_KEY: config})
-    found = []
-    for _ in range(3):
-        began = time.process_time()
-        views = handler.load_state_dict()["state"]
-        timed_copy(list(views.values()), [fresh_like(tensor) for tensor in views.values()])
-        found.append(time.process_time() - began)
-    handler.unlink()
-    return min(found)
-
-
-def table(gigabytes: float, found: list[Found], copy: tuple[float, float], theirs: float | None) -> str:
-    seconds, begins, loads, load_cpus, redone = zip(*found, strict=True)
+def table(gigabytes: float, found: dict[str, list[Found]], copy: tuple[float, float]) -> str:
     bar, bar_fresh = (FIXED_SECONDS + 2 * each for each in copy)
+    kills = len(next(iter(found.values())))
     rows = [
         f"{date.today()}, {platform.machine()}, {os.cpu_count()} cores for ranks, agents and the cluster, "
         f"torch {torch.__version__}, a load of {os.getloadavg()[0]:.0f}; {gigabytes:g} GB a rank, saved each "
-        f"step; {len(found)} kills of rank 1; seconds:",
-        "",
-        "| | median | least | most |",
-        "|---|--:|--:|--:|",
-        row("kill to the next step of both ranks", seconds),
-        row("of it until both scripts run again", begins),
-        row("of it `load`, verified, the slower rank's", loads),
-        row("CPU seconds of this `load`", load_cpus),
-        row("steps redone", redone),
+        f"step; {kills} kills of rank 1; seconds:",
+    ]
+    for name, of_one in found.items():
+        seconds, begins, loads, load_cpus, redone = zip(*of_one, strict=True)
+        rows += [
+            "",
+            f"| {name} | median | least | most |",
+            "|---|--:|--:|--:|",
+            row("kill to the next step of both ranks", seconds),
+            row("of it until both scripts run again", begins),
+            row("of it loading, the slower rank's", loads),
+            row("CPU seconds of this", load_cpus),
+            row("steps redone", redone),
+        ]
+    rows += [
         "",
         f"One copy of the state, CPU seconds: {copy[0]:.2f} into memory that was touched, {copy[1]:.2f} into "
         f"fresh, which a new process has. {FIXED_SECONDS} s and two copies would be {bar:.2f}, or "
         f"{bar_fresh:.2f}.",
     ]
-    if theirs is not None:
-        rows[-1] += f" DLRover's copy back, which verifies nothing: {theirs:.2f}, beside its restart."
     return "\n".join(rows)
 
 
@@ -184,18 +177,21 @@ def main() -> None:
     parser.add_argument("--gigabytes", type=float, default=1.0)
     parser.add_argument("--kills", type=int, default=5)
     parser.add_argument("--deadline-seconds", type=float, default=180)
-    parser.add_argument("--dlrover", metavar="FOLDER")
+    parser.add_argument("--dlrover", action="store_true")
     parser.add_argument("--document", type=Path)
     args = parser.parse_args()
     torch.set_num_threads(1)
+    found: dict[str, list[Found]] = {}
     cluster = EmbeddedCluster(nodes=NODES)
     try:
         cluster.start()
-        found = strike(Heavy(cluster, args.gigabytes), args.kills, args.deadline_seconds)
+        found["dlr, verified"] = strike(Heavy(cluster, args.gigabytes), args.kills, args.deadline_seconds)
     finally:
         cluster.stop()
-    theirs = dlrover_copy(args.gigabytes, args.dlrover) if args.dlrover else None
-    text = table(args.gigabytes, found, copies(args.gigabytes), theirs)
+    if args.dlrover:
+        theirs = HeavyDlrover(dlrover_venv(), args.gigabytes)
+        found[theirs.name] = strike(theirs, args.kills, args.deadline_seconds)
+    text = table(args.gigabytes, found, copies(args.gigabytes))
     print(text)
     if args.document is not None:
         document = args.document.read_text()

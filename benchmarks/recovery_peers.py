@@ -107,9 +107,10 @@ class Dlrover(LocalAgents):
 
     name = f"DLRover {DLROVER_VERSION}"
 
-    def __init__(self, venv: Path) -> None:
+    def __init__(self, venv: Path, script: Path = SCRIPT) -> None:
         super().__init__()
         self._bin = venv / "bin"
+        self._script = script
         self._master = ""
 
     def start(self, events: Path) -> None:
@@ -127,11 +128,12 @@ class Dlrover(LocalAgents):
         self._agents[node] = self._run(
             [
                 *(str(self._bin / "dlrover-run"), f"--nnodes={WORLD_SIZE}", "--nproc-per-node=1"),
-                *(f"--max-restarts={MOST_RESTARTS}", str(SCRIPT)),
+                *(f"--max-restarts={MOST_RESTARTS}", str(self._script)),
             ],
             f"agent-{node}.log",
             DLROVER_MASTER_ADDR=self._master,
-            ELASTIC_JOB_NAME=f"recovery-{self._master.rpartition(':')[2]}",
+            # Its sockets and shared memory go by this name: two nodes on one machine must not share them.
+            ELASTIC_JOB_NAME=f"recovery-{self._master.rpartition(':')[2]}-{node}",
             NODE_TYPE="worker",
             NODE_RANK=str(node),
             NODE_ID=str(node),
