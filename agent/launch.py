@@ -34,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
     """
     signal.signal(signal.SIGTERM, _leave)  # without a handler, it does not end a container's first process
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
-    if is_standalone(argv):
+    if is_standalone(argv, os.environ):
         prepare(argv, os.environ)
     prefer_huge_pages(os.environ)
     env = foreseen_environment(argv, os.environ)

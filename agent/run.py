@@ -254,6 +254,7 @@ def _create_agent(
         start_method=config.start_method,
         log_line_prefix_template=config.log_line_prefix_template or "[rank${rank}]: ",
         warm_start=warm_start,
+        leases_shards=not args.standalone,
     )
 
 
@@ -270,7 +271,8 @@ def _run(agent: DlrElasticAgent, handler: DlrRendezvousHandler) -> int:
             code = EXIT_TERMINATED
         return _stopped(handler, code)
     if result.is_failed() and agent.last_failure is not None:
-        logger.error("no restarts are left (--max-restarts)")
+        allowed = agent.get_worker_group().spec.max_restarts
+        logger.error("no restarts are left: --max-restarts allows %d", allowed)
         return exit_code(agent.last_failure.exit_code)
     return 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from agent.standalone import VARIABLE, is_set
 from crds.dlrover import RENDEZVOUS_BACKEND, options
 from crds.names import ENV_JOB_NAME
 
@@ -26,7 +27,7 @@ def is_for_another_rendezvous(arguments: Sequence[str], environ: Mapping[str, st
         environ: the environment; a flag outweighs its variable.
     """
     flags = options(arguments)
-    standalone = any(flag.name == "standalone" for flag in flags) or _is_true(environ.get("PET_STANDALONE"))
+    standalone = any(flag.name == "standalone" for flag in flags) or is_set(environ.get(VARIABLE))
     named = [flag.value for flag in flags if flag.name == "rdzv-backend"]
     backend = named[-1] if named else environ.get("PET_RDZV_BACKEND") or BACKEND
     return standalone or backend not in BACKENDS or ENV_JOB_NAME not in environ
@@ -41,8 +42,3 @@ def without_our_rendezvous(environ: Mapping[str, str]) -> dict[str, str]:
     if environ.get("PET_RDZV_BACKEND") not in BACKENDS:
         return dict(environ)
     return {name: value for name, value in environ.items() if name not in OF_THE_JOB}
-
-
-def _is_true(text: str | None) -> bool:
-    """As torch reads the variables of its flags (`torch.distributed.argparse_util.check_env`)."""
-    return text not in (None, "", "0")

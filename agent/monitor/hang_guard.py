@@ -6,13 +6,14 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
 from agent.monitor import dump, flight_recorder, hang, stacks
 from agent.monitor.flight_recorder import Record
-from agent.monitor.native import native_frames
+from agent.monitor.native import NATIVE_AT_ONCE, native_frames
 from agent.monitor.profile import ProfileError, Subject
 from agent.monitor.progress import ProgressFiles
 from agent.monitor.stacks import Capture, StackFiles
@@ -148,12 +149,12 @@ class HangGuard:
         def take() -> list[RankStack]:
             captures = stacks.capture(pids, files, signum)
             found = {local: self._stack(started, local, capture) for local, capture in captures.items()}
-            if native:
-                found = {
-                    local: _with_native(stack, files.get(local), pids[local])
-                    for local, stack in found.items()
-                }
-            return list(found.values())
+            if not native:
+                return list(found.values())
+            with ThreadPoolExecutor(NATIVE_AT_ONCE) as pool:
+                return list(
+                    pool.map(lambda local: _with_native(found[local], files.get(local), pids[local]), found)
+                )
 
         return take
 

@@ -12,6 +12,9 @@ from crds.protocol import MAX_FRAMES
 DUMP_SECONDS = 20.0
 """For one process: py-spy reads the symbols of torch's libraries, which are large."""
 
+NATIVE_AT_ONCE = 4
+"""Processes of one agent that are read side by side: each reader takes a core, and memory for the symbols."""
+
 _THREAD = re.compile(r'^Thread (?:0x[0-9A-Fa-f]+|(?P<id>\d+)) .*?(?:: "(?P<name>[^"]*)")?$')
 _ADDRESS = re.compile(r"^0x[0-9a-f]+ ")
 

@@ -105,7 +105,7 @@ def _by_torch(subject: Subject, trainer: int, seconds: float) -> bytes:
             if made.exists():
                 return made.read_bytes()
             if failed.exists():
-                raise ProfileError(f"torch.profiler says {failed.read_text()}")
+                raise ProfileError(failed.read_text())
             os.kill(trainer, 0)
             time.sleep(POLL_SECONDS)
     except OSError as error:

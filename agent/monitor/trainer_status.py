@@ -11,6 +11,7 @@ from __future__ import annotations
 import hmac
 import json
 import logging
+import os
 import secrets
 import threading
 from collections.abc import Callable, Mapping
@@ -24,8 +25,10 @@ logger = logging.getLogger(__name__)
 
 ENV_URL = "KUBEFLOW_TRAINER_SERVER_URL"
 ENV_TOKEN = "KUBEFLOW_TRAINER_SERVER_TOKEN"
+PROXIES = ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
 STEP_METRICS = ("current_step", "step", "global_step")
 """Names of the metric that is the step."""
+ADDRESS = "127.0.0.1"
 MAX_BYTES = 65_536
 READ_SECONDS = 5.0
 LOOK_SECONDS = 5.0
@@ -40,6 +43,17 @@ def step_of(body: bytes) -> int | None:
         return next((int(float(told[name])) for name in STEP_METRICS if name in told), None)
     except (ValueError, KeyError, TypeError, OverflowError):
         return None
+
+
+def reached_directly(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variable that keeps a proxy out of the way to the receiver; empty if no proxy is named.
+
+    Python's urllib and requests read `no_proxy` before `NO_PROXY`, so what the user has said is part of it.
+    """
+    if not any(environ.get(name) for name in PROXIES):
+        return {}
+    said = environ.get("no_proxy", environ.get("NO_PROXY", ""))
+    return {} if said == "*" else {"no_proxy": f"{said},{ADDRESS}".lstrip(",")}
 
 
 class TrainerStatusReceiver:
@@ -59,9 +73,13 @@ class TrainerStatusReceiver:
         token_file.touch(mode=0o600)
         token_file.write_text(token)
         # An HTTPServer would ask for the name of its address, in a start that waits for it.
-        self._server = TCPServer(("127.0.0.1", 0), _handler(take, f"Bearer {token}"))
-        address = f"http://127.0.0.1:{self._server.server_address[1]}/"
-        self.environment: Mapping[str, str] = {ENV_URL: address, ENV_TOKEN: str(token_file)}
+        self._server = TCPServer((ADDRESS, 0), _handler(take, f"Bearer {token}"))
+        address = f"http://{ADDRESS}:{self._server.server_address[1]}/"
+        self.environment: Mapping[str, str] = {
+            ENV_URL: address,
+            ENV_TOKEN: str(token_file),
+            **reached_directly(os.environ),
+        }
         """For training processes."""
         threading.Thread(target=self._serve, name="dlr-trainer-status", daemon=True).start()
 

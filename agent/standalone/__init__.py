@@ -20,15 +20,21 @@ NAME = "standalone"
 MAX_RESTARTS = 3
 """As `restartCount` of an ElasticJob's workers, unless --max-restarts says otherwise."""
 ADDRESS = "127.0.0.1"
+VARIABLE = "PET_STANDALONE"
 
 _QUANTITY = re.compile(r"([0-9]+)([KMGT]i?)?")
 _UNITS = {"": 1, **{unit: 1000**power for power, unit in enumerate("KMGT", 1)}}
 _UNITS |= {f"{unit}i": 1024**power for power, unit in enumerate("KMGT", 1)}
 
 
-def is_standalone(argv: Sequence[str]) -> bool:
-    """Whether the flags in front of the script ask for it."""
-    return any(flag.name == "standalone" for flag in options(argv))
+def is_standalone(argv: Sequence[str], environ: Mapping[str, str]) -> bool:
+    """Whether the flags in front of the script ask for it, or torch's variable for that flag."""
+    return any(flag.name == "standalone" for flag in options(argv)) or is_set(environ.get(VARIABLE))
+
+
+def is_set(text: str | None) -> bool:
+    """As torch reads the variables of its switches (`torch.distributed.argparse_util.check_env`)."""
+    return text not in (None, "", "0")
 
 
 def prepare(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:

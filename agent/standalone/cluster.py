@@ -46,7 +46,6 @@ class LocalCluster:
         self._asked = 0
         self._told_failures = 0
         self._told_stacks = ""
-        self._told_shards = False
         self._report: JSON = {}
         self._job: JSON = {
             "metadata": {"name": me.owner_name, "namespace": me.namespace, "annotations": {}},
@@ -122,9 +121,6 @@ class LocalCluster:
         if report.get("state") == AgentState.FAILED and failure.get("sequence", 0) > self._told_failures:
             self._told_failures = failure["sequence"]
             _log_stacks(failure.get("stacks") or ())
-        if report.get("shards") and not self._told_shards:
-            self._told_shards = True
-            logger.error("dlr.shards waits for ever with --standalone: a cluster's controller gives leases")
         asked = report.get("askedStacks") or {}
         if asked.get("request", "") != self._told_stacks:
             self._told_stacks = asked.get("request", "")

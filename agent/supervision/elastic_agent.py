@@ -81,6 +81,9 @@ class WorldMovedOnError(Exception):
 class DlrElasticAgent(LocalElasticAgent):
     """Runs the training processes of one node, round after round.
 
+    Args:
+        leases_shards: whether a controller leases shards; else each process pulls its own share, by rank.
+
     Raises:
         JobEndedError: from `run`, when the job ended, or goes on without this agent.
     """
@@ -97,6 +100,7 @@ class DlrElasticAgent(LocalElasticAgent):
         log_line_prefix_template: str | None = None,
         exit_barrier_seconds: float = EXIT_BARRIER_SECONDS,
         warm_start: WarmStart | None = None,
+        leases_shards: bool = True,
     ) -> None:
         assert isinstance(spec.rdzv_handler, DlrRendezvousHandler)
         session = spec.rdzv_handler.session
@@ -108,7 +112,7 @@ class DlrElasticAgent(LocalElasticAgent):
             self.progress_files,
             stack_files,
             self._tell_checkpoints if spec.rdzv_handler.memory is not None else None,
-            desk=spec.rdzv_handler.session.desk.path,
+            desk=session.desk.path if leases_shards else "",
         )
         super().__init__(
             spec,

@@ -12,7 +12,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ from crds.protocol import (
     PROFILE_SECONDS,
     profile_signal,
 )
+
+SCRIPTS_OWN = "the script profiles itself at this time; ask again when it has ended, or for py-spy's"
 
 
 def offer(environ: Mapping[str, str]) -> None:
@@ -49,6 +51,7 @@ class Profiler:
         self._folder = folder
         self._running: Any = None
         self._until = 0.0
+        self._restore: Callable[[], None] = lambda: None
         self._works = False
         """Python calls a handler within itself, when another signal comes."""
 
@@ -63,14 +66,18 @@ class Profiler:
                 self._end()
         except Exception as error:  # whatever it is, training goes on
             self._running = None
-            with contextlib.suppress(OSError):
-                (self._folder / PROFILE_ERROR).write_text(f"{type(error).__name__}: {error}")
+            self._fail(f"torch.profiler says {type(error).__name__}: {error}")
         finally:
             self._works = False
 
     def _begin(self, signum: int) -> None:
-        from torch import cuda
+        from torch import autograd, cuda
         from torch.profiler import ProfilerActivity, profile
+
+        # torch records for one at a time: the first to stop has it all
+        if autograd._profiler_enabled():  # type: ignore[attr-defined]
+            self._fail(SCRIPTS_OWN)
+            return
 
         seconds = float((self._folder / PROFILE_SECONDS).read_text())
         activities = [ProfilerActivity.CPU]
@@ -78,6 +85,7 @@ class Profiler:
             activities.append(ProfilerActivity.CUDA)
         profiler = profile(activities=activities)
         profiler.start()
+        self._restore = before_another(self._give_way)
         self._running, self._until = profiler, time.monotonic() + seconds
         timer = threading.Timer(seconds, os.kill, (os.getpid(), signum))
         timer.daemon = True
@@ -85,7 +93,43 @@ class Profiler:
 
     def _end(self) -> None:
         running, self._running = self._running, None
+        self._restore()
         running.stop()
         made = self._folder / f"new.{PROFILE_FILE}"
         running.export_chrome_trace(str(made))
         made.rename(self._folder / PROFILE_FILE)
+
+    def _give_way(self) -> None:
+        """The script begins a profile of its own: it gets it whole, and who asked gets the reason."""
+        running, self._running = self._running, None
+        if running is not None:
+            running.stop()
+            self._fail(SCRIPTS_OWN)
+
+    def _fail(self, why: str) -> None:
+        said = self._folder / f"new.{PROFILE_ERROR}"
+        with contextlib.suppress(OSError):
+            said.write_text(why)
+            said.rename(self._folder / PROFILE_ERROR)
+
+
+def before_another(act: Callable[[], None]) -> Callable[[], None]:
+    """Have something done once, before this process begins the next recording by torch.profiler.
+
+    Returns:
+        What takes that back.
+    """
+    from torch.autograd.profiler import profile
+
+    prepare: Callable[[profile], None] = profile._prepare_trace
+
+    def restore() -> None:
+        profile._prepare_trace = prepare  # type: ignore[method-assign]
+
+    def prepare_another(recording: profile) -> None:
+        restore()
+        act()
+        prepare(recording)
+
+    profile._prepare_trace = prepare_another  # type: ignore[method-assign]
+    return restore

@@ -47,6 +47,7 @@ ROUND_VARIABLES = (
     "TORCH_INCLUDE_STACK_TRACE",
     "TORCH_NCCL_",
     "WORLD_SIZE",
+    "no_proxy",
 )
 """Variables, or how they begin, that nothing reads before a script runs: each forked process has its own."""
 

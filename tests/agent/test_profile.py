@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,6 +32,7 @@ import os, time
 {offer}
 with open(os.environ["DLR_STACKS_FILE"], "ab", buffering=0) as file:
     file.write(b"pid %d\\n" % os.getpid())
+{script}
 print("trains", flush=True)
 a = torch.ones(64, 64) if "torch" in globals() else None
 while True:
@@ -40,6 +42,23 @@ while True:
         a = torch.mm(a, a).clamp(0, 1)
         time.sleep(0.002)
 """
+SELF = """
+from torch.profiler import ProfilerActivity
+def train(seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        torch.mm(torch.ones(64, 64), torch.ones(64, 64))
+        time.sleep(0.002)
+print("trains", flush=True)
+train(float(os.environ["BEFORE"]))
+own = torch.profiler.profile(activities=[ProfilerActivity.CPU])
+own.start()
+train(1.5)
+own.stop()
+open(os.environ["COUNT"] + ".new", "w").write(str(sum(event.name == "aten::mm" for event in own.events())))
+os.rename(os.environ["COUNT"] + ".new", os.environ["COUNT"])
+train(60)
+"""
 OFFER = "import torch; from agent.warm import profiler; profiler.offer(os.environ)"
 
 
@@ -47,11 +66,11 @@ OFFER = "import torch; from agent.warm import profiler; profiler.offer(os.enviro
 def start(tmp_path: Path) -> Iterator[Callable[[str], Subject]]:
     running: list[subprocess.Popen[str]] = []
 
-    def started(offer: str) -> Subject:
+    def started(offer: str, script: str = "", **variables: str) -> Subject:
         stacks = tmp_path / "stacks.txt"
         told = {"DLR_STACKS_FILE": str(stacks), "DLR_STACKS_SIGNAL": str(DEFAULT_SIGNAL)}
-        environ = os.environ | told | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-c", TRAIN.format(offer=offer)]
+        environ = os.environ | told | variables | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-c", TRAIN.format(offer=offer, script=script)]
         process = subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True, process_group=0)
         running.append(process)
         assert process.stdout is not None and process.stdout.readline() == "trains\n"
@@ -71,6 +90,23 @@ def test_torch_profiles_what_runs_and_training_goes_on(start: Callable[[str], Su
         trace = json.loads(gzip.decompress(made.data))
         assert "aten::mm" in {event.get("name") for event in trace["traceEvents"]}
     os.kill(subject.pid, 0)
+
+
+@pytest.mark.parametrize("before_seconds", [0.0, 0.5])
+def test_a_script_that_profiles_itself_has_its_own_profile_whole(
+    start: Callable[..., Subject], before_seconds: float, tmp_path: Path
+) -> None:
+    """Asked before it begins, or while it is at it; who asked is told, and may ask again when it has ended."""
+    count = tmp_path / "count"
+    subject = start(OFFER, SELF, BEFORE=str(before_seconds), COUNT=str(count))
+    with pytest.raises(ProfileError, match="the script profiles itself"):
+        take(subject, 30.0, TORCH)
+    deadline = time.monotonic() + 30
+    while not count.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert int(count.read_text()) > 20
+    assert take(subject, 0.2, TORCH).data
 
 
 def test_a_process_that_offers_nothing_is_not_harmed(

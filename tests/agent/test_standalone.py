@@ -51,6 +51,16 @@ if rank == 0:
     print(f"ends with {weight[0]:.0f}", flush=True)
 """
 
+PULLS = """
+import os
+from dlr.shards import pull
+
+for part in pull("lines", 6):
+    with part as elements:
+        for each in elements:
+            print(f"{os.environ['RANK']}:{each}\\n", end="", flush=True)
+"""
+
 
 def run(folder: Path, what_happens: str, *flags: str) -> subprocess.CompletedProcess[str]:
     script = folder / "train.py"
@@ -81,11 +91,23 @@ def test_a_hang_is_found_told_with_stacks_and_restarted(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_shards_are_pulled_by_rank(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(PULLS)
+    command = [sys.executable, "-m", "dlr.cli", "run", "--standalone", "--nproc-per-node=2", str(script)]
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("DLR_", "PET_"))}
+    env |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.split()) == ["0:0", "0:1", "0:2", "1:3", "1:4", "1:5"]
+
+
+@pytest.mark.slow
 def test_a_failure_that_comes_back_ends_it(tmp_path: Path) -> None:
     done = run(tmp_path, "sys.exit(3)", "--max-restarts=1")  # without memory each start is the first
     assert done.returncode == 3
     assert done.stdout.splitlines() == ["begins at 1 with 0"] * 2
-    assert "no restarts are left" in done.stderr
+    assert "no restarts are left: --max-restarts allows 1" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -111,8 +133,13 @@ def test_environment_is_a_workers_and_stays_the_same_when_started_anew() -> None
 
 
 def test_only_flags_in_front_of_the_script_ask_for_it() -> None:
-    assert standalone.is_standalone(["--nproc-per-node", "2", "--standalone", "train.py"])
-    assert not standalone.is_standalone(["train.py", "--standalone"])
+    assert standalone.is_standalone(["--nproc-per-node", "2", "--standalone", "train.py"], {})
+    assert not standalone.is_standalone(["train.py", "--standalone"], {})
+
+
+@pytest.mark.parametrize(("text", "is_on"), [("1", True), ("true", True), ("0", False), ("", False)])
+def test_so_does_torchs_variable(text: str, is_on: bool) -> None:
+    assert standalone.is_standalone(["train.py"], {"PET_STANDALONE": text}) is is_on
 
 
 def test_amounts_of_memory() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from agent.monitor.progress import ProgressFiles
-from agent.monitor.trainer_status import ENV_TOKEN, ENV_URL, step_of
+from agent.monitor.trainer_status import ENV_TOKEN, ENV_URL, reached_directly, step_of
 
 
 def posted(**metrics: object) -> bytes:
@@ -99,3 +99,40 @@ def test_the_users_own_server_is_left_to_them(files: ProgressFiles, monkeypatch:
 
 def test_step_is_a_whole_number_however_it_is_written() -> None:
     assert [step_of(posted(current_step=text)) for text in (7, "7", "7.0")] == [7, 7, 7]
+
+
+@pytest.mark.parametrize(
+    ("environ", "says"),
+    [
+        ({}, {}),
+        ({"no_proxy": "x"}, {}),
+        ({"https_proxy": "http://proxy:1"}, {}),
+        ({"HTTP_PROXY": "http://proxy:1"}, {"no_proxy": "127.0.0.1"}),
+        ({"ALL_PROXY": "http://proxy:1", "NO_PROXY": ".here"}, {"no_proxy": ".here,127.0.0.1"}),
+        ({"http_proxy": "http://proxy:1", "NO_PROXY": ".here", "no_proxy": ""}, {"no_proxy": "127.0.0.1"}),
+        ({"http_proxy": "http://proxy:1", "no_proxy": "*"}, {}),
+    ],
+)
+def test_a_proxy_is_kept_out_of_the_way(environ: dict[str, str], says: dict[str, str]) -> None:
+    assert reached_directly(environ) == says
+
+
+def test_a_post_goes_to_the_agent_though_the_environment_names_a_proxy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("no_proxy", "NO_PROXY", ENV_URL):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # discard: nobody listens
+    files = ProgressFiles()
+    try:
+        (env,) = files.renew(1)
+        monkeypatch.setenv("no_proxy", env["no_proxy"])
+        token = Path(env[ENV_TOKEN]).read_text()
+        headers = {"Authorization": f"Bearer {token}"}
+        request = urllib.request.Request(env[ENV_URL], posted(current_step=7), headers, method="POST")
+        opener = urllib.request.build_opener()
+        with opener.open(request, timeout=30) as answer:
+            assert answer.status == 200
+        assert files.read_rank(0).step == 7
+    finally:
+        files.remove()
