@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, model_validator
 
-from crds import ranges
+from crds import further_nodes, ranges
 from crds.elasticjob import IndexList, TopologyKeys
 from crds.model import Conditions, Model, Name, ObjectMeta, cel, rules
 from crds.protocol import CHECK_TIMEOUT_SECONDS
@@ -16,8 +16,11 @@ from crds.protocol import Accelerator as Accelerator
 from crds.protocol import NodeCheckPhase as NodeCheckPhase
 from crds.template import PodTemplate
 
+MAX_NODES = 10_000
+"""Of one check."""
+
 NodeNames = Annotated[
-    list[Name], Field(max_length=10_000, json_schema_extra={"x-kubernetes-list-type": "atomic"})
+    list[Name], Field(max_length=MAX_NODES, json_schema_extra={"x-kubernetes-list-type": "atomic"})
 ]
 
 Places = Annotated[
@@ -32,6 +35,12 @@ Text = Annotated[str, Field(max_length=1_024)]
 
 Figures = Annotated[dict[str, float], Field(max_length=32)]
 """By metric (`healthcheck.measurements.Metric`), which names the unit; compute and network apart."""
+
+
+Further = Annotated[
+    dict[str, Annotated[str, Field(max_length=ranges.MAX_CHARACTERS, pattern=ranges.PATTERN)]],
+    Field(max_length=8),
+]
 
 
 class NodeCheckSpec(Model):
@@ -123,7 +132,10 @@ class CheckRound(Model):
     failed: Annotated[
         list[FailedTest], Field(max_length=5_000, json_schema_extra={"x-kubernetes-list-type": "atomic"})
     ] = Field(default_factory=list)
-    """All other tests passed."""
+    """All other tests passed, but for those of `furtherTests`."""
+    further_tests: Further = Field(default_factory=dict)
+    """Failed tests that have no entry above, where there are too many: `failed` has their places in `tests`,
+    `silent` and `crashed` those nodes of them that gave no answer, or whose own probe a signal ended."""
     bus_gbps: Measured = Field(default_factory=list)
     """The bus bandwidth of each test, in GB/s."""
     latency_us: Measured = Field(default_factory=list)
@@ -258,10 +270,11 @@ class NodeCheckStatus(Model):
     ] = Field(default_factory=list)
     """Verdicts with their evidence, of 250 nodes at most, those that are not healthy first.
 
-    Before the check has finished: all nodes that failed their own tests, or gave no answer.
+    Before the check has finished: the nodes that failed their own tests, or gave no answer.
     """
     faulty_nodes: NodeNames = Field(default_factory=list)
-    """All of them, as in the next two. Nodes that are in none of the three are healthy."""
+    """250 of them, as in the next two; where there are more, `furtherNodes` has the others. Nodes that are in
+    none of the three are healthy."""
     stragglers: NodeNames = Field(default_factory=list)
     inconclusive: NodeNames = Field(default_factory=list)
     faulty_links: Annotated[
@@ -274,8 +287,20 @@ class NodeCheckStatus(Model):
         list[ClassSpeed], Field(max_length=32, json_schema_extra={"x-kubernetes-list-type": "atomic"})
     ] = Field(default_factory=list)
     """Of the classes with five nodes or more that are no slower than they were."""
+    further_nodes: Further = Field(default_factory=dict)
+    """The nodes that have no entry in a list, where there are too many, as ranges of places in `nodes`, by
+    the list: `faultyNodes`, `stragglers`, `inconclusive`, `withdrawn`; `LocalTest` and `NoAnswer` are those
+    of `nodeResults`. `dlr node-check` and `dlr node-check history NODE` show them by name."""
     start_time: datetime | None = None
     completion_time: datetime | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_whole_lists(cls, stored: Any) -> Any:
+        """What is stored as ranges is read as lists; nobody who has the model sees the difference."""
+        if isinstance(stored, dict) and further_nodes.has_further(stored):
+            return further_nodes.unfolded(stored)
+        return stored
 
 
 class NodeCheck(Model):

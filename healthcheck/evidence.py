@@ -16,10 +16,13 @@ GOOD = {Symptom.FAILED: "passed", Symptom.SLOW: "was fast"}
 MOST_ODDS = 1_000_000
 """More is not worth a number."""
 
+WITH_WITNESSES = ": check it together with three or more nodes that are well"
+"""What to do: no other check can tell."""
+
 OPEN_QUESTION = {
     Standing.UNTESTED: "no test with a node that is well could be made",
-    Standing.SUSPECT: "too few trusted nodes have tested it",
-    Standing.CONTESTED: "nothing shows yet whether it is this node, its partner or the link",
+    Standing.SUSPECT: f"too few trusted nodes have tested it{WITH_WITNESSES}",
+    Standing.CONTESTED: f"nothing shows yet whether it is this node, its partner or the link{WITH_WITNESSES}",
     Standing.CUT_OFF: "it fails only beyond its part of the network, which is cut off",
 }
 

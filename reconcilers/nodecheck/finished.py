@@ -133,7 +133,7 @@ class FinishedChecks:
     def accused(self) -> set[str]:
         """The nodes that a check found faulty, be it the newest word on them or not."""
         accusers = self._store.by_index(BY_VERDICT, ACCUSERS)
-        return {node for raw in accusers for node in raw["status"]["faultyNodes"]}
+        return {node for raw in accusers for node in self._models.parse(raw).status.faulty_nodes}
 
     def of(self, raws: Iterable[dict[str, Any]]) -> tuple[FinishedCheck, ...]:
         """The finished ones of these, but for those that are being deleted."""

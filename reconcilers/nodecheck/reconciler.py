@@ -26,7 +26,15 @@ from crds import names
 from crds.elasticjob import ElasticJob, Rendezvous
 from crds.elasticworker import ElasticWorker
 from crds.model import ConditionStatus, validated
-from crds.nodecheck import Accelerator, NodeCheck, NodeCheckPhase, NodeCheckStatus, NodeResult, NodeVerdict
+from crds.nodecheck import (
+    MAX_NODES,
+    Accelerator,
+    NodeCheck,
+    NodeCheckPhase,
+    NodeCheckStatus,
+    NodeResult,
+    NodeVerdict,
+)
 from healthcheck.diagnosis import conclude, investigate
 from healthcheck.plan import Round, next_step
 from healthcheck.stragglers import references_of
@@ -179,7 +187,7 @@ class NodeCheckReconciler(Reconciler):
             message = f"waits: {obstacle}"
             return check_status.waiting(turn.status, "WaitingForCheck", message, turn.now)
         self._beginning[turn.check.metadata.uid] = Claim(turn.check, frozenset(scope.nodes), begins=True)
-        if check_status.first_round_bytes(turn.check.spec, scope) > check_status.MAX_BYTES:
+        if check_status.has_no_room(turn.check.spec, scope):
             return self._refuse(turn, _too_many(len(scope.nodes)))
         await slices.pause()
         nodes = self._view.nodes(scope.nodes)
@@ -282,7 +290,7 @@ class NodeCheckReconciler(Reconciler):
         step = next_step(history, fleet, settings)
         if isinstance(step, Round):
             published = check_status.in_round(status, step, participants, turn.now)
-            if check_status.bytes_of(spec, published) <= check_status.MAX_BYTES:
+            if check_status.has_room_for_round(spec, published):
                 turn.event("Normal", "RoundStarted", round_begun(step))
                 return published
             step = conclude(investigate(history, fleet, settings), settings)
@@ -365,8 +373,8 @@ def _lost_job(name: str, job: ElasticJob | None) -> CheckRefusal | None:
 
 def _too_many(nodes: int) -> CheckRefusal:
     message = (
-        f"one NodeCheck has no room for {nodes} nodes with names as long as theirs: "
-        "check them in several, by nodes or nodeSelector"
+        f"one NodeCheck has no room for {nodes} nodes with names as long as theirs, and for {MAX_NODES} "
+        "at most: check them in several, by nodes or nodeSelector"
     )
     return CheckRefusal(FailedReason.TOO_MANY_NODES, message)
 

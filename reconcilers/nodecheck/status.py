@@ -10,8 +10,10 @@ from typing import Any
 
 import orjson
 
+from crds.further_nodes import folded
 from crds.model import Condition, ConditionStatus
 from crds.nodecheck import (
+    MAX_NODES,
     Action,
     CheckGroup,
     FaultyDomain,
@@ -31,7 +33,7 @@ from reconcilers.conditions import with_condition
 from reconcilers.nodecheck.nodes import CheckedNode, Out
 from reconcilers.nodecheck.record import MAX_NAMED_IN_DOMAIN
 from reconcilers.nodecheck.scope import CheckRefusal, Scope
-from reconcilers.nodecheck.steps import Ended, first_told, round_to_record, rounded
+from reconcilers.nodecheck.steps import Ended, Told, first_told, round_to_record, rounded
 
 RUNNING, SUCCEEDED, FAILED, HEALTHY = "Running", "Succeeded", "Failed", "Healthy"
 ACCELERATORS_TESTED = "AcceleratorsTested"
@@ -42,21 +44,26 @@ MAX_TEXT = 1_024
 MAX_REASON = 64
 MAX_DETAILED = 250
 """Nodes whose verdict is kept with evidence and figures, or whose leaving is told with a reason."""
+MAX_TEXTS = 125_000
+"""Characters of all their messages together, of verdicts and of leavings each."""
 WORST_FIRST = (NodeVerdict.FAULTY, NodeVerdict.STRAGGLER, NodeVerdict.INCONCLUSIVE, NodeVerdict.HEALTHY)
 MAX_EVIDENCE = 300
 """Of a link or rack."""
 MAX_PLACES = 100
 MAX_BYTES = 1_350_000
-"""Of a check that publishes another round: etcd takes 1.5 MiB, and the verdicts may take 0.2 MB more."""
+"""Of a check that publishes another round; etcd takes 1.5 MiB."""
+FOUND_BYTES = 550_000
+"""More than verdicts, evidence, links, racks and withdrawals take, whatever is found."""
+MAX_BYTES_AT_THE_END = 1_550_000
 FIRST_ROUND_BYTES_A_NODE = 44
 """Its index and incarnation, and its half of a group's address, port and keys."""
 
 
 def to_wire(status: NodeCheckStatus) -> dict[str, Any]:
-    """As it is written: of thousands of results, without empty fields and with the first texts only."""
+    """As it is written: of thousands of results, the first ones with texts, and the others as ranges."""
     shortened = {
-        "withdrawn": first_told(status.withdrawn, MAX_DETAILED),
-        "node_results": first_told(status.node_results, MAX_DETAILED),
+        "withdrawn": _within_budget(first_told(status.withdrawn, MAX_DETAILED)),
+        "node_results": _within_budget(first_told(status.node_results, MAX_DETAILED)),
     }
     wire = status.model_copy(update=shortened).to_wire()
     for done in wire["rounds"]:
@@ -64,12 +71,32 @@ def to_wire(status: NodeCheckStatus) -> dict[str, Any]:
     wire["rounds"] = [_full(done) for done in wire["rounds"]]
     wire["withdrawn"] = [_full(left) for left in wire["withdrawn"]]
     wire["nodeResults"] = [_full(result) for result in wire["nodeResults"]]
-    return wire
+    return folded(wire)
+
+
+def _within_budget(entries: Sequence[Told]) -> list[Told]:
+    """With shorter messages where there are many."""
+    most = MAX_TEXTS // max(1, sum(bool(entry.message) for entry in entries))
+    return [
+        entry.model_copy(update={"message": entry.message[:most]}) if len(entry.message) > most else entry
+        for entry in entries
+    ]
 
 
 def bytes_of(spec: NodeCheckSpec, status: NodeCheckStatus) -> int:
     """What etcd stores of a check, but for its metadata."""
     return len(orjson.dumps(spec.to_wire())) + len(orjson.dumps(to_wire(status)))
+
+
+def has_no_room(spec: NodeCheckSpec, scope: Scope) -> bool:
+    """Whether there are too many nodes for one check."""
+    return len(scope.nodes) > MAX_NODES or first_round_bytes(spec, scope) > MAX_BYTES
+
+
+def has_room_for_round(spec: NodeCheckSpec, published: NodeCheckStatus) -> bool:
+    """Whether there is room for a round's groups now, and for the verdicts in their place."""
+    kept = bytes_of(spec, published.model_copy(update={"groups": []}))
+    return bytes_of(spec, published) <= MAX_BYTES and kept + FOUND_BYTES <= MAX_BYTES_AT_THE_END
 
 
 def first_round_bytes(spec: NodeCheckSpec, scope: Scope) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC
 from importlib.metadata import version
 
+from crds.further_nodes import whole
 from dlr.commands.api import EVENTS, NODECHECKS, NODES, Api, ApiFailure
 from dlr.commands.connection import connect
 from dlr.commands.job import report
@@ -49,7 +50,7 @@ def read_case(api: Api, name: str) -> tuple[Case, list[str]]:
     job, workers = get_job(api, name), report.sort_workers(list_workers(api, name))
     unread: list[str] = []
     events = _readable(lambda: api.find(EVENTS), "Events", unread)
-    checks = _readable(lambda: api.find(NODECHECKS), "NodeChecks", unread)
+    checks = [whole(check) for check in _readable(lambda: api.find(NODECHECKS), "NodeChecks", unread)]
     hosts = {host for worker in workers if (host := (worker.get("status") or {}).get("nodeName"))}
     nodes = _readable(lambda: _nodes(api, hosts), "Nodes", unread)
     waits = (job.get("status") or {}).get("reason") == UNSCHEDULABLE

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from crds import names
+from crds.further_nodes import whole
 from crds.nodecheck import NodeCheckPhase
 from dlr.commands.api import ELASTICWORKERS, NODECHECKS, Api, ApiFailure
 from dlr.commands.errors import CommandError, Interrupted
@@ -107,6 +108,7 @@ def _look(api: Api, created: JSON) -> view.Look:
         raise
     if check["metadata"]["uid"] != metadata["uid"]:
         raise _gone(metadata["name"])
+    check = whole(check)
     look = view.Look(check)
     if not look.nodes or view.is_finished(check):
         return look
