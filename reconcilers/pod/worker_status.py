@@ -164,6 +164,8 @@ def _replaced(worker: ElasticWorker, now: datetime) -> WorkerExit | None:
     """The end of an incarnation of which the last word was that its processes had failed.
 
     Its Pod is deleted before this is written, so that its agent may have reported meanwhile that it stops.
+    A hardware error is none if it is not what the Pod was replaced for (`reconcilers/failure/policy.py`, which
+    keeps the next one off its node): the job is resumed, say, and a check of the node is to judge.
     """
     status, report = worker.status, worker.status.agent
     if report is None or report.failure is None or report.failure.round < report.observed_round:
@@ -172,9 +174,12 @@ def _replaced(worker: ElasticWorker, now: datetime) -> WorkerExit | None:
         return None
     if (report.incarnation, report.pod_uid) != (status.observed_incarnation, status.pod_uid):
         return None
+    exit_class = classify_process(report.failure)
+    if exit_class is ExitClass.HARDWARE_ERROR and status.node_name not in worker.spec.excluded_nodes:
+        return None
     return WorkerExit(
         incarnation=report.incarnation,
-        exit_class=classify_process(report.failure),
+        exit_class=exit_class,
         reason=REPLACED,
         exit_code=report.failure.exit_code,
         **_words(report.failure),

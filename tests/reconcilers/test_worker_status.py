@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -178,9 +179,17 @@ def test_pod_replaced_for_a_failure_in_place_ends_with_it() -> None:
 
 
 def test_agent_that_stops_before_its_replacement_is_seen_takes_no_word_back() -> None:
-    end = after(relaunched(told(AgentState.STOPPED, exit_code=201)), pod=None).last_exit
+    faulty = told(AgentState.STOPPED, exit_code=201)
+    end = after(relaunched(faulty, avoids=["node-0"]), pod=None).last_exit
     assert (end.exit_class, end.node_name) == (ExitClass.HARDWARE_ERROR, "node-0")
     assert after(relaunched(told(AgentState.STOPPED, 2)), pod=None).last_exit is None, "of a later round"
+
+
+@pytest.mark.parametrize("state", [AgentState.FAILED, AgentState.STOPPED])
+def test_pod_replaced_for_another_reason_than_its_hardware_error_accuses_no_node(state: AgentState) -> None:
+    """Suspended while its node is checked, and resumed before its Pod has gone: the check is to judge."""
+    resumed = relaunched(told(state, exit_code=201), avoids=["node-9"])
+    assert after(resumed, pod=None).last_exit is None
 
 
 def test_pod_deleted_from_a_node_that_goes_was_preempted() -> None:
@@ -239,9 +248,13 @@ def test_next_incarnation_starts_afresh_but_remembers_its_restarts() -> None:
     assert status.restarts == {"Killed": 2}
 
 
-def relaunched(old: ElasticWorker, *faulty: str) -> ElasticWorker:
-    """The next incarnation is wanted, off these nodes."""
-    raised = {"incarnation": old.spec.incarnation + 1, "faulty_nodes": list(faulty)}
+def relaunched(old: ElasticWorker, *faulty: str, avoids: Sequence[str] = ()) -> ElasticWorker:
+    """The next incarnation is wanted, off these nodes, and rather not on those."""
+    raised = {
+        "incarnation": old.spec.incarnation + 1,
+        "faulty_nodes": list(faulty),
+        "excluded_nodes": list(avoids),
+    }
     return old.model_copy(update={"spec": old.spec.model_copy(update=raised)})
 
 
