@@ -65,7 +65,10 @@ class Profiler:
             elif time.monotonic() >= self._until:
                 self._end()
         except Exception as error:  # whatever it is, training goes on
-            self._running = None
+            running, self._running = self._running, None
+            if running is not None:
+                with contextlib.suppress(Exception):
+                    running.stop()
             self._fail(f"torch.profiler says {type(error).__name__}: {error}")
         finally:
             self._works = False
@@ -74,19 +77,24 @@ class Profiler:
         from torch import autograd, cuda
         from torch.profiler import ProfilerActivity, profile
 
+        request = self._folder / PROFILE_SECONDS
+        try:
+            seconds = float(request.read_text())
+        except FileNotFoundError:
+            return  # the signal at the end of one that has given way
+        request.unlink()
         # torch records for one at a time: the first to stop has it all
         if autograd._profiler_enabled():  # type: ignore[attr-defined]
             self._fail(SCRIPTS_OWN)
             return
 
-        seconds = float((self._folder / PROFILE_SECONDS).read_text())
         activities = [ProfilerActivity.CPU]
         if cuda.is_available() and cuda.is_initialized():  # type: ignore[no-untyped-call]
             activities.append(ProfilerActivity.CUDA)
         profiler = profile(activities=activities)
         profiler.start()
-        self._restore = before_another(self._give_way)
         self._running, self._until = profiler, time.monotonic() + seconds
+        self._restore = before_another(self._give_way)
         timer = threading.Timer(seconds, os.kill, (os.getpid(), signum))
         timer.daemon = True
         timer.start()
@@ -116,20 +124,29 @@ class Profiler:
 def before_another(act: Callable[[], None]) -> Callable[[], None]:
     """Have something done once, before this process begins the next recording by torch.profiler.
 
+    One that is warming up (`schedule(warmup=…)`) has been prepared before, and is prepared anew.
+
     Returns:
         What takes that back.
     """
     from torch.autograd.profiler import profile
 
     prepare: Callable[[profile], None] = profile._prepare_trace
+    start: Callable[[profile], None] = profile._start_trace
 
     def restore() -> None:
         profile._prepare_trace = prepare  # type: ignore[method-assign]
+        profile._start_trace = start  # type: ignore[method-assign]
 
     def prepare_another(recording: profile) -> None:
         restore()
         act()
         prepare(recording)
 
+    def start_another(recording: profile) -> None:
+        prepare_another(recording)
+        start(recording)
+
     profile._prepare_trace = prepare_another  # type: ignore[method-assign]
+    profile._start_trace = start_another  # type: ignore[method-assign]
     return restore

@@ -164,8 +164,8 @@ def _replaced(worker: ElasticWorker, now: datetime) -> WorkerExit | None:
     """The end of an incarnation of which the last word was that its processes had failed.
 
     Its Pod is deleted before this is written, so that its agent may have reported meanwhile that it stops.
-    A hardware error is none if it is not what the Pod was replaced for (`reconcilers/failure/policy.py`, which
-    keeps the next one off its node): the job is resumed, say, and a check of the node is to judge.
+    A hardware error counts only if the Pod was replaced for it, which keeps the next one off its node
+    (`reconcilers/failure/policy.py`). Else the job is resumed, say, and a check of the node is to judge.
     """
     status, report = worker.status, worker.status.agent
     if report is None or report.failure is None or report.failure.round < report.observed_round:

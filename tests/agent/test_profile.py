@@ -22,8 +22,9 @@ from agent.monitor.stacks import DEFAULT_SIGNAL
 from agent.supervision import asked as asking
 from agent.supervision import asked_profile
 from agent.supervision.asked_profile import AskedProfile, Request
+from agent.warm.profiler import Profiler
 from crds.elasticworker import Profile as Told
-from crds.protocol import MAX_PROFILE_BYTES
+from crds.protocol import MAX_PROFILE_BYTES, PROFILE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 
@@ -59,6 +60,10 @@ open(os.environ["COUNT"] + ".new", "w").write(str(sum(event.name == "aten::mm" f
 os.rename(os.environ["COUNT"] + ".new", os.environ["COUNT"])
 train(60)
 """
+WARMS_UP = SELF.replace("[ProfilerActivity.CPU])", "[ProfilerActivity.CPU], schedule=warms_up)").replace(
+    "own.start()", "own.start(); train(0.6); own.step()"
+)
+WARMS_UP = f"import torch\nwarms_up = torch.profiler.schedule(wait=0, warmup=1, active=1)\n{WARMS_UP}"
 OFFER = "import torch; from agent.warm import profiler; profiler.offer(os.environ)"
 
 
@@ -92,21 +97,30 @@ def test_torch_profiles_what_runs_and_training_goes_on(start: Callable[[str], Su
     os.kill(subject.pid, 0)
 
 
-@pytest.mark.parametrize("before_seconds", [0.0, 0.5])
+@pytest.mark.parametrize(("script", "before_seconds"), [(SELF, 0.0), (SELF, 0.5), (WARMS_UP, 0.0)])
 def test_a_script_that_profiles_itself_has_its_own_profile_whole(
-    start: Callable[..., Subject], before_seconds: float, tmp_path: Path
+    start: Callable[..., Subject], script: str, before_seconds: float, tmp_path: Path
 ) -> None:
-    """Asked before it begins, or while it is at it; who asked is told, and may ask again when it has ended."""
+    """Asked before it begins, while it is at it, or warms up.
+
+    Who asked is told, and may ask again when it has ended.
+    """
     count = tmp_path / "count"
-    subject = start(OFFER, SELF, BEFORE=str(before_seconds), COUNT=str(count))
+    subject = start(OFFER, script, BEFORE=str(before_seconds), COUNT=str(count))
     with pytest.raises(ProfileError, match="the script profiles itself"):
         take(subject, 30.0, TORCH)
+    assert not (tmp_path / PROFILE_SECONDS).exists(), "the signal at its end finds nothing to begin"
     deadline = time.monotonic() + 30
     while not count.exists():
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert int(count.read_text()) > 20
     assert take(subject, 0.2, TORCH).data
+
+
+def test_signal_that_nobody_waits_for_begins_nothing(tmp_path: Path) -> None:
+    Profiler(tmp_path)(DEFAULT_SIGNAL, None)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_process_that_offers_nothing_is_not_harmed(
