@@ -91,13 +91,16 @@ def print_json(value: Any) -> None:
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[object]], width: int | None = None) -> Table:
-    """Columns; the last is folded, or cut where a line a row is to stay within a width."""
+    """Columns; what is too wide for the terminal is folded, or cut where a row is to be a line of that width.
+
+    The widest columns are folded first, so that the last one, which says why, is never pushed off the screen.
+    """
     from rich.table import Table
     from rich.text import Text
 
     shown = Table(box=None, pad_edge=False, header_style="bold")
     for header in headers[:-1]:
-        shown.add_column(header, no_wrap=True)
+        shown.add_column(header, no_wrap=width is not None, overflow="ellipsis" if width else "fold")
     shown.add_column(headers[-1], overflow="fold")
     texts = [[value if isinstance(value, Text) else cell(value) for value in row] for row in rows]
     if width is not None:
