@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from dlr.commands import waiting
 from dlr.commands.application import application, with_options_behind
 from dlr.commands.job.report import EVENT_COLUMNS
+from dlr.commands.job.workers import NARROW_COLUMNS
 from dlr.commands.node_check.view import DOMAIN_COLUMNS, LINK_COLUMNS, LIVE_COLUMNS
 from dlr.commands.output import table
 from tests.cli.scripted import GROUP_PATH, Request, ScriptedServer, event, job, listing
@@ -125,6 +126,15 @@ def test_no_column_pushes_the_reason_off_a_narrow_terminal(
     column = lines[0].index(headers[-1])
     assert "".join(line[column:].replace(" ", "") for line in lines[1:]) == WHY.replace(" ", "")
     assert "…" not in "".join(lines)
+
+
+def test_in_a_line_a_worker_a_long_name_leaves_the_reason_some_room() -> None:
+    row = ("12", f"{'x' * 40}-worker-12-1", "Running", "123401", "1", "UserError, 4m ago: ValueError")
+    screen = Console(width=80, file=io.StringIO())
+    shown = screen.render_lines(table(NARROW_COLUMNS, [row], 80))
+    header, line = ("".join(part.text for part in each) for each in shown)
+    assert header.split() == ["RANK", "POD", "STATE", "STEP", "RESTARTS", "LAST", "FAILURE"]
+    assert len(line) <= 80 and line.rstrip().endswith("1         UserError, …")
 
 
 @pytest.mark.parametrize(
