@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 UNLIMITED_WIDTH = 10_000
 COLUMN_GAP = 2
 FEWEST_CHARACTERS = 12
-"""A text shorter than that says nothing; on a terminal so narrow rich cuts the other columns too."""
+"""A text shorter than that says nothing; where so many have no room, other columns are cut too."""
 STYLES = {
     "Running": "green",
     "Succeeded": "green",
@@ -91,26 +91,33 @@ def print_json(value: Any) -> None:
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[object]], width: int | None = None) -> Table:
-    """Columns; the last is folded, or cut where a line a row is to stay within a width."""
+    """Columns; what is too wide for the terminal is folded, or cut where a row is to be a line of that width.
+
+    The widest columns are folded first, so that the last one, which says why, is never pushed off the screen.
+    """
     from rich.table import Table
     from rich.text import Text
 
     shown = Table(box=None, pad_edge=False, header_style="bold")
     for header in headers[:-1]:
-        shown.add_column(header, no_wrap=True)
+        shown.add_column(header, no_wrap=width is not None, overflow="ellipsis" if width else "fold")
     shown.add_column(headers[-1], overflow="fold")
     texts = [[value if isinstance(value, Text) else cell(value) for value in row] for row in rows]
     if width is not None:
-        _cut_last(headers, texts, width)
+        _cut(headers, texts, width)
     for row in texts:
         shown.add_row(*row)
     return shown
 
 
-def _cut_last(headers: Sequence[str], rows: Sequence[Sequence[Text]], width: int) -> None:
+def _cut(headers: Sequence[str], rows: Sequence[Sequence[Text]], width: int) -> None:
+    """The last column, and the widest other where the last would have no room to say anything."""
     others = [max(len(header), *(row[at].cell_len for row in rows)) for at, header in enumerate(headers[:-1])]
     rest = width - sum(others) - COLUMN_GAP * len(others)
+    widest = max(range(len(others)), key=others.__getitem__)
     for row in rows:
+        if rest < FEWEST_CHARACTERS:
+            row[widest].truncate(max(others[widest] - FEWEST_CHARACTERS + rest, 1), overflow="ellipsis")
         row[-1].truncate(max(rest, FEWEST_CHARACTERS), overflow="ellipsis")
 
 

@@ -14,10 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlr.commands.job.timeline.drawing import PHONE, SVG, draw_png, draw_svg, ticks
+from dlr.commands.job.timeline.drawing import DESK, PHONE, SVG, Sheet, draw_png, draw_svg, ticks
 from dlr.commands.job.timeline.labels import Side, sides
 from dlr.commands.job.timeline.life import Life, life_of, title
 from dlr.commands.job.timeline.page import page
+from dlr.commands.job.timeline.verdict import verdict
 from tests.cli.scripted import GROUP_PATH, ScriptedServer, job, listing, worker
 from tests.cli.troubled import NOW, life, troubled_job, troubled_workers
 
@@ -47,6 +48,11 @@ def test_svg_names_states_rounds_workers_and_goodput(troubled: Life) -> None:
     assert "Training for 2m28s, 2m32s to 5m: Pod 2 on node-3, round 3" in tips
     assert "round 2, workers 0-2" in tips
     assert draw_svg(troubled) == svg
+
+
+@pytest.mark.parametrize("sheet", [DESK, PHONE])
+def test_verdict_stands_above_the_drawing_whole(troubled: Life, sheet: Sheet) -> None:
+    assert verdict(troubled) in " ".join(texts_of(draw_svg(troubled, sheet), "text"))
 
 
 def test_texts_of_the_cluster_are_neither_formulas_nor_markup() -> None:

@@ -5,16 +5,22 @@ from __future__ import annotations
 import io
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
+from rich.text import Text
 from typer.testing import CliRunner
 
 from dlr.commands import waiting
 from dlr.commands.application import application, with_options_behind
-from tests.cli.scripted import GROUP_PATH, Request, ScriptedServer, job, listing
+from dlr.commands.job.report import EVENT_COLUMNS
+from dlr.commands.job.workers import NARROW_COLUMNS
+from dlr.commands.node_check.view import DOMAIN_COLUMNS, LINK_COLUMNS, LIVE_COLUMNS
+from dlr.commands.output import table
+from tests.cli.scripted import GROUP_PATH, Request, ScriptedServer, event, job, listing
 
 JSON = dict[str, Any]
 Dlr = Callable[..., Any]
@@ -83,6 +89,52 @@ def test_a_narrow_terminal_keeps_the_whole_reason(
     assert f"digits: {WHY}" in lines
     assert not [line for line in lines if line.startswith("well: ")]
     assert "WORKERS" in lines[0] and "ROUND" not in lines[0]
+
+
+def test_events_on_a_narrow_terminal_keep_their_whole_message(
+    server: ScriptedServer, dlr: Dlr, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "pretrain-of-the-large-model"
+    server.answers[f"{JOBS}/{name}"] = job(name)
+    server.answers["GET /api/v1/namespaces/default/events"] = listing(
+        event("Pod", f"{name}-worker-12-1", "FailedScheduling", "2026-01-01T00:00:09Z", message=WHY),
+    )
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    lines = Text.from_ansi(dlr("job", "events", name).out).plain.splitlines()
+    assert max(map(len, lines)) <= 80 and len(lines) <= 4
+    assert lines[0].split() == ["LAST", "SEEN", "REASON", "MESSAGE"]
+    column = lines[0].index("MESSAGE")
+    assert " ".join(line[column:].strip() for line in lines[1:]) == f"{name}-worker-12-1: {WHY}"
+
+
+@pytest.mark.parametrize(
+    ("headers", "row"),
+    [
+        (EVENT_COLUMNS, ("2m59s", "Warning", "FailedScheduling", f"elasticworker/{'x' * 45}-worker-12", WHY)),
+        (LINK_COLUMNS, (f"gpu-node-0123.{'x' * 30} and gpu-node-0124.{'x' * 30}", "Slow", WHY)),
+        (DOMAIN_COLUMNS, ("rack=rack-12", ", ".join(f"gpu-node-{number:04}" for number in range(9)), WHY)),
+        (LIVE_COLUMNS, (f"gpu-node-0123.{'x' * 30}", "Inconclusive", "bf16 612", "398 GB/s", WHY)),
+    ],
+)
+def test_no_column_pushes_the_reason_off_a_narrow_terminal(
+    headers: Sequence[str], row: Sequence[object]
+) -> None:
+    screen = Console(width=80, file=io.StringIO())
+    lines = ["".join(part.text for part in line) for line in screen.render_lines(table(headers, [row]))]
+    assert max(map(len, lines)) <= 80
+    column = lines[0].index(headers[-1])
+    assert "".join(line[column:].replace(" ", "") for line in lines[1:]) == WHY.replace(" ", "")
+    assert "…" not in "".join(lines)
+
+
+def test_in_a_line_a_worker_a_long_name_leaves_the_reason_some_room() -> None:
+    row = ("12", f"{'x' * 40}-worker-12-1", "Running", "123401", "1", "UserError, 4m ago: ValueError")
+    screen = Console(width=80, file=io.StringIO())
+    shown = screen.render_lines(table(NARROW_COLUMNS, [row], 80))
+    header, line = ("".join(part.text for part in each) for each in shown)
+    assert header.split() == ["RANK", "POD", "STATE", "STEP", "RESTARTS", "LAST", "FAILURE"]
+    assert len(line) <= 80 and line.rstrip().endswith("1         UserError, …")
 
 
 @pytest.mark.parametrize(

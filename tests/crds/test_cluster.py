@@ -154,6 +154,23 @@ def faults(schema: CompiledSchema, job: Object) -> list[str]:
     return [str(fault) for fault in schema.validate(schema.default(job))]
 
 
+@pytest.mark.parametrize("auto", [True, False])
+def test_a_job_as_dlrovers_criteo_example_is_taken_though_its_master_has_no_image(
+    schema: CompiledSchema, auto: bool
+) -> None:
+    """Types without a count, which DLRover's master would choose; the limits stand for what it may choose from."""
+    master = {"template": {"spec": {"containers": [{"name": "main", "imagePullPolicy": "Always"}]}}}
+    types = {type_: {"autoScale": auto} for type_ in ("ps", "worker", "evaluator")}
+    job = manifest(chief={}, **types)
+    job["spec"] |= {"distributionStrategy": "ParameterServerStrategy"}
+    job["spec"] |= {"resourceLimits": {"cpu": "15", "memory": "30000Mi"}} if auto else {}
+    job["spec"]["replicaSpecs"]["dlrover-master"] = master
+    assert faults(schema, job) == []
+    assert schema.default(job)["spec"]["replicaSpecs"]["ps"]["replicas"] == 1
+    job["spec"]["replicaSpecs"]["ps"]["template"] = master["template"]
+    assert any("image" in fault for fault in faults(schema, job)), "of those that run it is required"
+
+
 def test_a_job_with_roles_is_taken_with_or_without_a_chief_and_workers(schema: CompiledSchema) -> None:
     assert faults(schema, manifest()) == []
     job = manifest(chief={}, evaluator={"replicas": 1})

@@ -57,6 +57,16 @@ def test_manifests_are_the_files() -> None:
     assert {m["spec"]["names"]["kind"] for m in crds.manifests()} == {d.kind for d in DEFINITIONS}
 
 
+def test_a_line_of_kubectl_get_has_room_on_80_columns() -> None:
+    """As the embedded cluster names its nodes; kubectl puts three blanks between columns."""
+    told = {"Rank": "12", "Node": "node-0", "Phase": "Running", "State": "Running", "Step": "123401"}
+    (definition,) = (each for each in DEFINITIONS if each.kind == "ElasticWorker")
+    shown = [column.name for column in definition.columns if not column.priority]
+    assert set(told) < set(shown)
+    widths = [max(len(name), len(told.get(name, ""))) for name in shown]
+    assert len("digits-worker-12") + sum(3 + width for width in widths) <= 80
+
+
 def test_dlrovers_job_is_a_job_of_ours() -> None:
     job = ElasticJob.model_validate(yaml.safe_load(DLROVER_JOB.read_text()))
     assert job.spec.replica_specs["worker"].replicas == 2

@@ -130,6 +130,11 @@ MEMORY = "spec.replicaResourceSpecs[worker].resource[memory]"
             "spec.createPods[0].resource: ask for resources by type, in spec.replicaResourceSpecs",
         ),
         (
+            {"migratePods": [{"name": "digits-worker-1", "resource": {"memory": "1Gi"}}]},
+            "NotSupported",
+            "spec.migratePods[0].resource: ask for resources by type, in spec.replicaResourceSpecs",
+        ),
+        (
             of_worker(resource={"memory": "63.5Gi"}),
             "NoNodeLargeEnough",
             f"{MEMORY}: no node has 63.5Gi beside the Pod's other containers; large has most, 64Gi",

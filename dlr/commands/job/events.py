@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from dlr.commands.api import EVENTS, Api
 from dlr.commands.connection import connect
 from dlr.commands.job import report
 from dlr.commands.job.lookup import get_job
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace, Output
-from dlr.commands.output import Format, print_json, show_table, utc_now
+from dlr.commands.output import Format, console, print_json, show, show_table, utc_now
+
+JSON = dict[str, Any]
+
+NARROW_WIDTH = 120
+"""On a terminal that is no wider, kind and name of what an Event is about leave its message no room."""
 
 
 def events(
@@ -26,10 +32,20 @@ def events(
     if output is Format.JSON:
         print_json(found)
     elif found:
-        now = utc_now()
-        show_table(report.EVENT_COLUMNS, [report.event_row(event, now) for event in found])
+        _show(job, found)
     else:
         print(
             f"There are no Events of ElasticJob {name!r} (clusters forget them after an hour).",
             file=sys.stderr,
         )
+
+
+def _show(job: JSON, found: list[JSON]) -> None:
+    """On a narrow terminal, the message has the room of two columns."""
+    now = utc_now()
+    if sys.stdout.isatty() and console().width <= NARROW_WIDTH:
+        from dlr.commands.job.screen import short_events
+
+        show(short_events(job, found, now))
+        return
+    show_table(report.EVENT_COLUMNS, [report.event_row(event, now) for event in found])

@@ -159,12 +159,15 @@ def _events(snapshot: Snapshot, count: int, now: datetime, width: int | None) ->
     if width is None:
         shown = table(report.EVENT_COLUMNS, [report.event_row(event, now) for event in events])
     else:
-        rows = [report.short_event_row(event, snapshot.job, now) for event in events]
-        styled = [
-            (seen, Text(reason, STYLES.get(type_, "")), message) for seen, type_, reason, message in rows
-        ]
-        shown = table(report.SHORT_EVENT_COLUMNS, styled, width)
+        shown = short_events(snapshot.job, events, now, width)
     return [Text(""), shown]
+
+
+def short_events(job: JSON, events: Sequence[JSON], now: datetime, width: int | None = None) -> Table:
+    """For a narrow terminal; in a line each if there is a width to keep to."""
+    rows = [report.short_event_row(event, job, now) for event in events]
+    styled = [(seen, Text(reason, STYLES.get(type_, "")), message) for seen, type_, reason, message in rows]
+    return table(report.SHORT_EVENT_COLUMNS, styled, width)
 
 
 def _bar(shares: Sequence[tuple[float, str]]) -> Text:
