@@ -17,6 +17,7 @@ import mypy
 import pytest
 
 from dlr.bundle.agent import contents
+from dlr.commands.dispatch import CANNOT_LOAD, call
 
 ROOT = Path(__file__).parents[2]
 OLDEST = (3, 10)
@@ -91,6 +92,30 @@ def test_what_is_injected_needs_nothing_newer() -> None:
     }
     assert len(ours) > 100
     assert {path: names for path, source in ours.items() if (names := too_new(source))} == {}
+
+
+BEFORE_THE_SENTENCE = (
+    "cli",
+    "commands/__init__",
+    "commands/dispatch",
+    "commands/errors",
+    "commands/interrupts",
+)
+"""What of the command line is imported before a Python is found to be too old for the rest."""
+
+
+def test_the_command_line_says_that_it_needs_a_newer_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for module in BEFORE_THE_SENTENCE:
+        assert too_new((ROOT / f"dlr/{module}.py").read_text()) == set(), module
+    monkeypatch.setattr("sys.version_info", (*OLDEST, 0, "final", 0))
+    with pytest.raises(SystemExit) as ended:
+        call(["job", "list"])
+    assert ended.value.code == CANNOT_LOAD
+    assert capsys.readouterr().err == (
+        "dlr: this command needs Python 3.11 or newer, and this is 3.10; `dlr run` works here\n"
+    )
 
 
 @pytest.mark.parametrize(
