@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import aiohttp
 import pytest
 
+from controller import limiter
 from controller.builder import ControllerBuilder, controller_owner
 from controller.contact import Contact
 from controller.election import ElectionTiming
@@ -201,6 +202,29 @@ async def test_a_look_that_computes_for_longer_than_the_lease_lasts_does_not_cos
             await eventually(lambda: leads)
             await asyncio.sleep(0)  # whoever lost the Lease meanwhile would be told now
             assert leads == [True] and not task.done()
+
+
+async def test_the_lease_is_renewed_while_all_our_other_requests_wait_for_a_slow_server():
+    async with fake_api() as api, client_of(api) as client:
+        api.put(JOBS_PATH, job("a"))
+        manager, reconciler = make_manager(client)
+
+        def renewals():
+            return [request[0] for request in api.requests if request[1] == LEASE_PATH].count("PUT")
+
+        async with running(manager), AsyncExitStack() as slow:
+            await reconciler.until_called_for("a")
+            for _ in range(limiter.MOST):
+                await slow.enter_async_context(manager.client._limiter.slot())
+            patch = {"status": {"phase": "Waiting"}}
+            ours = asyncio.create_task(
+                manager.client.patch(ELASTICJOBS, "a", patch, "ns", subresource="status")
+            )
+            before = renewals()
+            await eventually(lambda: renewals() >= before + 3)
+            assert manager.is_leader and not ours.done()
+            await slow.aclose()
+            await ours
 
 
 async def test_stop_lets_what_is_in_work_finish_while_still_leading():

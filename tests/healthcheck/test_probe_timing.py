@@ -52,6 +52,19 @@ def test_interruptions_make_work_look_longer_at_most_and_never_shorter(
     assert work / 1e3 - 1e-9 <= took <= (work + sum(interruptions)) / 1e3 + 1e-9
 
 
+def test_who_else_runs_meanwhile_makes_no_work_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The finding: a node that trains was called a straggler."""
+    machine = Machine([])
+    monkeypatch.setattr(timing.time, "perf_counter", machine.perf_counter)
+    monkeypatch.setattr(timing.Stopwatch, "_waited", lambda watch: machine.waited / 1e3)
+
+    def beside_training(_: torch.device) -> None:
+        machine.now += 40 + 60
+        machine.waited += 60
+
+    assert timing.time_repeats([CPU], beside_training, 3)[CPU] == pytest.approx([0.04] * 3)
+
+
 def test_without_the_scheduler_s_statistics_the_clock_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "SCHEDULER_STATISTICS", "/no/such/file")
     (seconds,) = timing.time_repeats([CPU], lambda _: None, 1)[CPU]
