@@ -6,8 +6,8 @@
 A job of two workers on the embedded cluster runs benchmarks/heavy_ddp.py; rank 1 is killed again and again.
 In the same run one copy of the state is measured, into memory that was touched before and into fresh memory,
 in CPU seconds, so that whatever else runs is not in them. With --dlrover the same is done to DLRover's
-launcher and flash checkpoint: its local master, two agents, benchmarks/heavy_dlrover.py (in a venv that is
-made once: benchmarks/recovery_peers.py). It verifies nothing.
+launcher and flash checkpoint: its local master and two agents, in a venv that is made once
+(benchmarks/recovery_peers.py). It verifies nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ from e2e.api import Object
 from e2e.embedded import EmbeddedCluster
 
 SCRIPT = Path(__file__).with_name("heavy_ddp.py")
-THEIR_SCRIPT = Path(__file__).with_name("heavy_dlrover.py")
 SLOTS = 3
 STEPS_BEFORE_KILL = 4
 BEGIN, END = "<!-- recovery -->", "<!-- end of recovery -->"
@@ -69,8 +68,8 @@ class HeavyDlrover(Dlrover):
     """The same, by DLRover."""
 
     def __init__(self, venv: Path, gigabytes: float) -> None:
-        super().__init__(venv, THEIR_SCRIPT)
-        os.environ["GIGABYTES"] = str(gigabytes)  # its agents have this environment
+        super().__init__(venv, SCRIPT)
+        os.environ |= {"GIGABYTES": str(gigabytes), "SAVED_BY": "dlrover"}  # its agents have this environment
 
 
 def strike(contender: Contender, kills: int, deadline_seconds: float) -> list[Found]:

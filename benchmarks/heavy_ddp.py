@@ -1,5 +1,6 @@
 """The training that benchmarks/checkpoint_recovery.py kills: much state, little to compute, a save each step.
 
+With `SAVED_BY=dlrover` it saves with DLRover's flash checkpoint, in a venv without dlr, and else with ours.
 It writes what benchmarks/tiny_ddp.py writes, and `<world> <resumed step> <seconds of load> <CPU seconds>` to
 `$EVENTS_DIR/load-<rank>`. Its parameters are memory that nobody has touched before `load` fills them, as in a
 model that is built without initialisation. The first number of each is the step, so that a torn or an older
@@ -12,17 +13,57 @@ BEGAN = time.monotonic()
 
 import os  # noqa: E402 (what importing costs is measured)
 from pathlib import Path  # noqa: E402
+from typing import Any  # noqa: E402
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
-from dlr.checkpoint import Checkpointer  # noqa: E402
+BY_DLROVER = os.environ.get("SAVED_BY") == "dlrover"
+if BY_DLROVER:
+    from dlrover.trainer.torch.flash_checkpoint.ddp import DdpCheckpointer, StorageType
+else:
+    from dlr.checkpoint import Checkpointer
 
 IMPORTED = time.monotonic()
 TENSORS = 50
 STEP_SECONDS = 0.02
+
+
+State = dict[str, Any]
+
+
+class Ours:
+    """A save each step, to memory alone."""
+
+    def __init__(self, folder: Path, state: State) -> None:
+        checkpointer = Checkpointer(folder, state, every=1, persist_every=None)
+        self.load, self.wait, self.save = checkpointer.load, checkpointer.wait, checkpointer.step
+
+
+class Dlrovers:
+    """The same by DLRover."""
+
+    def __init__(self, folder: Path, state: State) -> None:
+        self._checkpointer = DdpCheckpointer(str(folder))
+        self._state = state
+
+    def load(self) -> int:
+        saved = self._checkpointer.load_checkpoint()
+        if not saved:
+            return 0
+        for name, part in self._state.items():
+            part.load_state_dict(saved[name])
+        step: int = saved["step"]
+        return step
+
+    def wait(self) -> None:
+        """A save of theirs has ended when `save` returns."""
+
+    def save(self, step: int) -> None:
+        states = {name: part.state_dict() for name, part in self._state.items()}
+        self._checkpointer.save_checkpoint(step, {**states, "step": step}, storage_type=StorageType.MEMORY)
 
 
 def main() -> None:
@@ -37,9 +78,9 @@ def main() -> None:
     small = DistributedDataParallel(nn.Linear(32, 32))
     optimizer = torch.optim.SGD([*small.parameters(), *large.parameters()], lr=0.01)
     state = {"large": large, "small": small, "optimizer": optimizer}
-    checkpointer = Checkpointer(events / "storage", state, every=1, persist_every=None)
+    saver = (Dlrovers if BY_DLROVER else Ours)(events / "storage", state)
     began, cpu_before = time.monotonic(), time.process_time()
-    resumed = checkpointer.load()
+    resumed = saver.load()
     seconds, cpu_seconds = time.monotonic() - began, time.process_time() - cpu_before
     note(events / f"load-{rank}", world.item(), resumed, seconds, cpu_seconds)
     with torch.no_grad():
@@ -52,14 +93,14 @@ def main() -> None:
         step += 1
         optimizer.zero_grad()
         loss = small(torch.randn(16, 32)).square().mean()
-        checkpointer.wait()  # this early, so that no kill costs more than a step (docs/checkpoints.md)
+        saver.wait()  # this early, so that no kill costs more than a step (docs/checkpoints.md)
         loss.backward()
         with torch.no_grad():
             for tensor in large:
                 tensor[0] = step
         optimizer.step()
         note(events / f"rank-{rank}", world.item(), pid, step, time.monotonic())
-        checkpointer.step(step)
+        saver.save(step)
         time.sleep(STEP_SECONDS)
 
 
