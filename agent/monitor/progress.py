@@ -8,7 +8,6 @@ trainers look up. All of it lies in a directory of this agent, so two agents on 
 from __future__ import annotations
 
 import json
-import logging
 import os
 import shutil
 import tempfile
@@ -28,8 +27,6 @@ from crds.protocol import (
     CheckpointTrouble,
     CheckpointTroubleStatus,
 )
-
-logger = logging.getLogger(__name__)
 
 ENV_RUNTIME_METRICS = "RUNTIME_METRICS_PATH"
 
@@ -54,7 +51,8 @@ class RankProgress:
 class ProgressFiles:
     """The progress files of one agent's training processes.
 
-    Where the script is known to report steps itself, those that were counted say nothing.
+    Where the script is known to report steps itself, those that were counted say nothing. Where they are
+    counted, those say nothing that a framework posts every few seconds: the last ones are missing.
 
     Args:
         told: whether the script is known to do so: an earlier agent of the slot said it.
@@ -75,6 +73,8 @@ class ProgressFiles:
         if trouble is not None:
             self._trouble[0, trouble["reason"]] = trouble["message"]
         self._receiver: TrainerStatusReceiver | None = None
+        self._posted: StepReport | None = None
+        """The newest step that was posted, by any of the processes."""
         self._since = time.time()
         self.generation = 0
         """How often processes have been started. The steps of one generation are compared with no other's."""
@@ -96,6 +96,7 @@ class ProgressFiles:
         for path in self._steps:
             path.write_bytes(bytes(RECORD_BYTES))
         self._since = time.time()
+        self._posted = None
         self.generation += 1
         shared = {ENV_RUNTIME_METRICS: str(self._shared_metrics()), **self._posts()}
         return [{ENV_PROGRESS_FILE: str(path), **shared} for path in self._steps]
@@ -121,8 +122,10 @@ class ProgressFiles:
             for rank, r in records.items()
             if r.counted and is_believed(r.counted) and not self.told
         }
+        posted = {len(records): (self._posted, self._posted)} if self._posted else {}
+        checkpoints = {rank: (checkpoint, checkpoint) for rank, checkpoint in saved.items()}
         return Snapshot(
-            steps=told or counted or {rank: (checkpoint, checkpoint) for rank, checkpoint in saved.items()},
+            steps=told or counted or posted or checkpoints,
             checkpoint_step=max((checkpoint.step for checkpoint in saved.values()), default=None),
             counted=bool(counted),
             start_unknown=bool(counted)
@@ -140,13 +143,15 @@ class ProgressFiles:
         """Read what one process has reported. It can be read after its end too, until the next start.
 
         The step in DLRover's metrics file, which the processes share, counts for one that reports none
-        itself; what was counted, where the script is not known to report any.
+        itself; what was counted, where the script is not known to report any; what was posted, where nothing
+        is counted.
         """
         steps = self._steps  # renewed as a whole by another thread
         record = read_record(steps[local_rank]) if local_rank < len(steps) else Record()
         step = record.step or self._read_metrics()
         if step is None and record.counted and is_believed(record.counted) and not self.told:
             _, step = later(record.counted, self._ahead.get(local_rank, 0))
+        step = step or self._posted
         newest = step or record.checkpoint
         if newest is None:
             return RankProgress(busy_until=record.busy_until)
@@ -172,14 +177,7 @@ class ProgressFiles:
         return self._receiver.environment
 
     def _note_step(self, step: int) -> None:
-        """Write a step that was posted where DLRover's trainers write theirs: the processes share it."""
-        path = self._shared_metrics()
-        scratch = path.with_name(f"{path.name}.new")
-        try:
-            scratch.write_text(json.dumps({"step": step, "timestamp": time.time()}))
-            scratch.replace(path)
-        except OSError as error:
-            logger.debug("a posted step is lost: %s", error)
+        self._posted = StepReport(time.monotonic(), step)
 
     def _shared_metrics(self) -> Path:
         return Path(os.environ.get(ENV_RUNTIME_METRICS) or self._metrics)

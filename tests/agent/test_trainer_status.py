@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import socket
 import urllib.error
 import urllib.request
@@ -10,9 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from agent.monitor.progress import ProgressFiles
 from agent.monitor.trainer_status import ENV_TOKEN, ENV_URL, reached_directly, step_of
+from agent.warm.step_counter import counting_hook
+from crds.protocol import ENV_PROGRESS_FILE
 
 
 def posted(**metrics: object) -> bytes:
@@ -48,6 +52,19 @@ def test_a_posted_step_is_what_training_has_reached(files: ProgressFiles) -> Non
     newest = files.read().newest
     assert newest is not None and newest.step == 40
     assert files.read_rank(0).step == 40 and files.read_rank(0).reports_steps
+
+
+def test_a_count_has_the_last_steps_which_posts_miss(files: ProgressFiles) -> None:
+    (env,) = files.renew(1)
+    with Path(env[ENV_PROGRESS_FILE]).open("r+b") as file:
+        hook = counting_hook(memoryview(mmap.mmap(file.fileno(), 0)))
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])
+    for _ in range(20):
+        hook(optimizer, (), {})
+    post(env, posted(current_step=15))
+    told = files.read()
+    assert told.newest is not None and told.newest.step == 20 and told.counted
+    assert files.read_rank(0).step == 20
 
 
 def test_it_is_of_its_start_alone(files: ProgressFiles) -> None:
