@@ -125,7 +125,7 @@ class Diagnosis(Part):
     """Nodes with a hard fault (one of 33: 100 %)."""
     intermittent: Share = 0.0
     """What share of the faults comes and goes: half of the tests pass."""
-    intermittent_found: Share = 0.583
+    intermittent_found: Share = 0.67
     healthy_blamed: Share = 0.0
     straggler_found: Share = 1.0
 
