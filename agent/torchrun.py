@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from agent.standalone import VARIABLE, is_set
+from agent.standalone import is_standalone
 from crds.dlrover import RENDEZVOUS_BACKEND, options
 from crds.names import ENV_JOB_NAME
 
@@ -26,11 +26,10 @@ def is_for_another_rendezvous(arguments: Sequence[str], environ: Mapping[str, st
         arguments: torchrun's flags, the script, and the script's own arguments.
         environ: the environment; a flag outweighs its variable.
     """
-    flags = options(arguments)
-    standalone = any(flag.name == "standalone" for flag in flags) or is_set(environ.get(VARIABLE))
-    named = [flag.value for flag in flags if flag.name == "rdzv-backend"]
+    named = [flag.value for flag in options(arguments) if flag.name == "rdzv-backend"]
     backend = named[-1] if named else environ.get("PET_RDZV_BACKEND") or BACKEND
-    return standalone or backend not in BACKENDS or ENV_JOB_NAME not in environ
+    elsewhere = backend not in BACKENDS or ENV_JOB_NAME not in environ
+    return elsewhere or is_standalone(arguments, environ)
 
 
 def without_our_rendezvous(environ: Mapping[str, str]) -> dict[str, str]:

@@ -29,10 +29,10 @@ _UNITS |= {f"{unit}i": 1024**power for power, unit in enumerate("KMGT", 1)}
 
 def is_standalone(argv: Sequence[str], environ: Mapping[str, str]) -> bool:
     """Whether the flags in front of the script ask for it, or torch's variable for that flag."""
-    return any(flag.name == "standalone" for flag in options(argv)) or is_set(environ.get(VARIABLE))
+    return any(flag.name == "standalone" for flag in options(argv)) or _is_set(environ.get(VARIABLE))
 
 
-def is_set(text: str | None) -> bool:
+def _is_set(text: str | None) -> bool:
     """As torch reads the variables of its switches (`torch.distributed.argparse_util.check_env`)."""
     return text not in (None, "", "0")
 

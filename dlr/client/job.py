@@ -16,7 +16,7 @@ from dlr.commands.errors import CommandError
 from dlr.commands.following import until_finished
 from dlr.commands.job import report
 from dlr.commands.job.delete import wait_until_gone
-from dlr.commands.job.log_stream import Following, await_workers, choose_workers, log_lines, send_log
+from dlr.commands.job.log_stream import Following, choose_workers, job_and_workers, log_lines, send_log
 from dlr.commands.job.lookup import NoSuchJob, get_job, list_workers
 from dlr.commands.job.merged_stacks import merge, stack_lines
 from dlr.commands.job.pod_log import Wanted
@@ -102,10 +102,7 @@ class Job:
             follow: wait for its workers, and go on until the job ends, from each Pod to its successor.
             tail_lines: only so many last lines of each Pod.
         """
-        if follow:
-            job, found = await_workers(self._api, self._fetch)
-        else:
-            job, found = self._fetch(), list_workers(self._api, self.name)
+        job, found = job_and_workers(self._api, self._fetch, await_them=follow)
         workers = choose_workers(job, found, rank)
         wanted = Wanted(None, tail_lines, previous=False)
         return self._followed(job, workers, wanted) if follow else self._present(workers, wanted)

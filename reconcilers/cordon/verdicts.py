@@ -12,7 +12,7 @@ from controller.cache import Cache
 from controller.resources import ELASTICWORKERS, NODECHECKS
 from controller.wording import shortened
 from crds.elasticworker import ElasticWorker, ExitClass
-from crds.further_nodes import unfolded
+from crds.further_nodes import whole
 from crds.nodecheck import INTERMITTENT, NodeVerdict
 from healthcheck.diagnosis import Cause
 from reconcilers.cordon.policy import MAX_EVIDENCE, Verdict, VerdictReason
@@ -134,7 +134,7 @@ def decided_nodes(check: dict[str, Any]) -> list[str]:
     """The nodes that a NodeCheck speaks of which may cordon, the faulty ones first."""
     if not check["spec"].get("cordon"):
         return []
-    faulty = set(unfolded(check.get("status", {})).get("faultyNodes") or ())
+    faulty = set(whole(check).get("status", {}).get("faultyNodes") or ())
     return sorted(judged_nodes(check), key=lambda node: (node not in faulty, node))
 
 

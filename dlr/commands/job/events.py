@@ -10,12 +10,9 @@ from dlr.commands.connection import connect
 from dlr.commands.job import report
 from dlr.commands.job.lookup import get_job
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace, Output
-from dlr.commands.output import Format, console, print_json, show, show_table, utc_now
+from dlr.commands.output import NARROW_WIDTH, Format, console, print_json, show, show_table, utc_now
 
 JSON = dict[str, Any]
-
-NARROW_WIDTH = 120
-"""On a terminal that is no wider, kind and name of what an Event is about leave its message no room."""
 
 
 def events(

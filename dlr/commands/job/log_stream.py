@@ -215,13 +215,14 @@ class Following:
             raise self._failures[0]
 
 
-def await_workers(api: Api, fetch: Callable[[], JSON]) -> tuple[JSON, list[JSON]]:
-    """The job and its workers, once they are made: a job's controller makes them some time after the job.
+def job_and_workers(api: Api, fetch: Callable[[], JSON], *, await_them: bool) -> tuple[JSON, list[JSON]]:
+    """The job and its workers, as they are or once they are made: that is some time after the job is.
 
     A job that has ended or is suspended makes none, so it is not waited for.
 
     Args:
         fetch: the job as it is now.
+        await_them: until they are made.
     """
 
     def seen() -> tuple[JSON, list[JSON]]:
@@ -237,7 +238,7 @@ def await_workers(api: Api, fetch: Callable[[], JSON]) -> tuple[JSON, list[JSON]
         return training >= wanted or (training > 0 and report.phase(job) == "Running")
 
     found = seen()  # a cluster that is away to begin with is told at once
-    if not are_made(found):
+    if await_them and not are_made(found):
         with waiting_for("the job's workers to be made"):
             *_, found = until_finished(seen, are_made)
     return found

@@ -14,12 +14,12 @@ from dlr.commands.job.failed_log import print_failed_log
 from dlr.commands.job.log_stream import (
     Following,
     LogLines,
-    await_workers,
     choose_workers,
+    job_and_workers,
     log_lines,
     send_log,
 )
-from dlr.commands.job.lookup import get_job, list_workers
+from dlr.commands.job.lookup import get_job
 from dlr.commands.job.pod_log import Wanted
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace, not_empty
 
@@ -57,10 +57,7 @@ def logs(
             raise UsageError("--failed finds the rank and the Pod itself; drop --rank, -f and -p.")
         print_failed_log(api, name, Wanted(container, tail_lines, previous=False))
         return
-    if follow:
-        job, found = await_workers(api, lambda: get_job(api, name))
-    else:
-        job, found = get_job(api, name), list_workers(api, name)
+    job, found = job_and_workers(api, lambda: get_job(api, name), await_them=follow)
     workers = choose_workers(job, found, rank)
     wanted = Wanted(container, tail_lines, previous)
     if follow:

@@ -22,7 +22,7 @@ from dlr.commands.job.goodput import account_of, goodput_line, time_by_state, ti
 from dlr.commands.job.progress import Progress, progress_line, progress_of
 from dlr.commands.job.shards import sets_of, shards_line
 from dlr.commands.job.states import color
-from dlr.commands.output import STYLES, age, cell, duration, table
+from dlr.commands.output import NARROW_WIDTH, STYLES, age, cell, duration, table
 
 JSON = dict[str, Any]
 
@@ -70,7 +70,7 @@ def _workers(rows: Sequence[workers.Row], console: Console, other_lines: int) ->
     if not console.is_terminal:
         return table(workers.COLUMNS, rows)
     columns: Sequence[str] = workers.COLUMNS
-    if console.width <= workers.NARROW_WIDTH:
+    if console.width <= NARROW_WIDTH:
         columns, rows = workers.NARROW_COLUMNS, [workers.narrow(row) for row in rows]
     whole = table(columns, rows)
     fits = len(console.render_lines(whole)) + other_lines <= console.height

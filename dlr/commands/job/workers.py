@@ -16,8 +16,6 @@ Row = tuple[object, ...]
 
 COLUMNS = ("RANK", "POD", "NODE", "STATE", "STEP", "S/STEP", "RESTARTS", "LAST FAILURE")
 NARROW_COLUMNS = ("RANK", "POD", "STATE", "STEP", "RESTARTS", "LAST FAILURE")
-NARROW_WIDTH = 120
-"""On a terminal that is no wider, the last column has the room of those that can be done without."""
 MOST_NOTES = 5
 AT_EASE = ("Running", "Succeeded", "Standby")
 """States in which a worker needs nobody's attention."""
