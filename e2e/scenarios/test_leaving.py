@@ -81,21 +81,27 @@ class Leaver:
         self.observation.wait_for(f"{steps} steps of {workers} workers", trained, 120)
 
     def assert_no_step_was_lost(self) -> None:
+        """Ends the job; call it last."""
         steps = self.steps()
         assert [step["step"] for step in steps] == list(range(1, len(steps) + 1)), "a step was made again"
-        assert [step["loss"] for step in steps] == pytest.approx(self.undisturbed(len(steps)), rel=1e-3)
         job = self.observation.job(NAME)["status"]
         assert job.get("lastFailure", {}).get("exitClass") in (None, "Killed", "Preempted"), "a Pod, at most"
         assert not (job.get("failureBudget") or {}).get("spent"), job["failureBudget"]
         print(f"{len(steps)} steps, none made again, in these worlds:")
         print(*elasticity.worlds(self.observation, NAME), sep="\n")
 
+        # Each rank is a session. Where the kernel shares a core by sessions (autogroups), the plain process,
+        # which is in pytest's, would have a twentieth of it beside them.
+        self.cluster.kubectl("delete", "ej", NAME, "-n", self.observation.namespace)
+        self.observation.wait_for("all Pods to go", lambda: not self.observation.pods(), 60)
+        assert [step["loss"] for step in steps] == pytest.approx(self.undisturbed(len(steps)), rel=1e-3)
+
     def undisturbed(self, steps: int) -> list[float]:
-        """The losses of one plain process, without dlr."""
+        """The losses of one plain process, without dlr. Only the test's own limit bounds it: see above."""
         with TemporaryDirectory() as folder:
             variables = {"OUT": folder, "STEPS": str(steps), "STEP_SECONDS": "0", "OMP_NUM_THREADS": "1"}
             environ = {**os.environ, **variables}
-            subprocess.run([sys.executable, str(EXAMPLE)], env=environ, check=True, timeout=60)
+            subprocess.run([sys.executable, str(EXAMPLE)], env=environ, check=True)
             lines = (Path(folder) / "steps.jsonl").read_text().splitlines()
         return [json.loads(line)["loss"] for line in lines]
 
@@ -124,11 +130,11 @@ def test_another_count_costs_no_step(cluster: Cluster, observation: Observation,
 
     elasticity.scale(cluster, observation, 3, NAME)
     leaver.train(3)
-    leaver.assert_no_step_was_lost()
     worlds = elasticity.worlds(observation, NAME)
     assert [len(world.members) for world in worlds][-3:] == [3, 2, 3]
     assert sorted(leaver.departures()) == [world.round for world in worlds[:-1]]
     assert all(len(steps) == 1 for steps in leaver.departures().values())
+    leaver.assert_no_step_was_lost()
 
 
 @pytest.mark.slow
@@ -142,8 +148,8 @@ def test_a_deleted_pod_costs_no_step(cluster: Cluster, observation: Observation,
     leaver.train(3)
     print(f"the Pod was gone after {gone_seconds:.1f} s; ten steps more after {ago(deleted_at)}")
     assert gone_seconds < GRACE_SECONDS
-    leaver.assert_no_step_was_lost()
     assert all(len(steps) == 1 for steps in leaver.departures().values())
+    leaver.assert_no_step_was_lost()
 
 
 @pytest.mark.slow
