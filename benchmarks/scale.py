@@ -60,6 +60,7 @@ SIZES = (100, 1_000, 3_000, 10_000)
 BUDGET_SECONDS = 400.0
 WITHIN_SECONDS = 530.0
 """Of real time, for all cells together: the longest takes 400 s or so on a processor of its own."""
+STEADY_LOOKS = 20
 RACK = 40
 WRITES_OF_A_WORKER = 4
 LARGEST_JOB = 7_000
@@ -74,8 +75,10 @@ async def steady(fleet: Fleet) -> None:
     """Looks at a job that trains, scrapes, and another controller that takes over."""
     await fleet.trains()
     manager, reconciler = fleet.controller, fleet.job_reconciler()
-    for section in ("first look", "steady look"):
-        with fleet.measured(section):
+    with fleet.measured("first look"):
+        await reconciler.reconcile(Request(NAMESPACE, JOB))
+    with fleet.measured("steady look", STEADY_LOOKS):  # one of 20 ms would be told by what else runs
+        for _ in range(STEADY_LOOKS):
             await reconciler.reconcile(Request(NAMESPACE, JOB))
     for section in ("scrape, cold", "scrape, warm"):
         with fleet.measured(section):
