@@ -80,17 +80,10 @@ def _main(argv: Sequence[str], warm_parent: WarmParent | None, cleanup: contextl
         return 128 + error.sigval
     handler = None
     try:
-        warm_start = None
-        if (
-            isinstance(entrypoint, str)
-            and not args.no_warm_start
-            and not must_start_cold([str(entrypoint), *entrypoint_args], os.environ)
-        ):
-            warm_start = WarmStart(args.preload, warm_parent)
+        warm_start = _warm_start(args, entrypoint, entrypoint_args, warm_parent)
+        if warm_start is not None:
             cleanup.callback(warm_start.close)
             warm_start.prepare(os.environ)  # it warms up while this agent joins
-        elif warm_parent is not None:
-            warm_parent.close()
         handler = create_handler(_rendezvous_parameters(config, me), _local_cluster(args, me))
         cleanup.callback(handler.shutdown)
         if me.memory_bytes:
@@ -117,6 +110,18 @@ def _main(argv: Sequence[str], warm_parent: WarmParent | None, cleanup: contextl
         return _stopped(handler, 128 + error.sigval)
     finally:
         signals.handle(signal_names, signal.SIG_IGN)  # we are leaving already
+
+
+def _warm_start(
+    args: Any, entrypoint: Any, entrypoint_args: Sequence[str], warm_parent: WarmParent | None
+) -> WarmStart | None:
+    """Return what training processes are forked by; None if they are to be started as new interpreters."""
+    warm = isinstance(entrypoint, str) and not args.no_warm_start
+    if warm and not must_start_cold([entrypoint, *entrypoint_args], os.environ):
+        return WarmStart(args.preload, warm_parent)
+    if warm_parent is not None:
+        warm_parent.close()
+    return None
 
 
 def parse(argv: Sequence[str]) -> Any:
