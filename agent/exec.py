@@ -30,7 +30,8 @@ from agent.link import FLUSH_SECONDS, Link
 from agent.logs import log_to_stderr
 from agent.monitor import accelerators
 from agent.rendezvous.world import ExitReason, JobView, Member, Verb, next_action
-from agent.report.reporter import Facts, Reporter
+from agent.report.report import Facts
+from agent.report.reporter import Reporter
 from agent.supervision.orphans import adopt
 from agent.temporary_directory import ensure_temporary_directory
 from agent.terms import Slot, Terms, may_follow, terms_of

@@ -69,7 +69,7 @@ def run(argv: Sequence[str], parent: WarmParent | None) -> int:
         parent: that training processes are forked from, if there is one already.
     """
     try:
-        from agent import torch_compat  # noqa: F401  (a torch that is too old is refused by this one)
+        from agent.torch_compat import elastic  # noqa: F401, I001  (first: it refuses a torch that is too old)
         from agent.run import main as agent
     except BaseException:
         if parent is not None:

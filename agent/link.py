@@ -21,9 +21,11 @@ from agent.monitor.stepping import RoundProgress
 from agent.monitor.usage import UsageMeter, meter_of_pod
 from agent.node_check.report import CheckReport
 from agent.rendezvous.world import JobView, Member
+from agent.report.elasticworker import is_of_this_pod, last_report
 from agent.report.failure import Failure
 from agent.report.heartbeat import Heartbeat
-from agent.report.reporter import Facts, Report, Reporter, is_of_this_pod, last_report
+from agent.report.report import Facts, Report
+from agent.report.reporter import Reporter
 from agent.shards.desk import Desk
 from crds.protocol import AgentState, CheckpointTrouble, CheckpointTroubleStatus
 

@@ -21,7 +21,7 @@ from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.launcher.api import LaunchConfig
 from torch.distributed.run import config_from_args, get_args_parser
 
-from agent import signals, standalone, torch_compat
+from agent import signals, standalone
 from agent.environment import Environment, InvalidEnvironmentError, grace_of_processes
 from agent.logs import log_to_stderr
 from agent.memory.checkpoints import CheckpointMemory
@@ -34,6 +34,7 @@ from agent.rendezvous.world import ExitReason
 from agent.standalone.cluster import STACKS, LocalCluster
 from agent.supervision.elastic_agent import FAILURE_GRACE_SECONDS, UNLIMITED_RESTARTS, DlrElasticAgent
 from agent.temporary_directory import ensure_temporary_directory
+from agent.torch_compat import elastic
 from agent.torchrun import BACKEND
 from agent.warm.preamble import must_start_cold
 from agent.warm.starter import WarmStart
@@ -69,7 +70,7 @@ def _main(argv: Sequence[str], warm_parent: WarmParent | None, cleanup: contextl
         log_to_stderr()
         open_files.raise_limit()
         ensure_temporary_directory(os.environ)
-        signal_names = torch_compat.signals_to_handle(args)
+        signal_names = elastic.signals_to_handle(args)
         signals.handle(signal_names, signals.raise_signal)
         config, entrypoint, entrypoint_args = config_from_args(args)
     except (InvalidEnvironmentError, ValueError, AssertionError, RuntimeError, OSError) as error:
@@ -79,17 +80,10 @@ def _main(argv: Sequence[str], warm_parent: WarmParent | None, cleanup: contextl
         return 128 + error.sigval
     handler = None
     try:
-        warm_start = None
-        if (
-            isinstance(entrypoint, str)
-            and not args.no_warm_start
-            and not must_start_cold([str(entrypoint), *entrypoint_args], os.environ)
-        ):
-            warm_start = WarmStart(args.preload, warm_parent)
+        warm_start = _warm_start(args, entrypoint, entrypoint_args, warm_parent)
+        if warm_start is not None:
             cleanup.callback(warm_start.close)
             warm_start.prepare(os.environ)  # it warms up while this agent joins
-        elif warm_parent is not None:
-            warm_parent.close()
         handler = create_handler(_rendezvous_parameters(config, me), _local_cluster(args, me))
         cleanup.callback(handler.shutdown)
         if me.memory_bytes:
@@ -116,6 +110,18 @@ def _main(argv: Sequence[str], warm_parent: WarmParent | None, cleanup: contextl
         return _stopped(handler, 128 + error.sigval)
     finally:
         signals.handle(signal_names, signal.SIG_IGN)  # we are leaving already
+
+
+def _warm_start(
+    args: Any, entrypoint: Any, entrypoint_args: Sequence[str], warm_parent: WarmParent | None
+) -> WarmStart | None:
+    """Return what training processes are forked by; None if they are to be started as new interpreters."""
+    warm = isinstance(entrypoint, str) and not args.no_warm_start
+    if warm and not must_start_cold([entrypoint, *entrypoint_args], os.environ):
+        return WarmStart(args.preload, warm_parent)
+    if warm_parent is not None:
+        warm_parent.close()
+    return None
 
 
 def parse(argv: Sequence[str]) -> Any:
@@ -202,7 +208,7 @@ def worker_spec(
         max_restarts=config.max_restarts,
         monitor_interval=config.monitor_interval,
         local_addr=config.local_addr,
-        **torch_compat.worker_spec_options(config),
+        **elastic.worker_spec_options(config),
     )
 
 
@@ -246,9 +252,7 @@ def _create_agent(
     return DlrElasticAgent(
         spec,
         config.logs_specs,
-        stop_grace_seconds=stop_grace_seconds(
-            me.termination_grace_seconds, torch_compat.shutdown_timeout(args)
-        ),
+        stop_grace_seconds=stop_grace_seconds(me.termination_grace_seconds, elastic.shutdown_timeout(args)),
         failure_grace_seconds=args.failure_grace,
         oom=OomWatch.of_pod(me.pod_uid),
         start_method=config.start_method,

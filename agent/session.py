@@ -33,12 +33,9 @@ from agent.rendezvous.world import (
     planned_tier,
     tier_of_a_stop,
 )
-from agent.report.reporter import (
-    Departure,
-    Facts,
-    Reporter,
-    topology_of_pod,
-)
+from agent.report.elasticworker import topology_of_pod
+from agent.report.report import Departure, Facts
+from agent.report.reporter import Reporter
 from agent.shards.desk import Desk
 from crds.protocol import (
     AgentState,

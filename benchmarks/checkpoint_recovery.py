@@ -68,8 +68,7 @@ class HeavyDlrover(Dlrover):
     """The same, by DLRover."""
 
     def __init__(self, venv: Path, gigabytes: float) -> None:
-        super().__init__(venv, SCRIPT)
-        os.environ |= {"GIGABYTES": str(gigabytes), "SAVED_BY": "dlrover"}  # its agents have this environment
+        super().__init__(venv, SCRIPT, GIGABYTES=str(gigabytes), SAVED_BY="dlrover")
 
 
 def strike(contender: Contender, kills: int, deadline_seconds: float) -> list[Found]:

@@ -25,11 +25,16 @@ DLROVER_VERSION = "0.6.1"
 
 
 class LocalAgents(Contender):
-    """Processes of this machine; those of one job have its events' folder in their environment."""
+    """Processes of this machine; those of one job have its events' folder in their environment.
+
+    Args:
+        variables: what else they have there.
+    """
 
     failures = frozenset({Failure.PROCESS, Failure.POD})
 
-    def __init__(self) -> None:
+    def __init__(self, **variables: str) -> None:
+        self._variables = variables
         self._events = Path()
         self._started: list[subprocess.Popen[bytes]] = []
         self._agents: dict[int, subprocess.Popen[bytes]] = {}
@@ -63,7 +68,7 @@ class LocalAgents(Contender):
 
     def _run(self, command: list[str], log: str, **variables: str) -> subprocess.Popen[bytes]:
         """A process of the job."""
-        ours = {"EVENTS_DIR": str(self._events), "OMP_NUM_THREADS": "1"}
+        ours = {"EVENTS_DIR": str(self._events), "OMP_NUM_THREADS": "1"} | self._variables
         with (self._events / log).open("ab") as output:
             process = subprocess.Popen(
                 command,
@@ -107,8 +112,8 @@ class Dlrover(LocalAgents):
 
     name = f"DLRover {DLROVER_VERSION}"
 
-    def __init__(self, venv: Path, script: Path = SCRIPT) -> None:
-        super().__init__()
+    def __init__(self, venv: Path, script: Path = SCRIPT, **variables: str) -> None:
+        super().__init__(**variables)
         self._bin = venv / "bin"
         self._script = script
         self._master = ""

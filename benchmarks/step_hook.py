@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from agent.warm.step_counter import counting_hook, uncompiled
+from agent.torch_compat.training import uncompiled
+from agent.warm.step_counter import counting_hook
 from crds.protocol import PROGRESS_FORMAT
 
 ROUNDS, CALLS = 20, 50_000

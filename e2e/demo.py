@@ -194,7 +194,8 @@ def drawn(screen: Screen, cluster: EmbeddedCluster, observation: Observation) ->
     def draw() -> None:
         api = cluster.api()
         while not done.wait(REFRESH_SECONDS):
-            screen.show(*rows(observation), node_rows(api.list(Kind.NODE)["items"], observation.checks()))
+            made = observation.checks()
+            screen.show(*rows(observation, made), node_rows(api.list(Kind.NODE)["items"], made))
         api.close()
 
     drawing = threading.Thread(target=draw, daemon=True)
@@ -211,7 +212,7 @@ def node_rows(nodes: Iterable[Object], made: Iterable[Object]) -> list[NodeRow]:
     said: dict[str, str] = {}
     for check in made:
         status = check.get("status", {})
-        if status.get("phase") in ("Pending", "Running"):
+        if is_unfinished(check):
             reused = status.get("reused", [])
             said |= {name: "is tested" for name in status.get("nodes", []) if name not in reused}
         said |= {found["node"]: VERDICTS[found["verdict"]] for found in status.get("nodeResults", [])}
@@ -225,10 +226,20 @@ def node_rows(nodes: Iterable[Object], made: Iterable[Object]) -> list[NodeRow]:
     ]
 
 
-def rows(observation: Observation) -> tuple[str, list[WorkerRow]]:
-    """The world and its workers in words."""
+def is_unfinished(check: Object) -> bool:
+    return check.get("status", {}).get("phase") in ("Pending", "Running")
+
+
+def rows(observation: Observation, made: Iterable[Object]) -> tuple[str, list[WorkerRow]]:
+    """The world and its workers in words.
+
+    Args:
+        made: the node checks, whose state says why no world forms yet.
+    """
     world = jobs.rendezvous(observation)
     title = "waiting for the workers to join"
+    if any(is_unfinished(check) for check in made):
+        title = "the workers wait while their nodes are tested"
     if world.get("phase") == "Formed":
         title = f"world {world['round']} of {len(world['members'])} workers"
     elif world.get("phase") == "Reforming":

@@ -59,7 +59,7 @@ class Screen:
         self._nodes: list[NodeRow] = []
         self._world = ""
         self._said: list[Text] = []
-        self._printed_progress_at = 0.0
+        self._printed_progress, self._printed_progress_at = "", 0.0
         self._live = Live(console=self._console, refresh_per_second=8, transient=False)
 
     @property
@@ -99,9 +99,11 @@ class Screen:
             return
         if is_news:
             self._print("nodes: " + "; ".join(map(str, nodes)))
-        if time.monotonic() - self._printed_progress_at > PLAIN_PROGRESS_SECONDS and workers:
-            self._printed_progress_at = time.monotonic()
-            self._print(f"{world}: {', '.join(map(str, workers))}")
+        progress = f"{world}: {', '.join(map(str, workers))}"
+        is_due = time.monotonic() - self._printed_progress_at > PLAIN_PROGRESS_SECONDS
+        if workers and is_due and progress != self._printed_progress:
+            self._printed_progress, self._printed_progress_at = progress, time.monotonic()
+            self._print(progress)
 
     def _print(self, text: str) -> None:
         self._console.print(f"{time.monotonic() - self._began:6.1f} s    {text}", soft_wrap=True)

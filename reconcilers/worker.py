@@ -30,6 +30,7 @@ from reconcilers.conditions import with_condition
 from reconcilers.pod.access import WorkerAccess
 from reconcilers.pod.assignment import Assignment, Assignments
 from reconcilers.pod.builder import pod_name, service_account
+from reconcilers.pod.ends import MAX_MESSAGE
 from reconcilers.pod.gang import GangGate, Obstacle
 from reconcilers.pod.heartbeat import Heartbeats, lease_of
 from reconcilers.pod.injection import inject_agent
@@ -40,7 +41,6 @@ from reconcilers.pod.ownership import owner_uids as owner_uids
 from reconcilers.pod.start import Hindrance
 from reconcilers.pod.worker_status import (
     ENDED,
-    MAX_MESSAGE,
     SCHEDULED,
     Observation,
     is_on_its_way,

@@ -109,12 +109,9 @@ class HangGuard:
         pending = {self._started.ranks[local]: record.pending for local, record in records.items()}
         blamed = suspects[0]
         local_rank = next(local for local, rank in self._started.ranks.items() if rank == blamed.rank)
-        limit = f" (the limit is {limit_seconds:.0f} s)" if stalled_seconds > limit_seconds else ""
-        finding = f"no step for {stalled_seconds:.0f} s{limit}"
-        if not hangs:
-            finding = f"{DOES_NOT_HANG}: its last sign of life is {stalled_seconds:.0f} s old"
         lines = [
-            f"{finding}: {_whereabouts(blamed, found[blamed.rank], pending.get(blamed.rank, ''))}",
+            f"{_finding(stalled_seconds, limit_seconds, hangs=hangs)}: "
+            f"{_whereabouts(blamed, found[blamed.rank], pending.get(blamed.rank, ''))}",
             *blamed.frames.splitlines(),
         ]
         if not hangs:
@@ -195,6 +192,13 @@ def _with_native(stack: RankStack, file: Path | None, pid: int) -> RankStack:
         return replace(stack, frames=native_frames(pid))
     except ProfileError as error:
         return replace(stack, frames=f"{stack.frames}\n(no native frames: {error})"[:MAX_FRAMES])
+
+
+def _finding(stalled_seconds: float, limit_seconds: float, *, hangs: bool) -> str:
+    if not hangs:
+        return f"{DOES_NOT_HANG}: its last sign of life is {stalled_seconds:.0f} s old"
+    limit = f" (the limit is {limit_seconds:.0f} s)" if stalled_seconds > limit_seconds else ""
+    return f"no step for {stalled_seconds:.0f} s{limit}"
 
 
 def _whereabouts(stack: RankStack, capture: Capture, pending: str) -> str:

@@ -24,7 +24,7 @@ from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
 from agent.monitor import flight_recorder
 from agent.monitor.progress import ProgressFiles
 from agent.monitor.stacks import StackFiles
-from agent.torch_compat import LOG_FOLDER_PREFIX, RESTART_COUNT
+from agent.torch_compat.elastic import LOG_FOLDER_PREFIX, RESTART_COUNT
 from crds.protocol import ENV_ROUND, ENV_SHARDS_SOCKET
 
 logger = logging.getLogger(__name__)

@@ -49,6 +49,8 @@ def reached_directly(environ: Mapping[str, str]) -> dict[str, str]:
     """The variable that keeps a proxy out of the way to the receiver; empty if no proxy is named.
 
     Python's urllib and requests read `no_proxy` before `NO_PROXY`, so what the user has said is part of it.
+    An empty `no_proxy` switches `NO_PROXY` off for urllib, httpx and curl, and so it does here; requests
+    alone would have read on.
     """
     if not any(environ.get(name) for name in PROXIES):
         return {}

@@ -21,8 +21,10 @@ from agent.logs import log_to_stderr
 from agent.monitor import accelerators
 from agent.node_check.duties import CheckDuties
 from agent.node_check.report import CheckReport
+from agent.report.elasticworker import last_report
 from agent.report.heartbeat import Heartbeat
-from agent.report.reporter import Facts, Report, Reporter, last_report
+from agent.report.report import Facts, Report
+from agent.report.reporter import Reporter
 from crds.names import ENV_CHECK_NAME
 from crds.protocol import AgentState
 

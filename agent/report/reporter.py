@@ -10,31 +10,24 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timezone
 from http import HTTPStatus
-from typing import Any
 
 from agent.environment import Environment
-from agent.kube.api import GROUP_PATH, Api, ApiError
+from agent.kube.api import Api, ApiError
 from agent.kube.retry import Warnings, retrying
-from agent.monitor.pace import Slowdown
-from agent.monitor.series import Series
-from agent.monitor.stepping import Figures, Progress, RoundProgress
+from agent.monitor.stepping import Figures
 from agent.monitor.usage import Usage
 from agent.node_check.report import CheckReport
+from agent.report.elasticworker import path_of
 from agent.report.failure import Failure
 from agent.report.refusal import final_refusal
-from agent.report.timestamps import rfc3339
+from agent.report.report import Departure, Facts, PendingReports, Report
 from crds.protocol import (
-    PROTOCOL,
-    AcceleratorsStatus,
     AgentState,
     AskedStacksStatus,
-    CheckpointTroubleStatus,
-    DepartureStatus,
     MemoryStatus,
     NetworkStatus,
     ProfileStatus,
@@ -48,103 +41,6 @@ MAX_WAIT_SECONDS = 2.0
 CHECKPOINT_SECONDS = 10.0
 """A checkpoint is a reason to write once in so long a time. What is written meanwhile for other reasons tells
 of the newest one too."""
-
-
-@dataclass(frozen=True)
-class Departure:
-    """All processes of a round left after the same step, by vote."""
-
-    round: int
-    step: int
-
-    def to_status(self) -> DepartureStatus:
-        return {"round": self.round, "step": self.step}
-
-
-@dataclass(frozen=True)
-class Report:
-    """Everything that changes in what the agent reports; each write carries all of it."""
-
-    state: AgentState
-    since: datetime
-    observed_round: int = 0
-    failure: Failure | None = None
-    progress: Progress | None = None
-    rounds: tuple[RoundProgress, ...] = ()
-    check: CheckReport | None = None
-    departure: Departure | None = None
-    """The last one of this agent."""
-    result: str | None = None
-    """What rank 0 has left of the round that ended well."""
-    trouble: CheckpointTroubleStatus | None = None
-    series: Series | None = None
-    slow: Slowdown | None = None
-
-    @property
-    def failures(self) -> int:
-        """How many failures have been reported by now."""
-        return self.failure.sequence if self.failure else 0
-
-    def to_status(self) -> dict[str, Any]:
-        return {
-            "state": self.state.value,
-            "since": rfc3339(self.since),
-            "observedRound": self.observed_round,
-            "failure": self.failure.to_status() if self.failure else None,
-            "progress": self.progress.to_status() if self.progress else None,
-            "rounds": [round_.to_status() for round_ in self.rounds],
-            "check": self.check.to_status() if self.check else None,
-            "departure": self.departure.to_status() if self.departure else None,
-            "result": self.result,
-            "checkpointTrouble": self.trouble,
-            "series": self.series.to_status() if self.series else None,
-            "slow": self.slow.to_status() if self.slow else None,
-        }
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What stays the same in the agent's reports for its life."""
-
-    store_port: int
-    local_world_size: int
-    accelerators: AcceleratorsStatus
-
-    def to_status(self, me: Environment) -> dict[str, Any]:
-        return {
-            "protocol": PROTOCOL,
-            "incarnation": me.incarnation,
-            "podUid": me.pod_uid,
-            "address": me.pod_ip,
-            "storePort": self.store_port,
-            "localWorldSize": self.local_world_size,
-            "accelerators": self.accelerators,
-        }
-
-
-class PendingReports:
-    """The reports that are still to be written, oldest first: at most one for each failure.
-
-    It is not thread-safe.
-    """
-
-    def __init__(self) -> None:
-        self._reports: deque[Report] = deque()
-
-    def put(self, report: Report) -> None:
-        """Add a report. It takes the place of the last one, unless it has a failure more."""
-        if self._reports and self._reports[-1].failures == report.failures:
-            self._reports.pop()
-        self._reports.append(report)
-
-    def first(self) -> Report | None:
-        """Return the oldest; None if all have been written."""
-        return self._reports[0] if self._reports else None
-
-    def written(self, report: Report) -> None:
-        """Forget `report`, unless a newer one took its place meanwhile."""
-        if self._reports and self._reports[0] is report:
-            self._reports.popleft()
 
 
 class Reporter(threading.Thread):
@@ -182,7 +78,7 @@ class Reporter(threading.Thread):
     ) -> None:
         super().__init__(name="dlr-report", daemon=True)
         self._api = api
-        self._path = f"{GROUP_PATH}/namespaces/{me.namespace}/elasticworkers/{me.worker_name}/status"
+        self._path = f"{path_of(me)}/status"
         self._me = me
         self._facts = facts.to_status(me)
         self._progress_seconds = progress_seconds
@@ -404,32 +300,3 @@ class Reporter(threading.Thread):
 
 def _checkpoint(report: Report) -> int | None:
     return report.progress.checkpoint_step if report.progress else None
-
-
-def last_report(api: Api, me: Environment) -> dict[str, Any]:
-    """Return `status.agent` as an earlier agent of this slot wrote it; {} if there was none."""
-    path = _path(me)
-    warnings = Warnings(logger, f"read elasticworker {me.namespace}/{me.worker_name}")
-    retry = retrying(threading.Event(), warnings, max_wait_seconds=MAX_WAIT_SECONDS)
-    report: dict[str, Any] = (retry(api.get, path).get("status") or {}).get("agent") or {}
-    return report
-
-
-def _path(me: Environment) -> str:
-    return f"{GROUP_PATH}/namespaces/{me.namespace}/elasticworkers/{me.worker_name}"
-
-
-def topology_of_pod(api: Api, me: Environment) -> list[str] | None:
-    """What the node shares with others, by the ElasticWorker's status; None if it does not say so (yet)."""
-    try:
-        status = api.get(_path(me)).get("status") or {}
-    except ApiError as error:
-        logger.warning("where replicas go does not depend on this Pod's rack, which is not known: %s", error)
-        return None
-    known = status.get("topology") if status.get("podUid") == me.pod_uid else None
-    return None if known is None else [str(value) for value in known]
-
-
-def is_of_this_pod(report: Mapping[str, Any], me: Environment) -> bool:
-    """Tell whether an agent of this very Pod wrote the report: its container has been restarted since."""
-    return report.get("podUid") == me.pod_uid and report.get("incarnation") == me.incarnation

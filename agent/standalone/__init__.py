@@ -60,11 +60,12 @@ def check(nnodes: str, environ: Mapping[str, str]) -> None:
     Raises:
         ValueError: there is a cluster, or more than one machine is asked for.
     """
+    asked = f"{VARIABLE}={environ[VARIABLE]}" if _is_set(environ.get(VARIABLE)) else "--standalone"
     job = environ.get(names.ENV_JOB_NAME, NAME)
     if job != NAME:
-        raise ValueError(f"--standalone is for a machine alone, and this is a worker of {job}: drop it")
+        raise ValueError(f"{asked} is for a machine alone, and this is a worker of {job}: drop it")
     if set(nnodes.split(":")) != {"1"}:
-        raise ValueError(f"--standalone is for one machine, and --nnodes is {nnodes}: drop one of them")
+        raise ValueError(f"{asked} is for one machine, and --nnodes is {nnodes}: drop one of them")
 
 
 def bytes_of(text: str) -> int:

@@ -51,7 +51,7 @@ from agent.supervision.post_mortem import PostMortem, process_failure
 from agent.supervision.processes import TrainingProcesses, abandon_start
 from agent.supervision.saved_notes import SavedNotes
 from agent.supervision.stopping import stop_for_next_round, stop_when_judged
-from agent.torch_compat import LocalElasticAgent, processes_started_by, return_value_fds
+from agent.torch_compat.elastic import LocalElasticAgent, processes_started_by, return_value_fds
 from agent.warm.starter import WarmStart
 from agent.warm.warm_parent import READY_SECONDS, ForkedProcess
 from crds.protocol import AgentState

@@ -28,7 +28,7 @@ from agent.report.failure import (
 )
 from agent.supervision.consequences import follows_from_a_peer
 from agent.supervision.processes import TrainingProcesses
-from agent.torch_compat import EXCEPTHOOK_PREFIX
+from agent.torch_compat.elastic import EXCEPTHOOK_PREFIX
 from crds.protocol import FROM_OUTSIDE, KILLED_BY, FailureCause, early_finish_text
 
 logger = logging.getLogger(__name__)

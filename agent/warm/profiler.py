@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from agent.torch_compat.training import before_another_profile, is_profiling
 from crds.protocol import (
     ENV_STACKS_FILE,
     ENV_STACKS_SIGNAL,
@@ -74,7 +75,7 @@ class Profiler:
             self._works = False
 
     def _begin(self, signum: int) -> None:
-        from torch import autograd, cuda
+        from torch import cuda
         from torch.profiler import ProfilerActivity, profile
 
         request = self._folder / PROFILE_SECONDS
@@ -83,8 +84,7 @@ class Profiler:
         except FileNotFoundError:
             return  # the signal at the end of one that has given way
         request.unlink()
-        # torch records for one at a time: the first to stop has it all
-        if autograd._profiler_enabled():  # type: ignore[attr-defined]
+        if is_profiling():
             self._fail(SCRIPTS_OWN)
             return
 
@@ -94,7 +94,7 @@ class Profiler:
         profiler = profile(activities=activities)
         profiler.start()
         self._running, self._until = profiler, time.monotonic() + seconds
-        self._restore = before_another(self._give_way)
+        self._restore = before_another_profile(self._give_way)
         timer = threading.Timer(seconds, os.kill, (os.getpid(), signum))
         timer.daemon = True
         timer.start()
@@ -119,34 +119,3 @@ class Profiler:
         with contextlib.suppress(OSError):
             said.write_text(why)
             said.rename(self._folder / PROFILE_ERROR)
-
-
-def before_another(act: Callable[[], None]) -> Callable[[], None]:
-    """Have something done once, before this process begins the next recording by torch.profiler.
-
-    One that is warming up (`schedule(warmup=…)`) has been prepared before, and is prepared anew.
-
-    Returns:
-        What takes that back.
-    """
-    from torch.autograd.profiler import profile
-
-    prepare: Callable[[profile], None] = profile._prepare_trace
-    start: Callable[[profile], None] = profile._start_trace
-
-    def restore() -> None:
-        profile._prepare_trace = prepare  # type: ignore[method-assign]
-        profile._start_trace = start  # type: ignore[method-assign]
-
-    def prepare_another(recording: profile) -> None:
-        restore()
-        act()
-        prepare(recording)
-
-    def start_another(recording: profile) -> None:
-        prepare_another(recording)
-        start(recording)
-
-    profile._prepare_trace = prepare_another  # type: ignore[method-assign]
-    profile._start_trace = start_another  # type: ignore[method-assign]
-    return restore

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.monitor.saved_steps import Position
+from agent.torch_compat.training import Hook, uncompiled
 from agent.warm.resumed_step import ResumedStep, follow_files
 from crds.names import ENV_COUNT_STEPS
 from crds.protocol import (
@@ -30,8 +31,6 @@ from crds.protocol import (
     FIRST_COUNTED_AT,
     START_UNKNOWN,
 )
-
-Hook = Callable[[Any, Any, Any], None]
 
 OFF = "0"
 LOOKED_AT = 8
@@ -123,16 +122,6 @@ def counting_hook(record: memoryview, resumed: Callable[[], Position] = nobody_k
         times[COUNTED_AT] = monotonic()
 
     return hook
-
-
-def uncompiled(hook: Hook) -> Hook:
-    """Have torch.compile call the hook as it is, where the step itself is compiled, and not compile it, too.
-
-    `torch.compiler.disable` does that for all that is called below it, which takes 0.5 µs a call.
-    """
-    from torch._dynamo.decorators import skip
-
-    return skip(hook)
 
 
 def makes_state(optimizer: Any) -> bool:

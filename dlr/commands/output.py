@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 UNLIMITED_WIDTH = 10_000
 NARROW_WIDTH = 120
-"""On a terminal that is no wider, the last column has the room of those that can be done without."""
+"""On a terminal that is no wider, the longest text has the room of columns that can be done without."""
 COLUMN_GAP = 2
 FEWEST_CHARACTERS = 12
 """A text shorter than that says nothing; where so many have no room, other columns are cut too."""

@@ -24,8 +24,9 @@ from reconcilers.account.rounds import all_run, first_step_at, last_step_at, tol
 from reconcilers.job.workers import Workers
 from reconcilers.pod.worker_status import stuck_by
 from reconcilers.roles.rules import in_cluster
+from reconcilers.world.breaks import Break
 from reconcilers.world.participants import bounds_of
-from reconcilers.world.rendezvous import Break, Decision
+from reconcilers.world.rendezvous import Decision
 from reconcilers.world.slots import present_slots
 
 _AFTER_A_FAILURE = (JobState.RECOVERING, JobState.DOWN)

@@ -26,7 +26,7 @@ from reconcilers.pod.worker_status import stuck_by
 from reconcilers.scale.auto_plans import plan_name
 from reconcilers.scale.plan import GROWTH
 from reconcilers.world.extra import extra_slots, opportunity_of, policy_of
-from reconcilers.world.rendezvous import Bounds, Participant
+from reconcilers.world.participants import Bounds, Participant
 from reconcilers.world.slots import Slot
 
 CHECKPOINT_SECONDS = 900.0

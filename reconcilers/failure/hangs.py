@@ -26,7 +26,7 @@ from reconcilers.failure.incidents import (
     step_in,
 )
 from reconcilers.pod.worker_status import current_report
-from reconcilers.world.rendezvous import Break
+from reconcilers.world.breaks import Break
 
 ANSWER_SECONDS = 10.0
 """A process takes 3 s at most to write its stacks; the rest is for watches and writes of a busy cluster."""

@@ -22,7 +22,7 @@ from crds.ranges import as_ranges
 from reconcilers.failure.exit_class import classify_process
 from reconcilers.failure.rules import action_for, of_process
 from reconcilers.pod.worker_status import current_report
-from reconcilers.world.rendezvous import Break
+from reconcilers.world.breaks import Break
 
 MAX_LINE = 300
 NEVER_ANSWERED = "never answered"

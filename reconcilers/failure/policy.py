@@ -46,7 +46,7 @@ from reconcilers.failure.rules import rules_of
 from reconcilers.job.status import failure_of_pod, last_failure
 from reconcilers.job.workers import Workers
 from reconcilers.roles.rules import ROLES, in_cluster
-from reconcilers.world.rendezvous import Break
+from reconcilers.world.breaks import Break
 from reconcilers.world.slots import wanted_slots
 
 BY_RULE = Overdrawn("FailurePolicy", "a rule of failurePolicy fails the job")

@@ -25,7 +25,8 @@ from reconcilers.job.saving import with_saving
 from reconcilers.job.slow import SLOW, Neighbour, with_slow
 from reconcilers.job.steps_known import with_steps_known
 from reconcilers.job.workers import Workers
-from reconcilers.pod.worker_status import REPLACED, finished, hindered_by, stuck_by
+from reconcilers.pod.ends import REPLACED
+from reconcilers.pod.worker_status import finished, hindered_by, stuck_by
 from reconcilers.roles import progress as roles_progress
 from reconcilers.roles.hot import PARAMETER_SERVER_HOT, with_hot
 from reconcilers.roles.rules import in_cluster

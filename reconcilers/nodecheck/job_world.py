@@ -14,10 +14,9 @@ from crds.elasticjob import Rendezvous, RendezvousPhase
 from crds.nodecheck import NodeCheck
 from reconcilers.nodecheck.job_checks import Standing, named
 from reconcilers.world.moving import settle
+from reconcilers.world.participants import Bounds, Participant
 from reconcilers.world.rendezvous import (
-    Bounds,
     Decision,
-    Participant,
     asking,
     blaming,
     decide,

@@ -18,7 +18,8 @@ from reconcilers.pod.builder import pod_name
 from reconcilers.pod.resources import resources_digest, resources_of
 from reconcilers.pod.worker_status import ENDED, current_report, stuck_by
 from reconcilers.roles.rules import in_cluster
-from reconcilers.world.rendezvous import Bounds, Participant, is_ending
+from reconcilers.world.participants import Bounds, Participant
+from reconcilers.world.rendezvous import is_ending
 from reconcilers.world.slots import Slot, present_slots, slots_of, wanted_slots
 
 REASON = "its resources were changed"

@@ -9,14 +9,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from crds.elasticjob import Rendezvous, RendezvousPhase
-from reconcilers.world.rendezvous import (
-    Bounds,
-    Participant,
-    broken_members,
-    checkpoint_wait,
-    is_ending,
-    last_call,
-)
+from reconcilers.world.breaks import broken_members
+from reconcilers.world.participants import Bounds, Participant
+from reconcilers.world.rendezvous import checkpoint_wait, is_ending, last_call
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,83 @@
-"""From ElasticWorkers to the participants of world forming."""
+"""Who counts for the world, and how large it may be: participants of world forming, from ElasticWorkers."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from crds import names
 from crds.elasticjob import ElasticJob, RendezvousPhase
 from crds.elasticworker import AgentReport, AgentState, ElasticWorker, WorkerPhase
+from crds.protocol import PROTOCOL
 from reconcilers.pod.worker_status import current_report
 from reconcilers.world.minimum import minimum_workers
-from reconcilers.world.rendezvous import Bounds, Participant
 from reconcilers.world.slots import present_slots, slots_of
 
 MAX_REASON = 96
 """Characters of a worker's message that the world's reason quotes."""
+
+
+@dataclass(slots=True)
+class Participant:
+    """One worker slot that is wanted, or is to take the place of one, as the last reads show it.
+
+    Never changed; not frozen, since a look makes one a worker, which would take three times as long.
+    """
+
+    index: int
+    incarnation: int
+    alive: bool
+    """Its Pod has neither ended nor been lost, and is not being deleted."""
+    succeeded: bool = False
+    """Its Pod ended well."""
+    gone_because: str = ""
+    """Why it is not alive."""
+    stops_in_good_order: bool = False
+    """It is not counted as alive because its Pod is being deleted; it has the time to save."""
+    report: AgentReport | None = None
+    """The agent's report, if it is of this incarnation and Pod."""
+    seconds_since_joined: float = 0.0
+    """How long we have seen this agent wait for a world."""
+    seconds_since_checkpoint: float | None = None
+    """How long ago we saw it save one."""
+    replaces: int | None = None
+    """The slot whose place it is to take."""
+    leaving: str = ""
+    """Why it is to be in no world, although it could be."""
+
+    @property
+    def joinable(self) -> bool:
+        if not self.alive or self.leaving or self.report is None:
+            return False
+        return self.report.protocol >= PROTOCOL and self.report.state is not AgentState.STOPPED
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How large the world may be, and how long to wait for more of it."""
+
+    desired: int
+    minimum: int
+    node_unit: int
+    last_call_seconds: float
+    shrink_after_seconds: float
+    grow_at_checkpoint_seconds: float = 0.0
+    standby: int = 0
+    """How many there are to be besides, ready to step in."""
+
+    def without(self, left_out: int) -> Bounds:
+        """Where so many are not counted on: who stands by makes up for them."""
+        return replace(self, desired=min(self.desired, self.desired + self.standby - left_out))
+
+    def floor(self, count: int) -> int:
+        """The largest allowed world size of at most `count` workers; 0 if that is below the minimum."""
+        units = min(count, self.desired) // self.node_unit * self.node_unit
+        return units if units >= self.least else 0
+
+    @property
+    def least(self) -> int:
+        """The smallest allowed world size."""
+        return -(-max(self.minimum, 1) // self.node_unit) * self.node_unit
 
 
 def bounds_of(job: ElasticJob) -> Bounds:

@@ -15,9 +15,9 @@ from datetime import datetime
 
 from controller.wording import shortened
 from crds.elasticjob import Rendezvous, RendezvousPhase
-from crds.elasticworker import AgentReport, AgentState, FailureCause
-from crds.protocol import PROTOCOL
-from reconcilers.failure.exit_class import KILL_EXIT_CODES
+from crds.elasticworker import AgentState
+from reconcilers.world.breaks import Break, broken_members
+from reconcilers.world.participants import Bounds, Participant
 
 NAMED_BREAKS = 3
 """The others are counted: a rack that is lost must not fill the status."""
@@ -25,87 +25,6 @@ MAX_BREAKS = 184
 """Characters of their reasons; what it waits for comes behind them, within `MAX_WORLD_REASON`."""
 _TOO_FEW = re.compile(r"(^|; )\d+ of at least \d+ workers are ready$")
 _HELD = re.compile(r"; the next world waits [^;]*$")
-
-
-@dataclass(slots=True)
-class Participant:
-    """One worker slot that is wanted, or is to take the place of one, as the last reads show it.
-
-    Never changed; not frozen, since a look makes one a worker, which would take three times as long.
-    """
-
-    index: int
-    incarnation: int
-    alive: bool
-    """Its Pod has neither ended nor been lost, and is not being deleted."""
-    succeeded: bool = False
-    """Its Pod ended well."""
-    gone_because: str = ""
-    """Why it is not alive."""
-    stops_in_good_order: bool = False
-    """It is not counted as alive because its Pod is being deleted; it has the time to save."""
-    report: AgentReport | None = None
-    """The agent's report, if it is of this incarnation and Pod."""
-    seconds_since_joined: float = 0.0
-    """How long we have seen this agent wait for a world."""
-    seconds_since_checkpoint: float | None = None
-    """How long ago we saw it save one."""
-    replaces: int | None = None
-    """The slot whose place it is to take."""
-    leaving: str = ""
-    """Why it is to be in no world, although it could be."""
-
-    @property
-    def joinable(self) -> bool:
-        if not self.alive or self.leaving or self.report is None:
-            return False
-        return self.report.protocol >= PROTOCOL and self.report.state is not AgentState.STOPPED
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """How large the world may be, and how long to wait for more of it."""
-
-    desired: int
-    minimum: int
-    node_unit: int
-    last_call_seconds: float
-    shrink_after_seconds: float
-    grow_at_checkpoint_seconds: float = 0.0
-    standby: int = 0
-    """How many there are to be besides, ready to step in."""
-
-    def without(self, left_out: int) -> Bounds:
-        """Where so many are not counted on: who stands by makes up for them."""
-        return replace(self, desired=min(self.desired, self.desired + self.standby - left_out))
-
-    def floor(self, count: int) -> int:
-        """The largest allowed world size of at most `count` workers; 0 if that is below the minimum."""
-        units = min(count, self.desired) // self.node_unit * self.node_unit
-        return units if units >= self.least else 0
-
-    @property
-    def least(self) -> int:
-        """The smallest allowed world size."""
-        return -(-max(self.minimum, 1) // self.node_unit) * self.node_unit
-
-
-@dataclass(frozen=True)
-class Break:
-    """A member that is no longer in the world it was in."""
-
-    index: int
-    reason: str
-    report: AgentReport | None = None
-    """Set if the member's own training processes failed, in place."""
-    departed: bool = False
-    """It was to leave: there is nobody to wait for."""
-    trains_on: bool = False
-    """It is in its world as it should be until the others go on without it."""
-    stops_in_good_order: bool = False
-    """Its processes have the time to save, or have saved and left by vote; and so should its peers'."""
-    took_part: bool = False
-    """It left by vote because another had to."""
 
 
 @dataclass(frozen=True)
@@ -141,17 +60,6 @@ def decide(
     if published.phase is RendezvousPhase.REFORMING:
         return _judge_reforming(published, ranked, bounds, now)
     return _judge_forming(published, ranked, bounds, now)
-
-
-def broken_members(published: Rendezvous, participants: Sequence[Participant]) -> tuple[Break, ...]:
-    """The members of a formed world that are not in it any more, and why."""
-    by_index = {p.index: p for p in participants}
-    found = []
-    for index, incarnation in zip(published.members, published.incarnations, strict=True):
-        broken = _break_of(index, incarnation, published.round, by_index.get(index))
-        if broken is not None:
-            found.append(broken)
-    return tuple(found)
 
 
 def dissolve(published: Rendezvous, reason: str) -> Rendezvous:
@@ -253,58 +161,6 @@ def checkpoint_wait(
     if any(seconds is not None and seconds < min(joined) for seconds in saved):
         return 0.0
     return max(bounds.grow_at_checkpoint_seconds - max(joined), 0.0)
-
-
-def _break_of(index: int, incarnation: int, round_: int, member: Participant | None) -> Break | None:
-    if member is None:
-        return Break(index, f"worker {index} is no longer there", departed=True)
-    found = _failure_of(index, incarnation, round_, member)
-    if not member.leaving or member.succeeded:
-        return found
-    if found is None:
-        return Break(index, member.leaving, departed=True, trains_on=True)
-    return replace(found, departed=True)
-
-
-def _failure_of(index: int, incarnation: int, round_: int, member: Participant) -> Break | None:
-    if member.succeeded:
-        return None
-    if member.incarnation < incarnation:
-        return None  # what is known of it is older than the world
-    if member.incarnation != incarnation:
-        return Break(index, f"worker {index} was relaunched as incarnation {member.incarnation}")
-    if not member.alive:
-        return Break(
-            index,
-            f"worker {index} was lost: {member.gone_because}".removesuffix(": "),
-            stops_in_good_order=member.stops_in_good_order,
-        )
-    report = member.report
-    if report is None or report.observed_round < round_:
-        return None  # has not acted on this round yet
-    if report.state is AgentState.FAILED:
-        return Break(index, _how_it_failed(index, report), report)
-    if report.state not in (AgentState.STOPPED, AgentState.READY):
-        return None
-    what = "stopped" if report.state is AgentState.STOPPED else "left the world"
-    if report.departure is None or report.departure.round != round_:
-        return Break(index, f"worker {index} {what}")
-    return Break(
-        index,
-        f"worker {index} {what} after step {report.departure.step}, as all did",
-        stops_in_good_order=True,
-        took_part=report.state is AgentState.READY,
-    )
-
-
-def _how_it_failed(index: int, report: AgentReport) -> str:
-    """Not yet whose fault that is: of a hang, those who wait tell first as often as not."""
-    failure = report.failure
-    if failure is not None and failure.cause is FailureCause.HANG:
-        return f"worker {index} reports a hang"
-    if failure is not None and failure.cause is None and failure.exit_code in KILL_EXIT_CODES:
-        return f"training processes of worker {index} were killed from outside"
-    return f"training processes of worker {index} failed"
 
 
 def _judge_formed(

@@ -26,7 +26,7 @@ from agent.monitor.progress_monitor import ProgressMonitor
 from agent.monitor.progress_record import FIRST_COUNT_SECONDS
 from agent.monitor.series import Series
 from agent.monitor.stepping import Figures, RoundProgress, StepReport
-from agent.report.reporter import Report
+from agent.report.report import Report
 from crds.protocol import (
     NUMBERS_FORMAT,
     PROGRESS_FORMAT,

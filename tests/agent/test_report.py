@@ -17,7 +17,8 @@ from agent.monitor import accelerators
 from agent.monitor.stepping import Figures, Progress, RoundProgress
 from agent.monitor.usage import Usage
 from agent.report.failure import Failure
-from agent.report.reporter import Facts, PendingReports, Report, Reporter
+from agent.report.report import Facts, PendingReports, Report
+from agent.report.reporter import Reporter
 from crds.elasticworker import AgentReport
 from crds.protocol import AgentState, Tier
 from tests.agent.fake_cluster import FakeCluster

@@ -114,7 +114,13 @@ def test_a_failure_that_comes_back_ends_it(tmp_path: Path) -> None:
     ("flags", "environ", "says"),
     [
         (["--nnodes=2"], {}, "--standalone is for one machine, and --nnodes is 2"),
-        ([], {names.ENV_JOB_NAME: "digits"}, "this is a worker of digits: drop it"),
+        ([], {names.ENV_JOB_NAME: "digits"}, "^--standalone .* this is a worker of digits: drop it"),
+        (
+            [],
+            {names.ENV_JOB_NAME: "digits", "PET_STANDALONE": "1"},
+            "^PET_STANDALONE=1 is for a machine alone",
+        ),
+        (["--nnodes=2"], {"PET_STANDALONE": "yes"}, "^PET_STANDALONE=yes .* and --nnodes is 2"),
     ],
 )
 def test_what_cannot_be_meant_is_one_sentence(flags: list[str], environ: dict[str, str], says: str) -> None:

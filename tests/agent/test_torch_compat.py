@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
+from torch.profiler import ProfilerActivity, profile
 
 from agent import main
-from agent.torch_compat import missing_seams, require_supported
+from agent.torch_compat.elastic import missing_seams, require_supported
+from agent.torch_compat.training import before_another_profile, is_profiling, uncompiled
 from agent.unsupported_torch import UnsupportedTorchError
 from tests.agent.conftest import ROOT
 
@@ -28,6 +30,19 @@ def test_older_versions_are_refused_and_named(version: str) -> None:
 
 def test_this_torch_has_all_that_is_built_on() -> None:
     assert missing_seams() == []
+
+
+def test_this_torch_has_what_training_processes_use() -> None:
+    assert not is_profiling()
+    begun: list[str] = []
+    restore = before_another_profile(lambda: begun.append("another"))
+    with profile(activities=[ProfilerActivity.CPU]):
+        assert is_profiling()
+    with profile(activities=[ProfilerActivity.CPU]):
+        assert begun == ["another"]
+    restore()
+    hook = uncompiled(lambda optimizer, arguments, keywords: None)
+    assert hook(None, None, None) is None
 
 
 def test_what_a_later_torch_has_changed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

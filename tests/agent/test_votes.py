@@ -17,7 +17,7 @@ from agent.rendezvous.world import Action, Member, Verb, World
 from agent.session import Session
 from agent.supervision.elastic_agent import DlrElasticAgent
 from agent.supervision.leaving import Outcome, Votes
-from agent.torch_compat import LocalElasticAgent
+from agent.torch_compat.elastic import LocalElasticAgent
 from crds.protocol import KeptIn, RendezvousPhase
 
 

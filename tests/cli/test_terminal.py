@@ -75,14 +75,15 @@ def test_a_slow_api_server_is_told_of(server: ScriptedServer, dlr: Dlr, terminal
     assert dlr("job", "list").exit_code == 0
 
 
+@pytest.mark.parametrize("columns", ["80", "120"])
 def test_a_narrow_terminal_keeps_the_whole_reason(
-    server: ScriptedServer, dlr: Dlr, monkeypatch: pytest.MonkeyPatch
+    server: ScriptedServer, dlr: Dlr, monkeypatch: pytest.MonkeyPatch, columns: str
 ) -> None:
     reason, message = WHY.split(": ", 1)
     server.answers[JOBS] = listing(job(phase="Pending", reason=reason, message=message), job("well"))
     wide = dlr("job", "list").out
     assert "ROUND" in wide.splitlines()[0]
-    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("COLUMNS", columns)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     monkeypatch.setattr(os, "isatty", lambda _: True)
     lines = dlr("job", "list").out.splitlines()

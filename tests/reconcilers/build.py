@@ -10,7 +10,7 @@ from crds.elasticjob import ElasticJob, Rendezvous
 from crds.elasticworker import AgentFailure, AgentReport, AgentState, ElasticWorker, WorkerPhase
 from crds.nodecheck import NodeCheck
 from crds.protocol import PROTOCOL
-from reconcilers.world.rendezvous import Bounds, Participant
+from reconcilers.world.participants import Bounds, Participant
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
 

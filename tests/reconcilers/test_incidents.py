@@ -16,7 +16,7 @@ from reconcilers.failure.incidents import (
     uncounted,
     with_incident,
 )
-from reconcilers.world.rendezvous import Break
+from reconcilers.world.breaks import Break
 from tests.reconcilers.build import failing, report, worker
 
 GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer"

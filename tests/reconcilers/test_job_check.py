@@ -17,7 +17,8 @@ from reconcilers.nodecheck.job_checks import (
     outdated,
 )
 from reconcilers.nodecheck.job_world import plan_world, waiting_since_the_check
-from reconcilers.world.rendezvous import Bounds, Participant, decide
+from reconcilers.world.participants import Bounds, Participant
+from reconcilers.world.rendezvous import decide
 from tests.reconcilers.build import NOW, bounds, later, participant
 from tests.reconcilers.job_stage import Stage, at, checked_job, job_check
 from tests.reconcilers.test_rendezvous import formed, published_worlds, running, situations

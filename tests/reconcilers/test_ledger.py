@@ -36,7 +36,8 @@ from reconcilers.account.state import Moment, failed_at
 from reconcilers.failure.incidents import in_one_line
 from reconcilers.job.workers import Workers
 from reconcilers.status_patch import merge_patch
-from reconcilers.world.rendezvous import Break, Decision
+from reconcilers.world.breaks import Break
+from reconcilers.world.rendezvous import Decision
 from tests.reconcilers.build import NOW, job, later, report, worker
 
 UNSCHEDULABLE = {"type": "Scheduled", "status": "False", "reason": "Unschedulable", "lastTransitionTime": NOW}

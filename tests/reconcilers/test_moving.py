@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from crds.elasticjob import Rendezvous, RendezvousPhase
 from crds.elasticworker import AgentState
 from reconcilers.world.moving import settle
-from reconcilers.world.rendezvous import Bounds, Decision, Participant, decide
+from reconcilers.world.participants import Bounds, Participant
+from reconcilers.world.rendezvous import Decision, decide
 from tests.reconcilers.build import NOW, bounds, later, participant
 from tests.reconcilers.test_rendezvous import formed, running
 

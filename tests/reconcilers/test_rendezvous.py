@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from crds.elasticjob import Rendezvous, RendezvousPhase
 from crds.elasticworker import AgentState, Departure
-from reconcilers.world.rendezvous import Bounds, Participant, decide, dissolve, without_new_world
+from reconcilers.world.participants import Bounds, Participant
+from reconcilers.world.rendezvous import decide, dissolve, without_new_world
 from tests.reconcilers.build import NOW, bounds, later, participant, report
 
 FORMED, REFORMING, FORMING = RendezvousPhase.FORMED, RendezvousPhase.REFORMING, RendezvousPhase.FORMING

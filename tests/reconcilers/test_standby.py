@@ -16,7 +16,8 @@ from crds.elasticworker import AgentState
 from reconcilers.companions import budget_of
 from reconcilers.job.status import replica_statuses, worker_pods
 from reconcilers.job.workers import Workers
-from reconcilers.world.rendezvous import Bounds, Participant, decide
+from reconcilers.world.participants import Bounds, Participant
+from reconcilers.world.rendezvous import decide
 from reconcilers.world.slots import present_slots, slot_count
 from reconcilers.world.standby import standing_by, told_otherwise
 from tests.reconcilers.build import NOW, bounds, in_lists, job, later, participant, report, worker

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from crds.elasticjob import Rendezvous, RendezvousPhase
 from crds.elasticworker import AgentState
 from reconcilers.nodecheck.job_world import decide_without_stragglers
-from reconcilers.world.rendezvous import Bounds, Participant, decide
+from reconcilers.world.participants import Bounds, Participant
+from reconcilers.world.rendezvous import decide
 from tests.reconcilers.build import NOW, bounds, later, participant
 from tests.reconcilers.test_rendezvous import published_worlds, situations
 

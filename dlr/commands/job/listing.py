@@ -12,10 +12,7 @@ from dlr.commands.connection import connect
 from dlr.commands.job import report
 from dlr.commands.job.lookup import require_namespace
 from dlr.commands.options import Context, Kubeconfig, Namespace, Output
-from dlr.commands.output import Format, console, plain, print_json, show_table, utc_now
-
-NARROW_WIDTH = 100
-"""On a terminal that is no wider, a reason would be cut to a word or two."""
+from dlr.commands.output import NARROW_WIDTH, Format, console, plain, print_json, show_table, utc_now
 
 
 def list_jobs(

@@ -9,7 +9,7 @@ from agent.environment import Environment
 from agent.kube.api import ApiClient
 from agent.memory.peers import peers_of, ring_of, shortened
 from agent.rendezvous.world import JobView
-from agent.report.reporter import topology_of_pod
+from agent.report.elasticworker import topology_of_pod
 from tests.agent.fake_cluster import FakeCluster
 
 PLACES = st.lists(

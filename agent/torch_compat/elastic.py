@@ -1,8 +1,7 @@
-"""Everything that dlr uses of torch and torch does not promise, in one place.
+"""What the agent builds on in torch.distributed.elastic.
 
-Public names of torch are imported where they are used. What is here was read in the sources of each minor
-version from torch 2.6 to 2.13; where they differ, it says so. It is looked for again when this module is
-imported: a torch that lacks it is refused with one sentence, before anything is started.
+It is looked for again when this module is imported: a torch that lacks it is refused with one sentence,
+before anything is started.
 """
 
 from __future__ import annotations

@@ -1,0 +1,46 @@
+"""What the agent's own ElasticWorker says, to begin with."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from agent.environment import Environment
+from agent.kube.api import GROUP_PATH, Api, ApiError
+from agent.kube.retry import Warnings, retrying
+
+logger = logging.getLogger(__name__)
+
+MAX_WAIT_SECONDS = 2.0
+
+
+def path_of(me: Environment) -> str:
+    """Return the path of the agent's own ElasticWorker."""
+    return f"{GROUP_PATH}/namespaces/{me.namespace}/elasticworkers/{me.worker_name}"
+
+
+def last_report(api: Api, me: Environment) -> dict[str, Any]:
+    """Return `status.agent` as an earlier agent of this slot wrote it; {} if there was none."""
+    path = path_of(me)
+    warnings = Warnings(logger, f"read elasticworker {me.namespace}/{me.worker_name}")
+    retry = retrying(threading.Event(), warnings, max_wait_seconds=MAX_WAIT_SECONDS)
+    report: dict[str, Any] = (retry(api.get, path).get("status") or {}).get("agent") or {}
+    return report
+
+
+def topology_of_pod(api: Api, me: Environment) -> list[str] | None:
+    """What the node shares with others, by the ElasticWorker's status; None if it does not say so (yet)."""
+    try:
+        status = api.get(path_of(me)).get("status") or {}
+    except ApiError as error:
+        logger.warning("where replicas go does not depend on this Pod's rack, which is not known: %s", error)
+        return None
+    known = status.get("topology") if status.get("podUid") == me.pod_uid else None
+    return None if known is None else [str(value) for value in known]
+
+
+def is_of_this_pod(report: Mapping[str, Any], me: Environment) -> bool:
+    """Tell whether an agent of this very Pod wrote the report: its container has been restarted since."""
+    return report.get("podUid") == me.pod_uid and report.get("incarnation") == me.incarnation

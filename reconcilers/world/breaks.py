@@ -1,0 +1,92 @@
+"""Who is no longer in the world that it was in, and why: pure functions of what its workers report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from crds.elasticjob import Rendezvous
+from crds.elasticworker import AgentReport, AgentState, FailureCause
+from reconcilers.failure.exit_class import KILL_EXIT_CODES
+from reconcilers.world.participants import Participant
+
+
+@dataclass(frozen=True)
+class Break:
+    """A member that is no longer in the world it was in."""
+
+    index: int
+    reason: str
+    report: AgentReport | None = None
+    """Set if the member's own training processes failed, in place."""
+    departed: bool = False
+    """It was to leave: there is nobody to wait for."""
+    trains_on: bool = False
+    """It is in its world as it should be until the others go on without it."""
+    stops_in_good_order: bool = False
+    """Its processes have the time to save, or have saved and left by vote; and so should its peers'."""
+    took_part: bool = False
+    """It left by vote because another had to."""
+
+
+def broken_members(published: Rendezvous, participants: Sequence[Participant]) -> tuple[Break, ...]:
+    """The members of a formed world that are not in it any more, and why."""
+    by_index = {p.index: p for p in participants}
+    found = []
+    for index, incarnation in zip(published.members, published.incarnations, strict=True):
+        broken = _break_of(index, incarnation, published.round, by_index.get(index))
+        if broken is not None:
+            found.append(broken)
+    return tuple(found)
+
+
+def _break_of(index: int, incarnation: int, round_: int, member: Participant | None) -> Break | None:
+    if member is None:
+        return Break(index, f"worker {index} is no longer there", departed=True)
+    found = _failure_of(index, incarnation, round_, member)
+    if not member.leaving or member.succeeded:
+        return found
+    if found is None:
+        return Break(index, member.leaving, departed=True, trains_on=True)
+    return replace(found, departed=True)
+
+
+def _failure_of(index: int, incarnation: int, round_: int, member: Participant) -> Break | None:
+    if member.succeeded:
+        return None
+    if member.incarnation < incarnation:
+        return None  # what is known of it is older than the world
+    if member.incarnation != incarnation:
+        return Break(index, f"worker {index} was relaunched as incarnation {member.incarnation}")
+    if not member.alive:
+        return Break(
+            index,
+            f"worker {index} was lost: {member.gone_because}".removesuffix(": "),
+            stops_in_good_order=member.stops_in_good_order,
+        )
+    report = member.report
+    if report is None or report.observed_round < round_:
+        return None  # has not acted on this round yet
+    if report.state is AgentState.FAILED:
+        return Break(index, _how_it_failed(index, report), report)
+    if report.state not in (AgentState.STOPPED, AgentState.READY):
+        return None
+    what = "stopped" if report.state is AgentState.STOPPED else "left the world"
+    if report.departure is None or report.departure.round != round_:
+        return Break(index, f"worker {index} {what}")
+    return Break(
+        index,
+        f"worker {index} {what} after step {report.departure.step}, as all did",
+        stops_in_good_order=True,
+        took_part=report.state is AgentState.READY,
+    )
+
+
+def _how_it_failed(index: int, report: AgentReport) -> str:
+    """Not yet whose fault that is: of a hang, those who wait tell first as often as not."""
+    failure = report.failure
+    if failure is not None and failure.cause is FailureCause.HANG:
+        return f"worker {index} reports a hang"
+    if failure is not None and failure.cause is None and failure.exit_code in KILL_EXIT_CODES:
+        return f"training processes of worker {index} were killed from outside"
+    return f"training processes of worker {index} failed"
