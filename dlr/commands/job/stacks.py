@@ -123,7 +123,7 @@ def ask(api: Api, name: str, timeout: float, *, native: bool = False) -> Asked:
         return not asked.silent or time.monotonic() > deadline
 
     with waiting_for("the agents' answers"):
-        *_, last = until_finished(lambda: read(request, list_workers(api, name)), is_finished)
+        *_, last = until_finished(lambda: read(request, list_workers(api, name)), is_finished, soon=True)
     return last
 
 
