@@ -15,7 +15,7 @@ import os
 import platform
 import random
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple
 from datetime import date
 from pathlib import Path
@@ -204,10 +204,10 @@ def job_of(name: str, agents: int, namespace: str) -> Object:
     }
 
 
-def table(known: Mapping[str, Figures]) -> str:
+def table(rows: Sequence[str], known: Mapping[str, Figures]) -> str:
     head = f"| | {' | '.join(known)} |\n|---|{'--:|' * len(known)}"
-    rows = [f"| {row} | {' | '.join(_cell(known[name], row) for name in known)} |" for row in ROWS]
-    return "\n".join([head, *rows])
+    lines = [f"| {row} | {' | '.join(_cell(known[name], row) for name in known)} |" for row in rows]
+    return "\n".join([head, *lines])
 
 
 def _cell(figures: Figures, row: str) -> str:
@@ -225,7 +225,7 @@ soon as it exists. API server and controller are the real ones, each a process o
 embedded cluster's, on the same machine as the agents: the times include what that machine needs to send the
 job to all of them.
 
-{table(known)}
+{table(ROWS, known)}
 
 *Joining* lasts from the creation of the job until all agents but one are Ready, *forming* from the last Ready
 until all report Running and the controller has written whatever it had put off; *steady* is what comes then.
@@ -251,7 +251,7 @@ async def run(arguments: argparse.Namespace) -> None:
             name = f"{agents:,}{', ' if arguments.label else ''}{arguments.label}"
             figures = await run_trial(cluster, agents, arguments.reforms, arguments.seconds)
             known[name] = figures
-            print(table({name: figures}), flush=True)
+            print(table(ROWS, {name: figures}), flush=True)
             if not arguments.no_report:
                 FIGURES.write_text(json.dumps(known, indent=1) + "\n")
                 REPORT.write_text(report(known))

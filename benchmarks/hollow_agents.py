@@ -21,6 +21,18 @@ from crds.ranges import from_text
 NAMESPACE = "default"
 STORE_PORT = 29_400
 STEP_TIMEOUT_SECONDS = 900.0
+ODD_INDEX = 37
+"""Who is asked for stacks reads a batch here; all others wait for it."""
+READS = """\
+torch/utils/data/dataloader.py:61 in fetch: return self.dataset[index]
+work/loader.py:31 in __getitem__: return read(self.files[index])
+work/train.py:84 in main: for batch in loader:
+work/train.py:120 in <module>: main()"""
+WAITS = """\
+torch/distributed/distributed_c10d.py:3252 in all_reduce: work.wait()
+torch/distributed/c10d_logger.py:83 in wrapper: return func(*args, **kwargs)
+work/train.py:88 in main: dist.all_reduce(loss)
+work/train.py:120 in <module>: main()"""
 WATCH_SECONDS = 600
 WRITES = ("POST", "PUT", "PATCH", "DELETE")
 
@@ -93,6 +105,7 @@ class Agent:
         self._heartbeat_seconds = heartbeat_seconds
         self._round = 0
         self._failures = 0
+        self._answered = ""
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -124,9 +137,7 @@ class Agent:
             "rounds": [told],
             "usage": {"cpuCores": round(random.uniform(1, 2), 3), "memoryBytes": random.randrange(2**30)},
         }
-        await self._client.patch(
-            ELASTICWORKERS, self._name, {"status": {"agent": agent}}, self._namespace, subresource="status"
-        )
+        await self._tell(agent)
 
     async def _report(self, state: str, failure: Object | None = None) -> None:
         agent = {
@@ -143,6 +154,15 @@ class Agent:
         }
         if failure is not None:
             agent["failure"] = failure
+        await self._tell(agent)
+
+    async def _answer(self, request: str) -> None:
+        odd = self.index == ODD_INDEX
+        stack = {"rank": self.index, "step": 800, "inCollective": not odd, "frames": READS if odd else WAITS}
+        await self._tell({"askedStacks": {"request": request, "time": wall_time(), "stacks": [stack]}})
+        self._answered = request
+
+    async def _tell(self, agent: Object) -> None:
         patch = {"status": {"agent": agent}}
         await self._client.patch(ELASTICWORKERS, self._name, patch, self._namespace, subresource="status")
 
@@ -181,6 +201,9 @@ class Agent:
             self.running.clear()
             await self._report("Running")
             self.running.set()
+        request = (job["metadata"].get("annotations") or {}).get(names.ANNOTATION_STACKS, "")
+        if self.running.is_set() and request != self._answered:
+            await self._answer(request)
 
 
 class HollowNodes:
@@ -193,7 +216,7 @@ class HollowNodes:
         sightings: Sightings,
         *,
         heartbeat_seconds: float,
-        held_back: int,
+        held_back: int | None,
     ) -> None:
         self.agents: dict[int, Agent] = {}
         self.ready = 0

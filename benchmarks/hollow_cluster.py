@@ -57,8 +57,8 @@ class Cluster:
         self.home = home
         self.namespace = "default"
         self.metrics_url = ""
-        self._kubeconfig: Path | str | None = home.kubeconfig
-        self._context: str | None = None
+        self.kubeconfig: Path | str | None = home.kubeconfig
+        self.context: str | None = None
         self._server: subprocess.Popen[bytes] | None = None
         self._controller: subprocess.Popen[bytes] | None = None
 
@@ -80,7 +80,7 @@ class Cluster:
 
     @contextlib.asynccontextmanager
     async def client(self) -> AsyncIterator[Client]:
-        connection = await load_connection(self._kubeconfig, self._context)
+        connection = await load_connection(self.kubeconfig, self.context)
         async with Client(connection, call_timeout_seconds=CALL_TIMEOUT_SECONDS) as client:
             yield client
 
@@ -124,7 +124,7 @@ class Cluster:
         self.check_alive()
 
     def server_cpu_seconds(self) -> float:
-        return 0.0 if self._server is None else _cpu_seconds(self._server.pid)
+        return 0.0 if self._server is None else cpu_seconds(self._server.pid)
 
     async def _start_controller(self, *options: str) -> None:
         port = _free_port()
@@ -137,8 +137,8 @@ class Cluster:
     def _spawn(self, log: str, module: str, *arguments: str) -> subprocess.Popen[bytes]:
         self.home.create()
         environment = {**os.environ, "DLR_HOME": str(self.home.root)}
-        if self._kubeconfig is not None:
-            environment["KUBECONFIG"] = str(self._kubeconfig)
+        if self.kubeconfig is not None:
+            environment["KUBECONFIG"] = str(self.kubeconfig)
         with self.home.process_log(log).open("ab") as output:
             command = [sys.executable, "-m", module, *arguments]
             return subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
@@ -164,7 +164,7 @@ class OtherCluster(Cluster):
     ) -> None:
         super().__init__(home)
         self.namespace, self.metrics_url = namespace, metrics_url
-        self._kubeconfig, self._context = kubeconfig, context
+        self.kubeconfig, self.context = kubeconfig, context
         self._made_crds: list[str] = []
         self._made_namespace = False
 
@@ -175,7 +175,7 @@ class OtherCluster(Cluster):
             await client.create(NAMESPACES, body)
             self._made_namespace = True
         if not self.metrics_url:
-            context = [] if self._context is None else ["--context", self._context]
+            context = [] if self.context is None else ["--context", self.context]
             own = ["--namespace", self.namespace, "--lease-namespace", self.namespace, "--cordon", "off"]
             await self._start_controller(*own, *context)
 
@@ -308,6 +308,6 @@ def _free_port() -> int:
         return int(free.getsockname()[1])
 
 
-def _cpu_seconds(pid: int) -> float:
+def cpu_seconds(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

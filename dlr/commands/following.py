@@ -15,29 +15,45 @@ Seen = TypeVar("Seen")
 INTERVAL_SECONDS = 1.0
 SHARE = 0.2
 """Of its time following spends at most this much in asking: a large thing is looked at less often."""
+FIRST_SECONDS, GROWTH = 0.05, 1.5
+"""Of the waits for an answer that may be there at once; they grow to INTERVAL_SECONDS."""
+WAITING_SHARE = 0.5
+"""As SHARE, while somebody waits for it."""
 OUTAGE_LIMIT_SECONDS = 300.0
 """An API server's restart is sat out; one that stays away this long is not coming back by itself."""
 
 
-def until_finished(fetch: Callable[[], Seen], is_finished: Callable[[Seen], bool]) -> Iterator[Seen]:
+def until_finished(
+    fetch: Callable[[], Seen], is_finished: Callable[[Seen], bool], *, within_seconds: float | None = None
+) -> Iterator[Seen]:
     """What `fetch` finds, again and again, up to and with the first that is finished.
 
+    Args:
+        within_seconds: it is an answer that somebody waits for, so long at most: looks are closer to each
+            other, and what is found last may be unfinished.
+
     Raises:
-        Unreachable: there was no API server for OUTAGE_LIMIT_SECONDS.
+        Unreachable: there was no API server for OUTAGE_LIMIT_SECONDS, or at the end of what was given.
     """
-    answered = time.monotonic()
+    begun = answered = time.monotonic()
+    waits = within_seconds is not None
+    pause, share = (FIRST_SECONDS, WAITING_SHARE) if waits else (INTERVAL_SECONDS, SHARE)
     while True:
         asked = time.monotonic()
+        is_late = within_seconds is not None and asked - begun > within_seconds
         try:
             with untold():
                 seen = fetch()
         except Unreachable as outage:
-            if time.monotonic() - answered > OUTAGE_LIMIT_SECONDS:
+            if is_late or asked - answered > OUTAGE_LIMIT_SECONDS:
                 raise
             print(f"dlr: {outage} Trying again.", file=sys.stderr)
+            pause = INTERVAL_SECONDS
         else:
             answered = asked
             yield seen
-            if is_finished(seen):
+            if is_late or is_finished(seen):
                 return
-        time.sleep(max(INTERVAL_SECONDS, (time.monotonic() - asked) / SHARE))
+        looked_seconds = time.monotonic() - asked
+        time.sleep(max(pause, looked_seconds * (1 / share - 1)))
+        pause = min(pause * GROWTH, INTERVAL_SECONDS)

@@ -238,6 +238,17 @@ class TestStatus:
         assert done.exit_code == 0
         assert [line.split()[1] for line in done.out.splitlines()] == ["Running,", "Succeeded,"]
 
+    def test_watch_of_a_job_that_is_deleted_ends_with_one_sentence(
+        self, server: ScriptedServer, dlr: Dlr
+    ) -> None:
+        script_job(server)
+        server.answers[f"GET {JOBS}/digits"] = [job(phase="Running", rendezvous=WORLD), NO_JOB]
+        done = dlr("job", "status", "digits", "--watch")
+        assert done.exit_code == 1
+        assert [line.split()[1] for line in done.out.splitlines()] == ["Running,"]
+        assert done.err.startswith("dlr: There is no ElasticJob 'digits' in namespace 'default'")
+        assert len(done.err.splitlines()) == 1
+
     def test_watch_of_a_job_that_fails_says_why_and_exits_2(self, server: ScriptedServer, dlr: Dlr) -> None:
         failure = {
             "worker": "digits-worker-0",

@@ -101,6 +101,7 @@ async def browser() -> AsyncIterator[Page]:
             "--no-sandbox",
             "--disable-gpu",
             "--no-first-run",
+            "--hide-scrollbars",
             "--remote-debugging-port=0",
             f"--user-data-dir={profile}",
             "about:blank",

@@ -22,12 +22,13 @@ from PIL import Image
 from dlr.commands.api import Api
 from dlr.commands.connection import connect
 from dlr.commands.job import diagnose
+from dlr.commands.job.goodput import account_of
 from dlr.dashboard import reading
 from dlr.dashboard.reading import Cluster
 from dlr.dashboard.server import Dashboard, serve
 from tests.cli import troubled
 from tests.cli.scripted import GROUP_PATH, Request, ScriptedServer, job, kubeconfig_for, listing, worker
-from tests.cli.troubled import at, troubled_events, troubled_job, troubled_workers
+from tests.cli.troubled import at, episode, troubled_events, troubled_job, troubled_workers
 from tests.dashboard.browser import Page, browser
 
 JSON = dict[str, Any]
@@ -46,7 +47,7 @@ SHOTS = (
 RANKS = 1_000
 COLORS, PLAIN = 48, Image.Dither.NONE
 SLOW = (
-    "a step takes 0.62 s since {since} (step 420), 1.5 times the 0.42 s of before; digits-worker-2 is on node-3 "
+    "a step takes 0.62 s since {since} (step 330), 1.5 times the 0.42 s of before; digits-worker-2 is on node-3 "
     "since then, before on node-2"
 )
 WAITS = "3 of 8 Pods have no node: 0/64 nodes are available: 64 Insufficient nvidia.com/gpu"
@@ -72,10 +73,15 @@ def digits() -> tuple[JSON, list[JSON]]:
     message = SLOW.format(since=f"{troubled.SUBMITTED + timedelta(seconds=210):%Y-%m-%dT%H:%M:%SZ}")
     slow = {"type": "Slow", "status": "True", "reason": "StepTimeRose", "message": message}
     made, workers = troubled_job(), troubled_workers()
-    made["status"]["conditions"].append(slow | {"lastTransitionTime": at(240)})
+    running, _ = made["status"]["conditions"]
+    made["status"]["conditions"] = [running, slow | {"lastTransitionTime": at(240)}]
+    for each in workers:
+        each["status"]["agent"]["progress"] = {"step": 480, "time": at(299), "secondsPerStep": 0.62}
+        each["status"]["agent"]["rounds"][0] |= {"lastStep": 480, "steppingSeconds": 140.0}
+    made["status"]["goodput"]["ratio"] = account_of(made, workers, troubled.NOW).ratio
     report = workers[0]["status"]["agent"]
     report["series"] = series(96, 10, 3, 66)
-    report["slow"] = {"since": at(208), "step": 420, "secondsPerStep": 0.62, "usualSeconds": 0.42}
+    report["slow"] = {"since": at(208), "step": 330, "secondsPerStep": 0.62, "usualSeconds": 0.42}
     return made, workers
 
 
@@ -83,7 +89,16 @@ def pretrain() -> tuple[JSON, list[JSON]]:
     chance = random.Random(3)
     world = {"round": 1, "phase": "Formed", "members": f"0-{RANKS - 1}", "worldSize": RANKS}
     counts = {"worker": {"desired": RANKS, "active": RANKS}}
-    made = job("pretrain", workers=RANKS, phase="Running", rendezvous=world, replicaStatuses=counts)
+    lived = [episode("Pending", 0), episode("Forming", 14, 1, "0-999"), episode("Training", 17, 1, "0-999")]
+    made = job(
+        "pretrain",
+        workers=RANKS,
+        phase="Running",
+        rendezvous=world,
+        replicaStatuses=counts,
+        history=lived,
+        goodput={"state": "Training", "ratio": 0.943, "lastStep": 800},
+    )
     workers = []
     for index in range(RANKS):
         slow = 40 <= index < 48
@@ -97,6 +112,8 @@ def pretrain() -> tuple[JSON, list[JSON]]:
 def objects() -> JSON:
     (one, its), (large, many) = digits(), pretrain()
     waits = job("finetune", workers=8, phase="Pending", reason="Unschedulable", message=WAITS)
+    waits["metadata"]["creationTimestamp"] = at(170)
+    waits["status"]["history"] = [episode("Pending", 170)]
     jobs, workers = [one, large, waits], its + many
 
     def of_job(request: Request) -> JSON:
@@ -104,7 +121,8 @@ def objects() -> JSON:
         named = [each for each in workers if f"={each['spec']['jobName']}" in asked]
         return listing(*(named or [each for each in workers if each["spec"]["index"] == 0]))
 
-    named = {f"node-{number}": {"metadata": {"name": f"node-{number}"}, "status": {}} for number in range(64)}
+    ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+    named = {f"node-{each}": {"metadata": {"name": f"node-{each}"}, "status": ready} for each in range(64)}
     nodes = {f"GET /api/v1/nodes/{name}": node for name, node in named.items()}
     answers: JSON = nodes | {f"GET {WITHIN}/elasticjobs/{each['metadata']['name']}": each for each in jobs}
     return answers | {
@@ -124,7 +142,9 @@ async def shoot(folder: Path, url: str, page: Page) -> None:
         await page.wait_for("document.querySelector('#verdict .verdict, [data-row]')")
         if name.startswith("ranks"):
             await page.evaluate("document.querySelector('[data-mode=slowness]').click()")
-            await page.evaluate(f"for (const id of [{HIDDEN}]) document.getElementById(id).hidden = true")
+            await page.evaluate(
+                f"for (const id of [{HIDDEN}]) document.getElementById(id).style.display = 'none'"
+            )
         await asyncio.sleep(1.5)  # for the drawing
         picture = Image.open(BytesIO(await page.screenshot())).convert("RGB").quantize(COLORS, dither=PLAIN)
         picture.save(folder / f"dashboard-{name}.png", optimize=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -53,11 +54,14 @@ def outages_of(life: Life) -> list[Outage]:
             spans[-1] = (spans[-1][0], state.end)
         else:
             spans.append((state.begin, state.end))
-    failed = own_failures(life)
+    failed = deque(own_failures(life))
     found = []
     for begin, end in spans:
-        within = [pair for pair in failed if begin - LEEWAY_SECONDS <= pair[0].at < end]
-        failed = [pair for pair in failed if pair not in within]
+        while failed and failed[0][0].at < begin - LEEWAY_SECONDS:
+            failed.popleft()
+        within = []
+        while failed and failed[0][0].at < end:
+            within.append(failed.popleft())
         found.append(Outage(begin, end, _members_at(life, begin), tuple(within)))
     return found
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import secrets
-import time
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -85,12 +84,12 @@ def profile(
 
 def _ask(api: Api, name: str, rank: int, seconds: float, by: str) -> JSON | None:
     request = f"{utc_now():%Y-%m-%dT%H:%M:%SZ}-{secrets.token_hex(4)}/{rank}/{seconds:g}/{by}"
-    deadline = time.monotonic() + ANSWER_SECONDS + TIMES_TRIED * seconds
     api.patch(ELASTICJOBS, name, patch={"metadata": {"annotations": {names.ANNOTATION_PROFILE: request}}})
 
     def answer() -> JSON | None:
         reports = (current_report(worker).get("profile") or {} for worker in list_workers(api, name))
         return next((dict(told) for told in reports if told.get("request") == request), None)
 
-    *_, last = until_finished(answer, lambda told: told is not None or time.monotonic() > deadline)
+    within_seconds = ANSWER_SECONDS + TIMES_TRIED * seconds
+    *_, last = until_finished(answer, lambda told: told is not None, within_seconds=within_seconds)
     return last

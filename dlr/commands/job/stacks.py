@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import secrets
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -116,14 +115,13 @@ def stacks(
 def ask(api: Api, name: str, timeout: float, *, native: bool = False) -> Asked:
     """Ask all agents of a job where their processes are, and wait so many seconds for answers."""
     request = f"{utc_now():%Y-%m-%dT%H:%M:%SZ}-{secrets.token_hex(4)}{NATIVE if native else ''}"
-    deadline = time.monotonic() + timeout
     api.patch(ELASTICJOBS, name, patch={"metadata": {"annotations": {names.ANNOTATION_STACKS: request}}})
-
-    def is_finished(asked: Asked) -> bool:
-        return not asked.silent or time.monotonic() > deadline
-
     with waiting_for("the agents' answers"):
-        *_, last = until_finished(lambda: read(request, list_workers(api, name)), is_finished)
+        *_, last = until_finished(
+            lambda: read(request, list_workers(api, name)),
+            lambda asked: not asked.silent,
+            within_seconds=timeout,
+        )
     return last
 
 

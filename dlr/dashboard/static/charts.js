@@ -173,6 +173,7 @@ function chartOf(place, lines, data, width, { height = 190, unit = "", zero = fa
   return new uPlot(
     {
       width, height,
+      padding: [null, 30, null, null], // half a time is right of the last tick
       scales: zero ? { y: { range: (_, low, high) => (low == null ? [0, 1] : [0, high * 1.15]) } } : {},
       axes: [{ ...axis, space: 70, values: (plot, values) => values.map((at) => clock(at, plot.scales.x.max - plot.scales.x.min)) }, { ...axis, size: 64, values: (_, values) => values.map(text) }],
       series: [

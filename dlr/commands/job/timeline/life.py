@@ -13,7 +13,7 @@ from typing import Any
 
 from crds import names
 from crds.elasticjob import JobState
-from dlr.commands.job.failures import worker_failures
+from dlr.commands.job.failures import failures_told
 from dlr.commands.job.report import phase, sort_workers, why_line
 from dlr.commands.job.states import UP, WAITING
 from dlr.commands.job.timeline.blame import Culprit, Failure, culprits_of, failures_of
@@ -232,6 +232,8 @@ def _spans_of_life(
     spans.append(Span(UP, up, min(end, known_since), where))
     for episode in episodes:
         begin, until = max(up, episode.span.begin), min(end, episode.span.end)
+        if until <= begin:
+            continue
         state = _state_of(spec["index"], episode)
         in_round = f", round {episode.round}" if episode.round else ""
         spans.append(Span(state, begin, until, f"{where}{in_round}"))
@@ -264,7 +266,7 @@ def _most_telling(workers: Sequence[JSON]) -> list[JSON]:
 
     def happened(worker: JSON) -> int:
         status = worker.get("status") or {}
-        return len(status.get("history") or ()) + len(worker_failures(worker))
+        return len(status.get("history") or ()) + sum(map(bool, failures_told(worker)))
 
     return sort_workers(sorted(sort_workers(workers), key=happened, reverse=True)[:MOST_LANES])
 

@@ -1,0 +1,87 @@
+"""Looking until something is finished: how often, through outages, and how long at most."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from dlr.commands import following
+from dlr.commands.api import Unreachable
+from dlr.commands.following import until_finished
+
+
+class Clock:
+    """Time that passes by sleeping alone."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.slept: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(following, "time", made)
+    return made
+
+
+def found_at(clock: Clock, second: float, *, away: tuple[float, float] = (0, 0)) -> Callable[[], bool]:
+    """Whether that second has come; from `away[0]` to `away[1]` there is no API server."""
+
+    def fetch() -> bool:
+        if away[0] <= clock.now < away[1]:
+            raise Unreachable("No API server answers.")
+        return clock.now >= second
+
+    return fetch
+
+
+def test_api_server_that_goes_away_and_comes_back_is_sat_out(
+    clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert [*until_finished(found_at(clock, 9, away=(3, 6)), bool)][-1]
+    assert clock.slept == [1.0] * 9
+    assert capsys.readouterr().err == "dlr: No API server answers. Trying again.\n" * 3
+
+
+def test_api_server_that_stays_away_is_given_up(clock: Clock) -> None:
+    with pytest.raises(Unreachable):
+        [*until_finished(found_at(clock, 9, away=(3, 9_000)), bool)]
+    assert clock.now == pytest.approx(following.OUTAGE_LIMIT_SECONDS, abs=5)
+
+
+def test_an_answer_that_somebody_waits_for_is_found_soon(clock: Clock) -> None:
+    for second in (0.05, 0.3, 2.0, 9.0):
+        clock.now, clock.slept = 0.0, []
+        assert [*until_finished(found_at(clock, second), bool, within_seconds=15)][-1]
+        assert clock.now - second <= min(0.5 * second + 0.05, 1.0)
+    assert len(clock.slept) < 20
+
+
+def test_an_answer_that_does_not_come_is_waited_for_no_longer_than_said(clock: Clock) -> None:
+    assert not [*until_finished(found_at(clock, 99), bool, within_seconds=15)][-1]
+    assert 15 <= clock.now <= 17
+
+
+def test_an_outage_lengthens_no_wait_for_an_answer(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(Unreachable):
+        [*until_finished(found_at(clock, 99, away=(1, 99)), bool, within_seconds=15)]
+    assert clock.now <= 17
+    assert 10 <= len(capsys.readouterr().err.splitlines()) <= 16
+
+
+def test_what_takes_long_to_look_at_is_looked_at_less_often(clock: Clock) -> None:
+    def fetch() -> bool:
+        clock.now += 2.0
+        return clock.now > 40
+
+    assert [*until_finished(fetch, bool)][-1]
+    assert set(clock.slept) == {8.0}
