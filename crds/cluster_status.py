@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any
 
 from pydantic import Field, PlainSerializer, PlainValidator, WithJsonSchema
@@ -74,6 +75,8 @@ class ClusterStatus(Model):
     version: Annotated[int, Field(ge=1)]
     """Counts up when the parameter servers change, or the Pod of one. The chief's command
     starts anew by it."""
+    since: datetime | None = None
+    """When this version was published."""
     tasks: Annotated[dict[str, Tasks], Field(max_length=3)]
     """By type: the first slot is task 0, and so on. An evaluator's task is its index."""
     incarnations: Annotated[

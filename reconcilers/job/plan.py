@@ -142,8 +142,8 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
     if phase is not None and phase.finished:
         return _of_a_finished_job(seen, now)
     slots = plan_workers(seen.job, seen.workers, seen.published)
-    held = tasks.still_served(seen.job, slots.surplus, seen.workers.of_type.get(names.CHIEF, ()))
-    slots = replace(slots, surplus=tuple(w for w in slots.surplus if w.metadata.uid not in held))
+    served = tasks.still_served(seen.job, slots.surplus, seen.workers.of_type.get(names.CHIEF, ()), now)
+    slots = replace(slots, surplus=tuple(w for w in slots.surplus if w.metadata.uid not in served.uids))
     seen, told = _with_news(seen, slots.surplus, now)
     workers = seen.workers.without({worker.metadata.uid for worker in slots.surplus})
     fresh = freshness(seen.job, workers, seen.pods)
@@ -169,6 +169,7 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
             UNKNOWN_POD_RETRY_SECONDS if fresh.unknown else None,
             refusal.RETRY_SECONDS if look.is_held else None,
             beginning.look_again_seconds,
+            served.seconds,
             job_shards.seconds_to_lease(seen.job, seen.workers, seen.shards_age_seconds),
         ),
     )
@@ -355,7 +356,9 @@ def _go_on(
     workers, checks = look.workers, look.seen.checks
     world = resumption.with_resume(course.decision.rendezvous, workers)
     job, moved = with_moves_done(look.job, workers, world)
-    cluster = tasks.next_cluster(job, workers.by_slot) if in_cluster(job) else None
+    cluster = None
+    if in_cluster(job):
+        cluster = tasks.dated(job.status.cluster, tasks.next_cluster(job, workers.by_slot), look.now)
     state = CheckState(
         checks.finished, look.active_check, look.seen.check_refused, look.standing.unchecked, course.left_out
     )
