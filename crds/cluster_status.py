@@ -13,8 +13,11 @@ from crds.model import Model, cel
 MAX_PARAMETER_SERVERS = 256
 
 _CHIEF, _PS, _WORKER = (f"self.replicaSpecs.{type_}" for type_ in ("chief", "ps", "worker"))
-_COMMAND = f"{_PS}.template.spec.containers[0]"
+_CONTAINERS = f"{_PS}.template.spec.containers"
 _SERVES = f"(has({_PS}) && {_PS}.replicas > 0)"
+_SAID = " || ".join(
+    f"(has({_CONTAINERS}[0].{words}) && size({_CONTAINERS}[0].{words}) > 0)" for words in ("command", "args")
+)
 CLUSTER_RULES = (
     cel(
         f"!has({_CHIEF}) || {_SERVES}",
@@ -33,8 +36,7 @@ CLUSTER_RULES = (
         "a job cannot come to its first parameter server, nor lose its last: make another job",
     ),
     cel(
-        f"!{_SERVES} || (has({_COMMAND}.command) && size({_COMMAND}.command) > 0) || "
-        f"(has({_COMMAND}.args) && size({_COMMAND}.args) > 0)",
+        f"!{_SERVES} || size({_CONTAINERS}) == 0 || {_SAID}",
         "replicaSpecs.ps.template.spec.containers[0].command must say what a parameter server runs",
     ),
     cel(

@@ -174,7 +174,9 @@ def test_a_version_keeps_the_time_of_its_first_publication() -> None:
     first = dated(None, next_cluster(roles_job(), {}), NOW)
     assert first.since == NOW
     assert dated(first, first, later(9)) == first
-    assert dated(first.model_copy(update={"since": None}), first, later(9)).since == later(9), "of an earlier dlr"
+    assert dated(first.model_copy(update={"since": None}), first, later(9)).since == later(9), (
+        "of an earlier dlr"
+    )
     assert dated(first, first.model_copy(update={"version": 2}), later(9)).since == later(9)
 
 
