@@ -413,18 +413,20 @@ def _plan(
 
 
 def _with_usage(look: _Look, status: ElasticJobStatus) -> ElasticJobStatus:
-    """With what the job used, where that is written anyway, or it is time to look at it."""
+    """With what the job used, where the status is written anyway; or it is time to look, and a condition
+    changes. Until then, it stays in the agents' reports."""
     phase, age_seconds = status.phase, look.seen.account_age_seconds
     ends = phase is not None and (phase.finished or phase is JobPhase.SUSPENDED)
     is_kept = ends or keeps_while_it_runs(look.job, look.workers)
     if is_kept:
         status = with_rounds(status, look.workers, look.published, ends=ends)
     is_due = age_seconds >= refresh_seconds(look.job, look.now)
-    if not is_due and not merge_patch(look.seen.raw.get("status", {}), status.to_wire()):
+    is_written_anyway = bool(merge_patch(look.seen.raw.get("status", {}), status.to_wire()))
+    if not is_due and not is_written_anyway:
         return status
     used = with_roles(look.job, status, look.workers)
     conditions = sizing.with_sizing(status.conditions, look.job, used.usage, look.now)
-    if is_due and conditions == status.conditions:
+    if not is_written_anyway and conditions == status.conditions:
         return status
     used = used if is_kept else status
     return observed_at(used.model_copy(update={"conditions": conditions}), look.job.metadata.generation)
