@@ -132,9 +132,8 @@ def test_tensorflow_trains_on_through_the_loss_of_a_worker_and_of_a_server_and_t
     observation.wait_for("a worker again", lambda: runs_again(observation, "worker", 1), WITHIN_SECONDS)
     log.wait_for_steps(200)  # it serves some seconds after its Pod runs
     times = [time for _, time in log.steps()[before:]]
-    pause = max(later - earlier for earlier, later in pairwise(times))
-    print(f"a worker is lost: the coordinator paused {pause:.2f} s")
-    assert pause < 1.0
+    without_worker = max(later - earlier for earlier, later in pairwise(times))
+    print(f"a worker is lost: the coordinator paused {without_worker:.2f} s")
 
     cluster_before = observation.job(NAME)["status"]["cluster"]
     last_before = log.steps()[-1]
@@ -159,6 +158,7 @@ def test_tensorflow_trains_on_through_the_loss_of_a_worker_and_of_a_server_and_t
     print(f"a server is moved: the coordinator paused {pause:.1f} s, from {log.starts()[2]}")
     assert observation.job(NAME)["status"]["cluster"]["tasks"]["ps"] == "2,1"
     assert jobs.current_pods(observation, NAME) and f"{NAME}-chief-0-2" not in observation.pods()
+    assert without_worker < 1.0  # last: where others use the cores, this one is missed first
 
 
 def is_process_of(pod_uid: str, pid: int) -> bool:
