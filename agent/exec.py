@@ -56,6 +56,11 @@ USAGE = (
     f"usage: dlr exec [{EACH_ROUND}] [--] COMMAND [ARGS]..., or dlr exec [{EACH_ROUND}] -m MODULE [ARGS]..."
 )
 
+NO_ROUNDS = (
+    f"dlr exec: {EACH_ROUND} needs a job that forms a world, and one with parameter servers has none: leave "
+    "it out of the command; that of the chief starts anew by itself when a server changes"
+)
+
 
 def main(argv: Sequence[str]) -> int:
     """Run a command, and return its exit code, 0 when the job has succeeded, or 143 when stopped.
@@ -70,6 +75,9 @@ def main(argv: Sequence[str]) -> int:
     words = words[1:] if words[:1] == ["--"] else words
     if not words or words == ["-m"] or (words[0].startswith("-") and words[0] != "-m"):
         print(USAGE, file=sys.stderr)
+        return EXIT_USAGE
+    if each_round and ENV_CLUSTER_VERSION in os.environ:
+        print(NO_ROUNDS, file=sys.stderr)
         return EXIT_USAGE
     command = [sys.executable, *words] if words[0] == "-m" else words
     signal.signal(signal.SIGTERM, _leave)  # without a handler, it does not end a container's first process
@@ -112,7 +120,7 @@ class Execution:
         self._me: Environment = link.environment
         member = Member(self._me.worker_index, self._me.incarnation)
         in_cluster = ENV_CLUSTER_VERSION in environ
-        self._slot = Slot(self._me.replica_type, member, in_cluster, each_round and not in_cluster)
+        self._slot = Slot(self._me.replica_type, member, in_cluster, each_round)
         self._kept = (ENV_TF_CONFIG,) if ENV_TF_CONFIG_KEPT in environ else ()
         self._watcher: Watcher[JobView] = link.watcher
         self._view = link.first_view

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any
 
 from pydantic import Field, PlainSerializer, PlainValidator, WithJsonSchema
@@ -12,8 +13,11 @@ from crds.model import Model, cel
 MAX_PARAMETER_SERVERS = 256
 
 _CHIEF, _PS, _WORKER = (f"self.replicaSpecs.{type_}" for type_ in ("chief", "ps", "worker"))
-_COMMAND = f"{_PS}.template.spec.containers[0]"
+_CONTAINERS = f"{_PS}.template.spec.containers"
 _SERVES = f"(has({_PS}) && {_PS}.replicas > 0)"
+_SAID = " || ".join(
+    f"(has({_CONTAINERS}[0].{words}) && size({_CONTAINERS}[0].{words}) > 0)" for words in ("command", "args")
+)
 CLUSTER_RULES = (
     cel(
         f"!has({_CHIEF}) || {_SERVES}",
@@ -32,8 +36,7 @@ CLUSTER_RULES = (
         "a job cannot come to its first parameter server, nor lose its last: make another job",
     ),
     cel(
-        f"!{_SERVES} || (has({_COMMAND}.command) && size({_COMMAND}.command) > 0) || "
-        f"(has({_COMMAND}.args) && size({_COMMAND}.args) > 0)",
+        f"!{_SERVES} || size({_CONTAINERS}) == 0 || {_SAID}",
         "replicaSpecs.ps.template.spec.containers[0].command must say what a parameter server runs",
     ),
     cel(
@@ -74,6 +77,8 @@ class ClusterStatus(Model):
     version: Annotated[int, Field(ge=1)]
     """Counts up when the parameter servers change, or the Pod of one. The chief's command
     starts anew by it."""
+    since: datetime | None = None
+    """When this version was published."""
     tasks: Annotated[dict[str, Tasks], Field(max_length=3)]
     """By type: the first slot is task 0, and so on. An evaluator's task is its index."""
     incarnations: Annotated[

@@ -567,6 +567,8 @@ class Opportunity(Model):
     """The count that was asked for. Workers beyond it are extra."""
     grown_from: Annotated[int, Field(ge=0)] | None = None
     """The size before the growth that is under way, or whose gain is not known yet."""
+    unpaid_from: Annotated[int, Field(ge=0)] | None = None
+    """The size before a growth that was worth its workers, and has not yet paid for its restart."""
     ceiling: Annotated[int, Field(ge=0)] | None = None
     """No more than so many, before `not_before`."""
     not_before: datetime | None = None

@@ -1,7 +1,8 @@
 """Objects as CEL rules of CRDs see them: typed by their schema.
 
 Numbers are doubles even when JSON wrote them without a point, times are timestamps, names that are no
-identifiers are escaped, and data that the schema does not describe is not there.
+identifiers are escaped, data that the schema does not describe is not there, and a field that is null is
+absent. (An item of a list or of a map that is null is null.)
 """
 
 from __future__ import annotations
@@ -100,7 +101,8 @@ def _object_converter(node: Node) -> Converter | None:
     fields = {name: converter(child) for name, child in node.properties.items() if name != "metadata"}
     escapes = {name: escape(name) for name in node.properties if escape(name) != name}
     hides = node.preserves_unknown
-    if not hides and not escapes and not any(fields.values()):
+    nullable = any(child.nullable for child in node.properties.values())
+    if not hides and not escapes and not nullable and not any(fields.values()):
         return None
     known = node.properties.keys()
 
@@ -109,7 +111,7 @@ def _object_converter(node: Node) -> Converter | None:
             return value
         result = {}
         for key, child in value.items():
-            if hides and key not in known:
+            if (hides and key not in known) or (child is None and key in known):
                 continue
             inner = fields.get(key)
             result[escapes.get(key, key)] = child if inner is None else inner(child)

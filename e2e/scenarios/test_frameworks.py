@@ -101,6 +101,12 @@ def runs_again(observation: Observation, type_: str, index: int) -> bool:
     return bool(status.get("observedIncarnation") == 2 and status.get("phase") == "Running")
 
 
+def has_log(observation: Observation, *pods: str) -> bool:
+    """Whether they have all begun to run: the API server refuses to show the log of one that has not."""
+    found = observation.pods()
+    return all(found.get(pod, {}).get("status", {}).get("phase") == "Running" for pod in pods)
+
+
 def running_at(observation: Observation, type_: str, index: int) -> float:
     life = worker_of(observation, type_, index)["status"]["history"][-1]
     return jobs.unix_time(life["runningAt"])
@@ -116,8 +122,9 @@ def test_tensorflow_trains_on_through_the_loss_of_a_worker_and_of_a_server_and_t
         framework_job(cluster, observation.namespace, ["--", python], "tensorflow", counts, **variables),
         observation.namespace,
     )
-    log = Log(cluster, observation, f"{NAME}-chief-0-1")
-    observation.wait_for("the chief's Pod", lambda: f"{NAME}-chief-0-1" in observation.pods(), WITHIN_SECONDS)
+    chief = f"{NAME}-chief-0-1"
+    log = Log(cluster, observation, chief)
+    observation.wait_for("the chief's Pod", lambda: has_log(observation, chief), WITHIN_SECONDS)
     observation.wait_for("the first steps", lambda: len(log.steps()) > 20, WITHIN_SECONDS)
 
     before = len(log.steps())
@@ -125,9 +132,8 @@ def test_tensorflow_trains_on_through_the_loss_of_a_worker_and_of_a_server_and_t
     observation.wait_for("a worker again", lambda: runs_again(observation, "worker", 1), WITHIN_SECONDS)
     log.wait_for_steps(200)  # it serves some seconds after its Pod runs
     times = [time for _, time in log.steps()[before:]]
-    pause = max(later - earlier for earlier, later in pairwise(times))
-    print(f"a worker is lost: the coordinator paused {pause:.2f} s")
-    assert pause < 1.0
+    without_worker = max(later - earlier for earlier, later in pairwise(times))
+    print(f"a worker is lost: the coordinator paused {without_worker:.2f} s")
 
     cluster_before = observation.job(NAME)["status"]["cluster"]
     last_before = log.steps()[-1]
@@ -152,6 +158,7 @@ def test_tensorflow_trains_on_through_the_loss_of_a_worker_and_of_a_server_and_t
     print(f"a server is moved: the coordinator paused {pause:.1f} s, from {log.starts()[2]}")
     assert observation.job(NAME)["status"]["cluster"]["tasks"]["ps"] == "2,1"
     assert jobs.current_pods(observation, NAME) and f"{NAME}-chief-0-2" not in observation.pods()
+    assert without_worker < 1.0  # last: where others use the cores, this one is missed first
 
 
 def is_process_of(pod_uid: str, pid: int) -> bool:
@@ -169,7 +176,7 @@ def test_jax_processes_meet_and_go_on_when_one_is_killed(cluster: Cluster, obser
     )
     cluster.apply(manifest, observation.namespace)
     first, second = (f"{NAME}-worker-{index}-1" for index in (0, 1))
-    observation.wait_for("two Pods", lambda: {first, second} <= set(observation.pods()), WITHIN_SECONDS)
+    observation.wait_for("two Pods", lambda: has_log(observation, first, second), WITHIN_SECONDS)
     log = Log(cluster, observation, first)
     observation.wait_for("the first steps", lambda: len(log.steps()) > 3, WITHIN_SECONDS)
     assert "process 0 of 2" in log.text()

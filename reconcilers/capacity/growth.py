@@ -169,6 +169,7 @@ def room_of(
         lost=len(extra.lost),
         on_their_way=len(extra.on_their_way),
         starting=len(extra.starting),
+        world=len(published.members),
         trained_seconds=(now - formed).total_seconds() if has_grown else 0.0,
         is_measured=rate is not None and rate.is_known,
         efficiency=marginal_efficiency(rates, known.grown_from, members) if known.grown_from else None,

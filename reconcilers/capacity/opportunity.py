@@ -21,7 +21,7 @@ REMEMBERED_SECONDS = 3_600.0
 START_SECONDS = 900.0
 """Pods that have a node start within this time, or are given back."""
 EXPECTED_STAY_SECONDS = 3_600.0
-"""So long room is taken to stay free; half of it after each growth in vain."""
+"""So long room is taken to stay free."""
 MEASURE_SECONDS = 5.0
 """Steps wake nobody: so often one looks whether there are enough."""
 
@@ -39,6 +39,8 @@ class Room:
     """Since the count was set."""
     is_steady: bool
     """The world trains, is complete but for extra workers, and nothing else is changing."""
+    world: int = 0
+    """Workers of the present world; of the last one, while there is none."""
     stuck: int = 0
     """Extra workers whose Pods find no node."""
     lost: int = 0
@@ -75,6 +77,8 @@ def next_step(policy: Opportunistic, known: Opportunity, room: Room, now: dateti
 
     Called again before the count is as asked, it says the same.
     """
+    if known.unpaid_from is not None and not room.lost and _has_paid(room, known.unpaid_from):
+        known = known.model_copy(update={"unpaid_from": None, "in_vain": 0})
     if room.refused and known.ceiling is None:
         return _back(known, room, max(known.base, _present(room)), room.refused, REMEMBERED_SECONDS, now)
     if known.ceiling is not None and room.count > known.ceiling:
@@ -88,6 +92,11 @@ def next_step(policy: Opportunistic, known: Opportunity, room: Room, now: dateti
     if known.grown_from is not None and room.count > known.grown_from:
         return _judged(policy, known, room, now)
     return _probe(policy, known, room, now)
+
+
+def _has_paid(room: Room, before: int) -> bool:
+    """Whether the world, since it grew from `before` workers, gave more than its restart took from these."""
+    return room.trained_seconds * (room.world - before) >= room.restart_seconds * room.world
 
 
 def _present(room: Room) -> int:
@@ -108,17 +117,18 @@ def _back(
         "reason": reason,
         "in_vain": in_vain,
         "grown_from": grown_from,
+        "unpaid_from": None,
     }
     return Step(known.model_copy(update=update), kept, seconds)
 
 
 def _after_loss(policy: Opportunistic, known: Opportunity, room: Room, now: datetime) -> Step:
     """Somebody else has the room now. Of a growth that had not paid for its restart, the next is later."""
+    has_grown = known.grown_from is not None and room.world > known.grown_from
+    before = known.grown_from if has_grown else known.unpaid_from
     in_vain = known.in_vain
-    if known.grown_from is not None and room.trained_seconds > 0:
-        gain = (room.count - known.grown_from) / max(known.grown_from, 1)
-        paid = room.trained_seconds * gain >= room.restart_seconds
-        in_vain = 0 if paid else in_vain + 1
+    if before is not None and room.trained_seconds > 0:
+        in_vain = 0 if _has_paid(room, before) else in_vain + 1
     seconds = min(policy.probe_seconds * 2.0**in_vain, REMEMBERED_SECONDS)
     left = _present(room) - room.lost
     reason = (
@@ -158,7 +168,7 @@ def _judged(policy: Opportunistic, known: Opportunity, room: Room, now: datetime
     if not room.is_measured:
         return Step(known, room.count, MEASURE_SECONDS)
     if room.efficiency is None or room.efficiency >= policy.min_efficiency:
-        good = known.model_copy(update={"grown_from": None, "reason": "", "in_vain": 0})
+        good = known.model_copy(update={"grown_from": None, "unpaid_from": before, "reason": ""})
         return Step(good, room.count, 0.0)
     share = f"{max(room.efficiency, -9.99):.0%}"
     reason = (
@@ -177,8 +187,7 @@ def _probe(policy: Opportunistic, known: Opportunity, room: Room, now: datetime)
         return Step(known, room.count)
     if not room.is_measured:
         return Step(known, room.count, MEASURE_SECONDS)
-    stay = EXPECTED_STAY_SECONDS / 2.0**known.in_vain
-    if stay * room.unit / max(room.count, 1) <= room.restart_seconds:
+    if EXPECTED_STAY_SECONDS * room.unit / max(room.count, 1) <= room.restart_seconds:
         reason = "a restart would cost more than the room can bring"
         return Step(known.model_copy(update={"reason": reason}), room.count, policy.probe_seconds)
     update = {"grown_from": room.count, "ceiling": None, "not_before": None, "reason": ""}

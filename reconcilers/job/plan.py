@@ -142,8 +142,8 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
     if phase is not None and phase.finished:
         return _of_a_finished_job(seen, now)
     slots = plan_workers(seen.job, seen.workers, seen.published)
-    held = tasks.still_served(seen.job, slots.surplus, seen.workers.of_type.get(names.CHIEF, ()))
-    slots = replace(slots, surplus=tuple(w for w in slots.surplus if w.metadata.uid not in held))
+    served = tasks.still_served(seen.job, slots.surplus, seen.workers.of_type.get(names.CHIEF, ()), now)
+    slots = replace(slots, surplus=tuple(w for w in slots.surplus if w.metadata.uid not in served.uids))
     seen, told = _with_news(seen, slots.surplus, now)
     workers = seen.workers.without({worker.metadata.uid for worker in slots.surplus})
     fresh = freshness(seen.job, workers, seen.pods)
@@ -169,6 +169,7 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
             UNKNOWN_POD_RETRY_SECONDS if fresh.unknown else None,
             refusal.RETRY_SECONDS if look.is_held else None,
             beginning.look_again_seconds,
+            served.seconds,
             job_shards.seconds_to_lease(seen.job, seen.workers, seen.shards_age_seconds),
         ),
     )
@@ -355,7 +356,9 @@ def _go_on(
     workers, checks = look.workers, look.seen.checks
     world = resumption.with_resume(course.decision.rendezvous, workers)
     job, moved = with_moves_done(look.job, workers, world)
-    cluster = tasks.next_cluster(job, workers.by_slot) if in_cluster(job) else None
+    cluster = None
+    if in_cluster(job):
+        cluster = tasks.dated(job.status.cluster, tasks.next_cluster(job, workers.by_slot), look.now)
     state = CheckState(
         checks.finished, look.active_check, look.seen.check_refused, look.standing.unchecked, course.left_out
     )
@@ -410,18 +413,20 @@ def _plan(
 
 
 def _with_usage(look: _Look, status: ElasticJobStatus) -> ElasticJobStatus:
-    """With what the job used, where that is written anyway, or it is time to look at it."""
+    """With what the job used, where the status is written anyway; or it is time to look, and a condition
+    changes. Until then, it stays in the agents' reports."""
     phase, age_seconds = status.phase, look.seen.account_age_seconds
     ends = phase is not None and (phase.finished or phase is JobPhase.SUSPENDED)
     is_kept = ends or keeps_while_it_runs(look.job, look.workers)
     if is_kept:
         status = with_rounds(status, look.workers, look.published, ends=ends)
     is_due = age_seconds >= refresh_seconds(look.job, look.now)
-    if not is_due and not merge_patch(look.seen.raw.get("status", {}), status.to_wire()):
+    is_written_anyway = bool(merge_patch(look.seen.raw.get("status", {}), status.to_wire()))
+    if not is_due and not is_written_anyway:
         return status
     used = with_roles(look.job, status, look.workers)
     conditions = sizing.with_sizing(status.conditions, look.job, used.usage, look.now)
-    if is_due and conditions == status.conditions:
+    if not is_written_anyway and conditions == status.conditions:
         return status
     used = used if is_kept else status
     return observed_at(used.model_copy(update={"conditions": conditions}), look.job.metadata.generation)

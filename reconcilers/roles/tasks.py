@@ -7,6 +7,8 @@ were told of it when they started stays true.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from itertools import zip_longest
 
 from crds import cluster as wire
@@ -15,12 +17,15 @@ from crds.cluster_status import ClusterStatus
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import AgentState, ElasticWorker, WorkerPhase
 from reconcilers.acts import Event
+from reconcilers.pod.builder import grace_seconds
 from reconcilers.pod.worker_status import current_report
 from reconcilers.roles.rules import of_types
 from reconcilers.world.slots import Slot, wanted_slots
 
 MANY = 3
 """The others are counted."""
+FOLLOW_SECONDS = 60.0
+"""An agent has heard of a version by then, also after an API server that was away for some time."""
 
 
 def cluster_of(job: ElasticJob) -> wire.Cluster:
@@ -96,15 +101,31 @@ def runs(worker: ElasticWorker | None) -> bool:
     return status.phase is WorkerPhase.RUNNING and status.observed_incarnation == worker.spec.incarnation
 
 
+def dated(known: ClusterStatus | None, cluster: ClusterStatus, now: datetime) -> ClusterStatus:
+    """With when its version was published first."""
+    is_same = known is not None and known.version == cluster.version
+    since = known.since if known is not None and is_same else None
+    return cluster.model_copy(update={"since": since or now})
+
+
+@dataclass(frozen=True)
+class Served:
+    """Servers that have lost their task, and are to stay: the chief works with them, and may save."""
+
+    uids: frozenset[str] = frozenset()
+    seconds: float | None = None
+    """For so long, at most."""
+
+
 def still_served(
-    job: ElasticJob, surplus: Iterable[ElasticWorker], chiefs: Iterable[ElasticWorker]
-) -> frozenset[str]:
-    """Uids of servers that have lost their task, and are to stay: the chief works with them, and may save."""
+    job: ElasticJob, surplus: Iterable[ElasticWorker], chiefs: Iterable[ElasticWorker], now: datetime
+) -> Served:
+    """A chief that does not act on the next version within its grace, and `FOLLOW_SECONDS`, keeps none."""
     cluster = job.status.cluster
     makes_version = of_types(job, makes_version=True)
     held = frozenset(worker.metadata.uid for worker in surplus if worker.spec.type in makes_version)
     if cluster is None or not held:
-        return frozenset()
+        return Served()
     reports = (current_report(chief) for chief in chiefs if runs(chief))
     is_served = any(
         report is not None
@@ -112,7 +133,9 @@ def still_served(
         and 0 < report.observed_round < cluster.version
         for report in reports
     )
-    return held if is_served else frozenset()
+    grace = grace_seconds(job.spec.replica_specs[names.CHIEF].template["spec"]) if is_served else 0
+    left = grace + FOLLOW_SECONDS - (now - (cluster.since or now)).total_seconds()
+    return Served(held, left) if is_served and left > 0 else Served()
 
 
 def told(before: ClusterStatus | None, after: ClusterStatus) -> Iterator[Event]:

@@ -7,6 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from agent.exec import main
 from tests.agent.conftest import Agent, Agents, children, state
 from tests.agent.fake_cluster import FakeCluster
 from tests.agent.fork_server import ROOT
@@ -152,6 +155,15 @@ def test_the_chiefs_command_follows_the_cluster_through_a_failure_that_it_explai
     assert (folder / "versions").read_text().count("\n") == 3, (
         "it is not started again once it has ended well"
     )
+
+
+def test_rounds_are_refused_beside_parameter_servers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DLR_CLUSTER_VERSION", "1")
+    assert main(["--each-round", "--", "true"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("dlr exec: --each-round needs a job that forms a world, and one with parameter")
 
 
 def test_a_tf_config_of_the_users_own_stays(cluster: FakeCluster, agents: Agents) -> None:

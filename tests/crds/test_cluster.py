@@ -116,6 +116,18 @@ BAD: dict[str, tuple[Callable[[Object], object], str]] = {
         "spec: Invalid value: replicaSpecs.ps.template.spec.containers[0].command must say what a parameter "
         "server runs",
     ),
+    "a ps whose command is left empty": (
+        lambda job: job["spec"]["replicaSpecs"]["ps"].update(
+            template={"spec": {"containers": [{"name": "main", "image": "x", "command": None}]}}
+        ),
+        "spec: Invalid value: replicaSpecs.ps.template.spec.containers[0].command must say what a parameter "
+        "server runs",
+    ),
+    "a ps without a container": (
+        lambda job: job["spec"]["replicaSpecs"]["ps"].update(template={"spec": {"containers": []}}),
+        "spec.replicaSpecs.ps.template.spec.containers: Invalid value: []: "
+        "spec.replicaSpecs.ps.template.spec.containers in body should have at least 1 items",
+    ),
     "standby beside ps": (
         lambda job: job["spec"]["replicaSpecs"]["worker"].update(standby=1),
         "spec: Invalid value: replicaSpecs.worker beside ps may have up to 1000 replicas, and neither standby "

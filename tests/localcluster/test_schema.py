@@ -501,6 +501,14 @@ def test_rules_wait_until_types_are_right() -> None:
     assert [fault.field for fault in BOUNDS.validate(thing(spec={"low": "x", "high": 2}))] == ["spec.low", ""]
 
 
+def test_a_field_that_is_null_is_absent_in_rules_and_an_item_that_is_null_is_null() -> None:
+    """As `TestValidationExpressions` of apiextensions-apiserver has it ("field nullability")."""
+    note, items = text(nullable=True), {"type": "object", "additionalProperties": text(nullable=True)}
+    schema = ruled({"rule": "!has(self.note) && 'a' in self.items"}, note=note, items=items)
+    assert faults(schema, thing(spec={"note": None, "items": {"a": None}})) == []
+    assert faults(schema, thing(spec={"note": "x", "items": {"a": None}})) != []
+
+
 def test_values_have_the_types_of_their_schema_in_rules() -> None:
     schema = ruled(
         {"rule": "self.ratio * 2.0 == 2.0"},

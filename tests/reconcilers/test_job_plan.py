@@ -274,3 +274,20 @@ def test_what_a_worker_did_of_its_lease_is_known_when_it_is_scaled_away() -> Non
     assert [act.name for act in plan.acts if act.verb is Verb.DELETE] == ["digits-worker-1"]
     (files,) = plan.status_patch["shards"]
     assert (files["done"], files["rest"]) == (40, "40-99")
+
+
+def test_what_a_job_used_is_written_with_what_is_written_and_never_for_itself() -> None:
+    def using(mebibytes: int) -> list[ElasticWorker]:
+        used = {"memoryBytes": 1, "memoryPeakBytes": mebibytes * 2**20, "cpuCores": 0.0}
+        said = report(0, AgentState.RUNNING, 1, usage=used)
+        return [trains(0, agent=said.to_wire())]
+
+    known = settled(seen(using(100)))
+    more = seen(using(200), known.job)
+    assert plan_job(more, NOW).status_patch == {}
+    overdue = replace(more, account_age_seconds=1e6)
+    assert plan_job(overdue, NOW).status_patch == {}, "the ratio is as it was"
+    unwritten = {**more.raw, "status": {**more.raw["status"], "message": "of before"}}
+    for found in (more, overdue):
+        patch = plan_job(replace(found, raw=unwritten), NOW).status_patch
+        assert patch["usage"]["roles"]["worker"]["memoryPeakBytes"] == 200 * 2**20

@@ -23,10 +23,10 @@ from reconcilers.job.seen import Seen
 from reconcilers.job.workers import Workers
 from reconcilers.pod.assignment import JobAssignment, build_job_pod
 from reconcilers.roles.hot import LEAST_CORES, RATIO, hottest
-from reconcilers.roles.tasks import next_cluster, still_served, told
+from reconcilers.roles.tasks import FOLLOW_SECONDS, Served, dated, next_cluster, still_served, told
 from reconcilers.scale.plan import refusal
 from reconcilers.world.slots import slots_of, wanted_slots, with_slots
-from tests.reconcilers.build import NOW, job, report, worker
+from tests.reconcilers.build import NOW, job, later, report, worker
 
 RUNS = {"spec": {"containers": [{"name": "main", "image": "x", "command": ["dlr", "exec", "serve"]}]}}
 COUNTS = {"chief": 1, "ps": 2, "worker": 2}
@@ -155,13 +155,29 @@ def test_versions_only_rise_and_only_for_servers_and_a_wanted_slot_keeps_its_tas
 
 
 def test_a_server_that_was_moved_stays_until_the_chief_has_its_next_version() -> None:
-    of = roles_job(status={"cluster": {"version": 2, "tasks": {"ps": "2,1"}, "incarnations": [1, 1]}})
+    cluster = {"version": 2, "since": NOW, "tasks": {"ps": "2,1"}, "incarnations": [1, 1]}
+    of = roles_job(status={"cluster": cluster})
     chief = member("chief", agent=report(state=AgentState.RUNNING, observed_round=1).to_wire())
     at_two = member("chief", agent=report(state=AgentState.RUNNING, observed_round=2).to_wire())
-    assert still_served(of, [member("ps", 0), member("worker", 2)], [chief]) == {"digits-ps-0"}
-    assert not still_served(of, [member("ps", 0)], [at_two])
-    assert not still_served(of, [member("worker", 0)], [chief])
-    assert not still_served(of, [member("ps", 0)], [member("chief")]), "it says nothing"
+    served = still_served(of, [member("ps", 0), member("worker", 2)], [chief], NOW)
+    assert served == Served(frozenset({"digits-ps-0"}), 30 + FOLLOW_SECONDS), (
+        "the grace of its Pod, and some time"
+    )
+    assert still_served(of, [member("ps", 0)], [chief], later(89)).seconds == 1
+    assert still_served(of, [member("ps", 0)], [chief], later(90)) == Served(), "the chief does not follow"
+    assert not still_served(of, [member("ps", 0)], [at_two], NOW).uids
+    assert not still_served(of, [member("worker", 0)], [chief], NOW).uids
+    assert not still_served(of, [member("ps", 0)], [member("chief")], NOW).uids, "it says nothing"
+
+
+def test_a_version_keeps_the_time_of_its_first_publication() -> None:
+    first = dated(None, next_cluster(roles_job(), {}), NOW)
+    assert first.since == NOW
+    assert dated(first, first, later(9)) == first
+    assert dated(first.model_copy(update={"since": None}), first, later(9)).since == later(9), (
+        "of an earlier dlr"
+    )
+    assert dated(first, first.model_copy(update={"version": 2}), later(9)).since == later(9)
 
 
 # --- The whole look ---------------------------------------------------------------------------------------
@@ -312,6 +328,16 @@ def test_a_plan_for_a_job_that_could_not_be_is_refused(type_: str, count: int) -
     refused = refusal(plan, roles_job(), list(all_of().values()), [])
     assert (
         refused is not None and f"{count} Pods of type {type_}, and a job with parameter" in refused.message
+    )
+
+
+def test_a_plan_that_takes_the_last_server_by_name_is_refused() -> None:
+    spec = {"ownerJob": "digits", "removePods": [{"name": "digits-ps-0"}, {"name": "digits-ps-1"}]}
+    plan = ScalePlan.model_validate({"metadata": {"name": "p", "namespace": "default"}, "spec": spec})
+    refused = refusal(plan, roles_job(), list(all_of().values()), [])
+    assert refused is not None and refused.reason == "OutOfRange"
+    assert refused.message == (
+        "spec.removePods: 0 Pods of type ps, and a job with parameter servers has from 1 to 256 of them"
     )
 
 

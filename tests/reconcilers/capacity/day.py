@@ -22,12 +22,27 @@ PAUSE_SECONDS = 10
 """Of a restart: nobody trains."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Extra:
     made: int
     placed: int | None = None
     trains: bool = False
     taken: bool = False
+    trained_seconds: int = 0
+
+
+@dataclass(frozen=True)
+class Growth:
+    """One restart, for some newcomers."""
+
+    before: int
+    """Workers that paused for it."""
+    newcomers: list[Extra]
+
+    @property
+    def paid(self) -> bool:
+        """Whether the newcomers, in all their time, trained for longer than the others paused."""
+        return sum(each.trained_seconds for each in self.newcomers) > PAUSE_SECONDS * self.before
 
 
 @dataclass
@@ -46,8 +61,7 @@ class Day:
     world: int = 0
     formed: int = 0
     asked: int = 0
-    paid: list[bool] = field(default_factory=list)
-    """Of each growth, whether it brought more than its restart cost."""
+    growths: list[Growth] = field(default_factory=list)
     restarts: int = 0
     free_seconds: float = 0.0
     used_seconds: float = 0.0
@@ -58,12 +72,17 @@ class Day:
         self.known = Opportunity(base=self.base)
         self.rates: dict[int, Rate] = {}
         self.world = self.base
-        self._grown: tuple[int, int] | None = None
-        """When the world last grew, and from how many."""
+        self._members: list[Extra] = []
+        """The extra workers of the world."""
 
     @property
     def count(self) -> int:
         return self.base + len(self.extra)
+
+    @property
+    def useless(self) -> int:
+        """Restarts for newcomers that did not train for as long as it cost."""
+        return sum(not growth.paid for growth in self.growths)
 
     def live(self, seconds: int, load_at: Callable[[int], int]) -> None:
         for _ in range(seconds):
@@ -81,6 +100,8 @@ class Day:
             rate = self.rates.get(self.world, Rate(self.world))
             steps, speed = rate.steps + 1, self.speed(self.world)
             self.rates[self.world] = Rate(self.world, steps, rate.seconds + 1 / speed)
+            for each in self._members:
+                each.trained_seconds += 1
         self.free_seconds += self.nodes - self.load
         self.used_seconds += sum(each.placed is not None and not each.taken for each in self.extra)
 
@@ -120,19 +141,16 @@ class Day:
             if each.placed is not None and not each.taken and self.now - each.placed >= READY_SECONDS
         ]
         coming = [e for e in self.extra if e.placed is not None and not e.taken and e not in ready]
-        size = self.base + (len(lasting) if coming else len(ready))
-        if size == self.world:
+        members = lasting if coming else ready
+        if members == self._members:
             return
-        if size > self.world:
-            self._grown = self.now, self.world
-        elif self._grown is not None:
-            at, before = self._grown
-            gained = (self.now - at - PAUSE_SECONDS) * (self.world - before)
-            self.paid.append(gained > PAUSE_SECONDS * before)
-            self._grown = None
-        for each in ready if not coming else ():
+        newcomers = [each for each in members if not each.trains]
+        if lasting == self._members:  # else it had to restart without them, too
+            self.growths.append(Growth(self.world, newcomers))
+        for each in newcomers:
             each.trains = True
-        self.world, self.formed, self.restarts = size, self.now, self.restarts + 1
+        self._members, self.world = members, self.base + len(members)
+        self.formed, self.restarts = self.now, self.restarts + 1
 
     def room(self) -> Room:
         alive = [each for each in self.extra if not each.taken]
@@ -151,6 +169,7 @@ class Day:
             lost=len(self.extra) - len(alive),
             on_their_way=len(unplaced) - stuck,
             starting=starting,
+            world=self.world,
             trained_seconds=float(self.now - self.formed) if self.world > self.base else 0.0,
             is_measured=rate is not None and rate.steps >= MIN_STEPS,
             efficiency=marginal_efficiency(self.rates, known, self.world) if known else None,
