@@ -128,6 +128,8 @@ class ElasticWorkerSpec(Model):
         list[Name], Field(max_length=256, json_schema_extra={"x-kubernetes-list-type": "set"})
     ] = Field(default_factory=list)
     """Nodes that a check found faulty: not there."""
+    replaced_for: ExitClass | None = None
+    """The class of the failure for which the incarnation before gave way, if its Pod lived on."""
     node_name: Name | None = None
     """The one node where the Pod may run."""
 

@@ -60,6 +60,8 @@ LATE_SECONDS = 30.0
 class Renewal:
     """A worker whose Pod lives is to have a new one all the same."""
 
+    exit_class: ExitClass
+    """Of the failure that it is for."""
     reason: str
     avoids_node: bool
     out_of_memory: bool = False
@@ -306,15 +308,15 @@ def _renewal(job: ElasticJob, worker: ElasticWorker | None, incident: Incident) 
     """Whether its worker gets a new Pod: as a rule says, or, without one, as the class asks for."""
     if worker is None:
         return None
-    line = in_one_line(incident.failure)
+    class_, line = incident.exit_class, in_one_line(incident.failure)
     if incident.action is FailureAction.REPLACE:
-        return Renewal(f"a rule of failurePolicy replaces it: {line}", avoids_node=True)
+        return Renewal(class_, f"a rule of failurePolicy replaces it: {line}", avoids_node=True)
     if incident.action is not None:
         return None
-    if incident.exit_class is ExitClass.HARDWARE_ERROR and not job.spec.node_check.enabled:
-        return Renewal(f"{incident.exit_class}: {line}", avoids_node=True)
-    if incident.exit_class is ExitClass.OOM and memory_of(job, worker) is not None:
-        return Renewal(f"{incident.exit_class}: {line}", avoids_node=False, out_of_memory=True)
+    if class_ is ExitClass.HARDWARE_ERROR and not job.spec.node_check.enabled:
+        return Renewal(class_, f"{class_}: {line}", avoids_node=True)
+    if class_ is ExitClass.OOM and memory_of(job, worker) is not None:
+        return Renewal(class_, f"{class_}: {line}", avoids_node=False, out_of_memory=True)
     return None
 
 

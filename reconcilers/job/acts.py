@@ -11,6 +11,7 @@ from crds.elasticworker import ElasticWorker
 from crds.model import ObjectMeta
 from reconcilers.acts import Act, Event, Verb, create
 from reconcilers.failure.memory import MemoryRoom
+from reconcilers.failure.policy import Renewal
 from reconcilers.job.relaunch import Relaunch
 from reconcilers.job.workers import new_worker
 from reconcilers.world.slots import Slot
@@ -31,17 +32,22 @@ def told_standby(worker: ElasticWorker, standing: Collection[int]) -> Act:
     return Act(Verb.PATCH, ELASTICWORKERS, metadata.name, metadata.namespace, body, subresource="status")
 
 
-def relaunched(relaunch: Relaunch, room: MemoryRoom, out_of_memory: bool = False) -> Act:
-    """The next incarnation of a slot; refused if the slot was changed since it was read."""
+def relaunched(relaunch: Relaunch, room: MemoryRoom, renewal: Renewal | None = None) -> Act:
+    """The next incarnation of a slot; refused if the slot was changed since it was read.
+
+    Args:
+        renewal: why, if it is for a failure of processes whose Pod lives.
+    """
     worker, metadata = relaunch.worker, relaunch.worker.metadata
     spec: Object = {
         "incarnation": worker.spec.incarnation + 1,
         "excludedNodes": list(relaunch.excluded_nodes),
         "faultyNodes": list(relaunch.faulty_nodes),
+        "replacedFor": renewal.exit_class.value if renewal else None,
     }
     message = f"{metadata.name} gets a new Pod, incarnation {spec['incarnation']}: {relaunch.reason}"
     events = [Event("Normal", "WorkerRelaunched", message)]
-    raised = room.raised_memory(worker, in_place=out_of_memory)
+    raised = room.raised_memory(worker, in_place=renewal is not None and renewal.out_of_memory)
     if raised is not None:
         spec["resources"] = raised.resources.to_wire()
         events.append(Event("Normal", "MemoryRaised", raised.message))

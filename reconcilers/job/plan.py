@@ -339,9 +339,8 @@ def _relaunches(
         if worker.metadata.uid not in look.given_up and slot_of(worker) not in given_back
     ]
     plan = plan_relaunches(wanted, world, look.now, look.standing, renewed, avoiding)
-    short = {uid for uid, renewal in failed.items() if renewal.out_of_memory}
     room = MemoryRoom(job, look.workers, look.seen.nodes)
-    acts = [relaunched(r, room, r.worker.metadata.uid in short) for r in plan.relaunches]
+    acts = [relaunched(r, room, failed.get(r.worker.metadata.uid)) for r in plan.relaunches]
     return acts, plan.look_again_seconds
 
 

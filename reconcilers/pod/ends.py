@@ -51,18 +51,21 @@ def replaced(worker: ElasticWorker, now: datetime) -> WorkerExit | None:
     """The end of an incarnation of which the last word was that its processes had failed.
 
     Its Pod is deleted before this is written, so that its agent may have reported meanwhile that it stops.
-    A hardware error counts only if the Pod was replaced for it, which keeps the next one off its node
-    (`reconcilers/failure/policy.py`). Else the job is resumed, say, and a check of the node is to judge.
+    A hardware error counts only if the Pod was replaced for it, and then also if its agent told of it when it
+    had joined the next round. Else the job is resumed, say, and a check of the node is to judge.
     """
     status, report = worker.status, worker.status.agent
-    if report is None or report.failure is None or report.failure.round < report.observed_round:
-        return None
-    if report.state not in (AgentState.FAILED, AgentState.STOPPED):
+    if report is None or report.failure is None:
         return None
     if (report.incarnation, report.pod_uid) != (status.observed_incarnation, status.pod_uid):
         return None
     exit_class = classify_process(report.failure)
-    if exit_class is ExitClass.HARDWARE_ERROR and status.node_name not in worker.spec.excluded_nodes:
+    if exit_class is ExitClass.HARDWARE_ERROR:
+        counts = worker.spec.replaced_for is exit_class
+    else:
+        has_ended = report.state in (AgentState.FAILED, AgentState.STOPPED)
+        counts = has_ended and report.failure.round >= report.observed_round
+    if not counts:
         return None
     return WorkerExit(
         incarnation=report.incarnation,

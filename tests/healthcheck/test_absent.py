@@ -41,7 +41,7 @@ def test_withdrawn_node_whose_own_tests_failed_is_faulty() -> None:
 
 
 def test_node_that_its_witnesses_accused_before_it_withdrew_is_faulty() -> None:
-    played = [[("1", "2"), ("3", "4")], [("4", "1"), ("3", "2")], [("4", "2")], [("4", "1")]]
+    played = [[("1", "2"), ("3", "4")], [("4", "1"), ("3", "2")], [("4", "2")], [("4", "1")], [("4", "3")]]
     rounds = tuple(
         RoundResult(number, tuple(GroupResult(group, "4" not in group) for group in groups))
         for number, groups in enumerate(played, start=1)

@@ -21,12 +21,13 @@ LOCAL_OK = LocalResult()
 def test_dlrover_example_six_nodes_of_which_the_sixth_is_broken() -> None:
     played = play(fleet(6), hard({"6"}))
     assert played.groups[:2] == [[("1", "6"), ("2", "5"), ("3", "4")], [("1", "2"), ("3", "5"), ("4", "6")]]
-    assert len(played.groups) == 4
+    assert len(played.groups) == 5
     assert played.faulty == {"6"}
     assert played.named(Verdict.HEALTHY) == names(1, 2, 3, 4, 5)
     assert played.of("6").evidence == (
-        "it failed in round 1 with 1, in round 2 with 4, in round 3 with 2 and in round 4 with 3, who do well "
-        "with others, and never passed: odds 80,000:1 for a fault of its own (connection lost)"
+        "it failed in round 1 with 1, in round 2 with 4, in round 3 with 2, in round 4 with 3 and in round 5 "
+        "with 5, who do well with others, and never passed: odds 700,000:1 for a fault of its own "
+        "(connection lost)"
     )
 
 
@@ -62,7 +63,7 @@ def test_an_old_vouch_is_no_witness() -> None:
     nodes = [Node("1"), *aged]
     rounds = tuple(
         RoundResult(number, (GroupResult(("1", partner), False),))
-        for number, partner in enumerate(("a", "b", "c", "a"), start=1)
+        for number, partner in enumerate(("a", "b", "c", "a", "b"), start=1)
     )
     young = [Node("1"), *(replace(node, vouch_age_seconds=0.0) for node in aged)]
     for listed, guilty in ((nodes, set()), (young, {"1"})):

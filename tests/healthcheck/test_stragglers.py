@@ -131,6 +131,18 @@ def test_jitter_of_latency_below_its_floor_is_not_slow() -> None:
     assert len(play(fleet(12), probe).rounds) == 2
 
 
+@pytest.mark.parametrize("quick", [{"1"}, {str(i) for i in range(1, 12)}])
+def test_a_latency_of_zero_and_a_median_of_zero_come_to_verdicts(quick: set[str]) -> None:
+    """A clock too coarse for a message shows 0: that divides nothing, and makes nobody slow."""
+
+    def probe(round_: int, group: Group) -> GroupResult:
+        return GroupResult(group, True, measured={LATENCY: 0.0 if quick & set(group) else 20.0, BUS: 45.0})
+
+    nodes, local = fleet(12), gemm(*[0.0 if str(i) in quick else 650.0 for i in range(1, 13)])
+    assert play(nodes, probe).named(Verdict.HEALTHY) == {node.name for node in nodes}
+    assert len(play(nodes, probe, local=local).verdicts.nodes) == 12
+
+
 def test_two_nodes_below_the_minimum_together_are_inconclusive() -> None:
     settings = Settings(minimums={("", BUS): 40})
     played = play(fleet(2), network({"1": 2.0}), settings)

@@ -314,7 +314,7 @@ def test_culprit_that_tells_late_is_replaced_while_the_next_world_is_young() -> 
     killed = failure(1, exit_code=-9, cause="OOM")
     life.say(1, AgentState.RUNNING, 2, failure=killed)
     assert life.look().incident is not None
-    assert set(life.look().renewals) == {"w1"}
+    assert {uid: renewal.exit_class for uid, renewal in life.look().renewals.items()} == {"w1": "OOM"}
     assert life.look(60).renewals == {}, "later it trains, and is left alone"
 
 

@@ -8,9 +8,12 @@ from hypothesis import strategies as st
 
 from controller.store import Store
 from crds.elasticjob import JobPhase, Rendezvous, RendezvousPhase
-from crds.elasticworker import WorkerPhase
+from crds.elasticworker import ExitClass, WorkerPhase
 from reconcilers.conditions import is_true
+from reconcilers.failure.memory import MemoryRoom
+from reconcilers.failure.policy import Renewal
 from reconcilers.job import status as job_status
+from reconcilers.job.acts import relaunched
 from reconcilers.job.relaunch import MAX_DELAY_SECONDS, delay_seconds, plan_relaunches
 from reconcilers.job.run_policy import seconds_to_cleaning, seconds_to_deadline, seconds_to_expiry
 from reconcilers.job.workers import Workers, new_worker, plan_workers
@@ -58,6 +61,16 @@ def test_a_node_on_which_a_rule_replaced_the_pod_is_avoided() -> None:
     assert plan_relaunches([by_rule], Rendezvous(), NOW).relaunches[0].excluded_nodes == ("node-0",)
     renewed = plan_relaunches([worker(0)], Rendezvous(), NOW, renewed={"w0": "why"}, avoiding={"w0"})
     assert renewed.relaunches[0].excluded_nodes == ("node-0",)
+
+
+def test_what_a_living_pod_is_replaced_for_is_written_down_and_forgotten_with_the_next() -> None:
+    """The worker's own reconciler reads it: a hardware error accuses the node only if the Pod went for it."""
+    of = job(replicas=2)
+    room = MemoryRoom(of, [worker(0)], [])
+    (relaunch,) = plan_relaunches([worker(0)], Rendezvous(), NOW, renewed={"w0": "why"}).relaunches
+    renewals = (Renewal(ExitClass.HARDWARE_ERROR, "why", avoids_node=True), None)
+    written = [relaunched(relaunch, room, renewal).body["spec"]["replacedFor"] for renewal in renewals]
+    assert written == ["HardwareError", None]
 
 
 def test_incarnation_is_raised_once_until_it_has_been_looked_at() -> None:

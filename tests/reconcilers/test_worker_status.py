@@ -180,7 +180,7 @@ def test_pod_replaced_for_a_failure_in_place_ends_with_it() -> None:
 
 def test_agent_that_stops_before_its_replacement_is_seen_takes_no_word_back() -> None:
     faulty = told(AgentState.STOPPED, exit_code=201)
-    end = after(relaunched(faulty, avoids=["node-0"]), pod=None).last_exit
+    end = after(relaunched(faulty, replaced_for=ExitClass.HARDWARE_ERROR), pod=None).last_exit
     assert (end.exit_class, end.node_name) == (ExitClass.HARDWARE_ERROR, "node-0")
     assert after(relaunched(told(AgentState.STOPPED, 2)), pod=None).last_exit is None, "of a later round"
 
@@ -188,8 +188,18 @@ def test_agent_that_stops_before_its_replacement_is_seen_takes_no_word_back() ->
 @pytest.mark.parametrize("state", [AgentState.FAILED, AgentState.STOPPED])
 def test_pod_replaced_for_another_reason_than_its_hardware_error_accuses_no_node(state: AgentState) -> None:
     """Suspended while its node is checked, and resumed before its Pod has gone: the check is to judge."""
-    resumed = relaunched(told(state, exit_code=201), avoids=["node-9"])
-    assert after(resumed, pod=None).last_exit is None
+    for avoids in ("node-9", "node-0"):  # an earlier life may have been told to avoid this very node
+        resumed = relaunched(told(state, exit_code=201), avoids=[avoids])
+        assert after(resumed, pod=None).last_exit is None
+
+
+def test_hardware_error_told_a_round_late_accuses_the_node_of_the_pod_replaced_for_it() -> None:
+    """Its agent had joined the next round when the driver told why a process had died in the one before."""
+    late = told(AgentState.RUNNING, 2, cause="Device", message="Xid 79")
+    end = after(relaunched(late, replaced_for=ExitClass.HARDWARE_ERROR), pod=None).last_exit
+    assert (end.exit_class, end.node_name) == (ExitClass.HARDWARE_ERROR, "node-0")
+    assert after(relaunched(late, avoids=["node-0"]), pod=None).last_exit is None, "resumed later, say"
+    assert after(relaunched(late, replaced_for=ExitClass.OOM), pod=None).last_exit is None
 
 
 def test_pod_deleted_from_a_node_that_goes_was_preempted() -> None:
@@ -248,12 +258,15 @@ def test_next_incarnation_starts_afresh_but_remembers_its_restarts() -> None:
     assert status.restarts == {"Killed": 2}
 
 
-def relaunched(old: ElasticWorker, *faulty: str, avoids: Sequence[str] = ()) -> ElasticWorker:
+def relaunched(
+    old: ElasticWorker, *faulty: str, avoids: Sequence[str] = (), replaced_for: ExitClass | None = None
+) -> ElasticWorker:
     """The next incarnation is wanted, off these nodes, and rather not on those."""
     raised = {
         "incarnation": old.spec.incarnation + 1,
         "faulty_nodes": list(faulty),
         "excluded_nodes": list(avoids),
+        "replaced_for": replaced_for,
     }
     return old.model_copy(update={"spec": old.spec.model_copy(update=raised)})
 
