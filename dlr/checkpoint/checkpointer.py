@@ -141,8 +141,7 @@ class Checkpointer:
         try:
             return self._load()
         finally:
-            if self._memory is not None:
-                self._memory.prepare()
+            self._prepare_memory()
 
     def _load(self) -> int:
         resume, manifest = self._here.resume, self._find()
@@ -226,6 +225,15 @@ class Checkpointer:
 
     # Saving.
 
+    def _prepare_memory(self) -> None:
+        """Do beforehand what the first save would take longer for."""
+        if self._memory is None:
+            return
+        captured = None
+        with suppress(Exception):  # a state_dict may raise anything; the first save tells of it
+            captured = capture(self.state)
+        self._memory.prepare(captured)
+
     def _make_pace(self) -> Pace:
         here = self._here
         return Pace(here.rank, find_board(here.world_size), here.failures_per_hour)
@@ -297,8 +305,7 @@ class Checkpointer:
         """
         if self._newest < 0 and not self._loaded:
             self._refuse_earlier_run(step)
-            if self._memory is not None:
-                self._memory.prepare()
+            self._prepare_memory()
         if step > self._newest:
             self._newest, self._said = step, False
             return True

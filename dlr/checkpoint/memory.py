@@ -147,14 +147,22 @@ class Writer:
         self._reserved: set[Slot] = set()
         """Not to be written into, since they are to be read."""
 
-    def prepare(self) -> None:
+    def prepare(self, captured: Captured | None) -> None:
         """Have the threads started and the slots mapped: the first saves would take much longer to do it.
 
         Where training has begun to use a GPU, it learns of them too.
+
+        Args:
+            captured: the state as it is now, if it can be saved. It is laid out, so that nobody has to do it
+                later if it keeps this form; an optimizer has no tensors yet before its first step.
         """
         self._copying.submit(int)  # its thread begins with the first thing that it has to do
+        if captured is not None:
+            self._layout = Layout(captured)
         for slot in self._slots:
             self._summing.submit(slot.map_pages)
+            if self._layout is not None:
+                self._summing.submit(self._views_of, slot, self._layout.header)
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             device = torch.cuda.current_device()
             for slot in self._slots:
@@ -234,6 +242,9 @@ class Writer:
         if self._layout is None or not self._layout.fits(captured):
             self._layout = Layout(captured)
         header = self._layout.header
+        return header, self._views_of(slot, header)
+
+    def _views_of(self, slot: Slot, header: Header) -> list[Tensor]:
         known = self._views.get(slot)
         if known is None or known[0] is not header:
             if header.slot_bytes > slot.size:
@@ -241,7 +252,7 @@ class Writer:
                     f"the state needs {header.slot_bytes:,} bytes of memory, and a slot has {slot.size:,}"
                 )
             known = self._views[slot] = header, [slot.tensor(entry) for entry in header.entries]
-        return known
+        return known[1]
 
     def _begin(self, copy: Copy, captured: Captured, views: Sequence[Tensor]) -> Copy:
         """Copy what may change, and begin to copy what is on a GPU. The rest is added to `copy`."""
