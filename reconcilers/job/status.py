@@ -179,8 +179,10 @@ def _with_wait(
     """`waiting`: the workers, each with why it waits. The condition is not there before one was."""
     known = condition_of(conditions, type_)
     if waiting:
-        name, why = waiting[0]
-        message = f"{counted(len(waiting), 'Pod')} {what}: {why.message} ({name})"
+        is_new = known is None or known.status is not ConditionStatus.FALSE
+        since = now if known is None or is_new else known.last_transition_time
+        (name, why), pods = waiting[0], counted(len(waiting), "Pod")
+        message = f"{pods} {what}: {why.message} ({name}, since {since:%Y-%m-%dT%H:%M:%SZ})"
         return with_condition(conditions, type_, ConditionStatus.FALSE, why.reason, message, now)
     if known is not None:
         return with_condition(conditions, type_, ConditionStatus.TRUE, _NO_WAIT[type_], "", now)

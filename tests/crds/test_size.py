@@ -201,13 +201,14 @@ def busy(world: Rendezvous, *, full: bool, seldom: bool = True, **more: Any) -> 
     real = {
         "WorldFormed": shortened(world.reason, MAX_WHY),
         "WorkersStarted": "64 Pods cannot start: main: ErrImagePull: registry.example.com/llm/train:2026-11-22: "
-        "not found (llm-pretraining-405b-worker-9312)",
+        "not found (llm-pretraining-405b-worker-9312, since 2026-11-22T08:00:00Z)",
         "TemplateApplied": "9312 of 10000 Pods were made before the template was changed; to apply it now, suspend "
         "and resume the job",
         "CheckpointsFailing": "llm-pretraining-405b-worker-17, first: step 1234567 was not saved to /data/checkpoints: "
         "OSError: [Errno 28] No space left on device; and 63 more workers",
         "WorkersScheduled": "64 Pods cannot be scheduled: 0/10400 nodes are available: 64 Insufficient "
-        "nvidia.com/gpu, 10336 node(s) didn't match Pod's node affinity/selector (llm-pretraining-405b-worker-9312)",
+        "nvidia.com/gpu, 10336 node(s) didn't match Pod's node affinity/selector (llm-pretraining-405b-worker-9312, "
+        "since 2026-11-22T08:00:00Z)",
         "WorkersGivenUp": "not started again, since there are enough others: llm-pretraining-405b-worker-17 "
         "failed 4 times by HardwareError without getting further, with restartCount 3",
         "Scaled": "the world has 9700 of 10000 workers; still to get new resources: worker 17, worker 18, worker 19 "
