@@ -51,7 +51,7 @@ MAX_INCARNATION = 99_999
 MAX_MESSAGE = 256
 MAX_WORLD_REASON = 384
 MAX_FAILURE = 512
-MAX_SIGNATURE = 128
+MAX_SIGNATURE = 96
 MAX_EPISODES = 12
 MAX_EPISODES_OF_MANY = 2
 """Of a job of more than `MANY_WORKERS`, whose object all of them watch: the present one and the last."""
@@ -875,6 +875,16 @@ class ElasticJobStatus(Model):
     ] = Field(default_factory=list)
     shards_done: Annotated[str, cut(MAX_SHARDS_DONE), Field(max_length=MAX_SHARDS_DONE)] | None = None
     """How many elements of each set are done, for `kubectl get`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_one_generation(cls, data: Any) -> Any:
+        """A large job's conditions do not repeat the generation, which is that of the status."""
+        if not isinstance(data, dict) or not isinstance(data.get("conditions"), list):
+            return data
+        observed = {"observedGeneration": data.get("observedGeneration")}
+        conditions = [observed | each if isinstance(each, dict) else each for each in data["conditions"]]
+        return {**data, "conditions": conditions}
 
 
 class ElasticJob(Model):

@@ -77,8 +77,9 @@ CHECK_TIMEOUT_SECONDS = 300
 
 # --- The agent's report: `status.agent` of an ElasticWorker -----------------------------------------------
 
-PROTOCOL = 2
-"""Which form of a world the agent reads: 2 has ranges (`crds.ranges`), 1, of dlr 0.1, had lists."""
+PROTOCOL = 3
+"""Which form of a world the agent reads: 2 has ranges (`crds.ranges`), of which scattered ones are bitmaps; 3
+knows those that are gaps, too; 1, of dlr 0.1, had lists."""
 
 
 class AgentState(Word):

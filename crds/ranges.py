@@ -1,7 +1,8 @@
 """Sets of indices as text: `0-41,43-9998`. So a status says who trains without a word for each worker.
 
-A set that is too scattered for that is packed: `z`, then base64 of a bitmap, deflated. So any set whatever of
-10,000 slots has at most 1,700 characters.
+A set that is too scattered for that is packed, as whichever is shorter: `g`, then its gaps in Golomb's code,
+in base 85; or `z`, then a bitmap, deflated, in base64. So any set whatever of 10,000 slots has at most 1,700
+characters, and 100 of them by chance have 130, which is 4 % more than the entropy of the choice.
 
 Controller and agents share this module, so it imports the standard library alone and runs on Python 3.10.
 """
@@ -21,13 +22,20 @@ MAX_CHARACTERS = 17_000
 """Of any set of indices up to MAX_INDEX, packed."""
 READABLE_CHARACTERS = 256
 """Longer ranges are packed."""
-PATTERN = r"^([0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*|z[A-Za-z0-9+/]+=*)?$"
+PATTERN = r"^([0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*|z[A-Za-z0-9+/]+=*|g[!#-%(-;=?-Z^-~]+)?$"
 
 OTHERS = "*"
 """In `grouped`: the members that no other incarnation names."""
 
 _RANGE = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
-_PACKED = "z"
+_GAPS, _BITMAP = "g", "z"
+_FROM_RFC_1924 = bytes.maketrans(b"&<>", b",./")
+_TO_RFC_1924 = bytes.maketrans(b",./", b"&<>")
+"""Go's JSON writes each of these three in six bytes. https://pkg.go.dev/encoding/json#HTMLEscape"""
+_LONGEST_UNARY = 16
+"""A greater quotient of a gap would take more bits than the gap itself."""
+_MOST_LOW_BITS = 15
+_INDEX_BITS = (MAX_INDEX + 1).bit_length()
 _RAW = -zlib.MAX_WBITS
 """Deflated without a header."""
 _MAX_BYTES = MAX_INDEX // 8 + 1
@@ -50,7 +58,12 @@ def from_text(text: str) -> list[int]:
     Raises:
         ValueError: it is no such text, or has an index above MAX_INDEX.
     """
-    indices = _unpacked(text[1:]) if text.startswith(_PACKED) else _of_ranges(text)
+    if text.startswith(_GAPS):
+        indices = _of_gaps(text[1:])
+    elif text.startswith(_BITMAP):
+        indices = _of_bitmap(text[1:])
+    else:
+        indices = _of_ranges(text)
     check(indices)
     return indices
 
@@ -133,15 +146,74 @@ def _of_ranges(text: str) -> list[int]:
 
 
 def _packed(indices: Sequence[int]) -> str:
+    by_gaps = _GAPS + _as_gaps(indices)
+    by_bitmap = _BITMAP + _as_bitmap(indices)
+    return min(by_gaps, by_bitmap, key=len)
+
+
+def _as_gaps(indices: Sequence[int]) -> str:
+    """The gaps before each index, in Golomb's code with a power of two, after Rice.
+
+    The first bit says that those are told instead which are not in the set, up to the first after its last.
+    Four bits say how many low bits of each gap are written as they are, behind the rest in unary. A gap whose
+    rest is long is written whole. The best power costs 3 % more than the entropy of a set by chance.
+    https://en.wikipedia.org/wiki/Golomb_coding#Rice_coding
+    """
+    end = indices[-1] + 1
+    is_dense = len(indices) > end // 2
+    told = [*sorted({*range(end)}.difference(indices)), end] if is_dense else indices
+    gaps = [told[0], *(step - 1 for step in map(operator.sub, islice(told, 1, None), told))]
+    counts = Counter(gaps)
+    guess = min((sum(gaps) // len(gaps)).bit_length(), _MOST_LOW_BITS)
+    low = min(range(max(guess - 2, 0), guess + 1), key=lambda bits: _size(counts, bits))
+    codes = {gap: _code(gap, low) for gap in counts}
+    text = f"{is_dense:b}{low:04b}" + "".join(map(codes.__getitem__, gaps))
+    # What is left of the last byte is ones: no gap ends with as few.
+    text += "1" * (-len(text) % 8)
+    packed = int(text, 2).to_bytes(len(text) // 8, "big")
+    return base64.b85encode(packed).translate(_FROM_RFC_1924).decode()
+
+
+def _size(counts: Mapping[int, int], low: int) -> int:
+    return sum(count * len(_code(gap, low)) for gap, count in counts.items())
+
+
+def _code(gap: int, low: int) -> str:
+    quotient = gap >> low
+    if quotient >= _LONGEST_UNARY:
+        return "1" * _LONGEST_UNARY + f"{gap:0{_INDEX_BITS}b}"
+    rest = f"{gap & (1 << low) - 1:0{low}b}" if low else ""
+    return "1" * quotient + "0" + rest
+
+
+def _of_gaps(text: str) -> list[int]:
+    packed = base64.b85decode(text.encode().translate(_TO_RFC_1924))
+    bits = f"{int.from_bytes(packed, 'big'):0{8 * len(packed)}b}"
+    low, at = int(bits[1:5] or "0", 2), 5
+    gap = re.compile(
+        rf"(1{{0,{_LONGEST_UNARY - 1}}})0([01]{{{low}}})|1{{{_LONGEST_UNARY}}}([01]{{{_INDEX_BITS}}})"
+    )
+    told, last = [], -1
+    while (found := gap.match(bits, at)) is not None:
+        unary, rest, whole = found.groups()
+        last += 1 + (int(whole, 2) if whole else len(unary) << low | int(rest or "0", 2))
+        told.append(last)
+        at = found.end()
+    if not told or last > MAX_INDEX + 1 or "0" in bits[at:] or len(bits) - at >= 8:
+        raise ValueError(f"a packed set of indices is torn, or has one above {MAX_INDEX}")
+    return sorted({*range(last)}.difference(told)) if bits[0] == "1" else told
+
+
+def _as_bitmap(indices: Sequence[int]) -> str:
     bitmap = bytearray(indices[-1] // 8 + 1)
     for index in indices:
         bitmap[index >> 3] |= 1 << (index & 7)
     # Runs of equal bytes and Huffman's code: a longer search takes 50 ms, and finds nothing more.
     deflate = zlib.compressobj(9, zlib.DEFLATED, _RAW, zlib.DEF_MEM_LEVEL, zlib.Z_RLE)
-    return _PACKED + base64.b64encode(deflate.compress(bytes(bitmap)) + deflate.flush()).decode()
+    return base64.b64encode(deflate.compress(bytes(bitmap)) + deflate.flush()).decode()
 
 
-def _unpacked(text: str) -> list[int]:
+def _of_bitmap(text: str) -> list[int]:
     inflate = zlib.decompressobj(_RAW)
     try:
         bitmap = inflate.decompress(base64.b64decode(text, validate=True), _MAX_BYTES)

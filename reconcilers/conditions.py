@@ -49,6 +49,14 @@ def with_condition(
     return [condition if c.type == type_ else c for c in conditions]
 
 
+def says(known: Condition | None, status: ConditionStatus, message: str) -> bool:
+    """Whether the condition tells this already, or its beginning (`reconcilers/large_job.py`)."""
+    if known is None or known.status != status:
+        return False
+    told = known.message
+    return told == message or (told.endswith("…") and message.startswith(told[:-1]))
+
+
 def observed_at(status: Status, generation: int) -> Status:
     """The status with `observedGeneration`, its own and that of each condition: which spec they follow from.
 

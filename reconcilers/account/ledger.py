@@ -29,6 +29,7 @@ from reconcilers.account.job_history import episode_of, with_episode
 from reconcilers.account.rounds import first_step_at
 from reconcilers.account.state import NOT_YET_TRAINING, Moment, Transition, transitions
 from reconcilers.failure.incidents import in_one_line
+from reconcilers.large_job import wire_of
 from reconcilers.status_patch import merge_patch
 
 REFRESH_SECONDS = 60.0
@@ -61,7 +62,7 @@ def with_account(moment: Moment, stored: dict[str, Any], age_seconds: float) -> 
         return status.model_copy(update=update)
     if known.goodput is None or known.completion_time is not None or age_seconds < REFRESH_SECONDS:
         return status
-    is_written_anyway = bool(merge_patch(stored, status.to_wire()))
+    is_written_anyway = bool(merge_patch(stored, wire_of(status, len(moment.workers))))
     if not is_written_anyway and age_seconds < refresh_seconds(moment.job, moment.now):
         return status
     goodput = goodput_now(moment.job, moment.workers, moment.now)

@@ -11,7 +11,7 @@ from crds.elasticworker import ElasticWorker
 from crds.model import Condition, ConditionStatus
 from crds.ranges import as_ranges
 from reconcilers.acts import Event
-from reconcilers.conditions import condition_of, with_condition
+from reconcilers.conditions import condition_of, says, with_condition
 from reconcilers.failure.incidents import ranks_of
 from reconcilers.job.workers import Workers
 
@@ -42,8 +42,8 @@ def with_loss(
         if _is_told(known, newest, step):
             return list(conditions)
         message = (
-            f"the loss of {worker.metadata.name}{_rank(job, workers, worker, newest)} was NaN or infinite, "
-            f"first at step {step} of round {newest}; training goes on"
+            f"NaN or infinite loss at step {step} of round {newest}, the first, in "
+            f"{worker.metadata.name}{_rank(job, workers, worker, newest)}; training goes on"
         )
         return with_condition(conditions, LOSS_FINITE, ConditionStatus.FALSE, NON_FINITE, message, now)
     if known is not None and newest > _round_of(known):
@@ -53,7 +53,7 @@ def with_loss(
 
 def events_of_loss(before: Sequence[Condition], after: Sequence[Condition]) -> Iterator[Event]:
     old, new = condition_of(before, LOSS_FINITE), condition_of(after, LOSS_FINITE)
-    if new is not None and new.reason == NON_FINITE and (old is None or old.message != new.message):
+    if new is not None and new.reason == NON_FINITE and not says(old, new.status, new.message):
         yield Event("Warning", NON_FINITE, new.message)
 
 

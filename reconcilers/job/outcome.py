@@ -16,7 +16,7 @@ from crds.elasticworker import ExitClass
 from crds.model import Condition
 from crds.nodecheck import NodeCheck
 from reconcilers.acts import Event
-from reconcilers.conditions import with_condition
+from reconcilers.conditions import says, with_condition
 from reconcilers.failure.incidents import Incident, in_one_line
 from reconcilers.failure.policy import Assessment
 from reconcilers.job import status as job_status
@@ -316,9 +316,9 @@ def _of_workers(job: ElasticJob, conditions: Sequence[Condition]) -> Iterator[Ev
     yield from events_of_loss(job.status.conditions, conditions)
     yield from events_of_saving(job.status.conditions, conditions)
     yield from events_of_slow(job.status.conditions, conditions)
-    before = {c.type: (c.status, c.message) for c in job.status.conditions}
+    before = {c.type: c for c in job.status.conditions}
     for condition in conditions:
-        if before.get(condition.type) == (condition.status, condition.message):
+        if says(before.get(condition.type), condition.status, condition.message):
             continue
         if condition.type in (job_status.WORKERS_SCHEDULED, job_status.WORKERS_STARTED) and condition.message:
             yield Event("Warning", condition.reason, condition.message)

@@ -43,6 +43,7 @@ from reconcilers.job.status import has_succeeded
 from reconcilers.job.steps_known import seconds_to_notice
 from reconcilers.job.waiting import why_not_training
 from reconcilers.job.workers import Workers, plan_workers, slot_of
+from reconcilers.large_job import wire_of
 from reconcilers.nodecheck.job_checks import CheckState, Standing, finding_of, standing_of
 from reconcilers.nodecheck.job_world import Course, plan_world, waiting_since_the_check
 from reconcilers.roles import hot, tasks
@@ -404,7 +405,7 @@ def _plan(
     concerned = look.workers if standing else look.workers.exceptional
     told = [told_standby(worker, standing) for worker in told_otherwise(concerned, standing)]
     return Plan(
-        status_patch=validated_patch(raw, status),
+        status_patch=validated_patch(raw, status, wire_of(status, len(look.workers))),
         events=(*found.events, *sizing.told(look.job.status.conditions, status.conditions)),
         acts=(*acts, *told),
         look_again_seconds=_soonest(*look_again),
@@ -420,7 +421,8 @@ def _with_usage(look: _Look, status: ElasticJobStatus) -> ElasticJobStatus:
     if is_kept:
         status = with_rounds(status, look.workers, look.published, ends=ends)
     is_due = age_seconds >= refresh_seconds(look.job, look.now)
-    is_written_anyway = bool(merge_patch(look.seen.raw.get("status", {}), status.to_wire()))
+    written = look.seen.raw.get("status", {})
+    is_written_anyway = bool(merge_patch(written, wire_of(status, len(look.workers))))
     if not is_due and not is_written_anyway:
         return status
     used = with_roles(look.job, status, look.workers)

@@ -19,7 +19,7 @@ from datetime import datetime
 from crds.elasticjob import ElasticJob
 from crds.model import Condition, ConditionStatus
 from reconcilers.acts import Event
-from reconcilers.conditions import condition_of, is_false, with_condition
+from reconcilers.conditions import condition_of, is_false, says, with_condition
 from reconcilers.pod.trial import Answer, Trial
 
 PODS_ACCEPTED = "PodsAccepted"
@@ -80,7 +80,7 @@ def told(before: ElasticJob, after: ElasticJob) -> Iterator[Event]:
     old, new = _known(before), _known(after)
     if new is None or new.status is not ConditionStatus.FALSE:
         return
-    if old is None or (old.status, old.message) != (new.status, new.message):
+    if not says(old, new.status, new.message):
         yield Event("Warning", new.reason, new.message)
 
 

@@ -32,7 +32,7 @@ from reconcilers.scale.by_shards import holders_of, scaling_of
 from reconcilers.scale.job_plans import JobPlans
 from reconcilers.scale.uptake import Plans, Vacant
 from reconcilers.worker import BY_JOB, owner_uids
-from reconcilers.world.participants import Ages, checkpoint_of, is_waiting
+from reconcilers.world.participants import Ages, checkpoint_of, is_waiting, seconds_behind_checkpoint
 from reconcilers.world.slots import training_types
 
 Object = dict[str, Any]
@@ -216,7 +216,8 @@ class JobView:
             joined[uid] = self._joined.age_seconds(uid, (is_waiting(report), checking), now)
             step = checkpoint_of(report)
             if step is not None:
-                checkpoint[uid] = self._saved.age_seconds(uid, step, now)
+                seen_seconds = self._saved.age_seconds(uid, step, now)
+                checkpoint[uid] = max(seen_seconds, seconds_behind_checkpoint(report))
             await slices.pause()
         return Ages(joined, checkpoint, self._idle_seconds(job, workers, now))
 

@@ -11,7 +11,7 @@ from crds.elasticjob import ElasticJob, Rendezvous, RendezvousPhase
 from crds.elasticworker import ElasticWorker, Life, Slow
 from crds.model import Condition, ConditionStatus
 from reconcilers.acts import Event
-from reconcilers.conditions import condition_of, with_condition
+from reconcilers.conditions import condition_of, says, with_condition
 from reconcilers.job.workers import Workers
 from reconcilers.pod.worker_status import current_report
 
@@ -69,7 +69,7 @@ def with_slow(
 def events_of_slow(before: Sequence[Condition], after: Sequence[Condition]) -> Iterator[Event]:
     """One when it begins, and one when steps are as fast as before."""
     old, new = condition_of(before, SLOW), condition_of(after, SLOW)
-    if new is None or (old is not None and (old.status, old.message) == (new.status, new.message)):
+    if new is None or says(old, new.status, new.message):
         return
     if new.status is ConditionStatus.TRUE:
         yield Event("Warning", SLOW, new.message)
@@ -105,7 +105,7 @@ def is_told(known: Condition | None, slow: Slow) -> bool:
     return (
         known is not None
         and known.status is ConditionStatus.TRUE
-        and known.message.startswith(f"{_figures(slow)};")
+        and known.message.startswith(_beginning(slow))
     )
 
 
@@ -151,10 +151,13 @@ def _slow_of(worker: ElasticWorker) -> Slow | None:
 
 def _figures(slow: Slow) -> str:
     times = slow.seconds_per_step / slow.usual_seconds if slow.usual_seconds else 0.0
-    return (
-        f"a step takes {_seconds(slow.seconds_per_step)} since {_clock(slow.since)} (step {slow.step}), "
-        f"{times:.1f} times the {_seconds(slow.usual_seconds)} of before"
-    )
+    usual = f"{times:.1f} times the {_seconds(slow.usual_seconds)} of before"
+    return f"{_beginning(slow)} (step {slow.step}), {usual}"
+
+
+def _beginning(slow: Slow) -> str:
+    """Which slowness it is."""
+    return f"a step takes {_seconds(slow.seconds_per_step)} since {_clock(slow.since)}"
 
 
 def _seconds(value: float) -> str:

@@ -182,9 +182,8 @@ def _with_wait(
     if waiting:
         is_new = known is None or known.status is not ConditionStatus.FALSE
         since = now if known is None or is_new else known.last_transition_time
-        name, why = waiting[0]
-        pods = counted(len(waiting), "Pod")
-        message = f"{pods} {what} since {since:%Y-%m-%dT%H:%M:%SZ}; {name}: {why.message}"
+        (name, why), pods = waiting[0], counted(len(waiting), "Pod")
+        message = f"{pods} {what}: {why.message} ({name}, since {since:%Y-%m-%dT%H:%M:%SZ})"
         return with_condition(conditions, type_, ConditionStatus.FALSE, why.reason, message, now)
     if known is not None:
         return with_condition(conditions, type_, ConditionStatus.TRUE, _NO_WAIT[type_], "", now)

@@ -24,7 +24,7 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionStatus
 from crds.nodecheck import NodeCheck, NodeCheckPhase, NodeCheckStatus, NodeVerdict
-from reconcilers.conditions import condition_of
+from reconcilers.conditions import condition_of, says
 from reconcilers.nodecheck.finished import LONG_AGO, FinishedCheck, FinishedChecks, has_fresh_pass, newest_on
 from reconcilers.nodecheck.status import WORST_FIRST, summary_of
 from reconcilers.pod.builder import owner_reference
@@ -296,8 +296,9 @@ class Finding:
         return self.reason not in (FRESH, NOT_YET)
 
     def differs_from(self, conditions: Sequence[Condition]) -> bool:
-        known = {(c.status, c.reason, c.message) for c in conditions if c.type == NODES_CHECKED}
-        return (self.status, self.reason, self.message) not in known
+        known = condition_of(conditions, NODES_CHECKED)
+        is_told = says(known, self.status, self.message)
+        return not is_told or known is None or known.reason != self.reason
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from reconcilers.world.participants import Bounds, Participant
 from reconcilers.world.rendezvous import (
     Decision,
     asking,
+    awaiting_checkpoint,
     blaming,
     decide,
     form,
@@ -78,11 +79,13 @@ def plan_world(
         course = plan_world(published, untested, bounds, standing, None, now)
         if _replaces_the_lost(published, course, bounds):
             return course
-    settled = settle(published, [_faulty(p, standing) for p in participants], bounds)
+    settled = settle(published, [_faulty(p, standing) for p in participants], bounds, now)
     able = settled.participants
     slow = standing.slow - {p.index for p in able if p.replaces is not None}
     chosen = decide_without_stragglers(published, able, bounds, slow, now)
     decision = _again_in(chosen.decision, settled.look_again_seconds)
+    if settled.awaits_checkpoint:
+        decision = awaiting_checkpoint(published, decision, now)
     if active is not None:
         return Course(_during(active, published, decision, able, now), chosen.left_out)
     check = _workers_to_check(published, decision, able, standing.unchecked)

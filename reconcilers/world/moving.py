@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 from crds.elasticjob import Rendezvous, RendezvousPhase
 from reconcilers.world.breaks import broken_members
@@ -19,9 +20,12 @@ class Settled:
     participants: list[Participant]
     """Those that go without a world are marked as leaving."""
     look_again_seconds: float | None = None
+    awaits_checkpoint: bool = False
 
 
-def settle(published: Rendezvous, participants: Sequence[Participant], bounds: Bounds) -> Settled:
+def settle(
+    published: Rendezvous, participants: Sequence[Participant], bounds: Bounds, now: datetime
+) -> Settled:
     """A target that is not ready does not count yet; one that is takes over, unless its source trains.
 
     Then it waits for other targets on their way and for the next checkpoint, as newcomers do; and as long as
@@ -43,11 +47,9 @@ def settle(published: Rendezvous, participants: Sequence[Participant], bounds: B
         return Settled(eager)
     newcomers = [p for p in targets if p.index in patient]
     on_the_way = any(p.index not in ready and p.replaces in trains for p in targets)
-    wait = max(
-        last_call(newcomers, bounds) if on_the_way else 0.0,
-        checkpoint_wait(published, participants, newcomers, bounds),
-    )
-    return Settled(eager, wait) if wait > 0 else Settled(people)
+    for_checkpoint = checkpoint_wait(published, participants, newcomers, bounds, now)
+    wait = max(last_call(newcomers, bounds) if on_the_way else 0.0, for_checkpoint)
+    return Settled(eager, wait, for_checkpoint > 0) if wait > 0 else Settled(people)
 
 
 def _trains(published: Rendezvous, participants: Sequence[Participant]) -> frozenset[int]:

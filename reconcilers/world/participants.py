@@ -100,7 +100,7 @@ class Ages:
     joined: Mapping[str, float] = field(default_factory=dict)
     """When it began to wait for a world."""
     checkpoint: Mapping[str, float] = field(default_factory=dict)
-    """When it saved a checkpoint."""
+    """When it made the step of its last checkpoint, as far as is known."""
     idle: Mapping[str, float] = field(default_factory=dict)
     """Of a job whose workers follow its shards: since when those without a lease hold none."""
 
@@ -134,6 +134,14 @@ def is_waiting(report: AgentReport | None) -> Hashable:
 def checkpoint_of(report: AgentReport | None) -> int | None:
     """The step of the last checkpoint that an agent told of."""
     return None if report is None or report.progress is None else report.progress.checkpoint_step
+
+
+def seconds_behind_checkpoint(report: AgentReport | None) -> float:
+    """How long ago that step was made, at least, when the agent reported last: it may report late."""
+    progress = None if report is None else report.progress
+    if progress is None or progress.checkpoint_step is None:
+        return 0.0
+    return max(progress.step - progress.checkpoint_step, 0) * (progress.seconds_per_step or 0.0)
 
 
 def _participant(worker: ElasticWorker, ages: Ages, *, replaces: int | None, leaving: str) -> Participant:

@@ -151,16 +151,25 @@ def is_ending(published: Rendezvous, participants: Sequence[Participant]) -> boo
 
 
 def checkpoint_wait(
-    published: Rendezvous, people: Sequence[Participant], newcomers: Sequence[Participant], bounds: Bounds
+    published: Rendezvous,
+    people: Sequence[Participant],
+    newcomers: Sequence[Participant],
+    bounds: Bounds,
+    now: datetime,
 ) -> float:
-    """Seconds for which ready newcomers are still kept waiting for the world to save a checkpoint."""
+    """Seconds for which ready newcomers are still kept waiting for the world to save a checkpoint.
+
+    A check of their nodes comes behind this wait, and after it they join anew: they do not wait once more.
+    """
     if not bounds.grow_at_checkpoint_seconds:
         return 0.0
     joined = [p.seconds_since_joined for p in newcomers]
     saved = [p.seconds_since_checkpoint for p in people if p.index in published.members]
     if any(seconds is not None and seconds < min(joined) for seconds in saved):
         return 0.0
-    return max(bounds.grow_at_checkpoint_seconds - max(joined), 0.0)
+    since = published.checkpoint_awaited_since
+    waited = max(joined) if since is None else max(*joined, (now - since).total_seconds())
+    return max(bounds.grow_at_checkpoint_seconds - waited, 0.0)
 
 
 def _judge_formed(
@@ -233,12 +242,20 @@ def _judge_growth(
     if size <= len(members):
         return Decision(_awaiting_checkpoint(published, None))
     for_more = 0.0 if len(joinable) >= bounds.desired else last_call(newcomers, bounds)
-    for_checkpoint = checkpoint_wait(published, ranked, newcomers, bounds)
+    for_checkpoint = checkpoint_wait(published, ranked, newcomers, bounds, now)
     if (wait := max(for_more, for_checkpoint)) > 0:
-        since = (published.checkpoint_awaited_since or now) if for_checkpoint > 0 else None
+        since = published.checkpoint_awaited_since or (now if for_checkpoint > 0 else None)
         return Decision(_awaiting_checkpoint(published, since), look_again_seconds=wait)
     reason = f"the world grows from {len(members)} to {size} workers"
     return Decision(form(published, joinable, bounds, reason, now, keep=members))
+
+
+def awaiting_checkpoint(published: Rendezvous, decision: Decision, now: datetime) -> Decision:
+    """The decision, whose world is asked for a checkpoint, if it is the one that is published."""
+    if decision.rendezvous.round != published.round or published.phase is not RendezvousPhase.FORMED:
+        return decision
+    since = published.checkpoint_awaited_since or now
+    return replace(decision, rendezvous=_awaiting_checkpoint(decision.rendezvous, since))
 
 
 def _awaiting_checkpoint(published: Rendezvous, since: datetime | None) -> Rendezvous:

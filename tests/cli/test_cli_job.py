@@ -152,7 +152,7 @@ class TestList:
         assert second.split()[:-2] == ["new", "Unobserved", "2", "-", "-"]
 
     def test_says_why_a_job_does_not_train(self, server: ScriptedServer, dlr: Dlr) -> None:
-        why = "2 Pods cannot be scheduled since noon; digits-worker-0: 0/3 nodes are available"
+        why = "2 Pods cannot be scheduled: 0/3 nodes are available (digits-worker-0)"
         server.answers[f"GET {JOBS}"] = listing(job(phase="Pending", reason="Unschedulable", message=why))
         assert dlr("job", "list").out.splitlines()[1].endswith(f"  Unschedulable: {why}")
 

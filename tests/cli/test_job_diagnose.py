@@ -188,7 +188,9 @@ def test_a_time_that_has_passed_holds_no_world_back() -> None:
 
 
 def a_nan() -> Case:
-    message = "the loss of digits-worker-1 rank 1 was NaN or infinite, first at step 301 of round 3; training goes on"
+    message = (
+        "NaN or infinite loss at step 301 of round 3, the first, in digits-worker-1 rank 1; training goes on"
+    )
     return case(troubled_job(conditions=[condition("LossFinite", "False", "NonFinite", message)]))
 
 

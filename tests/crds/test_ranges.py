@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+import re
 
 import pytest
 from hypothesis import given
@@ -9,7 +10,9 @@ from hypothesis import strategies as st
 from crds.ranges import (
     MAX_CHARACTERS,
     MAX_INDEX,
+    PATTERN,
     READABLE_CHARACTERS,
+    _as_gaps,
     as_ranges,
     from_text,
     grouped,
@@ -85,3 +88,28 @@ def test_incarnations_are_read_as_written(worlds: dict[int, int]) -> None:
     members = sorted(worlds)
     incarnations = [worlds[index] for index in members]
     assert incarnations_of(members, grouped(members, incarnations)) == incarnations
+
+
+def test_what_was_packed_before_there_were_gaps_is_read() -> None:
+    before = (
+        "zvcHBDYMwDEDR78gHHzOCR/FojN4QWhGqJICo+h6F0gpGxKmElRg4jyUeSeyCQpkzVpmxxJ84m+CihVamEFZCKwNBodxgdBnnFnZGS2gpE8"
+        "KUMrLwCwbON6XK3KLsjB7lIzhKbDIdykhiLnHgRuXgvAVFcFFmLOhTqsyIc4VSOWfkBQ=="
+    )
+    assert from_text(before) == sorted(random.Random(1).sample(range(10_000), 60))
+
+
+@given(st.integers(1, 20_000), st.floats(0, 1), st.integers(0, 1_000_000))
+def test_gaps_are_read_as_written_and_go_through_gos_json(span: int, share: float, seed: int) -> None:
+    indices = sorted(random.Random(seed).sample(range(span), max(1, int(span * share))))
+    text = "g" + _as_gaps(indices)
+    assert from_text(text) == indices
+    assert re.search(PATTERN, text) and not {*text} & {*'<>&"\\'}
+
+
+def test_a_torn_text_of_gaps_is_refused() -> None:
+    text = to_text(scattered(10_000, 0.01))
+    assert text.startswith("g") and len(text) <= 132
+    with pytest.raises(ValueError):
+        from_text(text[:-1] + '"')
+    with pytest.raises(ValueError):
+        from_text("g")

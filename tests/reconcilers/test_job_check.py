@@ -62,6 +62,26 @@ def test_newcomers_are_tested_while_the_others_train_on() -> None:
     assert grown.decision.rendezvous.members == [0, 1, 2, 3], "members are not stopped to be tested"
 
 
+@pytest.mark.parametrize("moves", [False, True])
+def test_newcomers_that_were_tested_do_not_wait_for_a_checkpoint_once_more(*, moves: bool) -> None:
+    """A check comes behind the wait, and after it they join anew."""
+    limits = bounds(2 if moves else 3, 2, grow_at_checkpoint_seconds=60)
+
+    def people(joined_seconds: float) -> list[Participant]:
+        new = participant(2, seconds_since_joined=joined_seconds, replaces=1 if moves else None)
+        return [*running(0, 1), new]
+
+    waits = plan_world(formed(0, 1), people(0), limits, of(2), None, NOW).decision
+    assert waits.rendezvous.checkpoint_awaited_since == NOW and waits.look_again_seconds == 60
+    checked = plan_world(waits.rendezvous, people(60), limits, of(2), None, later(60))
+    assert checked.check == (2,) and checked.decision.rendezvous == waits.rendezvous
+    during = plan_world(checked.decision.rendezvous, people(0), limits, of(), unfinished(1, [2]), later(61))
+    assert during.decision.rendezvous == waits.rendezvous
+    after = plan_world(during.decision.rendezvous, people(0), limits, of(), None, later(90)).decision
+    assert after.rendezvous.round == 2 and 2 in after.rendezvous.members
+    assert after.rendezvous.checkpoint_awaited_since is None
+
+
 def test_a_broken_world_waits_for_its_check_and_the_break_is_told_once() -> None:
     people = [*running(0), participant(1, AgentState.FAILED, 1)]
     first = plan_world(formed(0, 1), people, bounds(2), of(0, 1), None, NOW)

@@ -50,7 +50,7 @@ def test_a_loss_that_is_a_number_is_not_worth_a_word() -> None:
 def test_the_first_step_is_told_with_its_rank_and_once() -> None:
     plan, after = look(of_world(), trains(0, 9), trains(1, 8))
     message = (
-        "the loss of digits-worker-1 rank 1 was NaN or infinite, first at step 8 of round 1; training goes on"
+        "NaN or infinite loss at step 8 of round 1, the first, in digits-worker-1 rank 1; training goes on"
     )
     assert said(after) == ("NonFinite", message) and told(plan) == [message]
     again, same = look(after, trains(0, 8), trains(1, 8))

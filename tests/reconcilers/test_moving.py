@@ -24,7 +24,7 @@ def target(
 
 
 def decided(published: Rendezvous, people: list[Participant], limits: Bounds) -> Decision:
-    settled = settle(published, people, limits)
+    settled = settle(published, people, limits, NOW)
     decision = decide(published, settled.participants, limits, NOW)
     waits = [s for s in (decision.look_again_seconds, settled.look_again_seconds) if s is not None]
     return replace(decision, look_again_seconds=min(waits, default=None))

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from crds.elasticjob import Rendezvous, RendezvousPhase
 from crds.elasticworker import WorkerPhase
-from reconcilers.world.participants import Ages, bounds_of, participants_of
+from reconcilers.world.participants import Ages, bounds_of, participants_of, seconds_behind_checkpoint
 from reconcilers.world.rendezvous import decide
-from tests.reconcilers.build import NOW, job, worker
+from tests.reconcilers.build import NOW, job, report, worker
 
 
 def test_ended_worker_is_not_alive_and_says_why_in_one_line() -> None:
@@ -38,3 +38,15 @@ def test_the_worlds_reason_fits_its_field_however_many_are_lost_and_however_much
         world, participants_of(everyone, lost, Ages()), bounds_of(everyone), NOW
     ).rendezvous.reason
     assert len(reason) <= 1_024 and "and 47 more" in reason
+
+
+def test_a_checkpoint_that_is_reported_late_is_as_old_as_its_step() -> None:
+    def behind(**progress: object) -> float:
+        told = {"step": 20, "time": NOW, **progress}
+        return seconds_behind_checkpoint(report(progress=told))
+
+    assert behind(checkpoint_step=12, seconds_per_step=0.5) == 4.0
+    assert behind(checkpoint_step=20, seconds_per_step=0.5) == 0.0
+    assert behind(checkpoint_step=21, seconds_per_step=0.5) == 0.0, "it is saved before its step is told"
+    assert behind(checkpoint_step=12) == 0.0 and behind() == 0.0
+    assert seconds_behind_checkpoint(None) == 0.0

@@ -72,7 +72,7 @@ def test_a_job_whose_pods_find_no_node_says_so_where_kubectl_get_shows_it() -> N
     waiting = [worker(index, WorkerPhase.PENDING, conditions=[NO_NODE]) for index in range(2)]
     patch = written(job(replicas=2), Workers(waiting))
     assert patch["phase"] == "Pending" and patch["reason"] == "Unschedulable"
-    assert patch["message"].endswith("digits-worker-0: 0/3 nodes are available: 3 Insufficient cpu")
+    assert ": 0/3 nodes are available: 3 Insufficient cpu (digits-worker-0, since " in patch["message"]
 
 
 def test_a_job_of_no_replicas_says_so_where_kubectl_get_shows_it() -> None:

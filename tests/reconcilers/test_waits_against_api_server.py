@@ -12,7 +12,7 @@ from reconcilers.pod import start
 from tests.reconcilers.cluster import NAMESPACE, Hollow
 from tests.reconcilers.test_refused_pods_against_api_server import condition, told
 
-SINCE = r"1 Pod cannot {} since 20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ; {}-worker-0: {}"
+SINCE = r"1 Pod cannot {0}: {2} \({1}-worker-0, since 20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ\)"
 JSON = dict[str, Any]
 
 

@@ -1,0 +1,101 @@
+"""What the status of a job of many workers leaves out, and that nothing is told twice for it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crds.elasticjob import MANY_WORKERS, ElasticJobStatus, JobFailure
+from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionStatus, validated
+from reconcilers.conditions import condition_of, observed_at, says, with_condition
+from reconcilers.job.status import SUSPENDED, WORLD_FORMED
+from reconcilers.large_job import LEAST_MESSAGE, MAX_CONDITIONS_BYTES, wire_of
+
+NOW = datetime(2026, 11, 23, 8, tzinfo=UTC)
+MANY = MANY_WORKERS + 1
+LONG = "0/10400 nodes are available: " + "x" * MAX_CONDITION_MESSAGE
+MESSAGES = st.lists(st.text(max_size=MAX_CONDITION_MESSAGE), max_size=20)
+
+
+def status_of(messages: dict[str, str]) -> ElasticJobStatus:
+    conditions: list[Condition] = []
+    for type_, message in messages.items():
+        conditions = with_condition(conditions, type_, ConditionStatus.FALSE, "Reason", message, NOW)
+    return observed_at(ElasticJobStatus(conditions=conditions), 7)
+
+
+def stored(status: ElasticJobStatus, workers: int = MANY) -> ElasticJobStatus:
+    """As it is read again."""
+    return ElasticJobStatus.model_validate(
+        orjson.loads(orjson.dumps(validated(status, wire_of(status, workers))))
+    )
+
+
+@given(MESSAGES)
+def test_conditions_of_a_large_job_have_a_limit_together(messages: list[str]) -> None:
+    status = status_of({f"Type{n}": message for n, message in enumerate(messages)})
+    wire = wire_of(status, MANY)["conditions"]
+    overhead = len(orjson.dumps([each | {"message": ""} for each in wire]))
+    assert len(orjson.dumps(wire)) <= max(MAX_CONDITIONS_BYTES, overhead + LEAST_MESSAGE * len(wire))
+    for before, after in zip(status.conditions, stored(status).conditions, strict=True):
+        assert says(after, before.status, before.message)
+        assert after.observed_generation == 7
+
+
+@given(MESSAGES, st.data())
+def test_what_is_written_settles_at_the_second_look(messages: list[str], data: st.DataObject) -> None:
+    """Some messages are made anew with each look, others are carried over as they are stored."""
+    full = {f"Type{n}": message for n, message in enumerate(messages)}
+    full |= {WORLD_FORMED: LONG, SUSPENDED: ""}
+    anew = data.draw(st.sets(st.sampled_from(sorted(full))))
+
+    def look(known: ElasticJobStatus) -> ElasticJobStatus:
+        told = {c.type: full[c.type] if c.type in anew else c.message for c in known.conditions}
+        return stored(status_of(told))
+
+    second = look(look(status_of(full)))
+    assert look(second) == second
+
+
+def test_a_small_job_tells_all() -> None:
+    status = status_of({f"Type{n}": LONG[:MAX_CONDITION_MESSAGE] for n in range(20)})
+    assert wire_of(status, MANY_WORKERS) == status.to_wire()
+
+
+def test_few_long_messages_of_a_large_job_are_whole() -> None:
+    status = status_of({"WorkersScheduled": LONG[:MAX_CONDITION_MESSAGE], WORLD_FORMED: "a rack is lost"})
+    assert [c.message for c in stored(status).conditions] == [c.message for c in status.conditions]
+
+
+def test_what_is_over_or_said_elsewhere_goes_first() -> None:
+    said = {f"Type{n}": LONG[:MAX_CONDITION_MESSAGE] for n in range(10)}
+    found = stored(status_of(said | {WORLD_FORMED: "a rack is lost", SUSPENDED: ""}))
+    assert condition_of(found.conditions, SUSPENDED) is None
+    world = condition_of(found.conditions, WORLD_FORMED)
+    assert world is not None and world.message == "see status.rendezvous.reason"
+
+
+def test_the_last_failure_of_a_large_job_is_told_in_a_line() -> None:
+    failure = JobFailure(worker="w", exit_class="OOM", message="y" * 400, time=NOW)
+    found = stored(ElasticJobStatus(last_failure=failure, message="z" * 256))
+    assert found.last_failure is not None and len(found.last_failure.message) < 100
+    assert len(found.message) == 80
+
+
+@pytest.mark.parametrize(
+    ("known", "message", "told"),
+    [
+        ("all of it", "all of it", True),
+        ("all of…", "all of it", True),
+        ("all of…", "something else", False),
+        ("", "all of it", False),
+    ],
+)
+def test_a_message_that_was_cut_is_not_told_again(known: str, message: str, told: bool) -> None:
+    condition = condition_of(status_of({"Scaled": known}).conditions, "Scaled")
+    assert says(condition, ConditionStatus.FALSE, message) is told
+    assert not says(condition, ConditionStatus.TRUE, message)
