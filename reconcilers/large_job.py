@@ -1,4 +1,4 @@
-"""The status of an ElasticJob as it is written: that of a large job has less than 10,000 bytes. Pure.
+"""The status of an ElasticJob as it is written: the object of a large job has 10,000 bytes at most. Pure.
 
 All agents of a job watch its object, so with ten thousand of them each byte of it is sent ten thousand times.
 What is left out here is told elsewhere: a sentence is whole in its Event and in the ElasticWorkers that it is
@@ -11,53 +11,56 @@ from typing import Any
 
 import orjson
 
-from controller.wording import shortened
 from crds.elasticjob import MANY_WORKERS, ElasticJobStatus
 
-MAX_CONDITIONS_BYTES = 2_900
-"""Of a large job's conditions as JSON. All else has up to 7,090 on a bad day (tests/crds/test_size.py)."""
-LEAST_MESSAGE = 60
-"""Bytes of a condition's message that are never cut, so that each can say what it is about; those who read
-them again (`loss.py`, `slow.py`, `saving.py`) find there what they look for."""
+MAX_STATUS_BYTES = 8_500
+"""Of a large job's status as JSON; spec and metadata have 1,500 (tests/crds/test_size.py). What is no sentence
+may have more by itself, where half of the slots are out by chance."""
+LEAST_SENTENCE = 60
+"""Bytes of a sentence that are never cut, so that each can say what it is about; those who read conditions
+again (`loss.py`, `slow.py`, `saving.py`) find there what they look for."""
 OVER = {"Reconciled": "True", "Suspended": "False"}
 """Without one of these conditions the job is as it says: a failure of our own, or a pause, is over."""
 REFERENCES = {"WorldFormed": {"message": "see status.rendezvous.reason"}}
 """Instead of a sentence that is there anyway."""
-MAX_SENTENCE = 80
-"""Characters of `status.message`, `status.lastFailure.message` and `status.scaling.opportunity.reason`."""
 
 
 def wire_of(status: ElasticJobStatus, workers: int) -> dict[str, Any]:
-    """The wire form; of a job with more than `MANY_WORKERS`, as short as it has to be.
+    """The wire form; of a job with more than `MANY_WORKERS`, within `MAX_STATUS_BYTES`.
+
+    What would be beyond is found in this order: the generation of each condition, conditions that are over or
+    said elsewhere, and the ends of the longest sentences, which are cut to one length.
 
     Args:
         workers: how many the job has.
     """
     wire = status.to_wire()
-    if workers <= MANY_WORKERS:
+    if workers <= MANY_WORKERS or _size(wire) <= MAX_STATUS_BYTES:
         return wire
-    wire["conditions"] = _fitted(wire["conditions"])
-    opportunity = wire.get("scaling", {}).get("opportunity", {})
-    for holder, text in ((wire, "message"), (wire.get("lastFailure"), "message"), (opportunity, "reason")):
-        if holder:
-            holder[text] = shortened(holder[text], MAX_SENTENCE)
+    wire["conditions"] = [_without_generation(each) for each in wire["conditions"]]
+    if _size(wire) <= MAX_STATUS_BYTES:
+        return wire
+    lasting = [each for each in wire["conditions"] if OVER.get(each["type"]) != each["status"]]
+    wire["conditions"] = [each | REFERENCES.get(each["type"], {}) for each in lasting]
+    sentences = _sentences(wire)
+    sizes = [_text_size(holder[key]) for holder, key in sentences]
+    room = MAX_STATUS_BYTES - (_size(wire) - sum(sizes))
+    limit = max(_level(sizes, room), LEAST_SENTENCE)
+    for holder, key in sentences:
+        holder[key] = _cut(holder[key], limit)
     return wire
 
 
-def _fitted(conditions: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The conditions without their generation, and their messages within the room that is left.
+def _sentences(wire: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
+    """Where they are: holder and key."""
+    opportunity = wire.get("scaling", {}).get("opportunity", {})
+    others = ((wire, "message"), (wire.get("lastFailure", {}), "message"), (opportunity, "reason"))
+    conditions = [(each, "message") for each in wire["conditions"]]
+    return conditions + [(holder, key) for holder, key in others if key in holder]
 
-    Where they have more to say, what is over is left out, and the longest messages are cut, to one length.
-    """
-    bare = [{k: v for k, v in each.items() if k != "observedGeneration"} for each in conditions]
-    if len(orjson.dumps(bare)) <= MAX_CONDITIONS_BYTES:
-        return bare
-    lasting = [each for each in bare if OVER.get(each["type"]) != each["status"]]
-    bare = [each | REFERENCES.get(each["type"], {}) for each in lasting]
-    sizes = [_size(each["message"]) for each in bare]
-    room = MAX_CONDITIONS_BYTES - (len(orjson.dumps(bare)) - sum(sizes))
-    limit = max(_level(sizes, room), LEAST_MESSAGE)
-    return [each | {"message": _cut(each["message"], limit)} for each in bare]
+
+def _without_generation(condition: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in condition.items() if key != "observedGeneration"}
 
 
 def _level(sizes: list[int], room: int) -> int:
@@ -70,15 +73,20 @@ def _level(sizes: list[int], room: int) -> int:
     return max(sizes, default=0)
 
 
-def _cut(message: str, limit: int) -> str:
-    if _size(message) <= limit:
-        return message
-    cut = message[: limit - _size("…")]
-    while _size(cut) > limit - _size("…"):
+def _cut(sentence: str, limit: int) -> str:
+    if _text_size(sentence) <= limit:
+        return sentence
+    cut = sentence[: limit - _text_size("…")]
+    while _text_size(cut) > limit - _text_size("…"):
         cut = cut[:-1]
     return cut + "…"
 
 
-def _size(text: str) -> int:
-    """Bytes in JSON."""
-    return len(orjson.dumps(text)) - len('""')
+def _size(value: object) -> int:
+    """Bytes as JSON."""
+    return len(orjson.dumps(value))
+
+
+def _text_size(text: str) -> int:
+    """Bytes in JSON, without the quotes."""
+    return _size(text) - len('""')

@@ -13,7 +13,7 @@ from crds.elasticjob import MANY_WORKERS, ElasticJobStatus, JobFailure
 from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionStatus, validated
 from reconcilers.conditions import condition_of, observed_at, says, with_condition
 from reconcilers.job.status import SUSPENDED, WORLD_FORMED
-from reconcilers.large_job import LEAST_MESSAGE, MAX_CONDITIONS_BYTES, wire_of
+from reconcilers.large_job import LEAST_SENTENCE, MAX_STATUS_BYTES, wire_of
 
 NOW = datetime(2026, 11, 23, 8, tzinfo=UTC)
 MANY = MANY_WORKERS + 1
@@ -36,11 +36,11 @@ def stored(status: ElasticJobStatus, workers: int = MANY) -> ElasticJobStatus:
 
 
 @given(MESSAGES)
-def test_conditions_of_a_large_job_have_a_limit_together(messages: list[str]) -> None:
+def test_the_status_of_a_large_job_has_a_limit(messages: list[str]) -> None:
     status = status_of({f"Type{n}": message for n, message in enumerate(messages)})
-    wire = wire_of(status, MANY)["conditions"]
-    overhead = len(orjson.dumps([each | {"message": ""} for each in wire]))
-    assert len(orjson.dumps(wire)) <= max(MAX_CONDITIONS_BYTES, overhead + LEAST_MESSAGE * len(wire))
+    wire = wire_of(status, MANY)
+    overhead = len(orjson.dumps(wire | {"conditions": [c | {"message": ""} for c in wire["conditions"]]}))
+    assert len(orjson.dumps(wire)) <= max(MAX_STATUS_BYTES, overhead + LEAST_SENTENCE * len(messages))
     for before, after in zip(status.conditions, stored(status).conditions, strict=True):
         assert says(after, before.status, before.message)
         assert after.observed_generation == 7
@@ -72,18 +72,22 @@ def test_few_long_messages_of_a_large_job_are_whole() -> None:
 
 
 def test_what_is_over_or_said_elsewhere_goes_first() -> None:
-    said = {f"Type{n}": LONG[:MAX_CONDITION_MESSAGE] for n in range(10)}
+    said = {f"Type{n}": LONG[:MAX_CONDITION_MESSAGE] for n in range(20)}
     found = stored(status_of(said | {WORLD_FORMED: "a rack is lost", SUSPENDED: ""}))
     assert condition_of(found.conditions, SUSPENDED) is None
     world = condition_of(found.conditions, WORLD_FORMED)
     assert world is not None and world.message == "see status.rendezvous.reason"
 
 
-def test_the_last_failure_of_a_large_job_is_told_in_a_line() -> None:
+def test_the_last_failure_of_a_large_job_is_cut_only_where_there_is_more_to_say() -> None:
     failure = JobFailure(worker="w", exit_class="OOM", message="y" * 400, time=NOW)
-    found = stored(ElasticJobStatus(last_failure=failure, message="z" * 256))
-    assert found.last_failure is not None and len(found.last_failure.message) < 100
-    assert len(found.message) == 80
+    said = status_of({f"Type{n}": LONG[:MAX_CONDITION_MESSAGE] for n in range(20)})
+    alone, among = (
+        stored(status.model_copy(update={"last_failure": failure})).last_failure
+        for status in (ElasticJobStatus(), said)
+    )
+    assert alone is not None and alone.message == failure.message
+    assert among is not None and 100 < len(among.message) < 400 and among.message.endswith("…")
 
 
 @pytest.mark.parametrize(
