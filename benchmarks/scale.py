@@ -334,11 +334,11 @@ not measured to its end.
   {STEPS_OF_A_ROLL} node units, never with fewer workers than before. *OOM*: the Pods of {RACK} workers (a
   rack), of every hundredth, or of all are killed for memory at once; until all train again with more.\
 {of_a_start(now)}
-* An ElasticJob of 10,000 workers has less than 10,000 bytes on its worst day (`tests/crds/test_size.py`). What was
-  cut for it, in jobs of more than 1,000 workers alone: history but for the present and the last stretch, and,
-  where the status would have more than 8,500 bytes, the generation of each condition, conditions that are over,
-  and the ends of the longest sentences. Events, ElasticWorkers and NodeChecks have the whole
-  ([architecture.md](architecture.md#resources)).
+* An ElasticJob of 10,000 workers has less than 10,000 bytes on its worst day (`tests/crds/test_size.py`).
+  What was cut for it, in jobs of more than 1,000 workers alone: history but for the present and the last
+  stretch, and, where the status would have more than 8,500 bytes, the generation of each condition,
+  conditions that are over, and the ends of the longest sentences. Events, ElasticWorkers and NodeChecks have
+  the whole ([architecture.md](architecture.md#resources)).
 * *12 rolls* come one after the other; after each of them every Pod has what was asked for, and all train.
 * *Heartbeats* are those of {AT["heartbeats"][1]:,} workers, with a Lease each, from when a controller has
   formed the *worlds of agents that wait* for one; the *check* is a NodeCheck in

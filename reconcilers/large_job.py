@@ -14,8 +14,8 @@ import orjson
 from crds.elasticjob import MANY_WORKERS, ElasticJobStatus
 
 MAX_STATUS_BYTES = 8_500
-"""Of a large job's status as JSON; spec and metadata have 1,500 (tests/crds/test_size.py). What is no sentence
-may have more by itself, where half of the slots are out by chance."""
+"""Of a large job's status as JSON; spec and metadata have 1,500 (tests/crds/test_size.py). What is not in
+sentences may have more by itself, where half of the slots are out by chance."""
 LEAST_SENTENCE = 60
 """Bytes of a sentence that are never cut, so that each can say what it is about; those who read conditions
 again (`loss.py`, `slow.py`, `saving.py`) find there what they look for."""
