@@ -15,6 +15,7 @@ from crds.cluster_status import ClusterStatus
 from crds.elasticjob import ElasticJob, FailureBudget, JobPhase
 from crds.elasticworker import AgentState, ElasticWorker, ExitClass, WorkerExit, WorkerPhase
 from crds.scaleplan import ScalePlan
+from reconcilers.acts import Verb
 from reconcilers.companions import service_of
 from reconcilers.conditions import condition_of
 from reconcilers.failure.policy import given_up, spare_workers
@@ -55,10 +56,14 @@ def all_of(counts: Mapping[str, int] = COUNTS) -> dict[tuple[str, int], ElasticW
     return {(type_, index): member(type_, index) for type_, count in counts.items() for index in range(count)}
 
 
-def looked_at(of: ElasticJob, members: Mapping[Any, ElasticWorker]) -> Plan:
+def seen_of(of: ElasticJob, members: Mapping[Any, ElasticWorker]) -> Seen:
     pods = {w.status.pod_name: None for w in members.values() if w.status.pod_name}
     raw = {"metadata": {"name": "digits"}, "status": of.status.to_wire()}
-    return plan_job(Seen(of, raw, Workers(members.values()), pods=pods), NOW)
+    return Seen(of, raw, Workers(members.values()), pods=pods)
+
+
+def looked_at(of: ElasticJob, members: Mapping[Any, ElasticWorker]) -> Plan:
+    return plan_job(seen_of(of, members), NOW)
 
 
 def after(of: ElasticJob, plan: Plan) -> ElasticJob:
@@ -168,6 +173,20 @@ def test_a_server_that_was_moved_stays_until_the_chief_has_its_next_version() ->
     assert not still_served(of, [member("ps", 0)], [at_two], NOW).uids
     assert not still_served(of, [member("worker", 0)], [chief], NOW).uids
     assert not still_served(of, [member("ps", 0)], [member("chief")], NOW).uids, "it says nothing"
+
+
+def test_a_look_keeps_a_moved_server_for_that_long_and_then_deletes_it() -> None:
+    first = evolved(roles_job(status={"phase": "Running"}), all_of())
+    moved = with_slots(first, {"ps": slots_of(first, "ps").moving([0], 2).moved(0)})
+    chief = member("chief", agent=report(state=AgentState.RUNNING, observed_round=1).to_wire())
+    members = all_of() | {("ps", 2): member("ps", 2), ("chief", 0): chief}
+    of = after(moved, looked_at(moved, members))
+    assert of.status.cluster is not None
+    assert (of.status.cluster.version, of.status.cluster.since) == (2, NOW)
+    plans = [plan_job(seen_of(of, members), later(seconds)) for seconds in (0, 90)]
+    gone = [[act.name for act in plan.acts if act.verb is Verb.DELETE] for plan in plans]
+    assert gone == [[], ["digits-ps-0"]]
+    assert plans[0].look_again_seconds is not None and plans[0].look_again_seconds <= 90
 
 
 def test_a_version_keeps_the_time_of_its_first_publication() -> None:

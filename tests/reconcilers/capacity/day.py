@@ -65,8 +65,6 @@ class Day:
     restarts: int = 0
     free_seconds: float = 0.0
     used_seconds: float = 0.0
-    waits: list[int] = field(default_factory=list)
-    """How long others waited for a node that an extra worker had."""
 
     def __post_init__(self) -> None:
         self.known = Opportunity(base=self.base)

@@ -1,0 +1,52 @@
+"""What one decision about growth remembers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crds.elasticjob import Opportunistic, Opportunity
+from reconcilers.capacity.opportunity import Room, next_step
+from tests.reconcilers.build import NOW, later
+
+POLICY = Opportunistic(priority_class_name="idle", probe_seconds=60)
+
+
+@given(
+    before=st.integers(1, 99),
+    newcomers=st.integers(1, 9),
+    lost=st.integers(1, 9),
+    restart=st.integers(0, 600),
+    trained=st.integers(1, 9_000),
+    earlier=st.integers(0, 9),
+)
+def test_a_growth_is_in_vain_by_what_it_gave_and_not_by_when_its_gain_was_known(
+    before: int, newcomers: int, lost: int, restart: int, trained: int, earlier: int
+) -> None:
+    world, lost = before + newcomers, min(lost, newcomers)
+    grows = Opportunity(base=before, grown_from=before, in_vain=earlier)
+    stands = Room(
+        count=world,
+        most=world,
+        unit=1,
+        asked_seconds=float(trained),
+        is_steady=True,
+        world=world,
+        trained_seconds=float(trained),
+        is_measured=True,
+        efficiency=1.0,
+        restart_seconds=float(restart),
+    )
+    judged = next_step(POLICY, grows, replace(stands, trained_seconds=0.0), NOW).known
+    assert (judged.grown_from, judged.in_vain) == (None, earlier), (
+        "that it is worth its workers pays nothing yet"
+    )
+    taken = replace(stands, lost=lost)
+    steps = [next_step(POLICY, known, taken, NOW) for known in (grows, judged)]
+    paid = trained * newcomers >= restart * world
+    assert {step.known.in_vain for step in steps} == {0 if paid else earlier + 1}
+    assert {step.known.not_before for step in steps} == {later(min(60 * 2 ** steps[0].known.in_vain, 3_600))}
+    lasting = next_step(POLICY, judged, stands, NOW).known
+    assert (lasting.unpaid_from, lasting.in_vain) == ((None, 0) if paid else (before, earlier))
