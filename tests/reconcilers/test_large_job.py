@@ -10,16 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crds.elasticjob import MANY_WORKERS, ElasticJobStatus, JobFailure
-from crds.elasticworker import WorkerPhase
 from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionStatus, validated
 from reconcilers.conditions import condition_of, observed_at, says, with_condition
-from reconcilers.job.plan import plan_job
-from reconcilers.job.seen import Seen
 from reconcilers.job.status import SUSPENDED, WORLD_FORMED
-from reconcilers.job.workers import Workers
 from reconcilers.large_job import LEAST_MESSAGE, MAX_CONDITIONS_BYTES, wire_of
-from tests.reconcilers.build import job, later, worker
-from tests.reconcilers.test_job_plan import merged
 
 NOW = datetime(2026, 11, 23, 8, tzinfo=UTC)
 MANY = MANY_WORKERS + 1
@@ -105,33 +99,3 @@ def test_a_message_that_was_cut_is_not_told_again(known: str, message: str, told
     condition = condition_of(status_of({"Scaled": known}).conditions, "Scaled")
     assert says(condition, ConditionStatus.FALSE, message) is told
     assert not says(condition, ConditionStatus.TRUE, message)
-
-
-def test_looks_at_a_large_job_with_much_to_say_settle_and_tell_nothing_twice() -> None:
-    unscheduled = {
-        "type": "Scheduled",
-        "status": "False",
-        "reason": "Unschedulable",
-        "message": LONG[:MAX_CONDITION_MESSAGE],
-        "lastTransitionTime": NOW,
-    }
-    kept = [f"Kept{n}" for n in range(20)]
-    known = status_of(dict.fromkeys(kept, LONG[:MAX_CONDITION_MESSAGE])).conditions
-    conditions = [c.model_dump(mode="json", by_alias=True) for c in known]
-    of = job(replicas=MANY, status={"phase": "Pending", "conditions": conditions, "observedGeneration": 1})
-    workers = Workers(worker(index, WorkerPhase.PENDING, conditions=[unscheduled]) for index in range(MANY))
-    told: list[list[str]] = []
-    for number in range(3):
-        raw = {
-            "metadata": {"name": "digits"},
-            "status": wire_of(of.status, MANY) if number else of.status.to_wire(),
-        }
-        plan = plan_job(Seen(of, raw, workers), later(number))
-        told.append([event.reason for event in plan.events])
-        of = of.model_copy(
-            update={"status": ElasticJobStatus.model_validate(merged(raw["status"], plan.status_patch))}
-        )
-    assert "Unschedulable" in told[0] and told[1:] == [[], []] and not plan.status_patch
-    found = condition_of(of.status.conditions, "WorkersScheduled")
-    assert found is not None and found.message.startswith("1001 Pods cannot be scheduled: 0/10400 nodes")
-    assert len(found.message) < MAX_CONDITION_MESSAGE and found.message.endswith("…")
