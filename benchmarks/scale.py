@@ -296,9 +296,10 @@ def of_a_start(now: Mapping[int, Figures]) -> str:
     if not of_jobs:
         return ""
     return f"""
-* A start costs four writes for each worker (ElasticWorker, Lease, Pod, status), and few more for the
-  job: {", ".join(of_jobs)}. These are its rights, a dry run of the Pod,
-  a handful of Events, and its own status, at most once a second. None of the four can go. The API server
+* A start costs four writes for each worker (ElasticWorker, Lease, Pod, status: each exactly once), and few
+  more for the job, which do not grow with it: {", ".join(of_jobs)}.
+  These are its rights, a dry run of the Pod, a handful of Events, and its own status, at most once a second.
+  None of the four can go. The API server
   drops a status that comes with a new object. Which Pod is the worker's, and that it runs, is for
   the controller to say: an agent that could write it could take another's place. And to make Leases cannot
   be left to agents: RBAC limits no `create` to a name, so each could make those of others, and keep the dead

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 MAX_SECONDS = 1.0
-_COUNTS = frozenset(("replicas", "replicaStatuses", "message", "conditions", "rendezvous"))
+_COUNTS = frozenset(("replicas", "replicaStatuses", "message", "conditions", "rendezvous", "usage"))
 
 
 def seconds_to_tell(status: dict[str, Any], patch: dict[str, Any], workers: int, age_seconds: float) -> float:

@@ -136,12 +136,20 @@ def checkpoint_of(report: AgentReport | None) -> int | None:
     return None if report is None or report.progress is None else report.progress.checkpoint_step
 
 
+LATE_CHECKPOINT_SECONDS = 10.0
+"""A checkpoint that nobody awaits is reported so late at most (`agent/report/reporter.py`)."""
+
+
 def seconds_behind_checkpoint(report: AgentReport | None) -> float:
-    """How long ago that step was made, at least, when the agent reported last: it may report late."""
+    """How long ago that step was made, at least, when the agent reported last; it may report late.
+
+    Not more than it can be late: a script may number its checkpoints otherwise than its steps.
+    """
     progress = None if report is None else report.progress
     if progress is None or progress.checkpoint_step is None:
         return 0.0
-    return max(progress.step - progress.checkpoint_step, 0) * (progress.seconds_per_step or 0.0)
+    steps = max(progress.step - progress.checkpoint_step, 0)
+    return min(steps * (progress.seconds_per_step or 0.0), LATE_CHECKPOINT_SECONDS)
 
 
 def _participant(worker: ElasticWorker, ages: Ages, *, replaces: int | None, leaving: str) -> Participant:

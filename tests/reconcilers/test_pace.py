@@ -45,6 +45,12 @@ def test_the_larger_the_job_the_longer_counts_wait_up_to_a_second(workers: int, 
     assert seconds_to_tell({"rendezvous": FORMING}, patch, workers, waits) <= 0
 
 
+def test_what_its_workers_have_waits_with_their_counts() -> None:
+    """`usage` counts Pods, so it differs with each worker that becomes ready."""
+    patch = {"replicaStatuses": {"worker": {"active": 2}}, "usage": {"roles": {"worker": {"pods": 2}}}}
+    assert seconds_to_tell({"rendezvous": FORMING}, patch, 300, 0.0) == 0.3
+
+
 @pytest.mark.parametrize(
     "more",
     [

@@ -46,6 +46,7 @@ def test_a_checkpoint_that_is_reported_late_is_as_old_as_its_step() -> None:
         return seconds_behind_checkpoint(report(progress=told))
 
     assert behind(checkpoint_step=12, seconds_per_step=0.5) == 4.0
+    assert behind(checkpoint_step=1, seconds_per_step=5.0) == 10.0, "such as an epoch's number"
     assert behind(checkpoint_step=20, seconds_per_step=0.5) == 0.0
     assert behind(checkpoint_step=21, seconds_per_step=0.5) == 0.0, "it is saved before its step is told"
     assert behind(checkpoint_step=12) == 0.0 and behind() == 0.0
