@@ -44,6 +44,7 @@ from agent.report.failure import Failure
 from agent.report.result import result_of_rank_0
 from agent.supervision.asked_profile import AskedProfile
 from agent.supervision.asked_stacks import AskedStacks
+from agent.supervision.exit_barrier import await_job_end
 from agent.supervision.failure_reporter import FailureReporter
 from agent.supervision.leaving import Outcome, Votes
 from agent.supervision.orphans import Orphans, adopt
@@ -66,9 +67,6 @@ that is just computing gets the chance to close its files."""
 ENDING_SECONDS = 1.0
 """What processes get to end by themselves in a world that broke and has no successor yet: one that has just
 left the others takes so long to shut Python down, and its exit code 0 explains why they failed."""
-
-EXIT_BARRIER_SECONDS = 300.0
-"""How long a finished agent waits for the job's end while the API server is away. As torch's exit barrier."""
 
 UNLIMITED_RESTARTS = 2**31 - 1
 """The job's `restartCount` counts, for all its workers together; an agent counts only if it is told to."""
@@ -98,7 +96,6 @@ class DlrElasticAgent(LocalElasticAgent):
         oom: OomWatch,
         start_method: str = "spawn",
         log_line_prefix_template: str | None = None,
-        exit_barrier_seconds: float = EXIT_BARRIER_SECONDS,
         warm_start: WarmStart | None = None,
         leases_shards: bool = True,
     ) -> None:
@@ -118,7 +115,6 @@ class DlrElasticAgent(LocalElasticAgent):
             spec,
             logs,
             start_method=start_method,
-            exit_barrier_timeout=exit_barrier_seconds,
             log_line_prefix_template=log_line_prefix_template,
         )
         self._session = spec.rdzv_handler.session
@@ -129,7 +125,6 @@ class DlrElasticAgent(LocalElasticAgent):
         spec.rdzv_handler.on_meeting = self._meet
         self._stop_grace_seconds = stop_grace_seconds
         self._failure_grace_seconds = failure_grace_seconds
-        self._exit_barrier_seconds = exit_barrier_seconds
         self._warm_start = warm_start
         self._processes: TrainingProcesses | None = None
         """The processes of the round that runs, or ran last."""
@@ -169,7 +164,7 @@ class DlrElasticAgent(LocalElasticAgent):
                     return result
                 if group.spec.max_restarts != UNLIMITED_RESTARTS:
                     self._remaining_restarts -= 1
-            elif self._await_job_end():
+            elif await_job_end(self._session, self._orphans):
                 return result
 
     def _start_round(self, group: WorkerGroup) -> RunResult | None:
@@ -261,25 +256,6 @@ class DlrElasticAgent(LocalElasticAgent):
         if action.verb is Verb.WAIT:
             self._session.stand_by(self._session.reporter.latest.observed_round)
         return None
-
-    def _await_job_end(self) -> bool:
-        """Wait after a success. True when the job has ended; False when a newer round wants this agent."""
-        session = self._session
-        poll = select.poll()
-        poll.register(session.watcher.fileno(), select.POLLIN)
-        while True:
-            action = session.next_action()
-            if action.verb is Verb.EXIT:
-                return True
-            if action.verb is Verb.START:
-                self._orphans.kill()  # What the round left behind was let live until now.
-                return False
-            patience_seconds = self._exit_barrier_seconds - session.api_silent_seconds()
-            if patience_seconds <= 0:
-                logger.warning("the API server is away, and this agent has finished: leaving")
-                return True
-            poll.poll(patience_seconds * 1000 + 1)
-            self._orphans.reap(spared=())
 
     def _meet(self, store: Store, rank: int, size: int) -> None:
         """Take note of a round whose members have met."""
