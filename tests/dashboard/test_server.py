@@ -284,7 +284,13 @@ async def test_event_loop_does_none_of_the_work_for_ten_thousand_workers(
 
 
 def test_large_page_is_made_less_often() -> None:
-    assert pause_seconds(0.01, in_trouble=False) == 1.0
-    assert pause_seconds(0.5, in_trouble=False) == 5.0
-    assert pause_seconds(60.0, in_trouble=False) == 30.0
-    assert pause_seconds(0.0, in_trouble=True) == 3.0
+    assert pause_seconds(0.01, 0.01, in_trouble=False) == pytest.approx(0.99)
+    assert pause_seconds(0.09, 0.2, in_trouble=False) == pytest.approx(0.8)
+    assert pause_seconds(0.5, 1.0, in_trouble=False) == pytest.approx(4.0)
+    assert pause_seconds(60.0, 60.0, in_trouble=False) == 30.0
+    assert pause_seconds(0.0, 9.0, in_trouble=True) == 3.0
+
+
+def test_api_server_that_answers_slowly_is_not_asked_all_the_time() -> None:
+    assert pause_seconds(0.05, 0.9, in_trouble=False) == pytest.approx(0.9)
+    assert pause_seconds(0.05, 8.0, in_trouble=False) == pytest.approx(8.0)
