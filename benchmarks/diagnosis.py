@@ -50,8 +50,15 @@ LIMITS = """## What nothing can tell, and what we do not
   so many faulty ones, most of which stay undecided.
 * Where nothing passes at all (all nodes but one faulty, or the software), everybody is inconclusive after
   four rounds, of hundreds of nodes after one.
-* Where a quarter of all nodes fail now and then, most of them stay inconclusive: nobody is left whose word
-  can be trusted.
+* Where a quarter of all nodes fail now and then, few are found. A node that never passes explains all the
+  failures that it takes part in, so permanent faults are found in up to half of the nodes. One that passes
+  one test in ten has shown with it that it works, and its failures count among those that befall healthy
+  nodes: with 8 such of 32, a third of all tests seem to fail by chance, and nobody stands out. More rounds
+  about those in doubt buy nothing (of 120 such nodes, 8 were found in 36 rounds and 8 in 72). More screening
+  rounds do, as the passes of the others tell how often tests fail: `screeningRounds: 12` found 80 of them. To
+  leave out of that rate whoever fails most of its tests found 96 %, and is not done: where half of all tests
+  fail, by the software say, it blamed healthy nodes in 9 of 36 fleets of 33. The rule as it is blamed none in
+  100 such fleets.
 """
 
 
