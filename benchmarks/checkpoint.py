@@ -44,7 +44,7 @@ from agent.memory.pool import Pool
 from agent.memory.slot import Mark, Slot
 from crds.protocol import ENV_CHECKPOINT_FILE
 from dlr.checkpoint import Checkpointer
-from dlr.checkpoint.memory import own_slot
+from dlr.checkpoint.own_slot import own_slot
 from dlr.checkpoint.state import restore
 
 LAYERS = 12

@@ -4,6 +4,9 @@ It has one thread and never touches a device, since neither survives a fork; it 
 where a module that it imported broke that. Each training process is forked twice, and so becomes the agent's
 own child: the agent is a subreaper (prctl(2), PR_SET_CHILD_SUBREAPER). It ends when the agent does.
 
+Two forks of a process of this size take 20 ms, so while nothing is asked for it forks the next processes
+ahead: they wait for what they are to run, and end when this process does.
+
 The first one of an agent is a fork of that agent itself (`agent.launch`), which has imported torch by then.
 """
 
@@ -13,17 +16,21 @@ import ctypes
 import gc
 import importlib
 import os
+import select
 import signal
 import socket
 import stat
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from agent.warm.messages import MAX_BYTES, ForkRequest, ParentReply
+from agent.warm.messages import MAX_BYTES, ForkRequest, ParentReply, socket_pair
 from agent.warm.script import run_script, show_command
 
 PR_SET_PDEATHSIG = 1
+QUIET_SECONDS = 0.5
+"""After so long without a request, the next processes are forked ahead: what was started runs by then."""
 
 HARMLESS_DEVICES = (
     "/dev/null",
@@ -126,27 +133,72 @@ def open_device() -> str:
     return ""
 
 
+@dataclass(frozen=True)
+class Child:
+    """A process that was forked and waits for its request."""
+
+    pid: int
+    """0 in the process itself."""
+    channel: socket.socket
+    """By which it is given the request."""
+
+
 def serve(control: socket.socket) -> ForkRequest | None:
-    """Fork processes on request.
+    """Fork processes on request, and as many ahead as were asked for at once.
 
     Returns:
         In a new training process, what was asked for. In the parent None, when the agent is gone.
     """
+    ahead: list[Child] = []
+    most = in_a_row = 0
     while True:
+        if len(ahead) < most and not select.select([control], [], [], QUIET_SECONDS)[0]:
+            in_a_row = 0
+            ahead.append(_fork_child())
+            if ahead[-1].pid == 0:
+                return _become([control, *(child.channel for child in ahead[:-1])], ahead[-1])
+            continue
         data, descriptors, _, _ = socket.recv_fds(control, MAX_BYTES, 3)
         if not data:
             return None
-        request = ForkRequest.decode(data)
-        pid = _fork_for_the_agent()
-        if pid == 0:
-            control.close()
-            _await_permission(descriptors[0])
-            _set_up(request, descriptors[1:])
-            return request
+        in_a_row += 1
+        most = max(most, in_a_row)
+        child = ahead.pop() if ahead else _fork_child()
+        if child.pid == 0:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            return _become([control], child)
+        with child.channel:
+            socket.send_fds(child.channel, [data], descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
-        if not _reply(control, ParentReply(pid=pid)):
+        if not _reply(control, ParentReply(pid=child.pid)):
             return None
+
+
+def _fork_child() -> Child:
+    ours, theirs = socket_pair()
+    pid = _fork_for_the_agent()
+    (theirs if pid else ours).close()
+    return Child(pid, ours if pid else theirs)
+
+
+def _become(others: Sequence[socket.socket], child: Child) -> ForkRequest:
+    """In a new process: wait for the request, which is returned when the agent permits to run it.
+
+    Args:
+        others: the parent's sockets, which are not ours.
+    """
+    for other in others:
+        other.close()
+    with child.channel:
+        data, descriptors, _, _ = socket.recv_fds(child.channel, MAX_BYTES, 3)
+    if not data:
+        os._exit(0)  # the parent is gone, and nobody knows of this process
+    request = ForkRequest.decode(data)
+    _await_permission(descriptors[0])
+    _set_up(request, descriptors[1:])
+    return request
 
 
 def _reply(control: socket.socket, reply: ParentReply) -> bool:

@@ -32,8 +32,9 @@ from crds.protocol import CheckpointTrouble, Tier
 from dlr.checkpoint import leaving, storage
 from dlr.checkpoint.choosing import choose
 from dlr.checkpoint.interval import Pace, find_board
-from dlr.checkpoint.memory import Source, Writer, needed_bytes, own_slot
+from dlr.checkpoint.memory import Writer, needed_bytes
 from dlr.checkpoint.modules import MismatchError
+from dlr.checkpoint.own_slot import Source, own_slot
 from dlr.checkpoint.persistence import Persistence
 from dlr.checkpoint.state import Captured, capture, restore
 from dlr.checkpoint.storage import Manifest, StorageError

@@ -1,4 +1,4 @@
-"""This process's side of checkpoints in memory.
+"""How this process writes checkpoints into memory; `dlr.checkpoint.own_slot` reads them.
 
 A save opens the oldest slot that no saver reads and copies the state into it. What may change at any time
 is copied at once; what only an optimizer's step changes (`Captured.settled`) is copied while the next forward
@@ -14,19 +14,17 @@ tensor is copied at once from then on. torch does not count what is changed by w
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from agent.memory.layout import Header, Part, lay_out
-from agent.memory.slot import Commit, DamagedError, Mark, Slot, TooSmallError
+from agent.memory.layout import Header, lay_out
+from agent.memory.slot import Mark, Slot, TooSmallError
 from dlr.checkpoint.cuda import GpuCopies, Pair
-from dlr.checkpoint.state import RNG, VALUES, Captured, capacity
+from dlr.checkpoint.state import Captured, capacity
 from dlr.checkpoint.surroundings import logger
 from dlr.checkpoint.tensors import local_tensor, part_of
 
@@ -319,73 +317,3 @@ def _refuse(copy: Copy) -> None:
 
 def _reason(copy: Copy) -> str:
     return f"{min(copy.changed)} has changed while it was copied: call wait() before parameters change"
-
-
-class Source(Protocol):
-    """A whole checkpoint, as one rank sees it."""
-
-    parts: list[Part]
-    """Its tensors."""
-    values: bytes
-    rng: bytes | None
-
-    def fill(self, targets: dict[str, Tensor]) -> None:
-        """Copy tensors into those that are given, by name."""
-
-
-class OwnSlot:
-    """What this rank wrote itself.
-
-    Args:
-        slot: its tensors are verified as they are copied, and all else before.
-
-    Raises:
-        DamagedError: it is not what was written.
-    """
-
-    def __init__(self, slot: Slot) -> None:
-        self._slot = slot
-        self._entries = {entry.name: entry for entry in slot.header().entries}
-        values, rng = (self._entries.pop(name) for name in (VALUES, RNG))
-        if slot.commit_word is Commit.SUMMED:  # else its writer was ended before it had added the sums
-            slot.verify((values, rng))
-        self.values = slot.data(values)
-        self.rng: bytes | None = slot.data(rng)
-        self.parts = [
-            Part(entry.name, entry.dtype, entry.shape, entry.nbytes, entry.global_shape, entry.global_offset)
-            for entry in self._entries.values()
-        ]
-
-    def fill(self, targets: dict[str, Tensor]) -> None:
-        """As `Source` says. It is damaged where a sum differs: then what was filled is not to be used.
-
-        Raises:
-            DamagedError: a sum differs.
-        """
-        arrived = {
-            name: self._slot.copy(self._entries[name], local_tensor(target))
-            for name, target in targets.items()
-        }
-        self._slot.sum_up(arrived)
-        self._slot.compare(arrived)
-
-
-@contextmanager
-def own_slot(path: str, mark: Mark) -> Iterator[OwnSlot]:
-    """Read a slot that holds what it is to hold. If it turns out to be damaged, it says so from then on.
-
-    Raises:
-        OSError: it cannot be opened.
-        DamagedError: it holds something else, or is not what was written.
-    """
-    slot = Slot.open(path)
-    try:
-        if slot.mark != mark:
-            raise DamagedError(f"the slot holds {slot.mark}, not {mark}")
-        try:
-            yield OwnSlot(slot)
-        except DamagedError:
-            slot.damaged()
-            raise
-    finally:
-        slot.close()

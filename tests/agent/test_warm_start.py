@@ -416,6 +416,35 @@ def test_start_waits_for_no_parent_and_forks_from_it_once_it_is_ready(tmp_path: 
         starter.close()
 
 
+def test_processes_are_forked_ahead_and_end_unused_with_their_parent(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import os; print(os.environ['RANK'])")
+    argv = [sys.executable, "-u", str(script)]
+    starter = WarmStart()
+    try:
+        assert run_warm(starter, argv, tmp_path, {**ENV, "RANK": "1"}).stdout == "1\n"
+        (ahead,) = forked_ahead(starter)
+        out = tmp_path / "next"
+        with out.open("wb") as stdout:
+            process = starter.start(argv, {**ENV, "RANK": "2"}, {1: stdout.fileno()})
+        assert process is not None and process.pid == ahead
+        assert (process.wait(SECONDS), out.read_text()) == (0, "2\n")
+        (unused,) = forked_ahead(starter)
+    finally:
+        starter.close()
+    assert ForkedProcess([], unused).wait(SECONDS) == 0
+
+
+def forked_ahead(starter: WarmStart) -> list[int]:
+    """Wait for the parent to fork ahead; children of ours by then, since this process is a subreaper."""
+    (session,) = starter.sessions()
+    while not (
+        found := [pid for pid in children(os.getpid()) if pid != session and os.getsid(pid) == session]
+    ):
+        time.sleep(0.02)
+    return found
+
+
 def test_process_that_the_agent_does_not_know_of_never_runs(tmp_path: Path) -> None:
     """The agent dies, or gives up, between the order and the answer."""
     witness = tmp_path / "witness"
@@ -455,12 +484,14 @@ def test_agent_forks_round_after_round_and_leaves_nothing_behind(
         os.kill(process, signal.SIGKILL)
         cluster.wait_state({0: "Failed"}, round_)
         assert cluster.agent(0)["failure"]["signal"] == "SIGKILL"
-    (parent,) = children(agent.pid)
+    while len(helpers := children(agent.pid)) < 2:  # the parent, and the process that it has forked ahead
+        time.sleep(0.02)
     shown = Path(f"/proc/{agent.pid}/cmdline").read_text()
     assert "script.py" in shown and PADDING not in shown
     agent.terminate()
     assert agent.wait(60) == 143
-    assert not Path(f"/proc/{parent}").exists()
+    while any(runs(pid) for pid in helpers):
+        time.sleep(0.02)
 
 
 def test_forked_process_does_not_outlive_an_agent_that_is_killed(

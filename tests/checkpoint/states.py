@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from agent.memory.slot import Mark, Slot
-from dlr.checkpoint.memory import OwnSlot, Writer, private_slot
+from dlr.checkpoint.memory import Writer, private_slot
+from dlr.checkpoint.own_slot import OwnSlot
 from dlr.checkpoint.request import Request
 from dlr.checkpoint.state import capture, restore
 

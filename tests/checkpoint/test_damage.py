@@ -14,7 +14,7 @@ import pytest
 from agent.memory.slot import Commit, DamagedError, Mark
 from dlr.checkpoint import storage
 from dlr.checkpoint.choosing import choose
-from dlr.checkpoint.memory import own_slot
+from dlr.checkpoint.own_slot import own_slot
 from dlr.checkpoint.reading import in_storage
 from dlr.checkpoint.saver import persist
 from dlr.checkpoint.state import restore

@@ -1,0 +1,107 @@
+"""How this process reads back what its rank wrote into memory.
+
+Each tensor is verified as it arrives, in one pass over it. Half of the time goes to the pages that a new
+process is given, which the kernel clears first; so several threads fill tensors, where there are the cores.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Protocol
+
+from torch import Tensor
+
+from agent.memory.layout import Part
+from agent.memory.slot import Commit, DamagedError, Mark, Slot
+from dlr.checkpoint.state import RNG, VALUES
+from dlr.checkpoint.tensors import local_tensor
+
+MAX_THREADS = 4
+"""By then memory is what limits them."""
+
+
+class Source(Protocol):
+    """A whole checkpoint, as one rank sees it."""
+
+    parts: list[Part]
+    """Its tensors."""
+    values: bytes
+    rng: bytes | None
+
+    def fill(self, targets: dict[str, Tensor]) -> None:
+        """Copy tensors into those that are given, by name."""
+
+
+class OwnSlot:
+    """What this rank wrote itself.
+
+    Args:
+        slot: its tensors are verified as they are copied, and all else before.
+
+    Raises:
+        DamagedError: it is not what was written.
+    """
+
+    def __init__(self, slot: Slot) -> None:
+        self._slot = slot
+        self._entries = {entry.name: entry for entry in slot.header().entries}
+        values, rng = (self._entries.pop(name) for name in (VALUES, RNG))
+        if slot.commit_word is Commit.SUMMED:  # else its writer was ended before it had added the sums
+            slot.verify((values, rng))
+        self.values = slot.data(values)
+        self.rng: bytes | None = slot.data(rng)
+        self.parts = [
+            Part(entry.name, entry.dtype, entry.shape, entry.nbytes, entry.global_shape, entry.global_offset)
+            for entry in self._entries.values()
+        ]
+
+    def fill(self, targets: dict[str, Tensor]) -> None:
+        """As `Source` says. It is damaged where a sum differs: then what was filled is not to be used.
+
+        Raises:
+            DamagedError: a sum differs.
+        """
+        into = {name: local_tensor(target) for name, target in targets.items()}
+        largest_first = sorted(into, key=lambda name: -into[name].nbytes)
+        on_host = iter([name for name in largest_first if into[name].is_cpu])
+
+        def copy(names: Iterable[str]) -> dict[str, int]:
+            return {name: self._slot.copy(self._entries[name], into[name]) for name in names}
+
+        with ThreadPoolExecutor(own_cores(), "dlr-load") as pool:
+            copying = [pool.submit(copy, on_host) for _ in range(own_cores())]  # each takes the next of them
+            arrived = copy(name for name in largest_first if not into[name].is_cpu)
+            for done in copying:
+                arrived |= done.result()
+        self._slot.sum_up(arrived)
+        self._slot.compare(arrived)
+
+
+@contextmanager
+def own_slot(path: str, mark: Mark) -> Iterator[OwnSlot]:
+    """Read a slot that holds what it is to hold. If it turns out to be damaged, it says so from then on.
+
+    Raises:
+        OSError: it cannot be opened.
+        DamagedError: it holds something else, or is not what was written.
+    """
+    slot = Slot.open(path)
+    try:
+        if slot.mark != mark:
+            raise DamagedError(f"the slot holds {slot.mark}, not {mark}")
+        try:
+            yield OwnSlot(slot)
+        except DamagedError:
+            slot.damaged()
+            raise
+    finally:
+        slot.close()
+
+
+def own_cores() -> int:
+    """How many threads may load here: this process's share of the cores that its Pod may use."""
+    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return max(1, min(MAX_THREADS, len(os.sched_getaffinity(0)) // ranks))
