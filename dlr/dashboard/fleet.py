@@ -9,8 +9,8 @@ from typing import Any
 
 from crds import names
 from dlr.commands.job import report
-from dlr.commands.job.failures import current_report
 from dlr.commands.job.progress import Progress, total_steps
+from dlr.commands.job.report import current_report
 from dlr.commands.job.states import COLORS
 from dlr.commands.job.timeline.episodes import Clock, episodes_of
 from dlr.commands.job.timeline.verdict import LOST

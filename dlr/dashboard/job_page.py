@@ -17,9 +17,10 @@ from dlr.commands.job.diagnose_cost import Outage, outages_of, own_failures, tot
 from dlr.commands.job.diagnose_nodes import node_states
 from dlr.commands.job.diagnose_sections import Section, sections
 from dlr.commands.job.diagnose_verdict import findings
-from dlr.commands.job.failures import current_report, failures_line
+from dlr.commands.job.failures import failures_line
 from dlr.commands.job.goodput import goodput_line, time_by_state
 from dlr.commands.job.progress import progress_line
+from dlr.commands.job.report import current_report
 from dlr.commands.job.shards import sets_of, shards_line
 from dlr.commands.job.states import COLORS
 from dlr.commands.job.timeline.episodes import Span

@@ -9,9 +9,8 @@ from statistics import median
 from typing import Any
 
 from crds import names
-from dlr.commands.job.failures import current_report, worker_failures
-from dlr.commands.job.report import is_finished, ranks
-from dlr.commands.job.workers import state_of
+from dlr.commands.job.failures import worker_failures
+from dlr.commands.job.report import current_report, is_finished, ranks, state_of
 
 JSON = dict[str, Any]
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from dlr.commands.job.failures import current_report
-from dlr.commands.job.report import ranks
+from dlr.commands.job.report import current_report, ranks
 from dlr.commands.job.timeline.life import Life
 from dlr.commands.output import parse_time
 

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from crds import names
-from dlr.commands.job.failures import current_report
-from dlr.commands.job.report import is_finished, ranks
+from dlr.commands.job.report import current_report, is_finished, ranks
 
 JSON = dict[str, Any]
 

@@ -14,9 +14,9 @@ from typing import Any
 
 from crds.elasticjob import Goodput
 from dlr.commands.job.culprit import Culprit, find_culprit
-from dlr.commands.job.failures import current_report
 from dlr.commands.job.goodput import account_of, redone
 from dlr.commands.job.progress import Progress, progress_of
+from dlr.commands.job.report import current_report
 from dlr.commands.job.timeline.life import Life, NoHistory, life_of
 from dlr.commands.output import plain
 

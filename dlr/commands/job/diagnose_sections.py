@@ -14,12 +14,13 @@ from dlr.commands.job.diagnose_case import JSON, Case, Field, Sentence, of_worke
 from dlr.commands.job.diagnose_cost import hours_line, outages_of, own_failures, total_hours
 from dlr.commands.job.diagnose_nodes import cordon_field, mark_of, node_states, words_of_checks
 from dlr.commands.job.diagnose_verdict import Finding
-from dlr.commands.job.failures import broken_worlds, by_cause, current_report, ended_pods
+from dlr.commands.job.failures import broken_worlds, by_cause, ended_pods
 from dlr.commands.job.goodput import goodput_line, time_by_state, time_line
 from dlr.commands.job.progress import progress_line
+from dlr.commands.job.report import current_report, state_of
 from dlr.commands.job.shards import sets_of, shards_line
 from dlr.commands.job.timeline.life import clock_of
-from dlr.commands.job.workers import AT_EASE, state_of
+from dlr.commands.job.workers import AT_EASE
 from dlr.commands.output import age, duration, parse_time
 
 MOST = 5

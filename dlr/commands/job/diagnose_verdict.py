@@ -25,9 +25,10 @@ from dlr.commands.job.diagnose_words import (
     UNSCHEDULABLE,
     WAITS,
 )
-from dlr.commands.job.failures import current_report, ended_pods
+from dlr.commands.job.failures import ended_pods
 from dlr.commands.job.goodput import goodput_line
 from dlr.commands.job.progress import progress_line
+from dlr.commands.job.report import current_report
 from dlr.commands.job.room import too_large
 from dlr.commands.output import age, duration, parse_time
 from reconcilers.failure.exit_class import FREE

@@ -32,12 +32,6 @@ SAME_MOMENT = timedelta(seconds=5)
 """Agent's and controller's accounts of one failure lie no further apart."""
 
 
-def current_report(worker: JSON) -> JSON:
-    """What the agent of the current incarnation says; an older one's words count no more."""
-    agent: JSON = (worker.get("status") or {}).get("agent") or {}
-    return agent if agent.get("incarnation") == worker["spec"].get("incarnation") else {}
-
-
 def job_failure_line(failure: JSON, now: datetime) -> str:
     """Of `status.lastFailure`: who, why and when, with the first line of what it said."""
     rank = f" rank {failure['rank']}" if failure.get("rank") is not None else ""

@@ -19,8 +19,8 @@ from dlr.commands.api import ELASTICJOBS, Api
 from dlr.commands.connection import connect
 from dlr.commands.errors import CommandError
 from dlr.commands.following import until_finished
-from dlr.commands.job.failures import current_report
 from dlr.commands.job.lookup import get_unfinished_job, list_workers
+from dlr.commands.job.report import current_report
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace
 from dlr.commands.output import printable_line, utc_now
 

@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from crds import names
-from dlr.commands.job.failures import current_report
+from dlr.commands.job.report import current_report
 from dlr.commands.output import duration, significant
 
 JSON = dict[str, Any]

@@ -164,6 +164,22 @@ def members_of(world: JSON) -> list[int]:
     return from_text(members) if isinstance(members, str) else members  # a list is of a controller 0.1
 
 
+def current_report(worker: JSON) -> JSON:
+    """What the agent of the current incarnation says; an older one's words count no more."""
+    agent: JSON = (worker.get("status") or {}).get("agent") or {}
+    return agent if agent.get("incarnation") == worker["spec"].get("incarnation") else {}
+
+
+def state_of(worker: JSON) -> str | None:
+    """What the agent says of itself while the Pod runs; else how the Pod stands."""
+    phase: str | None = (worker.get("status") or {}).get("phase")
+    if phase != "Running":
+        return phase
+    if worker["status"].get("standby"):
+        return "Standby"
+    return str(current_report(worker).get("state") or "Starting")
+
+
 def sort_workers(workers: Sequence[JSON]) -> list[JSON]:
     return sorted(workers, key=lambda worker: (worker["spec"]["type"], worker["spec"]["index"]))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from crds.intervals import common, count, from_text, minus
 from crds.leases import leases_from_text
-from dlr.commands.job.failures import current_report
+from dlr.commands.job.report import current_report
 from dlr.commands.output import duration, parse_time, significant
 
 JSON = dict[str, Any]

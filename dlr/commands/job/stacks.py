@@ -21,11 +21,9 @@ from dlr.commands.api import ELASTICJOBS, Api
 from dlr.commands.connection import connect
 from dlr.commands.errors import CommandError
 from dlr.commands.following import until_finished
-from dlr.commands.job.failures import current_report
 from dlr.commands.job.lookup import get_unfinished_job, list_workers
 from dlr.commands.job.merged_stacks import merge, stack_lines
-from dlr.commands.job.report import sort_workers
-from dlr.commands.job.workers import state_of
+from dlr.commands.job.report import current_report, sort_workers, state_of
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace, Output
 from dlr.commands.output import Format, print_json, printable_line, show, some_of, utc_now
 from dlr.commands.waiting import waiting_for

@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import Any
 
 from crds import names
-from dlr.commands.job.failures import by_cause, current_report, worker_failure
-from dlr.commands.job.report import ranks, sort_workers
+from dlr.commands.job.failures import by_cause, worker_failure
+from dlr.commands.job.report import current_report, ranks, sort_workers, state_of
 from dlr.commands.output import significant
 
 JSON = dict[str, Any]
@@ -45,16 +45,6 @@ def most_telling(job: JSON, workers: Sequence[JSON], most: int) -> list[JSON]:
 
     ordered = sort_workers(workers)
     return ordered if len(ordered) <= most else sort_workers(sorted(ordered, key=how_telling)[:most])
-
-
-def state_of(worker: JSON) -> str | None:
-    """What the agent says of itself while the Pod runs; else how the Pod stands."""
-    phase: str | None = (worker.get("status") or {}).get("phase")
-    if phase != "Running":
-        return phase
-    if worker["status"].get("standby"):
-        return "Standby"
-    return str(current_report(worker).get("state") or "Starting")
 
 
 def _row(worker: JSON, rank_of: dict[int, int], blamed: JSON | None, now: datetime) -> Row:
