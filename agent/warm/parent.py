@@ -152,7 +152,7 @@ def serve(control: socket.socket) -> ForkRequest | None:
     ahead: list[Child] = []
     most = in_a_row = 0
     while True:
-        if len(ahead) < most and not select.select([control], [], [], QUIET_SECONDS)[0]:
+        if len(ahead) < most and _is_silent(control, QUIET_SECONDS):
             in_a_row = 0
             ahead.append(_fork_child())
             if ahead[-1].pid == 0:
@@ -163,6 +163,7 @@ def serve(control: socket.socket) -> ForkRequest | None:
             return None
         in_a_row += 1
         most = max(most, in_a_row)
+        ahead = [child for child in ahead if _is_silent(child.channel)]  # one may have been killed
         child = ahead.pop() if ahead else _fork_child()
         if child.pid == 0:
             for descriptor in descriptors:
@@ -174,6 +175,13 @@ def serve(control: socket.socket) -> ForkRequest | None:
             os.close(descriptor)
         if not _reply(control, ParentReply(pid=child.pid)):
             return None
+
+
+def _is_silent(channel: socket.socket, seconds: float = 0.0) -> bool:
+    """Whether the other side sends nothing for so long, and does not end."""
+    poll = select.poll()
+    poll.register(channel, select.POLLIN)
+    return not poll.poll(1_000 * seconds)
 
 
 def _fork_child() -> Child:

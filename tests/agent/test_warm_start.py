@@ -429,6 +429,10 @@ def test_processes_are_forked_ahead_and_end_unused_with_their_parent(tmp_path: P
             process = starter.start(argv, {**ENV, "RANK": "2"}, {1: stdout.fileno()})
         assert process is not None and process.pid == ahead
         assert (process.wait(SECONDS), out.read_text()) == (0, "2\n")
+        (killed,) = forked_ahead(starter)
+        os.kill(killed, signal.SIGKILL)
+        ForkedProcess([], killed).wait(SECONDS)
+        assert run_warm(starter, argv, tmp_path, {**ENV, "RANK": "3"}).stdout == "3\n"
         (unused,) = forked_ahead(starter)
     finally:
         starter.close()
