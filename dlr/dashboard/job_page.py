@@ -29,6 +29,7 @@ from dlr.commands.job.timeline.verdict import LOST
 from dlr.commands.output import parse_time
 from dlr.dashboard.ranks import grid
 from dlr.dashboard.series import NO_PAST, past_of, rounds_of
+from dlr.dashboard.stacks import last_stacks
 
 JSON = dict[str, Any]
 
@@ -74,6 +75,7 @@ def job_page(case: Case, samples: Sequence[tuple[float, float]], unread: Sequenc
             "states": list(LOST),
         },
         "culprit": _culprit(case),
+        "stacks": last_stacks(case.job, case.workers),
         "evidence": [
             {"title": title, "sentences": each} for title in EVIDENCE if (each := _sentences(told, title))
         ],

@@ -51,7 +51,7 @@ SLOW = (
     "since then, before on node-2"
 )
 WAITS = "3 of 8 Pods have no node: 0/64 nodes are available: 64 Insufficient nvidia.com/gpu"
-HIDDEN = "'verdict', 'life', 'steps', 'failures', 'culprit', 'waits', 'nodes', 'log', 'events'"
+HIDDEN = "'verdict', 'life', 'steps', 'failures', 'culprit', 'waits', 'stacks', 'nodes', 'log', 'events'"
 
 
 def series(points: int, begin: float, every: float, slow_from: int) -> JSON:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from crds import names
 from dlr.dashboard import feed as feeds
 from tests.cli.scripted import listing, pod, refusal
 from tests.cli.troubled import at, episode, troubled_job, troubled_workers
 from tests.dashboard.browser import CHROMIUM, Page, browser
 from tests.dashboard.conftest import JOB, WITHIN, Served
-from tests.dashboard.test_pages import with_series
+from tests.dashboard.test_pages import with_series, with_stacks
 
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None, reason="no Chromium is installed; the JSON is tested elsewhere"
@@ -86,6 +87,22 @@ async def test_page_fits_a_phone_and_is_dark_in_the_dark(served: Served) -> None
         await page.press("u")
         await page.wait_for("document.querySelector('[data-row]')")
         assert await page.evaluate(OVERFLOW) == 0
+        assert page.errors == []
+
+
+async def test_stacks_that_were_asked_for_come_to_the_page(served: Served) -> None:
+    async with browser() as page:
+        await page.size(1280, 900)
+        await to_the_job(page, served)
+        said = "document.querySelector('#stacks').textContent"
+        await page.wait_for(f"{said}.includes('dlr job stacks')")
+        asked = f"{at(240)}-0a1b2c3d"
+        made = troubled_job()
+        made["metadata"]["annotations"] = {names.ANNOTATION_STACKS: asked}
+        served.api.answers[JOB] = made
+        served.api.answers[WORKERS] = listing(*with_stacks(troubled_workers(), asked, "read (loader.py:31)"))
+        await page.wait_for(f"{said}.includes('3 processes at ')")
+        assert await page.evaluate(f"{said}.includes('read (loader.py:31)')")
         assert page.errors == []
 
 

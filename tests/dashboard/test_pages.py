@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from crds import names
 from dlr.commands.job.diagnose_case import Case
+from dlr.commands.output import parse_time
 from dlr.dashboard import fleet, ranks
 from dlr.dashboard.fleet import fleet_page, strip_of
 from dlr.dashboard.job_page import MOST_FAILURES, job_page
@@ -181,6 +183,38 @@ def test_job_that_nobody_has_looked_at_yet_has_a_page() -> None:
     page = job_page(case(job(), []), [], [])
     assert (page["cause"], page["life"], page["failures"], page["culprit"]) == ("Unobserved", None, [], None)
     assert page["ranks"]["cells"] == []
+
+
+def with_stacks(workers: list[JSON], request: str, frames: str) -> list[JSON]:
+    for index, each in enumerate(workers):
+        stack = {
+            "rank": index,
+            "step": 9,
+            "inCollective": index != 1,
+            "frames": frames if index == 1 else "wait",
+        }
+        report = each["status"].setdefault("agent", {})
+        report |= {"state": "Running", "incarnation": each["spec"]["incarnation"]}
+        report["askedStacks"] = {"request": request, "time": at(250), "stacks": [stack]}
+    return workers
+
+
+def test_what_dlr_job_stacks_found_last_is_on_the_page_and_bounded() -> None:
+    asked = f"{at(240)}-0a1b2c3d"
+    made = troubled_job()
+    assert job_page(case(made), [], [])["stacks"]["asked"] is None
+    made["metadata"]["annotations"] = {names.ANNOTATION_STACKS: asked}
+    told = job_page(case(made, with_stacks(troubled_workers(), asked, "read\nload")), [], [])["stacks"]
+    assert (told["asked"], told["processes"], told["leftOut"]) == (parse_time(at(240)).timestamp(), 3, 0)
+    assert told["lines"][0].startswith("rank 1 (") and told["lines"][1].strip() == "read"
+    assert told["lines"][3].startswith("ranks 0,2") and "waiting for other ranks" in told["lines"][3]
+    many = with_stacks(troubled_workers(), asked, "\n".join("x" * 900 for _ in range(900)))
+    bounded = job_page(case(made, many), [], [])["stacks"]
+    assert bounded["leftOut"] > 700 and len(json.dumps(bounded)) < 40_000
+    made["metadata"]["annotations"] = {names.ANNOTATION_STACKS: "by hand"}
+    by_hand = job_page(case(made, with_stacks(troubled_workers(), "by hand", "read")), [], [])["stacks"]
+    assert (by_hand["asked"], by_hand["processes"]) == (None, 3)
+    assert job_page(case(troubled_job(phase="Succeeded")), [], [])["stacks"] is None
 
 
 def in_trouble(index: int) -> JSON:

@@ -151,7 +151,7 @@ function legend(colors, states) {
 
 /* ---- one job ---- */
 
-const SECTIONS = ["verdict", "life", "steps", "failures", "culprit", "waits", "ranks", "nodes", "log", "events"];
+const SECTIONS = ["verdict", "life", "steps", "failures", "culprit", "waits", "ranks", "stacks", "nodes", "log", "events"];
 
 function renderJob(page) {
   if (!document.getElementById("verdict")) {
@@ -161,7 +161,7 @@ function renderJob(page) {
       el("div", { class: "columns" }, section("steps"), section("failures")),
       section("culprit"),
       el("div", { class: "columns" }, section("waits"), section("nodes")),
-      section("ranks"), section("log"), section("events"));
+      section("ranks"), section("stacks"), section("log"), section("events"));
     parts = new Map();
     makeRanks();
     makeLog();
@@ -175,6 +175,8 @@ function renderJob(page) {
   part("waits", [page.evidence, page.shards], () => waitsPart(page));
   part("nodes", [page.nodes, page.nodeEvidence], () => nodesPart(page));
   renderRanks(page.ranks);
+  part("stacks", page.stacks && [page.stacks, page.name], stacksPart);
+  document.getElementById("stacks").hidden = !page.stacks;
   part("events", page.events, eventsPart);
 }
 
@@ -274,6 +276,21 @@ function culpritPart(culprit) {
     el("dl", { class: "facts" }, culprit.heading.flatMap(([label, text]) => [el("dt", {}, label), el("dd", {}, text)])),
     culprit.said.length ? el("pre", { tabindex: 0, "aria-label": "What it said" }, culprit.said.join("\n")) : null,
     culprit.log.length ? el("details", {}, el("summary", {}, "the end of its log"), el("pre", {}, culprit.log.join("\n"))) : null,
+  ];
+}
+
+function stacksPart(shown) {
+  if (!shown) return null;
+  const [stacks, name] = shown;
+  const answered = `${stacks.processes} process${stacks.processes === 1 ? "" : "es"}${stacks.asked === null ? "" : ` at ${clock(stacks.asked, 0)} UTC`}`;
+  const silent = stacks.silent ? `; ${stacks.silent} worker${stacks.silent === 1 ? " has" : "s have"} not answered` : "";
+  return [
+    el("h2", {}, "Stacks"),
+    stacks.processes
+      ? el("p", {}, `${answered}, the odd ones first${silent}`)
+      : el("p", { class: "quiet" }, "The command ", el("code", {}, `dlr job stacks ${name}`), " asks all processes where they are; what it finds is shown here, too."),
+    stacks.lines.length ? el("pre", { tabindex: 0, "aria-label": "Stacks" }, stacks.lines.join("\n")) : null,
+    stacks.leftOut ? el("p", { class: "quiet" }, `… and ${stacks.leftOut} lines more`) : null,
   ];
 }
 
