@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from crds.cluster_status import ClusterStatus
 from crds.elasticjob import ElasticJob, FailureBudget, JobPhase
 from crds.elasticworker import AgentState, ElasticWorker, ExitClass, WorkerExit, WorkerPhase
+from crds.protocol import PROTOCOL
 from crds.scaleplan import ScalePlan
 from reconcilers.acts import Verb
 from reconcilers.companions import service_of
@@ -218,6 +219,22 @@ def test_a_job_with_roles_runs_without_a_world_and_restarts_only_for_what_it_nee
         assert then.status.message == missing
         relaunches = [act for act in plan.acts if act.body and "incarnation" in act.body.get("spec", {})]
         assert [act.name for act in relaunches] == [f"digits-{type_}-1"]
+
+
+def test_agents_of_an_earlier_dlr_go_on_since_they_read_no_world() -> None:
+    said = report(state=AgentState.RUNNING, observed_round=1).model_copy(update={"protocol": PROTOCOL - 1})
+    members = {
+        (type_, index): member(
+            type_, index, agent=said.model_copy(update={"pod_uid": f"uid-{index}-1"}).to_wire()
+        )
+        for type_, index in all_of()
+    }
+    of = roles_job(status={"phase": "Running"})
+    for _ in range(2):
+        plan = looked_at(of, members)
+        of = after(of, plan)
+        assert not plan.acts
+    assert condition_of(of.status.conditions, "AgentsCurrent") is None
 
 
 def test_the_chiefs_end_is_the_jobs_and_without_one_it_is_that_of_all_workers() -> None:
