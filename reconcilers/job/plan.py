@@ -421,16 +421,20 @@ def _with_usage(look: _Look, status: ElasticJobStatus) -> ElasticJobStatus:
     if is_kept:
         status = with_rounds(status, look.workers, look.published, ends=ends)
     is_due = age_seconds >= refresh_seconds(look.job, look.now)
-    written = look.seen.raw.get("status", {})
-    is_written_anyway = bool(merge_patch(written, wire_of(status, len(look.workers))))
+    written, generation = look.seen.raw.get("status", {}), look.job.metadata.generation
+
+    def differs(status: ElasticJobStatus) -> bool:
+        return bool(merge_patch(written, wire_of(status, len(look.workers))))
+
+    is_written_anyway = differs(status)
     if not is_due and not is_written_anyway:
         return status
     used = with_roles(look.job, status, look.workers)
     conditions = sizing.with_sizing(status.conditions, look.job, used.usage, look.now)
-    if not is_written_anyway and conditions == status.conditions:
+    told = observed_at(status.model_copy(update={"conditions": conditions}), generation)
+    if not is_written_anyway and (conditions == status.conditions or not differs(told)):
         return status
-    used = used if is_kept else status
-    return observed_at(used.model_copy(update={"conditions": conditions}), look.job.metadata.generation)
+    return told.model_copy(update={"usage": used.usage}) if is_kept else told
 
 
 def _soonest(*seconds: float | None) -> float | None:
