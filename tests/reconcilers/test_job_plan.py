@@ -14,6 +14,7 @@ from controller.reconciler import Request
 from crds.elasticjob import ElasticJob, Rendezvous, RendezvousPhase
 from crds.elasticworker import AgentState, ElasticWorker, ExitClass, WorkerExit, WorkerPhase
 from crds.protocol import early_finish_text
+from crds.scaleplan import ScalePlan
 from reconcilers.acts import Verb
 from reconcilers.clock import Clock
 from reconcilers.elasticjob import ElasticJobReconciler
@@ -21,6 +22,7 @@ from reconcilers.job.plan import Plan, plan_job
 from reconcilers.job.seen import Seen
 from reconcilers.job.workers import Workers
 from reconcilers.pod.trial import Answer, Trial
+from reconcilers.scale.uptake import Plans
 from tests.counting import calls, cpu_seconds
 from tests.reconcilers.build import NOW, job, later, report, worker
 
@@ -260,6 +262,31 @@ def test_pods_that_wait_for_new_resources_are_told_and_not_rolled_while_new_ones
     assert not refused.acts and refused.status_patch.get("rendezvous") is None
     assert not refused.status_patch.get("migrations")
     assert rolled.get("rendezvous") or rolled.get("migrations"), "it would be rolled otherwise"
+
+
+@pytest.mark.parametrize("phase", [RendezvousPhase.REFORMING, RendezvousPhase.FORMED])
+def test_the_worker_that_a_plan_removes_goes_and_not_the_last(phase: RendezvousPhase) -> None:
+    """The look that sees the lower count takes over from the plan which it is; a world that is broken keeps
+    nobody."""
+    plan = ScalePlan.model_validate(
+        {
+            "metadata": {"name": "p", "namespace": "default", "uid": "uid-p"},
+            "spec": {"ownerJob": "digits", "removePods": [{"name": "digits-worker-0"}]},
+            "status": {"phase": "Scaling", "replicas": {"worker": 2}},
+        }
+    )
+    known = settled(seen(map(trains, range(3)))).job.to_wire()
+    known["spec"]["replicaSpecs"]["worker"]["replicas"] = 2
+    known["status"]["rendezvous"]["phase"] = phase
+    known["status"]["scalePlan"] = "p"
+    of, gone = ElasticJob.model_validate(known), []
+    for _ in range(2):
+        found = seen(map(trains, range(3)), of, plans=Plans(newest=plan, named=plan))
+        made = plan_job(found, NOW)
+        gone += [act.name for act in made.acts if act.verb is Verb.DELETE]
+        status = merged(found.raw["status"], made.status_patch)
+        of = ElasticJob.model_validate({**of.to_wire(), "status": status})
+    assert of.status.retired == {"worker": [0]} and {*gone} == {"digits-worker-0"}
 
 
 def test_what_a_worker_did_of_its_lease_is_known_when_it_is_scaled_away() -> None:
