@@ -98,7 +98,8 @@ def next_step(policy: Opportunistic, known: Opportunity, room: Room, now: dateti
 
 def _has_paid(room: Room, before: int) -> bool:
     """Whether the world, since it grew from `before` workers, gave more than its restart took from these."""
-    return room.trained_seconds * (room.world - before) >= room.restart_seconds * room.world
+    more = room.world - before
+    return more > 0 and room.trained_seconds * more >= room.restart_seconds * room.world
 
 
 def _present(room: Room) -> int:

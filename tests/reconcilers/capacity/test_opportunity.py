@@ -58,3 +58,9 @@ def test_after_any_number_of_growths_in_vain_the_next_comes_within_the_hour() ->
     taken = replace(taken, trained_seconds=1.0, restart_seconds=60.0)
     step = next_step(POLICY, grows, taken, NOW)
     assert (step.known.in_vain, step.known.not_before) == (2_001, later(3_600))
+
+
+def test_a_job_without_a_world_has_paid_for_nothing() -> None:
+    held = Room(count=3, most=3, unit=1, asked_seconds=9.0, is_steady=False)
+    unpaid = Opportunity(base=2, unpaid_from=2, in_vain=3)
+    assert next_step(POLICY, unpaid, held, NOW).known == unpaid
