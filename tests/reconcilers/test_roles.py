@@ -171,6 +171,8 @@ def test_a_server_that_was_moved_stays_until_the_chief_has_its_next_version() ->
     assert not still_served(of, [member("ps", 0)], [at_two], NOW).uids
     assert not still_served(of, [member("worker", 0)], [chief], NOW).uids
     assert not still_served(of, [member("ps", 0)], [member("chief")], NOW).uids, "it says nothing"
+    without = roles_job({"ps": 2, "worker": 2}, status={"cluster": cluster})
+    assert still_served(without, [member("ps", 0)], [chief], NOW) == Served(), "the spec has none any more"
 
 
 def test_a_look_keeps_a_moved_server_for_that_long_and_then_deletes_it() -> None:
