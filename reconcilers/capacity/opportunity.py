@@ -18,6 +18,8 @@ from crds.elasticjob import Opportunistic, Opportunity
 
 REMEMBERED_SECONDS = 3_600.0
 """For so long nothing is tried again that brought too little, did not start, or was refused."""
+MOST_DOUBLINGS = 12
+"""Of `probeSeconds`, after growths in vain: those of a second make more than `REMEMBERED_SECONDS`."""
 START_SECONDS = 900.0
 """Pods that have a node start within this time, or are given back."""
 EXPECTED_STAY_SECONDS = 3_600.0
@@ -96,7 +98,8 @@ def next_step(policy: Opportunistic, known: Opportunity, room: Room, now: dateti
 
 def _has_paid(room: Room, before: int) -> bool:
     """Whether the world, since it grew from `before` workers, gave more than its restart took from these."""
-    return room.trained_seconds * (room.world - before) >= room.restart_seconds * room.world
+    more = room.world - before
+    return more > 0 and room.trained_seconds * more >= room.restart_seconds * room.world
 
 
 def _present(room: Room) -> int:
@@ -129,7 +132,7 @@ def _after_loss(policy: Opportunistic, known: Opportunity, room: Room, now: date
     in_vain = known.in_vain
     if before is not None and room.trained_seconds > 0:
         in_vain = 0 if _has_paid(room, before) else in_vain + 1
-    seconds = min(policy.probe_seconds * 2.0**in_vain, REMEMBERED_SECONDS)
+    seconds = min(policy.probe_seconds * 2.0 ** min(in_vain, MOST_DOUBLINGS), REMEMBERED_SECONDS)
     left = _present(room) - room.lost
     reason = (
         f"{_extra(room.lost)} lost: its Pod was taken, or its node"

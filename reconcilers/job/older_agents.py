@@ -1,7 +1,8 @@
-"""Agents of dlr 0.1, after an upgrade (docs/upgrading.md). Pure.
+"""Agents of an earlier dlr, after an upgrade (docs/upgrading.md). Pure.
 
 They cannot read the worlds that are published now, and train on in the one that they know. When it is given
-up, each gets a new Pod, whose agent is the controller's own; no world is formed with the old one.
+up, each gets a new Pod, whose agent is the controller's own; no world is formed with the old one. A job with
+parameter servers has no world, and its agents go on.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from crds.model import Condition, ConditionStatus
 from crds.protocol import PROTOCOL
 from reconcilers.conditions import condition_of, with_condition
 from reconcilers.pod.worker_status import ENDED, current_report
+from reconcilers.roles.rules import in_cluster
 
 AGENTS_CURRENT = "AgentsCurrent"
 RENEWED = "its agent is of an earlier dlr and cannot read the next world"
@@ -40,7 +42,7 @@ def with_older_agents(
     conditions: Sequence[Condition], job: ElasticJob, workers: Sequence[ElasticWorker], now: datetime
 ) -> list[Condition]:
     """The conditions, with this one once there was such a worker."""
-    if any(is_older(worker) for worker in workers):
+    if not in_cluster(job) and any(is_older(worker) for worker in workers):
         message = TRAIN_ON if job.spec.agent.inject else BROUGHT
         return with_condition(conditions, AGENTS_CURRENT, ConditionStatus.FALSE, "OlderAgents", message, now)
     if any(c.type == AGENTS_CURRENT for c in conditions):
@@ -54,7 +56,7 @@ def renewals(job: ElasticJob, workers: Sequence[ElasticWorker], world: Rendezvou
     Once each: who has such an agent in a Pod that was made since they were first seen gets no other.
     """
     known = condition_of(job.status.conditions, AGENTS_CURRENT)
-    if known is None or known.status is ConditionStatus.TRUE or not job.spec.agent.inject:
+    if known is None or known.status is ConditionStatus.TRUE or not job.spec.agent.inject or in_cluster(job):
         return frozenset()
     training = {*world.members} if world.phase is RendezvousPhase.FORMED else set()
     return frozenset(

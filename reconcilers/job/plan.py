@@ -42,7 +42,7 @@ from reconcilers.job.seen import Seen
 from reconcilers.job.status import has_succeeded
 from reconcilers.job.steps_known import seconds_to_notice
 from reconcilers.job.waiting import why_not_training
-from reconcilers.job.workers import Workers, plan_workers, slot_of
+from reconcilers.job.workers import WorkerPlan, Workers, plan_workers, slot_of
 from reconcilers.large_job import wire_of
 from reconcilers.nodecheck.job_checks import CheckState, Standing, finding_of, standing_of
 from reconcilers.nodecheck.job_world import Course, plan_world, waiting_since_the_check
@@ -51,7 +51,7 @@ from reconcilers.roles import progress as roles_progress
 from reconcilers.roles.rules import in_cluster
 from reconcilers.scale import rolling
 from reconcilers.scale.rolling import Freshness, Roll, freshness, plan_roll
-from reconcilers.scale.uptake import take_up, with_moves_done, with_sources
+from reconcilers.scale.uptake import is_asked, take_up, with_moves_done, with_sources
 from reconcilers.shards import job_shards
 from reconcilers.shards.job_shards import with_shards
 from reconcilers.status_patch import merge_patch, validated_patch
@@ -142,7 +142,7 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
     phase = seen.job.status.phase
     if phase is not None and phase.finished:
         return _of_a_finished_job(seen, now)
-    slots = plan_workers(seen.job, seen.workers, seen.published)
+    slots = _slots(seen, now)
     served = tasks.still_served(seen.job, slots.surplus, seen.workers.of_type.get(names.CHIEF, ()), now)
     slots = replace(slots, surplus=tuple(w for w in slots.surplus if w.metadata.uid not in served.uids))
     seen, told = _with_news(seen, slots.surplus, now)
@@ -175,6 +175,15 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
         ),
     )
     return _paced(seen, plan)
+
+
+def _slots(seen: Seen, now: datetime) -> WorkerPlan:
+    """Which workers there are to be. The count of a plan that removes some by name does not say which."""
+    job = seen.job
+    if is_asked(job, seen.plans):
+        fresh = freshness(job, seen.workers, seen.pods)
+        job = take_up(job, seen.plans, fresh, (), now, seen.vacant).job
+    return plan_workers(job, seen.workers, seen.published)
 
 
 def _paced(seen: Seen, plan: Plan) -> Plan:
@@ -421,16 +430,20 @@ def _with_usage(look: _Look, status: ElasticJobStatus) -> ElasticJobStatus:
     if is_kept:
         status = with_rounds(status, look.workers, look.published, ends=ends)
     is_due = age_seconds >= refresh_seconds(look.job, look.now)
-    written = look.seen.raw.get("status", {})
-    is_written_anyway = bool(merge_patch(written, wire_of(status, len(look.workers))))
+    written, generation = look.seen.raw.get("status", {}), look.job.metadata.generation
+
+    def differs(status: ElasticJobStatus) -> bool:
+        return bool(merge_patch(written, wire_of(status, len(look.workers))))
+
+    is_written_anyway = differs(status)
     if not is_due and not is_written_anyway:
         return status
     used = with_roles(look.job, status, look.workers)
     conditions = sizing.with_sizing(status.conditions, look.job, used.usage, look.now)
-    if not is_written_anyway and conditions == status.conditions:
+    told = observed_at(status.model_copy(update={"conditions": conditions}), generation)
+    if not is_written_anyway and (conditions == status.conditions or not differs(told)):
         return status
-    used = used if is_kept else status
-    return observed_at(used.model_copy(update={"conditions": conditions}), look.job.metadata.generation)
+    return told.model_copy(update={"usage": used.usage}) if is_kept else told
 
 
 def _soonest(*seconds: float | None) -> float | None:

@@ -110,32 +110,34 @@ def dated(known: ClusterStatus | None, cluster: ClusterStatus, now: datetime) ->
 
 @dataclass(frozen=True)
 class Served:
-    """Servers that have lost their task, and are to stay: the chief works with them, and may save."""
+    """Servers that have lost their task, or lose it now, and are to stay: the chief works with them, and may
+    save."""
 
     uids: frozenset[str] = frozenset()
     seconds: float | None = None
-    """For so long, at most."""
+    """For so long, at most; None while the version without them is still to be published."""
 
 
 def still_served(
     job: ElasticJob, surplus: Iterable[ElasticWorker], chiefs: Iterable[ElasticWorker], now: datetime
 ) -> Served:
     """A chief that does not act on the next version within its grace, and `FOLLOW_SECONDS`, keeps none."""
-    cluster = job.status.cluster
+    cluster, chief = job.status.cluster, job.spec.replica_specs.get(names.CHIEF)
     makes_version = of_types(job, makes_version=True)
-    held = frozenset(worker.metadata.uid for worker in surplus if worker.spec.type in makes_version)
-    if cluster is None or not held:
+    servers = [worker for worker in surplus if worker.spec.type in makes_version]
+    if cluster is None or chief is None or not servers:
         return Served()
-    reports = (current_report(chief) for chief in chiefs if runs(chief))
-    is_served = any(
-        report is not None
-        and report.state is AgentState.RUNNING
-        and 0 < report.observed_round < cluster.version
-        for report in reports
-    )
-    grace = grace_seconds(job.spec.replica_specs[names.CHIEF].template["spec"]) if is_served else 0
-    left = grace + FOLLOW_SECONDS - (now - (cluster.since or now)).total_seconds()
-    return Served(held, left) if is_served and left > 0 else Served()
+    reports = (current_report(each) for each in chiefs if runs(each))
+    versions = [r.observed_round for r in reports if r is not None and r.state is AgentState.RUNNING]
+    tasks = cluster.tasks.get(names.PS, [])
+    leaving = frozenset(worker.metadata.uid for worker in servers if worker.spec.index in tasks)
+    if not any(versions):
+        return Served()
+    left = grace_seconds(chief.template["spec"]) + FOLLOW_SECONDS
+    left -= (now - (cluster.since or now)).total_seconds()
+    if left <= 0 or not any(0 < version < cluster.version for version in versions):
+        return Served(leaving)
+    return Served(frozenset(worker.metadata.uid for worker in servers), left)
 
 
 def told(before: ClusterStatus | None, after: ClusterStatus) -> Iterator[Event]:

@@ -91,6 +91,11 @@ def counts_moved(job: ElasticJob) -> bool:
     return any(t in known and known[t].desired != specs[t].replicas for t in training_types(job))
 
 
+def is_asked(job: ElasticJob, plans: Plans) -> bool:
+    """Whether this look takes up a count or a plan, which may change whose slots are wanted."""
+    return counts_moved(job) or (plans.newest is not None and _is_due(job, plans.newest))
+
+
 def take_up(
     job: ElasticJob,
     plans: Plans,

@@ -49,7 +49,8 @@ def settle(
     on_the_way = any(p.index not in ready and p.replaces in trains for p in targets)
     for_checkpoint = checkpoint_wait(published, participants, newcomers, bounds, now)
     wait = max(last_call(newcomers, bounds) if on_the_way else 0.0, for_checkpoint)
-    return Settled(eager, wait, for_checkpoint > 0) if wait > 0 else Settled(people)
+    awaits = for_checkpoint > 0 or published.checkpoint_awaited_since is not None
+    return Settled(eager, wait, awaits) if wait > 0 else Settled(people)
 
 
 def _trains(published: Rendezvous, participants: Sequence[Participant]) -> frozenset[int]:

@@ -82,6 +82,20 @@ def test_newcomers_that_were_tested_do_not_wait_for_a_checkpoint_once_more(*, mo
     assert after.rendezvous.checkpoint_awaited_since is None
 
 
+def test_a_tested_target_that_waits_for_another_does_not_wait_for_a_checkpoint_once_more() -> None:
+    limits = bounds(2, grow_at_checkpoint_seconds=60, last_call_seconds=10)
+
+    def people(joined_seconds: float) -> list[Participant]:
+        ready = participant(2, seconds_since_joined=joined_seconds, replaces=1)
+        return [*running(0, 1), ready, participant(3, None, replaces=0)]
+
+    awaited = formed(0, 1).model_copy(update={"checkpoint_awaited_since": NOW})
+    tested = plan_world(awaited, people(0), limits, of(), None, later(90)).decision
+    assert tested.rendezvous == awaited and tested.look_again_seconds == 10
+    after = plan_world(tested.rendezvous, people(10), limits, of(), None, later(100)).decision
+    assert after.rendezvous.round == 2 and 2 in after.rendezvous.members
+
+
 def test_a_broken_world_waits_for_its_check_and_the_break_is_told_once() -> None:
     people = [*running(0), participant(1, AgentState.FAILED, 1)]
     first = plan_world(formed(0, 1), people, bounds(2), of(0, 1), None, NOW)

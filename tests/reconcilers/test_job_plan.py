@@ -14,6 +14,7 @@ from controller.reconciler import Request
 from crds.elasticjob import ElasticJob, Rendezvous, RendezvousPhase
 from crds.elasticworker import AgentState, ElasticWorker, ExitClass, WorkerExit, WorkerPhase
 from crds.protocol import early_finish_text
+from crds.scaleplan import ScalePlan
 from reconcilers.acts import Verb
 from reconcilers.clock import Clock
 from reconcilers.elasticjob import ElasticJobReconciler
@@ -21,6 +22,7 @@ from reconcilers.job.plan import Plan, plan_job
 from reconcilers.job.seen import Seen
 from reconcilers.job.workers import Workers
 from reconcilers.pod.trial import Answer, Trial
+from reconcilers.scale.uptake import Plans
 from tests.counting import calls, cpu_seconds
 from tests.reconcilers.build import NOW, job, later, report, worker
 
@@ -262,6 +264,31 @@ def test_pods_that_wait_for_new_resources_are_told_and_not_rolled_while_new_ones
     assert rolled.get("rendezvous") or rolled.get("migrations"), "it would be rolled otherwise"
 
 
+@pytest.mark.parametrize("phase", [RendezvousPhase.REFORMING, RendezvousPhase.FORMED])
+def test_the_worker_that_a_plan_removes_goes_and_not_the_last(phase: RendezvousPhase) -> None:
+    """The look that sees the lower count takes over from the plan which it is; a world that is broken keeps
+    nobody."""
+    plan = ScalePlan.model_validate(
+        {
+            "metadata": {"name": "p", "namespace": "default", "uid": "uid-p"},
+            "spec": {"ownerJob": "digits", "removePods": [{"name": "digits-worker-0"}]},
+            "status": {"phase": "Scaling", "replicas": {"worker": 2}},
+        }
+    )
+    known = settled(seen(map(trains, range(3)))).job.to_wire()
+    known["spec"]["replicaSpecs"]["worker"]["replicas"] = 2
+    known["status"]["rendezvous"]["phase"] = phase
+    known["status"]["scalePlan"] = "p"
+    of, gone = ElasticJob.model_validate(known), []
+    for _ in range(2):
+        found = seen(map(trains, range(3)), of, plans=Plans(newest=plan, named=plan))
+        made = plan_job(found, NOW)
+        gone += [act.name for act in made.acts if act.verb is Verb.DELETE]
+        status = merged(found.raw["status"], made.status_patch)
+        of = ElasticJob.model_validate({**of.to_wire(), "status": status})
+    assert of.status.retired == {"worker": [0]} and {*gone} == {"digits-worker-0"}
+
+
 def test_what_a_worker_did_of_its_lease_is_known_when_it_is_scaled_away() -> None:
     """Its words go with it: without them, all that it was leased would be done again."""
     definition = {"name": "files", "size": 100, "digest": "0:1", "retries": 3}
@@ -276,18 +303,19 @@ def test_what_a_worker_did_of_its_lease_is_known_when_it_is_scaled_away() -> Non
     assert (files["done"], files["rest"]) == (40, "40-99")
 
 
-def test_what_a_job_used_is_written_with_what_is_written_and_never_for_itself() -> None:
+@pytest.mark.parametrize(("before", "now"), [(100, 200), (990, 991)], ids=["enough", "and little is left"])
+def test_what_a_job_used_is_written_with_what_is_written_and_never_for_itself(before: int, now: int) -> None:
     def using(mebibytes: int) -> list[ElasticWorker]:
         used = {"memoryBytes": 1, "memoryPeakBytes": mebibytes * 2**20, "cpuCores": 0.0}
         said = report(0, AgentState.RUNNING, 1, usage=used)
         return [trains(0, agent=said.to_wire())]
 
-    known = settled(seen(using(100)))
-    more = seen(using(200), known.job)
+    known = settled(seen(using(before)))
+    more = seen(using(now), known.job)
     assert plan_job(more, NOW).status_patch == {}
     overdue = replace(more, account_age_seconds=1e6)
     assert plan_job(overdue, NOW).status_patch == {}, "the ratio is as it was"
     unwritten = {**more.raw, "status": {**more.raw["status"], "message": "of before"}}
     for found in (more, overdue):
         patch = plan_job(replace(found, raw=unwritten), NOW).status_patch
-        assert patch["usage"]["roles"]["worker"]["memoryPeakBytes"] == 200 * 2**20
+        assert patch["usage"]["roles"]["worker"]["memoryPeakBytes"] == now * 2**20

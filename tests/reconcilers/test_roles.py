@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from crds.cluster_status import ClusterStatus
 from crds.elasticjob import ElasticJob, FailureBudget, JobPhase
 from crds.elasticworker import AgentState, ElasticWorker, ExitClass, WorkerExit, WorkerPhase
+from crds.protocol import PROTOCOL
 from crds.scaleplan import ScalePlan
 from reconcilers.acts import Verb
 from reconcilers.companions import service_of
@@ -28,6 +29,7 @@ from reconcilers.roles.tasks import FOLLOW_SECONDS, Served, dated, next_cluster,
 from reconcilers.scale.plan import refusal
 from reconcilers.world.slots import slots_of, wanted_slots, with_slots
 from tests.reconcilers.build import NOW, job, later, report, worker
+from tests.reconcilers.test_job_plan import merged
 
 RUNS = {"spec": {"containers": [{"name": "main", "image": "x", "command": ["dlr", "exec", "serve"]}]}}
 COUNTS = {"chief": 1, "ps": 2, "worker": 2}
@@ -68,12 +70,8 @@ def looked_at(of: ElasticJob, members: Mapping[Any, ElasticWorker]) -> Plan:
 
 def after(of: ElasticJob, plan: Plan) -> ElasticJob:
     """The job with what the plan writes."""
-    status = of.status.to_wire()
-    for key, value in plan.status_patch.items():
-        both = isinstance(value, dict) and isinstance(status.get(key), dict)
-        status[key] = {**status[key], **value} if both else value
-    cleaned = {key: value for key, value in status.items() if value is not None}
-    return of.model_copy(update={"status": type(of.status).model_validate(cleaned)})
+    status = merged(of.status.to_wire(), plan.status_patch)
+    return of.model_copy(update={"status": type(of.status).model_validate(status)})
 
 
 # --- Tasks and versions -----------------------------------------------------------------------------------
@@ -173,6 +171,8 @@ def test_a_server_that_was_moved_stays_until_the_chief_has_its_next_version() ->
     assert not still_served(of, [member("ps", 0)], [at_two], NOW).uids
     assert not still_served(of, [member("worker", 0)], [chief], NOW).uids
     assert not still_served(of, [member("ps", 0)], [member("chief")], NOW).uids, "it says nothing"
+    without = roles_job({"ps": 2, "worker": 2}, status={"cluster": cluster})
+    assert still_served(without, [member("ps", 0)], [chief], NOW) == Served(), "the spec has none any more"
 
 
 def test_a_look_keeps_a_moved_server_for_that_long_and_then_deletes_it() -> None:
@@ -187,6 +187,21 @@ def test_a_look_keeps_a_moved_server_for_that_long_and_then_deletes_it() -> None
     gone = [[act.name for act in plan.acts if act.verb is Verb.DELETE] for plan in plans]
     assert gone == [[], ["digits-ps-0"]]
     assert plans[0].look_again_seconds is not None and plans[0].look_again_seconds <= 90
+
+
+def test_a_server_that_is_one_too_many_stays_until_the_chief_has_the_version_without_it() -> None:
+    counts = COUNTS | {"ps": 3}
+    chief = member("chief", agent=report(state=AgentState.RUNNING, observed_round=1).to_wire())
+    members = all_of(counts) | {("chief", 0): chief}
+    known = evolved(roles_job(counts, status={"phase": "Running"}), members)
+    of = known.model_copy(update={"spec": roles_job(COUNTS).spec})
+    plans = []
+    for seconds in (0, 1, 91):
+        plans.append(plan_job(seen_of(of, members), later(seconds)))
+        of = after(of, plans[-1])
+    assert of.status.cluster is not None and of.status.cluster.version == 2
+    gone = [[act.name for act in plan.acts if act.verb is Verb.DELETE] for plan in plans]
+    assert gone == [[], [], ["digits-ps-2"]]
 
 
 def test_a_version_keeps_the_time_of_its_first_publication() -> None:
@@ -218,6 +233,22 @@ def test_a_job_with_roles_runs_without_a_world_and_restarts_only_for_what_it_nee
         assert then.status.message == missing
         relaunches = [act for act in plan.acts if act.body and "incarnation" in act.body.get("spec", {})]
         assert [act.name for act in relaunches] == [f"digits-{type_}-1"]
+
+
+def test_agents_of_an_earlier_dlr_go_on_since_they_read_no_world() -> None:
+    said = report(state=AgentState.RUNNING, observed_round=1).model_copy(update={"protocol": PROTOCOL - 1})
+    members = {
+        (type_, index): member(
+            type_, index, agent=said.model_copy(update={"pod_uid": f"uid-{index}-1"}).to_wire()
+        )
+        for type_, index in all_of()
+    }
+    of = roles_job(status={"phase": "Running"})
+    for _ in range(2):
+        plan = looked_at(of, members)
+        of = after(of, plan)
+        assert not plan.acts
+    assert condition_of(of.status.conditions, "AgentsCurrent") is None
 
 
 def test_the_chiefs_end_is_the_jobs_and_without_one_it_is_that_of_all_workers() -> None:

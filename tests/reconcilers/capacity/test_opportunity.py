@@ -50,3 +50,17 @@ def test_a_growth_is_in_vain_by_what_it_gave_and_not_by_when_its_gain_was_known(
     assert {step.known.not_before for step in steps} == {later(min(60 * 2 ** steps[0].known.in_vain, 3_600))}
     lasting = next_step(POLICY, judged, stands, NOW).known
     assert (lasting.unpaid_from, lasting.in_vain) == ((None, 0) if paid else (before, earlier))
+
+
+def test_after_any_number_of_growths_in_vain_the_next_comes_within_the_hour() -> None:
+    grows = Opportunity(base=1, grown_from=1, in_vain=2_000)
+    taken = Room(count=2, most=2, unit=1, asked_seconds=9.0, is_steady=True, world=2, lost=1)
+    taken = replace(taken, trained_seconds=1.0, restart_seconds=60.0)
+    step = next_step(POLICY, grows, taken, NOW)
+    assert (step.known.in_vain, step.known.not_before) == (2_001, later(3_600))
+
+
+def test_a_job_without_a_world_has_paid_for_nothing() -> None:
+    held = Room(count=3, most=3, unit=1, asked_seconds=9.0, is_steady=False)
+    unpaid = Opportunity(base=2, unpaid_from=2, in_vain=3)
+    assert next_step(POLICY, unpaid, held, NOW).known == unpaid
