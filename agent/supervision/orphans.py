@@ -89,7 +89,10 @@ class Orphans:
         return list(found)
 
     def reap(self, spared: Collection[int]) -> None:
-        """Collect the exit codes that nobody will ask for: zombies whose session is not our helpers'.
+        """Collect the exit codes that nobody will ask for.
+
+        These are not those of processes that we started in our own session, and of our helpers that began a
+        session. A process that waited ahead in its warm parent's session, and was killed, is nobody's.
 
         Args:
             spared: process ids whose exit codes somebody does ask for.
@@ -99,10 +102,10 @@ class Orphans:
                 return
         except ChildProcessError:
             return
-        ours = self._our_sessions()
+        ours, asked_for = os.getsid(0), {*self._kept_sessions(), *spared}
         children = [process for process in descendants() if process.parent == os.getpid()]
         for child in children:
-            if child.ended and child.session not in ours and child.pid not in spared:
+            if child.ended and child.session != ours and child.pid not in asked_for:
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(child.pid, os.WNOHANG)
 

@@ -22,7 +22,7 @@ from agent.unsupported_torch import UnsupportedTorchError
 MINIMUM = (2, 6)
 """The oldest torch that dlr supports. 2.5 has neither `server_port` nor DataLoader's `in_order`."""
 NEWEST_SEEN = (2, 13)
-"""The newest whose sources the table above was compared with."""
+"""The newest whose sources SEAMS was compared with."""
 
 
 def require_supported(version: str) -> None:

@@ -4,8 +4,8 @@ It has one thread and never touches a device, since neither survives a fork; it 
 where a module that it imported broke that. Each training process is forked twice, and so becomes the agent's
 own child: the agent is a subreaper (prctl(2), PR_SET_CHILD_SUBREAPER). It ends when the agent does.
 
-Two forks of a process of this size take 20 ms, so while nothing is asked for it forks the next processes
-ahead: they wait for what they are to run, and end when this process does.
+Two forks of a process of this size take 20 ms, so while nothing is asked for it forks the processes of the
+next round ahead: they wait for what they are to run, and end when this process does.
 
 The first one of an agent is a fork of that agent itself (`agent.launch`), which has imported torch by then.
 """
@@ -29,6 +29,8 @@ from agent.warm.messages import MAX_BYTES, ForkRequest, ParentReply, socket_pair
 from agent.warm.script import run_script, show_command
 
 PR_SET_PDEATHSIG = 1
+LOCAL_WORLD_SIZE = "LOCAL_WORLD_SIZE"
+"""torch's variable: how many processes an agent has in a round."""
 QUIET_SECONDS = 0.5
 """After so long without a request, the next processes are forked ahead: what was started runs by then."""
 
@@ -144,25 +146,28 @@ class Child:
 
 
 def serve(control: socket.socket) -> ForkRequest | None:
-    """Fork processes on request, and as many ahead as were asked for at once.
+    """Fork processes on request, and as many ahead as the agent has in a round.
 
     Returns:
         In a new training process, what was asked for. In the parent None, when the agent is gone.
     """
     ahead: list[Child] = []
-    most = in_a_row = 0
+    wanted = 0
     while True:
-        if len(ahead) < most and _is_silent(control, QUIET_SECONDS):
-            in_a_row = 0
-            ahead.append(_fork_child())
-            if ahead[-1].pid == 0:
-                return _become([control, *(child.channel for child in ahead[:-1])], ahead[-1])
+        if len(ahead) < wanted and _is_silent(control, QUIET_SECONDS):
+            try:
+                child = _fork_child()
+            except OSError:  # too many processes, or too little memory
+                wanted = len(ahead)  # until somebody asks, who finds out if it is still so
+                continue
+            if child.pid == 0:
+                return _become([control, *(other.channel for other in ahead)], child)
+            ahead.append(child)
             continue
         data, descriptors, _, _ = socket.recv_fds(control, MAX_BYTES, 3)
         if not data:
             return None
-        in_a_row += 1
-        most = max(most, in_a_row)
+        wanted = int(ForkRequest.decode(data).env.get(LOCAL_WORLD_SIZE, "1"))
         ahead = [child for child in ahead if _is_silent(child.channel)]  # one may have been killed
         child = ahead.pop() if ahead else _fork_child()
         if child.pid == 0:
@@ -219,22 +224,37 @@ def _reply(control: socket.socket, reply: ParentReply) -> bool:
 
 
 def _fork_for_the_agent() -> int:
-    """Fork twice. Return the new process's id once it is the agent's child; in the new process, 0."""
+    """Fork twice. Return the new process's id once it is the agent's child; in the new process, 0.
+
+    Raises:
+        OSError: the kernel forks no more.
+    """
     reader, writer = os.pipe()
-    between = os.fork()
+    try:
+        between = os.fork()
+    except OSError:
+        os.close(reader)
+        os.close(writer)
+        raise
     if between == 0:
         os.close(reader)
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            os._exit(error.errno or 1)
         if pid == 0:
             os.close(writer)
             return 0
         os.write(writer, str(pid).encode())
         os._exit(0)
     os.close(writer)
-    pid = int(os.read(reader, 32))
+    told = os.read(reader, 32)
     os.close(reader)
-    os.waitpid(between, 0)  # Only now has the agent become the parent.
-    return pid
+    _, status = os.waitpid(between, 0)  # Only now has the agent become the parent.
+    if not told:
+        code = os.waitstatus_to_exitcode(status)
+        raise OSError(code, f"no process can be forked: {os.strerror(code)}")
+    return int(told)
 
 
 def _await_permission(descriptor: int) -> None:

@@ -36,7 +36,7 @@ from dlr.checkpoint.memory import Writer, needed_bytes
 from dlr.checkpoint.modules import MismatchError
 from dlr.checkpoint.own_slot import Source, own_slot
 from dlr.checkpoint.persistence import Persistence
-from dlr.checkpoint.state import Captured, capture, restore
+from dlr.checkpoint.state import Captured, calm_part, capture, restore
 from dlr.checkpoint.storage import Manifest, StorageError
 from dlr.checkpoint.surroundings import MemoryResume, Notice, Surroundings, logger, look_around
 from dlr.checkpoint.trouble import Trouble, quantity
@@ -232,7 +232,7 @@ class Checkpointer:
             return
         captured = None
         with suppress(Exception):  # a state_dict may raise anything; the first save tells of it
-            captured = capture(self.state)
+            captured = capture(calm_part(self.state))
         self._memory.prepare(captured)
 
     def _make_pace(self) -> Pace:

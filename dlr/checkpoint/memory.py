@@ -151,8 +151,9 @@ class Writer:
         Where training has begun to use a GPU, it learns of them too.
 
         Args:
-            captured: the state as it is now, if it can be saved. It is laid out, so that nobody has to do it
-                later if it keeps this form; an optimizer has no tensors yet before its first step.
+            captured: the state as it is now, if it can be saved; what has no tensors may be missing. It is
+                laid out, so that nobody has to do it later if it keeps this form; an optimizer has no tensors
+                yet before its first step.
         """
         self._copying.submit(int)  # its thread begins with the first thing that it has to do
         if captured is not None:

@@ -7,6 +7,7 @@ process is given, which the kernel clears first; so several threads fill tensors
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -66,14 +67,18 @@ class OwnSlot:
         """
         into = {name: local_tensor(target) for name, target in targets.items()}
         largest_first = sorted(into, key=lambda name: -into[name].nbytes)
-        on_host = iter([name for name in largest_first if into[name].is_cpu])
+        memory = {name: tensor.untyped_storage().data_ptr() for name, tensor in into.items()}
+        times = Counter(memory.values())
+        # Of tensors that share their memory, as tied weights do, two threads would spoil each other's sums.
+        apart = {name for name in into if into[name].is_cpu and times[memory[name]] == 1}
+        next_apart = iter([name for name in largest_first if name in apart])
 
         def copy(names: Iterable[str]) -> dict[str, int]:
             return {name: self._slot.copy(self._entries[name], into[name]) for name in names}
 
         with ThreadPoolExecutor(own_cores(), "dlr-load") as pool:
-            copying = [pool.submit(copy, on_host) for _ in range(own_cores())]  # each takes the next of them
-            arrived = copy(name for name in largest_first if not into[name].is_cpu)
+            copying = [pool.submit(copy, next_apart) for _ in range(own_cores())]
+            arrived = copy(name for name in largest_first if name not in apart)
             for done in copying:
                 arrived |= done.result()
         self._slot.sum_up(arrived)

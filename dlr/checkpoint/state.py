@@ -76,6 +76,19 @@ def capture(state: Mapping[str, Any]) -> Captured:
     return Captured(tensors, settled, pickles)
 
 
+def calm_part(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Modules, optimizers and plain values, which anybody may look at any time.
+
+    Other things are asked for a checkpoint and not otherwise: torchdata's StatefulDataLoader, say, begins its
+    epoch by it, with workers, before the script has set its sampler's.
+    """
+    return {
+        name: thing
+        for name, thing in state.items()
+        if isinstance(thing, (nn.Module, Optimizer)) or not hasattr(thing, "state_dict")
+    }
+
+
 def restore(
     state: MutableMapping[str, Any],
     values: bytes,

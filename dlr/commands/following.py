@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -29,18 +30,19 @@ def until_finished(
     """What `fetch` finds, again and again, up to and with the first that is finished.
 
     Args:
-        within_seconds: it is an answer that somebody waits for, so long at most: looks are closer to each
-            other, and what is found last may be unfinished.
+        within_seconds: it is an answer that somebody waits for: looks are closer to each other, and the last
+            begins after so long. What it finds may be unfinished.
 
     Raises:
         Unreachable: there was no API server for OUTAGE_LIMIT_SECONDS, or at the end of what was given.
     """
-    begun = answered = time.monotonic()
+    answered = time.monotonic()
     waits = within_seconds is not None
+    last_look = answered + within_seconds if within_seconds is not None else math.inf
     pause, share = (FIRST_SECONDS, WAITING_SHARE) if waits else (INTERVAL_SECONDS, SHARE)
     while True:
         asked = time.monotonic()
-        is_late = within_seconds is not None and asked - begun > within_seconds
+        is_late = asked >= last_look
         try:
             with untold():
                 seen = fetch()
@@ -54,6 +56,7 @@ def until_finished(
             yield seen
             if is_late or is_finished(seen):
                 return
-        looked_seconds = time.monotonic() - asked
-        time.sleep(max(pause, looked_seconds * (1 / share - 1)))
+        looked = time.monotonic()
+        wait_seconds = max(pause, (looked - asked) * (1 / share - 1))
+        time.sleep(max(0.0, min(wait_seconds, last_look - looked)))
         pause = min(pause * GROWTH, INTERVAL_SECONDS)

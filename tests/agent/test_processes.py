@@ -262,6 +262,25 @@ def test_strangers_that_end_during_a_round_are_collected_and_no_others(tmp_path:
     assert not Path(f"/proc/{child}").exists()
 
 
+@pytest.mark.usefixtures("first_process")
+def test_a_process_that_a_helper_has_left_in_its_session_is_collected(tmp_path: Path) -> None:
+    """As one that was forked ahead, and killed before it was needed."""
+    helper = subprocess.Popen(
+        ["sh", "-c", "(sleep 600 & echo $!) ; exec sleep 600"], stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert helper.stdout is not None
+    left = int(helper.stdout.readline())
+    os.kill(left, signal.SIGKILL)
+    helper.kill()
+    kept = orphans(tmp_path, helper.pid)
+    deadline = time.monotonic() + 60
+    while Path(f"/proc/{left}").exists():
+        kept.reap(spared=())
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert helper.wait(60) == -signal.SIGKILL, "somebody asks for that"
+
+
 def test_abandoned_start_whose_processes_cannot_be_killed_is_given_up(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

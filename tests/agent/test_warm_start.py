@@ -17,7 +17,7 @@ import pytest
 from agent.launch import foreseen_environment, preloads
 from agent.warm.argv_padding import PADDING, VARIABLE
 from agent.warm.messages import ParentReply, socket_pair
-from agent.warm.parent import HARMLESS_DEVICES, open_device
+from agent.warm.parent import HARMLESS_DEVICES, QUIET_SECONDS, open_device
 from agent.warm.script import runs_python
 from agent.warm.starter import WarmStart
 from agent.warm.warm_parent import ForkedProcess
@@ -437,6 +437,57 @@ def test_processes_are_forked_ahead_and_end_unused_with_their_parent(tmp_path: P
     finally:
         starter.close()
     assert ForkedProcess([], unused).wait(SECONDS) == 0
+
+
+def test_no_more_processes_are_forked_ahead_than_a_round_has(tmp_path: Path) -> None:
+    """A script that fails at once is started again and again within the time that the parent calls quiet."""
+    script = tmp_path / "train.py"
+    script.write_text("")
+    argv = [sys.executable, "-u", str(script)]
+    starter = WarmStart()
+    prepare(starter)
+    try:
+        for _ in range(4):
+            assert starter.start(argv, {**ENV, "LOCAL_WORLD_SIZE": "1"}, {}) is not None
+        forked_ahead(starter)
+        time.sleep(3 * QUIET_SECONDS)
+        assert len(forked_ahead(starter)) == 1
+    finally:
+        starter.close()
+
+
+REFUSES_THE_FORK_AHEAD = """
+import os
+fork, parent, asked = os.fork, os.getpid(), 0
+def refuse_the_third():  # after the one on trial and the first request's
+    global asked
+    asked += os.getpid() == parent
+    if asked == 3 and (os.getpid() == parent) == (os.environ["WHERE"] == "parent"):
+        open(os.environ["REFUSED"], "w").close()
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+    return fork()
+os.fork = refuse_the_third
+"""
+
+
+@pytest.mark.parametrize("where", ["parent", "between"])
+def test_parent_that_cannot_fork_ahead_forks_when_it_is_asked(tmp_path: Path, where: str) -> None:
+    (tmp_path / "full.py").write_text(REFUSES_THE_FORK_AHEAD)
+    refused, script = tmp_path / "refused", tmp_path / "train.py"
+    script.write_text("print('trained')")
+    argv = [sys.executable, "-u", str(script)]
+    env = {**ENV, "PYTHONPATH": str(tmp_path), "WHERE": where, "REFUSED": str(refused)}
+    starter = WarmStart(["full"])
+    try:
+        assert run_warm(starter, argv, tmp_path, env).stdout == "trained\n"
+        parent = starter.sessions()
+        while not refused.exists():
+            time.sleep(0.02)
+        assert run_warm(starter, argv, tmp_path, env).stdout == "trained\n"
+        assert starter.sessions() == parent
+        assert len(forked_ahead(starter)) == 1
+    finally:
+        starter.close()
 
 
 def forked_ahead(starter: WarmStart) -> list[int]:

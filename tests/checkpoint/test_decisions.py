@@ -176,6 +176,26 @@ def test_module_and_optimizer_come_back_in_place_and_random_numbers_too() -> Non
     assert torch.equal(torch.rand(3), expected)
 
 
+class Two(nn.Module):
+    """Two layers, which may have one weight together."""
+
+    def __init__(self, *, tied: bool) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(800, 800, bias=False), nn.Linear(800, 800, bias=False)
+        if tied:
+            self.second.weight = self.first.weight
+
+
+def test_weights_that_are_tied_now_and_were_not_are_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dlr.checkpoint.own_slot.own_cores", lambda: 2)
+    made = {"model": Two(tied=False)}
+    slot = saved(made, Mark(1, 1, 0, 1))
+    for _ in range(10):
+        again = {"model": Two(tied=True)}
+        load(again, slot)
+        assert torch.equal(again["model"].first.weight, made["model"].second.weight)
+
+
 def test_another_model_is_refused_with_a_sentence() -> None:
     slot = saved({"model": nn.Linear(2, 2)}, Mark(1, 5, 0, 1))
     with pytest.raises(MismatchError, match="only the checkpoint has model"):

@@ -85,3 +85,12 @@ def test_what_takes_long_to_look_at_is_looked_at_less_often(clock: Clock) -> Non
 
     assert [*until_finished(fetch, bool)][-1]
     assert set(clock.slept) == {8.0}
+
+
+def test_the_last_look_for_an_answer_begins_when_the_time_is_up(clock: Clock) -> None:
+    def fetch() -> bool:
+        clock.now += 10.0
+        return False
+
+    assert not [*until_finished(fetch, bool, within_seconds=15)][-1]
+    assert clock.now == 25
