@@ -107,6 +107,9 @@ def own_slot(path: str, mark: Mark) -> Iterator[OwnSlot]:
 
 
 def own_cores() -> int:
-    """How many threads may load here: this process's share of the cores that its Pod may use."""
+    """How many threads may load here: this process's share of the cores that it may run on.
+
+    A quota (`limits.cpu`) does not show: a rank then has up to `MAX_THREADS`, for as long as `load` takes.
+    """
     ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     return max(1, min(MAX_THREADS, len(os.sched_getaffinity(0)) // ranks))
