@@ -101,7 +101,7 @@ class Fleet:
             looks=(self.controller.looks("elasticjob") - looks) / times,
             writes=(server.controller_writes - writes) / self.size / times,
             refused=server.refused,
-            virtual=loop.time() - began,
+            virtual=(loop.time() - began) / times,
         )
 
     async def trains(self) -> None:
