@@ -82,6 +82,11 @@ PROTOCOL = 3
 knows those that are gaps, too; 1, of dlr 0.1, had lists."""
 
 
+CHECKPOINT_SECONDS = 10.0
+"""A checkpoint that nobody awaits is a reason to report once in so long a time, and told so late at most.
+What is written meanwhile for other reasons tells of the newest one too."""
+
+
 class AgentState(Word):
     READY = "Ready"
     """Waits for a world newer than observedRound."""

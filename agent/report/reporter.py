@@ -26,6 +26,7 @@ from agent.report.failure import Failure
 from agent.report.refusal import final_refusal
 from agent.report.report import Departure, Facts, PendingReports, Report
 from crds.protocol import (
+    CHECKPOINT_SECONDS,
     AgentState,
     AskedStacksStatus,
     MemoryStatus,
@@ -37,10 +38,6 @@ from crds.protocol import (
 logger = logging.getLogger(__name__)
 
 MAX_WAIT_SECONDS = 2.0
-
-CHECKPOINT_SECONDS = 10.0
-"""A checkpoint is a reason to write once in so long a time. What is written meanwhile for other reasons tells
-of the newest one too."""
 
 
 class Reporter(threading.Thread):

@@ -91,9 +91,8 @@ def has_no_room(spec: NodeCheckSpec, scope: Scope) -> bool:
 def has_room_for_round(spec: NodeCheckSpec, published: NodeCheckStatus) -> bool:
     """Whether there is room for a round's groups now, and for the verdicts in their place."""
     wire = to_wire(published)
-    now = len(orjson.dumps(spec.to_wire())) + len(
-        orjson.dumps(wire)
-    )  # what etcd stores, but for the metadata
+    # What etcd stores, but for the metadata.
+    now = len(orjson.dumps(spec.to_wire())) + len(orjson.dumps(wire))
     kept = now - len(orjson.dumps(wire["groups"])) + len(b"[]")
     return now <= MAX_BYTES and kept + FOUND_BYTES <= MAX_BYTES_AT_THE_END
 

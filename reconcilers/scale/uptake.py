@@ -93,7 +93,7 @@ def counts_moved(job: ElasticJob) -> bool:
 
 def is_asked(job: ElasticJob, plans: Plans) -> bool:
     """Whether this look takes up a count or a plan, which may change whose slots are wanted."""
-    return counts_moved(job) or (plans.newest is not None and _is_due(job, plans.newest))
+    return counts_moved(job) or _due(job, plans) is not None
 
 
 def take_up(
@@ -114,8 +114,7 @@ def take_up(
         now: for `status.scaling`.
         vacant: slots that may be used again.
     """
-    plan = plans.newest
-    due = plan if plan is not None and _is_due(job, plan) else None
+    plan, due = plans.newest, _due(job, plans)
     after = _with_plan(job, due, fresh, vacant) if due is not None else job
     slots = {
         type_: _adjusted(after, type_, vacant.get(type_, frozenset())) for type_ in training_types(after)
@@ -182,6 +181,12 @@ def asked_through_scale(managed_fields: Sequence[Mapping[str, Any]]) -> bool:
     writers = [entry for entry in managed_fields if _wrote_count(entry.get("fieldsV1") or {})]
     last = max(writers, key=lambda entry: str(entry.get("time", "")), default=None)
     return last is not None and last.get("subresource") == "scale"
+
+
+def _due(job: ElasticJob, plans: Plans) -> ScalePlan | None:
+    """The newest plan, if it is to be taken over now."""
+    plan = plans.newest
+    return plan if plan is not None and _is_due(job, plan) else None
 
 
 def _is_due(job: ElasticJob, plan: ScalePlan) -> bool:

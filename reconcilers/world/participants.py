@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from crds import names
 from crds.elasticjob import ElasticJob, RendezvousPhase
 from crds.elasticworker import AgentReport, AgentState, ElasticWorker, WorkerPhase
-from crds.protocol import PROTOCOL
+from crds.protocol import CHECKPOINT_SECONDS, PROTOCOL
 from reconcilers.pod.worker_status import current_report
 from reconcilers.world.minimum import minimum_workers
 from reconcilers.world.slots import present_slots, slots_of
@@ -136,10 +136,6 @@ def checkpoint_of(report: AgentReport | None) -> int | None:
     return None if report is None or report.progress is None else report.progress.checkpoint_step
 
 
-LATE_CHECKPOINT_SECONDS = 10.0
-"""A checkpoint that nobody awaits is reported so late at most (`agent/report/reporter.py`)."""
-
-
 def seconds_behind_checkpoint(report: AgentReport | None) -> float:
     """How long ago that step was made, at least, when the agent reported last; it may report late.
 
@@ -149,7 +145,7 @@ def seconds_behind_checkpoint(report: AgentReport | None) -> float:
     if progress is None or progress.checkpoint_step is None:
         return 0.0
     steps = max(progress.step - progress.checkpoint_step, 0)
-    return min(steps * (progress.seconds_per_step or 0.0), LATE_CHECKPOINT_SECONDS)
+    return min(steps * (progress.seconds_per_step or 0.0), CHECKPOINT_SECONDS)
 
 
 def _participant(worker: ElasticWorker, ages: Ages, *, replaces: int | None, leaving: str) -> Participant:

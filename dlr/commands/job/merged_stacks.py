@@ -44,11 +44,13 @@ def merge(stacks: Sequence[JSON]) -> list[Place]:
         One place for each stack: those that wait for nobody first, then those of fewer ranks.
     """
     furthest = max((stack["step"] for stack in stacks if stack.get("step") is not None), default=0)
+    # Most frames are equal, and a dashboard merges a thousand of them every second.
+    bare = {frames: _FOLDERS.sub("", frames) for frames in {stack.get("frames") or "" for stack in stacks}}
     at: dict[tuple[bool, int | None, str], list[JSON]] = {}
     for stack in sorted(stacks, key=lambda each: int(each["rank"])):
         step = stack.get("step")
         behind = None if step is None or step >= furthest - 1 else step
-        place = (bool(stack.get("inCollective")), behind, _FOLDERS.sub("", stack.get("frames") or ""))
+        place = (bool(stack.get("inCollective")), behind, bare[stack.get("frames") or ""])
         at.setdefault(place, []).append(stack)
     places = [_place(waits, there) for (waits, _, _), there in at.items()]
     return sorted(places, key=lambda place: (place.waits, len(place.ranks), place.ranks[0]))

@@ -9,7 +9,9 @@ from __future__ import annotations
 import secrets
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Annotated, Any
 
 import typer
@@ -25,7 +27,7 @@ from dlr.commands.job.lookup import get_unfinished_job, list_workers
 from dlr.commands.job.merged_stacks import merge, stack_lines
 from dlr.commands.job.report import current_report, sort_workers, state_of
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace, Output
-from dlr.commands.output import Format, print_json, printable_line, show, some_of, utc_now
+from dlr.commands.output import Format, parse_time, print_json, printable_line, show, some_of, utc_now
 from dlr.commands.waiting import waiting_for
 
 JSON = dict[str, Any]
@@ -33,6 +35,8 @@ JSON = dict[str, Any]
 RUNNING = "Running"
 """Only in this state of an agent there are processes."""
 ANSWER_SECONDS, NATIVE_SECONDS = 15.0, 60.0
+TIME_CHARACTERS = len("2026-01-01T00:00:00Z")
+"""With these a request begins."""
 MOST_NAMED = 8
 """Of the workers that have not answered, and of those without processes."""
 
@@ -121,6 +125,13 @@ def ask(api: Api, name: str, timeout: float, *, native: bool = False) -> Asked:
             within_seconds=timeout,
         )
     return last
+
+
+def asked_at(request: str) -> datetime | None:
+    """When it was asked, as `ask` writes it; None where somebody has set the annotation by hand."""
+    with suppress(ValueError):
+        return parse_time(request[:TIME_CHARACTERS])
+    return None
 
 
 def without_answer(name: str, asked: Asked, timeout: float) -> str:
