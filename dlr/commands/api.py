@@ -30,6 +30,13 @@ JSON = dict[str, Any]
 
 REQUEST_TIMEOUT_SECONDS = 10.0
 PAGE_SIZE = 500
+NOT_NOW = (
+    HTTPStatus.TOO_MANY_REQUESTS,
+    HTTPStatus.BAD_GATEWAY,
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    HTTPStatus.GATEWAY_TIMEOUT,
+)
+"""What a server that is overloaded or restarted answers, or the proxy before it."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +85,7 @@ class ApiFailure(CommandError):
 
 
 class Unreachable(CommandError):
-    """No answer from the API server; it may have one later."""
+    """No answer from the API server, or that it has none now; it may have one later."""
 
 
 class Api:
@@ -114,7 +121,16 @@ class Api:
         if field_selector:
             parameters["fieldSelector"] = field_selector
         while True:
-            page = _object(self._ask("GET", kind, parameters=parameters, all_namespaces=all_namespaces))
+            try:
+                page = _object(self._ask("GET", kind, parameters=parameters, all_namespaces=all_namespaces))
+            except ApiFailure as failure:
+                if failure.status != HTTPStatus.GONE or "limit" not in parameters:
+                    raise
+                # The list changed too much while it was read in pages: all of it at once, as client-go does.
+                for name in ("limit", "continue"):
+                    parameters.pop(name, None)
+                items = []
+                continue
             items += page.get("items") or []
             token = page.get("metadata", {}).get("continue")
             if not token:
@@ -234,12 +250,15 @@ class Api:
             "is the cluster up? (`dlr up` starts a local one.)"
         )
 
-    def _failure(self, answer: Answer, kind: Kind | None) -> ApiFailure:
+    def _failure(self, answer: Answer, kind: Kind | None) -> ApiFailure | Unreachable:
         text = answer.body.decode(errors="replace")
         status = _status(text)
         message = status.get("message") or text.strip()[:500] or answer.reason
         details = status.get("details") or {}
         server = self.connection.server
+        if answer.status in NOT_NOW:
+            message = status.get("message") or answer.reason
+            return Unreachable(f"The API server at {server} cannot answer now ({answer.status}: {message}).")
         if answer.status == HTTPStatus.UNAUTHORIZED:
             message = (
                 f"The API server at {server} does not accept the credentials of {self.connection.source}."
