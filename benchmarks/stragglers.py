@@ -19,7 +19,7 @@ from healthcheck.fleet import Node, NodeName
 from healthcheck.measurements import GroupResult, History, LocalResult, Metric, RoundResult
 from healthcheck.plan import next_step
 from healthcheck.settings import Settings
-from healthcheck.stragglers import class_findings, slow_nodes, to_measure_again
+from healthcheck.stragglers import own_figures
 
 REPORT = Path(__file__).parent.parent / "docs" / "stragglers.md"
 BEGIN, END = "<!-- begin: python -m benchmarks.stragglers -->", "<!-- end -->"
@@ -102,11 +102,11 @@ def measured_once(fleet: Fleet) -> dict[NodeName, LocalResult]:
 def called_slow(fleet: Fleet, settings: Settings = SETTINGS) -> tuple[set[int], History]:
     """By the nodes' own figures alone, as far as they need to be measured."""
     nodes, history = fleet.nodes(), History(measured_once(fleet))
-    while again := to_measure_again(history, nodes, settings):
+    while again := own_figures(history, nodes, settings).to_measure_again:
         groups = tuple(GroupResult((n,), True, measured=fleet.measure(int(n)).measured) for n in again)
         rounds = (*history.rounds, RoundResult(len(history.rounds) + 1, groups))
         history = History(history.local, rounds)
-    return {int(name) for name in slow_nodes(history, nodes, settings)}, history
+    return {int(name) for name in own_figures(history, nodes, settings).slow}, history
 
 
 def called_slow_before(local: Mapping[NodeName, LocalResult]) -> set[int]:
@@ -181,7 +181,7 @@ def mixed_fleet(noise: str, size: int, share: float) -> Callable[[int], Tally]:
         older = frozenset(rng.sample(range(size), round(share * size)))
         fleet = Fleet(size, NOISES[noise], rng, older=older)
         named, history = called_slow(fleet)
-        told = class_findings(history, fleet.nodes(), SETTINGS)
+        told = own_figures(history, fleet.nodes(), SETTINGS).classes
         return {
             "fleets": 1,
             "slow": bool(named),

@@ -152,7 +152,9 @@ class Informer:
                 await self._close_stream()
                 break
             await slices.pause()
-        return self._backoff.next_seconds() if wait else 0.0
+        if wait:
+            return self._backoff.next_seconds()
+        return self.resource.gather_seconds if isinstance(self._state, reflector.Watching) else 0.0
 
     def _must_wait(self, before: reflector.State, *, failed: bool) -> bool:
         """After a failure; after a watch that was refused; and after one that was of no use, or a server

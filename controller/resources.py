@@ -27,6 +27,9 @@ class Resource:
     namespaced: bool = True
     keeps_managed_fields: bool = False
     """Whether the cache keeps who wrote what: for large collections, that is half of their memory."""
+    gather_seconds: float = 0.0
+    """For so long, a watch lets changes come together before it reads them: of what changes all the time, and
+    hardly ever in a way that somebody has to look."""
 
     @property
     def api_version(self) -> str:
@@ -65,7 +68,7 @@ SERVICES = Resource("", "v1", "services", "Service")
 SERVICEACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount")
 CONFIGMAPS = Resource("", "v1", "configmaps", "ConfigMap")
 SECRETS = Resource("", "v1", "secrets", "Secret")
-LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
+LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", gather_seconds=0.1)
 ROLES = Resource("rbac.authorization.k8s.io", "v1", "roles", "Role")
 ROLEBINDINGS = Resource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding")
 PODDISRUPTIONBUDGETS = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")

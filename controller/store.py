@@ -47,12 +47,11 @@ class Memory(Generic[V]):
     def __init__(self, uids: dict[str, Key]) -> None:
         self._uids = uids
         self._values: dict[str, V] = {}
+        self.get: Callable[[str], V | None] = self._values.get
+        """Asked for each of ten thousand workers in a look: no call but the dictionary's own."""
 
     def __len__(self) -> int:
         return len(self._values)
-
-    def get(self, uid: str) -> V | None:
-        return self._values.get(uid)
 
     def put(self, uid: str, value: V) -> V:
         """Returns `value`; it is remembered only while the store has an object with that uid.

@@ -14,7 +14,7 @@ from healthcheck.measurements import GroupResult, History, RoundResult
 from healthcheck.own_word import befell, is_of_most, proven
 from healthcheck.pairing import Evidence
 from healthcheck.settings import Settings
-from healthcheck.stragglers import ClassFinding, Slowness, class_findings, slow_nodes
+from healthcheck.stragglers import ClassFinding, Slowness, own_figures
 from healthcheck.trials import Symptom, failing_trials, slow_trials
 
 UNSETTLED = (OPEN | {Standing.CUT_OFF}) - {Standing.DOUBTED}
@@ -93,6 +93,8 @@ class Findings:
     withdrawn: Mapping[NodeName, str]
     """Why the node could not be tested to the end."""
     slow_compute: Mapping[NodeName, tuple[Slowness, ...]]
+    to_measure_again: tuple[NodeName, ...]
+    """Nodes whose own figures are suspicious, in rank order."""
     classes: tuple[ClassFinding, ...]
     evidence: Mapping[Symptom, Evidence]
 
@@ -113,6 +115,7 @@ def investigate(history: History, nodes: Sequence[Node], settings: Settings) -> 
     failed = attribute(failing, nodes, condemned, settings.failed, history.absent)
     slow_ledger = slow_trials(history.rounds, nodes, settings)
     slow = attribute(slow_ledger, nodes, {*condemned, *failed.guilty}, settings.slow, history.absent)
+    own = own_figures(history, nodes, settings)
     return Findings(
         nodes=tuple(nodes),
         vouched=frozenset(node.name for node in nodes if node.vouched),
@@ -122,8 +125,9 @@ def investigate(history: History, nodes: Sequence[Node], settings: Settings) -> 
         unheard=unheard,
         crashed=crashed,
         withdrawn=history.withdrawn,
-        slow_compute=slow_nodes(history, nodes, settings),
-        classes=class_findings(history, nodes, settings),
+        slow_compute=own.slow,
+        to_measure_again=own.to_measure_again,
+        classes=own.classes,
         evidence={Symptom.FAILED: Evidence(failing, failed), Symptom.SLOW: Evidence(slow_ledger, slow)},
     )
 

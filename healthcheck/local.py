@@ -24,6 +24,9 @@ GPU_FLOORS: Mapping[Metric, float] = {
 single PCI Express 3.0 lane (0.98 GB/s). CPUs have no floor: they differ a thousandfold."""
 
 
+_METRICS = {metric.value: metric for metric in Metric}
+
+
 class Health(StrEnum):
     HEALTHY = "Healthy"
     FAULTY = "Faulty"
@@ -41,7 +44,7 @@ class LocalVerdict:
 def local_result(results: Sequence[ProbeResult]) -> LocalResult:
     """The probes' results as the diagnosis takes them. What was not tested speaks neither for nor against."""
     figures = {name: value for result in results for name, value in result.report.figures.items()}
-    measured = {metric: figures[metric.value] for metric in Metric if metric.value in figures}
+    measured = {metric: figures[name] for name, metric in _METRICS.items() if name in figures}
     failures = [
         f"{result.probe}: {result.report.reason}"
         for result in results

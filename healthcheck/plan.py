@@ -14,7 +14,6 @@ from healthcheck.fleet import Node
 from healthcheck.measurements import History
 from healthcheck.pairing import Group, next_groups, screening_groups
 from healthcheck.settings import Settings
-from healthcheck.stragglers import to_measure_again
 from healthcheck.trials import Symptom
 
 UNHEARD_ROUNDS = 2
@@ -61,16 +60,13 @@ def _groups(history: History, findings: Findings, settings: Settings) -> tuple[G
             if symptom is not Symptom.SLOW or done < settings.most_rounds_about_slowness
         )
         groups = next_groups(findings.nodes, asked, settings.rotation, absent=history.absent)
-    return groups + _alone(history, findings, settings, groups)
+    return groups + _alone(history, findings, groups)
 
 
-def _alone(
-    history: History, findings: Findings, settings: Settings, groups: Sequence[Group]
-) -> tuple[Group, ...]:
+def _alone(history: History, findings: Findings, groups: Sequence[Group]) -> tuple[Group, ...]:
     """Groups of one, for nodes whose own figures are to be measured again and that are free in this round."""
     busy = {*history.absent, *findings.condemned, *(name for group in groups for name in group)}
-    again = to_measure_again(history, findings.nodes, settings)
-    return tuple((name,) for name in again if name not in busy)
+    return tuple((name,) for name in findings.to_measure_again if name not in busy)
 
 
 def _nobody_hears_us(history: History) -> bool:

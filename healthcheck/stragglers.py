@@ -9,7 +9,7 @@ Compute and network are separate figures, so that neither hides the other.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, inf, isfinite
@@ -78,6 +78,10 @@ class Standard:
         return Slowness(self.metric, value, self.typical)
 
 
+Standards = Mapping[tuple[Metric, str], Standard]
+"""By metric and class."""
+
+
 def slowdown(metric: Metric, value: float, typical: float) -> float:
     """How many times slower than `typical`; below 1 is faster. No clock that shows 0 makes anybody slow."""
     slow, fast = (typical, value) if metric.higher_is_better else (value, typical)
@@ -86,33 +90,32 @@ def slowdown(metric: Metric, value: float, typical: float) -> float:
     return slow / fast if fast > 0 else (inf if metric.higher_is_better else 1.0)
 
 
-def slow_nodes(
-    history: History, nodes: Sequence[Node], settings: Settings
-) -> dict[NodeName, tuple[Slowness, ...]]:
-    """The nodes whose own figures were slow each time they were measured, with every figure that was."""
-    again = _measured_again(history)
-    return {
-        name: tuple(slowness for _, slowness in standing)
-        for name, standing in _suspects(history, nodes, settings).items()
-        if len(again.get(name, ())) >= settings.remeasurements
-    }
+@dataclass(frozen=True)
+class OwnFigures:
+    """What follows from the figures of the nodes' own, each beside its kind."""
 
-
-def to_measure_again(history: History, nodes: Sequence[Node], settings: Settings) -> tuple[NodeName, ...]:
+    slow: Mapping[NodeName, tuple[Slowness, ...]]
+    """The nodes that were slow each time they were measured, with every figure that was."""
+    to_measure_again: tuple[NodeName, ...]
     """Nodes that a suspicion stands against and that have not measured again often enough, in rank order."""
-    again = _measured_again(history)
-    suspects = _suspects(history, nodes, settings)
-    return tuple(name for name in suspects if len(again.get(name, ())) < settings.remeasurements)
-
-
-def class_findings(history: History, nodes: Sequence[Node], settings: Settings) -> tuple[ClassFinding, ...]:
+    classes: tuple[ClassFinding, ...]
     """Classes of two kinds, and classes that are slow as a whole, beside earlier checks."""
-    found = []
-    standards = _standards(history, nodes, settings)
-    for (metric, class_), values in _local_values(history, nodes).items():
-        found += _kinds_told(class_, standards[metric, class_], values)
-        found += _slow_as_a_whole(class_, metric, values, settings)
-    return tuple(found)
+
+
+def own_figures(history: History, nodes: Sequence[Node], settings: Settings) -> OwnFigures:
+    values, again = _local_values(history, nodes), _measured_again(history)
+    standards = _standards(values, settings)
+    suspects = _suspects(history, nodes, standards, again, settings)
+    confirmed = {name for name in suspects if len(again.get(name, ())) >= settings.remeasurements}
+    return OwnFigures(
+        slow={
+            name: tuple(slowness for _, slowness in standing)
+            for name, standing in suspects.items()
+            if name in confirmed
+        },
+        to_measure_again=tuple(name for name in suspects if name not in confirmed),
+        classes=tuple(_class_findings(values, standards, settings)),
+    )
 
 
 def references_of(
@@ -176,11 +179,13 @@ class PairSpeeds:
 
 
 def _suspects(
-    history: History, nodes: Sequence[Node], settings: Settings
+    history: History,
+    nodes: Sequence[Node],
+    standards: Standards,
+    again: Mapping[NodeName, Sequence[Mapping[Metric, float]]],
+    settings: Settings,
 ) -> dict[NodeName, list[tuple[Standard, Slowness]]]:
     """The nodes with figures that are suspicious, and that every further measurement confirmed."""
-    standards = _standards(history, nodes, settings)
-    again = _measured_again(history)
     classes = {node.name: node.hardware_class for node in nodes}
     suspects: dict[NodeName, list[tuple[Standard, Slowness]]] = {}
     for name, class_ in classes.items():
@@ -222,11 +227,8 @@ def _local_values(history: History, nodes: Sequence[Node]) -> dict[tuple[Metric,
     return values
 
 
-def _standards(
-    history: History, nodes: Sequence[Node], settings: Settings
-) -> dict[tuple[Metric, str], Standard]:
+def _standards(found: Mapping[tuple[Metric, str], Values], settings: Settings) -> Standards:
     """Of the nodes' own figures."""
-    found = _local_values(history, nodes)
     total = sum(map(len, found.values()))
     standards = {}
     for (metric, class_), values in found.items():
@@ -291,6 +293,14 @@ def _kinds(slowdowns: Sequence[float], limit: float, settings: Settings) -> tupl
         else:
             bands.append([times])
     return tuple((band[0] - gap / 2, band[-1] + gap / 2) for band in bands if len(band) >= least)
+
+
+def _class_findings(
+    found: Mapping[tuple[Metric, str], Values], standards: Standards, settings: Settings
+) -> Iterator[ClassFinding]:
+    for (metric, class_), values in found.items():
+        yield from _kinds_told(class_, standards[metric, class_], values)
+        yield from _slow_as_a_whole(class_, metric, values, settings)
 
 
 def _kinds_told(class_: str, standard: Standard, values: Values) -> list[ClassFinding]:

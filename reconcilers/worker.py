@@ -345,7 +345,7 @@ class WorkerReconciler(Reconciler):
         All else is written beside the agent's reports, however often those come. Late, it counts nothing.
         """
         current = {k: v for k, v in raw.get("status", {}).items() if k != "agent"}
-        desired = {k: v for k, v in status.to_wire().items() if k != "agent"}
+        desired = status.model_copy(update={"agent": None}).to_wire()
         patch = validated_patch(current, status, desired)
         if not patch:
             return

@@ -11,13 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from controller.wording import shortened
 from crds.elasticjob import (
     MAX_EPISODE_REASON,
     ElasticJob,
-    ElasticJobStatus,
     Episode,
     Goodput,
     JobState,
@@ -29,8 +27,7 @@ from reconcilers.account.job_history import episode_of, with_episode
 from reconcilers.account.rounds import first_step_at
 from reconcilers.account.state import NOT_YET_TRAINING, Moment, Transition, transitions
 from reconcilers.failure.incidents import in_one_line
-from reconcilers.large_job import wire_of
-from reconcilers.status_patch import merge_patch
+from reconcilers.large_job import Draft
 
 REFRESH_SECONDS = 60.0
 """The account is not brought up to date sooner, unless something in it changes."""
@@ -47,28 +44,26 @@ class Account:
     history: tuple[Episode, ...]
 
 
-def with_account(moment: Moment, stored: dict[str, Any], age_seconds: float) -> ElasticJobStatus:
+def with_account(moment: Moment, draft: Draft, age_seconds: float) -> Draft:
     """The status that is to be, with the account in it.
 
     Args:
-        stored: the status as it is: where nothing else is to be written, the account is left as it was, until
-            its ratio is too old.
+        draft: of the moment's status: where nothing else is to be written, the account is left as it was,
+            until its ratio is too old.
         age_seconds: how long ago the account was written.
     """
-    status, known = moment.status, moment.job.status
+    known = moment.job.status
     account = balanced(moment)
     if account is not None:
-        update = {"goodput": account.goodput, "history": list(account.history)}
-        return status.model_copy(update=update)
+        return draft.having(goodput=account.goodput, history=list(account.history))
     if known.goodput is None or known.completion_time is not None or age_seconds < REFRESH_SECONDS:
-        return status
-    is_written_anyway = bool(merge_patch(stored, wire_of(status, len(moment.workers))))
-    if not is_written_anyway and age_seconds < refresh_seconds(moment.job, moment.now):
-        return status
+        return draft
+    if not draft.differs and age_seconds < refresh_seconds(moment.job, moment.now):
+        return draft
     goodput = goodput_now(moment.job, moment.workers, moment.now)
-    if not is_written_anyway and not _has_moved(known.goodput, goodput):
-        return status
-    return status.model_copy(update={"goodput": goodput})
+    if not draft.differs and not _has_moved(known.goodput, goodput):
+        return draft
+    return draft.having(goodput=goodput)
 
 
 def refresh_seconds(job: ElasticJob, now: datetime) -> float:

@@ -15,7 +15,7 @@ from functools import cached_property
 
 from controller.resources import ELASTICJOBS, ELASTICWORKERS, NODECHECKS, Object
 from crds import names
-from crds.elasticjob import ElasticJob, ElasticJobStatus, JobPhase, Rendezvous
+from crds.elasticjob import ElasticJob, JobPhase, Rendezvous
 from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck
 from reconcilers.account.comparable import with_comparable_steps
@@ -43,7 +43,7 @@ from reconcilers.job.status import has_succeeded
 from reconcilers.job.steps_known import seconds_to_notice
 from reconcilers.job.waiting import why_not_training
 from reconcilers.job.workers import WorkerPlan, Workers, plan_workers, slot_of
-from reconcilers.large_job import wire_of
+from reconcilers.large_job import Draft
 from reconcilers.nodecheck.job_checks import CheckState, Standing, finding_of, standing_of
 from reconcilers.nodecheck.job_world import Course, plan_world, waiting_since_the_check
 from reconcilers.roles import hot, tasks
@@ -54,7 +54,6 @@ from reconcilers.scale.rolling import Freshness, Roll, freshness, plan_roll
 from reconcilers.scale.uptake import is_asked, take_up, with_moves_done, with_sources
 from reconcilers.shards import job_shards
 from reconcilers.shards.job_shards import with_shards
-from reconcilers.status_patch import merge_patch, validated_patch
 from reconcilers.world import resumption
 from reconcilers.world.participants import bounds_of, participants_of
 from reconcilers.world.rendezvous import Decision
@@ -408,42 +407,38 @@ def _plan(
     why = why_not_training(status.phase, status.conditions, status.rendezvous)
     status = status.model_copy(update={"reason": why.reason, "message": why.message})
     moment = Moment(look.job, status, look.workers, look.now, found.checking, found.broken_at)
-    status = with_account(moment, raw, look.seen.account_age_seconds)
-    status = _with_usage(look, status)
+    draft = with_account(moment, Draft(status, raw, len(look.workers)), look.seen.account_age_seconds)
+    draft = _with_usage(look, draft)
     standing = found.standing_by
     concerned = look.workers if standing else look.workers.exceptional
     told = [told_standby(worker, standing) for worker in told_otherwise(concerned, standing)]
     return Plan(
-        status_patch=validated_patch(raw, status, wire_of(status, len(look.workers))),
-        events=(*found.events, *sizing.told(look.job.status.conditions, status.conditions)),
+        status_patch=draft.patch(),
+        events=(*found.events, *sizing.told(look.job.status.conditions, draft.status.conditions)),
         acts=(*acts, *told),
         look_again_seconds=_soonest(*look_again),
     )
 
 
-def _with_usage(look: _Look, status: ElasticJobStatus) -> ElasticJobStatus:
+def _with_usage(look: _Look, draft: Draft) -> Draft:
     """With what the job used, where the status is written anyway; or it is time to look, and a condition
     changes. Until then, it stays in the agents' reports."""
-    phase, age_seconds = status.phase, look.seen.account_age_seconds
+    phase, age_seconds = draft.status.phase, look.seen.account_age_seconds
     ends = phase is not None and (phase.finished or phase is JobPhase.SUSPENDED)
     is_kept = ends or keeps_while_it_runs(look.job, look.workers)
     if is_kept:
-        status = with_rounds(status, look.workers, look.published, ends=ends)
+        draft = draft.of(with_rounds(draft.status, look.workers, look.published, ends=ends))
     is_due = age_seconds >= refresh_seconds(look.job, look.now)
-    written, generation = look.seen.raw.get("status", {}), look.job.metadata.generation
-
-    def differs(status: ElasticJobStatus) -> bool:
-        return bool(merge_patch(written, wire_of(status, len(look.workers))))
-
-    is_written_anyway = differs(status)
-    if not is_due and not is_written_anyway:
-        return status
+    if not is_due and not draft.differs:
+        return draft
+    status = draft.status
     used = with_roles(look.job, status, look.workers)
     conditions = sizing.with_sizing(status.conditions, look.job, used.usage, look.now)
-    told = observed_at(status.model_copy(update={"conditions": conditions}), generation)
-    if not is_written_anyway and (conditions == status.conditions or not differs(told)):
-        return status
-    return told.model_copy(update={"usage": used.usage}) if is_kept else told
+    judged = status.model_copy(update={"conditions": conditions})
+    told = draft.of(observed_at(judged, look.job.metadata.generation))
+    if not draft.differs and (conditions == status.conditions or not told.differs):
+        return draft
+    return told.having(usage=used.usage) if is_kept else told
 
 
 def _soonest(*seconds: float | None) -> float | None:

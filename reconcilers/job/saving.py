@@ -33,10 +33,11 @@ def with_saving(
     known = condition_of(conditions, CHECKPOINTS_FAILING)
     fails = known is not None and known.status is ConditionStatus.TRUE
     told_by = known.message.partition(BEGAN)[0] if known is not None else ""
+    if not troubled and not fails:
+        return list(conditions)
     if not troubled:
         who = next((worker for worker in workers if worker.metadata.name == told_by), None)
-        is_known = told_by in telling or who is None or _stands_by(who, world, workers)
-        if not fails or not is_known:
+        if told_by not in telling and who is not None and not _stands_by(who, world, workers):
             return list(conditions)
         return with_condition(conditions, CHECKPOINTS_FAILING, ConditionStatus.FALSE, "Saved", "", now)
     name = told_by if told_by in troubled else next(iter(troubled))

@@ -19,6 +19,7 @@ from crds.elasticworker import ElasticWorker
 from reconcilers.capacity.profile import needs_history
 from reconcilers.clock import Clock
 from reconcilers.job import refusal
+from reconcilers.job.ages import AgesView
 from reconcilers.job.slow import OF_ANOTHER_NAMESPACE, Neighbour, news_of
 from reconcilers.job.workers import Workers
 from reconcilers.nodecheck.job_checks import JobChecks, JobChecksView
@@ -27,12 +28,10 @@ from reconcilers.pod.builder import pod_name
 from reconcilers.pod.options import PodOptions
 from reconcilers.pod.resources import template_digest
 from reconcilers.pod.trial import PodTrial, Trial
-from reconcilers.pod.worker_status import current_report
-from reconcilers.scale.by_shards import holders_of, scaling_of
 from reconcilers.scale.job_plans import JobPlans
 from reconcilers.scale.uptake import Plans, Vacant
-from reconcilers.worker import BY_JOB, owner_uids
-from reconcilers.world.participants import Ages, checkpoint_of, is_waiting, seconds_behind_checkpoint
+from reconcilers.worker import BY_OWNER, owner_uids
+from reconcilers.world.participants import Ages
 from reconcilers.world.slots import training_types
 
 Object = dict[str, Any]
@@ -100,12 +99,10 @@ class JobView:
         self._tried_at: Memory[float] = self._jobs.memory()
         self._parse_job = cache.models(ELASTICJOBS, ElasticJob)
         self._parse_worker = cache.models(ELASTICWORKERS, ElasticWorker)
-        self._joined = Observations(self._workers, clock.monotonic)
-        self._saved = Observations(self._workers, clock.monotonic)
+        self._ages = AgesView(self._workers, clock.monotonic)
         self._accounted = Observations(self._jobs, clock.monotonic)
         self._written = Observations(self._jobs, clock.monotonic)
         self._leased = Observations(self._jobs, clock.monotonic)
-        self._idle = Observations(self._workers, clock.monotonic)
 
     async def of(self, request: Request) -> Seen | None:
         """None if the job is gone, or going: garbage collection takes everything that it made."""
@@ -121,7 +118,7 @@ class JobView:
             return Seen(job, raw, workers)
         plans, checks = await self._plans.read(job), await self._checks.of(job, workers)
         pods, outdated = await self._pods_of(job, workers)
-        ages = await self._ages(job, workers, checks)
+        ages = await self._ages.of(job, workers, checks.active.metadata.name if checks.active else None)
         await slices.pause()
         return Seen(
             job=job,
@@ -182,12 +179,12 @@ class JobView:
         return trial
 
     async def _workers_of(self, job: ElasticJob) -> list[ElasticWorker]:
-        found = self._workers.by_index(BY_JOB, f"{job.metadata.namespace}/{job.metadata.name}")
+        found = self._workers.by_index(BY_OWNER, job.metadata.uid)
         workers, slices = [], Slices()
         found.reverse()
         while found:  # the cache may have newer ones by now: these are freed one by one, not all at the end
             raw = found.pop()
-            if job.metadata.uid in owner_uids(raw) and not raw["metadata"].get("deletionTimestamp"):
+            if not raw["metadata"].get("deletionTimestamp"):
                 workers.append(self._parse_worker.parse(raw))
             await slices.pause()
         return workers
@@ -207,30 +204,6 @@ class JobView:
                 outdated += is_edited and _made_of_another(pod, wanted.get(worker.spec.type))
             await slices.pause()
         return digests, outdated
-
-    async def _ages(self, job: ElasticJob, workers: Workers, checks: JobChecks) -> Ages:
-        checking, now = checks.active.metadata.name if checks.active else None, self._clock.monotonic()
-        joined, checkpoint, slices = {}, {}, Slices()
-        for worker in workers:
-            uid, report = worker.metadata.uid, current_report(worker)
-            joined[uid] = self._joined.age_seconds(uid, (is_waiting(report), checking), now)
-            step = checkpoint_of(report)
-            if step is not None:
-                seen_seconds = self._saved.age_seconds(uid, step, now)
-                checkpoint[uid] = max(seen_seconds, seconds_behind_checkpoint(report))
-            await slices.pause()
-        return Ages(joined, checkpoint, self._idle_seconds(job, workers, now))
-
-    def _idle_seconds(self, job: ElasticJob, workers: Workers, now: float) -> dict[str, float]:
-        if scaling_of(job) is None:
-            return {}
-        holders, idle = holders_of(job), {}
-        for worker in workers.training:
-            uid, holds = worker.metadata.uid, (worker.spec.index, worker.spec.incarnation) in holders
-            seconds = self._idle.age_seconds(uid, holds, now)
-            if not holds:
-                idle[uid] = seconds
-        return idle
 
     def _shards_age_seconds(self, job: ElasticJob) -> float:
         leases = tuple((each.name, each.epoch, each.last_lease) for each in job.status.shards)

@@ -95,7 +95,7 @@ def speaker_of(workers: Workers, world: Rendezvous) -> ElasticWorker | None:
     """Rank 0's worker, while it trains in the world."""
     if world.phase is not RendezvousPhase.FORMED or not world.members:
         return None
-    lead = next((worker for worker in workers.training if worker.spec.index == world.members[0]), None)
+    lead = workers.rank_0(world)
     report = current_report(lead) if lead is not None else None
     trains = report is not None and any(told.round == world.round for told in report.rounds[-1:])
     return lead if trains else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 
@@ -59,13 +60,14 @@ def replica_statuses(job: ElasticJob, workers: Workers, standby: int = 0) -> dic
     statuses = {}
     for type_ in training_types(job):
         idle = standby if type_ == names.WORKER else 0
-        phases = [w.status.phase for w in workers.of_type.get(type_, ())]
+        there = len(workers.of_type.get(type_, ()))
+        others = Counter(w.status.phase for w in workers.exceptional if w.spec.type == type_)
         statuses[type_] = ReplicaStatus(
             desired=job.spec.replica_specs[type_].replicas,
-            pending=sum(phase in (None, WorkerPhase.PENDING) for phase in phases),
-            active=phases.count(WorkerPhase.RUNNING) - idle,
-            succeeded=phases.count(WorkerPhase.SUCCEEDED),
-            failed=phases.count(WorkerPhase.FAILED),
+            pending=others[None] + others[WorkerPhase.PENDING],
+            active=there - others.total() + others[WorkerPhase.RUNNING] - idle,
+            succeeded=others[WorkerPhase.SUCCEEDED],
+            failed=others[WorkerPhase.FAILED],
             standby=idle,
         )
     return statuses

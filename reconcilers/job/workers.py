@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from typing import Any, overload
 
 from crds import names
@@ -15,11 +17,24 @@ from reconcilers.pod.builder import labels, owner_reference
 from reconcilers.world.slots import Slot, present_slots, training_types
 
 
+@dataclass(frozen=True)
+class _Indexes:
+    by_index: Mapping[str, Mapping[int, ElasticWorker]]
+    of_type: Mapping[str, Sequence[ElasticWorker]]
+    exceptional: Sequence[ElasticWorker]
+    telling_steps: Sequence[ElasticWorker]
+    telling_shards: Sequence[ElasticWorker]
+
+
 class Workers(Sequence[ElasticWorker]):
-    """A job's workers in rank order. Each index is made when it is first asked for, in one pass."""
+    """A job's workers in rank order.
+
+    The indexes that each look asks for are made in one pass, when the first of them is: what ten thousand
+    workers hold is scattered over memory, and to come back to it costs more than what is asked of it.
+    """
 
     def __init__(self, workers: Iterable[ElasticWorker]) -> None:
-        self._all = tuple(sorted(workers, key=lambda worker: worker.spec.index))
+        self._all = tuple(sorted(workers, key=attrgetter("spec.index")))
 
     @overload
     def __getitem__(self, place: int) -> ElasticWorker: ...
@@ -35,11 +50,30 @@ class Workers(Sequence[ElasticWorker]):
         return iter(self._all)
 
     @cached_property
-    def of_type(self) -> Mapping[str, Sequence[ElasticWorker]]:
-        found: dict[str, list[ElasticWorker]] = {}
+    def _indexes(self) -> _Indexes:
+        by_index: defaultdict[str, dict[int, ElasticWorker]] = defaultdict(dict)
+        exceptional, telling_steps, telling_shards = [], [], []
         for worker in self._all:
-            found.setdefault(worker.spec.type, []).append(worker)
-        return found
+            spec, report = worker.spec, worker.status.agent
+            by_index[spec.type][spec.index] = worker
+            if not simply_runs(worker):
+                exceptional.append(worker)
+            if report is not None and report.rounds:
+                telling_steps.append(worker)
+            if report is not None and report.shards:
+                telling_shards.append(worker)
+        of_type = {type_: tuple(found.values()) for type_, found in by_index.items()}
+        told = tuple(telling_steps), tuple(telling_shards)
+        return _Indexes(dict(by_index), of_type, tuple(exceptional), *told)
+
+    @property
+    def by_index(self) -> Mapping[str, Mapping[int, ElasticWorker]]:
+        """Of each type."""
+        return self._indexes.by_index
+
+    @property
+    def of_type(self) -> Mapping[str, Sequence[ElasticWorker]]:
+        return self._indexes.of_type
 
     @property
     def training(self) -> Sequence[ElasticWorker]:
@@ -50,16 +84,26 @@ class Workers(Sequence[ElasticWorker]):
     def by_slot(self) -> Mapping[Slot, ElasticWorker]:
         return {slot_of(worker): worker for worker in self._all}
 
-    @cached_property
+    @property
     def exceptional(self) -> Sequence[ElasticWorker]:
         """All but those that simply run: policies about failures, waits and old agents need no others."""
-        return tuple(worker for worker in self._all if not simply_runs(worker))
+        return self._indexes.exceptional
 
-    @cached_property
+    @property
     def telling_steps(self) -> Sequence[ElasticWorker]:
         """Those whose agents have told of a round's steps: what is known of steps, others do not change."""
-        reports = ((worker, worker.status.agent) for worker in self._all)
-        return tuple(worker for worker, report in reports if report is not None and report.rounds)
+        return self._indexes.telling_steps
+
+    @property
+    def telling_shards(self) -> Sequence[ElasticWorker]:
+        """Those whose agents pull from shard sets, or have."""
+        return self._indexes.telling_shards
+
+    def rank_0(self, world: Rendezvous) -> ElasticWorker | None:
+        """Of a world that has members: the first worker or nearly so, since ranks ascend with indices."""
+        first = world.members[0]
+        ranked = (worker for worker in self._all if worker.spec.type == names.WORKER)
+        return next((worker for worker in ranked if worker.spec.index == first), None)
 
     def without(self, uids: Collection[str]) -> Workers:
         return Workers(w for w in self._all if w.metadata.uid not in uids) if uids else self
@@ -93,11 +137,16 @@ class WorkerPlan:
 
 
 def plan_workers(job: ElasticJob, workers: Workers, published: Rendezvous) -> WorkerPlan:
-    wanted = [(type_, index) for type_ in training_types(job) for index in present_slots(job, type_)]
-    missing = () if job.spec.suspend else tuple(slot for slot in wanted if slot not in workers.by_slot)
+    missing: list[Slot] = []
+    surplus: list[ElasticWorker] = []
+    wanted = {type_: present_slots(job, type_) for type_ in training_types(job)}
     members = published.members if published.phase is RendezvousPhase.FORMED else ()
-    keep = {*wanted, *((names.WORKER, index) for index in members)}
-    return WorkerPlan(missing, tuple(worker for slot, worker in workers.by_slot.items() if slot not in keep))
+    for type_ in dict.fromkeys((*wanted, *workers.by_index)):
+        there = workers.by_index.get(type_, {})
+        keep = {*wanted.get(type_, ()), *(members if type_ == names.WORKER else ())}
+        missing += [(type_, index) for index in wanted.get(type_, ()) if index not in there]
+        surplus += [worker for index, worker in there.items() if index not in keep]
+    return WorkerPlan(() if job.spec.suspend else tuple(missing), tuple(surplus))
 
 
 def new_worker(job: ElasticJob, type_: str, index: int) -> dict[str, Any]:

@@ -79,7 +79,7 @@ def plan_world(
         course = plan_world(published, untested, bounds, standing, None, now)
         if _replaces_the_lost(published, course, bounds):
             return course
-    settled = settle(published, [_faulty(p, standing) for p in participants], bounds, now)
+    settled = settle(published, _without_faulty(participants, standing), bounds, now)
     able = settled.participants
     slow = standing.slow - {p.index for p in able if p.replaces is not None}
     chosen = decide_without_stragglers(published, able, bounds, slow, now)
@@ -110,11 +110,10 @@ def _again_in(decision: Decision, seconds: float | None) -> Decision:
     return replace(decision, look_again_seconds=seconds if known is None else min(known, seconds))
 
 
-def _faulty(participant: Participant, standing: Standing) -> Participant:
-    reason = standing.faulty.get(participant.index)
-    if reason is None:
-        return participant
-    return replace(participant, alive=False, gone_because=reason)
+def _without_faulty(participants: Sequence[Participant], standing: Standing) -> list[Participant]:
+    """Those on faulty nodes are lost."""
+    why = standing.faulty
+    return [replace(p, alive=False, gone_because=why[p.index]) if p.index in why else p for p in participants]
 
 
 def _workers_to_check(

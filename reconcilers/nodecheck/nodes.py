@@ -55,15 +55,18 @@ class CheckedNode:
     @property
     def answers(self) -> AgentCheck | None:
         """To this check."""
-        said = None if self.report is None else self.report.check
+        report = self.report
+        said = None if report is None else report.check
         return said if said is not None and said.uid == self.check_uid else None
 
     @property
     def local(self) -> Sequence[ProbeOutcome]:
-        return self.answers.local if self.answers else ()
+        answers = self.answers
+        return answers.local if answers else ()
 
     def pair(self, round_: int) -> PairOutcome | None:
-        pairs = self.answers.pairs if self.answers else ()
+        answers = self.answers
+        pairs = answers.pairs if answers else ()
         return next((pair for pair in pairs if pair.round == round_), None)
 
     @property
@@ -117,7 +120,8 @@ def out_of(participant: CheckedNode) -> Out | None:
         return Out("its Pod was replaced", reason=POD_ENDED)
     if ended or status.phase is WorkerPhase.SUCCEEDED:
         return Out("its Pod ended", reason=POD_ENDED)
-    if participant.report is not None and participant.report.state is AgentState.STOPPED:
+    report = participant.report
+    if report is not None and report.state is AgentState.STOPPED:
         return Out("its agent has stopped", reason="AgentStopped")
     return None
 

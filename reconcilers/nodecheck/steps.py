@@ -140,16 +140,14 @@ def _ended_round(
     overdue: bool,
 ) -> Ended | None:
     by_node = {participant.node: participant for participant in present}
-    outs = {
-        node: out for node, participant in by_node.items() if (out := departure_of(participant)) is not None
-    }
     withdrawn: dict[str, Out] = {}
     outcomes = []
     for group in groups:
         answers: dict[str, PairOutcome] = {}
         for node in group.members:
-            answer = by_node[node].pair(number) if node in by_node else None
-            if answer is None and node in by_node and node not in outs and not overdue:
+            asked = by_node.get(node)
+            answer = asked.pair(number) if asked is not None else None
+            if answer is None and asked is not None and not overdue and departure_of(asked) is None:
                 return None
             if answer is not None and answer.ending in UNTESTABLE:
                 withdrawn[node] = Out(f"{answer.probe}: {answer.reason}"[:MAX_MESSAGE], reason=UNTESTED)
@@ -157,8 +155,9 @@ def _ended_round(
                 answers[node] = answer
         outcomes.append(_outcome(group.members, answers))
     silent = {node for outcome in outcomes for node in outcome.silent}
-    for node, out in outs.items():
-        if node not in silent_before and not (out.lost and node in silent):
+    for node, participant in by_node.items():
+        out = departure_of(participant)
+        if out is not None and node not in silent_before and not (out.lost and node in silent):
             withdrawn.setdefault(node, out)
     return Ended(withdrawn, {}, RoundResult(number, tuple(outcomes)))
 

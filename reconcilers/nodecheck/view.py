@@ -46,14 +46,15 @@ class CheckView:
     async def workers_of(self, check: NodeCheck) -> list[ElasticWorker]:
         """The job's workers, or those that were made for the check."""
         uid = self._owner_uid(check)
-        return [] if uid is None else await self._owned(self._workers.by_index(BY_OWNER, uid), uid)
+        return [] if uid is None else await self._parsed(self._workers.by_index(BY_OWNER, uid))
 
     async def workers_now(self, check: NodeCheck) -> list[ElasticWorker]:
         """The same, read from the API server itself: a stalled watch of ours must condemn nobody."""
         metadata, job = check.metadata, check.spec.job_name
         label = f"{names.LABEL_CHECK}={metadata.name}" if job is None else f"{names.LABEL_JOB}={job}"
         listed = await self._client.list(ELASTICWORKERS, metadata.namespace, label_selector=label)
-        return await self._owned(listed["items"], self._owner_uid(check) or metadata.uid)
+        owner = self._owner_uid(check) or metadata.uid
+        return await self._parsed(raw for raw in listed["items"] if owner in owner_uids(raw))
 
     def labels(self) -> dict[str, Mapping[str, str]]:
         """Of all nodes, by name."""
@@ -112,12 +113,11 @@ class CheckView:
         job = self.job_of(check)
         return None if job is None else job.metadata.uid
 
-    async def _owned(self, found: Sequence[dict[str, Any]], owner: str) -> list[ElasticWorker]:
+    async def _parsed(self, found: Iterable[dict[str, Any]]) -> list[ElasticWorker]:
         """Others have a turn on the event loop meanwhile: there may be thousands, none of them parsed yet."""
         workers, slices = [], Slices()
         for raw in found:
-            if owner in owner_uids(raw):
-                workers.append(self._parse_worker.parse(raw))
+            workers.append(self._parse_worker.parse(raw))
             await slices.pause()
         return workers
 

@@ -49,8 +49,7 @@ def with_shards(
     Args:
         surplus: those of them that are deleted after this: their words are the last ones.
     """
-    voices = any(w.status.agent is not None and w.status.agent.shards for w in workers.training)
-    if not voices and not job.status.shards:
+    if not workers.telling_shards and not job.status.shards:
         return job
     world = job.status.rendezvous
     members = len(world.members) if world is not None and world.phase is RendezvousPhase.FORMED else 0

@@ -31,24 +31,25 @@ class Break:
 
 def broken_members(published: Rendezvous, participants: Sequence[Participant]) -> tuple[Break, ...]:
     """The members of a formed world that are not in it any more, and why."""
-    by_index = {p.index: p for p in participants}
+    by_index, round_ = {p.index: p for p in participants}, published.round
     found = []
     for index, incarnation in zip(published.members, published.incarnations, strict=True):
-        broken = _break_of(index, incarnation, published.round, by_index.get(index))
+        member = by_index.get(index)
+        if member is None:
+            found.append(Break(index, f"worker {index} is no longer there", departed=True))
+            continue
+        broken = _failure_of(index, incarnation, round_, member)
+        if member.leaving and not member.succeeded:
+            broken = _departure_of(member, broken)
         if broken is not None:
             found.append(broken)
     return tuple(found)
 
 
-def _break_of(index: int, incarnation: int, round_: int, member: Participant | None) -> Break | None:
-    if member is None:
-        return Break(index, f"worker {index} is no longer there", departed=True)
-    found = _failure_of(index, incarnation, round_, member)
-    if not member.leaving or member.succeeded:
-        return found
-    if found is None:
-        return Break(index, member.leaving, departed=True, trains_on=True)
-    return replace(found, departed=True)
+def _departure_of(member: Participant, failure: Break | None) -> Break:
+    if failure is None:
+        return Break(member.index, member.leaving, departed=True, trains_on=True)
+    return replace(failure, departed=True)
 
 
 def _failure_of(index: int, incarnation: int, round_: int, member: Participant) -> Break | None:

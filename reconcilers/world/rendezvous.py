@@ -12,6 +12,7 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from operator import attrgetter
 
 from controller.wording import shortened
 from crds.elasticjob import Rendezvous, RendezvousPhase
@@ -54,7 +55,7 @@ def decide(
         bounds: sizes and waiting times.
         now: wall clock, for `formedAt` and `reformingSince`, which outlive the controller.
     """
-    ranked = sorted(participants, key=lambda p: p.index)
+    ranked = sorted(participants, key=attrgetter("index"))
     if published.phase is RendezvousPhase.FORMED:
         return _judge_formed(published, ranked, bounds, now)
     if published.phase is RendezvousPhase.REFORMING:
@@ -146,8 +147,17 @@ def _replaces_a_broken_world(published: Rendezvous, decision: Decision) -> bool:
 
 def is_ending(published: Rendezvous, participants: Sequence[Participant]) -> bool:
     """Whether a member of a formed world has finished: so near to its end, training is not disturbed."""
-    members = set(published.members)
-    return any(p.succeeded or _has_succeeded(p, published.round) for p in participants if p.index in members)
+    members, round_ = set(published.members), published.round
+    return any(
+        p.succeeded
+        or (
+            p.report is not None
+            and p.report.state is AgentState.SUCCEEDED
+            and p.report.observed_round == round_
+        )
+        for p in participants
+        if p.index in members
+    )
 
 
 def checkpoint_wait(
@@ -318,11 +328,6 @@ def lasting(reason: str) -> str:
 def last_call(joined: Sequence[Participant], bounds: Bounds) -> float:
     """Seconds until `lastCallSeconds` have passed since the last one joined."""
     return bounds.last_call_seconds - min(p.seconds_since_joined for p in joined)
-
-
-def _has_succeeded(member: Participant, round_: int) -> bool:
-    report = member.report
-    return report is not None and report.state is AgentState.SUCCEEDED and report.observed_round == round_
 
 
 def form(

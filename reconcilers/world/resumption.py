@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from crds import names
 from crds.elasticjob import Rendezvous, RendezvousPhase, Resume
 from reconcilers.acts import Event
 from reconcilers.job.workers import Workers
@@ -19,7 +18,7 @@ def with_resume(world: Rendezvous, workers: Workers) -> Rendezvous:
     """The world, with what its rank 0's agent reports of it."""
     if world.phase is not RendezvousPhase.FORMED or world.resume is not None or not world.members:
         return world
-    rank_0 = workers.by_slot.get((names.WORKER, world.members[0]))
+    rank_0 = workers.rank_0(world)
     report = rank_0.status.agent if rank_0 is not None else None
     resumed = report.memory.resumed if report is not None and report.memory is not None else None
     if resumed is None or resumed.round != world.round:

@@ -31,7 +31,7 @@ FEW_RETIRED = 16
 def wanted(count: int, retired: Collection[int]) -> tuple[int, ...]:
     """The first `count` indices that are not retired."""
     gone = retired if isinstance(retired, set | frozenset) else frozenset(retired)
-    return tuple(itertools.islice((index for index in itertools.count() if index not in gone), count))
+    return tuple(itertools.islice(itertools.filterfalse(gone.__contains__, itertools.count()), count))
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,8 @@ class Slots:
 
     def present(self, count: int) -> tuple[int, ...]:
         """The slots that are to exist: the wanted, and the targets."""
-        return tuple(sorted({*self.wanted(count), *self.moves.values()}))
+        wanted = self.wanted(count)
+        return tuple(sorted({*wanted, *self.moves.values()})) if self.moves else wanted
 
     def finally_wanted(self, count: int) -> tuple[int, ...]:
         """When all moves are done."""
@@ -84,7 +85,7 @@ class Slots:
             self if number <= 0 else replace(self, retired=self.retired.difference(sorted(vacant)[:number]))
         )
 
-    def moving(self, sources: Iterable[int], count: int, vacant: Collection[int] = ()) -> Slots:
+    def moving(self, sources: Collection[int], count: int, vacant: Collection[int] = ()) -> Slots:
         """With moves of these and of no others, as far as they are wanted; those under way go on.
 
         A target that is given up is retired if slots behind it are in use, or it would count in their stead.
@@ -94,6 +95,8 @@ class Slots:
             count: of the slots that are wanted now.
             vacant: retired slots of which nothing is left. They are targets before those never used.
         """
+        if not (sources or self.moves or self.retired):
+            return self  # so it is of most jobs, in each look
         present = self.wanted(count)
         asked = sorted({*sources}.intersection(present))
         kept = {self.moves[s] for s in asked if s in self.moves}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from controller.errors import Conflict
 from controller.informer import Informer
-from controller.resources import ELASTICJOBS, PODS
+from controller.resources import ELASTICJOBS, LEASES, PODS
 from tests.controller.fake_api import client_of, fake_api
 from tests.controller.test_client import PODS_PATH, pod
 from tests.controller.test_informer import Heard, running_cache
@@ -94,6 +94,13 @@ class EmptyServer:
     @asynccontextmanager
     async def watch(self, *_, **__):
         yield self.stream
+
+
+async def test_renewals_of_leases_come_together_before_they_are_read():
+    for resource, seconds in ((PODS, 0.0), (LEASES, LEASES.gather_seconds)):
+        informer = Informer(EmptyServer(), resource)
+        assert [await informer.advance() for _ in range(3)] == [0.0, seconds, seconds]  # list, open, read
+    assert 0 < LEASES.gather_seconds < 1, "heartbeats are judged by seconds"
 
 
 NAMES = st.sampled_from(["a", "b"])

@@ -16,11 +16,9 @@ from healthcheck.measurements import GroupResult, History, LocalResult, Metric, 
 from healthcheck.settings import Settings
 from healthcheck.stragglers import (
     PairSpeeds,
-    class_findings,
+    own_figures,
     references_of,
-    slow_nodes,
     slowdown,
-    to_measure_again,
 )
 from tests.healthcheck.build import Group, fleet, play
 
@@ -53,7 +51,7 @@ def slow(
         again(dict(zip(names, values, strict=True)), number, metric)
         for number, values in enumerate(further or [first] * limits.remeasurements, 1)
     ]
-    return set(slow_nodes(History(told(first, metric), tuple(rounds)), nodes, limits))
+    return set(own_figures(History(told(first, metric), tuple(rounds)), nodes, limits).slow)
 
 
 @given(SPEEDS, st.integers(-20, 20), METRICS)
@@ -77,7 +75,8 @@ def test_the_order_of_nodes_decides_nothing(values: list[float], rng: random.Ran
 def test_equal_figures_make_nobody_slow(value: float, size: int, metric: Metric) -> None:
     nodes, history = fleet(size), History(told([value] * size, metric))
     assert not slow([value] * size, metric=metric)
-    assert not to_measure_again(history, nodes, LIMITS) and not class_findings(history, nodes, LIMITS)
+    found = own_figures(history, nodes, LIMITS)
+    assert not found.to_measure_again and not found.classes
 
 
 @given(st.lists(st.floats(300, 1300), min_size=5, max_size=24), st.data())
@@ -107,7 +106,7 @@ def test_whatever_a_clock_shows_is_judged(values: list[float], metric: Metric) -
     nodes, history = fleet(len(values)), History(told(values, metric))
     known = replace(LIMITS, references={("", metric): 1.0})
     slow(values, metric=metric, limits=known)
-    class_findings(history, nodes, known)
+    own_figures(history, nodes, known)
     references_of(history, nodes, known)
     groups = [GroupResult((str(i), str(i + 1)), True, measured={LATENCY: v}) for i, v in enumerate(values)]
     rounds = (RoundResult(1, tuple(groups)),)
@@ -170,16 +169,17 @@ def test_noise_with_heavy_tails_makes_nobody_slow() -> None:
 
     checks = [(measured(), measured(), measured()) for _ in range(100)]
     assert sum(bool(slow(*check)) for check in checks) <= 1
-    suspected = (to_measure_again(History(told(first)), fleet(200), LIMITS) for first, *_ in checks)
-    assert sum(map(bool, suspected)) > 20, "once they do look slow"
+    judged = (own_figures(History(told(first)), fleet(200), LIMITS) for first, *_ in checks)
+    assert sum(bool(found.to_measure_again) for found in judged) > 20, "once they do look slow"
 
 
 def test_an_older_generation_under_the_same_label_is_told_and_not_blamed() -> None:
     rng = random.Random(5)
     values = [(520 if number < 5 else 650) * (1 + rng.gauss(0, 0.01)) for number in range(20)]
     nodes, history = fleet(20), History(told(values))
-    assert not slow(values) and not to_measure_again(history, nodes, LIMITS)
-    (found,) = class_findings(history, nodes, LIMITS)
+    judged = own_figures(history, nodes, LIMITS)
+    assert not slow(values) and not judged.to_measure_again
+    (found,) = judged.classes
     assert found.nodes == ("1", "2", "3", "4", "5") and "5 of the 20 nodes" in found.evidence
 
 
@@ -197,17 +197,17 @@ def test_a_fleet_that_is_slow_as_a_whole_is_told_and_teaches_nothing() -> None:
     learnt = references_of(history, nodes, LIMITS)
     assert abs(learnt["H100", GEMM] - 400) < 10
     known = replace(LIMITS, references={("H100", GEMM): 650.0})
-    (found,) = class_findings(history, nodes, known)
+    (found,) = own_figures(history, nodes, known).classes
     assert len(found.nodes) == 8 and "of class H100 together are at 6" in found.evidence
     assert not references_of(history, nodes, known)
-    assert not slow_nodes(history, nodes, known)
+    assert not own_figures(history, nodes, known).slow
 
 
 def test_one_node_alone_is_compared_with_earlier_checks() -> None:
     nodes, known = [Node("1", "H100")], replace(LIMITS, references={("H100", GEMM): 650.0})
     history = History(told([400]), (again({"1": 405}, 1), again({"1": 398}, 2)))
-    assert set(slow_nodes(history, nodes, known)) == {"1"}
-    assert not slow_nodes(history, nodes, LIMITS)
+    assert set(own_figures(history, nodes, known).slow) == {"1"}
+    assert not own_figures(history, nodes, LIMITS).slow
 
 
 def test_who_is_fast_when_measured_again_is_healthy_and_the_check_is_over() -> None:

@@ -53,7 +53,7 @@ def slow_nodes(
         for name, result in local.items()
     )
     rounds = tuple(RoundResult(number, groups) for number in range(1, settings.remeasurements + 1))
-    return stragglers.slow_nodes(History(local, rounds), nodes, settings)
+    return stragglers.own_figures(History(local, rounds), nodes, settings).slow
 
 
 def test_ten_percent_slow_among_many_is_seen() -> None:

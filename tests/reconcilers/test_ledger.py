@@ -35,6 +35,7 @@ from reconcilers.account.ledger import (
 from reconcilers.account.state import Moment, failed_at
 from reconcilers.failure.incidents import in_one_line
 from reconcilers.job.workers import Workers
+from reconcilers.large_job import Draft
 from reconcilers.status_patch import merge_patch
 from reconcilers.world.breaks import Break
 from reconcilers.world.rendezvous import Decision
@@ -451,7 +452,8 @@ def written(life: Life, age_seconds: float, **status: Any) -> dict[str, Any]:
     moment = Moment(
         life.job, life.job.status.model_copy(update=status), Workers(life.workers), later(life.seconds)
     )
-    return merge_patch(stored, with_account(moment, stored, age_seconds).to_wire())
+    draft = with_account(moment, Draft(moment.status, stored, len(moment.workers)), age_seconds)
+    return merge_patch(stored, draft.status.to_wire())
 
 
 def test_in_between_it_goes_with_other_writes_at_most_once_a_minute(training: Life) -> None:

@@ -9,7 +9,7 @@ from crds.nodecheck import NodeCheck, NodeVerdict
 from healthcheck.fleet import Node
 from healthcheck.measurements import History, LocalResult, Metric
 from healthcheck.settings import Settings
-from healthcheck.stragglers import class_findings, references_of
+from healthcheck.stragglers import own_figures, references_of
 from reconcilers.nodecheck.reference import (
     read_reference,
     references_left_by,
@@ -57,7 +57,7 @@ def test_class_that_is_slower_than_it_was_is_seen_and_the_other_is_not() -> None
     assert set(nodes) == {node.name for node in FLEET} - {"n0"}
     references = references_on(FLEET, nodes)
     assert references == {(H100, GEMM): 650, (B200, GEMM): 1500}
-    found = class_findings(measured(450, 1490), FLEET, Settings(references=references))
+    found = own_figures(measured(450, 1490), FLEET, Settings(references=references)).classes
     assert [(f.hardware_class, len(f.nodes)) for f in found] == [(H100, 6)]
     assert "together are at 69% of their earlier speed" in found[0].evidence
 
