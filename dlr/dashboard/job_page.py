@@ -19,7 +19,6 @@ from dlr.commands.job.diagnose_verdict import findings
 from dlr.commands.job.failures import failures_line
 from dlr.commands.job.goodput import goodput_line, time_by_state
 from dlr.commands.job.progress import progress_line
-from dlr.commands.job.report import current_report
 from dlr.commands.job.shards import shards_line
 from dlr.commands.job.states import COLORS
 from dlr.commands.job.timeline.episodes import Span
@@ -80,8 +79,8 @@ def job_page(case: Case, samples: Sequence[tuple[float, float]], unread: Sequenc
         ],
         "shards": [shards_line(each) for each in case.shard_sets],
         "steps": {
-            "rounds": rounds_of(life, case.workers) if life else [],
-            "past": past_of(case.job, case.workers, life.submitted) if life else NO_PAST,
+            "rounds": rounds_of(life, case.reports) if life else [],
+            "past": past_of(case.job, case.reports, life.submitted) if life else NO_PAST,
             "slowSince": _slow_since(case, life) if life else None,
             "samples": [list(sample) for sample in samples],
         },
@@ -121,7 +120,7 @@ def _slow_since(case: Case, life: Life) -> float | None:
     """In seconds since submission."""
     if case.condition("Slow", "True") is None:
         return None
-    told = [(current_report(worker).get("slow") or {}).get("since") for worker in case.workers]
+    told = [(report.get("slow") or {}).get("since") for _, report in case.reports]
     since = max((moment for each in told if (moment := parse_time(each))), default=None)
     return None if since is None else round((since - life.submitted).total_seconds(), 1)
 

@@ -92,10 +92,14 @@ class Case:
         return progress_of(self.job, self.workers, self.account.last_step if self.account else None)
 
     @cached_property
+    def reports(self) -> list[tuple[JSON, JSON]]:
+        """All workers, each with what the agent of its current incarnation says."""
+        return [(worker, current_report(worker)) for worker in self.workers]
+
+    @cached_property
     def telling(self) -> list[tuple[JSON, JSON]]:
-        """Workers whose agents tell how far they are, each with its `status.agent.progress`."""
-        told = ((worker, current_report(worker).get("progress")) for worker in self.workers)
-        return [(worker, progress) for worker, progress in told if progress]
+        """Those whose agents tell how far they are, each with its `status.agent.progress`."""
+        return [(worker, told) for worker, report in self.reports if (told := report.get("progress"))]
 
     @cached_property
     def checkpoints(self) -> str:

@@ -16,7 +16,7 @@ from dlr.commands.job.diagnose_verdict import Finding
 from dlr.commands.job.failures import broken_worlds, by_cause, ended_pods
 from dlr.commands.job.goodput import goodput_line, time_by_state, time_line
 from dlr.commands.job.progress import progress_line
-from dlr.commands.job.report import current_report, state_of
+from dlr.commands.job.report import state_of
 from dlr.commands.job.shards import shards_line
 from dlr.commands.job.timeline.life import clock_of
 from dlr.commands.job.workers import AT_EASE
@@ -71,7 +71,7 @@ def _state(case: Case) -> Iterator[Sentence]:
         yield sentence(f"Progress: {line}", case.of_progress())
     yield from _steps(case)
     if case.checkpoints and case.telling:
-        saving = next((each for each in case.workers if current_report(each).get("memory")), None)
+        saving = next((worker for worker, report in case.reports if report.get("memory")), None)
         path = "status.agent.memory" if saving else "status.agent.progress"
         yield sentence(f"Checkpoints: {case.checkpoints}", of_worker(saving or case.telling[0][0], path))
 
