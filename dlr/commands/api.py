@@ -140,13 +140,18 @@ class Api:
             parameters["continue"] = metadata["continue"]
 
     def watch(
-        self, collection: Collection, version: str, *, seconds: int
+        self, collection: Collection, version: str, *, seconds: int, silent_seconds: float
     ) -> AbstractContextManager[Iterator[str]]:
-        """What happens to its objects after that version, an event a line, for so many seconds at most."""
-        parameters = collection.parameters | {"watch": "true", "resourceVersion": version}
+        """What happens to its objects after that version, an event a line, and now and then a bookmark.
+
+        Args:
+            seconds: the server ends it after so long.
+            silent_seconds: with nothing for so long, it is taken for dead.
+        """
+        parameters = collection.parameters | {"watch": "true", "allowWatchBookmarks": "true"}
+        parameters |= {"resourceVersion": version, "timeoutSeconds": seconds}
         path = self._path(collection.kind, all_namespaces=collection.all_namespaces)
-        silent_seconds = seconds + REQUEST_TIMEOUT_SECONDS
-        return self._streamed(collection.kind, path, parameters | {"timeoutSeconds": seconds}, silent_seconds)
+        return self._streamed(collection.kind, path, parameters, silent_seconds)
 
     def within(self, namespace: str | None) -> Api:
         """The same API server, with another namespace for what is in one; None: as it is."""

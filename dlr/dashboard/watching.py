@@ -2,7 +2,7 @@
 
 From one second to the next few of a thousand workers change, and to list them all costs the API server, and
 whoever reads them, a good part of a tenth of a second. A watch is not resumed: when it is over, for whatever
-reason (its time, a version that is too old, a connection that is cut, a right that is missing), the next
+reason (its time, a version that is too old, a connection that is cut or dead, a missing right), the next
 question is answered by a list, which says what is wrong.
 """
 
@@ -24,8 +24,9 @@ JSON = dict[str, Any]
 Objects = dict[tuple[str, str], JSON]
 """By namespace and name."""
 
-WATCH_SECONDS = 30
-"""So long a watch is trusted: its connection may be dead, and nobody has told us."""
+WATCH_SECONDS = 600
+SILENT_SECONDS = 90.0
+"""A watch that tells nothing for so long may be dead: servers send a bookmark about once a minute."""
 LEAST_BACKLOG = 1_000
 """So many events may wait at least. More of them than there are objects cost more than a list."""
 
@@ -47,7 +48,7 @@ class WatchingApi(Api):
         return self._watched.setdefault(collection, Watched(collection)).read(self)
 
     def forget(self) -> None:
-        """Nobody asks for the time being."""
+        """Nobody asks for the time being. A watch ends with what it tells next, a bookmark if nothing else."""
         for each in self._watched.values():
             each.forget()
         self._watched.clear()
@@ -104,7 +105,9 @@ class Watch:
 
     def _follow(self, api: Api, collection: Collection, version: str, most: int) -> None:
         try:
-            with api.watch(collection, version, seconds=WATCH_SECONDS) as lines:
+            with api.watch(
+                collection, version, seconds=WATCH_SECONDS, silent_seconds=SILENT_SECONDS
+            ) as lines:
                 for line in lines:
                     if self.is_over or len(self._lines) >= most:
                         return
@@ -130,6 +133,8 @@ def _is_taken_in(event: Any, objects: Objects) -> bool:
             objects[_key_of(changed)] = _trimmed(changed)
         case {"type": "DELETED", "object": {"metadata": {"name": _}} as gone}:
             objects.pop(_key_of(gone), None)
+        case {"type": "BOOKMARK"}:
+            pass
         case _:
             return False
     return True

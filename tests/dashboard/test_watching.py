@@ -95,19 +95,21 @@ def test_changes_are_told_by_the_watch_and_not_by_further_lists(api: WatchingApi
     for told in (event("MODIFIED", 0, phase="Failed"), event("DELETED", 1), event("ADDED", 2)):
         workers.tell(told)
     until(lambda: phases(api) == {"0": "Failed", "2": "Running"})
+    workers.tell({"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "9"}}})
     workers.tell(event("ADDED", 1, phase="Pending"))
     until(lambda: list(phases(api)) == ["0", "1", "2"])  # in the order of a list
     (asked,) = workers.watches
     assert workers.lists == 1
     assert asked.query == {
         "watch": "true",
+        "allowWatchBookmarks": "true",
         "resourceVersion": "1",
         "timeoutSeconds": f"{watching.WATCH_SECONDS}",
         "labelSelector": "app=x",
     }
 
 
-@pytest.mark.parametrize("last", [None, GONE, {"type": "BOOKMARK"}, [], "x"])
+@pytest.mark.parametrize("last", [None, GONE, {"type": "ADDED"}, [], "x"])
 def test_after_a_watch_that_is_over_for_whatever_reason_all_is_listed_again(
     api: WatchingApi, workers: Workers, last: Any
 ) -> None:
