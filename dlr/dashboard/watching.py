@@ -48,7 +48,7 @@ class WatchingApi(Api):
         return self._watched.setdefault(collection, Watched(collection)).read(self)
 
     def forget(self) -> None:
-        """Nobody asks for the time being. A watch ends with what it tells next, a bookmark if nothing else."""
+        """Nobody asks for the time being. Watches end with what they tell next, be it a bookmark."""
         for each in self._watched.values():
             each.forget()
         self._watched.clear()
