@@ -30,6 +30,13 @@ JSON = dict[str, Any]
 
 REQUEST_TIMEOUT_SECONDS = 10.0
 PAGE_SIZE = 500
+NOT_NOW = (
+    HTTPStatus.TOO_MANY_REQUESTS,
+    HTTPStatus.BAD_GATEWAY,
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    HTTPStatus.GATEWAY_TIMEOUT,
+)
+"""What a server that is overloaded or restarted answers, or the proxy before it."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +100,7 @@ class ApiFailure(CommandError):
 
 
 class Unreachable(CommandError):
-    """No answer from the API server; it may have one later."""
+    """No answer from the API server, or that it has none now; it may have one later."""
 
 
 class Api:
@@ -129,15 +136,25 @@ class Api:
         items: list[JSON] = []
         parameters = collection.parameters | {"limit": PAGE_SIZE}
         while True:
-            answer = self._ask(
-                "GET", collection.kind, parameters=parameters, all_namespaces=collection.all_namespaces
-            )
-            page = _object(answer)
+            try:
+                page = self._page(collection, parameters)
+            except ApiFailure as failure:
+                if failure.status != HTTPStatus.GONE or "limit" not in parameters:
+                    raise
+                # The list changed too much while it was read in pages: all of it at once, as client-go does.
+                for name in ("limit", "continue"):
+                    parameters.pop(name, None)
+                items = []
+                continue
             items += page.get("items") or []
             metadata = page.get("metadata") or {}
             if not metadata.get("continue"):
                 return items, str(metadata.get("resourceVersion") or "0")
             parameters["continue"] = metadata["continue"]
+
+    def _page(self, collection: Collection, parameters: dict[str, str | int]) -> JSON:
+        of_all = collection.all_namespaces
+        return _object(self._ask("GET", collection.kind, parameters=parameters, all_namespaces=of_all))
 
     def watch(
         self, collection: Collection, version: str, *, seconds: int, silent_seconds: float
@@ -272,12 +289,15 @@ class Api:
             "is the cluster up? (`dlr up` starts a local one.)"
         )
 
-    def _failure(self, answer: Answer, kind: Kind | None) -> ApiFailure:
+    def _failure(self, answer: Answer, kind: Kind | None) -> ApiFailure | Unreachable:
         text = answer.body.decode(errors="replace")
         status = _status(text)
         message = status.get("message") or text.strip()[:500] or answer.reason
         details = status.get("details") or {}
         server = self.connection.server
+        if answer.status in NOT_NOW:
+            message = status.get("message") or answer.reason
+            return Unreachable(f"The API server at {server} cannot answer now ({answer.status}: {message}).")
         if answer.status == HTTPStatus.UNAUTHORIZED:
             message = (
                 f"The API server at {server} does not accept the credentials of {self.connection.source}."

@@ -16,6 +16,7 @@ from dlr.commands.job.report import phase_since, world_line
 from tests.cli.scripted import (
     GROUP_PATH,
     Answer,
+    Request,
     ScriptedServer,
     event,
     job,
@@ -237,6 +238,39 @@ class TestStatus:
         done = dlr("job", "status", "digits", "--watch")
         assert done.exit_code == 0
         assert [line.split()[1] for line in done.out.splitlines()] == ["Running,", "Succeeded,"]
+
+    @pytest.mark.parametrize("status", [429, 502, 503, 504])
+    def test_watch_sits_out_a_server_that_cannot_answer_now(
+        self, server: ScriptedServer, dlr: Dlr, status: int
+    ) -> None:
+        script_job(server)
+        server.answers[f"GET {JOBS}/digits"] = [
+            job(phase="Running", rendezvous=WORLD),
+            Answer(status, "<html>a proxy's page</html>"),
+            job(phase="Succeeded", rendezvous=WORLD),
+        ]
+        done = dlr("job", "status", "digits", "--watch")
+        assert done.exit_code == 0
+        assert [line.split()[1] for line in done.out.splitlines()] == ["Running,", "Succeeded,"]
+        assert f"cannot answer now ({status}: " in done.err
+        assert "html" not in done.err
+
+    def test_list_that_expires_between_two_pages_is_read_as_a_whole(
+        self, server: ScriptedServer, dlr: Dlr
+    ) -> None:
+        script_job(server)
+        whole = server.answers[f"GET {WORKERS}"]
+
+        def pages(request: Request) -> Any:
+            if "continue" in request.query:
+                return refusal(410, "Expired", "The provided continue parameter is too old")
+            if "limit" not in request.query:
+                return whole
+            return whole | {"items": whole["items"][:1], "metadata": {"continue": "token"}}
+
+        server.answers[f"GET {WORKERS}"] = pages
+        shown = dlr("job", "status", "digits", "-o", "json").json
+        assert [each["spec"]["index"] for each in shown["workers"]] == [0, 1, 2]
 
     def test_watch_of_a_job_that_is_deleted_ends_with_one_sentence(
         self, server: ScriptedServer, dlr: Dlr

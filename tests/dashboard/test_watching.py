@@ -134,7 +134,7 @@ def test_who_may_list_and_not_watch_sees_each_change_all_the_same(api: WatchingA
 
 def test_what_can_no_longer_be_listed_is_not_shown_as_it_was(api: WatchingApi, workers: Workers) -> None:
     phases(api)
-    workers.refused["list"] = Answer(503, "gone\n")
+    workers.refused["list"] = Answer(500, "gone\n")
     workers.tell(None)
     with pytest.raises(ApiFailure, match="gone"):
         until(lambda: not phases(api))
